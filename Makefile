@@ -1,0 +1,41 @@
+.DEFAULT_GOAL := help
+PYTHON := .venv/bin/python
+
+# Tracing needs root. Tests run under sudo find the caller's toolchains, keep every other cache in
+# root's home, and leave no files of root's in the clone.
+ifeq ($(shell id -u),0)
+AS_ROOT = env GOTRACE_LIVE=1
+else ifneq ($(shell command -v sudo),)
+AS_ROOT = sudo -H env "PATH=$$PATH" GOTRACE_LIVE=1 PYTHONDONTWRITEBYTECODE=1 \
+	HYPOTHESIS_STORAGE_DIRECTORY=/root/.cache/gotrace/hypothesis PYTEST_ADDOPTS="-p no:cacheprovider" \
+	GOTRACE_TOOLCHAINS="$${GOTRACE_TOOLCHAINS:-$${XDG_CACHE_HOME:-$$HOME/.cache}/gotrace/toolchains}"
+endif
+
+.PHONY: help setup setup-test test lint bench demo clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: ## Install what is missing to run tools/* from this clone
+	@tools/setup.sh
+
+setup-test: ## Install what is missing for make test: linters, Go 1.15 to 1.27, gccgo
+	@tools/setup.sh test
+
+test: setup-test lint ## Run everything: lint, unit tests and, as root or with sudo, live tests
+	$(AS_ROOT) $(PYTHON) -m pytest
+
+lint: setup-test ## Check style and types
+	$(PYTHON) -m ruff check
+	$(PYTHON) -m ruff format --check
+	$(PYTHON) -m mypy
+
+bench: setup-test ## Measure the cost of tracing beside that of other tracers, as ratios
+	$(AS_ROOT) $(PYTHON) -m tests.bench
+
+demo: setup ## Trace an example server for a minute at most
+	@$(PYTHON) tools/demo/demo.py
+
+clean: ## Remove what builds and tests leave in the clone; the caches in ~/.cache/gotrace stay
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find gotrace tests tools -name __pycache__ -prune -exec rm -rf {} +

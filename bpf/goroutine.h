@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * Who is calling: the goroutine, or the thread where there is none.
+ *
+ * Compile-time settings, all from the target's runtime (gotrace/goabi/runtime.py):
+ *   GOTRACE_G_STACK_HI, GOTRACE_G_M, GOTRACE_G_GOID, GOTRACE_M_CURG   offsets
+ *   GOTRACE_TLS_G        offset of g from the thread's FS base, as an unsigned number
+ *   GOTRACE_TASK_FSBASE  offset of thread.fsbase in the kernel's task_struct; without it, sites
+ *                        that find g through TLS count as NO_GOROUTINE
+ */
+#pragma once
+#include "site.h"
+
+/* Identities of callers that are no goroutine: outside of what goids reach, below addresses. */
+#define CALLER_THREAD (1ULL << 62)
+
+struct caller {
+    u64 id;       /* goid; on a system stack the address of its g; CALLER_THREAD | tid */
+    u64 goid;     /* the goroutine that the work is done for, 0 when none */
+    u64 g;        /* address of that goroutine's g, 0 when none */
+    u64 stack_hi; /* where this stack begins; all ones for a thread */
+};
+
+static inline __attribute__((always_inline)) u64 read_word(u64 address)
+{
+    u64 word = 0;
+    bpf_probe_read_user(&word, sizeof(word), (void *)address);
+    return word;
+}
+
+static inline __attribute__((always_inline)) u64 g_from_tls(void)
+{
+#ifdef GOTRACE_TASK_FSBASE
+    u64 base = 0;
+    void *field = (void *)(bpf_get_current_task() + GOTRACE_TASK_FSBASE);
+    bpf_probe_read_kernel(&base, sizeof(base), field);
+    return base ? read_word(base + GOTRACE_TLS_G) : 0;
+#else
+    return 0;
+#endif
+}
+
+/* Fill in the caller; return 0 where a goroutine was to be found and was not. */
+static inline __attribute__((always_inline)) int find_caller(struct pt_regs *ctx, u64 cookie,
+                                                             struct caller *caller)
+{
+    u64 g = 0;
+    if (cookie & COOKIE_G_REGISTER) {
+        g = ctx->r14;
+    } else if (cookie & COOKIE_G_TLS) {
+        g = g_from_tls();
+    } else {
+        caller->id = CALLER_THREAD | (u32)bpf_get_current_pid_tgid();
+        caller->stack_hi = ~0ULL;
+        return 1;
+    }
+    caller->stack_hi = read_word(g + GOTRACE_G_STACK_HI);
+    if (!caller->stack_hi)
+        return 0;
+    caller->goid = read_word(g + GOTRACE_G_GOID);
+    if (caller->goid) {
+        caller->id = caller->goid;
+        caller->g = g;
+        return 1;
+    }
+    /* g0 or gsignal: its frames stay on this thread, the work is mostly curg's. */
+    caller->id = g;
+    u64 m = read_word(g + GOTRACE_G_M);
+    u64 curg = m ? read_word(m + GOTRACE_M_CURG) : 0;
+    if (curg) {
+        caller->goid = read_word(curg + GOTRACE_G_GOID);
+        caller->g = curg;
+    }
+    return 1;
+}

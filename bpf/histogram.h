@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * Log-linear histograms of nanoseconds: 16 buckets an octave, so that a bucket's bounds are within
+ * 6.25% of each other. Layout and buckets are shared with gotrace/histogram.py.
+ *
+ * Compile-time settings: GOTRACE_UNIT, nanoseconds of the display unit, where it is not 1.
+ */
+#pragma once
+#include <uapi/linux/ptrace.h>
+
+#define SUB_BITS 4
+#define SUB_BUCKETS (1 << SUB_BITS)
+#define LARGEST_EXPONENT 43 /* 2^44 ns is 4.9 hours; longer calls share the last bucket */
+#define UNIT_ROWS 64
+#define BUCKETS ((LARGEST_EXPONENT - SUB_BITS + 2) * SUB_BUCKETS)
+
+struct histogram {
+    u64 count;
+    u64 sum;
+    u64 inverted_min; /* all ones minus the minimum, so that zero means none yet */
+    u64 max;
+    u64 buckets[BUCKETS];
+    u64 units[UNIT_ROWS]; /* by power of two of GOTRACE_UNIT; index 0 holds zero as well */
+};
+
+/* The exponent of the highest power of two not above value; 0 for 0. */
+static inline __attribute__((always_inline)) u32 log2_of(u64 value)
+{
+    u32 exponent = 0;
+    if (value >> 32) {
+        exponent += 32;
+        value >>= 32;
+    }
+    if (value >> 16) {
+        exponent += 16;
+        value >>= 16;
+    }
+    if (value >> 8) {
+        exponent += 8;
+        value >>= 8;
+    }
+    if (value >> 4) {
+        exponent += 4;
+        value >>= 4;
+    }
+    if (value >> 2) {
+        exponent += 2;
+        value >>= 2;
+    }
+    return exponent + (value >> 1 ? 1 : 0);
+}
+
+static inline __attribute__((always_inline)) u32 bucket_of(u64 value)
+{
+    if (value < SUB_BUCKETS)
+        return value;
+    u32 exponent = log2_of(value);
+    if (exponent > LARGEST_EXPONENT)
+        return BUCKETS - 1;
+    u32 sub = (value >> (exponent - SUB_BITS)) & (SUB_BUCKETS - 1);
+    return (exponent - SUB_BITS + 1) * SUB_BUCKETS + sub;
+}
+
+/* Raise *place to value; a few rounds are enough, for each lost one is another's success. */
+static inline __attribute__((always_inline)) void raise_to(u64 *place, u64 value)
+{
+    u64 seen = *place;
+#pragma clang loop unroll(disable)
+    for (int round = 0; round < 4; round++) {
+        if (seen >= value)
+            return;
+        u64 found = __sync_val_compare_and_swap(place, seen, value);
+        if (found == seen)
+            return;
+        seen = found;
+    }
+}
+
+/* Add one value. Atomic: rows may be shared by CPUs, and the kernel may preempt this program. */
+static inline __attribute__((always_inline)) void add_value(struct histogram *row, u64 value)
+{
+    u32 bucket = bucket_of(value);
+    if (bucket >= BUCKETS)
+        return;
+    __sync_fetch_and_add(&row->buckets[bucket], 1);
+    __sync_fetch_and_add(&row->count, 1);
+    __sync_fetch_and_add(&row->sum, value);
+#ifdef GOTRACE_UNIT
+    __sync_fetch_and_add(&row->units[log2_of(value / GOTRACE_UNIT) & (UNIT_ROWS - 1)], 1);
+#endif
+    raise_to(&row->max, value);
+    raise_to(&row->inverted_min, ~value);
+}

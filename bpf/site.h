@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * What every probe program does first: learn which site was hit, and whether the hit counts.
+ *
+ * Compile-time settings (all optional):
+ *   GOTRACE_TGID       count this thread group only
+ *   GOTRACE_PIDNS_DEV, GOTRACE_PIDNS_INO
+ *                      with GOTRACE_TGID: the number is one of that pid namespace
+ *   GOTRACE_SITES_BY_IP  look the cookie up by instruction pointer in this many rows, for kernels
+ *                      whose attachments carry no cookie
+ */
+#pragma once
+#include <uapi/linux/ptrace.h>
+
+/* Cookie layout, shared with gotrace/session/cookie.py. */
+#define COOKIE_INDEX_MASK 0xffffffffULL
+#define COOKIE_BRANCH (1ULL << 32)     /* a stack check's jbe: drop the hit if it is taken */
+#define COOKIE_G_REGISTER (1ULL << 33) /* the ABI keeps g in R14 here */
+#define COOKIE_G_TLS (1ULL << 34)      /* g is in thread-local storage only */
+#define COOKIE_SP_SHIFT 40             /* above: what to add to SP to have the SP at entry */
+
+#define FLAGS_CF 0x01
+#define FLAGS_ZF 0x40
+
+#ifdef GOTRACE_SITES_BY_IP
+/* site_by_ip: key = address of the site in the target; value = its cookie. Filled before attaching. */
+BPF_HASH(site_by_ip, u64, u64, GOTRACE_SITES_BY_IP);
+#endif
+
+static inline __attribute__((always_inline)) int is_target(void)
+{
+#if defined(GOTRACE_TGID) && defined(GOTRACE_PIDNS_INO)
+    struct bpf_pidns_info ns = {};
+    if (bpf_get_ns_current_pid_tgid(GOTRACE_PIDNS_DEV, GOTRACE_PIDNS_INO, &ns, sizeof(ns)))
+        return 0;
+    return ns.tgid == GOTRACE_TGID;
+#elif defined(GOTRACE_TGID)
+    return (bpf_get_current_pid_tgid() >> 32) == GOTRACE_TGID;
+#else
+    return 1;
+#endif
+}
+
+/* Store the cookie of the site that was hit; return 0 where the hit is not a call of the target. */
+static inline __attribute__((always_inline)) int site_hit(struct pt_regs *ctx, u64 *cookie)
+{
+    if (!is_target())
+        return 0;
+#ifdef GOTRACE_SITES_BY_IP
+    u64 ip = ctx->ip;
+    u64 *found = site_by_ip.lookup(&ip);
+    if (!found)
+        return 0;
+    *cookie = *found;
+#else
+    *cookie = bpf_get_attach_cookie(ctx);
+#endif
+    if ((*cookie & COOKIE_BRANCH) && (ctx->flags & (FLAGS_CF | FLAGS_ZF)))
+        return 0;
+    return 1;
+}

@@ -1,0 +1,1 @@
+"""Hold one module per command: options to request to report."""

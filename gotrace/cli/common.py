@@ -1,0 +1,238 @@
+"""Hold what the commands share: options, requests, notices, and how a command ends."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
+
+from gotrace import __version__
+from gotrace.errors import GotraceError, UsageError
+from gotrace.probes.pattern import split_target
+from gotrace.probes.select import Selector
+from gotrace.report.notice import JsonOutput, Notice, NoticeKind, Output, TextOutput, printable
+from gotrace.session.attach import Attached, Rung
+from gotrace.session.plan import BinaryRequest, Plan
+from gotrace.session.target import Target
+
+__all__ = [
+    "add_run_options",
+    "add_target_options",
+    "attached_notices",
+    "make_output",
+    "new_parser",
+    "parse",
+    "problem_notices",
+    "requests_of",
+    "run_command",
+    "seconds",
+    "target_of",
+]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def new_parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Return a parser that reports errors as UsageError and shows ``epilog`` as it is."""
+    parser = _Parser(
+        prog=name,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{name} {__version__}")
+    return parser
+
+
+def seconds(text: str) -> float:
+    """Parse a positive number of seconds, for argparse."""
+    value = float(text)
+    if not 0 < value < 1e9:
+        raise ValueError(text)
+    return value
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value <= 0:
+        raise ValueError(text)
+    return value
+
+
+_positive.__name__ = "positive number"
+seconds.__name__ = "number of seconds"
+
+
+def add_target_options(parser: argparse.ArgumentParser) -> None:
+    """Add what names the target and the functions in it."""
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument("-p", "--pid", type=_positive, help="trace this process only")
+    target.add_argument(
+        "-c",
+        "--cmd",
+        metavar="CMD",
+        help="start this command, without a shell, and trace it from its first instruction"
+        " (also: all that follows --)",
+    )
+    parser.add_argument(
+        "-r", "--regexp", action="store_true", help="patterns are regular expressions, full match"
+    )
+    parser.add_argument(
+        "-x",
+        "--exclude",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="leave out functions that match (may be repeated)",
+    )
+    parser.add_argument(
+        "patterns",
+        metavar="[BINARY:]PATTERN",
+        nargs="*",
+        help="a function's name, or a pattern in which only * is special",
+    )
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add how long to run and how to attach and print."""
+    parser.add_argument(
+        "-i", "--interval", type=seconds, metavar="SEC", help="print every so many seconds"
+    )
+    parser.add_argument(
+        "-d", "--duration", type=seconds, metavar="SEC", help="end after so many seconds"
+    )
+    parser.add_argument(
+        "-T", "--timestamp", action="store_true", help="print the time above each table"
+    )
+    parser.add_argument("--top", type=_positive, metavar="N", help="print only the N largest")
+    parser.add_argument(
+        "-l", "--list", action="store_true", help="list what would be traced, and trace nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument(
+        "--attach",
+        type=Rung,
+        choices=list(Rung),
+        metavar="RUNG",
+        help="attach only in this way: " + ", ".join(rung.value for rung in Rung),
+    )
+    parser.add_argument(
+        "--debug", action="store_true", help="show tracebacks and the compiler's messages"
+    )
+
+
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line; what follows ``--`` is the command to start.
+
+    Adds ``command``, a list of words or None. Raises UsageError.
+    """
+    words = list(arguments)
+    command: list[str] | None = None
+    if "--" in words:
+        at = words.index("--")
+        words, command = words[:at], words[at + 1 :]
+    options = parser.parse_args(words)
+    if command is not None and (options.cmd or options.pid):
+        raise UsageError("give only one of -p PID, -c CMD and -- CMD")
+    if options.cmd:
+        try:
+            command = shlex.split(options.cmd)
+        except ValueError as error:
+            raise UsageError(f"-c {options.cmd!r}: {error}") from error
+    if command == []:
+        raise UsageError("there is no command after -c or --")
+    if not options.patterns:
+        raise UsageError(f"which functions? Give a PATTERN (see {parser.prog} --help)")
+    options.command = command
+    return options
+
+
+def requests_of(options: argparse.Namespace) -> list[BinaryRequest]:
+    """Group the patterns by the file they name."""
+    by_binary: dict[str | None, list[str]] = {}
+    for text in options.patterns:
+        binary, pattern = split_target(text)
+        by_binary.setdefault(binary, []).append(pattern)
+    return [
+        BinaryRequest(binary, Selector(patterns, options.exclude, regex=options.regexp))
+        for binary, patterns in by_binary.items()
+    ]
+
+
+def target_of(options: argparse.Namespace) -> Target:
+    """Return the target that the options name."""
+    return Target.of(options.pid, options.command)
+
+
+def make_output(options: argparse.Namespace) -> Output:
+    """Return where results and notices go."""
+    return JsonOutput(sys.stdout) if options.json else TextOutput(sys.stdout, sys.stderr)
+
+
+def attached_notices(
+    options: argparse.Namespace, plan: Plan, attached: Attached, doing: str
+) -> Iterator[Notice]:
+    """Yield warnings about what is not traced, then what is, the run's opening line.
+
+    ``doing`` is that line's first word.
+    """
+    failures = [
+        f"no probe at {point.address:#x}: {error.strerror}"
+        for point, error in attached.failed.items()
+    ]
+    yield from problem_notices([*plan.problems, *failures])
+    count = len(plan.functions)
+    what = '", "'.join(options.patterns)
+    text = f'{doing} {count} function{"" if count == 1 else "s"} for "{what}"...'
+    fields = {
+        "functions": count,
+        "patterns": options.patterns,
+        "rung": attached.rung.value,
+        "ts": time.time(),
+    }
+    yield Notice(NoticeKind.ATTACHED, f"{text} Hit Ctrl-C to end.", fields)
+
+
+def problem_notices(problems: Sequence[str]) -> Iterator[Notice]:
+    """Yield a warning for each problem, or, when there are many, for the first and the number."""
+    shown = problems if len(problems) <= _MOST_PROBLEMS else problems[:1]
+    for problem in shown:
+        yield Notice(NoticeKind.WARNING, problem)
+    if len(problems) > len(shown):
+        more = len(problems) - len(shown)
+        yield Notice(NoticeKind.WARNING, f"and {more} more functions cannot be probed: see --list")
+
+
+_MOST_PROBLEMS = 5
+
+
+def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    """Run a command and turn how it ends into an exit status.
+
+    Prints an error as one line on stderr, with a traceback only under ``--debug``. A reader that
+    has closed standard output ends the command quietly.
+    """
+    try:
+        return run(arguments)
+    except GotraceError as error:
+        if "--debug" in arguments:
+            traceback.print_exc()
+            print(getattr(error, "log", ""), file=sys.stderr)
+        print(f"{name}: {printable(str(error))}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more at exit: give it somewhere to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print(f"{name}: interrupted before tracing began", file=sys.stderr)
+        return 1

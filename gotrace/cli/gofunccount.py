@@ -1,0 +1,92 @@
+"""gofunccount: count calls of Go functions."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from gotrace.cli.common import (
+    add_run_options,
+    add_target_options,
+    attached_notices,
+    make_output,
+    new_parser,
+    parse,
+    requests_of,
+    run_command,
+    target_of,
+)
+from gotrace.cli.pace import pace, waiter_for
+from gotrace.report.counts import CountRow, CountTable, write_counts
+from gotrace.report.notice import Notice, NoticeKind, Output
+from gotrace.session.count import CallCounter
+from gotrace.session.plan import Plan, make_plan
+from gotrace.session.target import Target
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  gofunccount -p 1234 'main.*'                    count the program's own functions
+  gofunccount -p 1234 'net/http.(*Transport).*'   the methods of a type
+  gofunccount -i 1 -T -p 1234 main.handle         print every second
+  gofunccount -d 10 --top 20 /usr/bin/dockerd:'*' all processes that run this file
+  gofunccount 'main.*' -- ./server -listen :8080  start a program and count from its first call
+  gofunccount -l -p 1234 'main.*'                 list what would be counted
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser("gofunccount", "Count calls of Go functions, exactly and cheaply.", _EPILOG)
+    add_target_options(parser)
+    add_run_options(parser)
+    return parser
+
+
+def _run(arguments: Sequence[str]) -> int:
+    options = parse(_parser(), arguments)
+    requests = requests_of(options)
+    output = make_output(options)
+    target = target_of(options)
+    try:
+        plan = make_plan(target, requests, returns=options.list, verb="count")
+        if options.list:
+            from gotrace.cli.listing import list_plan
+
+            list_plan(plan, output)
+            return 0
+        _count(options, target, plan, output)
+    finally:
+        target.close()
+    return 0
+
+
+def _count(options: argparse.Namespace, target: Target, plan: Plan, output: Output) -> None:
+    with waiter_for(target) as waiter, CallCounter(target, plan, options.attach) as counter:
+        for notice in attached_notices(options, plan, counter.attached, "Tracing"):
+            output.notice(notice)
+        for length in pace(options, waiter, target, plan, output):
+            table = _table(options, plan, counter.take(), length)
+            write_counts(output, table, options.timestamp)
+        output.notice(Notice(NoticeKind.DETACHED, "Detaching..."))
+
+
+def _table(
+    options: argparse.Namespace, plan: Plan, counts: Sequence[int], length: float
+) -> CountTable:
+    by_name: Counter[str] = Counter()
+    for function, count in zip(plan.functions, counts, strict=True):
+        if count:
+            by_name[function.name] += count
+    rows = sorted(by_name.items(), key=lambda row: (row[1], row[0]))
+    if options.top:
+        rows = rows[-options.top :]
+    return CountTable([CountRow(*row) for row in rows], time.time(), length)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    return run_command("gofunccount", _run, sys.argv[1:] if arguments is None else arguments)

@@ -1,0 +1,221 @@
+"""gofunclatency: measure how long calls of Go functions take."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from gotrace.cli.common import (
+    add_run_options,
+    add_target_options,
+    attached_notices,
+    make_output,
+    new_parser,
+    parse,
+    requests_of,
+    run_command,
+    target_of,
+)
+from gotrace.cli.latency_rows import interval_of
+from gotrace.cli.pace import pace, waiter_for
+from gotrace.probes.sites import SiteForm
+from gotrace.report.latencies import SlowRow, duration, write_latencies, write_slow
+from gotrace.report.notice import Notice, NoticeKind, Output
+from gotrace.session.calibrate import probe_cost
+from gotrace.session.callers import find_callers
+from gotrace.session.latency import Diagnostic, LatencyMeter, LatencyOptions, Period, SlowCall
+from gotrace.session.plan import Plan, make_plan, measurable
+from gotrace.session.symbols import Symbolizer
+from gotrace.session.target import Target
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  gofunclatency -p 1234 main.handle               one histogram
+  gofunclatency -F -p 1234 'main.*'               one for each function
+  gofunclatency -g -p 1234 main.worker            one for each goroutine, the busiest ten
+  gofunclatency -i 5 -u -p 1234 main.handle       every five seconds, in microseconds
+  gofunclatency --slower 10ms -p 1234 main.handle print each call of 10 ms and more as well
+  gofunclatency main.parse -- ./tool file.txt     start a program and measure from its first call
+"""
+
+_POLL = 0.1  # seconds
+_UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)")
+
+
+def _duration(text: str) -> int:
+    match = _DURATION.fullmatch(text.replace("µ", "u"))
+    if not match:
+        raise ValueError(text)
+    return round(float(match[1]) * _UNITS[match[2]])
+
+
+_duration.__name__ = "duration such as 10ms"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "gofunclatency", "Measure how long calls of Go functions take, as histograms.", _EPILOG
+    )
+    add_target_options(parser)
+    unit = parser.add_mutually_exclusive_group()
+    unit.add_argument("-u", "--microseconds", action="store_true", help="tables in microseconds")
+    unit.add_argument("-m", "--milliseconds", action="store_true", help="tables in milliseconds")
+    parser.add_argument(
+        "-F", "--function", action="store_true", help="one histogram for each function"
+    )
+    parser.add_argument(
+        "-g", "--goroutine", action="store_true", help="one histogram for each goroutine"
+    )
+    parser.add_argument(
+        "--slower",
+        type=_duration,
+        metavar="DUR",
+        help="also print each call that takes this long, as it returns (10ms, 1.5s, 200us)",
+    )
+    add_run_options(parser)
+    return parser
+
+
+def _run(arguments: Sequence[str]) -> int:
+    options = parse(_parser(), arguments)
+    requests = requests_of(options)
+    output = make_output(options)
+    target = target_of(options)
+    try:
+        plan = make_plan(target, requests, returns=True, verb="measure")
+        if options.list:
+            from gotrace.cli.listing import list_plan
+
+            list_plan(plan, output)
+        else:
+            _measure(options, target, measurable(plan), output)
+    finally:
+        target.close()
+    return 0
+
+
+def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Output) -> None:
+    callers = find_callers(plan)
+    if callers.warning:
+        output.notice(Notice(NoticeKind.WARNING, callers.warning))
+    unit = 1_000 if options.microseconds else 1_000_000 if options.milliseconds else 1
+    wanted = LatencyOptions(
+        per_function=options.function,
+        per_goroutine=options.goroutine,
+        intervals=options.interval is not None,
+        unit=unit,
+        slower=options.slower,
+    )
+    with (
+        waiter_for(target) as waiter,
+        LatencyMeter(target, plan, callers, wanted, options.attach) as meter,
+    ):
+        for notice in attached_notices(options, plan, meter.attached, "Tracing"):
+            output.notice(notice)
+        symbols = Symbolizer(callers.go) if callers.go else None
+        slow = _SlowCalls(plan, output)
+        busy = options.goroutine or options.slower is not None
+        poll_period = _POLL if busy else 1.0
+        quickest: Period | None = None
+        for length in pace(
+            options, waiter, target, plan, output, lambda: slow.write(meter.poll()), poll_period
+        ):
+            period = meter.take()
+            interval = interval_of(options, plan, period, symbols, (time.time(), length, unit))
+            write_latencies(output, interval, options.timestamp)
+            quickest = _quicker(quickest, period)
+        slow.write(meter.poll())
+        for notice in _footer(meter, plan, quickest):
+            output.notice(notice)
+        output.notice(Notice(NoticeKind.DETACHED, "Detaching..."))
+
+
+class _SlowCalls:
+    """Write slow calls with times of day, and column heads once."""
+
+    def __init__(self, plan: Plan, output: Output) -> None:
+        self._names = [function.name for function in plan.functions]
+        self._output = output
+        self._first = True
+        self._boot = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
+
+    def write(self, calls: Sequence[SlowCall]) -> None:
+        if not calls:
+            return
+        rows = [
+            SlowRow(
+                self._boot + call.end / 1e9,
+                call.tgid,
+                call.tid,
+                call.goid,
+                self._names[call.function],
+                call.duration,
+            )
+            for call in calls
+        ]
+        write_slow(self._output, rows, self._first)
+        self._first = False
+
+
+def _quicker(known: Period | None, period: Period) -> Period | None:
+    return known if known and _least_median(known) <= _least_median(period) else period
+
+
+def _least_median(period: Period) -> float:
+    return min((times.percentile(0.5) for times in period.rows.values()), default=float("inf"))
+
+
+_FOOTER = {
+    Diagnostic.UNWOUND: "{} calls did not return: unwound by a panic or runtime.Goexit",
+    Diagnostic.UNMATCHED: "{} returns not measured: entered before tracing began",
+    Diagnostic.STACKS_FULL: "{} calls not measured: too many goroutines had calls open",
+    Diagnostic.FRAMES_FULL: "{} calls not measured: too many calls were open inside one another",
+    Diagnostic.NO_GOROUTINE: "{} hits not measured: no goroutine could be found",
+    Diagnostic.ENDED_FULL: "{} ended goroutines were kept for want of room to note their end",
+    Diagnostic.SLOW_LOST: "{} slow calls not printed: they came too fast",
+}
+_LOSSES = {Diagnostic.STACKS_FULL, Diagnostic.FRAMES_FULL, Diagnostic.SLOW_LOST}
+
+
+def _footer(meter: LatencyMeter, plan: Plan, quickest: Period | None) -> Iterator[Notice]:
+    """Yield what the histograms do not hold, and what is in them that is the probes' own."""
+    open_calls = meter.open_calls()
+    if open_calls:
+        text = f"{open_calls} calls were still open"
+        yield Notice(NoticeKind.SUMMARY, text, {"what": "open", "calls": open_calls})
+    for what, count in meter.diagnostics().items():
+        if count:
+            kind = NoticeKind.LOST if what in _LOSSES else NoticeKind.SUMMARY
+            fields = {"what": what.name.lower(), "calls": count}
+            yield Notice(kind, _FOOTER[what].format(count), fields)
+    median = _least_median(quickest) if quickest else float("inf")
+    if median == float("inf") or median > _DEAREST_PROBE / _NOTABLE:
+        return
+    stepped = any(
+        sites.entry and sites.entry.form is SiteForm.FIRST
+        for binary in plan.binaries
+        for sites in binary.functions
+    )
+    cost = probe_cost(SiteForm.FIRST if stepped else SiteForm.EMULATED, meter.attached.rung)
+    if cost > median * _NOTABLE:
+        upto = "up to " if stepped else ""
+        yield Notice(
+            NoticeKind.SUMMARY,
+            f"probe cost of {upto}about {duration(cost)} a call is included",
+            {"what": "probe_cost", "ns": cost},
+        )
+
+
+_NOTABLE = 0.05  # of the median
+_DEAREST_PROBE = 30_000  # ns; calls that take 20 times as long need no calibration
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    return run_command("gofunclatency", _run, sys.argv[1:] if arguments is None else arguments)

@@ -1,0 +1,1 @@
+"""Read Go executables: bytes in, dataclasses out."""

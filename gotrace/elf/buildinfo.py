@@ -1,0 +1,190 @@
+"""Read what ``go version -m`` shows: Go release, module and build settings.
+
+Source: ``debug/buildinfo/buildinfo.go`` of Go 1.18 to 1.27, which documents both formats: by
+pointer (up to Go 1.17) and inline (since 1.18).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gotrace.elf.headers import PF_W, PT_LOAD
+from gotrace.elf.image import ElfError, ElfImage
+
+__all__ = ["BuildInfo", "GoVersion", "read_build_info"]
+
+_MAGIC = b"\xff Go buildinf:"
+_ALIGNMENT = 16
+_FLAG_BIG_ENDIAN, _FLAG_INLINE = 1, 2
+
+#: Longest string to accept; a module list of a thousand dependencies has 100 KB.
+_MAX_STRING = 1 << 24
+
+#: ``key=value``, either of them possibly quoted as a Go string.
+_SETTING = re.compile(r'("(?:[^"\\]|\\.)*"|`[^`]*`|[^=]+)=(.*)', re.DOTALL)
+_ESCAPE = re.compile(r'\\([abfnrtv\\"\']|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})')
+_SIMPLE_ESCAPES = {
+    "a": "\a",
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+    "v": "\v",
+    "\\": "\\",
+    '"': '"',
+    "'": "'",
+}
+
+_RELEASE = re.compile(r"\bgo(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GoVersion:
+    """Name a Go release; compared, also for equality, by (major, minor) only."""
+
+    major: int
+    minor: int
+    patch: int = field(default=0, compare=False)
+    text: str = field(default="", compare=False)
+
+    @classmethod
+    def parse(cls, text: str) -> GoVersion | None:
+        """Parse what ``runtime.Version()`` returns.
+
+        Understands "go1.21.13", "go1.22rc1", "devel go1.23-abcdef ...", suffixes such as "+auto"
+        and " X:boringcrypto". Return None for text without a release number in it.
+        """
+        match = _RELEASE.search(text)
+        if match is None:
+            return None
+        major, minor, patch = match.groups(default="0")
+        return cls(int(major), int(minor), int(patch), text)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildInfo:
+    """Hold a binary's build information; empty strings for what it does not say.
+
+    ``path`` is the main package's import path, ``settings`` are the ``build`` lines, such as
+    ``GOARCH`` or ``-ldflags``.
+    """
+
+    go_version: GoVersion | None
+    path: str
+    module_path: str
+    module_version: str
+    settings: Mapping[str, str]
+
+
+def read_build_info(image: ElfImage) -> BuildInfo | None:
+    """Return an image's build information, None when it has none or it is damaged."""
+    address = _find(image)
+    if address is None:
+        return None
+    try:
+        version, modules = _read_strings(image, address)
+    except (ElfError, IndexError, struct.error):
+        return None
+    return _parse(version, modules)
+
+
+def _find(image: ElfImage) -> int | None:
+    section = image.section(".go.buildinfo")
+    if section is not None:
+        ranges = [(section.offset, section.offset + section.size)]
+    else:
+        ranges = [
+            (segment.offset, segment.offset + segment.file_size)
+            for segment in image.segments
+            if segment.type == PT_LOAD and segment.flags & PF_W
+        ]
+    for start, end in ranges:
+        position = image.data.find(_MAGIC, start, end)
+        while position >= 0:
+            address = image.address_of(position)
+            if address % _ALIGNMENT == 0:
+                return address
+            position = image.data.find(_MAGIC, position + 1, end)
+    return None
+
+
+def _read_strings(image: ElfImage, address: int) -> tuple[bytes, bytes]:
+    header = image.read_relocated(address, 32)
+    pointer_size, flags = header[14], header[15]
+    if flags & _FLAG_INLINE:
+        version, behind = _inline_string(image, address + 32)
+        modules, _ = _inline_string(image, behind)
+        return version, modules
+    if pointer_size != 8 or flags & _FLAG_BIG_ENDIAN:
+        raise ElfError(f"{image.display}: build information of another machine")
+    version_pointer, modules_pointer = struct.unpack_from("<QQ", header, 16)
+    return _string(image, version_pointer), _string(image, modules_pointer)
+
+
+def _inline_string(image: ElfImage, address: int) -> tuple[bytes, int]:
+    """Return a string that a varint of its length precedes, and the address behind it."""
+    size = 0
+    for shift in range(0, 35, 7):
+        byte = image.read(address, 1)[0]
+        address += 1
+        size |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+    return _content(image, address, size), address + size
+
+
+def _string(image: ElfImage, address: int) -> bytes:
+    """Return the string whose header (pointer, length) is at ``address``.
+
+    A variable that was never set has no bytes in the file.
+    """
+    try:
+        pointer, size = struct.unpack("<QQ", image.read_relocated(address, 16))
+    except ElfError:
+        return b""
+    return _content(image, pointer, size) if size else b""
+
+
+def _content(image: ElfImage, address: int, size: int) -> bytes:
+    if size > _MAX_STRING:
+        raise ElfError(f"{image.display}: build information of {size} bytes")
+    return image.read(address, size)
+
+
+def _parse(version: bytes, modules: bytes) -> BuildInfo:
+    """Parse the strings; the module list lies between two marks of sixteen bytes each."""
+    modules = modules[16:-16] if len(modules) >= 33 and modules[-17:-16] == b"\n" else b""
+    path = module_path = module_version = ""
+    settings: dict[str, str] = {}
+    for line in modules.decode("utf-8", "backslashreplace").split("\n"):
+        kind, _, rest = line.partition("\t")
+        if kind == "path":
+            path = rest
+        elif kind == "mod":
+            module_path, _, versions = rest.partition("\t")
+            module_version = versions.partition("\t")[0]
+        elif kind == "build" and (match := _SETTING.fullmatch(rest)):
+            settings[_unquote(match[1])] = _unquote(match[2])
+    text = version.decode("utf-8", "backslashreplace")
+    return BuildInfo(GoVersion.parse(text), path, module_path, module_version, settings)
+
+
+def _unquote(text: str) -> str:
+    """Undo Go's ``strconv.Quote``, which values with blanks or quotes went through."""
+    if len(text) >= 2 and text[0] == text[-1] == "`":
+        return text[1:-1]
+    if len(text) >= 2 and text[0] == text[-1] == '"':
+        return _ESCAPE.sub(_unescape, text[1:-1])
+    return text
+
+
+def _unescape(match: re.Match[str]) -> str:
+    escaped = match[1]
+    if escaped in _SIMPLE_ESCAPES:
+        return _SIMPLE_ESCAPES[escaped]
+    code = int(escaped[1:], 16)
+    return chr(code) if code <= 0x10FFFF else match[0]

@@ -1,0 +1,90 @@
+"""Find the pointer words of a position-independent image that only exist as relocations.
+
+A RELA relocation carries its value itself, so GNU ld leaves the word in the file zero. Go's own
+linker writes the value in both places. Sources: System V gABI chapter 5 (dynamic section), the
+x86-64 psABI table 4.9 (R_X86_64_RELATIVE) and the AArch64 ELF ABI (R_AARCH64_RELATIVE).
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from itertools import islice
+from operator import le
+from typing import TYPE_CHECKING
+
+from gotrace.elf.headers import PT_DYNAMIC, ElfError, Machine
+
+if TYPE_CHECKING:
+    from gotrace.elf.image import ElfImage
+
+__all__ = ["Relocations", "dynamic_entries"]
+
+DT_RELA, DT_RELASZ, DT_RELAENT = 7, 8, 9
+_RELA_SIZE = 24
+_RELATIVE = {Machine.AMD64: 8, Machine.ARM64: 1027}
+
+#: A dynamic section has some thirty entries; more than this is a damaged file.
+_MAX_DYNAMIC = 4096
+
+
+def dynamic_entries(image: ElfImage) -> dict[int, int]:
+    """Return the dynamic section's entries by tag, empty for a static program."""
+    for segment in image.segments:
+        if segment.type == PT_DYNAMIC:
+            size = min(segment.file_size, _MAX_DYNAMIC * 16) // 16 * 16
+            raw = image.data[segment.offset : segment.offset + size]
+            entries: dict[int, int] = {}
+            for tag, value in struct.iter_unpack("<QQ", raw[: len(raw) // 16 * 16]):
+                if tag == 0:
+                    break
+                entries.setdefault(tag, value)
+            return entries
+    return {}
+
+
+class Relocations:
+    """Hold an image's relative relocations: places and the link-time addresses stored there."""
+
+    def __init__(self, image: ElfImage) -> None:
+        """Read the relocation table that ``image``'s dynamic section names, if any."""
+        self._places: array[int] = array("Q")
+        self._values: array[int] = array("Q")
+        entries = dynamic_entries(image)
+        size = entries.get(DT_RELASZ, 0)
+        if not size or DT_RELA not in entries:
+            return
+        if entries.get(DT_RELAENT, _RELA_SIZE) != _RELA_SIZE or size % _RELA_SIZE:
+            raise ElfError(f"{image.display}: relocation table of odd size: the file is damaged")
+        words: array[int] = array("Q", image.read(entries[DT_RELA], size))
+        kind = _RELATIVE[image.machine]
+        kinds = words[1::3]
+        self._places, self._values = words[0::3], words[2::3]
+        if kinds.count(kind) != len(kinds):
+            chosen = [index for index, found in enumerate(kinds) if found == kind]
+            self._places = array("Q", [self._places[index] for index in chosen])
+            self._values = array("Q", [self._values[index] for index in chosen])
+        if not all(map(le, self._places, islice(self._places, 1, None))):
+            pairs = sorted(zip(self._places, self._values, strict=True))
+            self._places = array("Q", [place for place, _ in pairs])
+            self._values = array("Q", [value for _, value in pairs])
+
+    def patch(self, address: int, content: bytes) -> bytes:
+        """Return ``content``, the bytes at ``address``, with the relocations in it applied."""
+        first = bisect_left(self._places, address)
+        last = bisect_right(self._places, address + len(content) - 8)
+        if first >= last:
+            return content
+        patched = bytearray(content)
+        for hit in range(first, last):
+            struct.pack_into("<Q", patched, self._places[hit] - address, self._values[hit])
+        return bytes(patched)
+
+    def places_of(self, value: int) -> list[int]:
+        """Return the addresses of all words that are relocated to ``value``."""
+        if value not in self._values:
+            return []
+        return [
+            place for place, found in zip(self._places, self._values, strict=True) if found == value
+        ]

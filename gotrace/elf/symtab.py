@@ -1,0 +1,136 @@
+"""Read function symbols from ``.symtab`` or, in its absence, ``.dynsym``.
+
+Source: System V gABI chapter 4 (symbol table).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gotrace.elf.image import ElfError, ElfImage, Section
+
+__all__ = ["FunctionSymbol", "function_symbols", "symbol_names", "symbol_value"]
+
+_SYMBOL = struct.Struct("<IBBHQQ")
+STT_FUNC = 2
+STB_LOCAL = 0
+SHN_UNDEF = 0
+SHT_SYMTAB, SHT_DYNSYM = 2, 11
+
+#: st_name, st_info, st_other, st_shndx, st_value, st_size
+_Symbol: TypeAlias = tuple[int, int, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSymbol:
+    """Describe one function symbol; the address is a link-time virtual address."""
+
+    name: str
+    address: int
+    size: int
+
+
+def symbol_value(image: ElfImage, name: str) -> int | None:
+    """Return the value of the symbol of a name in ``.symtab``; None when there is none.
+
+    Neither the names nor the symbols are read one by one: both tables are searched as bytes.
+    """
+    tables = _tables(image, SHT_SYMTAB)
+    if tables is None:
+        return None
+    symbols, strings = tables
+    data = image.data
+    end = strings.offset + strings.size
+    found = data.find(b"\0" + name.encode() + b"\0", strings.offset, end)
+    if found < 0:
+        return None
+    needle = struct.pack("<I", found + 1 - strings.offset)
+    end = symbols.offset + symbols.size
+    position = data.find(needle, symbols.offset, end)
+    while 0 <= position <= end - _SYMBOL.size:
+        if (position - symbols.offset) % _SYMBOL.size == 0:
+            _, _, _, section, value, _ = _SYMBOL.unpack_from(data, position)
+            return None if section == SHN_UNDEF else int(value)
+        position = data.find(needle, position + 1, end)
+    return None
+
+
+def function_symbols(image: ElfImage, known: tuple[int, int] = (0, 0)) -> list[FunctionSymbol]:
+    """Return the functions defined in the symbol table, by address, one for each address.
+
+    A function is a symbol of type STT_FUNC with a size, whose bytes are executable bytes of the
+    file; ``known`` is a range of addresses (start, end) to leave out. Of several names for one
+    address a global one wins, then one without a version suffix (``@``), then the one with the
+    fewest leading underscores, then the shortest.
+    """
+    tables = _tables(image, SHT_SYMTAB) or _tables(image, SHT_DYNSYM)
+    if tables is None:
+        return []
+    best: dict[int, tuple[tuple[bool, bool, int, int, str], FunctionSymbol]] = {}
+    first, last = known
+    chosen = [
+        found
+        for found in _functions(image, tables[0])
+        if not first <= found[4] < last and image.executable(found[4], found[5])
+    ]
+    for (_, info, _, _, address, size), name in _named(image, tables[1], chosen):
+        base, at, version = name.partition("@")
+        if version.startswith("@"):
+            name, at = base, ""  # the default version: what the plain name means
+        underscores = len(name) - len(name.lstrip("_"))
+        rank = (info >> 4 == STB_LOCAL, bool(at), underscores, len(name), name)
+        if name and (address not in best or rank < best[address][0]):
+            best[address] = (rank, FunctionSymbol(name, address, size))
+    return [best[address][1] for address in sorted(best)]
+
+
+def symbol_names(image: ElfImage, addresses: Container[int]) -> Iterator[tuple[int, str]]:
+    """Yield (address, name) of the functions in ``.symtab`` that begin at given addresses."""
+    tables = _tables(image, SHT_SYMTAB)
+    if tables is not None:
+        chosen = [found for found in _functions(image, tables[0]) if found[4] in addresses]
+        for found, name in _named(image, tables[1], chosen):
+            yield found[4], name
+
+
+def _functions(image: ElfImage, symbols: Section) -> list[_Symbol]:
+    """Return the unpacked entries of defined functions that have a size."""
+    size = symbols.size // _SYMBOL.size * _SYMBOL.size
+    content = image.data[symbols.offset : symbols.offset + size]
+    return [
+        entry
+        for entry in _SYMBOL.iter_unpack(content)
+        if entry[1] & 15 == STT_FUNC and entry[5] and entry[3] != SHN_UNDEF
+    ]
+
+
+def _named(
+    image: ElfImage, strings: Section, entries: Iterable[_Symbol]
+) -> Iterator[tuple[_Symbol, str]]:
+    """Yield entries with their names, leaving out those whose name is damaged."""
+    data, limit = image.data, strings.offset + strings.size
+    # Names are stored once, or share tails. The budget bounds the work when each of a million
+    # symbols is a tail of one endless name.
+    budget = 16 * strings.size + (1 << 20)
+    for entry in entries:
+        start = strings.offset + entry[0]
+        end = data.find(b"\0", start, limit)
+        if end < 0:
+            continue
+        budget -= end - start
+        if budget < 0:
+            raise ElfError(f"{image.display}: damaged names in section {strings.name}")
+        yield entry, str(data[start:end], "utf-8", "backslashreplace")
+
+
+def _tables(image: ElfImage, kind: int) -> tuple[Section, Section] | None:
+    """Return a symbol table's section and its string table's."""
+    for section in image.sections:
+        if section.type == kind:
+            for strings in image.sections:
+                if strings.index == section.link:
+                    return section, strings
+    return None

@@ -1,0 +1,28 @@
+"""The error root: everything that a user can be told in one line."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = ["GotraceError", "NoMatchError", "UsageError"]
+
+
+class GotraceError(Exception):
+    """Describe one failure in one line: what failed, on what, why, what to do.
+
+    ``exit_code`` is the process's exit status when the error reaches the command line.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(GotraceError):
+    """Report words on the command line that make no sense together."""
+
+    exit_code = 2
+
+
+class NoMatchError(GotraceError):
+    """Report that nothing in the target matches what was asked for."""
+
+    exit_code = 3

@@ -1,0 +1,1 @@
+"""Know what Go promises: names, types, layout, argument places and runtime structs."""

@@ -1,0 +1,272 @@
+"""Assign parameters and results to registers and the stack as Go's compiler does.
+
+ABIInternal: src/cmd/compile/abi-internal.md, "Function call argument and result passing"
+(amd64 since Go 1.17); ABI0: the stack-only convention of assembly functions and of all of
+Go <= 1.16 (doc/asm.html, "Stack maps" and cmd/compile/internal/abi).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gotrace.goabi.names import GoName, NameKind
+from gotrace.goabi.types import ArrayType, GoType, Kind, StructType, basic_type
+
+if TYPE_CHECKING:
+    from gotrace.elf.buildinfo import GoVersion
+    from gotrace.goabi.arch import Architecture
+
+__all__ = [
+    "Assignment",
+    "CallingConvention",
+    "DictionaryPlace",
+    "FloatReg",
+    "IntReg",
+    "Piece",
+    "Place",
+    "Stack",
+    "assign",
+    "calling_convention",
+    "dictionary_place",
+    "takes_dictionary",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class IntReg:
+    """The integer register of an index in the architecture's ``int_registers``."""
+
+    index: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FloatReg:
+    """The float register of an index in the architecture's ``float_registers``."""
+
+    index: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stack:
+    """Memory at an offset in bytes from the stack pointer at function entry.
+
+    On amd64 the stack pointer then points at the return address, so the first slot is 8.
+    """
+
+    offset: int
+
+
+Place = IntReg | FloatReg | Stack
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Piece:
+    """Place ``size`` bytes, ``offset`` bytes from the start of a value."""
+
+    offset: int
+    size: int
+    place: Place
+
+
+class CallingConvention(enum.Enum):
+    """Name Go's two calling conventions."""
+
+    ABI0 = "ABI0"
+    ABI_INTERNAL = "ABIInternal"
+
+
+class DictionaryPlace(enum.Enum):
+    """Say where a generic function's hidden dictionary parameter stands."""
+
+    BEFORE_RECEIVER = "before the receiver"
+    AFTER_RECEIVER = "after the receiver"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Assignment:
+    """Hold the pieces of each parameter and of each result, in order; zero-size values have none.
+
+    Results are where the parameters' pieces say when the function returns, with stack offsets
+    from the stack pointer at entry, which at a RET instruction is the same. ``dictionary`` is the
+    place of the hidden dictionary, None for functions without. ``spill_slots``: for each
+    parameter passed in registers the stack offset at which the callee may save it; the caller
+    leaves these unset. None for all other parameters.
+    """
+
+    parameters: tuple[tuple[Piece, ...], ...]
+    results: tuple[tuple[Piece, ...], ...]
+    dictionary: Piece | None
+    spill_slots: tuple[int | None, ...]
+
+
+#: Deepest and longest walk over one type's parts before it is sent to the stack. What fits into
+#: registers has far fewer parts; only damaged types, of nested empty structs, have more.
+_MAX_PARTS = 1000
+
+_FLOATS = frozenset({Kind.FLOAT32, Kind.FLOAT64})
+_INTEGERS = frozenset(
+    {
+        *(Kind.BOOL, Kind.INT, Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.UINT),
+        *(Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64, Kind.UINTPTR),
+        *(Kind.POINTER, Kind.UNSAFE_POINTER, Kind.MAP, Kind.CHAN, Kind.FUNC),
+    }
+)
+_WORDS = {Kind.STRING: 2, Kind.INTERFACE: 2, Kind.SLICE: 3}
+
+
+class _Sequences:
+    """Hold how far registers and stack are used up: NI, NFP, I, FP and S of the document."""
+
+    def __init__(self, architecture: Architecture, convention: CallingConvention) -> None:
+        registers = convention is CallingConvention.ABI_INTERNAL
+        self._ints = len(architecture.int_registers) if registers else 0
+        self._floats = len(architecture.float_registers) if registers else 0
+        self._word = architecture.pointer_size
+        self._next_int = 0
+        self._next_float = 0
+        self.stack = self._word  # the return address
+        self._parts = 0
+
+    def restart_registers(self) -> None:
+        """Begin the results: registers are free again."""
+        self._next_int = self._next_float = 0
+
+    def align_stack(self, alignment: int) -> None:
+        self.stack = -(-self.stack // alignment) * alignment
+
+    def assign(self, value: GoType) -> tuple[Piece, ...]:
+        if value.size == 0:
+            self.align_stack(value.align)
+            return ()
+        saved = self._next_int, self._next_float
+        pieces: list[Piece] = []
+        self._parts = 0
+        if self._register_assign(value, 0, pieces):
+            return tuple(pieces)
+        self._next_int, self._next_float = saved
+        return (Piece(0, value.size, Stack(self.reserve(value))),)
+
+    def reserve(self, value: GoType) -> int:
+        """Take the next stack slot for a value and return its offset."""
+        self.align_stack(value.align)
+        offset = self.stack
+        self.stack += value.size
+        return offset
+
+    def _register_assign(self, value: GoType, offset: int, pieces: list[Piece]) -> bool:
+        self._parts += 1
+        if self._parts > _MAX_PARTS:
+            return False
+        if isinstance(value, StructType):
+            return all(
+                self._register_assign(field.type, offset + field.offset, pieces)
+                for field in value.fields
+            )
+        if isinstance(value, ArrayType):
+            if value.length == 0:
+                return True
+            return value.length == 1 and self._register_assign(value.elem, offset, pieces)
+        if value.kind in _FLOATS:
+            return self._take_float(offset, value.size, pieces)
+        if value.kind in (Kind.COMPLEX64, Kind.COMPLEX128):
+            half = value.size // 2
+            return self._take_float(offset, half, pieces) and self._take_float(
+                offset + half, half, pieces
+            )
+        if value.kind in _INTEGERS:
+            return self._take_int(offset, value.size, pieces)
+        words = _WORDS.get(value.kind, 0)
+        return words > 0 and all(
+            self._take_int(offset + word * self._word, self._word, pieces) for word in range(words)
+        )
+
+    def _take_int(self, offset: int, size: int, pieces: list[Piece]) -> bool:
+        if self._next_int >= self._ints:
+            return False
+        pieces.append(Piece(offset, size, IntReg(self._next_int)))
+        self._next_int += 1
+        return True
+
+    def _take_float(self, offset: int, size: int, pieces: list[Piece]) -> bool:
+        if self._next_float >= self._floats:
+            return False
+        pieces.append(Piece(offset, size, FloatReg(self._next_float)))
+        self._next_float += 1
+        return True
+
+
+def assign(
+    parameters: Sequence[GoType],
+    results: Sequence[GoType],
+    architecture: Architecture,
+    convention: CallingConvention,
+    dictionary: DictionaryPlace | None = None,
+    *,
+    is_method: bool = False,
+) -> Assignment:
+    """Return where a function finds its parameters and leaves its results.
+
+    ``parameters`` begins with the receiver when ``is_method`` says so, which matters only to the
+    place of the hidden ``dictionary``: None for functions that take none.
+    """
+    state = _Sequences(architecture, convention)
+    types = list(parameters)
+    hidden = None
+    if dictionary is not None:
+        after_receiver = is_method and dictionary is DictionaryPlace.AFTER_RECEIVER
+        hidden = 1 if after_receiver and types else 0
+        types.insert(hidden, basic_type(Kind.UINTPTR))
+    placed = [state.assign(value) for value in types]
+    state.align_stack(architecture.pointer_size)
+    state.restart_registers()
+    result_places = tuple(state.assign(value) for value in results)
+    state.align_stack(architecture.pointer_size)
+    slots: list[int | None] = [
+        state.reserve(value) if pieces and not isinstance(pieces[0].place, Stack) else None
+        for value, pieces in zip(types, placed, strict=True)
+    ]
+    dictionary_piece = None
+    if hidden is not None:
+        (dictionary_piece,) = placed.pop(hidden)
+        del slots[hidden]
+    return Assignment(tuple(placed), result_places, dictionary_piece, tuple(slots))
+
+
+_REGISTER_ABI_SINCE = (1, 17)
+_DICTIONARY_AFTER_RECEIVER_SINCE = (1, 20)
+
+
+def calling_convention(go_version: GoVersion, is_assembly: bool) -> CallingConvention:
+    """Return the convention that a function of a Go release follows on amd64.
+
+    ``is_assembly`` also holds for the wrappers through which assembly calls Go (``.abi0`` in the
+    symbol table).
+    """
+    if is_assembly or (go_version.major, go_version.minor) < _REGISTER_ABI_SINCE:
+        return CallingConvention.ABI0
+    return CallingConvention.ABI_INTERNAL
+
+
+def dictionary_place(go_version: GoVersion) -> DictionaryPlace:
+    """Return where a Go release (>= 1.18) puts the dictionary of a generic method.
+
+    Behind the receiver since the compiler's unified front end (Go 1.20), see ``shapeSig`` in
+    src/cmd/compile/internal/noder/reader.go; before it in Go 1.18 and 1.19.
+    """
+    if (go_version.major, go_version.minor) >= _DICTIONARY_AFTER_RECEIVER_SINCE:
+        return DictionaryPlace.AFTER_RECEIVER
+    return DictionaryPlace.BEFORE_RECEIVER
+
+
+def takes_dictionary(name: GoName) -> bool:
+    """Say whether a function takes the hidden dictionary, from its full name as DWARF has it.
+
+    Those are the functions and methods that are compiled for shapes (``go.shape.int``), but not
+    the closures within them, which find the dictionary in their context.
+    """
+    return name.kind in (NameKind.FUNCTION, NameKind.METHOD) and any(
+        argument.startswith("go.shape.") for argument in name.type_arguments
+    )

@@ -1,0 +1,121 @@
+"""Log-linear histograms of nanoseconds: the same buckets as bpf/histogram.h."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+__all__ = ["BUCKETS", "ROW_SIZE", "Histogram", "bucket_bounds"]
+
+_SUB_BITS = 4
+_SUB_BUCKETS = 1 << _SUB_BITS
+_LARGEST_EXPONENT = 43
+BUCKETS = (_LARGEST_EXPONENT - _SUB_BITS + 2) * _SUB_BUCKETS
+#: Powers of two of the display unit: rows of the table printed with -u and -m.
+UNIT_ROWS = 64
+
+_ROW = struct.Struct(f"=4Q{BUCKETS}Q{UNIT_ROWS}Q")
+ROW_SIZE = _ROW.size
+_ALL_ONES = (1 << 64) - 1
+
+
+def bucket_bounds(bucket: int) -> tuple[int, int]:
+    """Return the lowest value of a bucket and the lowest of the next, in nanoseconds."""
+    octave, sub = divmod(bucket, _SUB_BUCKETS)
+    if octave == 0:
+        return sub, sub + 1
+    width = 1 << (octave - 1)
+    low = (_SUB_BUCKETS + sub) * width
+    return low, low + width
+
+
+@dataclass
+class Histogram:
+    """Hold a distribution: exact count, sum, minimum and maximum, and counts by bucket.
+
+    All times are nanoseconds. ``units`` counts by power of two of the display unit where one
+    larger than a nanosecond was asked for; ``minimum`` is 0 while ``count`` is.
+    """
+
+    count: int = 0
+    sum: int = 0
+    minimum: int = 0
+    maximum: int = 0
+    buckets: Counter[int] = field(default_factory=Counter)
+    units: Counter[int] = field(default_factory=Counter)
+
+    @classmethod
+    def from_row(cls, row: bytes | memoryview) -> Histogram:
+        """Decode ``struct histogram`` of bpf/histogram.h, ``ROW_SIZE`` bytes."""
+        count, total, inverted, maximum, *cells = _ROW.unpack(row)
+        buckets, units = cells[:BUCKETS], cells[BUCKETS:]
+        return cls(
+            count,
+            total,
+            _ALL_ONES - inverted if inverted else 0,
+            maximum,
+            Counter({i: n for i, n in enumerate(buckets) if n}),
+            Counter({i: n for i, n in enumerate(units) if n}),
+        )
+
+    def merge(self, other: Histogram) -> None:
+        """Add another distribution to this one."""
+        if not other.count:
+            return
+        self.minimum = min(self.minimum, other.minimum) if self.count else other.minimum
+        self.maximum = max(self.maximum, other.maximum)
+        self.count += other.count
+        self.sum += other.sum
+        self.buckets.update(other.buckets)
+        self.units.update(other.units)
+
+    def since(self, earlier: Histogram) -> Histogram:
+        """Return what has come since ``earlier``, a reading of the same row.
+
+        Minimum and maximum are those of both, since a row does not say when they came.
+        """
+        return Histogram(
+            self.count - earlier.count,
+            self.sum - earlier.sum,
+            self.minimum,
+            self.maximum,
+            self.buckets - earlier.buckets,
+            self.units - earlier.units,
+        )
+
+    @property
+    def mean(self) -> float:
+        """Return the mean, 0 when there are no values."""
+        return self.sum / self.count if self.count else 0.0
+
+    def percentile(self, fraction: float) -> int:
+        """Return the value that ``fraction`` of all are not above, by nearest rank.
+
+        It is the middle of the rank's bucket, never outside of minimum and maximum, and so within
+        3.2% of the exact one.
+        """
+        rank = max(1, -(-self.count * round(fraction * 1_000_000) // 1_000_000))
+        seen = 0
+        for bucket in sorted(self.buckets):
+            seen += self.buckets[bucket]
+            if seen >= rank:
+                low, high = bucket_bounds(bucket)
+                return min(max((low + high) // 2, self.minimum), self.maximum)
+        return self.maximum
+
+    def octaves(self) -> dict[int, int]:
+        """Return counts by power of two nanoseconds: key n holds 2**n up to 2**(n+1) - 1.
+
+        Key 0 also holds zero, as in bcc's tables.
+        """
+        rows: Counter[int] = Counter()
+        for bucket, count in self.buckets.items():
+            rows[max(bucket_bounds(bucket)[0].bit_length() - 1, 0)] += count
+        return rows
+
+    def ranges(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (low, high, count) of the buckets that hold any, high exclusive, ascending."""
+        for bucket in sorted(self.buckets):
+            yield (*bucket_bounds(bucket), self.buckets[bucket])

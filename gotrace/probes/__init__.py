@@ -1,0 +1,1 @@
+"""Turn the words a user typed into functions and probe sites."""

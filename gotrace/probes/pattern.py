@@ -1,0 +1,226 @@
+"""Match functions by what the user typed: `[BINARY:]PATTERN`, exact names, globs, expressions.
+
+A pattern is first of all a name: where a function is called exactly that, it is meant and nothing
+else. Otherwise only ``*`` is special (any run of characters, dots and slashes included), and not
+even that where Go itself writes it: a ``*`` right after ``(`` and before an identifier is the
+literal star of a pointer receiver, so that ``main.(*T).*`` means the methods of ``*T`` alone
+(``main.(*).*``: those of every pointer; ``main.(**Server).*``: of every pointer to a type whose
+name ends so).
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+import shutil
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from gotrace.errors import UsageError
+from gotrace.goabi.names import elide_type_arguments, spoken_name
+
+__all__ = ["Match", "NameList", "Pattern", "printable", "quote", "split_target"]
+
+_PATH_MAX = 4096  # limits.h: no file name is longer
+# Symbols with a colon that the compiler makes: their first word is no file's name.
+_COMPILER_SYMBOL = re.compile(r"type:\.|go:\(?\*?struct\b")
+_LIKE_A_FILE = re.compile(r"[\w./+@%,=~-]+")
+_WILDCARD = re.compile(r"(?<!\()\*|\*(?!\w)")
+
+
+def printable(text: str) -> str:
+    """Escape control characters: what comes from a file or a user goes into one-line messages."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def quote(text: str) -> str:
+    """Put a name or pattern in single quotes, printable."""
+    return f"'{printable(text)}'"
+
+
+def split_target(
+    text: str,
+    exists: Callable[[str], bool] = os.path.isfile,
+    which: Callable[[str], str | None] = shutil.which,
+) -> tuple[str | None, str]:
+    """Split `[BINARY:]PATTERN` into the binary's path (None when not given) and the pattern.
+
+    Both parts may hold colons. The binary is the longest text up to some colon that ``exists``
+    calls a regular file, else the longest without a slash that ``which`` finds on PATH.
+
+    Raises UsageError when the text begins like a path to a file that is not there, or when one of
+    the two parts is missing.
+    """
+    colons = [at for at, char in enumerate(text[:_PATH_MAX]) if char == ":"]
+    heads = [text[:at] for at in reversed(colons) if at]
+    if not _COMPILER_SYMBOL.match(text.replace("\\", "")):  # -r patterns escape the dot
+        for head in heads:
+            if exists(head):
+                return head, _pattern_after(head, text)
+        for head in heads:
+            if "/" not in head and (path := which(head)):
+                return path, _pattern_after(head, text)
+    if not text or text.startswith(":"):
+        raise UsageError(f"no function pattern in {quote(text)}: expected [BINARY:]PATTERN")
+    if "/" in text and exists(text):
+        raise UsageError(f"{quote(text)} is a file: say what to match in it, {_example(text)}")
+    if heads and _names_a_file(heads[-1]):
+        where = "" if "/" in heads[-1] else " here or on PATH"
+        raise UsageError(f"no file {quote(heads[-1])}{where} (given in {quote(text)})")
+    return None, text
+
+
+def _pattern_after(head: str, text: str) -> str:
+    if len(text) == len(head) + 1:
+        raise UsageError(f"no function pattern after {quote(text)}: add one, {_example(head)}")
+    return text[len(head) + 1 :]
+
+
+def _example(binary: str) -> str:
+    return f"as in {quote(binary + ':main.*')}"
+
+
+def _names_a_file(head: str) -> bool:
+    """Tell whether what is before the first colon cannot be the beginning of a pattern."""
+    if head.startswith(("/", "./", "../")):
+        return True
+    return head not in ("go", "type") and _LIKE_A_FILE.fullmatch(head) is not None
+
+
+class NameList:
+    """Hold a binary's function names by row, with the other spellings that people use.
+
+    ``spoken`` and ``elided`` list (row, spelling) only for rows where that differs from the symbol:
+    import path escapes resolved (``yaml%2ev3`` is ``yaml.v3``; with ``gccgo`` its mangling), and
+    type arguments written ``[...]`` as Go's tracebacks do.
+    """
+
+    def __init__(self, names: Sequence[str], *, gccgo: bool = False) -> None:
+        """Take the names by row; ``gccgo`` says whose they are."""
+        self.names = names
+        self.gccgo = gccgo
+
+    @cached_property
+    def spoken(self) -> list[tuple[int, str]]:
+        """Give the rows whose symbol is not what a Go programmer would write."""
+        mark = "_" if self.gccgo else "%"
+        rows = [(row, name) for row, name in enumerate(self.names) if mark in name]
+        spoken = [(row, name, spoken_name(name, gccgo=self.gccgo)) for row, name in rows]
+        return [(row, new) for row, old, new in spoken if new != old]
+
+    @cached_property
+    def elided(self) -> list[tuple[int, str]]:
+        """Give the rows that have type arguments."""
+        spoken = dict(self.spoken)
+        rows = [(row, name) for row, name in enumerate(self.names) if "[" in name]
+        return [(row, elide_type_arguments(spoken.get(row, name))) for row, name in rows]
+
+    @cached_property
+    def all_spoken(self) -> list[str]:
+        """Give every row's spoken name."""
+        names = list(self.names)
+        for row, name in self.spoken:
+            names[row] = name
+        return names
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Give the rows that a pattern matches, ascending, and whether it names them exactly."""
+
+    rows: list[int]
+    exact: bool
+
+
+_Filter = Callable[[Iterable[tuple[int, str]]], list[int]]
+
+
+class Pattern:
+    """Match names against one pattern: exact or with ``*``, or a regular expression in full."""
+
+    def __init__(self, text: str, *, regex: bool = False) -> None:
+        """Prepare the pattern; raises UsageError for a bad regular expression, with its place."""
+        self.text = text
+        self.expression = _compiled(text) if regex else None
+        self._pieces = [] if regex else _WILDCARD.split(text)
+        if self.expression is None:
+            self._filter = _glob_filter(self._pieces)
+        else:
+            self._filter = _regex_filter(self.expression)
+
+    @property
+    def has_wildcard(self) -> bool:
+        """Tell whether the pattern may stand for more than one name."""
+        return self.expression is not None or len(self._pieces) > 1
+
+    def match(self, names: NameList) -> Match:
+        """Find the rows that the pattern means.
+
+        A name that is exactly the pattern's text comes first, then one that is so in another
+        spelling (see NameList), then the wildcards. Only a pattern with ``[...]`` in it is held
+        against names with their type arguments elided.
+        """
+        if self.expression is None:
+            for spellings in self._spellings(names):
+                if rows := [row for row, name in spellings if name == self.text]:
+                    return Match(rows, exact=True)
+        matching: set[int] = set()
+        if self.has_wildcard:
+            for spellings in self._spellings(names):
+                matching.update(self._filter(spellings))
+        return Match(sorted(matching), exact=False)
+
+    def _spellings(self, names: NameList) -> Iterable[Iterable[tuple[int, str]]]:
+        yield enumerate(names.names)
+        yield names.spoken
+        if "[...]" in self.text and self.expression is None:
+            yield names.elided
+
+
+def _compiled(text: str) -> re.Pattern[str]:
+    try:
+        with warnings.catch_warnings():  # Python's advice on its own future syntax
+            warnings.simplefilter("ignore")
+            return re.compile(text)
+    except re.error as error:
+        at = "" if error.pos is None else f" at position {error.pos}"
+        hint = "; without -r only '*' is special" if "*" in text else ""
+        raise UsageError(f"bad regular expression {quote(text)}: {error.msg}{at}{hint}") from error
+    except (OverflowError, RecursionError) as error:
+        raise UsageError(f"regular expression too large or too deep: {quote(text[:60])}") from error
+
+
+def _regex_filter(expression: re.Pattern[str]) -> _Filter:
+    fullmatch = expression.fullmatch
+    return lambda names: [row for row, name in names if fullmatch(name)]
+
+
+def _glob_filter(pieces: Sequence[str]) -> _Filter:
+    """Match literal pieces in order, the first and last at the ends: linear, unlike a regex."""
+    first, *middle, last = pieces if len(pieces) > 1 else (pieces[0], "")
+    rarest = max(middle, key=len, default="")
+    shortest = len(first) + len(last)
+
+    def in_order(name: str) -> bool:
+        at, end = len(first), len(name) - len(last)
+        for piece in middle:
+            at = name.find(piece, at, end)
+            if at < 0:
+                return False
+            at += len(piece)
+        return True
+
+    def matching(names: Iterable[tuple[int, str]]) -> list[int]:
+        rows = [(row, name) for row, name in names if rarest in name] if rarest else names
+        return [
+            row
+            for row, name in rows
+            if name.startswith(first)
+            and name.endswith(last)
+            and len(name) >= shortest
+            and (not middle or in_order(name))
+        ]
+
+    return matching

@@ -1,0 +1,1 @@
+"""Render records as text and JSON on a stream handed in."""

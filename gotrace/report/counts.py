@@ -1,0 +1,57 @@
+"""Render call counts: a table in the manner of bcc's funccount, or JSON lines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gotrace.report.notice import JsonOutput, Output, printable
+
+__all__ = ["CountRow", "CountTable", "write_counts"]
+
+_NAME_WIDTH = 36  # bcc's; longer names widen the column
+
+
+@dataclass(frozen=True, slots=True)
+class CountRow:
+    """Hold a function's calls within one interval."""
+
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CountTable:
+    """Hold one interval: rows in ascending order, when it ended (s since 1970), its length (s)."""
+
+    rows: Sequence[CountRow]
+    ended: float
+    seconds: float
+
+
+def write_counts(output: Output, table: CountTable, timestamp: bool) -> None:
+    """Write one interval's rows; ``timestamp`` puts the time of day above a text table."""
+    if isinstance(output, JsonOutput):
+        for row in table.rows:
+            output.write(
+                "count",
+                {
+                    "func": row.name,
+                    "count": row.count,
+                    "ts": round(table.ended, 6),
+                    "interval_s": round(table.seconds, 6),
+                },
+            )
+        output.out.flush()
+        return
+    names = [printable(row.name) for row in table.rows]
+    width = max([_NAME_WIDTH, *map(len, names)])
+    if timestamp:
+        output.out.write(time.strftime("%H:%M:%S\n", time.localtime(table.ended)))
+    lines = [f"{'FUNC':<{width}} {'COUNT':>8}\n"]
+    lines += [
+        f"{name:<{width}} {row.count:>8}\n" for name, row in zip(names, table.rows, strict=True)
+    ]
+    output.out.writelines(lines)
+    output.out.flush()

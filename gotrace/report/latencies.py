@@ -1,0 +1,207 @@
+"""Render latency histograms: tables in the manner of bcc's funclatency, or JSON lines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from gotrace.histogram import Histogram
+from gotrace.report.notice import JsonOutput, Output, printable
+
+__all__ = [
+    "Interval",
+    "LatencyGroup",
+    "LatencyRest",
+    "SlowRow",
+    "duration",
+    "write_latencies",
+    "write_slow",
+]
+
+_STARS = 40
+_PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+_UNITS = {1: "nsecs", 1_000: "usecs", 1_000_000: "msecs"}
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyGroup:
+    """Hold one histogram and what it is of.
+
+    ``function`` is None when all functions of a run are measured together; ``goroutine`` is
+    None, or describes the goroutine as a stack dump would, its number in ``goid``.
+    """
+
+    function: str | None
+    times: Histogram
+    goid: int | None = None
+    goroutine: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyRest:
+    """Hold, in sum, the goroutines that are not shown by themselves.
+
+    ``unnamed`` of the calls are of goroutines that could not be told apart for want of room.
+    """
+
+    function: str | None
+    goroutines: int
+    calls: int
+    total: int
+    unnamed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Hold what one printing shows: when it ended (s since 1970), its length (s), its unit (ns)."""
+
+    groups: Sequence[LatencyGroup]
+    rest: Sequence[LatencyRest]
+    ended: float
+    seconds: float
+    unit: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRow:
+    """Hold one slow call: when it returned (s since 1970), who made it, how long it took (ns)."""
+
+    ended: float
+    pid: int
+    tid: int
+    goid: int
+    function: str
+    duration: int
+
+
+def duration(nanoseconds: float) -> str:
+    """Write a duration with three or four digits and its unit, as ``1.234ms``."""
+    for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)):
+        if nanoseconds >= size:
+            return f"{nanoseconds / size:.4g}{unit}"
+    return f"{nanoseconds:.4g}ns"
+
+
+def write_latencies(output: Output, interval: Interval, timestamp: bool) -> None:
+    """Write one interval; ``timestamp`` puts the time of day above its text."""
+    if isinstance(output, JsonOutput):
+        for group in interval.groups:
+            output.write("histogram", _fields(group, interval))
+        for rest in interval.rest:
+            output.write("rest", _rest_fields(rest, interval))
+        output.out.flush()
+        return
+    if timestamp:
+        output.out.write(time.strftime("%H:%M:%S\n", time.localtime(interval.ended)))
+    if not interval.groups:
+        output.out.write("\nno calls have returned\n")
+    for group in interval.groups:
+        output.out.writelines(line + "\n" for line in _lines(group, interval.unit))
+    for rest in interval.rest:
+        output.out.write(_rest_line(rest) + "\n")
+    output.out.flush()
+
+
+def write_slow(output: Output, calls: Sequence[SlowRow], first: bool) -> None:
+    """Write slow calls; ``first`` puts the columns' heads above them."""
+    if isinstance(output, JsonOutput):
+        for call in calls:
+            output.write(
+                "slow",
+                {
+                    "ts": round(call.ended, 6),
+                    "pid": call.pid,
+                    "tid": call.tid,
+                    "goid": call.goid,
+                    "func": call.function,
+                    "duration_ns": call.duration,
+                },
+            )
+    else:
+        if first:
+            output.out.write(
+                f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<8} {'DURATION':<9} FUNC\n"
+            )
+        for call in calls:
+            clock = time.strftime("%H:%M:%S", time.localtime(call.ended))
+            clock += f"{call.ended % 1:.6f}"[1:]
+            output.out.write(
+                f"{clock:<15} {call.pid:<8} {call.tid:<8} {call.goid:<8}"
+                f" {duration(call.duration):<9} {printable(call.function)}\n"
+            )
+    output.out.flush()
+
+
+def _lines(group: LatencyGroup, unit: int) -> Iterator[str]:
+    """Yield a group's table: bcc's log2 histogram, its avg line, and percentiles."""
+    times = group.times
+    yield ""
+    if group.function is not None:
+        yield f"Function = {printable(group.function)}"
+    if group.goroutine is not None:
+        yield printable(group.goroutine)
+    yield from _table(times.octaves() if unit == 1 else dict(times.units), _UNITS[unit])
+    yield ""
+    name = _UNITS[unit]
+    yield (
+        f"avg = {times.mean / unit:.4g} {name}, total: {times.sum // unit} {name},"
+        f" count: {times.count}"
+    )
+    marks = [f"{mark} = {duration(times.percentile(q))}" for mark, q in _PERCENTILES.items()]
+    yield ", ".join(
+        [f"min = {duration(times.minimum)}", *marks, f"max = {duration(times.maximum)}"]
+    )
+
+
+def _table(rows: Mapping[int, int], unit: str) -> Iterator[str]:
+    last = max(rows, default=0)
+    wide = last > 31
+    width = 20 if wide else 10
+    most = max(rows.values(), default=0)
+    yield f"{' ' * (5 if not wide else 15)}{unit:<19} : count     distribution"
+    for exponent in range(last + 1):
+        low = 1 << exponent if exponent else 0
+        count = rows.get(exponent, 0)
+        stars = "*" * (count * _STARS // most if most else 0)
+        yield (f"{low:>{width}} -> {(2 << exponent) - 1:<{width}} : {count:<8} |{stars:<{_STARS}}|")
+
+
+def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
+    times = group.times
+    fields: dict[str, object] = {"func": group.function}
+    if group.goid is not None:
+        fields |= {"goid": group.goid, "goroutine": group.goroutine}
+    return fields | {
+        "count": times.count,
+        "sum_ns": times.sum,
+        "min_ns": times.minimum,
+        "max_ns": times.maximum,
+        **{mark.replace(".", "") + "_ns": times.percentile(q) for mark, q in _PERCENTILES.items()},
+        "buckets": [list(bounds) for bounds in times.ranges()],
+        "ts": round(interval.ended, 6),
+        "interval_s": round(interval.seconds, 6),
+    }
+
+
+def _rest_fields(rest: LatencyRest, interval: Interval) -> dict[str, object]:
+    return {
+        "func": rest.function,
+        "goroutines": rest.goroutines,
+        "count": rest.calls,
+        "sum_ns": rest.total,
+        "unnamed": rest.unnamed,
+        "ts": round(interval.ended, 6),
+        "interval_s": round(interval.seconds, 6),
+    }
+
+
+def _rest_line(rest: LatencyRest) -> str:
+    what = f" of {printable(rest.function)}" if rest.function is not None else ""
+    line = (
+        f"\n{rest.goroutines} other goroutines: {rest.calls} calls{what},"
+        f" total {duration(rest.total)}"
+    )
+    if rest.unnamed:
+        line += f" ({rest.unnamed} of the calls by goroutines that there was no room to tell apart)"
+    return line

@@ -1,0 +1,246 @@
+"""Attach BPF programs to sites by the best means that the kernel has."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gotrace.errors import GotraceError
+from gotrace.session import kernel
+from gotrace.session.program import AttachKind, LoadError, Program
+
+__all__ = ["AttachError", "Attached", "Point", "ProbeGroup", "Rung", "attach"]
+
+
+class AttachError(GotraceError):
+    """Report that no rung of the ladder, or not the forced one, can be stood on."""
+
+
+class Rung(Enum):
+    """Name the ways to attach, best first; the values are those of ``--attach``."""
+
+    MULTI = "multi"  # one uprobe-multi link with cookies: Linux 6.6
+    COOKIE = "perf-cookie"  # a perf event and a link with a cookie for each site: Linux 5.15
+    ADDRESS = "perf-ip"  # a perf event for each site, found by instruction pointer: Linux 4.17
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One place to attach to: its offset in the file, its link-time address, its cookie."""
+
+    offset: int
+    address: int
+    cookie: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeGroup:
+    """Points of one file that run one BPF function.
+
+    ``path`` is what the kernel opens, ``display`` what messages call the file. ``bias`` is what the
+    target's mapping adds to link-time addresses, None where processes differ in it or it is not
+    known yet. ``pid`` limits the breakpoints to one process where the rung can do that, 0 is all.
+    """
+
+    function: str
+    path: str
+    display: str
+    points: Sequence[Point]
+    bias: int | None
+    pid: int
+
+
+@dataclass
+class Attached:
+    """Own the program and the descriptors that keep the probes in place."""
+
+    program: Program
+    rung: Rung
+    descriptors: list[list[int]] = field(default_factory=list)
+    failed: dict[Point, OSError] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Remove all probes, the groups attached last first, and unload the program.
+
+        Each perf event waits for the kernel's grace periods when it is closed; many threads wait
+        together, which makes hundreds of probes go in the time of a few.
+        """
+        while self.descriptors:
+            group = self.descriptors.pop()
+            if len(group) == 1:
+                os.close(group[0])
+                continue
+            with ThreadPoolExecutor(_CLOSERS) as pool:
+                for fd in group:
+                    pool.submit(os.close, fd)
+        self.program.close()
+
+
+_CLOSERS = 64
+
+
+def attach(
+    source: str,
+    defines: Mapping[str, int],
+    groups: Sequence[ProbeGroup],
+    forced: Rung | None = None,
+) -> Attached:
+    """Compile ``source``, load the groups' functions and attach all points, groups in order.
+
+    Tries the rungs from the best on, or only ``forced``. A point that the kernel refuses while
+    others of its group are accepted is listed in ``Attached.failed``. Raises AttachError where no
+    rung works, LoadError where the program is at fault.
+    """
+    causes: list[str] = []
+    for rung in [forced] if forced else list(Rung):
+        try:
+            return _attach_on(rung, source, defines, groups)
+        except _RungMissing as error:
+            causes.append(f"{rung.value}: {error}")
+    what = groups[0].display if groups else source
+    raise AttachError(f"cannot attach to {what}: {'; '.join(causes)}")
+
+
+class _RungMissing(Exception):
+    """Say why a rung cannot be used here, though another may."""
+
+
+def _attach_on(
+    rung: Rung, source: str, defines: Mapping[str, int], groups: Sequence[ProbeGroup]
+) -> Attached:
+    defines = dict(defines)
+    if rung is Rung.ADDRESS:
+        unknown = next((group for group in groups if group.bias is None), None)
+        if unknown:
+            raise _RungMissing(
+                f"{unknown.display} is position independent and its address is not known before"
+                " it runs: use -p PID"
+            )
+        defines["SITES_BY_IP"] = sum(len(group.points) for group in groups) or 1
+    attached = Attached(Program(source, defines), rung)
+    try:
+        for group in groups:
+            if group.points:
+                attached.descriptors.append([])
+                _ATTACHERS[rung](attached, group)
+    except BaseException:
+        attached.close()
+        raise
+    return attached
+
+
+def _load(attached: Attached, group: ProbeGroup, kind: AttachKind) -> int:
+    try:
+        return attached.program.load(group.function, kind)
+    except LoadError as error:
+        if attached.rung is Rung.ADDRESS or "permit" in str(error):
+            raise
+        raise _RungMissing(str(error)) from error
+
+
+def _attach_multi(attached: Attached, group: ProbeGroup) -> None:
+    program = _load(attached, group, AttachKind.UPROBE_MULTI)
+    _link_all(attached, group, program, list(group.points))
+    if not attached.descriptors[-1]:
+        error = next(iter(attached.failed.values()))
+        raise _RungMissing(error.strerror or str(error))
+
+
+def _link_all(attached: Attached, group: ProbeGroup, program: int, points: Sequence[Point]) -> None:
+    """Link all points, by halves where the kernel refuses the whole, to find those at fault."""
+    try:
+        fd = kernel.link_uprobe_multi(
+            program,
+            group.path,
+            [point.offset for point in points],
+            [point.cookie for point in points],
+            group.pid,
+        )
+        attached.descriptors[-1].append(fd)
+    except OSError as error:
+        if error.errno == errno.EPERM:
+            raise _not_permitted(group) from error
+        if error.errno == errno.ESRCH:
+            raise AttachError(f"cannot attach to {group.display}: the process has ended") from error
+        if len(points) == 1:
+            attached.failed[points[0]] = error
+            return
+        middle = len(points) // 2
+        _link_all(attached, group, program, points[:middle])
+        _link_all(attached, group, program, points[middle:])
+
+
+def _attach_cookie(attached: Attached, group: ProbeGroup) -> None:
+    program = _load(attached, group, AttachKind.PERF_EVENT)
+    _need_descriptors(2 * len(group.points), group)
+    for point in group.points:
+        event = _open_event(attached, group, point)
+        if event is None:
+            continue
+        try:
+            attached.descriptors[-1].append(kernel.link_perf_event(program, event, point.cookie))
+        except OSError as error:
+            raise _RungMissing(f"no cookie for perf events: {error.strerror}") from error
+
+
+def _attach_address(attached: Attached, group: ProbeGroup) -> None:
+    program = _load(attached, group, AttachKind.PERF_EVENT)
+    _need_descriptors(len(group.points), group)
+    site_by_ip = attached.program.map("site_by_ip")
+    assert group.bias is not None
+    for point in group.points:
+        address = point.address + group.bias
+        site_by_ip.update(address.to_bytes(8, "little"), point.cookie.to_bytes(8, "little"))
+    for point in group.points:
+        event = _open_event(attached, group, point)
+        if event is not None:
+            kernel.set_perf_event_program(event, program)
+
+
+def _open_event(attached: Attached, group: ProbeGroup, point: Point) -> int | None:
+    try:
+        event = kernel.open_uprobe(group.path, point.offset)
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EACCES):
+            raise _not_permitted(group) from error
+        if error.errno == errno.ENOENT:
+            raise _RungMissing(error.strerror or "no uprobe event source") from error
+        attached.failed[point] = error
+        return None
+    attached.descriptors[-1].append(event)
+    return event
+
+
+_ATTACHERS = {
+    Rung.MULTI: _attach_multi,
+    Rung.COOKIE: _attach_cookie,
+    Rung.ADDRESS: _attach_address,
+}
+
+
+def _not_permitted(group: ProbeGroup) -> AttachError:
+    return AttachError(
+        f"cannot attach to {group.display}: the kernel does not permit it: run as root, or with"
+        " CAP_BPF and CAP_PERFMON"
+    )
+
+
+def _need_descriptors(count: int, group: ProbeGroup) -> None:
+    """Raise this process's limit of open files to hold ``count`` more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = len(os.listdir("/proc/self/fd")) + count + 32
+    if soft >= wanted or soft == resource.RLIM_INFINITY:
+        return
+    try:
+        top = wanted if hard == resource.RLIM_INFINITY else max(hard, wanted)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, top))
+    except (OSError, ValueError) as error:
+        raise AttachError(
+            f"cannot attach to {group.display}: {len(group.points)} probes need {wanted} open"
+            f" files here and the limit is {hard}: trace fewer functions or raise ulimit -n"
+        ) from error

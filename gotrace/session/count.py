@@ -1,0 +1,52 @@
+"""Count function calls in the kernel and read the counters."""
+
+from __future__ import annotations
+
+from array import array
+from types import TracebackType
+
+from gotrace.session.attach import Attached, Rung, attach
+from gotrace.session.plan import Plan
+from gotrace.session.target import Target
+
+__all__ = ["CallCounter"]
+
+
+class CallCounter:
+    """Own the probes that count a plan's functions; a context manager that detaches."""
+
+    def __init__(self, target: Target, plan: Plan, forced: Rung | None) -> None:
+        """Attach to all entry sites. Raises AttachError or LoadError."""
+        self._functions = len(plan.functions)
+        defines = {"COUNTERS": self._functions, **target.defines()}
+        groups = plan.entry_groups("on_entry", target.pid)
+        self.attached: Attached = attach("count.c", defines, groups, forced)
+        self._map = self.attached.program.map("counts")
+        self._seen = array("Q", bytes(8 * self._functions))
+
+    def take(self) -> list[int]:
+        """Return each function's calls since the last ``take``, in the plan's order.
+
+        Counters only ever grow, so that what is counted while they are read belongs to the next
+        take and nothing is lost between two.
+        """
+        values = memoryview(self._map.read_array()).cast("Q")
+        cpus = len(values) // self._functions
+        totals = array("Q", values[::cpus].tolist())
+        for cpu in range(1, cpus):
+            for function, value in enumerate(values[cpu::cpus]):
+                totals[function] += value
+        counts = [total - seen for total, seen in zip(totals, self._seen, strict=True)]
+        self._seen = totals
+        return counts
+
+    def __enter__(self) -> CallCounter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.attached.close()

@@ -1,0 +1,144 @@
+"""Collect histograms per goroutine, in bounded memory however many goroutines come and go."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gotrace.histogram import ROW_SIZE, Histogram
+from gotrace.session.program import Map
+
+__all__ = ["GoroutineKey", "GoroutineRows", "GoroutineTimes", "Rest"]
+
+_KEY = struct.Struct("=QII")  # struct goroutine_key of bpf/latency.c
+_PLACES = struct.Struct("=QQ")  # startpc, gopc, behind the histogram in struct goroutine_row
+
+
+@dataclass(frozen=True, slots=True)
+class GoroutineKey:
+    """Name a goroutine of a process and the function that was measured (its row; 0 for all)."""
+
+    goid: int
+    tgid: int
+    row: int
+
+
+@dataclass
+class GoroutineTimes:
+    """Hold a goroutine's times; ``startpc`` and ``gopc`` are run-time addresses, 0 if unknown."""
+
+    startpc: int
+    gopc: int
+    times: Histogram = field(default_factory=Histogram)
+
+
+@dataclass
+class Rest:
+    """Hold what is known in sum only: goroutines that had to be folded together, for one row.
+
+    ``unnamed`` are calls that the kernel folded, of goroutines that it had no room to tell apart.
+    """
+
+    goroutines: int = 0
+    times: Histogram = field(default_factory=Histogram)
+    unnamed: int = 0
+
+
+class GoroutineRows:
+    """Read the maps ``by_goroutine``, ``folded`` and ``ended`` of bpf/latency.c.
+
+    A row is only ever written by its own goroutine, so that the rows of one that has ended can be
+    taken out at any time. Those are kept here, the ``kept`` with the most total time each by
+    itself and the others in sum.
+    """
+
+    def __init__(
+        self, by_goroutine: Map, folded: Map, ended: Map, rows: int, kept: int = 4096
+    ) -> None:
+        self._map = by_goroutine
+        self._folded = folded
+        self._ended = ended
+        self._rows = rows
+        self._kept = kept
+        self._gone: set[tuple[int, int]] = set()  # goid, tgid of ended goroutines with rows left
+        self._reported: dict[bytes, Histogram] = {}
+        self._folded_before: dict[int, Histogram] = {}
+        self._period: dict[GoroutineKey, GoroutineTimes] = {}
+        self._rest: dict[int, Rest] = {}
+
+    def harvest(self) -> None:
+        """Learn which goroutines have ended, and make room when that is a good part of the rows.
+
+        To be called some ten times a second.
+        """
+        while (value := self._ended.pop()) is not None:
+            goid, tgid, _ = _KEY.unpack(value)
+            self._gone.add((goid, tgid))
+        if len(self._gone) * 4 >= self._map.max_entries:
+            self._collect(lambda half: True, ended_only=True)
+            self._gone.clear()
+            self._fold()
+
+    def settle(self, half: int) -> None:
+        """Take what came late to the half that was read last, and clear that half."""
+        self._collect(lambda other: other == half, delete=True)
+        self._reported.clear()
+
+    def take(self, half: int) -> tuple[dict[GoroutineKey, GoroutineTimes], dict[int, Rest]]:
+        """Return what has come since the last take in ``half``, by goroutine, and the rest by row.
+
+        ``settle`` has taken care of the other half.
+        """
+        self.harvest()
+        self._collect(lambda other: other == half)
+        for row in range(self._rows):
+            self._take_folded(row)
+        period, rest = self._period, self._rest
+        self._period, self._rest = {}, {}
+        return period, rest
+
+    def _take_folded(self, row: int) -> None:
+        value = self._folded.lookup(row.to_bytes(4, "little"))
+        if value is None or not any(value[:8]):
+            return
+        now = Histogram.from_row(value)
+        new = now.since(self._folded_before.get(row, Histogram()))
+        self._folded_before[row] = now
+        if new.count:
+            rest = self._rest.setdefault(row, Rest())
+            rest.unnamed += new.count
+            rest.times.merge(new)
+
+    def _collect(
+        self, chosen: Callable[[int], bool], delete: bool = False, ended_only: bool = False
+    ) -> None:
+        """Add the rows of the chosen halves to the period; delete them, or the ended ones."""
+        for key, value in self._map.entries():
+            goid, tgid, number = _KEY.unpack(key)
+            half, row = divmod(number, self._rows)
+            ended = (goid, tgid) in self._gone
+            if not chosen(half) or (ended_only and not ended):
+                continue
+            now = Histogram.from_row(value[:ROW_SIZE])
+            before = self._reported.pop(key, None)
+            new = now.since(before) if before else now
+            if new.count:
+                name = GoroutineKey(goid, tgid, row)
+                places = _PLACES.unpack_from(value, ROW_SIZE)
+                self._period.setdefault(name, GoroutineTimes(*places)).times.merge(new)
+            if delete or ended:
+                self._map.delete(key)
+            else:
+                self._reported[key] = now
+
+    def _fold(self) -> None:
+        """Keep only the rows with the most total time apart."""
+        if len(self._period) <= self._kept:
+            return
+        ranked = sorted(self._period.items(), key=lambda item: item[1].times.sum)
+        for key, goroutine in ranked[: -self._kept // 2]:
+            rest = self._rest.setdefault(key.row, Rest())
+            rest.goroutines += 1
+            rest.times.merge(goroutine.times)
+            del self._period[key]

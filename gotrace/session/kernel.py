@@ -1,0 +1,213 @@
+"""Call bpf(2) and perf_event_open(2) where BCC has no binding, or one that loses the cookie.
+
+Layouts: include/uapi/linux/bpf.h (union bpf_attr) and include/uapi/linux/perf_event.h (struct
+perf_event_attr). Numbers are those of x86-64.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from array import array
+from collections.abc import Sequence
+from contextlib import suppress
+from fcntl import ioctl
+from functools import cache
+from pathlib import Path
+
+__all__ = [
+    "ATTACH_TYPE_UPROBE_MULTI",
+    "link_perf_event",
+    "link_uprobe_multi",
+    "map_delete",
+    "map_lookup",
+    "map_lookup_batch",
+    "map_pop",
+    "map_update",
+    "open_uprobe",
+    "possible_cpus",
+    "set_perf_event_program",
+]
+
+ATTACH_TYPE_UPROBE_MULTI = 48
+_ATTACH_TYPE_PERF_EVENT = 41
+
+_SYS_BPF = 321
+_SYS_PERF_EVENT_OPEN = 298
+_MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_POP, _MAP_LOOKUP_BATCH = 1, 2, 3, 21, 24
+_LINK_CREATE = 28
+_PERF_FLAG_FD_CLOEXEC = 8
+_PERF_ATTR_SIZE = 128
+_IOC_ENABLE, _IOC_SET_BPF = 0x2400, 0x40042408
+_UPROBE_PMU = Path("/sys/bus/event_source/devices/uprobe/type")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _bpf(command: int, attributes: bytes | bytearray) -> int:
+    buffer = (ctypes.c_char * len(attributes)).from_buffer_copy(attributes)
+    result: int = _libc.syscall(_SYS_BPF, command, buffer, len(attributes))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    attributes_out = memoryview(buffer).cast("B")
+    if isinstance(attributes, bytearray):
+        attributes[:] = attributes_out
+    return result
+
+
+def _address(buffer: array[int] | bytearray) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+
+
+@cache
+def possible_cpus() -> int:
+    """Return the number of CPUs for which the kernel keeps a per-CPU map's values.
+
+    Source: /sys/devices/system/cpu/possible, a list of ranges such as ``0-3,8``.
+    """
+    text = Path("/sys/devices/system/cpu/possible").read_text(encoding="ascii").strip()
+    ranges = [part.split("-") for part in text.split(",")]
+    return sum(int(r[-1]) - int(r[0]) + 1 for r in ranges)
+
+
+def link_uprobe_multi(
+    program: int, path: str, offsets: Sequence[int], cookies: Sequence[int], pid: int
+) -> int:
+    """Attach a program to many places of one file and return the link's descriptor.
+
+    ``offsets`` are file offsets, ``cookies`` what ``bpf_get_attach_cookie`` gives there; ``pid`` 0
+    means every process. All are removed when the descriptor is closed, however the process ends.
+    Raises OSError: EINVAL where the kernel (before 6.6) does not know the attachment, ESRCH, and
+    what registering one of the places gave. Source: kernel commit 89ae89f53d20.
+    """
+    c_path = ctypes.create_string_buffer(os.fsencode(path))
+    c_offsets, c_cookies = array("Q", offsets), array("Q", cookies)
+    attributes = struct.pack(
+        "=IIIIQQQQIII",
+        *(program, 0, ATTACH_TYPE_UPROBE_MULTI, 0),
+        *(ctypes.addressof(c_path), _address(c_offsets), 0, _address(c_cookies)),
+        *(len(c_offsets), 0, pid),
+    )
+    return _bpf(_LINK_CREATE, attributes)
+
+
+def open_uprobe(path: str, offset: int) -> int:
+    """Open a perf event for a uprobe at a file offset, in every process, and return it.
+
+    Raises OSError as perf_event_open(2), ENOENT where the kernel has no uprobe PMU (before 4.17).
+    """
+    try:
+        pmu = int(_UPROBE_PMU.read_text(encoding="ascii"))
+    except FileNotFoundError:
+        raise OSError(errno.ENOENT, "the kernel has no uprobe event source") from None
+    c_path = ctypes.create_string_buffer(os.fsencode(path))
+    attributes = struct.pack("=IIQQ", pmu, _PERF_ATTR_SIZE, 0, 1).ljust(56, b"\0")
+    attributes += struct.pack("=QQ", ctypes.addressof(c_path), offset)
+    attributes = attributes.ljust(_PERF_ATTR_SIZE, b"\0")
+    fd: int = _libc.syscall(
+        _SYS_PERF_EVENT_OPEN,
+        attributes,
+        -1,
+        0,
+        -1,
+        ctypes.c_ulong(_PERF_FLAG_FD_CLOEXEC),
+    )
+    if fd < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return fd
+
+
+def link_perf_event(program: int, event: int, cookie: int) -> int:
+    """Attach a program to an open perf event with a cookie and return the link's descriptor.
+
+    Raises OSError, EINVAL where the kernel (before 5.15) has no such link. Source: kernel commit
+    82e6b1eee6a8.
+    """
+    return _bpf(
+        _LINK_CREATE,
+        struct.pack("=IIIIQ", program, event, _ATTACH_TYPE_PERF_EVENT, 0, cookie),
+    )
+
+
+def set_perf_event_program(event: int, program: int) -> None:
+    """Attach a program, without a cookie, to an open perf event for as long as that is open."""
+    ioctl(event, _IOC_SET_BPF, program)
+    ioctl(event, _IOC_ENABLE, 0)
+
+
+def map_update(fd: int, key: bytes, value: bytes) -> None:
+    """Store a value in a BPF map. Raises OSError, E2BIG when the map is full."""
+    c_key, c_value = bytearray(key), bytearray(value)
+    _bpf(_MAP_UPDATE, struct.pack("=IIQQQ", fd, 0, _address(c_key), _address(c_value), 0))
+
+
+def map_lookup(fd: int, key: bytes, value_size: int) -> bytes | None:
+    """Return a value of a BPF map, or None where the key is not in it.
+
+    ``value_size`` is what the kernel writes: for a per-CPU map the value's size rounded up to 8,
+    times ``possible_cpus()``.
+    """
+    c_key, c_value = bytearray(key), bytearray(value_size)
+    try:
+        _bpf(
+            _MAP_LOOKUP,
+            struct.pack("=IIQQQ", fd, 0, _address(c_key), _address(c_value), 0),
+        )
+    except FileNotFoundError:
+        return None
+    return bytes(c_value)
+
+
+def map_delete(fd: int, key: bytes) -> None:
+    """Remove an entry of a BPF map, where it is there."""
+    c_key = bytearray(key)
+    with suppress(FileNotFoundError):
+        _bpf(_MAP_DELETE, struct.pack("=IIQQQ", fd, 0, _address(c_key), 0, 0))
+
+
+def map_pop(fd: int, value_size: int) -> bytes | None:
+    """Take the oldest value of a BPF queue, None when it is empty."""
+    c_value = bytearray(value_size)
+    try:
+        _bpf(_MAP_POP, struct.pack("=IIQQQ", fd, 0, 0, _address(c_value), 0))
+    except FileNotFoundError:
+        return None
+    return bytes(c_value)
+
+
+def map_lookup_batch(fd: int, key_size: int, value_size: int, count: int) -> tuple[bytes, bytes]:
+    """Return all keys and all values of a BPF map of at most ``count`` entries, each concatenated.
+
+    ``value_size`` is as for ``map_lookup``. Raises OSError, EINVAL or ENOTSUPP where the kernel has
+    no batch operation for the map's type (per-CPU arrays: before 5.13).
+    """
+    position = bytearray(max(key_size, 8))
+    keys, values = bytearray(key_size * count), bytearray(value_size * count)
+    filled, first = 0, True
+    key_base, value_base = _address(keys), _address(values)
+    while filled < count:
+        attributes = bytearray(
+            struct.pack(
+                "=QQQQIIQQ",
+                *(0 if first else _address(position), _address(position)),
+                *(key_base + filled * key_size, value_base + filled * value_size),
+                *(count - filled, fd, 0, 0),
+            )
+        )
+        try:
+            _bpf(_MAP_LOOKUP_BATCH, attributes)
+            done = False
+        except FileNotFoundError:  # ENOENT: the end of the map; the entries before it are there
+            done = True
+        got = struct.unpack_from("=I", attributes, 32)[0]
+        if done and got > count - filled:
+            got = 0
+        filled += got
+        first = False
+        if done or not got:
+            break
+    return bytes(keys[: filled * key_size]), bytes(values[: filled * value_size])

@@ -1,0 +1,221 @@
+"""Measure the time between a function's entry and its return, in the kernel."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Any
+
+from gotrace.histogram import Histogram
+from gotrace.probes.unwind import unwind_sites
+from gotrace.session import kernel
+from gotrace.session.attach import Attached, Point, ProbeGroup, Rung, attach
+from gotrace.session.callers import Callers
+from gotrace.session.cookie import CallerKind, cookie
+from gotrace.session.goroutines import GoroutineKey, GoroutineRows, GoroutineTimes, Rest
+from gotrace.session.histograms import HistogramRows, stripes_for
+from gotrace.session.plan import Plan
+from gotrace.session.target import Target
+
+__all__ = ["Diagnostic", "LatencyMeter", "LatencyOptions", "Period", "SlowCall"]
+
+_STACKS = 1 << 17
+_FRAMES = 1 << 17
+_GOROUTINES = 1 << 13
+_STACK_LEVEL = struct.Struct("=24xQ")  # struct stack of bpf/latency.c
+_SLOW = struct.Struct("=QQQIIQ")  # struct slow_call
+
+
+class Diagnostic(Enum):
+    """Name what did not match or could not be measured; values are indexes in bpf/latency.c."""
+
+    UNMATCHED = 0
+    UNWOUND = 1
+    STACKS_FULL = 2
+    FRAMES_FULL = 3
+    NO_GOROUTINE = 4
+    ENDED_FULL = 5
+    SLOW_LOST = 6
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyOptions:
+    """Say what to tell apart: functions, goroutines, intervals; and which calls to report.
+
+    ``unit`` is the display unit and ``slower`` the least reported duration, both in nanoseconds.
+    """
+
+    per_function: bool = False
+    per_goroutine: bool = False
+    intervals: bool = False
+    unit: int = 1
+    slower: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlowCall:
+    """Hold one reported call: ``end`` and ``duration`` in ns, ``function`` by the plan's number."""
+
+    end: int
+    duration: int
+    goid: int
+    tgid: int
+    tid: int
+    function: int
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Hold what was measured since the last reading.
+
+    ``rows`` by function number, or by 0 when functions are not told apart. With goroutines told
+    apart, ``goroutines`` has those known by themselves and ``rest``, by row, all others in sum.
+    """
+
+    rows: Mapping[int, Histogram]
+    goroutines: Mapping[GoroutineKey, GoroutineTimes]
+    rest: Mapping[int, Rest]
+
+
+class LatencyMeter:
+    """Own the probes that measure a plan's functions; a context manager that detaches."""
+
+    def __init__(
+        self,
+        target: Target,
+        plan: Plan,
+        callers: Callers,
+        options: LatencyOptions,
+        forced: Rung | None,
+    ) -> None:
+        """Attach to RETs first and then to entries, so that no call seen entering is lost.
+
+        Raises AttachError or LoadError.
+        """
+        rows = len(plan.functions) if options.per_function else 1
+        halves = 2 if options.intervals else 1
+        stripes = stripes_for(rows, halves, kernel.possible_cpus())
+        defines = {
+            **target.defines(),
+            **callers.defines(),
+            "ROWS": rows,
+            "HALVES": halves,
+            "STRIPES": stripes,
+            "STACKS": _STACKS,
+            "FRAMES": _FRAMES,
+        }
+        if options.per_goroutine:
+            defines["GOROUTINES"] = _GOROUTINES
+        if options.unit != 1:
+            defines["UNIT"] = options.unit
+        if options.slower is not None:
+            defines["SLOWER"] = options.slower
+        groups = [
+            *_unwind_groups(target, callers),
+            *plan.return_groups("on_return", target.pid, callers.kind),
+            *plan.entry_groups("on_entry", target.pid, callers.kind),
+        ]
+        self.attached: Attached = attach("latency.c", defines, groups, forced)
+        program = self.attached.program
+        self._rows = HistogramRows(
+            program.map("histograms"), program.map("generation"), rows, halves, stripes
+        )
+        self._goroutines: GoroutineRows | None = None
+        if options.per_goroutine:
+            self._goroutines = GoroutineRows(
+                program.map("by_goroutine"), program.map("folded"), program.map("ended"), rows
+            )
+        self._slow: list[SlowCall] = []
+        self._slow_lost = 0
+        if options.slower is not None:
+            program.table("slow").open_perf_buffer(
+                self._on_slow, page_cnt=64, lost_cb=self._on_lost
+            )
+
+    def _on_slow(self, cpu: int, data: Any, size: int) -> None:
+        self._slow.append(SlowCall(*_SLOW.unpack(self.attached.program.bytes_at(data, _SLOW.size))))
+
+    def _on_lost(self, count: int) -> None:
+        self._slow_lost += count
+
+    def poll(self) -> list[SlowCall]:
+        """Return calls reported since the last poll, by time; to be called ten times a second."""
+        if self._goroutines is not None:
+            self._goroutines.harvest()
+        self.attached.program.poll()
+        slow, self._slow = sorted(self._slow, key=lambda call: call.end), []
+        return slow
+
+    def take(self) -> Period:
+        """Return what was measured since the last take; without intervals there is one, the last.
+
+        Nothing that comes meanwhile is lost.
+        """
+        written = self._rows.written
+        late: Mapping[int, Histogram] = {}
+        if self._rows.halves > 1:
+            late = self._rows.settle()
+            if self._goroutines is not None:
+                self._goroutines.settle(1 - written)
+            self._rows.flip()
+        rows = self._rows.read(written)
+        for row, histogram in late.items():
+            rows.setdefault(row, Histogram()).merge(histogram)
+        if self._goroutines is None:
+            return Period(rows, {}, {})
+        return Period(rows, *self._goroutines.take(written))
+
+    def open_calls(self) -> int:
+        """Return how many calls have been entered and have not returned."""
+        stacks = self.attached.program.map("stacks")
+        return sum(_STACK_LEVEL.unpack(value)[0] for _, value in stacks.entries())
+
+    def diagnostics(self) -> dict[Diagnostic, int]:
+        """Return how often each irregularity has occurred so far."""
+        values = array("Q", self.attached.program.map("diagnostics").read_array())
+        cpus = len(values) // len(Diagnostic)
+        counts = {
+            what: sum(values[what.value * cpus : (what.value + 1) * cpus]) for what in Diagnostic
+        }
+        counts[Diagnostic.SLOW_LOST] += self._slow_lost
+        return counts
+
+    def __enter__(self) -> LatencyMeter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.attached.close()
+
+
+def _unwind_groups(target: Target, callers: Callers) -> list[ProbeGroup]:
+    """Return the groups that watch the runtime unwind frames and end goroutines."""
+    if callers.go is None or callers.layout is None:
+        return []
+    binary = callers.go.binary
+    image = binary.image
+    kind = CallerKind.G_REGISTER if callers.layout.g_in_register else CallerKind.G_TLS
+    found = unwind_sites(callers.go.table)
+    sites = {"on_recovery": found.recoveries, "on_goexit": (found.goexit,) if found.goexit else ()}
+    return [
+        ProbeGroup(
+            program,
+            binary.attach_path,
+            image.display,
+            [
+                Point(image.offset_of(site.address), site.address, cookie(0, site, kind))
+                for site in places
+            ],
+            binary.bias,
+            target.pid,
+        )
+        for program, places in sites.items()
+    ]

@@ -1,0 +1,149 @@
+"""Resolve what the user asked for into the functions and sites of the target's files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from gotrace.elf.functions import Function, FunctionTable, load_functions
+from gotrace.errors import NoMatchError
+from gotrace.probes.select import Selector
+from gotrace.probes.sites import FunctionSites, Site, function_sites
+from gotrace.session.attach import Point, ProbeGroup
+from gotrace.session.cookie import CallerKind, cookie
+from gotrace.session.target import Target, TargetBinary
+
+__all__ = ["BinaryPlan", "BinaryRequest", "Plan", "make_plan", "measurable"]
+
+CallerOf = Callable[[FunctionTable, Function], CallerKind]
+
+
+def _any_caller(table: FunctionTable, function: Function) -> CallerKind:
+    return CallerKind.THREAD
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryRequest:
+    """Name a file of the target (None: its executable) and what to select in it."""
+
+    name: str | None
+    selector: Selector
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryPlan:
+    """Hold what is to be traced in one file; every one of ``functions`` has an entry site."""
+
+    binary: TargetBinary
+    table: FunctionTable
+    functions: tuple[FunctionSites, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Hold all that is to be traced, and of the functions that cannot be, why."""
+
+    binaries: tuple[BinaryPlan, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def functions(self) -> list[Function]:
+        """Return the functions in the order in which their cookies number them."""
+        return [sites.function for plan in self.binaries for sites in plan.functions]
+
+    def entry_groups(
+        self, program: str, pid: int, caller: CallerOf = _any_caller
+    ) -> list[ProbeGroup]:
+        """Return one group a file that runs the BPF function ``program`` at the entry sites.
+
+        ``caller`` says how the program finds the caller of a function, where that matters to it.
+        """
+        return self._groups(program, pid, caller, lambda sites: (sites.entry,))
+
+    def return_groups(
+        self, program: str, pid: int, caller: CallerOf = _any_caller
+    ) -> list[ProbeGroup]:
+        """Return one group a file that runs the BPF function ``program`` at the RETs."""
+        return self._groups(program, pid, caller, lambda sites: sites.returns)
+
+    def _groups(
+        self,
+        program: str,
+        pid: int,
+        caller: CallerOf,
+        chosen: Callable[[FunctionSites], Iterable[Site | None]],
+    ) -> list[ProbeGroup]:
+        groups, start = [], 0
+        for plan in self.binaries:
+            image = plan.binary.image
+            points = [
+                Point(
+                    image.offset_of(site.address),
+                    site.address,
+                    cookie(number, site, caller(plan.table, sites.function)),
+                )
+                for number, sites in enumerate(plan.functions, start)
+                for site in chosen(sites)
+                if site is not None
+            ]
+            path, bias = plan.binary.attach_path, plan.binary.bias
+            groups.append(ProbeGroup(program, path, image.display, points, bias, pid))
+            start += len(plan.functions)
+        return groups
+
+
+def make_plan(target: Target, requests: Sequence[BinaryRequest], returns: bool, verb: str) -> Plan:
+    """Select functions in the target's files and choose their sites, with RETs if asked for.
+
+    ``verb`` is what the tool does to a function, for messages. Raises NoMatchError where a request
+    selects nothing, or nothing that can be probed; ElfError and UsageError.
+    """
+    plans, problems = [], []
+    for request in requests:
+        binary = target.binary(request.name)
+        table = load_functions(binary.image)
+        selection = request.selector.select(table, verb=verb)
+        found = [
+            function_sites(binary.image, table.function(row), returns) for row in selection.rows
+        ]
+        problems += [*selection.unmatched, *(sites.problem for sites in found if sites.problem)]
+        usable = tuple(sites for sites in found if sites.entry is not None)
+        if not usable:
+            raise NoMatchError(f"nothing to {verb} in {binary.image.display}: {problems[0]}")
+        plans.append(BinaryPlan(binary, table, usable))
+    return Plan(tuple(plans), tuple(problems))
+
+
+def measurable(plan: Plan) -> Plan:
+    """Return the plan without the functions whose calls cannot be seen to end, and why.
+
+    Raises NoMatchError when that leaves none.
+    """
+    binaries, problems = [], list(plan.problems)
+    for binary in plan.binaries:
+        kept = []
+        for sites in binary.functions:
+            problem = _unmeasurable(sites)
+            if problem is None:
+                kept.append(sites)
+            else:
+                problems.append(f"{sites.function.name} cannot be measured: {problem}")
+            if sites.tail_jumps and sites.returns:
+                problems.append(
+                    f"{sites.function.name} also ends by jumping to another function: of such"
+                    " calls only those are measured where that function is traced too"
+                )
+        binaries.append(BinaryPlan(binary.binary, binary.table, tuple(kept)))
+    if not any(binary.functions for binary in binaries):
+        raise NoMatchError(problems[0])
+    return Plan(tuple(binaries), tuple(problems))
+
+
+def _unmeasurable(sites: FunctionSites) -> str | None:
+    if sites.problem:
+        return sites.problem
+    if not sites.returns:
+        return "it ends by jumping elsewhere" if sites.tail_jumps else "it never returns"
+    if sites.entry and any(site.address == sites.entry.address for site in sites.returns):
+        return "it is a single instruction"
+    return None

@@ -1,0 +1,122 @@
+"""Learn from /proc what a process is: its thread group, executable, mappings and namespaces."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gotrace.errors import GotraceError
+
+__all__ = [
+    "Mapping",
+    "Process",
+    "ProcessError",
+    "find_process",
+    "in_initial_pid_namespace",
+]
+
+_INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/uapi/linux/nsfs.h
+
+
+class ProcessError(GotraceError):
+    """Report a process that is not there or cannot be traced, and which of these it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """One file-backed line of /proc/PID/maps: ``start`` and ``offset`` in bytes."""
+
+    start: int
+    end: int
+    offset: int
+    inode: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A live process by its thread group's number, as this process's pid namespace counts."""
+
+    tgid: int
+
+    @property
+    def executable(self) -> str:
+        """Return the path through which the executable can be opened, deleted or not."""
+        return f"/proc/{self.tgid}/exe"
+
+    @property
+    def executable_name(self) -> str:
+        """Return the executable's path as the process sees it, without `` (deleted)``."""
+        return os.readlink(self.executable).removesuffix(" (deleted)")
+
+    def executable_identity(self) -> tuple[int, int] | None:
+        """Return the executable's device and inode, or None when the process has ended."""
+        try:
+            status = os.stat(self.executable)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
+
+    def mappings(self) -> Iterator[Mapping]:
+        """Yield the process's file-backed mappings in address order (proc_pid_maps(5))."""
+        try:
+            text = Path(f"/proc/{self.tgid}/maps").read_text(errors="surrogateescape")
+        except OSError as error:
+            raise _gone(self.tgid, error) from error
+        for line in text.splitlines():
+            parts = line.split(None, 5)
+            if len(parts) == 6 and parts[4] != "0":
+                start, end = (int(part, 16) for part in parts[0].split("-"))
+                yield Mapping(start, end, int(parts[2], 16), int(parts[4]), parts[5])
+
+    def pid_namespace(self) -> int:
+        """Return the inode of the process's pid namespace."""
+        return os.stat(f"/proc/{self.tgid}/ns/pid").st_ino
+
+    def exit_descriptor(self) -> int:
+        """Return a pidfd, readable once the process has ended. Raises ProcessError."""
+        try:
+            return os.pidfd_open(self.tgid)
+        except OSError as error:
+            raise _gone(self.tgid, error) from error
+
+
+def find_process(pid: int) -> Process:
+    """Return the process that ``pid``, a process or one of its threads, belongs to.
+
+    Raises ProcessError where there is none, it is a zombie or a kernel thread, or it belongs to
+    another user and this one may not look into it.
+    """
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(errors="replace")
+    except OSError as error:
+        raise _gone(pid, error) from error
+    status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+    tgid = int(status["Tgid"])
+    if status["State"].startswith(("Z", "X")):
+        raise ProcessError(f"process {pid} is a zombie: it has ended and waits for its parent")
+    try:
+        os.readlink(f"/proc/{tgid}/exe")
+    except FileNotFoundError:
+        if "VmSize" in status:
+            raise ProcessError(f"process {pid} has no executable file to trace") from None
+        raise ProcessError(f"process {pid} is a kernel thread: it runs no Go program") from None
+    except PermissionError:
+        owner = status["Uid"].split()[0]
+        raise ProcessError(
+            f"process {pid} belongs to user {owner} and may not be looked into: run as root"
+        ) from None
+    return Process(tgid)
+
+
+def in_initial_pid_namespace() -> bool:
+    """Tell whether this process counts pids as the kernel's BPF helpers do."""
+    return os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
+
+
+def _gone(pid: int, error: OSError) -> ProcessError:
+    if isinstance(error, PermissionError):
+        return ProcessError(f"process {pid} may not be looked into: run as root")
+    return ProcessError(f"there is no process {pid}")

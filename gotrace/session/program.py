@@ -1,0 +1,218 @@
+"""Compile a BPF program with BCC, without kernel headers, and load its functions."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, TypeVar
+
+from gotrace.errors import GotraceError
+from gotrace.session import kernel
+from gotrace.session.sources import bpf_directory, joined_source
+
+__all__ = ["AttachKind", "LoadError", "Map", "Program"]
+
+
+class LoadError(GotraceError):
+    """Report a program that did not compile or that the kernel refused.
+
+    ``log`` is what the compiler or the verifier printed.
+    """
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+class AttachKind(Enum):
+    """Name what a program will be attached through, which the kernel wants to know at loading."""
+
+    PERF_EVENT = "perf event"
+    UPROBE_MULTI = "uprobe-multi link"
+
+
+_T = TypeVar("_T")
+
+
+def _import_bcc() -> Any:
+    try:
+        import bcc
+    except ImportError as error:
+        raise GotraceError(
+            f"the BCC binding cannot be imported ({error}): install python3-bpfcc (Debian, Ubuntu)"
+            " or python3-bcc (Fedora) and run under the system's python3"
+        ) from error
+    if not hasattr(bcc, "BPF"):
+        raise GotraceError(
+            f"{bcc.__file__} is PyPI's unrelated package 'bcc': uninstall it and install"
+            " python3-bpfcc (Debian, Ubuntu) or python3-bcc (Fedora)"
+        )
+    return bcc
+
+
+@contextmanager
+def _stderr_to(log: Any) -> Iterator[None]:
+    """Send file descriptor 2, which LLVM and the verifier write to from C, into ``log``."""
+    saved = os.dup(2)
+    os.dup2(log.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+
+
+def _quietly(what: str, action: Callable[[], _T]) -> _T:
+    """Run ``action``, keep what C code prints meanwhile, and turn its failure into a LoadError."""
+    with tempfile.TemporaryFile() as log:
+        try:
+            with _stderr_to(log):
+                return action()
+        except Exception as error:  # bcc raises the bare class
+            log.seek(0)
+            raise _load_error(what, error, log.read().decode(errors="replace")) from error
+
+
+def _load_error(what: str, error: Exception, detail: str) -> LoadError:
+    if "Operation not permitted" in f"{error} {detail}":
+        return LoadError(
+            f"{what}: the kernel does not permit it: run as root, or with CAP_BPF and CAP_PERFMON"
+        )
+    first = next((line for line in detail.splitlines() if "error" in line.lower()), "")
+    return LoadError(f"{what}: {first or error}: run with --debug for the whole log", detail)
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Read and write one BPF map as bytes.
+
+    ``value_size`` is the size of one CPU's value; ``cpus`` is 0 for maps that are not per CPU.
+    """
+
+    fd: int
+    key_size: int
+    value_size: int
+    max_entries: int
+    cpus: int
+
+    @property
+    def stride(self) -> int:
+        """Return how many bytes the kernel writes for one entry."""
+        return -(-self.value_size // 8) * 8 * self.cpus if self.cpus else self.value_size
+
+    def update(self, key: bytes, value: bytes) -> None:
+        """Store one entry; raises OSError, E2BIG when the map is full."""
+        kernel.map_update(self.fd, key, value)
+
+    def lookup(self, key: bytes) -> bytes | None:
+        """Return one entry's ``stride`` bytes, or None."""
+        return kernel.map_lookup(self.fd, key, self.stride)
+
+    def read_array(self) -> bytes:
+        """Return the values of an array map, ``max_entries`` times ``stride`` bytes."""
+        try:
+            _, values = kernel.map_lookup_batch(
+                self.fd, self.key_size, self.stride, self.max_entries
+            )
+        except OSError:
+            values = b""
+        if len(values) == self.max_entries * self.stride:
+            return values
+        # No batch operation for this kind of map before Linux 5.13.
+        return b"".join(value for _, value in self.array_range(0, self.max_entries))
+
+    def array_range(self, start: int, count: int) -> Iterator[tuple[int, bytes]]:
+        """Yield index and value, ``stride`` bytes, of ``count`` entries of an array map."""
+        for index in range(start, start + count):
+            yield index, self.lookup(index.to_bytes(4, "little")) or bytes(self.stride)
+
+    def entries(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the keys and values of a hash map as they are now; others may change it."""
+        keys, values = kernel.map_lookup_batch(
+            self.fd, self.key_size, self.stride, self.max_entries
+        )
+        for index in range(len(keys) // self.key_size):
+            yield (
+                keys[index * self.key_size : (index + 1) * self.key_size],
+                values[index * self.stride : (index + 1) * self.stride],
+            )
+
+    def delete(self, key: bytes) -> None:
+        """Remove one entry of a hash map, where it is there."""
+        kernel.map_delete(self.fd, key)
+
+    def pop(self) -> bytes | None:
+        """Take the oldest value of a queue, None when it is empty."""
+        return kernel.map_pop(self.fd, self.value_size)
+
+
+class Program:
+    """One compiled BPF source file: its functions, to be loaded, and its maps."""
+
+    def __init__(self, source: str, defines: Mapping[str, int]) -> None:
+        """Compile ``source`` (a file name in the BPF directory) with ``-DGOTRACE_NAME=VALUE``.
+
+        Raises LoadError, and GotraceError where BCC cannot be imported.
+        """
+        bcc = _import_bcc()
+        os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory())
+        flags = [f"-DGOTRACE_{name}={value}" for name, value in defines.items()]
+        text = joined_source(source)
+        self.source = source
+        self._lib = bcc.libbcc.lib
+        self._kprobe = bcc.BPF.KPROBE
+        self._bpf = _quietly(
+            f"cannot compile bpf/{source}", lambda: bcc.BPF(text=text, cflags=flags)
+        )
+
+    def load(self, function: str, kind: AttachKind) -> int:
+        """Load one function and return its descriptor, which lives as long as the program.
+
+        Raises LoadError, also where this BCC (before 0.25) cannot ask for the attach kind.
+        """
+        arguments: tuple[Any, ...] = (function, self._kprobe)
+        if kind is AttachKind.UPROBE_MULTI:
+            arguments += (None, kernel.ATTACH_TYPE_UPROBE_MULTI)
+        what = f"cannot load {function} of bpf/{self.source}"
+        fd: int = _quietly(what, lambda: self._bpf.load_func(*arguments)).fd
+        return fd
+
+    def map(self, name: str) -> Map:
+        """Return the map that the source declares under ``name``."""
+        module, c_name = self._bpf.module, name.encode()
+        number = self._lib.bpf_table_id(module, c_name)
+        value_size = int(self._lib.bpf_table_leaf_size_id(module, number))
+        per_cpu = int(self._lib.bpf_table_type_id(module, number)) in _PER_CPU_TYPES
+        return Map(
+            int(self._lib.bpf_table_fd_id(module, number)),
+            int(self._lib.bpf_table_key_size_id(module, number)),
+            value_size,
+            int(self._lib.bpf_table_max_entries_id(module, number)),
+            kernel.possible_cpus() if per_cpu else 0,
+        )
+
+    def table(self, name: str) -> Any:
+        """Return BCC's own table object of a map, for perf buffers."""
+        return self._bpf[name]
+
+    def poll(self) -> None:
+        """Run the callbacks of perf buffers for what is there, without waiting."""
+        if self._bpf.perf_buffers:
+            self._bpf.perf_buffer_poll(0)
+
+    @staticmethod
+    def bytes_at(pointer: int, size: int) -> bytes:
+        """Return the bytes of a record that a perf buffer's callback was given a pointer to."""
+        return ctypes.string_at(pointer, size)
+
+    def close(self) -> None:
+        """Unload everything; attachments must be closed before."""
+        self._bpf.cleanup()
+
+
+_PER_CPU_TYPES = {5, 6, 10}  # BPF_MAP_TYPE_PERCPU_HASH, _PERCPU_ARRAY, _LRU_PERCPU_HASH

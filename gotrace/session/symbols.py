@@ -1,0 +1,47 @@
+"""Name run-time addresses of a target: the goroutines' start functions and creation sites."""
+
+from __future__ import annotations
+
+from gotrace.errors import GotraceError
+from gotrace.session.plan import BinaryPlan
+from gotrace.session.process import Process
+from gotrace.session.target import load_bias
+
+__all__ = ["Symbolizer"]
+
+
+class Symbolizer:
+    """Translate addresses of the processes that run one file, each with its own load bias."""
+
+    def __init__(self, binary: BinaryPlan) -> None:
+        self._table = binary.table
+        self._image = binary.binary.image
+        self._common = binary.binary.bias
+        self._biases: dict[int, int | None] = {}
+
+    def _address(self, tgid: int, pc: int) -> int | None:
+        if self._common is not None:
+            return pc - self._common
+        if tgid not in self._biases:
+            try:
+                self._biases[tgid] = load_bias(self._image, Process(tgid))
+            except GotraceError:
+                self._biases[tgid] = None
+        bias = self._biases[tgid]
+        return None if bias is None else pc - bias
+
+    def learn(self, tgid: int) -> None:
+        """Read a process's bias while it lives."""
+        self._address(tgid, 0)
+
+    def function(self, tgid: int, pc: int) -> str | None:
+        """Return the name of the function that holds an address of a process."""
+        address = self._address(tgid, pc)
+        function = self._table.find(address) if address else None
+        return function.name if function else None
+
+    def line_before(self, tgid: int, pc: int) -> str | None:
+        """Return ``file:line`` of the instruction before a return address, as Go's dumps do."""
+        address = self._address(tgid, pc)
+        line = self._table.source_line(address - 1) if address else None
+        return f"{line.file.rsplit('/', 1)[-1]}:{line.line}" if line else None

@@ -1,0 +1,142 @@
+"""Say what is traced: a process, every process that runs a file, or a command to be started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gotrace.elf.image import ElfImage
+from gotrace.errors import GotraceError, UsageError
+from gotrace.session.command import Command
+from gotrace.session.process import Process, find_process, in_initial_pid_namespace
+
+__all__ = ["Target", "TargetBinary", "load_bias"]
+
+_PAGE_MASK = ~0xFFF
+_PT_LOAD = 1  # elf(5)
+
+
+@dataclass(frozen=True, slots=True)
+class TargetBinary:
+    """One file of the target, open, with what attaching to it needs.
+
+    ``bias`` is what the mapping adds to link-time addresses: 0 for position-dependent programs,
+    None where it differs by process or the process has not mapped the file yet.
+    """
+
+    image: ElfImage
+    bias: int | None
+
+    @property
+    def attach_path(self) -> str:
+        """Return a path to the very inode that was read, whatever happens to its name."""
+        return f"/proc/self/fd/{self.image.fileno()}"
+
+
+@dataclass
+class Target:
+    """What the user named with ``-p``, ``-c`` or a path; close it at the end.
+
+    ``process`` is None when every process counts. ``command`` is there when the process was
+    started here and waits to be released.
+    """
+
+    process: Process | None = None
+    command: Command | None = None
+    _open: list[ElfImage] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, pid: int | None, command: Sequence[str] | None) -> Target:
+        """Find the process or fork the command. Raises ProcessError or CommandError."""
+        if pid is not None:
+            return cls(process=find_process(pid))
+        if command is not None:
+            child = Command(command)
+            return cls(process=Process(child.pid), command=child)
+        return cls()
+
+    @property
+    def pid(self) -> int:
+        """Return the process's number for the kernel's own filter, 0 for every process."""
+        return self.process.tgid if self.process else 0
+
+    def defines(self) -> Mapping[str, int]:
+        """Return the compile-time settings of bpf/site.h that make programs see this target only.
+
+        BPF helpers count in the initial pid namespace; in another one they must be told which.
+        """
+        if self.process is None:
+            return {}
+        settings = {"TGID": self.process.tgid}
+        if not in_initial_pid_namespace():
+            namespace = os.stat("/proc/self/ns/pid")
+            settings |= {"PIDNS_DEV": namespace.st_dev, "PIDNS_INO": namespace.st_ino}
+        return settings
+
+    def binary(self, name: str | None) -> TargetBinary:
+        """Open the file that ``name`` stands for in this target, its executable when None.
+
+        A name without a slash is looked up on PATH. In a running process the file must be mapped.
+        Raises GotraceError.
+        """
+        if self.command is not None:
+            path = self.command.path if name is None else _file_named(name)
+            return self._opened(path, path)
+        if self.process is None:
+            if name is None:
+                raise UsageError("what is to be traced? Give -p PID, -c CMD or BINARY:PATTERN")
+            path = _file_named(name)
+            return self._opened(path, path)
+        if name is None:
+            shown = self.process.executable_name
+            return self._opened(self.process.executable, shown, self.process)
+        return self._library(self.process, _file_named(name, self.process))
+
+    def _library(self, process: Process, path: str) -> TargetBinary:
+        """Open a file that a process has mapped, through the process's own mount namespace."""
+        inside = f"/proc/{process.tgid}/root{path}"
+        wanted = os.stat(inside if os.path.exists(inside) else path)
+        for mapping in process.mappings():
+            if mapping.inode != wanted.st_ino:
+                continue
+            mapped = f"/proc/{process.tgid}/map_files/{mapping.start:x}-{mapping.end:x}"
+            return self._opened(mapped, path, process)
+        raise GotraceError(
+            f"process {process.tgid} does not have {path} mapped: see /proc/{process.tgid}/maps"
+        )
+
+    def _opened(self, path: str, shown: str, process: Process | None = None) -> TargetBinary:
+        image = ElfImage.open(path, display=shown)
+        self._open.append(image)
+        if not (image.is_pie or image.is_shared_library):
+            return TargetBinary(image, 0)
+        return TargetBinary(image, load_bias(image, process) if process else None)
+
+    def close(self) -> None:
+        """Close the files and end a command that was never released."""
+        if self.command is not None:
+            self.command.close()
+        for image in self._open:
+            image.close()
+
+
+def _file_named(name: str, process: Process | None = None) -> str:
+    if "/" not in name and not os.path.exists(name):
+        found = shutil.which(name)
+        if found is None:
+            raise UsageError(f"there is no file {name!r} here or on PATH")
+        return os.path.realpath(found)
+    inside = process is not None and os.path.exists(f"/proc/{process.tgid}/root{name}")
+    return name if inside else os.path.abspath(name)
+
+
+def load_bias(image: ElfImage, process: Process) -> int | None:
+    """Return mapping start minus link-time start of a file's first segment in a process."""
+    first = next(segment for segment in image.segments if segment.type == _PT_LOAD)
+    inode = image.identity.inode
+    for mapping in process.mappings():
+        if mapping.inode == inode and mapping.offset == first.offset & _PAGE_MASK:
+            return mapping.start - (first.address & _PAGE_MASK)
+    return None

@@ -1,0 +1,1 @@
+"""Test gotrace: one directory per package, Go fixtures compiled on demand."""

@@ -1,0 +1,94 @@
+"""Run gotrace the ways that users get it: installed from a source archive, and from a clone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.toolchains import build, newest
+
+CLONE = Path(__file__).parent.parent
+
+SEVEN_CALLS = """package main
+
+//go:noinline
+func work(n int) int { return n * n }
+
+func main() {
+	for i := 0; i < 7; i++ {
+		work(i)
+	}
+}
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Run a command that must succeed and return what it says on standard output."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
+    assert done.returncode == 0, f"{command} -> {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build a source archive, install it with pip, and return the new environment's directory."""
+    directory = tmp_path_factory.mktemp("packaging")
+    # A build leaves files in its tree, and would find the stale ones of another.
+    tree = directory / "tree"
+    not_sources = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info")
+    shutil.copytree(CLONE, tree, ignore=not_sources)
+    backend = "from setuptools import build_meta; build_meta.build_sdist('..')"
+    run(sys.executable, "-c", backend, cwd=tree)
+    (archive,) = directory.glob("gotrace-*.tar.gz")
+    environment = directory / "environment"
+    run(sys.executable, "-m", "venv", "--system-site-packages", environment, cwd=directory)
+    run(environment / "bin" / "python", "-m", "pip", "install", archive, cwd=directory)
+    return environment
+
+
+@pytest.fixture(params=["installed", "clone"])
+def gofunccount(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Return the command: on an installation's PATH, or a link to the clone's script."""
+    if request.param == "installed":
+        environment: Path = request.getfixturevalue("installation")
+        return environment / "bin" / "gofunccount"
+    link = tmp_path / "gofunccount"
+    link.symlink_to(CLONE / "tools" / "gofunccount")
+    return link
+
+
+def test_installation_is_complete(installation: Path) -> None:
+    (package,) = installation.glob("lib/python3*/site-packages/gotrace")
+    installed = {str(path.relative_to(package)) for path in package.rglob("*")}
+    sources = [path for path in (CLONE / "bpf").rglob("*") if path.suffix in {".c", ".h"}]
+    assert sources
+    assert {f"_bpf/{path.relative_to(CLONE / 'bpf')}" for path in sources} <= installed
+    modules = (CLONE / "gotrace").rglob("*.py")
+    assert {str(path.relative_to(CLONE / "gotrace")) for path in modules} <= installed
+    assert "py.typed" in installed
+
+
+def test_command_explains_itself(gofunccount: Path, tmp_path: Path) -> None:
+    assert run(gofunccount, "--help", cwd=tmp_path).startswith("usage: gofunccount")
+
+
+@pytest.mark.live
+def test_command_counts(gofunccount: Path, tmp_path: Path) -> None:
+    source = tmp_path / "seven.go"
+    source.write_text(SEVEN_CALLS)
+    program = build(source, newest())
+    output = run(gofunccount, "-c", str(program), "main.work", cwd=tmp_path)
+    assert re.search(r"^main\.work +7$", output, re.MULTILINE)
+
+
+@pytest.mark.live
+def test_demo_agrees_with_its_server(tmp_path: Path) -> None:
+    output = run(sys.executable, CLONE / "tools" / "demo" / "demo.py", cwd=tmp_path)
+    counted = re.search(r"counted (\d+) calls of main\.computeE, gofunccount saw (\d+)", output)
+    assert counted is not None
+    assert int(counted[1]) == int(counted[2]) > 0

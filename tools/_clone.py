@@ -1,0 +1,30 @@
+"""Start a command from the clone that this file lies in, under the clone's virtual environment."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+__all__ = ["command"]
+
+
+def command(name: str) -> int:
+    """Run the command ``name`` of gotrace.cli and return its exit status.
+
+    The process replaces itself by the virtual environment's interpreter first, where there is one
+    (``make setup`` makes it) and it is not running already.
+    """
+    clone = Path(__file__).resolve().parent.parent
+    python = str(clone / ".venv" / "bin" / "python")
+    if sys.executable != python and os.access(python, os.X_OK):
+        os.execv(python, [python, *sys.argv])
+    sys.path[0] = str(clone)
+    try:
+        module = importlib.import_module(f"gotrace.cli.{name}")
+    except ModuleNotFoundError as error:
+        print(f"{name}: {error}: run make setup in {clone}", file=sys.stderr)
+        return 1
+    status: int = module.main()
+    return status
