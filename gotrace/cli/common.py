@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
@@ -24,6 +25,7 @@ __all__ = [
     "add_run_options",
     "add_target_options",
     "attached_notices",
+    "inlined_notices",
     "make_output",
     "new_parser",
     "parse",
@@ -212,7 +214,29 @@ def problem_notices(problems: Sequence[str]) -> Iterator[Notice]:
         yield Notice(NoticeKind.WARNING, f"and {more} more functions cannot be probed: see --list")
 
 
+def inlined_notices(plan: Plan, verb: str) -> Iterator[Notice]:
+    """Yield warnings about traced functions that are also inlined, where no probe sees them.
+
+    ``verb`` is what the tool does with a call, in the past tense. Plans of many functions get
+    none: there it is the rule.
+    """
+    places: Counter[str] = Counter()
+    for binary in plan.binaries:
+        names = {sites.function.name for sites in binary.functions}
+        if len(names) <= _MOST_LOOKED_UP:
+            places.update(call.name for call in binary.table.inlined_calls(names))
+    for name, count in places.most_common(_MOST_PROBLEMS):
+        text = (
+            f"{name} is also inlined in {count} place{'' if count == 1 else 's'}: not {verb} there"
+        )
+        yield Notice(NoticeKind.WARNING, text, {"func": name, "inlined": count})
+    if len(places) > _MOST_PROBLEMS:
+        text = f"and {len(places) - _MOST_PROBLEMS} more functions are also inlined: see --list"
+        yield Notice(NoticeKind.WARNING, text)
+
+
 _MOST_PROBLEMS = 5
+_MOST_LOOKED_UP = 200
 
 
 def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:

@@ -12,6 +12,7 @@ from gotrace.cli.common import (
     add_run_options,
     add_target_options,
     attached_notices,
+    inlined_notices,
     make_output,
     new_parser,
     parse,
@@ -67,6 +68,8 @@ def _run(arguments: Sequence[str]) -> int:
 def _count(options: argparse.Namespace, target: Target, plan: Plan, output: Output) -> None:
     with waiter_for(target) as waiter, CallCounter(target, plan, options.attach) as counter:
         for notice in attached_notices(options, plan, counter.attached, "Tracing"):
+            output.notice(notice)
+        for notice in inlined_notices(plan, "counted"):
             output.notice(notice)
         for length in pace(options, waiter, target, plan, output):
             table = _table(options, plan, counter.take(), length)

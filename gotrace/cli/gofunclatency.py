@@ -12,6 +12,7 @@ from gotrace.cli.common import (
     add_run_options,
     add_target_options,
     attached_notices,
+    inlined_notices,
     make_output,
     new_parser,
     parse,
@@ -26,7 +27,8 @@ from gotrace.report.latencies import SlowRow, duration, write_latencies, write_s
 from gotrace.report.notice import Notice, NoticeKind, Output
 from gotrace.session.calibrate import probe_cost
 from gotrace.session.callers import find_callers
-from gotrace.session.latency import Diagnostic, LatencyMeter, LatencyOptions, Period, SlowCall
+from gotrace.session.calls import Diagnostic
+from gotrace.session.latency import LatencyMeter, LatencyOptions, Period, SlowCall
 from gotrace.session.plan import Plan, make_plan, measurable
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.target import Target
@@ -118,6 +120,8 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
     ):
         for notice in attached_notices(options, plan, meter.attached, "Tracing"):
             output.notice(notice)
+        for notice in inlined_notices(plan, "measured"):
+            output.notice(notice)
         symbols = Symbolizer(callers.go) if callers.go else None
         slow = _SlowCalls(plan, output)
         busy = options.goroutine or options.slower is not None
@@ -190,7 +194,7 @@ def _footer(meter: LatencyMeter, plan: Plan, quickest: Period | None) -> Iterato
         text = f"{open_calls} calls were still open"
         yield Notice(NoticeKind.SUMMARY, text, {"what": "open", "calls": open_calls})
     for what, count in meter.diagnostics().items():
-        if count:
+        if count and what in _FOOTER:
             kind = NoticeKind.LOST if what in _LOSSES else NoticeKind.SUMMARY
             fields = {"what": what.name.lower(), "calls": count}
             yield Notice(kind, _FOOTER[what].format(count), fields)

@@ -24,6 +24,9 @@ __all__ = ["FunctionRecord", "FunctionRows", "load_rows"]
 
 _WORD = struct.Struct("<I")
 
+#: FuncIDNormal: "not a special function".
+_NORMAL = 0
+
 #: The longest name to accept when names are read one by one.
 _MAX_NAME = 1 << 16
 
@@ -167,7 +170,7 @@ class FunctionRows:
         Its number differs by release. It has been the last one since Go 1.12, and every binary
         has wrappers in the runtime.
         """
-        return self._function_id(row) == self._wrapper_id
+        return self._function_id(row) == self._wrapper_id != _NORMAL
 
     @cached_property
     def _wrapper_id(self) -> int:

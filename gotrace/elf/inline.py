@@ -33,6 +33,9 @@ _ENTRY = struct.Struct("<ii")
 _NO_DATA = 0xFFFFFFFF
 _NOWHERE = SourceLine("?", 0)
 
+#: The largest functions at hand have some ten thousand runs of inlined instructions.
+_MAX_RUNS = 1 << 20
+
 #: How many trees must make sense before a base address for all of them is believed.
 _SAMPLES = 32
 
@@ -171,6 +174,8 @@ class InlineTrees:
             values.append(value)
             if end >= size:
                 break
+            if len(ends) == _MAX_RUNS:
+                raise ElfError(f"{self._rows.image.display}: damaged inline trees")
         return ends, values
 
     def _entry(self, tree: int, index: int) -> tuple[int, int]:
@@ -216,10 +221,10 @@ class InlineTrees:
         for address in rows.module.function_data if rows.module else ():
             try:
                 base = rows.image.offset_of(address)
+                if self._makes_sense(base):
+                    return base
             except ElfError:
                 continue
-            if self._makes_sense(base):
-                return base
         return None
 
     def _makes_sense(self, base: int) -> bool:
@@ -250,7 +255,7 @@ class InlineTrees:
     def _is_name(self, offset: int) -> bool:
         before = self._rows.header.names + offset - 1
         return offset == 0 or (
-            0 < offset and before < self._rows.header.limit and self._data[before] == 0
+            offset > 0 and before < self._rows.header.limit and self._data[before] == 0
         )
 
     def _offsets_of(self, names: Collection[str]) -> set[int]:

@@ -44,8 +44,8 @@ def values_at(data: mmap | bytes, position: int, quantum: int, offsets: Sequence
 
 
 def first_value(data: mmap | bytes, position: int) -> int:
-    """Return the value for a function's first instruction."""
-    delta = data[position]
+    """Return the value for a function's first instruction; faster than the others."""
+    delta = data[position] if position < len(data) else 0x80
     if delta & 0x80:
         return next(value_runs(data, position, 1))[1]
     return -1 + (~(delta >> 1) if delta & 1 else delta >> 1)

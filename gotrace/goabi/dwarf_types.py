@@ -159,7 +159,7 @@ class DwarfTypes:
             layout = self._reader.name(self._resolve(die.values.get(Attr.TYPE, die.offset)))
             return InterfaceType(name, kind, 2 * _WORD, _WORD, layout == "runtime.eface")
         if kind is Kind.FUNC:
-            return self._function(die, name)
+            return FuncType(name, kind, _WORD, _WORD)
         if kind is Kind.ARRAY:
             return self._array(die, name)
         if kind is Kind.STRUCT:
@@ -199,15 +199,6 @@ class DwarfTypes:
             return pointer.elem if isinstance(pointer, PointerType) else pointer
 
         return Lazy(header)
-
-    def _function(self, die: Die, name: str) -> FuncType:
-        parameters: list[Lazy[GoType]] = []
-        results: list[Lazy[GoType]] = []
-        for child in self._reader.children(die):
-            if child.tag == Tag.FORMAL_PARAMETER:
-                is_result = child.values.get(Attr.VARIABLE_PARAMETER, 0)
-                (results if is_result else parameters).append(self._lazy(child, Attr.TYPE))
-        return FuncType(name, Kind.FUNC, _WORD, _WORD, tuple(parameters), tuple(results))
 
     def _array(self, die: Die, name: str) -> ArrayType:
         elem_offset = die.values.get(Attr.TYPE)

@@ -218,16 +218,9 @@ class _Parser:
     def _func(self) -> GoType:
         start = self._column() - 1
         self._take("func")
-        parameters, results = self.function()
+        self.function()
         end = self._tokens[self._next][1] if self._token() else len(self._text)
-        return FuncType(
-            self._text[start:end].strip(),
-            Kind.FUNC,
-            _WORD,
-            _WORD,
-            tuple(Lazy.of(parameter.type) for parameter in parameters),
-            tuple(Lazy.of(result.type) for result in results),
-        )
+        return FuncType(self._text[start:end].strip(), Kind.FUNC, _WORD, _WORD)
 
     def _struct(self) -> GoType:
         self._take("struct")
@@ -295,20 +288,19 @@ class _Parser:
                 self._take(",")
         self._take(")")
         named = any(name and found is not None for name, found, _ in entries)
-        parameters: list[Parameter] = []
         following: GoType | None = None
+        parameters: list[Parameter] = []
         for name, found, column in reversed(entries):
             if named:
                 following = found or following
                 if following is None or not name:
                     raise self._error("a parameter lacks its name or type:", column)
-                self._check_size(following, column)
-                parameters.append(Parameter(name, following))
+                parameters.insert(0, Parameter(name, following))
             else:
-                lone = found or self._lone_type(name)
-                self._check_size(lone, column)
-                parameters.append(Parameter("", lone))
-        return parameters[::-1]
+                parameters.insert(0, Parameter("", found or self._lone_type(name)))
+        for parameter, (_, _, column) in zip(parameters, entries, strict=True):
+            self._check_size(parameter.type, column)
+        return parameters
 
     def _entry(self) -> tuple[str, GoType | None, int]:
         """Parse one entry as (name, type): a lone word is a name yet to be told from a type."""

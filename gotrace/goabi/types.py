@@ -258,20 +258,10 @@ class ChanType(GoType):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FuncType(GoType):
-    """A function value: one pointer to a closure object, whose first word is the code's address."""
+    """A function value: one pointer to a closure object, whose first word is the code's address.
 
-    parameter_refs: tuple[_Reference, ...]
-    result_refs: tuple[_Reference, ...]
-
-    @property
-    def parameters(self) -> tuple[GoType, ...]:
-        """Return the types of the parameters."""
-        return tuple(reference.get() for reference in self.parameter_refs)
-
-    @property
-    def results(self) -> tuple[GoType, ...]:
-        """Return the types of the results."""
-        return tuple(reference.get() for reference in self.result_refs)
+    The name spells parameters and results out, except for declared types.
+    """
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,8 +2,9 @@
 
 Source: arch/x86/kernel/uprobes.c. ``branch_setup_xol_ops`` emulates relative branches and nop
 since Linux 3.16 (commits 7ba6db2d688b, 8e89c0be171b, 8f95505bc18a), ``push_setup_xol_ops``
-pushes since 4.16 (commit e7ed9d9bd037). ``uprobe_init_insn`` refuses what its tables of good
-instructions leave out, ``branch_setup_xol_ops`` branches with an operand-size prefix. Where
+pushes since 4.16 (commit e7ed9d9bd037). ``uprobe_init_insn`` refuses what its table of good
+instructions leaves out (0f, with whatever follows, has been good since Linux 4.1, the table for
+what follows is never asked), ``branch_setup_xol_ops`` branches with an operand-size prefix. Where
 releases differ (only the newest emulate longer nops, older ones refuse 66 90) the answer given
 here is the one that is safe with all.
 """
@@ -21,27 +22,27 @@ EMULATED = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 
+# Zero bits of the table good_insns_64.
+_BAD_OPCODE = (
+    r"[\x06\x07\x0e\x16\x17\x1e\x1f\x27\x2f\x37\x3f\x60-\x62\x6c-\x6f\x82\x9a"
+    r"\xcc-\xcf\xd4-\xd6\xe4-\xe7\xea\xec-\xef\xf1\xf4\xfa\xfb]"
+)
 _REFUSED = re.compile(
-    rb"""
-    [\x64-\x67\xf2\xf3]*                            # prefixes that do not matter
-    (?: (?P<prefix>[\x26\x2e\x36\x3e\xf0])          # es, cs, ss, ds; lock
-      | (?<=\x66)(?P<branch>[\x70-\x7f\x90\xe8\xe9\xeb]|\x0f[\x80-\x8f])
-      | [\x40-\x4f]?                                # REX
+    rf"""
+    [\x64-\x67\xf2\xf3]*                                # prefixes that do not matter
+    (?: (?P<prefix>[\x26\x2e\x36\x3e\xf0])              # es, cs, ss, ds; lock
+      | (?:(?<=\x66)|(?<=\x66[\x40-\x4f]))              # branch or nop of operand size 16
+        (?P<branch>[\x70-\x7f\x90\xe8\xe9\xeb]|\x0f[\x80-\x8f])
+      | [\x40-\x4f]?                                    # REX
         (?P<opcode>
-            # zero bits of the table good_insns_64
-            [\x06\x07\x0e\x16\x17\x1e\x1f\x27\x2f\x37\x3f\x60\x61\x6c-\x6f\x82\x9a]
-          | [\xcc-\xcf\xd4-\xd6\xe4-\xe7\xea\xec-\xef\xf1\xf4\xfa\xfb]
-            # zero bits of the table good_2byte_insns
-          | \x0f[\x00\x01\x05-\x09\x0b\x0c\x30\x34\x35\x37\x78\x79\xae]
-            # VEX and EVEX: their opcode is looked up in the table for one byte
-          | (?:\xc5.|\xc4..|\x62...)
-            [\x06\x07\x0e\x16\x17\x1e\x1f\x27\x2f\x37\x3f\x60-\x62\x6c-\x6f\x82\x9a
-             \xcc-\xcf\xd4-\xd6\xe4-\xe7\xea\xec-\xef\xf1\xf4\xfa\xfb]
-            # mov to ss holds back the trap of the single step (insn_masking_exception)
+            (?!\x62){_BAD_OPCODE}
+            # VEX and EVEX: the table for one-byte opcodes is asked about the opcode behind them
+          | (?:\xc5.|\xc4..|\x62...){_BAD_OPCODE}
+            # mov to ss would hold back the trap of the single step (insn_masking_exception)
           | \x8e[\x10-\x17\x50-\x57\x90-\x97\xd0-\xd7]
         )
     )
-    """,
+    """.encode(),
     re.DOTALL | re.VERBOSE,
 )
 

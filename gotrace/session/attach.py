@@ -12,6 +12,7 @@ from enum import Enum
 
 from gotrace.errors import GotraceError
 from gotrace.session import kernel
+from gotrace.session.features import multi_filters_by_process
 from gotrace.session.program import AttachKind, LoadError, Program
 
 __all__ = ["AttachError", "Attached", "Point", "ProbeGroup", "Rung", "attach"]
@@ -159,7 +160,8 @@ def _link_all(attached: Attached, group: ProbeGroup, program: int, points: Seque
             group.path,
             [point.offset for point in points],
             [point.cookie for point in points],
-            group.pid,
+            # Where that filter is wrong the programs' own is enough; others' hits just cost more.
+            group.pid if group.pid and multi_filters_by_process() else 0,
         )
         attached.descriptors[-1].append(fd)
     except OSError as error:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import mmap
 import os
 
 from gotrace.histogram import Histogram
@@ -13,6 +11,7 @@ from gotrace.session.callers import Callers
 from gotrace.session.cookie import cookie
 from gotrace.session.histograms import HistogramRows
 from gotrace.session.process import Process
+from gotrace.session.selftext import OwnFunction, own_function
 from gotrace.session.target import Target
 
 __all__ = ["probe_cost"]
@@ -33,45 +32,21 @@ def probe_cost(form: SiteForm, rung: Rung) -> int:
     readings, and so in every measured call. Raises AttachError or LoadError.
     """
     code, ret = _CODE[SiteForm.FIRST if form is SiteForm.FIRST else SiteForm.EMULATED]
-    fd = os.memfd_create("gotrace-calibration", os.MFD_CLOEXEC)
-    try:
-        os.write(fd, code.ljust(mmap.PAGESIZE, b"\xcc"))
-        with mmap.mmap(
-            fd, mmap.PAGESIZE, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC
-        ) as text:
-            return _measure(fd, _address(text), ret, form, rung)
-    finally:
-        os.close(fd)
+    with own_function(code) as function:
+        return _measure(function, ret, form, rung)
 
 
-def _address(text: mmap.mmap) -> int:
-    """Return where a read-only mapping lies, which ctypes gives for writable ones only."""
-    buffer = _PyBuffer()
-    ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(text), ctypes.byref(buffer), 0)
-    address: int | None = buffer.buf
-    ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
-    assert address is not None
-    return address
-
-
-class _PyBuffer(ctypes.Structure):
-    """The head of CPython's Py_buffer (Include/cpython/object.h), with room for the rest."""
-
-    _fields_ = [("buf", ctypes.c_void_p), ("rest", ctypes.c_char * 128)]
-
-
-def _measure(fd: int, text: int, ret: int, form: SiteForm, rung: Rung) -> int:
+def _measure(function: OwnFunction, ret: int, form: SiteForm, rung: Rung) -> int:
     entry = Site(0, SiteKind.ENTRY, form, 0)
     leave = Site(ret, SiteKind.RET, SiteForm.RET, 0)
     target = Target(process=Process(os.getpid()))
-    path = f"/proc/self/fd/{fd}"
     groups = [
         ProbeGroup(
             program,
-            path,
+            function.path,
             "calibration",
             [Point(site.address, site.address, cookie(0, site))],
-            text,
+            function.address,
             target.pid,
         )
         for program, site in (("on_return", leave), ("on_entry", entry))
@@ -80,9 +55,8 @@ def _measure(fd: int, text: int, ret: int, form: SiteForm, rung: Rung) -> int:
     sizes = {"ROWS": 1, "HALVES": 1, "STRIPES": 1, "STACKS": 8, "FRAMES": 8}
     attached = attach("latency.c", {**defines, **sizes}, groups, rung)
     try:
-        empty = ctypes.CFUNCTYPE(None)(text)
         for _ in range(_CALLS):
-            empty()
+            function.call()
         program = attached.program
         rows = HistogramRows(program.map("histograms"), program.map("generation"), 1, 1, 1)
         return rows.read(0).get(0, Histogram()).percentile(0.5)

@@ -19,8 +19,10 @@ from pathlib import Path
 
 __all__ = [
     "ATTACH_TYPE_UPROBE_MULTI",
+    "create_array_map",
     "link_perf_event",
     "link_uprobe_multi",
+    "load_counting_program",
     "map_delete",
     "map_lookup",
     "map_lookup_batch",
@@ -37,7 +39,8 @@ _ATTACH_TYPE_PERF_EVENT = 41
 _SYS_BPF = 321
 _SYS_PERF_EVENT_OPEN = 298
 _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_POP, _MAP_LOOKUP_BATCH = 1, 2, 3, 21, 24
-_LINK_CREATE = 28
+_MAP_CREATE, _PROG_LOAD, _LINK_CREATE = 0, 5, 28
+_MAP_TYPE_ARRAY, _PROG_TYPE_KPROBE = 2, 2
 _PERF_FLAG_FD_CLOEXEC = 8
 _PERF_ATTR_SIZE = 128
 _IOC_ENABLE, _IOC_SET_BPF = 0x2400, 0x40042408
@@ -92,6 +95,39 @@ def link_uprobe_multi(
         *(len(c_offsets), 0, pid),
     )
     return _bpf(_LINK_CREATE, attributes)
+
+
+def create_array_map(value_size: int) -> int:
+    """Create a BPF array of one entry and return its descriptor. Raises OSError."""
+    return _bpf(_MAP_CREATE, struct.pack("=IIII", _MAP_TYPE_ARRAY, 4, value_size, 1))
+
+
+def load_counting_program(counter: int) -> int:
+    """Load a uprobe-multi program that adds one to the first value of an array map.
+
+    Needs no compiler. Raises OSError. Source of the encoding: Documentation/bpf/standardization/
+    instruction-set.rst of the kernel.
+    """
+    instructions = array(
+        "Q",
+        [
+            0x2118 | counter << 32,  # r1 = address of the map's value (two words)
+            0,
+            0x02B7 | 1 << 32,  # r2 = 1
+            0x21DB,  # lock *(u64 *)(r1 + 0) += r2
+            0x00B7,  # r0 = 0
+            0x0095,  # exit
+        ],
+    )
+    license_text = ctypes.create_string_buffer(b"GPL")
+    attributes = struct.pack(
+        "=IIQQ",
+        *(_PROG_TYPE_KPROBE, len(instructions)),
+        *(_address(instructions), ctypes.addressof(license_text)),
+    )
+    # log level, size and buffer, kernel version, flags, name and interface are left 0
+    attributes = attributes.ljust(68, b"\0") + struct.pack("=I", ATTACH_TYPE_UPROBE_MULTI)
+    return _bpf(_PROG_LOAD, attributes)
 
 
 def open_uprobe(path: str, offset: int) -> int:

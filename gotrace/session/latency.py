@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from types import TracebackType
 from typing import Any
 
@@ -15,31 +13,19 @@ from gotrace.probes.unwind import unwind_sites
 from gotrace.session import kernel
 from gotrace.session.attach import Attached, Point, ProbeGroup, Rung, attach
 from gotrace.session.callers import Callers
+from gotrace.session.calls import Diagnostic, diagnostics, open_calls
 from gotrace.session.cookie import CallerKind, cookie
 from gotrace.session.goroutines import GoroutineKey, GoroutineRows, GoroutineTimes, Rest
 from gotrace.session.histograms import HistogramRows, stripes_for
 from gotrace.session.plan import Plan
 from gotrace.session.target import Target
 
-__all__ = ["Diagnostic", "LatencyMeter", "LatencyOptions", "Period", "SlowCall"]
+__all__ = ["LatencyMeter", "LatencyOptions", "Period", "SlowCall"]
 
 _STACKS = 1 << 17
 _FRAMES = 1 << 17
 _GOROUTINES = 1 << 13
-_STACK_LEVEL = struct.Struct("=24xQ")  # struct stack of bpf/latency.c
 _SLOW = struct.Struct("=QQQIIQ")  # struct slow_call
-
-
-class Diagnostic(Enum):
-    """Name what did not match or could not be measured; values are indexes in bpf/latency.c."""
-
-    UNMATCHED = 0
-    UNWOUND = 1
-    STACKS_FULL = 2
-    FRAMES_FULL = 3
-    NO_GOROUTINE = 4
-    ENDED_FULL = 5
-    SLOW_LOST = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,16 +157,11 @@ class LatencyMeter:
 
     def open_calls(self) -> int:
         """Return how many calls have been entered and have not returned."""
-        stacks = self.attached.program.map("stacks")
-        return sum(_STACK_LEVEL.unpack(value)[0] for _, value in stacks.entries())
+        return open_calls(self.attached.program)
 
     def diagnostics(self) -> dict[Diagnostic, int]:
         """Return how often each irregularity has occurred so far."""
-        values = array("Q", self.attached.program.map("diagnostics").read_array())
-        cpus = len(values) // len(Diagnostic)
-        counts = {
-            what: sum(values[what.value * cpus : (what.value + 1) * cpus]) for what in Diagnostic
-        }
+        counts = diagnostics(self.attached.program)
         counts[Diagnostic.SLOW_LOST] += self._slow_lost
         return counts
 

@@ -106,7 +106,7 @@ def find_process(pid: int) -> Process:
     except PermissionError:
         owner = status["Uid"].split()[0]
         raise ProcessError(
-            f"process {pid} belongs to user {owner} and may not be looked into: run as root"
+            f"process {pid} belongs to user {owner} and may not be looked into: {_advice()}"
         ) from None
     return Process(tgid)
 
@@ -118,5 +118,11 @@ def in_initial_pid_namespace() -> bool:
 
 def _gone(pid: int, error: OSError) -> ProcessError:
     if isinstance(error, PermissionError):
-        return ProcessError(f"process {pid} may not be looked into: run as root")
+        return ProcessError(f"process {pid} may not be looked into: {_advice()}")
     return ProcessError(f"there is no process {pid}")
+
+
+def _advice() -> str:
+    if os.geteuid() == 0:
+        return "this root lacks CAP_SYS_PTRACE or a security module forbids it"
+    return "run as root"

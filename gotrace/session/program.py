@@ -151,6 +151,10 @@ class Map:
         return kernel.map_pop(self.fd, self.value_size)
 
 
+def _literal(value: int) -> str:
+    return f"{value}ULL" if value >> 31 else str(value)
+
+
 class Program:
     """One compiled BPF source file: its functions, to be loaded, and its maps."""
 
@@ -161,7 +165,7 @@ class Program:
         """
         bcc = _import_bcc()
         os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory())
-        flags = [f"-DGOTRACE_{name}={value}" for name, value in defines.items()]
+        flags = [f"-DGOTRACE_{name}={_literal(value)}" for name, value in defines.items()]
         text = joined_source(source)
         self.source = source
         self._lib = bcc.libbcc.lib

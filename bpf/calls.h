@@ -1,0 +1,222 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * Which calls are open: entries and returns paired by caller and depth.
+ *
+ * Compile-time settings, beside those of goroutine.h:
+ *   GOTRACE_STACKS       goroutines that can have calls open at once
+ *   GOTRACE_FRAMES       open calls that can have another traced call inside
+ *
+ * A program that keeps more for an open call than struct frame defines CALL_DROPPED(who, level)
+ * before it includes this file: what is to be done when a call ends without a return.
+ */
+#pragma once
+#include "goroutine.h"
+
+#ifndef CALL_DROPPED
+#define CALL_DROPPED(who, level)
+#endif
+
+/* Frames dropped at one hit; those beyond are dropped at the goroutine's next. */
+#define MOST_DROPPED 16
+
+/* Functions that can have led to one another by tail jumps and return at one RET. */
+#define MOST_TAIL_JUMPS 4
+
+/* What could not be done or did not match; order shared with gotrace/session/calls.py. */
+enum diagnostic {
+    UNMATCHED,     /* returns of calls that were entered before the probes were there */
+    UNWOUND,       /* calls ended by a panic or by runtime.Goexit instead of a RET */
+    STACKS_FULL,   /* calls not measured: too many goroutines with open calls */
+    FRAMES_FULL,   /* calls not measured: too many open calls inside one another */
+    NO_GOROUTINE,  /* hits where no g was found */
+    ENDED_FULL,    /* ended goroutines whose rows stay, for want of room in the queue */
+    SLOW_LOST,     /* slow calls that could not be reported */
+    EVENTS_LOST,   /* traced calls that could not be reported */
+    WORK_BUSY,     /* traced calls for which no buffer was free */
+    SAVED_FULL,    /* traced calls not reported: too many are open to keep their arguments */
+    TAIL_CALLS,    /* traced calls not reported: they ended by jumping to another function */
+    DIAGNOSTICS
+};
+
+struct caller_key {
+    u64 caller; /* struct caller's id */
+    u64 tgid;
+};
+
+struct frame_key {
+    u64 caller;
+    u32 tgid;
+    u32 level;
+};
+
+/* One open call. A call is told from all others of its caller by its depth. */
+struct frame {
+    u64 depth; /* stack_hi - SP at entry: survives moves of the stack */
+    u64 start; /* ns */
+    u64 function;
+};
+
+struct stack {
+    struct frame top;
+    u64 level; /* open calls, top included */
+};
+
+/* diagnostics: key = enum diagnostic; value = how often on this CPU. Only ever added to. */
+BPF_PERCPU_ARRAY(diagnostics, u64, DIAGNOSTICS);
+
+/* stacks: the open calls of a caller, its latest one in place. Gone when none is open. */
+BPF_HASH(stacks, struct caller_key, struct stack, GOTRACE_STACKS);
+
+/* frames: open calls below the latest; level 1 is the outermost. Gone when on top again. */
+BPF_HASH(frames, struct frame_key, struct frame, GOTRACE_FRAMES);
+
+static inline __attribute__((always_inline)) void note(u32 what, u64 times)
+{
+    u64 *count = diagnostics.lookup(&what);
+    if (count)
+        __sync_fetch_and_add(count, times);
+}
+
+/* Make the next outer frame the top again. */
+static inline __attribute__((always_inline)) void pop(struct caller_key *who, struct stack *stack)
+{
+    stack->level--;
+    if (!stack->level)
+        return;
+    struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = stack->level};
+    struct frame *outer = frames.lookup(&key);
+    if (outer)
+        stack->top = *outer;
+    frames.delete(&key);
+}
+
+static inline __attribute__((always_inline)) void drop(struct caller_key *who, struct stack *stack)
+{
+    note(UNWOUND, 1);
+    CALL_DROPPED(who, stack->level);
+    pop(who, stack);
+}
+
+/* Drop calls at a depth greater than depth: they were unwound, their RET never comes. */
+static inline __attribute__((always_inline)) void drop_deeper(struct caller_key *who,
+                                                              struct stack *stack, u64 depth)
+{
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < MOST_DROPPED; i++) {
+        if (!stack->level || stack->top.depth <= depth)
+            return;
+        drop(who, stack);
+    }
+}
+
+/* Fill in who and depth; return 0 where the hit has to be ignored. */
+static inline __attribute__((always_inline)) int locate(struct pt_regs *ctx, u64 cookie,
+                                                        struct caller *caller,
+                                                        struct caller_key *who, u64 *depth)
+{
+    if (!find_caller(ctx, cookie, caller)) {
+        note(NO_GOROUTINE, 1);
+        return 0;
+    }
+    who->caller = caller->id;
+    who->tgid = bpf_get_current_pid_tgid() >> 32;
+    *depth = caller->stack_hi - (ctx->sp + (cookie >> COOKIE_SP_SHIFT));
+    return 1;
+}
+
+/*
+ * Open a call: make it the caller's latest and return its stack, with top.start yet to be set.
+ * Return 0 where it cannot be kept.
+ */
+static inline __attribute__((always_inline)) struct stack *enter(struct caller_key *who, u64 depth,
+                                                                 u64 function)
+{
+    struct stack *stack = stacks.lookup(who);
+    if (!stack) {
+        struct stack none = {};
+        stacks.update(who, &none);
+        stack = stacks.lookup(who);
+        if (!stack) {
+            note(STACKS_FULL, 1);
+            return 0;
+        }
+    }
+    drop_deeper(who, stack, depth);
+    /* At the same depth only a tail jump can have come from another function. */
+    if (stack->level && stack->top.depth == depth && stack->top.function == function)
+        drop(who, stack);
+    if (stack->level) {
+        struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = stack->level};
+        struct frame outer = stack->top;
+        if (frames.update(&key, &outer)) {
+            note(FRAMES_FULL, 1);
+            return 0;
+        }
+    }
+    stack->level++;
+    stack->top.depth = depth;
+    stack->top.function = function;
+    return stack;
+}
+
+/*
+ * Return the stack whose top is the call that returns at depth, after dropping what was unwound
+ * above it; 0 where that call was not seen to be entered.
+ */
+static inline __attribute__((always_inline)) struct stack *leaving(struct caller_key *who,
+                                                                   u64 depth, u64 function)
+{
+    struct stack *stack = stacks.lookup(who);
+    if (!stack) {
+        note(UNMATCHED, 1);
+        return 0;
+    }
+    drop_deeper(who, stack, depth);
+    if (stack->level && stack->top.depth == depth && stack->top.function == function)
+        return stack;
+    note(UNMATCHED, 1);
+    if (!stack->level)
+        stacks.delete(who);
+    return 0;
+}
+
+/*
+ * At runtime.recovery's call of gogo: gp.sched.sp is where the deferring function goes on. All
+ * calls below it have been unwound by the panic.
+ */
+static inline __attribute__((always_inline)) void recovered(struct pt_regs *ctx)
+{
+    u64 cookie = 0, depth = 0;
+    struct caller caller = {};
+    struct caller_key who = {};
+    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &caller, &who, &depth) || !caller.g)
+        return;
+    who.caller = caller.goid;
+    struct stack *stack = stacks.lookup(&who);
+    if (!stack)
+        return;
+    u64 hi = read_word(caller.g + GOTRACE_G_STACK_HI);
+    u64 sp = read_word(caller.g + GOTRACE_G_SCHED_SP);
+    drop_deeper(&who, stack, hi - sp);
+    if (!stack->level)
+        stacks.delete(&who);
+}
+
+/*
+ * At runtime.goexit1: the goroutine has run its last frame, whatever is open was unwound. Fill in
+ * who and caller; return 0 where the hit has to be ignored.
+ */
+static inline __attribute__((always_inline)) int goroutine_ended(struct pt_regs *ctx,
+                                                                 struct caller *caller,
+                                                                 struct caller_key *who)
+{
+    u64 cookie = 0, depth = 0;
+    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, caller, who, &depth))
+        return 0;
+    struct stack *stack = stacks.lookup(who);
+    if (stack) {
+        drop_deeper(who, stack, 0);
+        stacks.delete(who);
+    }
+    return 1;
+}

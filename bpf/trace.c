@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * gotrace: report calls with their arguments, results and durations.
+ *
+ * Compile-time settings, beside those of calls.h and interpreter.h:
+ *   GOTRACE_FUNCTIONS    functions that are traced
+ *   GOTRACE_SAVED        calls whose arguments can be kept until they return
+ *   GOTRACE_USER_STACK   most return addresses to report, 0 for none
+ */
+#define CALL_DROPPED(who, level) forget(who, level)
+struct caller_key;
+static inline __attribute__((always_inline)) void forget(struct caller_key *who,
+                                                         unsigned long long level);
+#include "calls.h"
+#include "interpreter.h"
+
+/* Buffers of each CPU: as many programs as can preempt one another there, and one to spare. */
+#define WORK_BUFFERS 4
+
+/* site_plan.flags */
+#define PLAN_ENTRY_ONLY 1 /* report at the entry: there is no return, or none is wanted */
+
+struct site_plan {
+    u32 entry;  /* first operation of the entry's plan */
+    u32 result; /* first operation of the return's plan */
+    u32 flags;
+    u32 pad;
+};
+
+/* plans: key = function number of the cookie. Filled before attaching. */
+BPF_ARRAY(plans, struct site_plan, GOTRACE_FUNCTIONS);
+
+/* works: buffers; struct work's busy says which of a CPU's are free. */
+BPF_PERCPU_ARRAY(works, struct work, WORK_BUFFERS);
+
+/* saved_calls: key = caller and level of an open call; gone when that has returned. */
+BPF_HASH(saved_calls, struct frame_key, struct call, GOTRACE_SAVED);
+
+/* events: one record a call. */
+BPF_PERF_OUTPUT(events);
+
+static inline __attribute__((always_inline)) void forget(struct caller_key *who, u64 level)
+{
+    struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = level};
+    saved_calls.delete(&key);
+}
+
+/*
+ * Take a free buffer. A program can be preempted by another thread's, on this CPU, so that one
+ * buffer a CPU would mix their calls up.
+ */
+static inline __attribute__((always_inline)) struct work *take_work(void)
+{
+    for (u32 i = 0; i < WORK_BUFFERS; i++) {
+        u32 index = i;
+        struct work *w = works.lookup(&index);
+        if (w && __sync_val_compare_and_swap(&w->busy, 0, 1) == 0)
+            return w;
+    }
+    note(WORK_BUSY, 1);
+    return 0;
+}
+
+static inline __attribute__((always_inline)) void read_registers(struct work *w,
+                                                                 struct pt_regs *ctx, u64 cookie)
+{
+    w->regs[0] = ctx->ax;
+    w->regs[1] = ctx->bx;
+    w->regs[2] = ctx->cx;
+    w->regs[3] = ctx->di;
+    w->regs[4] = ctx->si;
+    w->regs[5] = ctx->r8;
+    w->regs[6] = ctx->r9;
+    w->regs[7] = ctx->r10;
+    w->regs[8] = ctx->r11;
+    w->regs[REGISTERS - 1] = ctx->dx;
+    w->sp = ctx->sp + (cookie >> COOKIE_SP_SHIFT);
+}
+
+static inline __attribute__((always_inline)) void append_stack(struct work *w, u64 frame)
+{
+#if GOTRACE_USER_STACK
+    u32 *header = begin_block(w);
+    if (!header)
+        return;
+    u32 count = 0;
+    u64 pc = read_word(w->sp);
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < GOTRACE_USER_STACK; i++) {
+        if (!pc || !room(w, 8))
+            break;
+        append_word(w, pc, 8);
+        count++;
+        u64 outer = frame ? read_word(frame) : 0;
+        pc = frame ? read_word(frame + 8) : 0;
+        frame = outer > frame ? outer : 0;
+    }
+    *header = 8 * count;
+    w->call.event.flags |= EVENT_STACK;
+#endif
+}
+
+static inline __attribute__((always_inline)) void report(struct pt_regs *ctx, struct work *w)
+{
+    append_stack(w, ctx->bp);
+    u64 size = w->call.length;
+    BOUND(size, 2 * GOTRACE_PAYLOAD - 1);
+    if (events.perf_submit(ctx, &w->call.event, sizeof(struct event) + size))
+        note(EVENTS_LOST, 1);
+}
+
+/* Begin block 0 of a plan at a multiple of 8. */
+static inline __attribute__((always_inline)) void align_payload(struct work *w)
+{
+    w->call.length = (w->call.length + 7) & ~7;
+}
+
+int on_entry(struct pt_regs *ctx)
+{
+    u64 cookie = 0, depth = 0;
+    struct caller caller = {};
+    struct caller_key who = {};
+    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &caller, &who, &depth))
+        return 0;
+    u32 function = cookie & COOKIE_INDEX_MASK;
+    struct site_plan *plan = plans.lookup(&function);
+    struct work *w = plan ? take_work() : 0;
+    if (!w)
+        return 0;
+    struct event *event = &w->call.event;
+    u64 ids = bpf_get_current_pid_tgid();
+    event->start = 0;
+    event->goid = caller.goid;
+    event->tgid = ids >> 32;
+    event->tid = ids;
+    event->function = function;
+    event->results_length = 0;
+    event->flags = 0;
+    w->call.length = 0;
+    w->phase = 0;
+    read_registers(w, ctx, cookie);
+    run(w, plan->entry);
+    if (w->dropped)
+        goto out;
+    align_payload(w);
+    event->args_length = w->call.length;
+    if (plan->flags & PLAN_ENTRY_ONLY) {
+        event->end = bpf_ktime_get_ns();
+        report(ctx, w);
+        goto out;
+    }
+    struct stack *stack = enter(&who, depth, function);
+    if (!stack)
+        goto out;
+    struct frame_key key = {.caller = who.caller, .tgid = who.tgid, .level = stack->level};
+    if (saved_calls.update(&key, &w->call))
+        note(SAVED_FULL, 1);
+    stack->top.start = bpf_ktime_get_ns(); /* last: what came before is not the call's time */
+out:
+    w->busy = 0;
+    return 0;
+}
+
+/* Report the call that returns; its arguments, saved under key when it was entered, are taken. */
+static inline __attribute__((always_inline)) void report_return(struct pt_regs *ctx, u64 cookie,
+                                                                struct frame_key *key,
+                                                                struct frame *frame, u64 now)
+{
+    u32 function = frame->function;
+    struct site_plan *plan = plans.lookup(&function);
+    struct call *saved = saved_calls.lookup(key);
+    struct work *w = plan && saved ? take_work() : 0;
+    if (!w)
+        return;
+    u64 size = saved->length;
+    BOUND(size, GOTRACE_PAYLOAD - 1);
+    bpf_probe_read_kernel(&w->call, __builtin_offsetof(struct call, payload) + size, saved);
+    saved_calls.delete(key);
+    struct event *event = &w->call.event;
+    event->start = frame->start;
+    event->end = now;
+    event->tid = bpf_get_current_pid_tgid();
+    w->duration = now - frame->start;
+    w->phase = 1;
+    read_registers(w, ctx, cookie);
+    run(w, plan->result);
+    if (!w->dropped) {
+        align_payload(w);
+        event->results_length = w->call.length - event->args_length;
+        report(ctx, w);
+    }
+    w->busy = 0;
+}
+
+int on_return(struct pt_regs *ctx)
+{
+    u64 now = bpf_ktime_get_ns(); /* first: what comes after is not the call's time */
+    u64 cookie = 0, depth = 0;
+    struct caller caller = {};
+    struct caller_key who = {};
+    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &caller, &who, &depth))
+        return 0;
+    struct stack *stack = leaving(&who, depth, cookie & COOKIE_INDEX_MASK);
+    if (!stack)
+        return 0;
+    struct frame_key key = {.caller = who.caller, .tgid = who.tgid, .level = stack->level};
+    struct frame frame = stack->top;
+    pop(&who, stack);
+    /* Functions that came here by tail jumps have returned with this one, unseen. */
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < MOST_TAIL_JUMPS; i++) {
+        if (!stack->level || stack->top.depth != depth)
+            break;
+        note(TAIL_CALLS, 1);
+        forget(&who, stack->level);
+        pop(&who, stack);
+    }
+    if (!stack->level)
+        stacks.delete(&who);
+    report_return(ctx, cookie, &key, &frame, now);
+    return 0;
+}
+
+int on_recovery(struct pt_regs *ctx)
+{
+    recovered(ctx);
+    return 0;
+}
+
+int on_goexit(struct pt_regs *ctx)
+{
+    struct caller caller = {};
+    struct caller_key who = {};
+    goroutine_ended(ctx, &caller, &who);
+    return 0;
+}

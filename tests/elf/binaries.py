@@ -1,0 +1,43 @@
+"""Compile the fixtures of the ELF tests, in all the ways that change a function table's place."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.toolchains import FIXTURES, Toolchain, build
+
+__all__ = ["MODES", "cgo", "small", "without_section_headers"]
+
+#: How to build one program; values are build() flags.
+MODES: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "stripped": ("-ldflags=-s -w",),
+    "pie": ("-buildmode=pie",),
+    "stripped-pie": ("-buildmode=pie", "-ldflags=-s -w"),
+    "external": ("-ldflags=-linkmode=external",),
+    "external-pie": ("-buildmode=pie", "-ldflags=-linkmode=external"),
+    "external-stripped-pie": ("-buildmode=pie", "-ldflags=-linkmode=external -s -w"),
+}
+
+
+def small(toolchain: Toolchain, mode: str = "default") -> Path:
+    """Build the program that has one of each kind of Go function."""
+    return build(FIXTURES / "elf_small", toolchain, flags=MODES[mode])
+
+
+def cgo(toolchain: Toolchain, mode: str = "default") -> Path:
+    """Build the program that has C functions, too."""
+    return build(FIXTURES / "elf_cgo", toolchain, flags=MODES[mode])
+
+
+def without_section_headers(binary: Path, copy: Path) -> Path:
+    """Copy a binary and make its ELF header say that there are no section headers."""
+    shutil.copyfile(binary, copy)
+    with copy.open("r+b") as file:
+        file.seek(40)  # e_shoff
+        file.write(bytes(8))
+        file.seek(60)  # e_shnum, e_shstrndx
+        file.write(bytes(4))
+    return copy

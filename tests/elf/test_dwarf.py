@@ -1,0 +1,262 @@
+"""Read signatures from fixture programs by every toolchain, and compare with pyelftools."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from elftools.dwarf.die import DIE
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+from gotrace.elf.dwarf import DwarfReader, FunctionSignature
+from gotrace.elf.dwarf_constants import Tag
+from gotrace.elf.dwarf_location import LocationPiece, PieceKind
+from gotrace.elf.dwarf_sections import DwarfSections
+from gotrace.elf.image import ElfImage
+from tests.toolchains import (
+    BUILD_MODES,
+    FIXTURES,
+    Toolchain,
+    build,
+    each_toolchain,
+    gccgo_build,
+    newest,
+    require,
+    toolchains,
+)
+
+SIGNATURES = FIXTURES / "dwarf_signatures"
+GENERICS = FIXTURES / "dwarf_generics"
+
+#: Functions of the fixture: names of parameters, names of results.
+EXPECTED = {
+    "main.add": (["x", "y"], ["~r0"]),
+    "main.(*Store).Get": (["s", "key", "raw", "word"], ["found", "err"]),
+    "main.Store.Value": (["s", "p", "three", "one"], ["r"]),
+    "main.sum": (["first", "second"], ["~r0"]),
+    "main.counter": (["start", "label"], ["~r0"]),
+    "main.counter.func1": (["step"], ["~r0"]),
+    "main.many": ([*"abcdefghij", "x", "y", "w"], [*"pqrstuvklm"]),
+}
+
+
+def version(toolchain: Toolchain) -> tuple[int, ...]:
+    return tuple(int(part) for part in toolchain.version.split("."))
+
+
+@functools.cache
+def symbols(path: Path) -> dict[str, int]:
+    """Return the addresses of a program's symbols by name, as its symbol table has them."""
+    with path.open("rb") as file:
+        table = ELFFile(file).get_section_by_name(".symtab")
+        assert isinstance(table, SymbolTableSection)
+        return {symbol.name: int(symbol["st_value"]) for symbol in table.iter_symbols()}
+
+
+@functools.cache
+def reader(path: Path) -> DwarfReader:
+    found = DwarfReader.open(ElfImage.open(path))
+    assert found is not None
+    return found
+
+
+def function(path: Path, name: str) -> FunctionSignature:
+    found = reader(path).function(symbols(path)[name])
+    assert found is not None
+    return found
+
+
+def names(found: FunctionSignature) -> tuple[list[str], list[str]]:
+    # Up to Go 1.17 unnamed results are numbered from the parameters on.
+    results = [
+        "~r0" if variable.name.startswith("~r") else variable.name for variable in found.results
+    ]
+    return [variable.name for variable in found.parameters], results
+
+
+@each_toolchain
+@pytest.mark.parametrize("mode", ["default", "unoptimized", "pie", "external"])
+def test_signatures(toolchain: Toolchain, mode: str) -> None:
+    path = build(SIGNATURES, toolchain, flags=BUILD_MODES[mode])
+    for name, expected in EXPECTED.items():
+        found = function(path, name)
+        assert found.name == name
+        assert found.low_pc == symbols(path)[name]
+        assert names(found) == expected
+
+
+@each_toolchain
+def test_sections_without_compression_say_the_same(toolchain: Toolchain) -> None:
+    packed = build(SIGNATURES, toolchain)
+    plain = build(SIGNATURES, toolchain, flags=("-ldflags=-compressdwarf=false",))
+    assert plain.stat().st_size > packed.stat().st_size
+    for name in EXPECTED:
+        assert function(packed, name) == function(plain, name)
+
+
+@each_toolchain
+def test_unnamed_parameters(toolchain: Toolchain) -> None:
+    path = build(SIGNATURES, toolchain)
+    parameters, results = names(function(path, "main.blank"))
+    if version(toolchain) >= (1, 22):
+        assert parameters == ["~p0", "a", "~p2", "b", "~p4", "c"]
+    else:
+        assert parameters == ["a", "b", "c"]
+    assert [results[0], results[2]] == ["n", "z"]
+    assert len(results) == 3
+
+
+@each_toolchain
+def test_captured_variables(toolchain: Toolchain) -> None:
+    path = build(SIGNATURES, toolchain, flags=BUILD_MODES["unoptimized"])
+    captured = [
+        (variable.name, variable.closure_offset)
+        for variable in function(path, "main.counter.func1").captured
+    ]
+    known = version(toolchain) >= (1, 23)
+    assert captured == ([("&start", 8), ("label", 16)] if known else [])
+
+
+@each_toolchain
+def test_entry_locations(toolchain: Toolchain) -> None:
+    path = build(SIGNATURES, toolchain)
+    found = function(path, "main.add")
+    pieces = [reader(path).entry_pieces(found, variable) for variable in found.parameters]
+    if version(toolchain) >= (1, 17):  # RAX and RBX are 0 and 3 in DWARF
+        expected = [(PieceKind.REGISTER, 0), (PieceKind.REGISTER, 3)]
+    else:
+        expected = [(PieceKind.FRAME, 0), (PieceKind.FRAME, 8)]
+    assert pieces == [(LocationPiece(kind, number, None),) for kind, number in expected]
+
+
+def test_generic_functions_are_found_by_address_under_their_shapes() -> None:
+    path = build(GENERICS, newest())
+    shapes = [name for name in symbols(path) if "[go.shape." in name and ".func" not in name]
+    assert len(shapes) >= 7
+    for name in shapes:
+        assert function(path, name).name == name
+
+
+def test_an_address_without_function_gives_none() -> None:
+    path = build(SIGNATURES, newest())
+    add = symbols(path)["main.add"]
+    assert reader(path).function(add + 1) is None
+    assert reader(path).function(1) is None
+    assert reader(path).function((1 << 64) - 1) is None
+
+
+def test_a_stripped_binary_has_no_reader() -> None:
+    with ElfImage.open(build(SIGNATURES, newest(), flags=BUILD_MODES["stripped"])) as image:
+        assert DwarfReader.open(image) is None
+
+
+class Recorder(DwarfSections):
+    """Remember which sections were asked for."""
+
+    def __init__(self, image: ElfImage) -> None:
+        super().__init__(image)
+        self.asked: set[str] = set()
+
+    def get(self, name: str) -> bytes:
+        self.asked.add(name)
+        return super().get(name)
+
+
+@pytest.mark.parametrize("minor, lists", [("1.24", "loc"), ("1.25", "loclists")])
+def test_location_lists_are_read_only_when_asked_for(minor: str, lists: str) -> None:
+    path = build(SIGNATURES, require(minor))
+    with ElfImage.open(path) as image:
+        sections = Recorder(image)
+        dwarf = DwarfReader.of_sections(sections)
+        found = dwarf.function(symbols(path)["main.add"])
+        assert found is not None
+        assert lists not in sections.asked
+        dwarf.entry_pieces(found, found.parameters[0])
+    assert lists in sections.asked
+
+
+def subprograms(path: Path) -> Iterator[tuple[int, str, int]]:
+    """Yield (low_pc, name, number of parameters) of every function as pyelftools reads them."""
+    with path.open("rb") as file:
+        dwarf = ELFFile(file).get_dwarf_info()
+        for unit in dwarf.iter_CUs():
+            for die in unit.get_top_DIE().iter_children():
+                if die.tag == "DW_TAG_subprogram" and "DW_AT_low_pc" in die.attributes:
+                    origin = die
+                    if "DW_AT_abstract_origin" in die.attributes:
+                        origin = die.get_DIE_from_attribute("DW_AT_abstract_origin")
+                    name = origin.attributes["DW_AT_name"].value.decode()
+                    yield address(dwarf, die), name, parameter_count(die)
+
+
+def address(dwarf: Any, die: DIE) -> int:
+    attribute = die.attributes["DW_AT_low_pc"]
+    if attribute.form == "DW_FORM_addrx":
+        return int(dwarf.get_addr(die.cu, attribute.raw_value))
+    return int(attribute.value)
+
+
+def parameter_count(die: DIE) -> int:
+    return sum(child.tag == "DW_TAG_formal_parameter" for child in die.iter_children())
+
+
+@pytest.mark.parametrize(
+    "toolchain",
+    [pytest.param(found, id=found.minor) for found in (toolchains()[:1] + toolchains()[-1:])],
+)
+def test_every_function_agrees_with_pyelftools(toolchain: Toolchain) -> None:
+    path = build(SIGNATURES, toolchain)
+    truth = {low_pc: (name, count) for low_pc, name, count in subprograms(path)}
+    ours = {found.low_pc: found for found in reader(path).functions()}
+    assert len(truth) > 1000
+    assert ours.keys() == truth.keys()
+    assert {low_pc: found.name for low_pc, found in ours.items()} == {
+        low_pc: name for low_pc, (name, _) in truth.items()
+    }
+    for low_pc, (name, count) in truth.items():
+        # Ours also has the parameters that only the abstract entry has.
+        assert len(ours[low_pc].variables) >= count, name
+
+
+@each_toolchain
+def test_types_are_found_by_name_and_by_descriptor(toolchain: Toolchain) -> None:
+    path = build(SIGNATURES, toolchain)
+    dwarf = reader(path)
+    by_name: dict[str, int] = {}
+    by_descriptor: dict[int, int] = {}
+    with path.open("rb") as file:
+        for unit in ELFFile(file).get_dwarf_info().iter_CUs():
+            for die in unit.get_top_DIE().iter_children():
+                attributes: dict[Any, Any] = die.attributes
+                if 0x2904 in attributes:
+                    name = attributes["DW_AT_name"].value.decode()
+                    by_name.setdefault(name, die.offset)
+                    by_descriptor.setdefault(attributes[0x2904].value, die.offset)
+    by_descriptor.pop(0, None)
+    assert len(by_descriptor) > 100
+    for name in ("runtime.g", "runtime.m", "main.Store", "map[string][]main.Point", "error"):
+        assert dwarf.find_type(name) == by_name[name]
+    for value, offset in by_descriptor.items():
+        assert dwarf.find_runtime_type(value) == offset
+    assert dwarf.find_type("main.Stor") is None
+    assert dwarf.find_runtime_type(0) is None
+
+
+def test_struct_members() -> None:
+    dwarf = reader(build(SIGNATURES, newest()))
+    assert dwarf.struct_members("main.Store") == {"Point": 0, "names": 8}
+    assert dwarf.struct_members("main.Nothing") == {}
+
+
+def test_gccgo_functions() -> None:
+    path = gccgo_build(SIGNATURES)
+    found = function(path, "main.add")
+    assert names(found)[0] == ["x", "y"]
+    store = function(path, "main.Store.Get")
+    assert [variable.name for variable in store.parameters][:2] == ["s", "key"]
+    kinds = {reader(path).die(v.type_offset).tag for v in found.parameters if v.type_offset}
+    assert kinds <= {Tag.BASE_TYPE, Tag.TYPEDEF}

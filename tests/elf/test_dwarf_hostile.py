@@ -1,0 +1,130 @@
+"""Feed damaged debugging information: a result or a DwarfError, nothing else, and an end."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gotrace.elf.dwarf import DwarfError, DwarfReader
+from gotrace.elf.dwarf_sections import DwarfSections
+from gotrace.elf.image import ElfImage
+from gotrace.goabi.dwarf_types import DwarfTypes
+from tests.toolchains import FIXTURES, build, require
+
+NAMES = ("info", "abbrev", "ranges", "rnglists", "addr", "loc", "loclists", "str")
+
+
+class Damaged(DwarfSections):
+    """Give the sections of a real program, some bytes of which are changed."""
+
+    def __init__(self, contents: dict[str, bytes]) -> None:
+        self.contents = contents
+
+    def get(self, name: str) -> bytes:
+        return self.contents.get(name, b"")
+
+
+@functools.cache
+def whole(minor: str) -> dict[str, bytes]:
+    """Return the sections of a small program."""
+    path = build(FIXTURES / "dwarf_signatures", require(minor))
+    with ElfImage.open(path) as image:
+        sections = DwarfSections(image)
+        return {name: sections.get(name) for name in NAMES}
+
+
+def explore(sections: DwarfSections) -> None:
+    """Ask for everything that a tracer asks for, of some functions of every unit."""
+    with contextlib.suppress(DwarfError):
+        reader = DwarfReader.of_sections(sections)
+        types = DwarfTypes(reader)
+        for name in ("runtime.g", "main.Store"):
+            with contextlib.suppress(DwarfError):
+                reader.struct_members(name)
+                types.named(name)
+        functions = reader.functions()
+        for _ in range(400):
+            with contextlib.suppress(DwarfError):
+                function = next(functions, None)
+                if function is None:
+                    return
+                types.signature(function)
+                for variable in function.variables:
+                    reader.entry_pieces(function, variable)
+
+
+@pytest.mark.parametrize("minor", ["1.24", "1.27"])
+@settings(deadline=None, max_examples=25)
+@given(data=st.data())
+def test_changed_bytes(minor: str, data: st.DataObject) -> None:
+    contents = dict(whole(minor))
+    name = data.draw(st.sampled_from([name for name in NAMES if contents[name]]))
+    changed = bytearray(contents[name])
+    # The first bytes hold the units that are looked at first.
+    places = st.integers(0, min(len(changed), 40_000) - 1)
+    for place in data.draw(st.lists(places, min_size=1, max_size=20)):
+        changed[place] = data.draw(st.integers(0, 255))
+    contents[name] = bytes(changed)
+    explore(Damaged(contents))
+
+
+@pytest.mark.parametrize("minor", ["1.24", "1.27"])
+@settings(deadline=None, max_examples=15)
+@given(data=st.data())
+def test_cut_sections(minor: str, data: st.DataObject) -> None:
+    contents = dict(whole(minor))
+    name = data.draw(st.sampled_from([name for name in NAMES if contents[name]]))
+    contents[name] = contents[name][: data.draw(st.integers(0, len(contents[name])))]
+    explore(Damaged(contents))
+
+
+@settings(deadline=None)
+@given(info=st.binary(max_size=200), abbrev=st.binary(max_size=100))
+def test_noise(info: bytes, abbrev: bytes) -> None:
+    explore(Damaged({"info": info, "abbrev": abbrev}))
+
+
+def unit(version: int, abbreviations: bytes, entries: bytes) -> Damaged:
+    """Make .debug_info of one DWARF 4 unit with 8-byte addresses."""
+    body = version.to_bytes(2, "little") + bytes(4) + b"\x08" + entries
+    info = len(body).to_bytes(4, "little") + body
+    return Damaged({"info": info, "abbrev": abbreviations})
+
+
+# Code 1: a unit with children. Code 2: a struct with a name, children; 3: a member of a type by
+# unit-relative reference; 4: a typedef by such a reference.
+ABBREVIATIONS = bytes.fromhex(
+    "01 11 01 0000  02 13 01 0308 0000  03 0d 00 4913 0000  04 16 00 0308 4913 0000  00"
+)
+
+
+def test_struct_that_contains_itself_is_refused() -> None:
+    # The struct is at 12; its one member at 15 refers to it.
+    entries = b"\x01" + b"\x02S\0" + b"\x03\x0c\0\0\0" + b"\0" + b"\0"
+    reader = DwarfReader.of_sections(unit(4, ABBREVIATIONS, entries))
+    with pytest.raises(DwarfError, match="contains itself"):
+        DwarfTypes(reader).at(12)
+
+
+def test_typedefs_in_a_circle_are_refused() -> None:
+    entries = b"\x01" + b"\x04T\0\x0c\0\0\0" + b"\0"
+    reader = DwarfReader.of_sections(unit(4, ABBREVIATIONS, entries))
+    with pytest.raises(DwarfError, match="circle"):
+        DwarfTypes(reader).at(12)
+
+
+def test_references_outside_of_all_units_are_refused() -> None:
+    entries = b"\x01" + b"\x04T\0\xff\0\0\0" + b"\0"
+    reader = DwarfReader.of_sections(unit(4, ABBREVIATIONS, entries))
+    with pytest.raises(DwarfError, match="no unit holds the entry at 0xff"):
+        DwarfTypes(reader).at(12)
+
+
+@pytest.mark.parametrize("version", [1, 6, 255])
+def test_unknown_versions_are_refused(version: int) -> None:
+    with pytest.raises(DwarfError, match=f"DWARF version {version}"):
+        DwarfReader.of_sections(unit(version, ABBREVIATIONS, b"\x01\0"))
