@@ -8,6 +8,10 @@
  * verifier need not tell apart the ways that led to an operation.
  *
  * Compile-time settings:
+ *   GOTRACE_STEPS        operations, and positions looked at in a search, that a plan may take
+ *   GOTRACE_INTERFACES   1 where a plan has IFACE operations
+ *   GOTRACE_PREDICATES   1 where a plan has predicates
+ *                        (these three keep the verifier's work down to what the run needs)
  *   GOTRACE_OPS          operations of all plans together
  *   GOTRACE_TYPES        dynamic types that have a plan
  *   GOTRACE_CONSTANTS    string constants in predicates
@@ -16,13 +20,13 @@
 #pragma once
 #include <uapi/linux/ptrace.h>
 
-#define MOST_STEPS 160 /* operations, and positions looked at in a search */
 #define MOST_BLOCKS 64
 #define MOST_NESTED 4
 #define CONSTANT_WORDS 8
 #define OTHER_PHASE 0x8000 /* in op.block: a block of the entry, seen from the return */
 #define CONTEXT_REGISTER 0x20
 #define REGISTERS 10
+#define FLOAT_REGISTERS 15
 
 enum op_code {
     OP_END = 0,
@@ -61,8 +65,7 @@ enum string_test {
 #define EVENT_STACK 1        /* return addresses */
 #define EVENT_FLOATS_ENTRY 2 /* float registers at the entry */
 #define EVENT_FLOATS 4       /* float registers at the return, or at the only site */
-#define EVENT_CUT 8          /* a plan did not come to its end */
-#define EVENT_UNDECIDED 16   /* the predicate has not been decided */
+#define EVENT_UNDECIDED 8    /* the predicate has not been decided */
 
 struct op {
     u8 code;
@@ -103,11 +106,29 @@ struct event {
 
 /* What is kept of a call from its entry to its return, and in the end sent from event on. */
 struct call {
-    u32 length; /* of the payload so far */
-    u32 pad;
+    u32 length;     /* of the payload so far */
+    u32 has_floats; /* floats have been read */
+    u64 floats[FLOAT_REGISTERS];      /* low halves of XMM0 to XMM14 at the entry */
     struct block blocks[MOST_BLOCKS]; /* of the entry's plan */
     struct event event;
     u8 payload[GOTRACE_PAYLOAD];
+};
+
+/*
+ * A call that waits for the signal that brings its float registers; shared with
+ * gotrace/session/trace.py.
+ */
+struct wait {
+    u64 pc; /* where the thread is to be interrupted */
+    u64 sp;
+    struct frame_key key; /* of saved_calls, for an entry */
+    u64 at_entry;         /* the floats are those of an entry whose return is to come */
+    u64 flag;             /* EVENT_FLOATS or EVENT_FLOATS_ENTRY, for the block to be added */
+};
+
+struct waiting {
+    struct wait wait;
+    struct call call;
 };
 
 struct work {
@@ -118,6 +139,7 @@ struct work {
     u64 duration;
     u32 values_top;
     u32 search;  /* how far a search for a string has come */
+    u32 skip;    /* operations still to be passed over */
     u32 unknown; /* a predicate could not be decided here: user space will */
     u32 dropped;
     u32 pc;
@@ -127,6 +149,7 @@ struct work {
     u32 return_pc[MOST_NESTED];
     u32 return_base[MOST_NESTED];
     struct block result_blocks[MOST_BLOCKS];
+    struct wait wait; /* with call: a struct waiting */
     struct call call;
     u8 slack[GOTRACE_PAYLOAD]; /* never filled: lets the verifier add offset and size bounds */
 };
@@ -415,9 +438,12 @@ static inline __attribute__((always_inline)) int step(struct work *w, struct op 
     case OP_DEREF_N:
         failed = run_deref(w, op);
         break;
+#if GOTRACE_INTERFACES
     case OP_IFACE:
         failed = run_iface(w, op);
         break;
+#endif
+#if GOTRACE_PREDICATES
     case OP_PUSH_CONST:
         push(w, op->limit | (u64)op->size << 32);
         break;
@@ -453,9 +479,12 @@ static inline __attribute__((always_inline)) int step(struct work *w, struct op 
             w->pc--;
         break;
     case OP_KEEP_IF:
-        if (!pull(w) && !w->unknown)
+        if (w->unknown)
+            w->call.event.flags |= EVENT_UNDECIDED;
+        else if (!pull(w))
             w->dropped = 1;
         break;
+#endif
     default: /* OP_END */
         if (!w->nested)
             return 1;
@@ -466,7 +495,7 @@ static inline __attribute__((always_inline)) int step(struct work *w, struct op 
         w->base = w->return_base[level];
     }
     if (failed)
-        w->pc += op->skip;
+        w->skip = op->skip;
     return 0;
 }
 
@@ -478,17 +507,25 @@ static inline __attribute__((always_inline)) void run(struct work *w, u32 first)
     w->nested = 0;
     w->values_top = 0;
     w->search = 0;
+    w->skip = 0;
     w->unknown = 0;
     struct block *root = block_of(w, 0);
     root->start = w->call.length;
     root->size = 0xffff; /* filled as the plan says, which does not look beyond */
 #pragma clang loop unroll(disable)
-    for (int i = 0; i < MOST_STEPS; i++) {
+    for (int i = 0; i < GOTRACE_STEPS; i++) {
         u32 pc = w->pc++;
         struct op *op = ops.lookup(&pc);
-        if (!op || w->dropped || step(w, op))
+        if (!op || w->dropped)
+            return;
+        if (w->skip) {
+            w->skip--;
+            if (op->code >= OP_DEREF && op->code <= OP_IFACE)
+                block_of(w, op->reg)->size = 0;
+            continue;
+        }
+        if (step(w, op))
             return;
     }
-    w->call.event.flags |= EVENT_CUT;
-    w->unknown = 1;
+    w->call.event.flags |= EVENT_UNDECIDED;
 }

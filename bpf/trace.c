@@ -6,6 +6,7 @@
  *   GOTRACE_FUNCTIONS    functions that are traced
  *   GOTRACE_SAVED        calls whose arguments can be kept until they return
  *   GOTRACE_USER_STACK   most return addresses to report, 0 for none
+ *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
  */
 #define CALL_DROPPED(who, level) forget(who, level)
 struct caller_key;
@@ -13,18 +14,24 @@ static inline __attribute__((always_inline)) void forget(struct caller_key *who,
                                                          unsigned long long level);
 #include "calls.h"
 #include "interpreter.h"
+#if GOTRACE_FLOATS
+#include "floats.h"
+#endif
 
 /* Buffers of each CPU: as many programs as can preempt one another there, and one to spare. */
 #define WORK_BUFFERS 4
 
 /* site_plan.flags */
-#define PLAN_ENTRY_ONLY 1 /* report at the entry: there is no return, or none is wanted */
+#define PLAN_ENTRY_ONLY 1   /* report at the entry: there is no return, or none is wanted */
+#define PLAN_ENTRY_FLOATS 2 /* float registers hold arguments */
+#define PLAN_FLOATS 4       /* float registers hold results */
 
 struct site_plan {
     u32 entry;  /* first operation of the entry's plan */
     u32 result; /* first operation of the return's plan */
     u32 flags;
-    u32 pad;
+    s16 next_pc; /* of the instruction behind the entry site, from that site */
+    s16 next_sp; /* what the entry site's instruction adds to SP */
 };
 
 /* plans: key = function number of the cookie. Filled before attaching. */
@@ -80,10 +87,9 @@ static inline __attribute__((always_inline)) void read_registers(struct work *w,
 static inline __attribute__((always_inline)) void append_stack(struct work *w, u64 frame)
 {
 #if GOTRACE_USER_STACK
-    u32 *header = begin_block(w);
+    u32 *header = begin_block(w), count = 0;
     if (!header)
         return;
-    u32 count = 0;
     u64 pc = read_word(w->sp);
 #pragma clang loop unroll(disable)
     for (int i = 0; i < GOTRACE_USER_STACK; i++) {
@@ -95,19 +101,74 @@ static inline __attribute__((always_inline)) void append_stack(struct work *w, u
         pc = frame ? read_word(frame + 8) : 0;
         frame = outer > frame ? outer : 0;
     }
-    *header = 8 * count;
+    header[-1] = count;
     w->call.event.flags |= EVENT_STACK;
 #endif
 }
 
-static inline __attribute__((always_inline)) void report(struct pt_regs *ctx, struct work *w)
+static inline __attribute__((always_inline)) void submit(struct pt_regs *ctx, struct call *call)
 {
-    append_stack(w, ctx->bp);
-    u64 size = w->call.length;
+    u64 size = call->length;
     BOUND(size, 2 * GOTRACE_PAYLOAD - 1);
-    if (events.perf_submit(ctx, &w->call.event, sizeof(struct event) + size))
+    if (size > GOTRACE_PAYLOAD)
+        return;
+    if (events.perf_submit(ctx, &call->event, sizeof(struct event) + size))
         note(EVENTS_LOST, 1);
 }
+
+#if GOTRACE_FLOATS
+/* Report a call of this thread whose signal has not come: its floats are not available. */
+static inline __attribute__((always_inline)) void give_up_waiting(struct pt_regs *ctx)
+{
+    u32 tid = bpf_get_current_pid_tgid();
+    struct waiting *found = waiting.lookup(&tid);
+    if (!found)
+        return;
+    if (!found->wait.at_entry)
+        submit(ctx, &found->call);
+    waiting.delete(&tid);
+}
+
+/* Have the float registers brought; return 0 where that is not possible. */
+static inline __attribute__((always_inline)) int wait_for_floats(struct work *w, u64 pc, u64 sp,
+                                                                 u64 flag)
+{
+    u32 tid = bpf_get_current_pid_tgid();
+    w->wait.pc = pc;
+    w->wait.sp = sp;
+    w->wait.flag = flag;
+    if (waiting.update(&tid, (struct waiting *)&w->wait))
+        return 0;
+    if (bpf_send_signal_thread(SIGURG)) {
+        waiting.delete(&tid);
+        return 0;
+    }
+    return 1;
+}
+
+/* At the entry of the runtime's signal handler. */
+int on_signal(struct pt_regs *ctx)
+{
+    if (!is_target())
+        return 0;
+    u32 tid = bpf_get_current_pid_tgid();
+    struct waiting *found = waiting.lookup(&tid);
+    if (!found)
+        return 0;
+    if (found->wait.at_entry) {
+        struct call *saved = saved_calls.lookup(&found->wait.key);
+        if (saved && read_floats(&found->wait, ctx->dx, saved->floats))
+            saved->has_floats = 1;
+    } else {
+        u64 values[FLOAT_REGISTERS];
+        if (read_floats(&found->wait, ctx->dx, values))
+            append_floats(&found->call, values, found->wait.flag);
+        submit(ctx, &found->call);
+    }
+    waiting.delete(&tid);
+    return 0;
+}
+#endif
 
 /* Begin block 0 of a plan at a multiple of 8. */
 static inline __attribute__((always_inline)) void align_payload(struct work *w)
@@ -127,6 +188,9 @@ int on_entry(struct pt_regs *ctx)
     struct work *w = plan ? take_work() : 0;
     if (!w)
         return 0;
+#if GOTRACE_FLOATS
+    give_up_waiting(ctx);
+#endif
     struct event *event = &w->call.event;
     u64 ids = bpf_get_current_pid_tgid();
     event->start = 0;
@@ -137,6 +201,7 @@ int on_entry(struct pt_regs *ctx)
     event->results_length = 0;
     event->flags = 0;
     w->call.length = 0;
+    w->call.has_floats = 0;
     w->phase = 0;
     read_registers(w, ctx, cookie);
     run(w, plan->entry);
@@ -146,7 +211,15 @@ int on_entry(struct pt_regs *ctx)
     event->args_length = w->call.length;
     if (plan->flags & PLAN_ENTRY_ONLY) {
         event->end = bpf_ktime_get_ns();
-        report(ctx, w);
+        append_stack(w, ctx->bp);
+#if GOTRACE_FLOATS
+        w->wait.at_entry = 0;
+        if (plan->flags & PLAN_ENTRY_FLOATS &&
+            wait_for_floats(w, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp,
+                            EVENT_FLOATS_ENTRY))
+            goto out;
+#endif
+        submit(ctx, &w->call);
         goto out;
     }
     struct stack *stack = enter(&who, depth, function);
@@ -155,10 +228,31 @@ int on_entry(struct pt_regs *ctx)
     struct frame_key key = {.caller = who.caller, .tgid = who.tgid, .level = stack->level};
     if (saved_calls.update(&key, &w->call))
         note(SAVED_FULL, 1);
+#if GOTRACE_FLOATS
+    w->wait.at_entry = 1;
+    w->wait.key = key;
+    if (plan->flags & PLAN_ENTRY_FLOATS)
+        wait_for_floats(w, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp, EVENT_FLOATS_ENTRY);
+#endif
     stack->top.start = bpf_ktime_get_ns(); /* last: what came before is not the call's time */
 out:
     w->busy = 0;
     return 0;
+}
+
+/* Report a call that has returned, once its float registers are there if it has any. */
+static inline __attribute__((always_inline)) void finish(struct pt_regs *ctx, struct work *w,
+                                                         u32 flags)
+{
+#if GOTRACE_FLOATS
+    if (w->call.has_floats)
+        append_floats(&w->call, w->call.floats, EVENT_FLOATS_ENTRY);
+    w->wait.at_entry = 0;
+    if (flags & PLAN_FLOATS &&
+        wait_for_floats(w, read_word(ctx->sp), ctx->sp + 8, EVENT_FLOATS))
+        return;
+#endif
+    submit(ctx, &w->call);
 }
 
 /* Report the call that returns; its arguments, saved under key when it was entered, are taken. */
@@ -187,7 +281,8 @@ static inline __attribute__((always_inline)) void report_return(struct pt_regs *
     if (!w->dropped) {
         align_payload(w);
         event->results_length = w->call.length - event->args_length;
-        report(ctx, w);
+        append_stack(w, ctx->bp);
+        finish(ctx, w, plan->flags);
     }
     w->busy = 0;
 }
@@ -205,6 +300,9 @@ int on_return(struct pt_regs *ctx)
         return 0;
     struct frame_key key = {.caller = who.caller, .tgid = who.tgid, .level = stack->level};
     struct frame frame = stack->top;
+#if GOTRACE_FLOATS
+    give_up_waiting(ctx);
+#endif
     pop(&who, stack);
     /* Functions that came here by tail jumps have returned with this one, unseen. */
 #pragma clang loop unroll(disable)

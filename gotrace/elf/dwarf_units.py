@@ -22,6 +22,9 @@ from gotrace.elf.dwarf_sections import DwarfSections
 
 __all__ = ["UnitTable"]
 
+#: Go makes one unit a package; the largest programs at hand have some thousand.
+_MAX_UNITS = 1 << 17
+
 
 class UnitTable:
     """Hold the units of .debug_info; Go emits one for each package.
@@ -38,6 +41,8 @@ class UnitTable:
         self.units: list[Unit] = []
         offset = 0
         while offset < len(info):
+            if len(self.units) == _MAX_UNITS:
+                raise DwarfError(f"more than {_MAX_UNITS} units of debugging information")
             unit = parse_unit_header(info, offset)
             self.units.append(unit)
             offset = unit.end
@@ -97,14 +102,21 @@ class UnitTable:
 
     @functools.cached_property
     def _by_address(self) -> tuple[list[int], list[tuple[int, Unit]]]:
-        info = self._sections.get("info")
         spans: list[tuple[int, int, Unit]] = []
         for unit in self.units:
-            top = read_die(info, self._prepare(unit), unit.first_die)
-            if top is not None:
-                spans += [(start, end, unit) for start, end in self._spans(top) if start < end]
+            try:
+                spans += [(start, end, unit) for start, end in self._unit_spans(unit)]
+            except (DwarfError, IndexError, struct.error):
+                # It hides its own functions only: C compilers have forms that are not known here.
+                continue
         spans.sort(key=lambda span: span[:2])
         return [start for start, _, _ in spans], [(end, unit) for _, end, unit in spans]
+
+    def _unit_spans(self, unit: Unit) -> list[tuple[int, int]]:
+        top = read_die(self._sections.get("info"), self._prepare(unit), unit.first_die)
+        if top is None:
+            return []
+        return [(start, end) for start, end in self._spans(top) if start < end]
 
     def _spans(self, top: Die) -> Iterator[tuple[int, int]]:
         ranges = top.values.get(Attr.RANGES)

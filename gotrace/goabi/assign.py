@@ -27,10 +27,12 @@ __all__ = [
     "IntReg",
     "Piece",
     "Place",
+    "RegisterPart",
     "Stack",
     "assign",
     "calling_convention",
     "dictionary_place",
+    "register_parts",
     "takes_dictionary",
 ]
 
@@ -102,19 +104,62 @@ class Assignment:
     spill_slots: tuple[int | None, ...]
 
 
-#: Deepest and longest walk over one type's parts before it is sent to the stack. What fits into
-#: registers has far fewer parts; only damaged types, of nested empty structs, have more.
+#: Types to look at before a value is sent to the stack. What fits into registers has far fewer
+#: parts; only damaged types, of empty structs nested by the billion, have more.
 _MAX_PARTS = 1000
 
-_FLOATS = frozenset({Kind.FLOAT32, Kind.FLOAT64})
-_INTEGERS = frozenset(
-    {
-        *(Kind.BOOL, Kind.INT, Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.UINT),
-        *(Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64, Kind.UINTPTR),
-        *(Kind.POINTER, Kind.UNSAFE_POINTER, Kind.MAP, Kind.CHAN, Kind.FUNC),
-    }
-)
-_WORDS = {Kind.STRING: 2, Kind.INTERFACE: 2, Kind.SLICE: 3}
+_FLOATS = frozenset({Kind.FLOAT32, Kind.FLOAT64, Kind.COMPLEX64, Kind.COMPLEX128})
+_PARTS_OF_KIND = {
+    **{kind: 1 for kind in Kind if Kind.BOOL.value <= kind.value <= Kind.FLOAT64.value},
+    Kind.COMPLEX64: 2,
+    Kind.COMPLEX128: 2,
+    Kind.CHAN: 1,
+    Kind.FUNC: 1,
+    Kind.MAP: 1,
+    Kind.POINTER: 1,
+    Kind.UNSAFE_POINTER: 1,
+    Kind.INTERFACE: 2,
+    Kind.STRING: 2,
+    Kind.SLICE: 3,
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RegisterPart:
+    """A part of a value that takes one register."""
+
+    offset: int
+    size: int
+    is_float: bool
+
+
+def register_parts(value: GoType) -> tuple[RegisterPart, ...] | None:
+    """Return the parts that a value is split into for registers.
+
+    None for values that registers never hold: those with an array of more than one element in
+    them, and types of unknown structure.
+    """
+    parts: list[RegisterPart] = []
+    return tuple(parts) if _split(value, 0, parts, [_MAX_PARTS]) and parts else None
+
+
+def _split(value: GoType, offset: int, parts: list[RegisterPart], budget: list[int]) -> bool:
+    budget[0] -= 1
+    if budget[0] < 0:
+        return False
+    if isinstance(value, StructType):
+        return all(
+            _split(field.type, offset + field.offset, parts, budget) for field in value.fields
+        )
+    if isinstance(value, ArrayType):
+        if value.length == 0:
+            return True
+        return value.length == 1 and _split(value.elem, offset, parts, budget)
+    count = _PARTS_OF_KIND.get(value.kind, 0)
+    size = value.size // max(count, 1)
+    is_float = value.kind in _FLOATS
+    parts += [RegisterPart(offset + row * size, size, is_float) for row in range(count)]
+    return count > 0
 
 
 class _Sequences:
@@ -124,11 +169,9 @@ class _Sequences:
         registers = convention is CallingConvention.ABI_INTERNAL
         self._ints = len(architecture.int_registers) if registers else 0
         self._floats = len(architecture.float_registers) if registers else 0
-        self._word = architecture.pointer_size
         self._next_int = 0
         self._next_float = 0
-        self.stack = self._word  # the return address
-        self._parts = 0
+        self.stack = architecture.pointer_size  # above the return address
 
     def restart_registers(self) -> None:
         """Begin the results: registers are free again."""
@@ -141,12 +184,12 @@ class _Sequences:
         if value.size == 0:
             self.align_stack(value.align)
             return ()
-        saved = self._next_int, self._next_float
-        pieces: list[Piece] = []
-        self._parts = 0
-        if self._register_assign(value, 0, pieces):
-            return tuple(pieces)
-        self._next_int, self._next_float = saved
+        parts = register_parts(value)
+        if parts is not None:
+            floats = sum(part.is_float for part in parts)
+            ints = len(parts) - floats
+            if self._next_int + ints <= self._ints and self._next_float + floats <= self._floats:
+                return tuple(map(self._take, parts))
         return (Piece(0, value.size, Stack(self.reserve(value))),)
 
     def reserve(self, value: GoType) -> int:
@@ -156,46 +199,15 @@ class _Sequences:
         self.stack += value.size
         return offset
 
-    def _register_assign(self, value: GoType, offset: int, pieces: list[Piece]) -> bool:
-        self._parts += 1
-        if self._parts > _MAX_PARTS:
-            return False
-        if isinstance(value, StructType):
-            return all(
-                self._register_assign(field.type, offset + field.offset, pieces)
-                for field in value.fields
-            )
-        if isinstance(value, ArrayType):
-            if value.length == 0:
-                return True
-            return value.length == 1 and self._register_assign(value.elem, offset, pieces)
-        if value.kind in _FLOATS:
-            return self._take_float(offset, value.size, pieces)
-        if value.kind in (Kind.COMPLEX64, Kind.COMPLEX128):
-            half = value.size // 2
-            return self._take_float(offset, half, pieces) and self._take_float(
-                offset + half, half, pieces
-            )
-        if value.kind in _INTEGERS:
-            return self._take_int(offset, value.size, pieces)
-        words = _WORDS.get(value.kind, 0)
-        return words > 0 and all(
-            self._take_int(offset + word * self._word, self._word, pieces) for word in range(words)
-        )
-
-    def _take_int(self, offset: int, size: int, pieces: list[Piece]) -> bool:
-        if self._next_int >= self._ints:
-            return False
-        pieces.append(Piece(offset, size, IntReg(self._next_int)))
-        self._next_int += 1
-        return True
-
-    def _take_float(self, offset: int, size: int, pieces: list[Piece]) -> bool:
-        if self._next_float >= self._floats:
-            return False
-        pieces.append(Piece(offset, size, FloatReg(self._next_float)))
-        self._next_float += 1
-        return True
+    def _take(self, part: RegisterPart) -> Piece:
+        place: Place
+        if part.is_float:
+            place = FloatReg(self._next_float)
+            self._next_float += 1
+        else:
+            place = IntReg(self._next_int)
+            self._next_int += 1
+        return Piece(part.offset, part.size, place)
 
 
 def assign(

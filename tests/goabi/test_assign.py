@@ -1,4 +1,4 @@
-"""Check the assignment against the worked examples of Go's abi-internal.md and its rules."""
+"""Check the assignment against the worked example of Go's abi-internal.md and its rules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gotrace.goabi.names import parse_name
 from gotrace.goabi.signature import parse_signature, parse_type
 from gotrace.goabi.types import ArrayType, Field, GoType, Kind, StructType
 
-#: The document's examples take an architecture with ten integer registers.
+#: The document's example takes an architecture with the integer registers R0 to R9.
 TEN_REGISTERS = dataclasses.replace(
     AMD64, int_registers=tuple(f"R{number}" for number in range(10)), float_registers=()
 )
@@ -58,9 +58,7 @@ def stack(offset: int, size: int) -> tuple[Piece, ...]:
     return (Piece(0, size, Stack(offset)),)
 
 
-def test_first_example_of_the_document() -> None:
-    # func f(a1 uint8, a2 [2]uintptr, a3 uint8) (r1 struct { x uintptr; y [2]uintptr }, r2 string)
-    # "On entry, a1 is assigned to R0, a3 to R1, and the stack frame is laid out ..."
+def test_worked_example_of_the_document() -> None:
     signature = parse_signature(
         "func(a1 uint8, a2 [2]uintptr, a3 uint8) (r1 struct{x uintptr; y [2]uintptr}, r2 string)"
     )
@@ -77,13 +75,11 @@ def test_first_example_of_the_document() -> None:
     r1, r2 = found.results
     assert r1 == stack(24, 24)  # r1.x and r1.y follow a2
     assert r2 == ints(0, 1)
-    # "a1Spill uint8, a3Spill uint8" end the frame.
+    # The spill area, a1Spill and a3Spill of one byte each, ends the frame.
     assert found.spill_slots == (48, None, 49)
 
 
-def test_second_example_of_the_document() -> None:
-    # func f(a1 [3]... : "type assignments are recursive": a struct of four words goes to four
-    # registers, an array of length one like its element, a longer array to the stack.
+def test_composites_are_taken_apart_recursively() -> None:
     found = assigned(
         "func(a struct{a, b int; c [1]struct{d string}}, b [1]float64, c [0]int, d [2]int8)"
     )

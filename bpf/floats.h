@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * Float registers, which no BPF program can see: a thread that is sent a signal has its whole
+ * register file written to its signal frame, and Go's preemption signal, SIGURG, is harmless when
+ * spurious. So a site sends it to its own thread and the runtime's signal handler is probed; the
+ * frame counts only if it was written at the very instruction that comes next.
+ *
+ * Layout of the frame: struct ucontext and struct _fpstate_64 of the kernel's
+ * arch/x86/include/uapi/asm/{ucontext,sigcontext}.h.
+ *
+ * Compile-time setting: GOTRACE_WAITING, threads that can wait at once.
+ */
+#pragma once
+#include "interpreter.h"
+
+#define SIGURG 23
+#define UCONTEXT_SP (40 + 15 * 8)
+#define UCONTEXT_PC (40 + 16 * 8)
+#define UCONTEXT_FPSTATE (40 + 23 * 8)
+#define FPSTATE_XMM0 160
+
+/* waiting: key = thread; gone with the next signal, or the thread's next event. */
+BPF_HASH(waiting, u32, struct waiting, GOTRACE_WAITING);
+
+/* Append a block of float registers to a call; return 0 where there is no room. */
+static inline __attribute__((always_inline)) int append_floats(struct call *call, u64 *floats,
+                                                               u64 flag)
+{
+    u64 at = (call->length + 7) & ~7;
+    if (at + 8 + 8 * FLOAT_REGISTERS > GOTRACE_PAYLOAD)
+        return 0;
+    BOUND(at, GOTRACE_PAYLOAD - 1);
+    /* The verifier wants the end of the block below the end of the payload. */
+    if (at > GOTRACE_PAYLOAD - 8 - 8 * FLOAT_REGISTERS)
+        return 0;
+    u64 mask = (1 << FLOAT_REGISTERS) - 1;
+    __builtin_memcpy(call->payload + at, &mask, 8);
+    for (int i = 0; i < FLOAT_REGISTERS; i++)
+        __builtin_memcpy(call->payload + at + 8 + 8 * i, &floats[i], 8);
+    call->length = at + 8 + 8 * FLOAT_REGISTERS;
+    call->event.flags |= flag;
+    return 1;
+}
+
+/* Read the registers out of a signal frame; return 0 unless it is of the expected moment. */
+static inline __attribute__((always_inline)) int read_floats(struct wait *wait, u64 ucontext,
+                                                             u64 *floats)
+{
+    if (read_word(ucontext + UCONTEXT_PC) != wait->pc ||
+        read_word(ucontext + UCONTEXT_SP) != wait->sp)
+        return 0;
+    u64 state = read_word(ucontext + UCONTEXT_FPSTATE);
+    if (!state)
+        return 0;
+    for (int i = 0; i < FLOAT_REGISTERS; i++)
+        floats[i] = read_word(state + FPSTATE_XMM0 + 16 * i);
+    return 1;
+}
