@@ -28,8 +28,8 @@ class Flow:
 
     ``returns`` are its RETs, ``branches`` its direct jumps, conditional or not, also those to
     other functions, ``calls`` its direct calls, ``tail_jumps`` counts the jumps that leave it,
-    indirect ones included.
-    ``undecodable`` is where decoding stopped, None when all but padding was decoded.
+    indirect ones included. ``undecodable`` is where decoding stopped, None when all but padding
+    was decoded.
     """
 
     returns: tuple[int, ...]
@@ -39,8 +39,8 @@ class Flow:
     undecodable: int | None
 
 
-#: What linkers put between functions: int3 (Go's), zero bytes, nops of up to 15 bytes (C).
-_PADDING = re.compile(rb"(?:\xcc|\x00|(?:\x66{0,9}\x2e?)?\x0f\x1f[\x00-\xff]{1,6}|\x66*\x90)*\Z")
+#: Zero bytes, or Go's int3, after the last instruction; one zero byte alone does not decode.
+_PADDING = re.compile(rb"[\x00\xcc]*\Z")
 _NEAR_RETURN = re.compile(rb"[\xf2\xf3]*[\xc2\xc3]")
 _IMMEDIATE = re.compile(r"(?:0x[0-9a-f]+|[0-9]+)\Z")
 #: A jump through a scaled table, which is how compilers lay out a switch.
@@ -68,7 +68,7 @@ def control_flow(code: bytes, arch: Architecture) -> Flow:
     sum_register = ""
     for at, size, mnemonic, operands in _instructions(code, arch):
         end = at + size
-        if mnemonic[0] == "j" or "jmp" in mnemonic or mnemonic.startswith("loop"):
+        if mnemonic.startswith(("j", "loop")) or "jmp" in mnemonic:
             if _IMMEDIATE.match(operands):
                 target = _signed(int(operands, 0))
                 branches.append(Branch(at, target))

@@ -31,7 +31,7 @@ _REFUSED = re.compile(
     rf"""
     [\x64-\x67\xf2\xf3]*                                # prefixes that do not matter
     (?: (?P<prefix>[\x26\x2e\x36\x3e\xf0])              # es, cs, ss, ds; lock
-      | (?:(?<=\x66)|(?<=\x66[\x40-\x4f]))              # branch or nop of operand size 16
+      | (?<=\x66)[\x40-\x4f]?                           # branch or nop of operand size 16
         (?P<branch>[\x70-\x7f\x90\xe8\xe9\xeb]|\x0f[\x80-\x8f])
       | [\x40-\x4f]?                                    # REX
         (?P<opcode>

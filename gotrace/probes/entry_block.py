@@ -50,6 +50,8 @@ _SHORT_BACKWARD = re.compile(rb"(?=[\x70-\x7f\xe0-\xe3\xeb]([\x80-\xff]))", re.D
 _NEAR_BACKWARD = re.compile(rb"(?=(?:\xe9|\x0f[\x80-\x8f])(...\xff))", re.DOTALL)
 #: A short jump's size and how far back it reaches from its end.
 _SHORT_SIZE, _SHORT_REACH = 2, 128
+#: Compilers emit a dozen such instructions at most; a file made to be slow may hold millions.
+_LONGEST_WALK = 32
 
 
 def first_emulated(code: bytes) -> tuple[int, int] | None:
@@ -59,14 +61,16 @@ def first_emulated(code: bytes) -> tuple[int, int] | None:
     bytes the stack pointer has been lowered there; None when something else comes first.
     """
     at = lowered = 0
-    while EMULATED.match(code, at) is None:
+    for _ in range(_LONGEST_WALK):
+        if EMULATED.match(code, at) is not None:
+            return at, lowered
         match = _HARMLESS.match(code, at)
         if match is None:
             return None
         amount = match["sub8"] or match["sub32"] or match["add8"] or b"\0"
         lowered += abs(int.from_bytes(amount, "little", signed=True))
         at = match.end()
-    return at, lowered
+    return None
 
 
 def may_branch_to_start(code: bytes, last: int) -> bool:

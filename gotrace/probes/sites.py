@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gotrace.elf.functions import Function
-from gotrace.elf.image import ElfImage
+from gotrace.elf.image import ElfError, ElfImage
 from gotrace.errors import GotraceError
 from gotrace.goabi.arch import AMD64, Architecture
 from gotrace.probes.decode import control_flow
@@ -119,8 +119,8 @@ _SAVE = re.compile(rb"[\x53\x55]|\x41[\x54-\x57]")
 
 #: Entered in the middle, at an offset that the compiler computes from the size.
 _NO_SINGLE_ENTRY = frozenset({"runtime.duffzero", "runtime.duffcopy"})
-#: Larger functions are not decoded; the largest that compilers emit are below 2 MB.
-_LARGEST = 1 << 23
+#: Larger functions are not decoded: compilers emit none, and a file made to be slow is given up.
+_LARGEST = 1 << 21
 
 
 def function_sites(
@@ -128,13 +128,15 @@ def function_sites(
 ) -> FunctionSites:
     """Choose the entry site of ``function`` and, with ``returns``, find its RETs too.
 
-    Never raises for what a function's code is like: ``problem`` says what could not be had.
-    Raises ElfError when the function lies outside of the file.
+    Never raises: ``problem`` says what could not be had.
     """
-    code = image.read(function.entry, function.end - function.entry)
     entry: Site | None = None
     found = Returns((), 0)
     problems = []
+    try:
+        code = image.read(function.entry, max(0, function.end - function.entry))
+    except ElfError as error:
+        return FunctionSites(function, None, (), f"{function.name}: {error}")
     try:
         entry = entry_site(code, function, arch)
     except SiteError as error:
@@ -178,7 +180,8 @@ def return_sites(code: bytes, function: Function, arch: Architecture = AMD64) ->
     if split is not None:
         # __morestack calls the body itself; to the RET after its call it comes back only in
         # the end, to leave on the old stack: that call has then been seen to return already.
-        offsets.remove(next(at for at in offsets if at >= split.slow))
+        resumed = next((at for at in offsets if at >= split.slow), None)
+        offsets = [at for at in offsets if at != resumed]
     sites = (Site(function.entry + at, SiteKind.RET, SiteForm.RET, 0) for at in offsets)
     return Returns(tuple(sites), flow.tail_jumps)
 
@@ -233,10 +236,10 @@ def _branch_to_start(code: bytes, last: int, function: Function, arch: Architect
 
     Jumps through tables are not followed: a switch is never its own function's first block.
     """
-    if not may_branch_to_start(code, last):
-        return None
     if len(code) > _LARGEST:
         raise SiteError(f"{function.name}: too large to be decoded ({len(code)} bytes)")
+    if not may_branch_to_start(code, last):
+        return None
     flow = control_flow(code, arch)
     if flow.undecodable is not None:
         where = function.entry + flow.undecodable
