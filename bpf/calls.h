@@ -16,8 +16,11 @@
 #define CALL_DROPPED(who, level)
 #endif
 
-/* Frames dropped at one hit; those beyond are dropped at the goroutine's next. */
-#define MOST_DROPPED 16
+/* The levels of open calls fit in so many bits: the map of frames has 2^17 rows. */
+#define LEVEL_BITS 18
+
+/* Rows of unwound calls freed at once; any beyond stay until their level is used again. */
+#define MOST_CLEARED 1024
 
 /* Functions that can have led to one another by tail jumps and return at one RET. */
 #define MOST_TAIL_JUMPS 4
@@ -97,15 +100,38 @@ static inline __attribute__((always_inline)) void drop(struct caller_key *who, s
     pop(who, stack);
 }
 
-/* Drop calls at a depth greater than depth: they were unwound, their RET never comes. */
+/*
+ * Drop calls at a depth greater than depth: they were unwound, their RET never comes. Depths grow
+ * with levels, so the highest level that stays is found by halves, however many there are.
+ */
 static inline __attribute__((always_inline)) void drop_deeper(struct caller_key *who,
                                                               struct stack *stack, u64 depth)
 {
+    u64 open = stack->level;
+    if (!open || stack->top.depth <= depth)
+        return;
+    struct frame_key key = {.caller = who->caller, .tgid = who->tgid};
+    /* Kept in the map: the verifier would follow each value that a variable can have. */
+    volatile u64 *stays = &stack->level;
+    *stays = 0;
 #pragma clang loop unroll(disable)
-    for (int i = 0; i < MOST_DROPPED; i++) {
-        if (!stack->level || stack->top.depth <= depth)
-            return;
-        drop(who, stack);
+    for (int bit = LEVEL_BITS - 1; bit >= 0; bit--) {
+        key.level = *stays + (1 << bit);
+        if (key.level >= open)
+            continue;
+        struct frame *outer = frames.lookup(&key);
+        if (outer && outer->depth <= depth) {
+            stack->top = *outer;
+            *stays = key.level;
+        }
+    }
+    note(UNWOUND, open - *stays);
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < MOST_CLEARED && open > *stays; i++) {
+        CALL_DROPPED(who, open);
+        open--;
+        key.level = open;
+        frames.delete(&key);
     }
 }
 

@@ -23,31 +23,24 @@ struct histogram {
     u64 units[UNIT_ROWS]; /* by power of two of GOTRACE_UNIT; index 0 holds zero as well */
 };
 
-/* The exponent of the highest power of two not above value; 0 for 0. */
+/* 1 where value, below 2^63, is more than limit. */
+static inline __attribute__((always_inline)) u64 above(u64 value, u64 limit)
+{
+    return (limit - value) >> 63;
+}
+
+/*
+ * The exponent of the highest power of two not above value; 0 for 0. No branches: the verifier
+ * would follow each of 64 results through all that comes after.
+ */
 static inline __attribute__((always_inline)) u32 log2_of(u64 value)
 {
-    u32 exponent = 0;
-    if (value >> 32) {
-        exponent += 32;
-        value >>= 32;
-    }
-    if (value >> 16) {
-        exponent += 16;
-        value >>= 16;
-    }
-    if (value >> 8) {
-        exponent += 8;
-        value >>= 8;
-    }
-    if (value >> 4) {
-        exponent += 4;
-        value >>= 4;
-    }
-    if (value >> 2) {
-        exponent += 2;
-        value >>= 2;
-    }
-    return exponent + (value >> 1 ? 1 : 0);
+    u64 exponent = above(value, 0xffffffff) << 5;
+    exponent += above(value >> exponent, 0xffff) << 4;
+    exponent += above(value >> exponent, 0xff) << 3;
+    exponent += above(value >> exponent, 0xf) << 2;
+    exponent += above(value >> exponent, 0x3) << 1;
+    return exponent + above(value >> exponent, 0x1);
 }
 
 static inline __attribute__((always_inline)) u32 bucket_of(u64 value)

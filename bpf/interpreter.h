@@ -21,7 +21,9 @@
 #include <uapi/linux/ptrace.h>
 
 #define MOST_BLOCKS 64
-#define MOST_NESTED 4
+#define MOST_NESTED 5
+#define NESTED_SLOTS 8 /* a power of two above */
+#define SEARCHED_BYTES 128 /* of a string, for something that it contains */
 #define CONSTANT_WORDS 8
 #define OTHER_PHASE 0x8000 /* in op.block: a block of the entry, seen from the return */
 #define CONTEXT_REGISTER 0x20
@@ -139,15 +141,14 @@ struct work {
     u64 duration;
     u32 values_top;
     u32 search;  /* how far a search for a string has come */
-    u32 skip;    /* operations still to be passed over */
     u32 unknown; /* a predicate could not be decided here: user space will */
     u32 dropped;
     u32 pc;
     u32 phase; /* 0 entry, 1 return */
     u32 base;  /* number of the running plan's block 0 */
     u32 nested;
-    u32 return_pc[MOST_NESTED];
-    u32 return_base[MOST_NESTED];
+    u32 return_pc[NESTED_SLOTS];
+    u32 return_base[NESTED_SLOTS];
     struct block result_blocks[MOST_BLOCKS];
     struct wait wait; /* with call: a struct waiting */
     struct call call;
@@ -233,11 +234,18 @@ static inline __attribute__((always_inline)) u32 *begin_block(struct work *w)
     return (u32 *)(payload(w) + at + 4);
 }
 
+/* Tell whether the block that an operation makes has no number left. */
+static inline __attribute__((always_inline)) int beyond_blocks(struct work *w, struct op *op)
+{
+    return w->base + op->reg >= MOST_BLOCKS;
+}
+
 /* Copy what a pointer leads to into a new block; return 0 when the operations on it can go on. */
 static inline __attribute__((always_inline)) int run_deref(struct work *w, struct op *op)
 {
     struct block *block = block_of(w, op->reg);
-    block->size = 0;
+    if (!beyond_blocks(w, op))
+        block->size = 0;
     u64 pointer = 0, count = 1, size = op->size;
     if (!block_word(w, op->block, op->at, 8, &pointer))
         return -1;
@@ -251,15 +259,13 @@ static inline __attribute__((always_inline)) int run_deref(struct work *w, struc
         pointer += pointer ? op->limit : 0;
     }
     u32 *header = begin_block(w);
-    if (!header)
-        return -1;
-    if (!count)
+    if (!header || !count)
         return -1;
     if (!pointer) {
         *header = BLOCK_NIL;
         return -1;
     }
-    if (!room(w, size)) {
+    if (!room(w, size) || beyond_blocks(w, op)) {
         *header = BLOCK_LIMIT;
         return -1;
     }
@@ -294,13 +300,13 @@ static inline __attribute__((always_inline)) int run_iface(struct work *w, struc
         return -1;
     }
     u64 level = w->nested;
-    if (level >= MOST_NESTED - 1) {
+    if (level >= MOST_NESTED - 1 || beyond_blocks(w, op)) {
         *header = BLOCK_LIMIT;
         return -1;
     }
     *header = BLOCK_KNOWN_TYPE;
     u32 start = block_of(w, op->block)->start + op->at2;
-    BOUND(level, MOST_NESTED - 1);
+    BOUND(level, NESTED_SLOTS - 1);
     w->return_pc[level] = w->pc;
     w->return_base[level] = w->base;
     w->nested++;
@@ -391,10 +397,12 @@ static inline __attribute__((always_inline)) int string_test(struct work *w, str
     struct block *block = block_of(w, op->block);
     if (!constant)
         return 0;
-    u32 at = w->search;
-    int over = at + constant->length > block->size;
+    u32 at = w->search, size = block->size;
+    if (op->reg == TEST_CONTAINS && size > SEARCHED_BYTES)
+        size = SEARCHED_BYTES;
+    int over = at + constant->length > size;
     if (op->reg == TEST_EQUAL)
-        over = block->size != constant->length;
+        over = size != constant->length;
     int same = !over && same_bytes(w, block->start + at, constant);
     if (op->reg == TEST_CONTAINS && !over && !same) {
         w->search++;
@@ -431,8 +439,9 @@ static inline __attribute__((always_inline)) int step(struct work *w, struct op 
         }
         break;
     case OP_STACK:
-        if (room(w, op->size))
-            append_memory(w, w->sp + op->limit, op->size);
+        /* What could not be read must not shift what follows. */
+        if (room(w, op->size) && append_memory(w, w->sp + op->limit, op->size))
+            w->call.length += op->size;
         break;
     case OP_DEREF:
     case OP_DEREF_N:
@@ -490,12 +499,12 @@ static inline __attribute__((always_inline)) int step(struct work *w, struct op 
             return 1;
         w->nested--;
         u64 level = w->nested;
-        BOUND(level, MOST_NESTED - 1);
+        BOUND(level, NESTED_SLOTS - 1);
         w->pc = w->return_pc[level];
         w->base = w->return_base[level];
     }
     if (failed)
-        w->skip = op->skip;
+        w->pc += op->skip;
     return 0;
 }
 
@@ -507,8 +516,8 @@ static inline __attribute__((always_inline)) void run(struct work *w, u32 first)
     w->nested = 0;
     w->values_top = 0;
     w->search = 0;
-    w->skip = 0;
     w->unknown = 0;
+    w->dropped = 0;
     struct block *root = block_of(w, 0);
     root->start = w->call.length;
     root->size = 0xffff; /* filled as the plan says, which does not look beyond */
@@ -518,12 +527,6 @@ static inline __attribute__((always_inline)) void run(struct work *w, u32 first)
         struct op *op = ops.lookup(&pc);
         if (!op || w->dropped)
             return;
-        if (w->skip) {
-            w->skip--;
-            if (op->code >= OP_DEREF && op->code <= OP_IFACE)
-                block_of(w, op->reg)->size = 0;
-            continue;
-        }
         if (step(w, op))
             return;
     }

@@ -29,6 +29,7 @@ __all__ = [
     "make_output",
     "new_parser",
     "parse",
+    "positive",
     "problem_notices",
     "requests_of",
     "run_command",
@@ -63,21 +64,26 @@ def seconds(text: str) -> float:
     return value
 
 
-def _positive(text: str) -> int:
+def positive(text: str) -> int:
+    """Parse a positive whole number, for argparse."""
     value = int(text)
     if value <= 0:
         raise ValueError(text)
     return value
 
 
-_positive.__name__ = "positive number"
+positive.__name__ = "positive number"
 seconds.__name__ = "number of seconds"
 
 
-def add_target_options(parser: argparse.ArgumentParser) -> None:
-    """Add what names the target and the functions in it."""
+def add_target_options(
+    parser: argparse.ArgumentParser,
+    metavar: str = "[BINARY:]PATTERN",
+    help: str = "a function's name, or a pattern in which only * is special",
+) -> None:
+    """Add what names the target and the functions in it; the words are for the latter's help."""
     target = parser.add_mutually_exclusive_group()
-    target.add_argument("-p", "--pid", type=_positive, help="trace this process only")
+    target.add_argument("-p", "--pid", type=positive, help="trace this process only")
     target.add_argument(
         "-c",
         "--cmd",
@@ -98,9 +104,9 @@ def add_target_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "patterns",
-        metavar="[BINARY:]PATTERN",
+        metavar=metavar,
         nargs="*",
-        help="a function's name, or a pattern in which only * is special",
+        help=help,
     )
 
 
@@ -115,7 +121,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-T", "--timestamp", action="store_true", help="print the time above each table"
     )
-    parser.add_argument("--top", type=_positive, metavar="N", help="print only the N largest")
+    parser.add_argument("--top", type=positive, metavar="N", help="print only the N largest")
     parser.add_argument(
         "-l", "--list", action="store_true", help="list what would be traced, and trace nothing"
     )

@@ -149,9 +149,10 @@ class _SlowCalls:
         self._first = True
         self._boot = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
 
-    def write(self, calls: Sequence[SlowCall]) -> None:
+    def write(self, calls: Sequence[SlowCall]) -> bool:
+        """Write calls; the run goes on."""
         if not calls:
-            return
+            return False
         rows = [
             SlowRow(
                 self._boot + call.end / 1e9,
@@ -165,6 +166,7 @@ class _SlowCalls:
         ]
         write_slow(self._output, rows, self._first)
         self._first = False
+        return False
 
 
 def _quicker(known: Period | None, period: Period) -> Period | None:

@@ -16,6 +16,9 @@ from gotrace.session.wait import Reason, Waiter
 __all__ = ["pace", "waiter_for"]
 
 
+_ENDS = (Reason.INTERRUPT, Reason.EXIT)
+
+
 def waiter_for(target: Target) -> Waiter:
     """Return a Waiter that knows when the target's process ends, where there is one."""
     return Waiter(target.process.exit_descriptor() if target.process else None)
@@ -27,13 +30,14 @@ def pace(
     target: Target,
     plan: Plan,
     output: Output,
-    poll: Callable[[], None] | None = None,
+    poll: Callable[[], bool] | None = None,
     poll_period: float = Lifetime.PERIOD,
 ) -> Iterator[float]:
     """Release a command and yield, each time results are due, the seconds since the last time.
 
     The last time is when the run ends: by ``--duration``, a signal, or the target's exit or exec,
-    which are told on ``output`` after it. ``poll`` is called every ``poll_period`` seconds.
+    which are told on ``output`` after it. ``poll`` is called every ``poll_period`` seconds and
+    can end the run by returning true.
     """
     if target.command:
         target.command.release()
@@ -48,9 +52,8 @@ def pace(
         until = min(moment for moment in (end, tick, next_poll) if moment is not None)
         reason = waiter.wait(until)
         now = time.monotonic()
-        if poll is not None:
-            poll()
-        over = reason in (Reason.INTERRUPT, Reason.EXIT) or (end is not None and now >= end)
+        enough = poll is not None and poll()
+        over = enough or reason in _ENDS or (end is not None and now >= end)
         if now >= look and not over:
             look = now + Lifetime.PERIOD
             over = _look(lifetime, output)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 
 import capstone
 
 from gotrace.goabi.arch import Architecture
 
-__all__ = ["Branch", "Flow", "control_flow"]
+__all__ = ["Branch", "Flow", "control_flow", "step_over"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,39 @@ def control_flow(code: bytes, arch: Architecture) -> Flow:
         sum_register = operands.partition(",")[0] if mnemonic == "add" else ""
     undecodable = None if _PADDING.match(code, end) else end
     return Flow(tuple(returns), tuple(branches), tuple(calls), tail_jumps, undecodable)
+
+
+_READING = frozenset({"nop", "cmp", "test"})
+_ELSEWHERE = re.compile(r"j|call|ret|sys|int|iret|loop|ud|hlt|pop|leave|enter|xchg|bnd")
+_STACK_CHANGE = re.compile(r"rsp, (0x[0-9a-f]+|[0-9]+)\Z")
+_FLOAT_WRITTEN = re.compile(r"xmm([0-9]+)\b")
+
+
+def step_over(
+    code: bytes, falls_through: bool, floats: Container[int], arch: Architecture
+) -> tuple[int, int] | None:
+    """Return the size of the instruction that ``code`` begins with, and what it adds to SP.
+
+    None where execution may go on elsewhere, where SP changes by an unknown amount, or where one
+    of the float registers ``floats`` is written. ``falls_through``: the caller knows of a
+    conditional jump that it is not taken.
+    """
+    _, size, mnemonic, operands = next(_instructions(code[:_LONGEST_INSTRUCTION], arch))
+    written = _FLOAT_WRITTEN.match(operands)
+    if written is not None and int(written[1]) in floats:
+        return None
+    if mnemonic == "push":
+        return size, -arch.pointer_size
+    if mnemonic[0] == "j" and mnemonic != "jmp" and falls_through:
+        return size, 0
+    if _ELSEWHERE.match(mnemonic):
+        return None
+    if mnemonic in _READING or not operands.startswith("rsp"):
+        return size, 0
+    change = _STACK_CHANGE.match(operands)
+    if change is None or mnemonic not in ("sub", "add"):
+        return None
+    return size, int(change[1], 0) if mnemonic == "add" else -int(change[1], 0)
 
 
 def _instructions(code: bytes, arch: Architecture) -> Iterator[_Instruction]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -90,8 +90,11 @@ def attach(
     defines: Mapping[str, int],
     groups: Sequence[ProbeGroup],
     forced: Rung | None = None,
+    prepare: Callable[[Program], None] | None = None,
 ) -> Attached:
     """Compile ``source``, load the groups' functions and attach all points, groups in order.
+
+    ``prepare`` is called with the compiled program before anything is attached, to fill its maps.
 
     Tries the rungs from the best on, or only ``forced``. A point that the kernel refuses while
     others of its group are accepted is listed in ``Attached.failed``. Raises AttachError where no
@@ -100,7 +103,7 @@ def attach(
     causes: list[str] = []
     for rung in [forced] if forced else list(Rung):
         try:
-            return _attach_on(rung, source, defines, groups)
+            return _attach_on(rung, source, defines, groups, prepare)
         except _RungMissing as error:
             causes.append(f"{rung.value}: {error}")
     what = groups[0].display if groups else source
@@ -112,7 +115,11 @@ class _RungMissing(Exception):
 
 
 def _attach_on(
-    rung: Rung, source: str, defines: Mapping[str, int], groups: Sequence[ProbeGroup]
+    rung: Rung,
+    source: str,
+    defines: Mapping[str, int],
+    groups: Sequence[ProbeGroup],
+    prepare: Callable[[Program], None] | None,
 ) -> Attached:
     defines = dict(defines)
     if rung is Rung.ADDRESS:
@@ -125,6 +132,8 @@ def _attach_on(
         defines["SITES_BY_IP"] = sum(len(group.points) for group in groups) or 1
     attached = Attached(Program(source, defines), rung)
     try:
+        if prepare is not None:
+            prepare(attached.program)
         for group in groups:
             if group.points:
                 attached.descriptors.append([])

@@ -52,12 +52,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 def _bpf(command: int, attributes: bytes | bytearray) -> int:
     buffer = (ctypes.c_char * len(attributes)).from_buffer_copy(attributes)
     result: int = _libc.syscall(_SYS_BPF, command, buffer, len(attributes))
+    number = ctypes.get_errno()
+    if isinstance(attributes, bytearray):  # what the kernel wrote counts whatever the result
+        attributes[:] = memoryview(buffer).cast("B")
     if result < 0:
-        number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
-    attributes_out = memoryview(buffer).cast("B")
-    if isinstance(attributes, bytearray):
-        attributes[:] = attributes_out
     return result
 
 

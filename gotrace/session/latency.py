@@ -6,25 +6,24 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
 
 from gotrace.histogram import Histogram
-from gotrace.probes.unwind import unwind_sites
 from gotrace.session import kernel
-from gotrace.session.attach import Attached, Point, ProbeGroup, Rung, attach
+from gotrace.session.attach import Attached, Rung, attach
 from gotrace.session.callers import Callers
 from gotrace.session.calls import Diagnostic, diagnostics, open_calls
-from gotrace.session.cookie import CallerKind, cookie
 from gotrace.session.goroutines import GoroutineKey, GoroutineRows, GoroutineTimes, Rest
 from gotrace.session.histograms import HistogramRows, stripes_for
 from gotrace.session.plan import Plan
 from gotrace.session.target import Target
+from gotrace.session.watch import unwind_groups
 
 __all__ = ["LatencyMeter", "LatencyOptions", "Period", "SlowCall"]
 
 _STACKS = 1 << 17
 _FRAMES = 1 << 17
 _GOROUTINES = 1 << 13
+_SLOW_PAGES = 64  # of each CPU's buffer
 _SLOW = struct.Struct("=QQQIIQ")  # struct slow_call
 
 
@@ -101,7 +100,7 @@ class LatencyMeter:
         if options.slower is not None:
             defines["SLOWER"] = options.slower
         groups = [
-            *_unwind_groups(target, callers),
+            *unwind_groups(target, callers),
             *plan.return_groups("on_return", target.pid, callers.kind),
             *plan.entry_groups("on_entry", target.pid, callers.kind),
         ]
@@ -118,12 +117,10 @@ class LatencyMeter:
         self._slow: list[SlowCall] = []
         self._slow_lost = 0
         if options.slower is not None:
-            program.table("slow").open_perf_buffer(
-                self._on_slow, page_cnt=64, lost_cb=self._on_lost
-            )
+            program.open_events("slow", self._on_slow, self._on_lost, _SLOW_PAGES)
 
-    def _on_slow(self, cpu: int, data: Any, size: int) -> None:
-        self._slow.append(SlowCall(*_SLOW.unpack(self.attached.program.bytes_at(data, _SLOW.size))))
+    def _on_slow(self, cpu: int, record: bytes) -> None:
+        self._slow.append(SlowCall(*_SLOW.unpack_from(record)))
 
     def _on_lost(self, count: int) -> None:
         self._slow_lost += count
@@ -175,28 +172,3 @@ class LatencyMeter:
         trace: TracebackType | None,
     ) -> None:
         self.attached.close()
-
-
-def _unwind_groups(target: Target, callers: Callers) -> list[ProbeGroup]:
-    """Return the groups that watch the runtime unwind frames and end goroutines."""
-    if callers.go is None or callers.layout is None:
-        return []
-    binary = callers.go.binary
-    image = binary.image
-    kind = CallerKind.G_REGISTER if callers.layout.g_in_register else CallerKind.G_TLS
-    found = unwind_sites(callers.go.table)
-    sites = {"on_recovery": found.recoveries, "on_goexit": (found.goexit,) if found.goexit else ()}
-    return [
-        ProbeGroup(
-            program,
-            binary.attach_path,
-            image.display,
-            [
-                Point(image.offset_of(site.address), site.address, cookie(0, site, kind))
-                for site in places
-            ],
-            binary.bias,
-            target.pid,
-        )
-        for program, places in sites.items()
-    ]

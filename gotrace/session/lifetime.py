@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from gotrace.session.plan import Plan
+from gotrace.session.process import ProcessError, Program
 from gotrace.session.target import Target
 
 __all__ = ["Lifetime"]
@@ -18,7 +19,9 @@ class Lifetime:
 
     def __init__(self, target: Target, plan: Plan) -> None:
         self._process = target.process
-        self._executable = target.process.executable_identity() if target.process else None
+        self._program = target.process.program() if target.process else None
+        identities = [plan.binary.image.identity for plan in plan.binaries]
+        self._traced = {(identity.device, identity.inode) for identity in identities}
         self._files = (
             {}
             if target.process
@@ -26,14 +29,26 @@ class Lifetime:
         )
 
     def replaced_program(self) -> str | None:
-        """Return the path of the program that the process has turned into by exec, else None."""
-        if self._process is None:
+        """Return the path of the program that the process has turned into by exec, else None.
+
+        The same program started anew counts: Linux may have lost its probes, which it does when
+        exec is called from another thread than the first. A program to be traced that follows
+        another, as after ``env``, does not count.
+        """
+        before = self._program
+        now = self._process.program() if self._process else None
+        if self._process is None or now is None or now == before:
             return None
-        now = self._process.executable_identity()
-        if now is None or now == self._executable:
+        self._program = now
+        if self._is_traced(now) and not (before and self._is_traced(before)):
             return None
-        self._executable = now
-        return self._process.executable_name
+        try:
+            return self._process.executable_name
+        except ProcessError:
+            return None
+
+    def _is_traced(self, program: Program) -> bool:
+        return (program.device, program.inode) in self._traced
 
     def replaced_files(self) -> list[str]:
         """Return files whose path now leads to another file than the traced one, each once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from gotrace.elf.functions import Function, FunctionTable, load_functions
@@ -61,10 +61,22 @@ class Plan:
         return self._groups(program, pid, caller, lambda sites: (sites.entry,))
 
     def return_groups(
-        self, program: str, pid: int, caller: CallerOf = _any_caller
+        self,
+        program: str,
+        pid: int,
+        caller: CallerOf = _any_caller,
+        only: Container[int] | None = None,
     ) -> list[ProbeGroup]:
-        """Return one group a file that runs the BPF function ``program`` at the RETs."""
-        return self._groups(program, pid, caller, lambda sites: sites.returns)
+        """Return one group a file that runs the BPF function ``program`` at the RETs.
+
+        ``only`` are the numbers of the functions whose RETs are wanted, None for all.
+        """
+        wanted = [
+            sites.returns if only is None or number in only else ()
+            for number, sites in enumerate(s for plan in self.binaries for s in plan.functions)
+        ]
+        returns = iter(wanted)
+        return self._groups(program, pid, caller, lambda sites: next(returns))
 
     def _groups(
         self,

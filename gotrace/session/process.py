@@ -13,10 +13,12 @@ __all__ = [
     "Mapping",
     "Process",
     "ProcessError",
+    "Program",
     "find_process",
     "in_initial_pid_namespace",
 ]
 
+_STARTSTACK = 28  # the field's number in proc_pid_stat(5)
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/uapi/linux/nsfs.h
 
 
@@ -36,6 +38,19 @@ class Mapping:
 
 
 @dataclass(frozen=True, slots=True)
+class Program:
+    """Tell a program that a process runs from those before and after it, and from a second run.
+
+    ``device`` and ``inode`` are the executable's, ``stack`` where the stack begins, which is at
+    another random place after each exec.
+    """
+
+    device: int
+    inode: int
+    stack: int
+
+
+@dataclass(frozen=True, slots=True)
 class Process:
     """A live process by its thread group's number, as this process's pid namespace counts."""
 
@@ -48,16 +63,24 @@ class Process:
 
     @property
     def executable_name(self) -> str:
-        """Return the executable's path as the process sees it, without `` (deleted)``."""
-        return os.readlink(self.executable).removesuffix(" (deleted)")
+        """Return the executable's path as the process sees it, without `` (deleted)``.
 
-    def executable_identity(self) -> tuple[int, int] | None:
-        """Return the executable's device and inode, or None when the process has ended."""
+        Raises ProcessError when the process has ended.
+        """
+        try:
+            return os.readlink(self.executable).removesuffix(" (deleted)")
+        except OSError as error:
+            raise _gone(self.tgid, error) from error
+
+    def program(self) -> Program | None:
+        """Return what the process runs now, or None when it has ended."""
         try:
             status = os.stat(self.executable)
+            stat = Path(f"/proc/{self.tgid}/stat").read_bytes()
         except OSError:
             return None
-        return status.st_dev, status.st_ino
+        fields = stat.rpartition(b")")[2].split()  # from field 3 on: proc_pid_stat(5)
+        return Program(status.st_dev, status.st_ino, int(fields[_STARTSTACK - 3]))
 
     def mappings(self) -> Iterator[Mapping]:
         """Yield the process's file-backed mappings in address order (proc_pid_maps(5))."""

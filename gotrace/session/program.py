@@ -168,10 +168,11 @@ class Program:
         flags = [f"-DGOTRACE_{name}={_literal(value)}" for name, value in defines.items()]
         text = joined_source(source)
         self.source = source
+        self._left_in_turn = 0
         self._lib = bcc.libbcc.lib
         self._kprobe = bcc.BPF.KPROBE
         self._bpf = _quietly(
-            f"cannot compile bpf/{source}", lambda: bcc.BPF(text=text, cflags=flags)
+            f"cannot compile bpf/{source}", lambda: bcc.BPF(text=text.encode(), cflags=flags)
         )
 
     def load(self, function: str, kind: AttachKind) -> int:
@@ -179,7 +180,7 @@ class Program:
 
         Raises LoadError, also where this BCC (before 0.25) cannot ask for the attach kind.
         """
-        arguments: tuple[Any, ...] = (function, self._kprobe)
+        arguments: tuple[Any, ...] = (function.encode(), self._kprobe)
         if kind is AttachKind.UPROBE_MULTI:
             arguments += (None, kernel.ATTACH_TYPE_UPROBE_MULTI)
         what = f"cannot load {function} of bpf/{self.source}"
@@ -200,23 +201,46 @@ class Program:
             kernel.possible_cpus() if per_cpu else 0,
         )
 
-    def table(self, name: str) -> Any:
-        """Return BCC's own table object of a map, for perf buffers."""
-        return self._bpf[name]
+    def open_events(
+        self,
+        name: str,
+        on_event: Callable[[int, bytes], None],
+        on_lost: Callable[[int], None],
+        pages: int,
+    ) -> None:
+        """Read a perf buffer of ``pages`` pages a CPU, a power of two, whenever ``poll`` is called.
+
+        ``on_event`` gets the CPU and a record, padded to a multiple of 8; ``on_lost`` how many
+        came within one poll beyond a bound: a reader slower than its writers would else never
+        return. Records that find no room are the BPF program's to count: the buffer itself tells
+        of them only when there is room again. Nobody is woken for single records.
+        """
+
+        def take(cpu: int, data: int, size: int) -> None:
+            self._left_in_turn -= 1
+            if self._left_in_turn >= 0:
+                on_event(cpu, ctypes.string_at(data, size))
+            else:
+                on_lost(1)
+
+        options = {
+            "page_cnt": pages,
+            "lost_cb": lambda count: None,
+            "wakeup_events": _WAKEUP_EVENTS,
+        }
+        self._bpf[name].open_perf_buffer(take, **options)
 
     def poll(self) -> None:
         """Run the callbacks of perf buffers for what is there, without waiting."""
         if self._bpf.perf_buffers:
-            self._bpf.perf_buffer_poll(0)
-
-    @staticmethod
-    def bytes_at(pointer: int, size: int) -> bytes:
-        """Return the bytes of a record that a perf buffer's callback was given a pointer to."""
-        return ctypes.string_at(pointer, size)
+            self._left_in_turn = _MOST_IN_TURN
+            self._bpf.perf_buffer_consume()
 
     def close(self) -> None:
         """Unload everything; attachments must be closed before."""
         self._bpf.cleanup()
 
 
+_MOST_IN_TURN = 1 << 18  # records
+_WAKEUP_EVENTS = 1 << 16  # never, in effect: buffers are looked at by the clock
 _PER_CPU_TYPES = {5, 6, 10}  # BPF_MAP_TYPE_PERCPU_HASH, _PERCPU_ARRAY, _LRU_PERCPU_HASH

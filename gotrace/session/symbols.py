@@ -45,3 +45,15 @@ class Symbolizer:
         address = self._address(tgid, pc)
         line = self._table.source_line(address - 1) if address else None
         return f"{line.file.rsplit('/', 1)[-1]}:{line.line}" if line else None
+
+    def frames_before(self, tgid: int, pc: int) -> list[tuple[str, str, int]]:
+        """Return (function, file, line) of the call before a return address, innermost first.
+
+        Several where functions are inlined there; none where the address is not known.
+        """
+        address = self._address(tgid, pc)
+        function = self._table.find(address - 1) if address else None
+        if function is None or address is None:
+            return []
+        frames = self._table.inlined_at(function.row, address - 1)
+        return [(frame.name, frame.file, frame.line) for frame in frames]

@@ -128,3 +128,16 @@ def test_references_outside_of_all_units_are_refused() -> None:
 def test_unknown_versions_are_refused(version: int) -> None:
     with pytest.raises(DwarfError, match=f"DWARF version {version}"):
         DwarfReader.of_sections(unit(version, ABBREVIATIONS, b"\x01\0"))
+
+
+def test_a_unit_of_unknown_form_hides_its_own_functions_only() -> None:
+    contents = dict(whole("1.27"))
+    with ElfImage.open(build(FIXTURES / "dwarf_signatures", require("1.27"))) as image:
+        reader = DwarfReader.open(image)
+        assert reader is not None
+        before = {function.low_pc for function in reader.functions()}
+    # The unit's own entry, behind the first header of 12 bytes, gets a code that does not exist.
+    contents["info"] = contents["info"][:12] + b"\x7f" + contents["info"][13:]
+    damaged = DwarfReader.of_sections(Damaged(contents))
+    found = {address for address in before if damaged.function(address) is not None}
+    assert len(before) / 2 < len(found) < len(before)

@@ -1,0 +1,256 @@
+"""gotrace: show calls of Go functions as they happen, with arguments, results and durations."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from gotrace.cli.call_lines import line_of
+from gotrace.cli.common import (
+    add_target_options,
+    attached_notices,
+    inlined_notices,
+    make_output,
+    new_parser,
+    parse,
+    positive,
+    run_command,
+    seconds,
+    target_of,
+)
+from gotrace.cli.pace import pace, waiter_for
+from gotrace.goabi.capture import CaptureLimits
+from gotrace.probes.select import Selector
+from gotrace.probes.spec import ProbeSpec, parse_probe
+from gotrace.report.calls import CALL_HEADING, Clock, TimeStyle, write_calls
+from gotrace.report.notice import JsonOutput, Notice, NoticeKind, Output
+from gotrace.session.attach import Rung
+from gotrace.session.callers import find_callers
+from gotrace.session.calls import Diagnostic
+from gotrace.session.events import function_of
+from gotrace.session.plan import BinaryRequest, Plan, make_plan
+from gotrace.session.symbols import Symbolizer
+from gotrace.session.target import Target
+from gotrace.session.trace import CallTracer, TraceOptions
+from gotrace.session.trace_plan import TraceChoices, TracePlan, make_trace_plan
+
+__all__ = ["main"]
+
+_EPILOG = """\
+A probe is a function, or a pattern in which only * is special, then perhaps a predicate, a format
+and what to fill it with:
+  [BINARY:]PATTERN [(PREDICATE)] ["FORMAT", EXPR...]
+
+examples:
+  gotrace -p 1234 'main.(*Store).Get'                    arguments, results, duration
+  gotrace -p 1234 'main.(*Store).Get (len(key) > 10)'    only some calls, filtered in the kernel
+  gotrace -p 1234 'main.handle ($duration > 10ms)'       slow calls with their arguments
+  gotrace -p 1234 'main.handle "%s %s", r.Method, r.URL.Path'
+  gotrace -p 1234 -U main.flush                          with the goroutine's stack
+  gotrace 'main.add(x int, y int) int' -- ./stripped     a signature where there is no DWARF
+"""
+
+_POLL = 0.025  # seconds
+_STACK_FRAMES = 64
+_PHASE_BYTES = 3584  # of an entry, and of a return: both, stack and floats fit 8192
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "gotrace", "Show calls of Go functions as they happen, with their values.", _EPILOG
+    )
+    add_target_options(parser, "PROBE", "a function, with predicate and format: see below")
+    clock = parser.add_mutually_exclusive_group()
+    clock.add_argument("-t", "--time", action="store_true", help="seconds since the start")
+    clock.add_argument("-T", "--timestamp", action="store_true", help="time of day (the default)")
+    parser.add_argument("-U", "--user-stack", action="store_true", help="print the user stack")
+    parser.add_argument(
+        "-M", "--max-events", type=positive, metavar="N", help="end after so many calls"
+    )
+    parser.add_argument(
+        "-d", "--duration", type=seconds, metavar="SEC", help="end after so many seconds"
+    )
+    parser.add_argument(
+        "-Z",
+        "--string-size",
+        type=positive,
+        metavar="BYTES",
+        default=256,
+        help="most bytes to show of a string or slice of bytes (default 256)",
+    )
+    parser.add_argument(
+        "--depth",
+        type=int,
+        choices=range(6),
+        metavar="N",
+        default=1,
+        help="pointers to follow one behind the other, 0 to 5 (default 1)",
+    )
+    parser.add_argument("--entry", action="store_true", help="report calls when they are entered")
+    parser.add_argument(
+        "--no-fp",
+        action="store_true",
+        help="leave float registers alone: reading them sends the thread SIGURG, as Go itself does",
+    )
+    parser.add_argument(
+        "-l", "--list", action="store_true", help="list what would be traced, and trace nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument(
+        "--attach",
+        type=Rung,
+        choices=list(Rung),
+        metavar="RUNG",
+        help="attach only in this way: " + ", ".join(rung.value for rung in Rung),
+    )
+    parser.add_argument(
+        "--debug", action="store_true", help="show tracebacks and the compiler's messages"
+    )
+    return parser
+
+
+def _run(arguments: Sequence[str]) -> int:
+    options = parse(_parser(), arguments)
+    options.interval = None
+    specs = [parse_probe(text, regex=options.regexp) for text in options.patterns]
+    output = make_output(options)
+    target = target_of(options)
+    try:
+        plan = make_plan(target, _requests(options, specs), returns=True, verb="trace")
+        if options.list:
+            from gotrace.cli.listing import list_plan
+
+            list_plan(plan, output)
+        else:
+            _trace(options, target, plan, specs, output)
+    finally:
+        target.close()
+    return 0
+
+
+def _requests(options: argparse.Namespace, specs: Sequence[ProbeSpec]) -> list[BinaryRequest]:
+    return [
+        BinaryRequest(spec.binary, Selector([spec.pattern], options.exclude, regex=options.regexp))
+        for spec in specs
+    ]
+
+
+def _trace(
+    options: argparse.Namespace,
+    target: Target,
+    plan: Plan,
+    specs: Sequence[ProbeSpec],
+    output: Output,
+) -> None:
+    callers = find_callers(plan)
+    if callers.warning:
+        output.notice(Notice(NoticeKind.WARNING, callers.warning))
+    limits = CaptureLimits(options.string_size, options.depth, payload=_PHASE_BYTES)
+    choices = TraceChoices(limits, entry_only=options.entry, floats=not options.no_fp)
+    traced = make_trace_plan(plan, specs, choices)
+    wanted = TraceOptions(user_stack=_STACK_FRAMES if options.user_stack else 0)
+    with (
+        waiter_for(target) as waiter,
+        CallTracer(target, traced, callers, wanted, options.attach) as tracer,
+    ):
+        for notice in attached_notices(options, traced.plan, tracer.attached, "Tracing"):
+            output.notice(notice)
+        for notice in inlined_notices(traced.plan, "shown"):
+            output.notice(notice)
+        symbols = Symbolizer(callers.go) if callers.go else None
+        printer = _Printer(options, traced, symbols, tracer, output)
+        for _ in pace(options, waiter, target, traced.plan, output, printer.poll, _POLL):
+            printer.finish()
+        for notice in _footer(tracer):
+            output.notice(notice)
+        output.notice(Notice(NoticeKind.DETACHED, "Detaching..."))
+
+
+class _Printer:
+    """Write calls in batches, up to the greatest number asked for."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        traced: TracePlan,
+        symbols: Symbolizer | None,
+        tracer: CallTracer,
+        output: Output,
+    ) -> None:
+        style = TimeStyle.SINCE_START if options.time else TimeStyle.TIME_OF_DAY
+        clock = Clock.started_now(style)
+        as_json, floats = isinstance(output, JsonOutput), not options.no_fp
+        self._lines = [line_of(call, symbols, clock, as_json, floats) for call in traced.calls]
+        self._tracer = tracer
+        self._out = output.out
+        self._left: int | None = options.max_events
+        if not isinstance(output, JsonOutput):
+            self._out.write(CALL_HEADING)
+            self._out.flush()
+
+    def poll(self) -> bool:
+        """Write what is due; tell whether there is to be no more."""
+        before = time.monotonic_ns()
+        self._tracer.poll()
+        return self._write(self._tracer.window.pop_ready(before))
+
+    def finish(self) -> None:
+        """Write what is left."""
+        self._tracer.poll()
+        self._write(self._tracer.window.flush() + self._tracer.waiting())
+
+    def _write(self, records: list[bytes]) -> bool:
+        if self._left is not None:
+            records = self._wanted(records)
+        if records:
+            write_calls(self._out, records, self._lines, function_of)
+        return self._left == 0
+
+    def _wanted(self, records: list[bytes]) -> list[bytes]:
+        """Return the first records that give a line each, as many as may still be written."""
+        wanted = []
+        for record in records:
+            if self._left and self._lines[function_of(record)](record):
+                wanted.append(record)
+                self._left -= 1
+        return wanted
+
+
+_FOOTER = {
+    Diagnostic.UNWOUND: "{} calls did not return: unwound by a panic or runtime.Goexit",
+    Diagnostic.STACKS_FULL: "{} calls not shown: too many goroutines had calls open",
+    Diagnostic.FRAMES_FULL: "{} calls not shown: too many calls were open inside one another",
+    Diagnostic.SAVED_FULL: "{} calls not shown: too many were open to keep their arguments",
+    Diagnostic.NO_GOROUTINE: "{} hits not shown: no goroutine could be found",
+    Diagnostic.EVENTS_LOST: "{} calls lost: they came faster than they could be taken",
+    Diagnostic.WORK_BUSY: "{} calls lost: no buffer was free",
+    Diagnostic.TAIL_CALLS: "{} calls not shown: they ended by jumping to another function",
+}
+_SUMMARIES = {Diagnostic.UNWOUND}
+
+
+def _footer(tracer: CallTracer) -> Iterator[Notice]:
+    """Yield what the lines do not show."""
+    open_calls = tracer.open_calls()
+    if open_calls:
+        text = f"{open_calls} calls were still open"
+        yield Notice(NoticeKind.SUMMARY, text, {"what": "open", "calls": open_calls})
+    for what, count in tracer.diagnostics().items():
+        if count and what in _FOOTER:
+            kind = NoticeKind.SUMMARY if what in _SUMMARIES else NoticeKind.LOST
+            fields = {"what": what.name.lower(), "calls": count}
+            yield Notice(kind, _FOOTER[what].format(count), fields)
+    dropped = tracer.losses.total + tracer.window.losses.total
+    if dropped:
+        text = f"{dropped} calls lost: they came faster than they could be shown"
+        yield Notice(NoticeKind.LOST, text, {"what": "reader", "calls": dropped})
+    if tracer.window.late:
+        text = f"{tracer.window.late} calls are shown out of order"
+        yield Notice(NoticeKind.SUMMARY, text, {"what": "late", "calls": tracer.window.late})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    return run_command("gotrace", _run, sys.argv[1:] if arguments is None else arguments)

@@ -1,0 +1,179 @@
+"""Capture time.Time and netip.Addr, whose fields mean nothing to a reader as they are."""
+
+from __future__ import annotations
+
+import struct
+
+from gotrace.goabi.capture import Builder, Frame, Node, Position, Reader
+from gotrace.goabi.nodes_text import StringNode, ipv6_text
+from gotrace.goabi.types import Kind, PointerType, StructType, basic_type
+from gotrace.goabi.values import StringValue, TextValue, TimeValue, Value
+
+__all__ = ["NetipAddrNode", "TimeNode"]
+
+_HAS_MONOTONIC = 1 << 63
+_NANOSECOND_MASK = (1 << 30) - 1
+#: Seconds from the year 1 to 1970, and to 1885, from which times with a monotonic reading count.
+_UNIX_TO_INTERNAL = 62135596800
+_WALL_TO_INTERNAL = 59453308800
+_LAST_SECOND = (1 << 63) - 1
+
+_time = struct.Struct("<QqQ").unpack_from
+_two_words = struct.Struct("<qq").unpack_from
+_signed_word = struct.Struct("<q").unpack_from
+
+#: Offsets in time.Location (src/time/zoneinfo.go) since Go 1.15; DWARF's are used where they are.
+_LOCATION = {"name": 0, "cacheStart": 80, "cacheEnd": 88, "cacheZone": 96}
+_ZONE_BYTES = 24
+
+
+class TimeNode(Node):
+    """Capture a time.Time (src/time/time.go: wall, ext, loc) and its zone.
+
+    The zone is the one that the location keeps at hand, which is that of the present; times of
+    another season are given in UTC.
+    """
+
+    __slots__ = ("_location",)
+
+    def __init__(self, go_type: StructType) -> None:
+        """Take the type."""
+        super().__init__(go_type)
+        self._location = _location_offsets(go_type)
+
+    def plan_parts(self, builder: Builder, position: Position) -> Reader:
+        """Plan to copy the location, the zone at hand, and its name."""
+        reader = _TimeReader(position, self._location)
+        offsets = self._location
+        size = offsets["cacheZone"] + 8
+
+        def location() -> None:
+            reader.location_block = block = builder.deref(position.plus(16), size)
+            if block is None:
+                return
+            at = Position(block, offsets["cacheZone"], size)
+            reader.zone_block = zone = builder.deref(at, _ZONE_BYTES)
+            if zone is not None:
+                name = StringNode(basic_type(Kind.STRING))
+                reader.name = name.plan(builder, Position(zone, 0, _ZONE_BYTES))
+
+        builder.defer(location)
+        return reader
+
+
+def _location_offsets(go_type: StructType) -> dict[str, int]:
+    field = go_type.field("loc")
+    location = field.type.elem if field and isinstance(field.type, PointerType) else None
+    if isinstance(location, StructType):
+        found = {part.name: part.offset for part in location.fields if part.name in _LOCATION}
+        if len(found) == len(_LOCATION):
+            return found
+    return _LOCATION
+
+
+class _TimeReader(Reader):
+    __slots__ = ("_offsets", "_position", "location_block", "name", "zone_block")
+
+    def __init__(self, position: Position, offsets: dict[str, int]) -> None:
+        self._position = position
+        self._offsets = offsets
+        self.location_block: int | None = None
+        self.zone_block: int | None = None
+        self.name: Reader | None = None
+
+    def read(self, frame: Frame) -> Value:
+        source, offset, _ = self._position
+        if frame.lengths[source] < offset + 24:
+            return frame.why(source)
+        wall, ext, location = _time(frame.data, frame.starts[source] + offset)
+        monotonic = None
+        seconds = ext
+        if wall & _HAS_MONOTONIC:
+            seconds = _WALL_TO_INTERNAL + (wall >> 30 & 0x1FFFFFFFF)
+            monotonic = ext
+        seconds -= _UNIX_TO_INTERNAL
+        nanoseconds = wall & _NANOSECOND_MASK
+        if location == 0:
+            return TimeValue(seconds, nanoseconds, "UTC", 0, monotonic)
+        zone, east = self._zone(frame, seconds)
+        return TimeValue(seconds, nanoseconds, zone, east, monotonic)
+
+    def _zone(self, frame: Frame, seconds: int) -> tuple[str | None, int]:
+        block, zone = self.location_block, self.zone_block
+        if block is None or zone is None or self.name is None or frame.lengths[block] < 0:
+            return None, 0
+        start, end = _two_words(frame.data, frame.starts[block] + self._offsets["cacheStart"])
+        covered = start <= seconds and (seconds < end or end == _LAST_SECOND)
+        if frame.lengths[zone] < _ZONE_BYTES or not covered:
+            return None, 0
+        name = self.name.read(frame)
+        (east,) = _signed_word(frame.data, frame.starts[zone] + 16)
+        # Zones are less than a day from UTC; else the copy was made in the middle of a change.
+        if not isinstance(name, StringValue) or name.is_cut or abs(east) >= 86400:
+            return None, 0
+        return name.text.decode("utf-8", "replace"), east
+
+
+class NetipAddrNode(Node):
+    """Capture a netip.Addr (src/net/netip/netip.go: addr as two words, z as a pointer).
+
+    Since Go 1.23, z leads to an addrDetail {isV6 bool; zoneV6 string}. Before, it is compared
+    with variables of the package: an IPv4 address within IPv6 is then taken for plain IPv4, and a
+    zone is not seen.
+    """
+
+    __slots__ = ("_has_detail",)
+
+    def __init__(self, go_type: StructType) -> None:
+        """Take the type."""
+        super().__init__(go_type)
+        field = go_type.field("z")
+        self._has_detail = field is not None and isinstance(field.type, StructType)
+
+    def plan_parts(self, builder: Builder, position: Position) -> Reader:
+        """Plan to copy the detail."""
+        reader = _NetipAddrReader(self.type.name, position)
+        if self._has_detail:
+
+            def detail() -> None:
+                reader.detail = block = builder.deref(position.plus(16), 24)
+                if block is not None:
+                    name = StringNode(basic_type(Kind.STRING))
+                    reader.zone = name.plan(builder, Position(block, 8, 24))
+
+            builder.defer(detail)
+        return reader
+
+
+_address = struct.Struct("<QQQ").unpack_from
+
+
+class _NetipAddrReader(Reader):
+    __slots__ = ("_name", "_position", "detail", "zone")
+
+    def __init__(self, name: str, position: Position) -> None:
+        self._name = name
+        self._position = position
+        self.detail: int | None = None
+        self.zone: Reader | None = None
+
+    def read(self, frame: Frame) -> Value:
+        source, offset, _ = self._position
+        if frame.lengths[source] < offset + 24:
+            return frame.why(source)
+        high, low, z = _address(frame.data, frame.starts[source] + offset)
+        if z == 0:
+            return TextValue(self._name, "invalid IP")
+        is_v4 = high == 0 and low >> 32 == 0xFFFF
+        zone = ""
+        if self.detail is not None and frame.lengths[self.detail] >= 24:
+            is_v4 = not frame.data[frame.starts[self.detail]]
+            found = self.zone.read(frame) if self.zone is not None else None
+            if isinstance(found, StringValue) and found.text:
+                zone = "%" + found.text.decode("utf-8", "replace")
+        data = struct.pack(">QQ", high, low)
+        if is_v4:
+            return TextValue(self._name, ".".join(map(str, data[12:])))
+        if data[:12] == b"\0" * 10 + b"\xff\xff":
+            return TextValue(self._name, "::ffff:" + ".".join(map(str, data[12:])) + zone)
+        return TextValue(self._name, ipv6_text(data) + zone)

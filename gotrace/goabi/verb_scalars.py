@@ -1,0 +1,239 @@
+"""Format single values by one of Go's verbs: integers, floats, strings, bytes.
+
+Flags, widths and precisions act as in Go's fmt (src/fmt/format.go). Text of the traced program
+never brings control characters or invalid UTF-8 with it: those are escaped.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+__all__ = [
+    "Directive",
+    "address",
+    "character",
+    "floating",
+    "integer",
+    "pad",
+    "plain_text",
+    "quoted",
+    "text",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Directive:
+    """One verb of a format, with its flags: ``%-10.3f``; ``start`` and ``end`` in the format."""
+
+    verb: str
+    flags: frozenset[str] = frozenset()
+    width: int | None = None
+    precision: int | None = None
+    start: int = 0
+    end: int = 0
+    text: str = ""
+
+    @property
+    def go_syntax(self) -> bool:
+        """Say whether this is ``%#v``."""
+        return self.verb == "v" and "#" in self.flags
+
+    @property
+    def field_names(self) -> bool:
+        """Say whether this is ``%+v``."""
+        return self.verb == "v" and "+" in self.flags
+
+
+def pad(content: str, directive: Directive) -> str:
+    """Fill up with spaces to the width."""
+    width = directive.width or 0
+    return content.ljust(width) if "-" in directive.flags else content.rjust(width)
+
+
+def _pad_number(sign: str, digits: str, directive: Directive) -> str:
+    """Fill up to the width, with zeros behind the sign where the flag says so."""
+    if "0" in directive.flags and "-" not in directive.flags:
+        return sign + digits.rjust((directive.width or 0) - len(sign), "0")
+    return pad(sign + digits, directive)
+
+
+def _sign(negative: bool, directive: Directive) -> str:
+    if negative:
+        return "-"
+    signed = directive.verb != "v" and "+" in directive.flags
+    return "+" if signed else " " if " " in directive.flags else ""
+
+
+_BASES = {"b": ("b", "0b"), "o": ("o", "0"), "O": ("o", "0o"), "x": ("x", "0x"), "X": ("X", "0X")}
+
+
+def integer(value: int, directive: Directive, verb: str = "") -> str:
+    """Format an integer by ``%d %b %o %O %x %X``; ``verb`` stands for the directive's own."""
+    verb = verb or directive.verb
+    base, prefix = _BASES.get(verb, ("d", ""))
+    sign = _sign(value < 0, directive)
+    digits = format(abs(value), base)
+    if directive.precision is not None:
+        digits = "" if directive.precision == 0 == value else digits.zfill(directive.precision)
+        if not digits:
+            return pad("", directive)
+    elif "0" in directive.flags and "-" not in directive.flags:
+        # Zeros fill up the width before the prefix comes in front of them.
+        digits = digits.zfill((directive.width or 0) - len(sign))
+    if verb == "O" or ("#" in directive.flags and not (verb == "o" and digits.startswith("0"))):
+        digits = prefix + digits
+    return pad(sign + digits, directive)
+
+
+def address(value: int, directive: Directive) -> str:
+    """Format an address: ``0xc000012345``, without the prefix for ``%#p``."""
+    bare = directive.verb == "p" and "#" in directive.flags
+    return pad(format(value, "x" if bare else "#x"), directive)
+
+
+def character(code: int, directive: Directive) -> str:
+    """Format a code point by ``%c``, ``%q`` or ``%U``."""
+    if directive.verb == "U":
+        shown = f"U+{code:0{max(4, directive.precision or 0)}X}"
+        if "#" in directive.flags and _is_character(code) and chr(code).isprintable():
+            shown += f" '{chr(code)}'"
+        return pad(shown, directive)
+    char = chr(code) if _is_character(code) else "\ufffd"
+    if directive.verb == "c":
+        return pad(plain_text(char.encode()), directive)
+    return pad(_quote(char.encode(), "'", "+" in directive.flags), directive)
+
+
+def _is_character(code: int) -> bool:
+    return 0 <= code < 0xD800 or 0xE000 <= code <= 0x10FFFF
+
+
+def floating(value: float, directive: Directive, *, single: bool = False) -> str:
+    """Format a float by ``%v %e %E %f %F %g %G``.
+
+    ``single``: it is a float32, given as the shortest decimal that is one.
+    """
+    verb, precision = directive.verb, directive.precision
+    sign = "-" if math.copysign(1, value) < 0 and not math.isnan(value) else ""
+    plus = "+" in directive.flags and verb != "v"
+    if not sign:
+        sign = "+" if plus else " " if " " in directive.flags else ""
+    if math.isinf(value) or math.isnan(value):
+        name = "Inf" if math.isinf(value) else "NaN"
+        sign = sign or ("+" if name == "Inf" else "")
+        return pad(sign + name, directive)
+    magnitude = abs(value)
+    if verb in "vgG" and precision is None:
+        digits = _shortest(magnitude)
+    else:
+        if single:
+            magnitude = struct.unpack("<f", struct.pack("<f", magnitude))[0]
+        kind = {"v": "g", "F": "f", "G": "g", "E": "e"}.get(verb, verb)
+        digits = format(magnitude, f".{6 if precision is None else precision}{kind}")
+    if verb in "GE":
+        digits = digits.upper()
+    return _pad_number(sign, digits, directive)
+
+
+def _shortest(value: float) -> str:
+    """Return the shortest decimal as %g does: with an exponent below -4 and from 6 on.
+
+    That threshold is the one of src/strconv/ftoa.go for the shortest precision.
+    """
+    mantissa, _, exponent = f"{value!r}".partition("e")
+    whole, _, part = mantissa.partition(".")
+    digits = (whole + part).lstrip("0")
+    point = len(whole) + int(exponent or 0) - (len(whole + part) - len(digits))
+    digits = digits.rstrip("0") or "0"
+    if value == 0:
+        return "0"
+    if point - 1 < -4 or point - 1 >= 6:
+        tail = f".{digits[1:]}" if len(digits) > 1 else ""
+        return f"{digits[0]}{tail}e{'+' if point > 0 else '-'}{abs(point - 1):02d}"
+    if point <= 0:
+        return f"0.{'0' * -point}{digits}"
+    whole, part = digits[:point].ljust(point, "0"), digits[point:]
+    return f"{whole}.{part}" if part else whole
+
+
+def plain_text(content: bytes) -> str:
+    """Decode text, with what is not printable escaped as in a Go string literal."""
+    decoded = content.decode("utf-8", "backslashreplace")
+    if decoded.isprintable():
+        return decoded
+    return "".join(c if c.isprintable() else _escaped(c) for c in decoded)
+
+
+_NAMED_ESCAPES = dict(zip("\a\b\f\n\r\t\v", "abfnrtv", strict=True))
+
+
+def _escaped(char: str) -> str:
+    if char in _NAMED_ESCAPES:
+        return f"\\{_NAMED_ESCAPES[char]}"
+    code = ord(char)
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def quoted(content: bytes, directive: Directive | None = None) -> str:
+    """Quote text as ``%q`` does: ``%+q`` in ASCII, ``%#q`` in backquotes where possible."""
+    flags = directive.flags if directive else frozenset()
+    if "#" in flags and not (directive and directive.verb == "v"):
+        decoded = content.decode("utf-8", "backslashreplace")
+        if content.isascii() and decoded.isprintable() and "`" not in decoded:
+            return f"`{decoded}`"
+    return _quote(content, '"', "+" in flags)
+
+
+def _quote(content: bytes, mark: str, ascii_only: bool) -> str:
+    parts = []
+    # Bytes that are no UTF-8 become surrogates (PEP 383), and are told by that.
+    for char in content.decode("utf-8", "surrogateescape"):
+        if "\udc80" <= char <= "\udcff":
+            parts.append(f"\\x{ord(char) - 0xDC00:02x}")
+        elif char in (mark, "\\"):
+            parts.append(f"\\{char}")
+        elif char.isprintable() and (char.isascii() or not ascii_only):
+            parts.append(char)
+        else:
+            parts.append(_escaped(char))
+    return f"{mark}{''.join(parts)}{mark}"
+
+
+def text(content: bytes, length: int, directive: Directive) -> str:
+    """Format a string by ``%v %s %q %x %X``; of a longer one than captured, say how long it is.
+
+    Precision cuts: to so many characters, or bytes for ``%x``.
+    """
+    verb, precision = directive.verb, directive.precision
+    cut = len(content) < length
+    if precision is not None:
+        shortened = _shortened(content, precision, verb in "xX")
+        cut = cut and shortened == content and len(content) < precision
+        content = shortened
+    if verb in "xX":
+        shown = _hexadecimal(content, directive)
+    elif verb == "q" or directive.go_syntax:
+        shown = quoted(content, directive)
+    else:
+        shown = plain_text(content)
+    return pad(f"{shown}... (len {length})" if cut else shown, directive)
+
+
+def _shortened(content: bytes, precision: int, of_bytes: bool) -> bytes:
+    if of_bytes:
+        return content[:precision]
+    decoded = content.decode("utf-8", "surrogateescape")
+    return decoded[:precision].encode("utf-8", "surrogateescape")
+
+
+def _hexadecimal(content: bytes, directive: Directive) -> str:
+    prefix = "0x" if "#" in directive.flags else ""
+    if " " in directive.flags:
+        shown = " ".join(f"{prefix}{byte:02x}" for byte in content)
+    else:
+        shown = prefix * bool(content) + content.hex()
+    return shown.upper() if directive.verb == "X" else shown

@@ -1,0 +1,221 @@
+"""Evaluate checked expressions over decoded values, with the meaning that the kernel gives them.
+
+An operand that cannot be read, behind a nil pointer for example, makes what is compared with it
+unknown. ``&&`` and ``||`` follow Kleene: false && unknown is false, true || unknown is true, else
+unknown stays unknown; a predicate that is unknown does not keep the call.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+from gotrace.goabi.types import Kind
+from gotrace.goabi.values import (
+    BytesValue,
+    ChanValue,
+    DurationValue,
+    ErrorValue,
+    InterfaceValue,
+    NamedValue,
+    Nil,
+    PointerValue,
+    SequenceValue,
+    StringValue,
+    Unavailable,
+    Value,
+    unwrapped,
+)
+from gotrace.probes.constants import RELATIONS
+from gotrace.probes.expression import BinaryOperator, Function
+from gotrace.probes.scope import SpecialName
+from gotrace.probes.typed import (
+    CONTAINS_BYTES,
+    Comparison,
+    Constant,
+    Domain,
+    Logic,
+    NilTest,
+    Not,
+    Operand,
+    Path,
+    SpecialOperand,
+    TextTest,
+    Typed,
+)
+
+__all__ = ["Specials", "evaluate", "keeps"]
+
+#: What the ``$`` names stand for in one call; text as str, the duration in nanoseconds.
+Specials = Mapping[SpecialName, int | str]
+
+_NOT_CAPTURED = Unavailable("not captured")
+
+
+def evaluate(expression: Typed, values: Mapping[Path, Value], specials: Specials) -> Value:
+    """Return an expression's value for one call.
+
+    ``values`` holds what was captured for each of the expression's operands. Conditions give a
+    bool; what cannot be told is Unavailable, nothing is raised.
+    """
+    if isinstance(expression, Operand):
+        return values.get(expression.path, _NOT_CAPTURED)
+    if isinstance(expression, SpecialOperand):
+        return _special(expression.special, specials)
+    if isinstance(expression, Constant):
+        value = expression.value
+        return StringValue(value, len(value)) if isinstance(value, bytes) else value
+    truth = _Evaluation(values, specials).truth(expression)
+    return Unavailable("an operand is unavailable") if truth is None else truth
+
+
+def keeps(predicate: Typed, values: Mapping[Path, Value], specials: Specials) -> bool:
+    """Say whether a predicate keeps a call: only when it is known to be true."""
+    return _Evaluation(values, specials).truth(predicate) is True
+
+
+def _special(name: SpecialName, specials: Specials) -> Value:
+    value = specials.get(name)
+    if value is None:
+        return Unavailable(f"${name.value} is not known here")
+    if isinstance(value, str):
+        text = _encoded(value)
+        return StringValue(text, len(text))
+    return DurationValue(value) if name is SpecialName.DURATION else value
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+class _Evaluation:
+    """Evaluate conditions for one call; None stands for unknown."""
+
+    __slots__ = ("_specials", "_values")
+
+    def __init__(self, values: Mapping[Path, Value], specials: Specials) -> None:
+        self._values = values
+        self._specials = specials
+
+    def truth(self, expression: Typed) -> bool | None:
+        if isinstance(expression, Comparison):
+            return self._comparison(expression)
+        if isinstance(expression, Logic):
+            return self._logic(expression)
+        if isinstance(expression, Not):
+            truth = self.truth(expression.operand)
+            return None if truth is None else not truth
+        if isinstance(expression, TextTest):
+            return self._text_test(expression)
+        value = self._value(expression.operand if isinstance(expression, NilTest) else expression)
+        if isinstance(value, Unavailable):
+            return None
+        if isinstance(expression, NilTest):
+            return isinstance(value, Nil) is expression.equal
+        plain = unwrapped(value)
+        return plain if isinstance(plain, bool) else None
+
+    def _logic(self, expression: Logic) -> bool | None:
+        decisive = expression.operator is BinaryOperator.OR
+        left = self.truth(expression.left)
+        if left is decisive:
+            return decisive
+        right = self.truth(expression.right)
+        if right is decisive:
+            return decisive
+        return None if left is None or right is None else not decisive
+
+    def _value(self, expression: Typed) -> Value:
+        return evaluate(expression, self._values, self._specials)
+
+    def _comparison(self, expression: Comparison) -> bool | None:
+        left, right = self._value(expression.left), self._value(expression.right)
+        if expression.domain is Domain.STRING:
+            return _compare_texts(expression.operator, _text(left), _text(right))
+        plain_left, plain_right = _number(left), _number(right)
+        if plain_left is None or plain_right is None:
+            return None
+        if expression.domain is Domain.FLOAT:
+            plain_left = _as_float(plain_left, expression.left.type.kind)
+            plain_right = _as_float(plain_right, expression.right.type.kind)
+        return RELATIONS[expression.operator](plain_left, plain_right)
+
+    def _text_test(self, test: TextTest) -> bool | None:
+        value = self._value(test.operand)
+        if isinstance(value, Nil):
+            return test.needle == b"" and test.operand.type.kind is not Kind.INTERFACE
+        captured = _text(value)
+        if captured is None:
+            return None
+        text, length = captured
+        if test.function is Function.CONTAINS:
+            return test.needle in text[:CONTAINS_BYTES]
+        if len(text) >= len(test.needle) or len(text) == length:
+            return text.startswith(test.needle)
+        return None if test.needle.startswith(text) else False
+
+
+def _number(value: Value) -> int | float | None:
+    """Return what numbers, booleans and addresses compare by."""
+    if isinstance(value, NamedValue):
+        value = value.value
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, DurationValue):
+        return value.nanoseconds
+    if isinstance(value, PointerValue | ChanValue):
+        return value.address
+    return 0 if isinstance(value, Nil) else None
+
+
+def _as_float(number: int | float, kind: Kind) -> float:
+    """Return the exact float: decoded float32 values are their shortest decimals."""
+    if kind is not Kind.FLOAT32:
+        return float(number)
+    exact: float = struct.unpack("<f", struct.pack("<f", number))[0]
+    return exact
+
+
+def _text(value: Value) -> tuple[bytes, int] | None:
+    """Return the bytes that were captured of a string, slice of bytes or message; true length."""
+    if isinstance(value, ErrorValue):
+        message = _encoded(value.message)
+        return message, len(message)
+    plain = unwrapped(value) if not isinstance(value, InterfaceValue) else value
+    if isinstance(plain, StringValue):
+        return plain.text, plain.length
+    if isinstance(plain, BytesValue):
+        return plain.data, plain.length
+    if isinstance(plain, SequenceValue):
+        return _bytes_of(plain)
+    return None
+
+
+def _bytes_of(sequence: SequenceValue) -> tuple[bytes, int] | None:
+    """Join the elements of a slice whose elements are a declared kind of byte."""
+    elements = [unwrapped(element) for element in sequence.elements]
+    if all(isinstance(element, int) and 0 <= element < 256 for element in elements):
+        return bytes(e for e in elements if isinstance(e, int)), sequence.length
+    return None
+
+
+def _compare_texts(
+    operator: BinaryOperator, left: tuple[bytes, int] | None, right: tuple[bytes, int] | None
+) -> bool | None:
+    """Compare two texts of which only the beginnings may be known."""
+    if left is None or right is None:
+        return None
+    (left_text, left_length), (right_text, right_length) = left, right
+    if left_length != right_length and operator in (
+        BinaryOperator.EQUAL,
+        BinaryOperator.NOT_EQUAL,
+    ):
+        return operator is BinaryOperator.NOT_EQUAL
+    known = min(len(left_text), len(right_text))
+    if left_text[:known] == right_text[:known]:
+        left_ends, right_ends = known == left_length, known == right_length
+        if not (left_ends or right_ends):
+            return None  # equal as far as both are known, and both go on
+        order = (not left_ends) - (not right_ends)
+        return RELATIONS[operator](order, 0)
+    return RELATIONS[operator](left_text[:known], right_text[:known])

@@ -1,0 +1,376 @@
+"""Parse the expressions of a probe: Go's, over a call's parameters and results.
+
+Operands are names, ``$`` specials, literals, field paths, constant indices, ``*p``, ``len()``,
+``cap()``, ``prefix()`` and ``contains()``; operators are the comparisons and ``&& || !`` with Go's
+precedence (The Go Programming Language Specification, "Operators").
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from fractions import Fraction
+
+from gotrace.probes.tokens import Source, Span, SpecError, Token, TokenKind
+
+__all__ = [
+    "Binary",
+    "BinaryOperator",
+    "Call",
+    "Deref",
+    "Expression",
+    "Field",
+    "Function",
+    "Index",
+    "Literal",
+    "LiteralKind",
+    "Measure",
+    "Name",
+    "Parser",
+    "Special",
+    "Unary",
+    "UnaryOperator",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """A part of what the user typed; ``span`` is its place in the probe's text."""
+
+    span: Span = field(default=Span(0, 0), kw_only=True, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Name(Expression):
+    """A parameter's or result's name, or ``arg1``."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Special(Expression):
+    """A ``$`` name, without the dollar sign."""
+
+    name: str
+
+
+class LiteralKind(Enum):
+    """Tell what sort of constant a literal is; numbers are untyped, as in Go."""
+
+    INT = "integer"  # durations too, in nanoseconds
+    FLOAT = "float"
+    RUNE = "rune"
+    STRING = "string"
+    BOOL = "boolean"
+    NIL = "nil"
+
+
+@dataclass(frozen=True, slots=True)
+class Literal(Expression):
+    """A constant, exact: strings are bytes."""
+
+    kind: LiteralKind
+    value: int | Fraction | bytes | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Field(Expression):
+    """``operand.name``."""
+
+    operand: Expression
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Index(Expression):
+    """``operand[index]`` with a constant index."""
+
+    operand: Expression
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deref(Expression):
+    """``*operand``."""
+
+    operand: Expression
+
+
+class Measure(Enum):
+    """Name the builtin functions that measure one value."""
+
+    LEN = "len"
+    CAP = "cap"
+
+
+class Function(Enum):
+    """Name the functions that test a string against a constant."""
+
+    PREFIX = "prefix"
+    CONTAINS = "contains"
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Expression):
+    """A call of a function that gotrace knows, with the right number of arguments."""
+
+    function: Measure | Function
+    arguments: tuple[Expression, ...]
+
+
+class UnaryOperator(Enum):
+    """Name the prefix operators, ``*`` aside."""
+
+    NOT = "!"
+    NEGATE = "-"
+
+
+@dataclass(frozen=True, slots=True)
+class Unary(Expression):
+    """An operator before its operand."""
+
+    operator: UnaryOperator
+    operand: Expression
+
+
+class BinaryOperator(Enum):
+    """Name the operators between two operands."""
+
+    EQUAL = "=="
+    NOT_EQUAL = "!="
+    LESS = "<"
+    LESS_EQUAL = "<="
+    GREATER = ">"
+    GREATER_EQUAL = ">="
+    AND = "&&"
+    OR = "||"
+
+
+@dataclass(frozen=True, slots=True)
+class Binary(Expression):
+    """An operator between its operands."""
+
+    operator: BinaryOperator
+    left: Expression
+    right: Expression
+
+
+_PRECEDENCE = {
+    operator: 1 if operator.value == "||" else 2 if operator.value == "&&" else 3
+    for operator in BinaryOperator
+}
+_OPERATORS = {operator.value: operator for operator in BinaryOperator}
+_FUNCTIONS: dict[str, tuple[Measure | Function, int]] = {
+    **{measure.value: (measure, 1) for measure in Measure},
+    **{function.value: (function, 2) for function in Function},
+}
+_ARITHMETIC = {"+", "-", "*", "/", "%", "<<", ">>", "&^", "^", "++", "--"}
+_INSTEAD = {"=": "==", ":=": "==", "&": "&&", "|": "||", "~": "contains()"}
+_WORDS_INSTEAD = {"and": "&&", "or": "||", "not": "!", "is": "==", "AND": "&&", "OR": "||"}
+_DEEPEST = 50
+_MOST_NODES = 200
+
+
+class Parser:
+    """Read expressions from tokens, left to right; every error is a SpecError with its column."""
+
+    def __init__(self, source: Source, tokens: Sequence[Token]) -> None:
+        """Take the probe's text and the tokens of it, an END token last."""
+        self._source = source
+        self._tokens = tokens
+        self._next = 0
+        self._depth = 0
+        self._nodes = 0
+
+    @property
+    def token(self) -> Token:
+        """Return the token that comes next."""
+        return self._tokens[self._next]
+
+    def at(self, operator: str) -> bool:
+        """Tell whether an operator comes next."""
+        return self.token.kind is TokenKind.OPERATOR and self.token.text == operator
+
+    def take(self) -> Token:
+        """Return the next token and go on to the one behind it."""
+        token = self.token
+        if token.kind is not TokenKind.END:
+            self._next += 1
+        return token
+
+    def error(self, reason: str) -> SpecError:
+        """Return the error that says what is wrong with the next token."""
+        return self._source.error(self.token.span, reason)
+
+    def expression(self) -> Expression:
+        """Parse one expression, up to a token that does not go on with it."""
+        self._nodes = 0
+        return self._binary(1)
+
+    def _binary(self, lowest: int) -> Expression:
+        left = self._unary()
+        while True:
+            operator = _OPERATORS.get(self.token.text)
+            if self.token.kind is not TokenKind.OPERATOR or operator is None:
+                self._refuse_operator()
+                return left
+            if _PRECEDENCE[operator] < lowest:
+                return left
+            self.take()
+            right = self._binary(_PRECEDENCE[operator] + 1)
+            self._count()
+            left = Binary(operator, left, right, span=_joined(left, right))
+
+    def _refuse_operator(self) -> None:
+        """Raise for operators of Go and of other languages that mean nothing here."""
+        token = self.token
+        known = {TokenKind.OPERATOR: _INSTEAD, TokenKind.NAME: _WORDS_INSTEAD}.get(token.kind, {})
+        if instead := known.get(token.text):
+            raise self.error(f"no such operator: did you mean {instead}?")
+        if token.kind is TokenKind.OPERATOR and token.text in _ARITHMETIC:
+            raise self.error("there is no arithmetic here: compare with a number written out")
+
+    def _unary(self) -> Expression:
+        token = self.token
+        if token.kind is not TokenKind.OPERATOR or token.text not in ("!", "-", "*", "+", "&"):
+            return self._postfix()
+        if token.text == "&":
+            raise self.error("addresses cannot be taken here; pointers have them: %p prints one")
+        if token.text == "+":
+            raise self.error("write the number without a sign")
+        self.take()
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise self.error(f"nested more than {_DEEPEST} deep")
+        operand = self._unary()
+        self._depth -= 1
+        self._count()
+        span = Span(token.span.start, operand.span.end)
+        if token.text == "*":
+            return Deref(operand, span=span)
+        return Unary(UnaryOperator(token.text), operand, span=span)
+
+    def _postfix(self) -> Expression:
+        operand = self._primary()
+        while True:
+            if self.at("."):
+                operand = self._field(operand)
+            elif self.at("["):
+                operand = self._index(operand)
+            elif self.at("("):
+                raise self.error(
+                    "only len(), cap(), prefix() and contains() can be called: "
+                    "code of the traced program is never run"
+                )
+            else:
+                return operand
+            self._count()
+
+    def _field(self, operand: Expression) -> Expression:
+        self.take()
+        if self.token.kind is TokenKind.FLOAT or self.token.kind is TokenKind.INT:
+            raise self.error("a field's name is expected after the dot, and [0] for an index")
+        if self.at("("):
+            raise self.error("type assertions are not supported: %T prints the dynamic type")
+        if self.token.kind is not TokenKind.NAME:
+            raise self.error("a field's name is expected after the dot")
+        name = self.take()
+        return Field(operand, name.text, span=Span(operand.span.start, name.span.end))
+
+    def _index(self, operand: Expression) -> Expression:
+        self.take()
+        token = self.take()
+        if token.kind not in (TokenKind.INT, TokenKind.RUNE) or not isinstance(token.value, int):
+            reason = "an index is a number, such as [0]; map keys and variables cannot be looked up"
+            raise self._source.error(token.span, reason)
+        if self.at(":"):
+            raise self.error("slicing is not supported: index one element, or print the whole")
+        if not self.at("]"):
+            raise self.error("expected ] after the index")
+        end = self.take().span.end
+        return Index(operand, token.value, span=Span(operand.span.start, end))
+
+    def _primary(self) -> Expression:
+        token = self.token
+        if token.kind is TokenKind.OPERATOR or token.kind is TokenKind.END:
+            return self._parenthesis()
+        self.take()
+        self._count()
+        span = token.span
+        if token.kind is TokenKind.SPECIAL:
+            return Special(token.text[1:], span=span)
+        if token.kind is TokenKind.NAME:
+            return self._name(token)
+        kinds = {
+            TokenKind.FLOAT: LiteralKind.FLOAT,
+            TokenKind.RUNE: LiteralKind.RUNE,
+            TokenKind.STRING: LiteralKind.STRING,
+        }
+        return Literal(kinds.get(token.kind, LiteralKind.INT), token.value, span=span)
+
+    def _name(self, token: Token) -> Expression:
+        if token.text in ("true", "false"):
+            return Literal(LiteralKind.BOOL, token.text == "true", span=token.span)
+        if token.text == "nil":
+            return Literal(LiteralKind.NIL, None, span=token.span)
+        if token.text in _FUNCTIONS and self.at("("):
+            return self._call(token)
+        if token.text == "not" and self.token.kind is TokenKind.NAME:
+            raise self._source.error(token.span, "no such operator: did you mean !?")
+        return Name(token.text, span=token.span)
+
+    def _call(self, name: Token) -> Expression:
+        function, expected = _FUNCTIONS[name.text]
+        self.take()
+        self._enter()
+        arguments: list[Expression] = []
+        while not self.at(")"):
+            arguments.append(self._binary(1))
+            if self.at(","):
+                self.take()
+            elif not self.at(")"):
+                raise self.error("expected , or )")
+        end = self.take().span.end
+        self._depth -= 1
+        span = Span(name.span.start, end)
+        if len(arguments) != expected:
+            form = 'a string and a constant, as in prefix(key, "user:")'
+            wanted = form.replace("prefix", name.text) if expected == 2 else "one value"
+            raise self._source.error(span, f"{name.text}() takes {wanted}")
+        return Call(function, tuple(arguments), span=span)
+
+    def _parenthesis(self) -> Expression:
+        token = self.token
+        if not self.at("("):
+            reason = "expected a name, a literal or a parenthesis"
+            if token.text in _OPERATORS or token.text == ")":
+                reason += "; if a $name stood here, the shell took it: use single quotes"
+            raise self.error(reason)
+        self.take()
+        self._enter()
+        inside = self._binary(1)
+        if not self.at(")"):
+            raise self.error("expected ), or an operator such as ==, && or ||")
+        end = self.take().span.end
+        self._depth -= 1
+        return _respanned(inside, Span(token.span.start, end))
+
+    def _enter(self) -> None:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise self.error(f"nested more than {_DEEPEST} deep")
+
+    def _count(self) -> None:
+        self._nodes += 1
+        if self._nodes > _MOST_NODES:
+            raise self.error(f"an expression has at most {_MOST_NODES} parts")
+
+
+def _joined(left: Expression, right: Expression) -> Span:
+    return Span(left.span.start, right.span.end)
+
+
+def _respanned(expression: Expression, span: Span) -> Expression:
+    return dataclasses.replace(expression, span=span)

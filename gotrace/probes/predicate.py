@@ -1,0 +1,272 @@
+"""Compile predicates to operations of the capture interpreter, so that the kernel drops calls.
+
+The meaning is that of ``evaluate``. Where an operand cannot be read, behind a nil pointer for
+example, the interpreter (bpf/interpreter.h) marks the call as undecided and ``evaluate`` decides.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gotrace.goabi.capture import OTHER_PHASE, Location, Op, OpCode
+from gotrace.goabi.types import Kind
+from gotrace.probes.expression import BinaryOperator, Function
+from gotrace.probes.scope import Phase, SpecialName
+from gotrace.probes.typed import (
+    Comparison,
+    Constant,
+    Domain,
+    Logic,
+    NilTest,
+    Not,
+    Operand,
+    Path,
+    SpecialOperand,
+    TextTest,
+    Typed,
+    conjunction,
+    conjuncts,
+    negated,
+    phase_of,
+)
+
+__all__ = [
+    "CONSTANT_BYTES",
+    "CompiledPredicate",
+    "StringConstants",
+    "compile_predicate",
+    "predicate_ops",
+]
+
+#: The longest string constant that the kernel compares with.
+CONSTANT_BYTES = 64
+_STACK = 16
+_COMPARE = {
+    BinaryOperator.EQUAL: 0,
+    BinaryOperator.NOT_EQUAL: 1,
+    BinaryOperator.LESS: 2,
+    BinaryOperator.LESS_EQUAL: 3,
+    BinaryOperator.GREATER: 4,
+    BinaryOperator.GREATER_EQUAL: 5,
+}
+_SIGN = 0x80
+_TESTS: dict[Function | None, int] = {None: 0, Function.PREFIX: 1, Function.CONTAINS: 2}
+_SPECIALS = {
+    SpecialName.GOID: 0,
+    SpecialName.PID: 1,
+    SpecialName.TID: 2,
+    SpecialName.DURATION: 3,
+}
+_SLICE_LENGTH_AT = 8  # the data pointer comes first, the length behind it
+_MAX_AT = 0xFFFF
+
+#: Gives the place of a captured value, None when there is none that the kernel can see.
+Locate = Callable[[Path], Location | None]
+
+
+class StringConstants:
+    """Number the string constants of all predicates of a run, each content once."""
+
+    def __init__(self) -> None:
+        """Begin without constants."""
+        self._numbers: dict[bytes, int] = {}
+
+    def number(self, content: bytes) -> int:
+        """Return the number of a constant, a new one at first sight."""
+        return self._numbers.setdefault(content, len(self._numbers))
+
+    def packed(self) -> list[bytes]:
+        """Return the constants in order of their numbers, as the interpreter's struct constant."""
+        return [struct.pack(f"<Q{CONSTANT_BYTES}s", len(c), c) for c in self._numbers]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledPredicate:
+    """A predicate cut at its outermost ``&&`` by where and when each part is decided.
+
+    ``entry`` and ``result`` are the kernel's operations of either phase, END aside. ``rest`` is
+    left to ``keeps``, None when nothing is. Where the kernel marks a call as undecided, ``keeps``
+    is to be asked about the whole predicate.
+    """
+
+    entry: tuple[Op, ...]
+    result: tuple[Op, ...]
+    rest: Typed | None
+
+
+def compile_predicate(
+    predicate: Typed,
+    locate: Locate,
+    constants: StringConstants,
+    *,
+    text_bytes: int,
+    entry_room: int,
+    result_room: int,
+) -> CompiledPredicate:
+    """Compile as much of a predicate as the kernel can decide, each part as early as possible.
+
+    The parameters are those of ``predicate_ops``, with the room that each phase has.
+    """
+    room = {Phase.ENTRY: entry_room, Phase.RETURN: result_room}
+    ops: dict[Phase, list[Op]] = {Phase.ENTRY: [], Phase.RETURN: []}
+    rest: list[Typed] = []
+    for part in conjuncts(negated(predicate)):
+        phase = phase_of(part)
+        left = room[phase] - len(ops[phase])
+        compiled = predicate_ops(part, locate, constants, text_bytes=text_bytes, room=left)
+        if compiled is None:
+            rest.append(part)
+        else:
+            ops[phase] += compiled
+    return CompiledPredicate(tuple(ops[Phase.ENTRY]), tuple(ops[Phase.RETURN]), conjunction(rest))
+
+
+def predicate_ops(
+    predicate: Typed, locate: Locate, constants: StringConstants, *, text_bytes: int, room: int
+) -> list[Op] | None:
+    """Compile a predicate for the phase in which it can be decided, ``phase_of(predicate)``.
+
+    Returns None when the kernel cannot decide it with the same meaning. ``locate`` numbers blocks
+    as the plan of the operand's own phase does; ``text_bytes`` says of how many bytes strings are
+    captured, ``room`` how many operations there may be.
+    """
+    compiler = _Compiler(locate, constants, text_bytes, phase_of(predicate))
+    ops: list[Op] = []
+    try:
+        for part in conjuncts(negated(predicate)):
+            ops += compiler.condition(part)
+            ops.append(Op(OpCode.KEEP_IF))
+    except _NotInKernel:
+        return None
+    return ops if len(ops) <= room and _depth(ops) <= _STACK else None
+
+
+def _depth(ops: Sequence[Op]) -> int:
+    """Return how many values lie on the stack at most."""
+    depth = deepest = 0
+    for op in ops:
+        if op.code in (OpCode.COMPARE, OpCode.AND, OpCode.OR, OpCode.KEEP_IF):
+            depth -= 1
+        elif op.code is not OpCode.NOT:
+            depth += 1
+        deepest = max(deepest, depth)
+    return deepest
+
+
+class _NotInKernel(Exception):
+    """The kernel cannot decide this, or not with the same meaning."""
+
+
+class _Compiler:
+    """Compile conditions whose ``!`` stand before single operands."""
+
+    def __init__(
+        self, locate: Locate, constants: StringConstants, text_bytes: int, phase: Phase
+    ) -> None:
+        self._locate = locate
+        self._constants = constants
+        self._text_bytes = text_bytes
+        self._phase = phase
+
+    def condition(self, condition: Typed) -> list[Op]:
+        """Return the operations that leave the truth of a condition on the stack."""
+        if isinstance(condition, Logic):
+            code = OpCode.AND if condition.operator is BinaryOperator.AND else OpCode.OR
+            return [*self.condition(condition.left), *self.condition(condition.right), Op(code)]
+        if isinstance(condition, Comparison):
+            return self._comparison(condition)
+        if isinstance(condition, NilTest):
+            return self._nil_test(condition)
+        positive = not isinstance(condition, Not)
+        operand = condition.operand if isinstance(condition, Not) else condition
+        if isinstance(operand, TextTest):
+            return self._text_test(operand.operand, operand.function, operand.needle, positive)
+        return self._push(operand) if positive else [*self._push(operand), Op(OpCode.NOT)]
+
+    def _comparison(self, comparison: Comparison) -> list[Op]:
+        if comparison.domain is Domain.STRING:
+            return self._string_equality(comparison)
+        if comparison.domain is Domain.FLOAT:
+            raise _NotInKernel
+        sign = _SIGN if comparison.domain is Domain.SIGNED else 0
+        return [
+            *self._push(comparison.left),
+            *self._push(comparison.right),
+            Op(OpCode.COMPARE, reg=_COMPARE[comparison.operator] | sign),
+        ]
+
+    def _string_equality(self, comparison: Comparison) -> list[Op]:
+        string, constant = comparison.left, comparison.right
+        equal = comparison.operator is BinaryOperator.EQUAL
+        if not (equal or comparison.operator is BinaryOperator.NOT_EQUAL):
+            raise _NotInKernel
+        if not isinstance(constant, Constant) or not isinstance(constant.value, bytes):
+            raise _NotInKernel
+        return self._text_test(string, None, constant.value, equal)
+
+    def _text_test(
+        self, operand: Typed, function: Function | None, needle: bytes, positive: bool
+    ) -> list[Op]:
+        """Test a string's bytes; ``function`` None: whether they are the needle."""
+        if not isinstance(operand, Operand) or operand.type.kind is Kind.INTERFACE:
+            raise _NotInKernel
+        location = self._located(operand)
+        # A string that fills its block may go on behind it.
+        wanted = len(needle) + (function is None)
+        if location.bytes_block is None or not needle or len(needle) > CONSTANT_BYTES:
+            raise _NotInKernel
+        if function is not Function.CONTAINS and wanted > self._text_bytes:
+            raise _NotInKernel
+        block = location.bytes_block | self._other_phase(operand.path)
+        number = self._constants.number(needle)
+        test = Op(OpCode.STRING_TEST, reg=_TESTS[function], block=block, limit=number)
+        if positive:
+            return [test]
+        # A string whose bytes are missing passes no test, but is not known to fail it either.
+        # Looking at its first byte makes that undecided (as well as when it is empty).
+        return [
+            Op(OpCode.PUSH_FIELD, reg=1, block=block),
+            Op(OpCode.PUSH_CONST, limit=0xFF),
+            Op(OpCode.COMPARE, reg=_COMPARE[BinaryOperator.LESS_EQUAL]),
+            test,
+            Op(OpCode.NOT),
+            Op(OpCode.AND),
+        ]
+
+    def _nil_test(self, test: NilTest) -> list[Op]:
+        location = self._located(test.operand)
+        if test.operand.type.kind is Kind.SLICE:
+            # The location of a slice is that of its length.
+            location = location._replace(offset=location.offset - _SLICE_LENGTH_AT)
+        operator = BinaryOperator.EQUAL if test.equal else BinaryOperator.NOT_EQUAL
+        return [
+            self._push_field(test.operand.path, location),
+            Op(OpCode.PUSH_CONST),
+            Op(OpCode.COMPARE, reg=_COMPARE[operator]),
+        ]
+
+    def _push(self, value: Typed) -> list[Op]:
+        if isinstance(value, Constant) and isinstance(value.value, int):
+            word = value.value & 0xFFFF_FFFF_FFFF_FFFF
+            return [Op(OpCode.PUSH_CONST, limit=word & 0xFFFF_FFFF, size=word >> 32)]
+        if isinstance(value, SpecialOperand) and value.special in _SPECIALS:
+            return [Op(OpCode.PUSH_SPECIAL, reg=_SPECIALS[value.special])]
+        if not isinstance(value, Operand):
+            raise _NotInKernel
+        return [self._push_field(value.path, self._located(value))]
+
+    def _located(self, operand: Operand) -> Location:
+        location = self._locate(operand.path)
+        if location is None or location.offset > _MAX_AT:
+            raise _NotInKernel
+        return location
+
+    def _push_field(self, path: Path, location: Location) -> Op:
+        reg = location.width | (_SIGN if location.signed else 0)
+        block = location.block | self._other_phase(path)
+        return Op(OpCode.PUSH_FIELD, reg=reg, block=block, at=location.offset)
+
+    def _other_phase(self, path: Path) -> int:
+        return 0 if path.root.phase is self._phase else OTHER_PHASE

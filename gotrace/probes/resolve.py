@@ -1,0 +1,333 @@
+"""Give the names in a probe's expressions their types, and check them by Go's rules.
+
+Where Go refuses, so does this (The Go Programming Language Specification, "Comparison operators"
+and "Representability"), with leniencies that cost nothing: numbers of different types may be
+compared when they compare exactly, and any number of pointers is followed to a field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+from gotrace.goabi.nodes_paths import PathMark
+from gotrace.goabi.types import GoType, Kind, SliceType
+from gotrace.probes.constants import (
+    FLOATS,
+    INTEGERS,
+    SIGNED,
+    ConstantError,
+    Untyped,
+    converted,
+    default_constant,
+    described,
+    fold,
+)
+from gotrace.probes.expression import (
+    Binary,
+    BinaryOperator,
+    Call,
+    Deref,
+    Expression,
+    Field,
+    Function,
+    Index,
+    Literal,
+    LiteralKind,
+    Name,
+    Special,
+    Unary,
+    UnaryOperator,
+)
+from gotrace.probes.scope import SPECIAL_TYPES, Scope, SpecialName
+from gotrace.probes.steps import INT, StepError, deref, element, field_of, measure
+from gotrace.probes.tokens import Source, SpecError
+from gotrace.probes.typed import (
+    Comparison,
+    Constant,
+    Domain,
+    Logic,
+    NilTest,
+    Not,
+    Operand,
+    Path,
+    SpecialOperand,
+    TextTest,
+    Typed,
+)
+
+__all__ = ["resolve", "resolve_predicate"]
+
+_NILLABLE = {
+    Kind.POINTER,
+    Kind.UNSAFE_POINTER,
+    Kind.MAP,
+    Kind.CHAN,
+    Kind.FUNC,
+    Kind.SLICE,
+    Kind.INTERFACE,
+}
+_ADDRESSES = {Kind.POINTER, Kind.UNSAFE_POINTER, Kind.CHAN}
+_EQUALITY = {BinaryOperator.EQUAL, BinaryOperator.NOT_EQUAL}
+#: Slices of bytes whose bytes nobody sees: they print as addresses.
+_SHOWN_OTHERWISE = {"net.IP", "net.HardwareAddr"}
+_LOGIC = {BinaryOperator.AND, BinaryOperator.OR}
+_MIRRORED = {
+    BinaryOperator.LESS: BinaryOperator.GREATER,
+    BinaryOperator.LESS_EQUAL: BinaryOperator.GREATER_EQUAL,
+    BinaryOperator.GREATER: BinaryOperator.LESS,
+    BinaryOperator.GREATER_EQUAL: BinaryOperator.LESS_EQUAL,
+}
+
+
+def resolve(source: Source, expression: Expression, scope: Scope) -> Typed:
+    """Check an expression against a function's names and types.
+
+    Raises SpecError, which names the place and what would be right there.
+    """
+    resolver = _Resolver(source, scope)
+    return resolver.finished(resolver.resolve(expression))
+
+
+def resolve_predicate(source: Source, expression: Expression, scope: Scope) -> Typed:
+    """Check an expression that must be a condition; raises SpecError."""
+    typed = resolve(source, expression, scope)
+    if typed.type.kind is not Kind.BOOL:
+        raise source.error(expression.span, _no_condition(typed))
+    return typed
+
+
+def _no_condition(typed: Typed) -> str:
+    kind = typed.type.kind
+    compare = "compare it, as in == 0"
+    if kind is Kind.STRING:
+        compare = 'compare it, as in == "GET"'
+    elif kind in _NILLABLE:
+        compare = "compare it with nil"
+    elif kind in (Kind.STRUCT, Kind.ARRAY):
+        compare = "compare a part of it"
+    return f"this is {described(typed.type)} and no condition: {compare}"
+
+
+class _Resolver:
+    """Walk one expression; parts not yet met by a type stay Untyped."""
+
+    def __init__(self, source: Source, scope: Scope) -> None:
+        self._source = source
+        self._scope = scope
+
+    def finished(self, typed: Typed) -> Typed:
+        """Give an untyped constant its default type."""
+        if not isinstance(typed, Untyped):
+            return typed
+        try:
+            return default_constant(typed)
+        except ConstantError as error:
+            raise self._error(typed, str(error)) from error
+
+    def _error(self, where: Expression | Typed, reason: str) -> SpecError:
+        return self._source.error(where.span, reason)
+
+    def resolve(self, expression: Expression) -> Typed:
+        if isinstance(expression, Literal):
+            return Untyped(expression.kind, expression.value, span=expression.span)
+        if isinstance(expression, Name):
+            return self._name(expression)
+        if isinstance(expression, Special):
+            return self._special(expression)
+        if isinstance(expression, Unary):
+            return self._unary(expression)
+        if isinstance(expression, Binary):
+            return self._binary(expression)
+        if isinstance(expression, Call):
+            return self._call(expression)
+        return self._step(expression)
+
+    def _name(self, name: Name) -> Typed:
+        found = self._scope.named(name.name)
+        if found is None:
+            raise self._error(name, self._scope.no_such_name(name.name))
+        return Operand(Path(found[0]), found[1], span=name.span)
+
+    def _special(self, special: Special) -> Typed:
+        result = self._scope.result(special.name)
+        if result is not None:
+            return Operand(Path(result[0]), result[1], span=special.span)
+        try:
+            name = SpecialName(special.name)
+        except ValueError:
+            reason = self._scope.no_such_special(special.name)
+            raise self._error(special, reason) from None
+        return SpecialOperand(name, SPECIAL_TYPES[name], span=special.span)
+
+    def _step(self, expression: Expression) -> Typed:
+        """Resolve a field, an element or a dereference."""
+        assert isinstance(expression, Field | Index | Deref)
+        operand = self._operand(expression.operand)
+        try:
+            if isinstance(expression, Field):
+                steps, to = field_of(operand.of, expression.name)
+            elif isinstance(expression, Index):
+                steps, to = element(operand.of, expression.index)
+            else:
+                steps, to = deref(operand.of)
+        except StepError as error:
+            raise self._error(expression, str(error)) from error
+        path = Path(operand.path.root, (*operand.path.steps, *steps))
+        return Operand(path, to, span=expression.span)
+
+    def _operand(self, expression: Expression) -> Operand:
+        typed = self.resolve(expression)
+        if not isinstance(typed, Operand):
+            raise self._error(expression, "only parameters, results and parts of them have parts")
+        return typed
+
+    def _unary(self, expression: Unary) -> Typed:
+        operand = self.resolve(expression.operand)
+        if expression.operator is UnaryOperator.NEGATE:
+            value = operand.value if isinstance(operand, Untyped) and operand.is_number else None
+            if isinstance(operand, Untyped) and isinstance(value, int | Fraction):
+                return Untyped(operand.kind, -value, span=expression.span)
+            raise self._error(expression, "only a number can have a minus sign")
+        return Not(self._condition(operand), span=expression.span)
+
+    def _condition(self, typed: Typed) -> Typed:
+        typed = self.finished(typed)
+        if typed.type.kind is not Kind.BOOL:
+            raise self._error(typed, _no_condition(typed))
+        return typed
+
+    def _binary(self, expression: Binary) -> Typed:
+        left, right = self.resolve(expression.left), self.resolve(expression.right)
+        operator = expression.operator
+        if operator in _LOGIC:
+            sides = self._condition(left), self._condition(right)
+            return Logic(operator, *sides, span=expression.span)
+        try:
+            compared = self._compared(operator, left, right)
+        except ConstantError as error:
+            wrong = left if isinstance(left, Untyped) else right
+            raise self._error(wrong, str(error)) from error
+        return replace(compared, span=expression.span)
+
+    def _compared(self, operator: BinaryOperator, left: Typed, right: Typed) -> Typed:
+        if isinstance(left, Untyped):
+            if isinstance(right, Untyped):
+                return fold(operator, left, right)
+            left, right, operator = right, left, _MIRRORED.get(operator, operator)
+        if isinstance(right, Untyped):
+            if right.kind is LiteralKind.NIL:
+                return self._nil_test(operator, left)
+            self._refuse_uncomparable(left)
+            right = converted(right, left.type)
+            if right.value == b"" and isinstance(left, Operand):
+                # Any string compares with the empty one as its length does with 0.
+                left, right = _length(left), Constant(0, INT, span=right.span)
+        domain = _domain(left.type, right.type)
+        if domain is None:
+            self._refuse_uncomparable(left)
+            self._refuse_uncomparable(right)
+            raise self._error(
+                right, f"{described(left.type)} cannot be compared with {described(right.type)}"
+            )
+        kinds = {left.type.kind, right.type.kind}
+        if operator not in _EQUALITY and (kinds & _ADDRESSES or Kind.BOOL in kinds):
+            raise self._error(left, f"{described(left.type)} is compared with == and != only")
+        return Comparison(operator, left, right, domain)
+
+    def _nil_test(self, operator: BinaryOperator, operand: Typed) -> Typed:
+        of = operand.type
+        if not isinstance(operand, Operand) or of.kind not in _NILLABLE:
+            zero = {Kind.STRING: '""', Kind.BOOL: "false"}.get(of.kind, "0")
+            instead = "" if of.kind in (Kind.STRUCT, Kind.ARRAY) else f": compare it with {zero}"
+            raise self._error(operand, f"{described(of)} is never nil{instead}")
+        if operator not in _EQUALITY:
+            raise self._error(operand, "nil is compared with == and != only")
+        return NilTest(operand, operator is BinaryOperator.EQUAL)
+
+    def _refuse_uncomparable(self, operand: Typed) -> None:
+        """Raise for values of kinds that are compared with nil only, or not at all."""
+        kind, what = operand.type.kind, described(operand.type)
+        if operand.type.name == "error":
+            example = 'contains($ret, "timeout")'
+            reason = f"{what} is compared with nil only: {example} looks into its message"
+        elif _is_bytes(operand.type):
+            reason = f"{what} is compared with nil only: prefix() and contains() look into it"
+        elif kind is Kind.INTERFACE:
+            reason = f"{what} is compared with nil only: what is in it is not known beforehand"
+        elif kind in (Kind.SLICE, Kind.MAP, Kind.FUNC):
+            reason = f"{what} is compared with nil only"
+        elif kind in (Kind.STRUCT, Kind.ARRAY):
+            part = "a field" if kind is Kind.STRUCT else "an element"
+            reason = f"{what} is not compared as a whole: compare {part} of it"
+        elif kind in (Kind.COMPLEX64, Kind.COMPLEX128):
+            reason = f"{what} cannot be compared here: print it"
+        elif kind is Kind.INVALID:
+            reason = f"nothing describes {operand.type.name}, so it cannot be compared"
+        else:
+            return
+        raise self._error(operand, reason)
+
+    def _call(self, call: Call) -> Typed:
+        if isinstance(call.function, Function):
+            return self._text_test(call, call.function)
+        argument = self.resolve(call.arguments[0])
+        if isinstance(argument, Untyped) and isinstance(argument.value, bytes):
+            return Untyped(LiteralKind.INT, len(argument.value), span=call.span)
+        operand = self._operand(call.arguments[0])
+        try:
+            found = measure(operand.of, call.function)
+        except StepError as error:
+            raise self._error(call.arguments[0], str(error)) from error
+        if isinstance(found, int):
+            return Untyped(LiteralKind.INT, found, span=call.span)
+        path = Path(operand.path.root, (*operand.path.steps, *found[0]))
+        return Operand(path, found[1], span=call.span)
+
+    def _text_test(self, call: Call, function: Function) -> Typed:
+        operand, needle = map(self.resolve, call.arguments)
+        name = function.value
+        if not isinstance(needle, Untyped) or not isinstance(needle.value, bytes):
+            reason = f'{name}() looks for a constant, as in {name}(key, "user:")'
+            raise self._error(call.arguments[1], reason)
+        if not isinstance(operand, Operand | SpecialOperand) or not _is_text(operand.type):
+            what = "a constant" if isinstance(operand, Untyped) else described(operand.type)
+            reason = f"{name}() looks into a string, a []byte or an error, and this is {what}"
+            raise self._error(call.arguments[0], reason)
+        return TextTest(function, operand, needle.value, span=call.span)
+
+
+def _length(string: Operand) -> Operand:
+    path = Path(string.path.root, (*string.path.steps, PathMark.LEN))
+    return Operand(path, INT, span=string.span)
+
+
+def _is_bytes(of: GoType) -> bool:
+    return isinstance(of, SliceType) and of.elem.kind is Kind.UINT8
+
+
+def _is_text(of: GoType) -> bool:
+    if of.name in _SHOWN_OTHERWISE:
+        return False
+    return of.kind is Kind.STRING or _is_bytes(of) or of.name == "error"
+
+
+def _domain(left: GoType, right: GoType) -> Domain | None:
+    """Say how values of two types compare, None when they do not."""
+    kinds = {left.kind, right.kind}
+    if kinds <= INTEGERS:
+        if kinds <= SIGNED:
+            return Domain.SIGNED
+        if not kinds & SIGNED:
+            return Domain.UNSIGNED
+        unsigned = right if left.kind in SIGNED else left
+        return Domain.SIGNED if unsigned.size < 8 else None
+    if kinds <= FLOATS:
+        return Domain.FLOAT
+    if kinds == {Kind.STRING}:
+        return Domain.STRING
+    if kinds == {Kind.BOOL}:
+        return Domain.UNSIGNED
+    if len(kinds) == 1 and kinds <= _ADDRESSES and left.name == right.name:
+        return Domain.UNSIGNED
+    return None

@@ -1,0 +1,186 @@
+"""Say which names a probe's expressions may use, and what each of them stands for."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from gotrace.goabi.types import GoType, Kind, Parameter, Signature, basic_type
+
+__all__ = [
+    "SPECIAL_TYPES",
+    "Phase",
+    "Root",
+    "RootKind",
+    "Scope",
+    "SpecialName",
+    "did_you_mean",
+    "listed",
+]
+
+
+class Phase(Enum):
+    """Tell when a value is to be had: with the call's entry, or only with its return."""
+
+    ENTRY = "entry"
+    RETURN = "return"
+
+
+class RootKind(Enum):
+    """Tell what a name of the traced function's stands for."""
+
+    PARAMETER = "parameter"
+    RESULT = "result"
+    CAPTURED = "captured variable"  # of a closure
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A parameter, result or captured variable: ``index`` from 0 in the signature, receiver first.
+
+    Results are there on return only; ``name`` is what messages call it.
+    """
+
+    kind: RootKind
+    index: int
+    name: str
+
+    @property
+    def phase(self) -> Phase:
+        """Say when the value is to be had."""
+        return Phase.RETURN if self.kind is RootKind.RESULT else Phase.ENTRY
+
+
+class SpecialName(Enum):
+    """Name what is known of every call; the values are written with a dollar sign before them."""
+
+    GOID = "goid"
+    PID = "pid"
+    TID = "tid"
+    COMM = "comm"
+    DURATION = "duration"
+    FUNC = "func"
+
+
+_INT = basic_type(Kind.INT)
+_STRING = basic_type(Kind.STRING)
+
+#: The types that specials have in expressions; identifiers are int so that programs' own compare.
+SPECIAL_TYPES: dict[SpecialName, GoType] = {
+    SpecialName.GOID: _INT,
+    SpecialName.PID: _INT,
+    SpecialName.TID: _INT,
+    SpecialName.COMM: _STRING,
+    SpecialName.DURATION: basic_type(Kind.INT64, "time.Duration"),
+    SpecialName.FUNC: _STRING,
+}
+
+_ARGUMENT = re.compile(r"arg([0-9]{1,3})", re.ASCII)
+_RESULT = re.compile(r"ret([0-9]{0,3})", re.ASCII)
+_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The names that one function's probe can use.
+
+    ``captured`` are the variables that a closure captured. Parameters come before results and
+    both before captured variables where names are the same. ``arg1`` is the first parameter (a
+    method's receiver), ``$ret1`` and ``$ret`` the first result, ``$ret2`` the second.
+    """
+
+    function: str
+    signature: Signature
+    captured: tuple[Parameter, ...] = ()
+
+    def named(self, name: str) -> tuple[Root, GoType] | None:
+        """Find what a plain name stands for, None when it stands for nothing here."""
+        for kind, parameters in self._groups():
+            for index, parameter in enumerate(parameters):
+                if parameter.name == name and name != "_":
+                    return Root(kind, index, name), parameter.type
+        match = _ARGUMENT.fullmatch(name)
+        return self._numbered(RootKind.PARAMETER, name, match[1]) if match else None
+
+    def result(self, special: str) -> tuple[Root, GoType] | None:
+        """Find the result that ``ret``, ``ret1`` and so on stand for, None when there is none."""
+        match = _RESULT.fullmatch(special)
+        if match is None:
+            return None
+        return self._numbered(RootKind.RESULT, f"${special}", match[1] or "1")
+
+    def _groups(self) -> tuple[tuple[RootKind, tuple[Parameter, ...]], ...]:
+        return (
+            (RootKind.PARAMETER, self.signature.parameters),
+            (RootKind.RESULT, self.signature.results),
+            (RootKind.CAPTURED, self.captured),
+        )
+
+    def _numbered(self, kind: RootKind, name: str, number: str) -> tuple[Root, GoType] | None:
+        values = dict(self._groups())[kind]
+        index = int(number) - 1
+        if not 0 <= index < len(values):
+            return None
+        return Root(kind, index, values[index].name or name), values[index].type
+
+    def no_such_name(self, name: str) -> str:
+        """Say that a plain name stands for nothing here, and what there is."""
+        if match := _ARGUMENT.fullmatch(name):
+            return self._no_such_number("parameter", "arg", int(match[1]))
+        names = self._names()
+        specials = [f"${special}" for special in self._specials()]
+        if f"${name}" in specials:
+            return f"{self.function} has no {name!r}: did you mean ${name}?"
+        hint = did_you_mean(name, [*names, *specials]) if name != "retval" else "did you mean $ret?"
+        return f"{self.function} has no {name!r}: {hint or self._there_is(names, specials)}"
+
+    def no_such_special(self, name: str) -> str:
+        """Say that a ``$`` name stands for nothing here, and what there is."""
+        if match := _RESULT.fullmatch(name):
+            return self._no_such_number("result", "$ret", int(match[1] or "1"))
+        if self.named(name):
+            return f"there is no ${name}: parameters and results are named without $, {name}"
+        specials = [f"${special}" for special in self._specials()]
+        return f"there is no ${name}: {did_you_mean(f'${name}', specials) or listed(specials)}"
+
+    def _no_such_number(self, what: str, prefix: str, number: int) -> str:
+        group = RootKind.PARAMETER if what == "parameter" else RootKind.RESULT
+        count = len(dict(self._groups())[group])
+        if not count:
+            return f"{self.function} has no {what}s"
+        if not number:
+            return f"{what}s are numbered from 1: {prefix}1 is the first"
+        last = f" to {prefix}{count}" if count > 1 else ""
+        return f"{self.function} has {count} {what}{'s' * (count > 1)}: {prefix}1{last}"
+
+    def _names(self) -> list[str]:
+        """List the names that can be typed: not the blank one, nor the compiler's ``~r0``."""
+        names = [parameter.name for _, group in self._groups() for parameter in group]
+        return [name for name in dict.fromkeys(names) if name.isidentifier() and name != "_"]
+
+    def _specials(self) -> list[str]:
+        count = len(self.signature.results)
+        results = ["ret", *(f"ret{n}" for n in range(2, count + 1))] if count else []
+        return [*results, *(special.value for special in SpecialName)]
+
+    def _there_is(self, names: list[str], specials: list[str]) -> str:
+        return f"there {'is' if len(names) == 1 else 'are'} {listed([*names, *specials])}"
+
+
+def did_you_mean(wanted: str, names: Iterable[str]) -> str:
+    """Suggest the names that are most like the wanted one; an empty text when none is."""
+    names = list(names)
+    by_lower = {name.lower(): name for name in reversed(names)}
+    same = by_lower.get(wanted.lower())
+    close = difflib.get_close_matches(wanted.lower(), by_lower, 3)
+    near = [same] if same else [by_lower[lower] for lower in close]
+    return f"did you mean {' or '.join(near)}?" if near else ""
+
+
+def listed(names: list[str]) -> str:
+    """Join names for a message, a long list cut."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more

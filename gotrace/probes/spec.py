@@ -1,0 +1,305 @@
+"""Parse what the user typed for one probe: ``[BINARY:]PATTERN [(PREDICATE)] ["FORMAT", EXPR...]``.
+
+The pattern is a function's name, as in a Go traceback, or several by ``*``. Directly behind a name
+may follow a signature, ``main.add(x int, y int) int``, for binaries that have no debugging
+information. The predicate is set off by a space.
+
+Expressions use the names of parameters and results; ``arg1``, ``arg2``... number the parameters,
+a method's receiver first; ``$ret`` and ``$ret1`` are the first result, ``$ret2`` is the second.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gotrace.goabi.signature import SignatureError, parse_signature
+from gotrace.goabi.verbs import Format, FormatError, parse_format, verb_problem
+from gotrace.probes.expression import Expression, Parser
+from gotrace.probes.pattern import split_target
+from gotrace.probes.resolve import resolve, resolve_predicate
+from gotrace.probes.scope import Scope
+from gotrace.probes.tokens import Source, Span, SpecError, Token, TokenKind, tokenize
+from gotrace.probes.typed import Typed
+
+__all__ = ["ProbeSpec", "ResolvedProbe", "SpecError", "parse_probe"]
+
+_LONGEST = 4096  # binary aside
+_SPACES = re.compile(r"\s+")
+_CONDITION = re.compile(r"[=!<>]=|&&|\|\||<(?!-)|>")
+_QUOTES = '"`'
+_CLOSING = {"(": ")", "[": "]", "{": "}"}
+_EXPECTED = 'expected (PREDICATE) or "FORMAT", EXPR...'
+
+#: Splits `[BINARY:]PATTERN` into the binary and the rest.
+_Split = Callable[[str], tuple[str | None, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedProbe:
+    """A probe's expressions as one function gives them their types."""
+
+    predicate: Typed | None
+    values: tuple[Typed, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeSpec:
+    """One probe in parts.
+
+    ``signature`` is the text, name included, for ``goabi.signature.parse_signature``. ``format``
+    is None where the user gave none; then there are no ``values`` either.
+    """
+
+    source: Source
+    binary: str | None
+    pattern: str
+    signature: str | None = None
+    predicate: Expression | None = None
+    format: Format | None = None
+    values: tuple[Expression, ...] = ()
+
+    def resolve(self, scope: Scope) -> ResolvedProbe:
+        """Check the expressions against a function's names and types; raises SpecError."""
+        predicate = None
+        if self.predicate is not None:
+            predicate = resolve_predicate(self.source, self.predicate, scope)
+        values = tuple(resolve(self.source, value, scope) for value in self.values)
+        if self.format is not None:
+            for directive, value in zip(self.format.directives, values, strict=True):
+                if problem := verb_problem(directive, value.type):
+                    raise self.source.error(value.span, problem)
+        return ResolvedProbe(predicate, values)
+
+    def text_of(self, expression: Expression | Typed) -> str:
+        """Return what the user typed for an expression."""
+        return self.source.text[expression.span.start : expression.span.end]
+
+
+def parse_probe(text: str, *, regex: bool = False, split: _Split = split_target) -> ProbeSpec:
+    """Parse a probe; ``regex``: the pattern is a regular expression, up to the first space.
+
+    ``split`` tells the binary from the pattern. Raises SpecError, which names the column, and what
+    ``split`` raises.
+    """
+    source = Source(text)
+    start = len(text) - len(text.lstrip())
+    if start == len(text):
+        raise source.error(Span(start, start), "expected a function, as in main.main")
+    binary, rest = split(text[start:])
+    start = len(text) - len(rest)
+    if len(rest) > _LONGEST:
+        reason = f"a probe has at most {_LONGEST} characters"
+        raise source.error(Span(start + _LONGEST, start + _LONGEST + 1), reason)
+    start = _past_spaces(text, start)
+    end = _name_end(text, start, regex)
+    if end == start:
+        raise source.error(Span(start, start + 1), "expected a function, as in main.main")
+    after = end
+    if not regex and text.startswith("(", end):
+        after = _signature_end(source, end)
+    _check_separated(source, after)
+    signature = text[start:after].rstrip() if after > end else None
+    parser = Parser(source, tokenize(source, after))
+    predicate = _predicate(parser)
+    parsed = _format(source, parser)
+    values = _values(parser) if parsed is not None else ()
+    if parser.token.kind is not TokenKind.END:
+        raise _unexpected(parser, predicate is not None, parsed is not None)
+    if parsed is not None:
+        _check_count(source, parsed[0], parsed[1], values)
+    return ProbeSpec(
+        source,
+        binary,
+        text[start:end],
+        signature,
+        predicate,
+        parsed[1] if parsed else None,
+        values,
+    )
+
+
+def _past_spaces(text: str, at: int) -> int:
+    match = _SPACES.match(text, at)
+    return match.end() if match else at
+
+
+def _name_end(text: str, start: int, regex: bool) -> int:
+    """Return where the pattern ends: before a space or a signature.
+
+    Parentheses that belong to a name are followed by a dot, ``main.(*T).M``, or are part of a
+    bracket; spaces in names stand in brackets or before a brace, ``go:struct { io.Reader }.Read``.
+    """
+    at = start
+    while at < len(text):
+        character = text[at]
+        close = _close(text, at) if character in _CLOSING else -1
+        if character == "(" and not regex and not _in_name(text, start, at, close):
+            return at
+        if character.isspace():
+            following = _past_spaces(text, at)
+            if regex or not text.startswith("{", following):
+                return at
+        at = close + 1 if close >= 0 else at + 1
+    return at
+
+
+def _in_name(text: str, start: int, at: int, close: int) -> bool:
+    """Tell whether a parenthesis is part of a name, as around a pointer receiver."""
+    if at == start:
+        return text.startswith("(*", at)
+    if text[at - 1] in ".:":
+        return True
+    return close >= 0 and text.startswith(".", close + 1)
+
+
+def _close(text: str, at: int) -> int:
+    """Return where the bracket at an index is closed, -1 when it is not; quotes are passed over."""
+    open_brackets = [text[at]]
+    at += 1
+    while at < len(text):
+        character = text[at]
+        if character in _QUOTES:
+            at = _quote_end(text, at)
+            continue
+        if character in _CLOSING:
+            open_brackets.append(character)
+        elif character in _CLOSING.values():
+            if _CLOSING[open_brackets.pop()] != character:
+                return -1
+            if not open_brackets:
+                return at
+        at += 1
+    return -1
+
+
+def _quote_end(text: str, at: int) -> int:
+    """Return the index behind a quoted string that begins at an index."""
+    mark = text[at]
+    at += 1
+    while at < len(text) and text[at] != mark:
+        at += 2 if text[at] == "\\" and mark == '"' else 1
+    return at + 1
+
+
+def _signature_end(source: Source, start: int) -> int:
+    """Return where a signature ends whose parameters' parenthesis is at an index."""
+    text = source.text
+    close = _close(text, start)
+    if close < 0:
+        raise source.error(Span(start, len(text)), "the closing ) is missing")
+    inside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text[start : close + 1])
+    if '""' in inside or _CONDITION.search(inside):
+        raise source.error(
+            Span(start, close + 1),
+            "a predicate is set off from the function by a space (without one, the parentheses "
+            "hold the types of its parameters)",
+        )
+    results = _past_spaces(text, close + 1)
+    if results == len(text) or text[results] in _QUOTES:
+        return close + 1
+    if text[results] == "(":
+        end = _close(text, results)
+        if end >= 0 and _are_types(text[results : end + 1]):
+            return end + 1
+        return close + 1
+    return _type_end(text, results)
+
+
+def _are_types(group: str) -> bool:
+    """Tell results, ``(int, error)``, from a predicate, ``(n > 3)``."""
+    if _CONDITION.search(group) or '"' in group:
+        return False
+    if "," in group:
+        return True
+    try:
+        parse_signature(f"f(){group}")
+    except SignatureError:
+        return False
+    return True
+
+
+def _type_end(text: str, at: int) -> int:
+    """Return where a result's type ends: before a predicate or format, which follow a space."""
+    while at < len(text):
+        if text[at] in _CLOSING:
+            close = _close(text, at)
+            at = close if close >= 0 else at
+        at += 1
+        following = _past_spaces(text, at)
+        if following > at and (following == len(text) or text[following] in '("`'):
+            return at
+    return at
+
+
+def _check_separated(source: Source, at: int) -> None:
+    text = source.text
+    if at < len(text) and not text[at].isspace() and text[at] not in _QUOTES:
+        raise source.error(Span(at, at + 1), f"{_EXPECTED} behind a space")
+
+
+def _predicate(parser: Parser) -> Expression | None:
+    return parser.expression() if parser.at("(") else None
+
+
+def _format(source: Source, parser: Parser) -> tuple[Token, Format] | None:
+    if parser.token.kind is not TokenKind.STRING:
+        return None
+    token = parser.take()
+    assert isinstance(token.value, bytes)
+    # Bytes that are no UTF-8 are printed as they came.
+    text = token.value.decode("utf-8", "surrogateescape")
+    try:
+        return token, parse_format(text)
+    except FormatError as error:
+        raise source.error(_within(token, text, error.start, error.end), error.reason) from error
+
+
+def _within(token: Token, text: str, start: int, end: int) -> Span:
+    """Return the place in the probe of characters of a string's content."""
+    before, inside = (len(_bytes_of(part)) for part in (text[:start], text[start:end]))
+    origins = token.origins[before : before + inside]
+    if not origins:
+        return token.span
+    return Span(origins[0], origins[-1] + 1)
+
+
+def _bytes_of(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _values(parser: Parser) -> tuple[Expression, ...]:
+    values = []
+    while parser.at(","):
+        parser.take()
+        values.append(parser.expression())
+    return tuple(values)
+
+
+def _unexpected(parser: Parser, after_predicate: bool, after_format: bool) -> SpecError:
+    token = parser.token
+    if after_format:
+        return parser.error("expected , and a value for the format")
+    if token.kind is TokenKind.RUNE or token.text.startswith("'"):
+        return parser.error('a format is written in double quotes, "..."')
+    if after_predicate:
+        return parser.error('expected "FORMAT", EXPR... or the end after the predicate')
+    return parser.error(f"{_EXPECTED} after the function: a condition stands in parentheses")
+
+
+def _check_count(
+    source: Source, token: Token, parsed: Format, values: tuple[Expression, ...]
+) -> None:
+    """Refuse a format with more or fewer verbs than there are values."""
+    wanted = len(parsed.directives)
+    if len(values) > wanted:
+        verbs = f"{wanted} verb{'s' * (wanted != 1)}"
+        raise source.error(
+            values[wanted].span, f"the format has {verbs}: add %v for this value, or leave it out"
+        )
+    if len(values) < wanted:
+        directive = parsed.directives[len(values)]
+        text = parsed.text
+        reason = f"there is no value for {directive.text}: add one, or write %% for a percent sign"
+        raise source.error(_within(token, text, directive.start, directive.end), reason)

@@ -1,0 +1,258 @@
+"""Hold expressions whose names and types are known: what resolving makes and evaluating uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gotrace.goabi.nodes_paths import PathStep
+from gotrace.goabi.types import GoType, Kind, basic_type
+from gotrace.probes.expression import BinaryOperator, Function
+from gotrace.probes.scope import Phase, Root, SpecialName
+from gotrace.probes.tokens import Span
+
+__all__ = [
+    "CONTAINS_BYTES",
+    "Comparison",
+    "Constant",
+    "Domain",
+    "Logic",
+    "NilTest",
+    "Not",
+    "Operand",
+    "Path",
+    "SpecialOperand",
+    "TextTest",
+    "Typed",
+    "conjunction",
+    "conjuncts",
+    "negated",
+    "operands",
+    "phase_of",
+    "string_bytes_needed",
+]
+
+
+#: contains() looks at so many bytes, counted from the string's first.
+CONTAINS_BYTES = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A way from a parameter or result to one value, in the terms of ``goabi.nodes_paths``."""
+
+    root: Root
+    steps: tuple[PathStep, ...] = ()
+
+
+_BOOL = basic_type(Kind.BOOL)
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """A part of a checked expression; ``span`` is its place in the probe's text."""
+
+    span: Span = field(default=Span(0, 0), kw_only=True, compare=False)
+
+    @property
+    def type(self) -> GoType:
+        """Return the type: bool for all that compares or combines."""
+        return _BOOL
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Typed):
+    """A constant, converted to its type: numbers fit, strings are bytes."""
+
+    value: bool | int | float | bytes
+    of: GoType
+
+    @property
+    def type(self) -> GoType:
+        """Return the type that the constant was converted to."""
+        return self.of
+
+
+@dataclass(frozen=True, slots=True)
+class Operand(Typed):
+    """A value of the call."""
+
+    path: Path
+    of: GoType
+
+    @property
+    def type(self) -> GoType:
+        """Return the value's type."""
+        return self.of
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialOperand(Typed):
+    """What a ``$`` name other than a result stands for."""
+
+    special: SpecialName
+    of: GoType
+
+    @property
+    def type(self) -> GoType:
+        """Return the value's type."""
+        return self.of
+
+
+class Domain(Enum):
+    """Tell how two values are compared."""
+
+    SIGNED = "signed integers"
+    UNSIGNED = "unsigned integers"  # booleans and pointers too
+    FLOAT = "floats"
+    STRING = "strings"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison(Typed):
+    """A comparison of two values; the operator is none of ``&&`` and ``||``."""
+
+    operator: BinaryOperator
+    left: Typed
+    right: Typed
+    domain: Domain
+
+
+@dataclass(frozen=True, slots=True)
+class NilTest(Typed):
+    """``operand == nil``, or ``!=`` when not ``equal``."""
+
+    operand: Operand
+    equal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TextTest(Typed):
+    """``prefix(operand, needle)`` or ``contains(operand, needle)``.
+
+    Both look at what is captured of the operand, contains() at its first 128 bytes. It is a
+    string, a slice of bytes, or an error, of which the message is meant.
+    """
+
+    function: Function
+    operand: Operand | SpecialOperand
+    needle: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Not(Typed):
+    """``!operand``."""
+
+    operand: Typed
+
+
+@dataclass(frozen=True, slots=True)
+class Logic(Typed):
+    """``left && right`` or ``left || right``."""
+
+    operator: BinaryOperator
+    left: Typed
+    right: Typed
+
+
+def _children(expression: Typed) -> tuple[Typed, ...]:
+    if isinstance(expression, Comparison | Logic):
+        return expression.left, expression.right
+    if isinstance(expression, NilTest | TextTest | Not):
+        return (expression.operand,)
+    return ()
+
+
+def _walk(expression: Typed) -> Iterator[Typed]:
+    stack = [expression]
+    while stack:
+        part = stack.pop()
+        yield part
+        stack += reversed(_children(part))
+
+
+def operands(expression: Typed) -> tuple[Operand, ...]:
+    """List the values of the call that an expression reads, each path once."""
+    found = {part.path: part for part in _walk(expression) if isinstance(part, Operand)}
+    return tuple(found.values())
+
+
+def phase_of(expression: Typed) -> Phase:
+    """Say when an expression can be evaluated: on return when it reads a result or the duration."""
+    for part in _walk(expression):
+        if isinstance(part, Operand) and part.path.root.phase is Phase.RETURN:
+            return Phase.RETURN
+        if isinstance(part, SpecialOperand) and part.special is SpecialName.DURATION:
+            return Phase.RETURN
+    return Phase.ENTRY
+
+
+def string_bytes_needed(expression: Typed) -> dict[Path, int]:
+    """Say of how many bytes each string must be captured for its tests to be decided.
+
+    Comparisons of two strings of the call are not listed: they use what there is.
+    """
+    needed: dict[Path, int] = {}
+
+    def need(operand: Typed, count: int) -> None:
+        if isinstance(operand, Operand):
+            needed[operand.path] = max(needed.get(operand.path, 0), count)
+
+    for part in _walk(expression):
+        if isinstance(part, TextTest):
+            contains = part.function is Function.CONTAINS
+            need(part.operand, CONTAINS_BYTES if contains else len(part.needle))
+        elif isinstance(part, Comparison) and part.domain is Domain.STRING:
+            for one, other in ((part.left, part.right), (part.right, part.left)):
+                if isinstance(other, Constant) and isinstance(other.value, bytes):
+                    # One byte more tells whether an ordering goes on behind the constant.
+                    need(one, len(other.value) + 1)
+    return needed
+
+
+def conjuncts(expression: Typed) -> list[Typed]:
+    """Split an expression at its outermost ``&&``, in order."""
+    if isinstance(expression, Logic) and expression.operator is BinaryOperator.AND:
+        return [*conjuncts(expression.left), *conjuncts(expression.right)]
+    return [expression]
+
+
+def conjunction(parts: list[Typed]) -> Typed | None:
+    """Join expressions by ``&&``, None when there are none."""
+    joined: Typed | None = None
+    for part in parts:
+        joined = part if joined is None else Logic(BinaryOperator.AND, joined, part)
+    return joined
+
+
+_OPPOSITE = {
+    BinaryOperator.EQUAL: BinaryOperator.NOT_EQUAL,
+    BinaryOperator.LESS: BinaryOperator.GREATER_EQUAL,
+    BinaryOperator.LESS_EQUAL: BinaryOperator.GREATER,
+    BinaryOperator.AND: BinaryOperator.OR,
+}
+_OPPOSITE |= {opposite: operator for operator, opposite in _OPPOSITE.items()}
+
+
+def negated(expression: Typed, negative: bool = False) -> Typed:
+    """Move every ``!`` inward to where it stands before a single operand (De Morgan).
+
+    With ``negative``, of ``!expression``. Comparisons of floats keep theirs: a NaN is neither less
+    than anything nor greater or equal.
+    """
+    if isinstance(expression, Not):
+        return negated(expression.operand, not negative)
+    if isinstance(expression, Logic):
+        left, right = negated(expression.left, negative), negated(expression.right, negative)
+        operator = _OPPOSITE[expression.operator] if negative else expression.operator
+        return Logic(operator, left, right, span=expression.span)
+    if not negative:
+        return expression
+    if isinstance(expression, Comparison) and expression.domain is not Domain.FLOAT:
+        opposite = _OPPOSITE[expression.operator]
+        sides = expression.left, expression.right
+        return Comparison(opposite, *sides, expression.domain, span=expression.span)
+    if isinstance(expression, NilTest):
+        return NilTest(expression.operand, not expression.equal, span=expression.span)
+    return Not(expression, span=expression.span)

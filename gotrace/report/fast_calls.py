@@ -1,0 +1,308 @@
+"""Make lines of raw records of functions whose values are all plain, without decoding by type.
+
+For each function a Python function is generated once that knows where in the record its values
+are. What it makes is byte for byte what text_line and json_line make; whatever it does not expect
+in a record (a string that was cut, is not UTF-8 or could not be read, an error, a stack) it leaves
+to them.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from json.encoder import encode_basestring_ascii
+from typing import cast
+
+from gotrace.goabi.capture import OpCode, PhasePlan, ReadContext, read_phase
+from gotrace.goabi.nodes_interfaces import InterfaceNode
+from gotrace.goabi.show import go_syntax, to_json
+from gotrace.goabi.types import Kind
+from gotrace.goabi.values import NamedValue, Nil, StringValue, Value
+from gotrace.report.calls import NO_DURATION, TEXT_PREFIX, Clock, TracedFunction
+from gotrace.report.latencies import duration
+from gotrace.report.notice import printable
+
+__all__ = ["Line", "PlainPhase", "PlainValue", "fast_json_line", "fast_text_line", "plain_phase"]
+
+#: Makes a line of a raw record.
+Line = Callable[[bytes], str]
+
+_CODES = {
+    Kind.BOOL: "?",
+    Kind.INT: "q",
+    Kind.INT8: "b",
+    Kind.INT16: "h",
+    Kind.INT32: "i",
+    Kind.INT64: "q",
+    Kind.UINT: "Q",
+    Kind.UINT8: "B",
+    Kind.UINT16: "H",
+    Kind.UINT32: "I",
+    Kind.UINT64: "Q",
+    Kind.STRING: "Q",  # its length
+    Kind.INTERFACE: "Q",  # its type word
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlainValue:
+    """Say what is at an offset of a phase's image, and what it is decoded to when that is zero.
+
+    For a string that is its length; for an interface its type word: it is plain only while nil.
+    """
+
+    kind: Kind
+    offset: int
+    zero: Value
+
+
+@dataclass(frozen=True, slots=True)
+class PlainPhase:
+    """Hold the values of an entry or a return, in order, which is that of their offsets.
+
+    ``blocks`` are the indexes of those that have a block, in the order of the blocks, which begin
+    at the next multiple of 8 behind the ``image_size`` bytes of the image.
+    """
+
+    values: tuple[PlainValue, ...]
+    blocks: tuple[int, ...]
+    image_size: int
+
+
+def plain_phase(plan: PhasePlan) -> PlainPhase | None:
+    """Return where the values of a plan are, None unless all are plain.
+
+    Plain are bool, string and all integers but uintptr, and types declared as one of these, when
+    captured directly; and interfaces, which errors are, for they are nil most of the time.
+    """
+    values = []
+    blocks: dict[int | None, int] = {}
+    interfaces = {step.at: step.number for step in plan.steps if step.code is OpCode.IFACE}
+    zeros = read_phase(plan, bytes(plan.image_size), ReadContext())
+    for index, ((_, at, node), reader) in enumerate(zip(plan.root, plan.readers, strict=True)):
+        zero, kind, location = zeros[index], node.type.kind, reader.location()
+        if isinstance(node, InterfaceNode) and isinstance(zero, Nil):
+            values.append(PlainValue(kind, at, zero))
+            if at in interfaces:
+                blocks[interfaces[at]] = index
+            continue
+        if kind not in _CODES or not _is_plain(zero) or location is None:
+            return None
+        values.append(PlainValue(kind, location.offset, zero))
+        if kind is Kind.STRING:
+            blocks[location.bytes_block] = index
+    # What is behind a pointer is not plain while that is nil: all blocks left are such values'.
+    order = tuple(blocks[step.number] for step in plan.steps)
+    return PlainPhase(tuple(values), order, plan.image_size)
+
+
+def _bare(value: Value) -> Value:
+    return value.value if isinstance(value, NamedValue) else value
+
+
+def _is_plain(value: Value) -> bool:
+    return isinstance(_bare(value), int | StringValue)
+
+
+def fast_json_line(
+    function: TracedFunction,
+    entry: PlainPhase,
+    result: PlainPhase | None,
+    header: struct.Struct,
+    clock: Clock,
+    slow: Line,
+) -> Line:
+    """Return what makes json_line's line of a record.
+
+    ``result`` is None for functions that are seen at their entry only. A record begins with
+    ``header``: end, start, goid, tgid, tid, function, length of the entry's payload, that of the
+    return's, flags. ``slow`` makes a line of any record by decoding it.
+    """
+    args = _members(function.parameter_labels, entry)
+    results = _members(function.result_labels, result) if result else "null"
+    template = (
+        '{"kind":"call","ts_ns":%d,"pid":%d,"tid":%d,"goid":%d,'
+        f'"func":{_json(function.name)},"args":{args},"results":{results},'
+        f'"duration_ns":{"%d" if result else "null"},'
+        f'"file":{_json(function.file)},"line":{_json(function.line)}}}\n'
+    )
+    took = ["end - begun"] if result else []
+    shown = [*_shown("a", entry), *_shown("r", result)]
+    filled = ["end - EPOCH", "tgid", "tid", "goid", *shown, *took]
+    source = _source(entry, result, header.size, "utf-8", filled)
+    names = {
+        **_structs(entry, result, header),
+        "TEMPLATE": template,
+        "SLOW": slow,
+        "QUOTE": encode_basestring_ascii,
+        "EPOCH": clock.epoch,
+    }
+    return _compile(source, names)
+
+
+def fast_text_line(
+    function: TracedFunction,
+    entry: PlainPhase,
+    result: PlainPhase | None,
+    header: struct.Struct,
+    clock: Clock,
+    slow: Line,
+) -> Line:
+    """Return what makes text_line's line of a record; parameters as for fast_json_line."""
+    arguments, results = (
+        _holes(phase, lambda value: _text(go_syntax(value))) for phase in (entry, result)
+    )
+    pairs = zip(map(_text, function.parameter_labels), arguments, strict=True)
+    template = f"{TEXT_PREFIX}{_text(function.name)}({', '.join(f'{k}={v}' for k, v in pairs)})"
+    if results:
+        template += f" = {results[0]}" if len(results) == 1 else f" = ({', '.join(results)})"
+    template += _text(function.place) + "\n"
+    took = "DURATION(end - begun)" if result else repr(NO_DURATION)
+    filled = ["TIME(end)", "tgid", "tid", "goid", took, *_shown("a", entry), *_shown("r", result)]
+    source = _source(entry, result, header.size, "ascii", filled)
+    names = {
+        **_structs(entry, result, header),
+        "TEMPLATE": template,
+        "SLOW": slow,
+        "QUOTE": _quoted,
+        "TIME": clock.text,
+        "DURATION": duration,
+    }
+    return _compile(source, names)
+
+
+def _json(value: object) -> str:
+    """Return a constant part of a JSON template."""
+    return json.dumps(value).replace("%", "%%")
+
+
+def _text(text: str) -> str:
+    """Return a constant part of a text template."""
+    return printable(text).replace("%", "%%")
+
+
+def _members(labels: Sequence[str], phase: PlainPhase) -> str:
+    holes = _holes(phase, lambda value: _json(to_json(value)))
+    return "{" + ",".join(f"{_json(k)}:{hole}" for k, hole in zip(labels, holes, strict=True)) + "}"
+
+
+def _holes(phase: PlainPhase | None, show: Callable[[Value], str]) -> list[str]:
+    """Return what stands for each value in a template: what is shown around it, and its hole."""
+    holes = []
+    for value in phase.values if phase else ():
+        shown = show(value.zero)
+        if value.kind is not Kind.INTERFACE:
+            before, _, behind = shown.rpartition(show(_bare(value.zero)))
+            hole = "%s" if value.kind in (Kind.BOOL, Kind.STRING) else "%d"
+            shown = before + hole + behind
+        holes.append(shown)
+    return holes
+
+
+def _quoted(text: str) -> str:
+    """Quote what Go would quote without a backslash; raise ValueError for anything else."""
+    if not text.isprintable() or '"' in text or "\\" in text:
+        raise ValueError
+    return f'"{text}"'
+
+
+def _shown(prefix: str, phase: PlainPhase | None) -> list[str]:
+    """Return the expressions that fill the holes for a phase's values."""
+    if phase is None:
+        return []
+    return [
+        f"BOOLS[{prefix}{i}]" if value.kind is Kind.BOOL else f"{prefix}{i}"
+        for i, value in enumerate(phase.values)
+        if value.kind is not Kind.INTERFACE
+    ]
+
+
+def _variables(prefix: str, phase: PlainPhase) -> list[str]:
+    """Return the variables that _format unpacks, a string's for its length."""
+    names = [f"{prefix}{index}" for index in range(len(phase.values))]
+    return names + ["held"] * bool(phase.blocks)
+
+
+def _format(phase: PlainPhase) -> str:
+    """Return the struct format of an image and, if there is one, of the first block's header."""
+    layout, at = "", 0
+    for value in phase.values:
+        code = _CODES[value.kind]
+        layout += f"{value.offset - at}x{code}"
+        at = value.offset + struct.calcsize("<" + code)
+    layout += f"{phase.image_size - at}x"
+    return layout + f"{-phase.image_size % 8 + 4}xI" * bool(phase.blocks)
+
+
+def _structs(
+    entry: PlainPhase, result: PlainPhase | None, header: struct.Struct
+) -> dict[str, object]:
+    names: dict[str, object] = {
+        "ENTRY": struct.Struct(header.format + _format(entry)).unpack_from,
+        "WORD": struct.Struct("<I").unpack_from,
+        "BOOLS": ("false", "true"),
+        "UNEXPECTED": (struct.error, ValueError),
+    }
+    if result:
+        names["RESULT"] = struct.Struct("<" + _format(result)).unpack_from
+    return names
+
+
+def _source(
+    entry: PlainPhase,
+    result: PlainPhase | None,
+    header_size: int,
+    encoding: str,
+    filled: Sequence[str],
+) -> str:
+    """Return the source of the function: of numbers and of names made here, and of nothing else."""
+    head = ["end", "begun", "goid", "tgid", "tid", "_", "args", "results", "flags"]
+    body = [
+        f"{', '.join([*head, *_variables('a', entry)])} = ENTRY(record)",
+        f"back = {header_size} + args",
+        f"if flags or {'not ' if result else ''}begun or back + results > len(record):",
+        "    return SLOW(record)",
+        *_blocks("a", entry, str(header_size), "back", encoding),
+    ]
+    if result:
+        unpacked = "".join(f"{name}, " for name in _variables("r", result))
+        body += [f"{unpacked}= RESULT(record, back)"] if unpacked else []
+        body += _blocks("r", result, "back", "back + results", encoding)
+    body.append(f"return TEMPLATE % ({', '.join(filled)})")
+    lines = ["def line(record):", "    try:", *("        " + line for line in body)]
+    return "\n".join([*lines, "    except UNEXPECTED:", "        return SLOW(record)", ""])
+
+
+def _blocks(prefix: str, phase: PlainPhase, base: str, limit: str, encoding: str) -> list[str]:
+    """Return the lines that replace each string's length by its quoted text.
+
+    They walk over the blocks, ``at`` being where the bytes of one begin and ``size`` their number.
+    """
+    refuse = "    return SLOW(record)"
+    words = [f"{prefix}{i}" for i, v in enumerate(phase.values) if v.kind is Kind.INTERFACE]
+    lines = [f"if {' or '.join(words)}:", refuse] if words else []
+    if not phase.blocks:
+        return [*lines, f"if {base} + {phase.image_size} > {limit}:", refuse]
+    lines += [f"at = {base} + {-(-phase.image_size // 8) * 8 + 8}"]
+    for position, index in enumerate(phase.blocks):
+        if position:
+            lines.append("at += (size + 7 & -8) + 8")
+        if phase.values[index].kind is Kind.INTERFACE:
+            lines += ["size = 0", f"if at > {limit}:", refuse]
+            continue
+        name = f"{prefix}{index}"
+        lines += ["held = WORD(record, at - 4)[0]"] if position else []
+        lines += [
+            f"size = {name}",
+            f"if held != size or at + size > {limit}:",
+            refuse,
+            f'{name} = QUOTE(str(record[at : at + size], "{encoding}"))',
+        ]
+    return lines
+
+
+def _compile(source: str, names: dict[str, object]) -> Line:
+    exec(compile(source, "<line of a plain call>", "exec"), names)
+    return cast(Line, names["line"])

@@ -1,0 +1,121 @@
+"""Know what interfaces can hold in a target: plans for their dynamic types, and names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from gotrace.elf.dwarf import DwarfError
+from gotrace.elf.functions import FunctionTable
+from gotrace.errors import GotraceError
+from gotrace.goabi.capture import ReadContext, Subplan
+from gotrace.goabi.descriptors import DescriptorError, Descriptors
+from gotrace.goabi.nodes import NodeFactory
+from gotrace.goabi.types import InterfaceType
+
+__all__ = ["DynamicTypes"]
+
+#: Errors hold errors: these are always to be expected once an interface is.
+_ALWAYS_EXPECTED = "error"
+#: Most types to plan for from the start; each takes some 50 microseconds.
+_MOST_EXPECTED = 2000
+
+
+class DynamicTypes(ReadContext):
+    """Answer what decoding one file's values asks, and plan types as they turn up.
+
+    Addresses that come with events are run-time addresses; ``bias`` is what the mapping adds to
+    those of the file, None where it differs by process: then dynamic types cannot be told.
+    """
+
+    def __init__(self, table: FunctionTable, bias: int | None, factory: NodeFactory) -> None:
+        self._table = table
+        self._bias = bias
+        self._factory = factory
+        self._descriptors = _descriptors(table) if bias is not None else None
+        self._subplans: dict[int, Subplan] = {}
+        self._names: dict[int, str | None] = {}
+        self._new: list[tuple[int, Subplan]] = []
+
+    def expect(self, interfaces: Iterable[InterfaceType]) -> dict[int, Subplan]:
+        """Plan the types that values of interfaces can have; return the plans by run-time address.
+
+        Those are the types that the program itself converts to the interface, as its itabs say,
+        and for ``any``, all types in the binary, up to a bound. Others are planned for when they
+        are first met.
+        """
+        wanted = {interface.name: interface for interface in interfaces}
+        if not wanted or self._descriptors is None or self._bias is None:
+            return {}
+        names = [_ALWAYS_EXPECTED, *(name for name, i in wanted.items() if not i.is_empty)]
+        addresses = [at for name in names for at in _itabs(self._descriptors, name)]
+        if any(interface.is_empty for interface in wanted.values()):
+            addresses += _types(self._descriptors)
+        for address in addresses[:_MOST_EXPECTED]:
+            self._plan(address + self._bias)
+        self._new.clear()
+        return dict(self._subplans)
+
+    def take_new(self) -> list[tuple[int, Subplan]]:
+        """Return the plans made for types met since the last time, to be given to the kernel."""
+        new, self._new = self._new, []
+        return new
+
+    def subplan(self, word: int) -> Subplan | None:
+        """Return the plan of a type or itab that the kernel has been given."""
+        return self._subplans.get(word)
+
+    def type_name(self, word: int) -> str | None:
+        """Return a dynamic type's name; the type is planned for from now on."""
+        if word not in self._names:
+            self._names[word] = self._learn(word)
+        return self._names[word]
+
+    def function_name(self, pc: int) -> str | None:
+        """Return the name of the function that holds a run-time address."""
+        if self._bias is None:
+            return None
+        function = self._table.find(pc - self._bias)
+        return function.name if function else None
+
+    def _learn(self, word: int) -> str | None:
+        subplan = self._plan(word)
+        return subplan.type.name if subplan else None
+
+    def _plan(self, word: int) -> Subplan | None:
+        if self._descriptors is None or self._bias is None:
+            return None
+        address = word - self._bias
+        try:
+            # Itabs may lie among the types: only as itabs do they lead to a type of their own.
+            itab_type = self._descriptors.type_of_itab(address)
+            found = self._descriptors.type_at(address if itab_type is None else itab_type)
+            subplan = self._factory.subplan_for(found)
+        except (DescriptorError, DwarfError):
+            return None
+        self._subplans[word] = subplan
+        self._new.append((word, subplan))
+        return subplan
+
+
+def _descriptors(table: FunctionTable) -> Descriptors | None:
+    if table.go_version is None:
+        return None
+    try:
+        return Descriptors.open(table.image, table.go_version)
+    except GotraceError:
+        return None
+
+
+def _itabs(descriptors: Descriptors, interface: str) -> list[int]:
+    try:
+        return [itab.address for itab in descriptors.itabs(interface)]
+    except DescriptorError:
+        return []
+
+
+def _types(descriptors: Descriptors) -> list[int]:
+    try:
+        return list(islice(descriptors.all_types(), _MOST_EXPECTED))
+    except DescriptorError:
+        return []

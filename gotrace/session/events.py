@@ -1,0 +1,251 @@
+"""Take call records from the kernel, put those of all CPUs in order, and count what is lost.
+
+A record is what bpf/trace.c submits for one call: ``HEADER``, the payload of the entry phase, that
+of the return phase, and the blocks that ``CallFlag`` announces, in the order of the flags' values.
+All numbers are little endian, all times CLOCK_MONOTONIC in nanoseconds (bpf_ktime_get_ns).
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntFlag
+
+from gotrace.errors import GotraceError
+
+__all__ = [
+    "HEADER",
+    "Call",
+    "CallFlag",
+    "Losses",
+    "OrderWindow",
+    "RecordError",
+    "function_of",
+    "parse_call",
+]
+
+#: end_ns, start_ns (0: seen at its entry only), goid, tgid, tid, function (its number in the
+#: plan), length of the entry payload, length of the return payload, flags (``CallFlag``).
+HEADER = struct.Struct("<QQQIIIHHQ")
+
+_END = struct.Struct("<Q").unpack_from
+_FUNCTION = struct.Struct("<32xI").unpack_from
+_BLOCK = struct.Struct("<II")
+_MOST_FRAMES = 1024  # more than any stack that BPF can walk
+
+_WINDOW_NS = 50_000_000
+_SORTS_PER_WINDOW = 5
+_MOST_RECORDS = 1 << 17
+_MOST_BYTES = 64 << 20
+
+
+class RecordError(GotraceError):
+    """Report a record that does not hold what its header says."""
+
+
+class CallFlag(IntFlag):
+    """Name the blocks that follow a record's payloads, and what is left to do (EVENT_* in BPF)."""
+
+    #: u32 number of frames, u32 zero, u64 pc of each, innermost first.
+    STACK = 1
+    #: Float registers at entry: u32 mask of register numbers, u32 zero, 8 bytes of each, ascending.
+    ENTRY_FLOATS = 2
+    #: The same at the return.
+    RETURN_FLOATS = 4
+    #: No block: the predicate could not be decided in the kernel.
+    UNDECIDED = 8
+
+
+_KNOWN_FLAGS = sum(CallFlag)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Hold one call as the kernel saw it; ``start_ns`` is 0 when only its entry was seen.
+
+    ``args`` and ``results`` are payloads for gotrace.goabi.capture.read_phase; ``stack`` has
+    run-time addresses, innermost first. Floats are raw registers by number, None when not read.
+    ``undecided``: whether the call is wanted could not be decided in the kernel.
+    """
+
+    end_ns: int
+    start_ns: int
+    goid: int
+    tgid: int
+    tid: int
+    function: int
+    args: bytes
+    results: bytes
+    stack: tuple[int, ...] | None = None
+    entry_floats: Mapping[int, bytes] | None = None
+    return_floats: Mapping[int, bytes] | None = None
+    undecided: bool = False
+
+    @property
+    def duration_ns(self) -> int | None:
+        """Return how long the call took, None when it was seen at its entry only."""
+        return self.end_ns - self.start_ns if self.start_ns else None
+
+
+def function_of(record: bytes) -> int:
+    """Return the number of the function of a record, without reading the rest."""
+    number: int = _FUNCTION(record)[0]
+    return number
+
+
+def parse_call(record: bytes) -> Call:
+    """Take a record apart; bytes behind its end are padding. Raises RecordError."""
+    try:
+        end, start, goid, tgid, tid, function, args, results, flags = HEADER.unpack_from(record)
+        at = HEADER.size + args + results
+        if flags & ~_KNOWN_FLAGS or at > len(record):
+            raise RecordError(_message(record))
+        stack = entry_floats = return_floats = None
+        if flags & CallFlag.STACK:
+            stack, at = _stack(record, at)
+        if flags & CallFlag.ENTRY_FLOATS:
+            entry_floats, at = _floats(record, at)
+        if flags & CallFlag.RETURN_FLOATS:
+            return_floats, at = _floats(record, at)
+    except struct.error as error:
+        raise RecordError(_message(record)) from error
+    middle = HEADER.size + args
+    return Call(
+        end,
+        start,
+        goid,
+        tgid,
+        tid,
+        function,
+        record[HEADER.size : middle],
+        record[middle : middle + results],
+        stack,
+        entry_floats,
+        return_floats,
+        bool(flags & CallFlag.UNDECIDED),
+    )
+
+
+def _message(record: bytes) -> str:
+    return (
+        f"a record of {len(record)} bytes from the kernel is not what its header says:"
+        " please report this"
+    )
+
+
+def _stack(record: bytes, at: int) -> tuple[tuple[int, ...], int]:
+    count, _ = _BLOCK.unpack_from(record, at)
+    if count > _MOST_FRAMES:
+        raise RecordError(_message(record))
+    pcs = struct.unpack_from(f"<{count}Q", record, at + _BLOCK.size)
+    return pcs, at + _BLOCK.size + 8 * count
+
+
+def _floats(record: bytes, at: int) -> tuple[dict[int, bytes], int]:
+    mask, _ = _BLOCK.unpack_from(record, at)
+    at += _BLOCK.size
+    floats = {}
+    for register in range(mask.bit_length()):
+        if mask >> register & 1:
+            (floats[register],) = struct.unpack_from("8s", record, at)
+            at += 8
+    return floats, at
+
+
+class Losses:
+    """Count records that never reached the window, by CPU."""
+
+    def __init__(self) -> None:
+        self.by_cpu: Counter[int | None] = Counter()
+        self._taken = 0
+
+    def add(self, count: int, cpu: int | None = None) -> None:
+        """Count lost records; ``cpu`` is None where it is not known whose they were."""
+        self.by_cpu[cpu] += count
+
+    @property
+    def total(self) -> int:
+        """Return how many were lost so far."""
+        return self.by_cpu.total()
+
+    def take_new(self) -> int:
+        """Return how many were lost since the last time this was asked."""
+        new = self.total - self._taken
+        self._taken += new
+        return new
+
+
+class OrderWindow:
+    """Merge the records of several CPUs by the time they ended.
+
+    A CPU's perf buffer has its records in order, but buffers are read one after another, in
+    batches. A record is therefore held back until it is ``window_ns`` old: by then those that
+    ended before it have been read too, provided that all buffers are read at least that often. A
+    record that comes later than that is released all the same, behind its place, and counted in
+    ``late``.
+
+    Memory is bounded by ``most_records`` and ``most_bytes``. Past half of either the older half
+    is released early; at either limit, which is reached only when ``pop_ready`` is not called,
+    records are dropped and counted in ``losses``.
+    """
+
+    def __init__(
+        self,
+        window_ns: int = _WINDOW_NS,
+        most_records: int = _MOST_RECORDS,
+        most_bytes: int = _MOST_BYTES,
+    ) -> None:
+        self.losses = Losses()
+        self.late = 0
+        self._window = window_ns
+        self._most_records = most_records
+        self._most_bytes = most_bytes
+        self._held: list[bytes] = []
+        self._bytes = 0
+        self._next_sort = 0
+        self._released: tuple[int] = (0,)
+
+    def push(self, cpu: int, record: bytes) -> None:
+        """Take one record; made to be called from a perf buffer's callback, it never raises."""
+        size = len(record)
+        if (
+            len(self._held) >= self._most_records
+            or self._bytes + size > self._most_bytes
+            or size < HEADER.size
+        ):
+            self.losses.add(1, cpu)
+            return
+        self._held.append(record)
+        self._bytes += size
+
+    def pop_ready(self, now_ns: int) -> list[bytes]:
+        """Return, in order, the records that need not wait any longer.
+
+        ``now_ns`` is the CLOCK_MONOTONIC time of a moment before the buffers were last read. May
+        be called as often as one likes: it sorts only a few times per window.
+        """
+        crowded = len(self._held) > self._most_records // 2 or self._bytes > self._most_bytes // 2
+        if not self._held or (now_ns < self._next_sort and not crowded):
+            return []
+        self._next_sort = now_ns + self._window // _SORTS_PER_WINDOW
+        # Few runs that are in order already: what sort() is good at.
+        self._held.sort(key=_END)
+        ready = bisect_right(self._held, (now_ns - self._window,), key=_END)
+        return self._release(max(ready, (len(self._held) + 1) // 2) if crowded else ready)
+
+    def flush(self) -> list[bytes]:
+        """Return all that is held, in order: the run is over."""
+        self._held.sort(key=_END)
+        return self._release(len(self._held))
+
+    def _release(self, count: int) -> list[bytes]:
+        released = self._held[:count]
+        if released:
+            del self._held[:count]
+            self._bytes -= sum(map(len, released))
+            self.late += bisect_left(released, self._released, key=_END)
+            self._released = max(self._released, _END(released[-1]))
+        return released

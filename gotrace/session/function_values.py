@@ -1,0 +1,106 @@
+"""Find out which values a function takes and gives, and where they are when its probes are hit."""
+
+from __future__ import annotations
+
+from gotrace.elf.buildinfo import GoVersion
+from gotrace.elf.dwarf import DwarfError, DwarfReader
+from gotrace.elf.functions import Function, Origin
+from gotrace.goabi.arch import AMD64
+from gotrace.goabi.assign import CallingConvention, IntReg, Piece, Place, Stack, calling_convention
+from gotrace.goabi.capture import CLOSURE_CONTEXT
+from gotrace.goabi.dwarf_types import DwarfTypes
+from gotrace.goabi.places import FunctionPlaces, PlacedValue, function_places, signature_places
+from gotrace.goabi.signature import parse_signature
+from gotrace.goabi.types import Kind, basic_type
+from gotrace.session.plan import BinaryPlan
+
+__all__ = ["FunctionValues"]
+
+_WORD = basic_type(Kind.UINTPTR)
+#: Where C functions, gccgo's among them, take their first words (System V ABI, section 3.2.3).
+_C_PARAMETERS = {
+    "rdi": IntReg(3),
+    "rsi": IntReg(4),
+    "rdx": CLOSURE_CONTEXT,
+    "rcx": IntReg(2),
+    "r8": IntReg(5),
+    "r9": IntReg(6),
+}
+_C_RESULTS = {"rax": IntReg(0), "rdx": CLOSURE_CONTEXT}
+_STACK_WORDS = 6
+_RESULT_WORDS = 4
+
+
+class FunctionValues:
+    """Give the values of one file's functions."""
+
+    def __init__(self, binary: BinaryPlan) -> None:
+        """Open the file's debugging information, if it has some that can be read."""
+        self._table = binary.table
+        self.problem: str | None = None
+        self.reader: DwarfReader | None = None
+        try:
+            self.reader = DwarfReader.open(binary.binary.image)
+        except DwarfError as error:
+            self.problem = str(error)
+        self.types = DwarfTypes(self.reader) if self.reader else None
+        version = binary.table.go_version
+        self._version = version or GoVersion(1, 21, 0, "go1.21")
+
+    def of(self, function: Function, signature: str | None) -> FunctionPlaces:
+        """Return a function's values: as the user says, as DWARF says, else bare words.
+
+        Bare words are named after their registers, or ``8(SP)`` and so on after their place on the
+        stack. Raises SignatureError.
+        """
+        is_assembly = function.origin is Origin.PCLNTAB and self._table.is_assembly(function.row)
+        if signature is not None:
+            parsed = parse_signature(signature, self.types.named if self.types else None)
+            return signature_places(
+                parsed, function.name, AMD64, self._version, is_assembly=is_assembly
+            )
+        if function.origin is Origin.PCLNTAB and self.reader and self.types:
+            try:
+                known = self.reader.function(function.entry)
+                if known is not None:
+                    return function_places(
+                        known,
+                        self.reader,
+                        self.types,
+                        AMD64,
+                        self._version,
+                        is_assembly=is_assembly,
+                    )
+            except DwarfError as error:
+                self.problem = str(error)
+        return self._bare_words(function, is_assembly)
+
+    def _bare_words(self, function: Function, is_assembly: bool) -> FunctionPlaces:
+        convention = calling_convention(self._version, is_assembly)
+        if function.origin is Origin.SYMTAB:
+            return _words(function.name, convention, _C_PARAMETERS, _C_RESULTS)
+        if convention is CallingConvention.ABI0:
+            slots: dict[str, Place] = {
+                f"{8 * word}(SP)": Stack(8 * word) for word in range(1, _STACK_WORDS + 1)
+            }
+            return _words(function.name, convention, slots, {})
+        registers: dict[str, Place] = {
+            name: IntReg(index) for index, name in enumerate(AMD64.int_registers)
+        }
+        results = dict(list(registers.items())[:_RESULT_WORDS])
+        return _words(function.name, convention, registers, results)
+
+
+def _words(
+    name: str,
+    convention: CallingConvention,
+    parameters: dict[str, Place] | dict[str, IntReg],
+    results: dict[str, Place] | dict[str, IntReg],
+) -> FunctionPlaces:
+    return FunctionPlaces(name, convention, _placed(parameters), _placed(results))
+
+
+def _placed(places: dict[str, Place] | dict[str, IntReg]) -> tuple[PlacedValue, ...]:
+    return tuple(
+        PlacedValue(name.upper(), _WORD, (Piece(0, 8, place),)) for name, place in places.items()
+    )

@@ -1,0 +1,252 @@
+"""Trace calls: load capture plans into the kernel, attach, and take what it reports."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+
+from gotrace.goabi.capture import Op, OpCode, Subplan
+from gotrace.session.attach import Attached, Rung, attach
+from gotrace.session.callers import Callers
+from gotrace.session.calls import Diagnostic, diagnostics, open_calls
+from gotrace.session.events import HEADER, Losses, OrderWindow
+from gotrace.session.program import Program
+from gotrace.session.target import Target
+from gotrace.session.trace_plan import TracedCall, TracePlan, interfaces_in
+from gotrace.session.watch import signal_groups, unwind_groups
+
+__all__ = ["CallTracer", "TraceOptions"]
+
+_ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS = 1, 2, 4  # site_plan.flags of bpf/trace.c
+_SITE_PLAN = struct.Struct("=IIIhh")
+_LENGTH_OF_PADDING = 8
+_FLOAT_BLOCK = 8 + 8 * 15
+_PAYLOADS = (256, 512, 1024, 2048, 4096, 8192)  # a per-CPU value has at most 32 KB
+_SAVED_BYTES = 64 << 20  # of kernel memory, for the arguments of open calls
+_CALL_OVERHEAD = 1024  # struct call without its payload, and the map's own
+_SEARCH_STEPS = 64  # added for predicates, whose searches take a step a position
+_MOST_STEPS = 256
+_NESTED_STEPS = 48  # most that an interface's subplan takes
+_STACKS = _FRAMES = _WAITING = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class TraceOptions:
+    """Say what to report beside values: at most so many return addresses, 0 for none."""
+
+    user_stack: int = 0
+    buffer_pages: int = 1024
+
+
+class CallTracer:
+    """Own the probes that report a plan's calls; a context manager that detaches."""
+
+    def __init__(
+        self,
+        target: Target,
+        traced: TracePlan,
+        callers: Callers,
+        options: TraceOptions,
+        forced: Rung | None,
+    ) -> None:
+        """Load the plans and attach, to RETs first. Raises AttachError or LoadError."""
+        subplans: dict[int, Subplan] = {}
+        for context in traced.contexts:
+            calls = [call for call in traced.calls if call.context is context]
+            subplans |= context.expect(interfaces_in(calls))
+        self._contexts = traced.contexts
+        self._tables = _Tables(traced.calls, subplans, traced.constants.packed())
+        plan = traced.plan
+        groups = plan.entry_groups("on_entry", target.pid, callers.kind)
+        returning = {number for number, call in enumerate(traced.calls) if call.result is not None}
+        if returning:
+            groups = [
+                *unwind_groups(target, callers),
+                *plan.return_groups("on_return", target.pid, callers.kind, returning),
+                *groups,
+            ]
+        if self._tables.floats:
+            groups = [*signal_groups(target, callers), *groups]
+        defines = {
+            **target.defines(),
+            **callers.defines(),
+            **self._tables.defines(options),
+            "STACKS": _STACKS,
+            "FRAMES": _FRAMES,
+        }
+        self.attached: Attached = attach(
+            "trace.c", defines, groups, forced, lambda program: self._prepare(program, options)
+        )
+        self.losses = Losses()
+        self.window = OrderWindow()
+
+    def _prepare(self, program: Program, options: TraceOptions) -> None:
+        self._tables.fill(program)
+        program.open_events("events", self._on_event, self._on_lost, options.buffer_pages)
+
+    def _on_event(self, cpu: int, record: bytes) -> None:
+        self.window.push(cpu, record)
+
+    def _on_lost(self, count: int) -> None:
+        self.losses.add(count)
+
+    def poll(self) -> None:
+        """Take what the kernel has reported into ``window``.
+
+        Dynamic types that decoding has met since the last time are captured from now on.
+        """
+        for context in self._contexts:
+            for word, subplan in context.take_new():
+                self._tables.learn(self.attached.program, word, subplan)
+        self.attached.program.poll()
+
+    def waiting(self) -> list[bytes]:
+        """Return the records that still wait for float registers, at the end of a run."""
+        if not self._tables.floats:
+            return []
+        return [
+            record
+            for _, value in self.attached.program.map("waiting").entries()
+            if (record := _waiting_record(value)) is not None
+        ]
+
+    def open_calls(self) -> int:
+        """Return how many calls have been entered and have not returned."""
+        return open_calls(self.attached.program)
+
+    def diagnostics(self) -> dict[Diagnostic, int]:
+        """Return how often each irregularity has occurred so far."""
+        return diagnostics(self.attached.program)
+
+    def __enter__(self) -> CallTracer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.attached.close()
+
+
+class _Tables:
+    """Lay all plans one behind the other, as the interpreter's maps have them."""
+
+    def __init__(
+        self,
+        calls: Sequence[TracedCall],
+        subplans: Mapping[int, Subplan],
+        constants: Sequence[bytes],
+    ) -> None:
+        self._calls = calls
+        self._constants = constants
+        self._ops: list[Op] = []
+        self._starts: dict[tuple[Op, ...], int] = {}
+        self._sites = [self._site(call) for call in calls]
+        self._types = {word: self._start(subplan.ops) for word, subplan in subplans.items()}
+        self._room = len(self._ops) + (_ROOM_TO_LEARN if self._interfaces else 0)
+        self.floats = any(call.entry_floats or call.result_floats for call in calls)
+
+    @property
+    def _interfaces(self) -> bool:
+        return any(op.code is OpCode.IFACE for op in self._ops)
+
+    def _start(self, ops: tuple[Op, ...]) -> int:
+        """Return the address of a plan's first operation; equal plans share theirs."""
+        if ops not in self._starts:
+            self._starts[ops] = len(self._ops)
+            self._ops += ops
+        return self._starts[ops]
+
+    def _site(self, call: TracedCall) -> bytes:
+        result = self._start(call.result.ops) if call.result else 0
+        flags = (
+            (0 if call.result else _ENTRY_ONLY)
+            | (_ENTRY_FLOATS if call.entry_floats else 0)
+            | (_FLOATS if call.result_floats else 0)
+        )
+        entry = self._start(call.entry.ops)
+        return _SITE_PLAN.pack(entry, result, flags, call.next_pc, call.next_sp)
+
+    def defines(self, options: TraceOptions) -> dict[str, int]:
+        """Return the compile-time settings of bpf/interpreter.h, floats.h and trace.c."""
+        payload = max(map(_payload_bound, self._calls))
+        payload += _LENGTH_OF_PADDING * (options.user_stack + 1) if options.user_stack else 0
+        payload += 2 * _FLOAT_BLOCK if self.floats else 0
+        payload = next((size for size in _PAYLOADS if size >= payload), _PAYLOADS[-1])
+        return {
+            "FUNCTIONS": len(self._calls),
+            "SAVED": max(1 << 8, _SAVED_BYTES // (payload + _CALL_OVERHEAD)),
+            "OPS": self._room,
+            "TYPES": _MOST_TYPES,
+            "CONSTANTS": max(1, len(self._constants)),
+            "PAYLOAD": payload,
+            "USER_STACK": options.user_stack,
+            "FLOATS": int(self.floats),
+            "WAITING": _WAITING,
+            "INTERFACES": int(self._interfaces),
+            "PREDICATES": int(any(op.code >= OpCode.PUSH_CONST for op in self._ops)),
+            "STEPS": self._steps(),
+        }
+
+    def _steps(self) -> int:
+        plans = [call.entry.ops for call in self._calls]
+        plans += [call.result.ops for call in self._calls if call.result]
+        return min(_MOST_STEPS, max(map(_steps_of, plans)))
+
+    def fill(self, program: Program) -> None:
+        """Fill the maps."""
+        ops = program.map("ops")
+        for number, op in enumerate(self._ops):
+            ops.update(number.to_bytes(4, "little"), op.pack())
+        plans = program.map("plans")
+        for number, site in enumerate(self._sites):
+            plans.update(number.to_bytes(4, "little"), site)
+        constants = program.map("constants")
+        for number, constant in enumerate(self._constants):
+            constants.update(number.to_bytes(4, "little"), constant)
+        types = program.map("types")
+        for word, start in self._types.items():
+            types.update(word.to_bytes(8, "little"), start.to_bytes(4, "little"))
+
+    def learn(self, program: Program, word: int, subplan: Subplan) -> None:
+        """Add a subplan, while there is room; its operations are there before its type is."""
+        before = len(self._ops)
+        start = self._start(subplan.ops)
+        if len(self._ops) > self._room or len(self._types) >= _MOST_TYPES:
+            return
+        ops = program.map("ops")
+        for number in range(before, len(self._ops)):
+            ops.update(number.to_bytes(4, "little"), self._ops[number].pack())
+        self._types[word] = start
+        program.map("types").update(word.to_bytes(8, "little"), start.to_bytes(4, "little"))
+
+
+_ROOM_TO_LEARN = 1 << 13  # operations
+_MOST_TYPES = 1 << 13
+
+
+def _payload_bound(call: TracedCall) -> int:
+    result = call.result.payload_bound if call.result else 0
+    return call.entry.payload_bound + result + 2 * _LENGTH_OF_PADDING
+
+
+def _steps_of(ops: tuple[Op, ...]) -> int:
+    nested = sum(op.code is OpCode.IFACE for op in ops) * _NESTED_STEPS
+    searches = sum(op.code is OpCode.STRING_TEST for op in ops) * _SEARCH_STEPS
+    return len(ops) + nested + searches
+
+
+_WAIT = struct.Struct("=2Q16s2Q")  # struct wait of bpf/interpreter.h
+_CALL_HEAD = struct.Struct("=II15Q64Q")  # struct call up to its event
+
+
+def _waiting_record(value: bytes) -> bytes | None:
+    """Return the record in a struct waiting, None where its call has yet to return."""
+    *_, at_entry, _ = _WAIT.unpack_from(value)
+    length = _CALL_HEAD.unpack_from(value, _WAIT.size)[0]
+    event = _WAIT.size + _CALL_HEAD.size
+    return None if at_entry else value[event : event + HEADER.size + length]

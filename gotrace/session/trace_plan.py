@@ -1,0 +1,316 @@
+"""Decide how the calls of each traced function are captured, from the probe that asks for it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gotrace.elf.dwarf import DwarfError
+from gotrace.elf.functions import FunctionTable
+from gotrace.errors import GotraceError, NoMatchError
+from gotrace.goabi.arch import AMD64
+from gotrace.goabi.capture import CaptureLimits, Location, PhasePlan, PlacedNode, plan_phase
+from gotrace.goabi.nodes import NodeFactory
+from gotrace.goabi.nodes_paths import place_captured, place_path
+from gotrace.goabi.places import CapturedValue, FunctionPlaces, PlacedValue
+from gotrace.goabi.types import (
+    ArrayType,
+    GoType,
+    InterfaceType,
+    MapType,
+    Parameter,
+    PointerType,
+    Signature,
+    SliceType,
+    StructType,
+)
+from gotrace.probes.decode import step_over
+from gotrace.probes.predicate import CompiledPredicate, StringConstants, compile_predicate
+from gotrace.probes.scope import Phase, RootKind, Scope
+from gotrace.probes.sites import FunctionSites, SiteForm
+from gotrace.probes.spec import ProbeSpec, ResolvedProbe, SpecError
+from gotrace.probes.tokens import Span
+from gotrace.probes.typed import Path, operands, phase_of
+from gotrace.session.dynamic_types import DynamicTypes
+from gotrace.session.function_values import FunctionValues
+from gotrace.session.plan import BinaryPlan, Plan
+
+__all__ = ["TraceChoices", "TracePlan", "TracedCall", "interfaces_in", "make_trace_plan"]
+
+_LARGEST_PREDICATE = 40  # operations of one phase
+
+
+@dataclass(frozen=True, slots=True)
+class TraceChoices:
+    """Say how much to capture, whether at the entry alone, and whether of float registers."""
+
+    limits: CaptureLimits
+    entry_only: bool
+    floats: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TracedCall:
+    """Say how one function's calls are captured and what is shown of them.
+
+    ``entry`` and ``result`` capture values, in this order: the ``shown`` ones of the phase, then
+    the operands of the probe's expressions, which ``paths`` names. ``result`` is None where calls
+    are reported at their entry. ``next_pc`` and ``next_sp`` say where the instruction behind the
+    entry site begins, from the site, and what it adds to SP; where that is not known, or float
+    registers are to be left alone, ``entry_floats`` and ``result_floats`` are false.
+    """
+
+    function: FunctionSites
+    places: FunctionPlaces
+    spec: ProbeSpec
+    probe: ResolvedProbe
+    entry: PhasePlan
+    result: PhasePlan | None
+    paths: dict[Phase, tuple[Path, ...]]
+    compiled: CompiledPredicate | None
+    table: FunctionTable
+    context: DynamicTypes
+    entry_floats: bool
+    result_floats: bool
+    next_pc: int
+    next_sp: int
+
+    def shown(self, phase: Phase) -> int:
+        """Return how many values of a phase are shown as the function's own."""
+        if self.spec.format is not None:
+            return 0
+        return len(self.places.parameters if phase is Phase.ENTRY else self.places.results)
+
+
+@dataclass(frozen=True, slots=True)
+class TracePlan:
+    """Hold all that is to be traced; ``calls`` go with the plan's functions."""
+
+    plan: Plan
+    calls: tuple[TracedCall, ...]
+    contexts: tuple[DynamicTypes, ...]
+    constants: StringConstants
+
+
+def make_trace_plan(plan: Plan, specs: Sequence[ProbeSpec], choices: TraceChoices) -> TracePlan:
+    """Plan the functions of each file as the probe in the same place of ``specs`` asks.
+
+    Functions that a probe's expressions do not fit are left out where others of it remain, with
+    the reason among the plan's problems. Raises SpecError, SignatureError, NoMatchError.
+    """
+    constants = StringConstants()
+    binaries, calls, contexts = [], [], []
+    problems = list(plan.problems)
+    seen: set[tuple[int, int]] = set()
+    for binary, spec in zip(plan.binaries, specs, strict=True):
+        planner = _Planner(binary, spec, choices, constants)
+        planned: list[TracedCall] = []
+        refused: list[SpecError] = []
+        for sites in binary.functions:
+            key = (binary.binary.image.identity.inode, sites.function.entry)
+            if key in seen:
+                problems.append(f"{sites.function.name} is traced by an earlier probe")
+                continue
+            try:
+                planned.append(planner.plan(sites))
+                seen.add(key)
+            except SpecError as error:
+                refused.append(error)
+        if not planned and refused:
+            raise refused[0]
+        problems += [str(error) for error in refused] + planner.problems
+        kept = tuple(call.function for call in planned)
+        binaries.append(dataclasses.replace(binary, functions=kept))
+        calls += planned
+        contexts.append(planner.context)
+    if not calls:
+        raise NoMatchError("nothing to trace: " + "; ".join(problems[:1]))
+    traced = Plan(tuple(binaries), tuple(problems))
+    return TracePlan(traced, tuple(calls), tuple(contexts), constants)
+
+
+class _Planner:
+    """Plan the functions that one probe selects in one file."""
+
+    def __init__(
+        self,
+        binary: BinaryPlan,
+        spec: ProbeSpec,
+        choices: TraceChoices,
+        constants: StringConstants,
+    ) -> None:
+        self._binary = binary
+        self._spec = spec
+        self._choices = choices
+        self._constants = constants
+        self._values = FunctionValues(binary)
+        version = binary.table.go_version
+        release = (version.major, version.minor) if version else None
+        self._factory = NodeFactory(choices.limits, release)
+        self.context = DynamicTypes(binary.table, binary.binary.bias, self._factory)
+
+    @property
+    def problems(self) -> list[str]:
+        """Return what was wrong with the file's debugging information."""
+        return [self._values.problem] if self._values.problem else []
+
+    def plan(self, sites: FunctionSites) -> TracedCall:
+        places = self._values.of(sites.function, self._spec.signature)
+        probe = self._spec.resolve(_scope(places))
+        paths = _paths(probe)
+        at_entry = self._choices.entry_only or not sites.returns
+        if at_entry and _needs_return(probe):
+            remedy = (
+                "leave --entry out" if self._choices.entry_only else "it is never seen to do so"
+            )
+            raise self._spec.source.error(
+                Span(0, len(self._spec.source.text)),
+                f"it asks for what is known when {sites.function.name} returns: {remedy}",
+            )
+        entry = self._phase(places, places.parameters, paths[Phase.ENTRY], Phase.ENTRY)
+        result = None
+        if not at_entry:
+            result = self._phase(places, places.results, paths[Phase.RETURN], Phase.RETURN)
+        compiled = self._predicate(probe, paths, entry, result)
+        if compiled is not None:
+            entry = entry.with_predicate(compiled.entry)
+            result = result.with_predicate(compiled.result) if result else None
+        step = self._step(sites, entry.float_registers)
+        floats = self._choices.floats
+        return TracedCall(
+            sites,
+            places,
+            self._spec,
+            probe,
+            entry,
+            result,
+            paths,
+            compiled,
+            self._binary.table,
+            self.context,
+            entry_floats=floats and step is not None and bool(entry.float_registers),
+            result_floats=floats and result is not None and bool(result.float_registers),
+            next_pc=step[0] if step else 0,
+            next_sp=step[1] if step else 0,
+        )
+
+    def _phase(
+        self,
+        places: FunctionPlaces,
+        shown: Sequence[PlacedValue],
+        paths: Sequence[Path],
+        phase: Phase,
+    ) -> PhasePlan:
+        values = [] if self._spec.format is not None else [self._whole(value) for value in shown]
+        values += [self._operand(places, path) for path in paths]
+        return plan_phase(values, self._choices.limits)
+
+    def _whole(self, value: PlacedValue) -> PlacedNode:
+        try:
+            node = self._factory.node(value.type)
+        except DwarfError as error:
+            raise GotraceError(f"{value.name}: {error}") from error
+        return PlacedNode(value.name, node, value.pieces, value.problem)
+
+    def _operand(self, places: FunctionPlaces, path: Path) -> PlacedNode:
+        steps = path.steps
+        root = path.root
+        if root.kind is RootKind.CAPTURED:
+            captured: CapturedValue = places.captured[root.index]
+            return place_captured(self._factory, captured, steps)
+        values = places.parameters if root.kind is RootKind.PARAMETER else places.results
+        value = values[root.index]
+        return place_path(self._factory, root.name, value.type, value.pieces, steps, value.problem)
+
+    def _predicate(
+        self,
+        probe: ResolvedProbe,
+        paths: dict[Phase, tuple[Path, ...]],
+        entry: PhasePlan,
+        result: PhasePlan | None,
+    ) -> CompiledPredicate | None:
+        if probe.predicate is None:
+            return None
+        plans = {Phase.ENTRY: entry, Phase.RETURN: result}
+
+        def locate(path: Path) -> Location | None:
+            plan = plans[path.root.phase]
+            if plan is None or path not in paths[path.root.phase]:
+                return None
+            at = paths[path.root.phase].index(path)
+            return plan.location(len(plan.root) - len(paths[path.root.phase]) + at)
+
+        limits = self._choices.limits
+        return compile_predicate(
+            probe.predicate,
+            locate,
+            self._constants,
+            text_bytes=limits.text_bytes,
+            entry_room=_LARGEST_PREDICATE,
+            result_room=_LARGEST_PREDICATE if result else 0,
+        )
+
+    def _step(self, sites: FunctionSites, floats: Sequence[int]) -> tuple[int, int] | None:
+        """Return where a signal sent at the entry site finds the thread, relative to the site."""
+        entry = sites.entry
+        if entry is None:
+            return None
+        code = self._binary.binary.image.read(entry.address, sites.function.end - entry.address)
+        return step_over(code, entry.form is SiteForm.BRANCH, floats, AMD64)
+
+
+def _scope(places: FunctionPlaces) -> Scope:
+    signature = Signature(
+        places.name,
+        tuple(Parameter(value.name, value.type) for value in places.parameters),
+        tuple(Parameter(value.name, value.type) for value in places.results),
+    )
+    captured = tuple(Parameter(value.name, value.type) for value in places.captured)
+    return Scope(places.name, signature, captured)
+
+
+def _paths(probe: ResolvedProbe) -> dict[Phase, tuple[Path, ...]]:
+    """Return the operands of a probe's expressions by phase, each once."""
+    expressions = ([probe.predicate] if probe.predicate else []) + list(probe.values)
+    found = dict.fromkeys(
+        operand.path for expression in expressions for operand in operands(expression)
+    )
+    return {phase: tuple(path for path in found if path.root.phase is phase) for phase in Phase}
+
+
+def _needs_return(probe: ResolvedProbe) -> bool:
+    expressions = ([probe.predicate] if probe.predicate else []) + list(probe.values)
+    return any(phase_of(expression) is Phase.RETURN for expression in expressions)
+
+
+def interfaces_in(calls: Iterable[TracedCall]) -> list[InterfaceType]:
+    """Return the interface types among what calls capture, those within other types included."""
+    found: dict[str, InterfaceType] = {}
+    seen: set[str] = set()
+    plans = [plan for call in calls for plan in (call.entry, call.result) if plan is not None]
+    level = [node.type for plan in plans for _, _, node in plan.root]
+    for _ in range(_LEVELS_OF_TYPES):
+        inner: list[GoType] = []
+        for go_type in level:
+            if go_type.name in seen:
+                continue
+            seen.add(go_type.name)
+            if isinstance(go_type, InterfaceType):
+                found[go_type.name] = go_type
+            inner += _parts(go_type)
+        level = inner
+    return list(found.values())
+
+
+_LEVELS_OF_TYPES = 4
+
+
+def _parts(go_type: GoType) -> list[GoType]:
+    if isinstance(go_type, StructType):
+        return [field.type for field in go_type.fields]
+    if isinstance(go_type, MapType):
+        return [go_type.key, go_type.elem]
+    if isinstance(go_type, PointerType | SliceType | ArrayType):
+        return [go_type.elem]
+    return []

@@ -1,0 +1,1 @@
+"""Measure the cost of tracing beside that of other tracers: ``python -m tests.bench``."""

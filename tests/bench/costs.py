@@ -1,0 +1,228 @@
+"""Measure what tracing costs the target: nanoseconds for each call of a framed function."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+
+from gotrace.errors import GotraceError
+from gotrace.session.attach import Point, ProbeGroup, attach
+from tests.bench.commands import (
+    Missing,
+    bcc_count,
+    bcc_latency,
+    bcc_trace,
+    bpftrace,
+    dlv_trace,
+    gotrace,
+    ours,
+)
+from tests.bench.results import Results
+from tests.bench.settings import Settings
+from tests.bench.stats import Requirement, Series, ratios, total
+from tests.bench.targets import FRAMED, Calls, Framed, calls_program, find_framed
+from tests.bench.tracers import TRACER_CPU, Command, Tracer, TracerError
+
+__all__ = ["count_costs", "latency_costs", "trace_costs"]
+
+EMPTY = Path(__file__).parent / "empty.c"
+UNIT = "ns/call"
+BARE = "bare"
+BRANCH, PUSH = "empty program, emulated jbe", "empty program, emulated push"
+ENTRY, RET = "empty program, single-stepped cmp", "empty program, single-stepped ret"
+
+_WARM = 100  # calls before the first sample: caches, and the length of a sample
+_MOST_CALLS = 20_000_000
+
+Attach = Callable[[Calls], AbstractContextManager[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """Name one way to trace, and how it attaches to the running target.
+
+    ``most`` limits the calls of a sample where each leaves a record for a reader to fetch.
+    """
+
+    name: str
+    attach: Attach
+    binary: Path
+    most: int = _MOST_CALLS
+
+
+@contextmanager
+def _empty_probe(framed: Framed, address: int, pid: int) -> Iterator[None]:
+    """Keep a program that does nothing attached to one instruction."""
+    point = Point(address - framed.bias, address, 0)
+    path = str(framed.binary)
+    group = ProbeGroup("on_hit", path, path, [point], framed.bias, pid)
+    attached = attach(str(EMPTY), {}, [group])
+    try:
+        if attached.failed:
+            raise next(iter(attached.failed.values()))
+        yield
+    finally:
+        attached.close()
+
+
+def _floor(name: str, framed: Framed, address: int) -> Contender:
+    return Contender(name, lambda t: _empty_probe(framed, address, t.pid), framed.binary)
+
+
+def _tracer(
+    name: str, binary: Path, command: Callable[[Calls], Command], most: int = _MOST_CALLS
+) -> Contender:
+    return Contender(name, lambda target: Tracer(command(target), TRACER_CPU), binary, most)
+
+
+def ns_per_call(target: Calls, settings: Settings, most: int = _MOST_CALLS) -> float:
+    """Return the median of some samples, each long enough for the clock."""
+    estimate = max(target.run(_WARM), 1.0)
+    calls = int(min(max(settings.sample_s * 1e9 / estimate, _WARM), most))
+    return statistics.median(target.run(calls) for _ in range(settings.samples))
+
+
+def _measure(
+    results: Results, case: str, contenders: Sequence[Contender], settings: Settings
+) -> None:
+    """Let all contenders run once in each round, and add what they cost."""
+    values: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    failed: dict[str, str] = {}
+    for _ in range(settings.rounds):
+        for contender in contenders:
+            if contender.name in failed:
+                continue
+            try:
+                with Calls(contender.binary) as target, contender.attach(target):
+                    cost = ns_per_call(target, settings, contender.most)
+            except (Missing, TracerError, GotraceError, OSError) as error:
+                failed[contender.name] = str(error)
+            except AssertionError:  # of the harness, with all of the target's last words
+                failed[contender.name] = "the target crashed"
+            else:
+                values[contender.name].append(cost)
+    for name, costs in values.items():
+        why = failed.get(name, "")
+        results.add(case, name, UNIT, [] if why else costs, missing=why)
+
+
+def _above_bare(results: Results, case: str, contender: str) -> Series | None:
+    series, bare = results.series(case, contender), results.series(case, BARE)
+    return series.above(bare) if series and bare else None
+
+
+def _require(
+    results: Results, case: str, contender: str, bound: float, against: Sequence[str], what: str
+) -> None:
+    """Require a contender's cost to be at most ``bound`` times the sum of what others cost."""
+    missing = [
+        f"{name}: {measure.missing}"
+        for name in (contender, *against)
+        if (measure := results.find(case, name)) and not measure.series
+    ]
+    own = _above_bare(results, case, contender)
+    others = [series for name in against if (series := _above_bare(results, case, name))]
+    complete = own is not None and len(others) == len(against)
+    series = ratios(own, total(*others)) if own and complete else None
+    name = f"cost of a call, {contender} / {what}"
+    why = "; ".join(missing) or "no cost above the bare call's"
+    results.requirements.append(Requirement(name, series, bound, why="" if series else why))
+
+
+def _cheapest(results: Results, case: str) -> str:
+    """Return the floor of the two emulated instructions that costs less."""
+    floors = {name: results.series(case, name) for name in (BRANCH, PUSH)}
+    medians = {name: series.median for name, series in floors.items() if series}
+    return min(medians, key=lambda name: medians[name], default=BRANCH)
+
+
+def count_costs(results: Results, settings: Settings) -> None:
+    """Measure counting: gofunccount, bcc's funccount, bpftrace, and empty programs."""
+    framed = find_framed(calls_program())
+    binary, case = framed.binary, "cost of counting"
+    contenders = [
+        Contender(BARE, lambda _: nullcontext(), binary),
+        _floor(BRANCH, framed, framed.branch),
+        _floor(PUSH, framed, framed.push),
+        _floor(ENTRY, framed, framed.entry),
+        _tracer("gofunccount", binary, lambda t: ours("gofunccount", "-p", str(t.pid), FRAMED)),
+        _tracer("bcc funccount", binary, lambda t: bcc_count(binary, FRAMED, t.pid)),
+        _tracer(
+            "bpftrace count", binary, lambda t: bpftrace("count.bt", binary, FRAMED, pid=t.pid)
+        ),
+    ]
+    _measure(results, case, contenders, settings)
+    for peer in ("bcc funccount", "bpftrace count"):
+        _require(results, case, "gofunccount", 0.1, [peer], peer)
+    floor = _cheapest(results, case)
+    _require(results, case, "gofunccount", 1.3, [floor], "cheapest emulated empty probe")
+
+
+def latency_costs(results: Results, settings: Settings) -> None:
+    """Measure latency: gofunclatency, bpftrace and bcc with two probes, and empty programs."""
+    framed = find_framed(calls_program())
+    binary, case = framed.binary, "cost of measuring latency"
+    two_probes = "bpftrace two-probe script"
+    contenders = [
+        Contender(BARE, lambda _: nullcontext(), binary),
+        _floor(BRANCH, framed, framed.branch),
+        _floor(PUSH, framed, framed.push),
+        _floor(RET, framed, framed.ret),
+        _tracer("gofunclatency", binary, lambda t: ours("gofunclatency", "-p", str(t.pid), FRAMED)),
+        _bpftrace_latency(two_probes, framed),
+        _tracer("bcc two-probe script", binary, lambda t: bcc_latency(framed, t.pid)),
+    ]
+    _measure(results, case, contenders, settings)
+    _require(results, case, "gofunclatency", 0.6, [two_probes], two_probes)
+    floors = [_cheapest(results, case), RET]
+    _require(results, case, "gofunclatency", 1.25, floors, "sum of the two empty probes")
+
+
+def _bpftrace_latency(name: str, framed: Framed) -> Contender:
+    """Return bpftrace with a probe on the entry and one on the RET.
+
+    Debian's bpftrace 0.17 refuses an address inside a function of a binary that has symbols, and
+    takes file offsets in one that has none: it gets the same program, stripped.
+    """
+
+    def by_name(target: Calls) -> Command:
+        words = (FRAMED, hex(framed.ret))
+        return bpftrace("latency.bt", framed.binary, *words, pid=target.pid)
+
+    try:
+        with Calls(framed.binary) as target, Tracer(by_name(target)):
+            pass
+    except TracerError as error:
+        if "offset support" in error.log:
+            stripped = find_framed(calls_program(stripped=True))
+            offsets = [hex(at - stripped.bias) for at in (stripped.entry, stripped.ret)]
+            binary = stripped.binary
+            return _tracer(
+                name, binary, lambda t: bpftrace("latency.bt", binary, *offsets, pid=t.pid)
+            )
+    except Missing:
+        pass
+    return _tracer(name, framed.binary, by_name)
+
+
+def trace_costs(results: Results, settings: Settings) -> None:
+    """Measure tracing of entries with two arguments: gotrace, bcc's trace, bpftrace, dlv."""
+    framed = find_framed(calls_program())
+    binary, case, most = framed.binary, "cost of tracing two arguments", 2_000
+    contenders = [
+        Contender(BARE, lambda _: nullcontext(), binary),
+        _tracer("gotrace", binary, lambda t: gotrace(t.pid), most),
+        _tracer("bcc trace", binary, lambda t: bcc_trace(binary, t.pid), most),
+        _tracer(
+            "bpftrace printf",
+            binary,
+            lambda t: bpftrace("trace.bt", binary, FRAMED, pid=t.pid),
+            most,
+        ),
+        _tracer("dlv trace", binary, dlv_trace, most),
+    ]
+    _measure(results, case, contenders, settings)
+    _require(results, case, "gotrace", 0.2, ["bcc trace"], "bcc trace")

@@ -1,0 +1,197 @@
+"""Measure how long tracers take to be ready and to be gone, and how large they grow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.bench.commands import (
+    Missing,
+    bcc_count,
+    bpftrace,
+    bpftrace_attaches_all_at_once,
+    ours,
+)
+from tests.bench.results import Results
+from tests.bench.settings import Settings
+from tests.bench.stats import Requirement
+from tests.bench.targets import (
+    FRAMED,
+    calls_program,
+    compiler,
+    compiler_at_work,
+    function_names,
+    large_program,
+    larger_program,
+    many_at_work,
+    many_program,
+)
+from tests.bench.tracers import TRACER_CPU, Command, Tracer, TracerError
+
+__all__ = ["all_functions", "functions_by_number", "start_up"]
+
+READY, GONE, MEMORY = "time to ready", "time to detach", "peak memory"
+
+# A peer that took so many seconds to detach from fewer functions is not given more of them.
+_LONG = 2.0
+_WORK = 0.5  # seconds in which a target meets its probes
+
+
+@dataclass
+class _Runs:
+    """Run one tracer, again and again, and collect what that took."""
+
+    command: Callable[[], Command]
+    hold_s: float = 0.0
+    failed: str = ""
+    values: dict[str, list[float]] = field(
+        default_factory=lambda: {READY: [], GONE: [], MEMORY: []}
+    )
+
+    def once(self) -> None:
+        """Start the tracer, let it work for ``hold_s`` and stop it; not again after a failure."""
+        if self.failed:
+            return
+        try:
+            with Tracer(self.command(), TRACER_CPU) as tracer:
+                time.sleep(self.hold_s)
+                gone = tracer.stop()
+                taken = {READY: tracer.ready_s, GONE: gone, MEMORY: tracer.peak_mb}
+        except (Missing, TracerError) as error:
+            self.failed = str(error)
+            return
+        for kind, value in taken.items():
+            self.values[kind].append(value)
+
+    @property
+    def slow(self) -> bool:
+        """Tell whether the last run took long to detach."""
+        return bool(self.values[GONE]) and self.values[GONE][-1] > _LONG
+
+
+def _add(
+    results: Results, what: str, runs: Mapping[str, _Runs], kinds: Sequence[str], note: str = ""
+) -> None:
+    for kind in kinds:
+        unit = "MB" if kind == MEMORY else "s"
+        for name, run in runs.items():
+            values = [] if run.failed else run.values[kind]
+            results.add(f"{kind}, {what}", name, unit, values, note, run.failed)
+
+
+def _require(results: Results, name: str, case: str, contender: str, bound: float) -> None:
+    measure = results.find(case, contender)
+    series = measure.series if measure else None
+    why = "" if series else measure.missing if measure else "not measured"
+    results.requirements.append(Requirement(name, series, bound, unit="s", why=why))
+
+
+def _count_commands(binary: Path, pattern: str, pid: int | None) -> dict[str, _Runs]:
+    """Return all that count, on the functions of a process, or of all that run the binary."""
+    mine = ("-p", str(pid), pattern) if pid else (f"{binary}:{pattern}",)
+    return {
+        "gofunccount": _Runs(lambda: ours("gofunccount", *mine)),
+        "bcc funccount": _Runs(lambda: bcc_count(binary, pattern, pid)),
+        "bpftrace count": _Runs(lambda: bpftrace("count.bt", binary, pattern, pid=pid)),
+    }
+
+
+def _rounds(runs: Mapping[str, _Runs], rounds: int, slow: dict[str, str], what: str) -> None:
+    """Let the tracers take turns; one that is slow runs once, and is noted as such."""
+    for name, run in runs.items():
+        run.failed = slow.get(name, "")
+    for _ in range(rounds):
+        for run in runs.values():
+            if not run.slow:
+                run.once()
+    for name, run in runs.items():
+        if run.slow:
+            slow[name] = f"not run: took {run.values[GONE][-1]:.1f} s to detach from {what}"
+        elif run.failed:
+            slow[name] = run.failed
+
+
+def functions_by_number(results: Results, settings: Settings) -> None:
+    """Count 1, 100 and 1,000 functions of a program that is calling them all."""
+    binary = many_program()
+    slow: dict[str, str] = {}
+    for number in (1, 100, 1000) if settings.whole else (1, 1000):
+        what = f"{number:,} function{'' if number == 1 else 's'}"
+        if number == 1000 and not settings.whole:
+            slow |= dict.fromkeys(("bcc funccount", "bpftrace count"), "not in a quick run")
+        with many_at_work() as pid:
+            runs = _count_commands(binary, f"main.of{number}_*", pid)
+            _rounds(runs, settings.few, slow, what)
+        _add(results, what, runs, (READY, GONE, MEMORY))
+
+
+def all_functions(results: Results, settings: Settings) -> None:
+    """Count all functions of the Go compiler while it compiles."""
+    path = compiler()
+    number = len(function_names(path))
+    one_by_one = "not run: this version opens, and closes, an event for each function"
+    slow = {} if bpftrace_attaches_all_at_once() else {"bpftrace count": one_by_one}
+    with compiler_at_work(path):
+        runs = _count_commands(path, "*", None)
+        for run in runs.values():
+            run.hold_s = _WORK
+        _rounds(runs, settings.few, slow, "all functions")
+    what = "all functions of a compiler at work"
+    _add(results, what, runs, (READY, GONE, MEMORY), f"{number:,} functions")
+    for kind, bound in ((READY, 1.2), (GONE, 1.5)):
+        name = f"{kind}, gofunccount, {number:,} functions of a running program"
+        _require(results, name, f"{kind}, {what}", "gofunccount", bound)
+
+
+def start_up(results: Results, settings: Settings) -> None:
+    """Measure the time to ready on binaries of some 2, 25 and 50 MB."""
+    for path, function in (
+        (calls_program(), FRAMED),
+        (large_program(), "net/http.(*Transport).RoundTrip"),
+    ):
+        runs = _start_commands(path, function)
+        _rounds(runs, settings.few, {}, "one function")
+        what = f"one function of a binary of {_megabytes(path)}"
+        _add(results, what, runs, (READY, MEMORY))
+    _largest(results, settings)
+
+
+def _start_commands(path: Path, function: str) -> dict[str, _Runs]:
+    """Return all tools on one function of all processes that run a binary."""
+    named = f"{path}:{function}"
+    return {
+        "gofunccount": _Runs(lambda: ours("gofunccount", named)),
+        "gofunclatency": _Runs(lambda: ours("gofunclatency", named)),
+        "gotrace": _Runs(lambda: ours("gotrace", named)),
+        # bcc and bpftrace stumble over a method's name.
+        "bcc funccount": _Runs(lambda: bcc_count(path, "main.main", None)),
+        "bpftrace count": _Runs(lambda: bpftrace("count.bt", path, "main.main")),
+    }
+
+
+def _largest(results: Results, settings: Settings) -> None:
+    """Start on a binary of more than 50 MB with DWARF: one function, and a few hundred."""
+    path = larger_program(may_build=settings.whole)
+    case, many = "one function of a binary of more than 50 MB", "200 functions and more of it"
+    number = 0
+    if path is None:
+        why = "not built yet, and not by a quick run"
+        results.add(f"{READY}, {case}", "gotrace", "s", [], missing=why)
+        results.add(f"{READY}, {many}", "gotrace", "s", [], missing=why)
+    else:
+        runs = _start_commands(path, "cmd/compile/internal/ssa.Compile")
+        _rounds(runs, settings.few, {}, "one function")
+        _add(results, case, runs, (READY, MEMORY), _megabytes(path))
+        prefix = "cmd/compile/internal/types2.(*Checker)."
+        number = sum(name.startswith(prefix) for name in function_names(path))
+        group = {"gotrace": _Runs(lambda: ours("gotrace", f"{path}:{prefix}*"))}
+        _rounds(group, settings.few, {}, many)
+        _add(results, many, group, (READY, MEMORY), f"{number} functions")
+    for what, bound in ((case, 1.0), (many, 3.0)):
+        _require(results, f"{READY}, gotrace, {what}", f"{READY}, {what}", "gotrace", bound)
+
+
+def _megabytes(path: Path) -> str:
+    return f"{path.stat().st_size / 1e6:.0f} MB"

@@ -1,0 +1,135 @@
+"""What predicates and the expressions of formats mean, over decoded values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from gotrace.goabi.values import (
+    BytesValue,
+    DurationValue,
+    ErrorValue,
+    InterfaceValue,
+    NamedValue,
+    Nil,
+    PointerValue,
+    StringValue,
+    Unavailable,
+    Value,
+)
+from gotrace.probes.evaluate import evaluate, keeps
+from gotrace.probes.spec import parse_probe
+from gotrace.probes.typed import Path, Typed, operands
+from tests.probes.go_types import SCOPE, SPECIALS, predicate
+
+
+def values_of(typed: Typed, by_name: Mapping[str, Value]) -> dict[Path, Value]:
+    return {
+        operand.path: by_name[operand.path.root.name]
+        for operand in operands(typed)
+        if operand.path.root.name in by_name
+    }
+
+
+def text(content: bytes, length: int | None = None) -> StringValue:
+    return StringValue(content, len(content) if length is None else length)
+
+
+GONE = Unavailable("nil pointer")
+BOOM = ErrorValue("*errors.errorString", "request timeout: boom", PointerValue("*T", 1))
+
+
+@pytest.mark.parametrize(
+    ("expression", "values", "expected"),
+    [
+        ("n > 3", {"n": 4}, True),
+        ("n > 3", {"n": 3}, False),
+        ("n < -1", {"n": -2}, True),
+        ("u > 0x7fffffffffffffff", {"u": 1 << 63}, True),
+        ("n == i8", {"n": -1, "i8": -1}, True),
+        ("n == u32", {"n": -1, "u32": 0xFFFFFFFF}, False),
+        ("n > 3", {"n": GONE}, None),
+        ("n > 3 || ok", {"n": GONE, "ok": True}, True),
+        ("n > 3 || ok", {"n": GONE, "ok": False}, None),
+        ("n > 3 && ok", {"n": GONE, "ok": False}, False),
+        ("ok && n > 3", {"n": GONE, "ok": True}, None),
+        ("!(n > 3)", {"n": GONE}, None),
+        ("p == nil || *p > 3", {"p": Nil("*int")}, True),
+        ("p != nil && *p > 3", {"p": Nil("*int")}, False),
+        ("!ok", {"ok": False}, True),
+        ("ok == false", {"ok": False}, True),
+        ("d > 10ms", {"d": DurationValue(11_000_000)}, True),
+        ("d == 10ms", {"d": DurationValue(11_000_000)}, False),
+        ("$duration > 10ms", {}, True),
+        ("$goid == 7 && $pid == 100 && $tid != 100", {}, True),
+        ('$comm == "server"', {}, True),
+        ('prefix($func, "main.")', {}, True),
+        ("f > 1.5", {"f": 1.5000001}, True),
+        ("f == f", {"f": float("nan")}, False),
+        ("!(f < 1)", {"f": float("nan")}, True),
+        ("f >= 1", {"f": float("nan")}, False),
+        ("g == 0.1", {"g": 0.1}, True),  # decoded float32 values are shortest decimals
+        ("f == 0.1", {"f": 0.10000000149011612}, False),
+        ("f == g", {"f": 0.10000000149011612, "g": 0.1}, True),
+        ('key == "user"', {"key": text(b"user")}, True),
+        ('key == "user"', {"key": text(b"user", 5)}, False),
+        ('key != "user"', {"key": text(b"user", 5)}, True),
+        ('key == "user:42"', {"key": text(b"user", 7)}, None),
+        ('key == "xser:42"', {"key": text(b"user", 7)}, False),
+        ('key == ""', {"key": 0}, True),  # asks for the length alone
+        ('"" < key', {"key": 3}, True),
+        ('key < "b"', {"key": text(b"a")}, True),
+        ('key < "b"', {"key": text(b"a", 300)}, True),
+        ('key < "abc"', {"key": text(b"ab", 300)}, None),
+        ('key > "ab"', {"key": text(b"ab", 300)}, True),
+        ('key >= "ab"', {"key": text(b"ab")}, True),
+        ('key < "\\xff"', {"key": text("\u00e9".encode())}, True),
+        ("key == kind", {"key": text(b"a"), "kind": NamedValue("main.Kind", text(b"a"))}, True),
+        ("key == kind", {"key": text(b"a", 9), "kind": text(b"a", 9)}, None),
+        ("key <= kind", {"key": text(b"a", 9), "kind": text(b"a")}, False),
+        ('prefix(key, "us")', {"key": text(b"user")}, True),
+        ('prefix(key, "user:")', {"key": text(b"user")}, False),
+        ('prefix(key, "user:")', {"key": text(b"user", 9)}, None),
+        ('prefix(key, "")', {"key": text(b"")}, True),
+        ('contains(key, "se")', {"key": text(b"user")}, True),
+        ('contains(key, "sex")', {"key": text(b"user", 99)}, False),
+        ('contains(key, "x")', {"key": text(b"a" * 127 + b"x")}, True),
+        ('contains(key, "x")', {"key": text(b"a" * 128 + b"x")}, False),
+        ('prefix(b, "\\x00\\xff")', {"b": BytesValue("[]uint8", b"\0\xff\1", 3, 3)}, True),
+        ('prefix(b, "a")', {"b": Nil("[]uint8")}, False),
+        ('prefix(b, "")', {"b": Nil("[]uint8")}, True),
+        ("b == nil", {"b": BytesValue("[]uint8", b"", 0, 8)}, False),
+        ("err != nil", {"err": BOOM}, True),
+        ("err == nil", {"err": Nil("error")}, True),
+        ("err == nil", {"err": InterfaceValue("error", None, None)}, False),
+        ('contains($ret2, "timeout")', {"err": BOOM}, True),
+        ('contains(err, "timeout")', {"err": Nil("error")}, False),
+        ('!contains(err, "timeout")', {"err": Nil("error")}, True),
+        ('contains(err, "timeout")', {"err": InterfaceValue("error", "main.E", None)}, None),
+        ("p == q", {"p": PointerValue("*int", 8, 1), "q": PointerValue("*int", 8, 1)}, True),
+        ("p != q", {"p": Nil("*int"), "q": PointerValue("*int", 8, 1)}, True),
+        ('3 < 4 && "a" != "b"', {}, True),
+    ],
+)
+def test_what_a_predicate_means(
+    expression: str, values: Mapping[str, Value], expected: bool | None
+) -> None:
+    typed = predicate(expression)
+    captured = values_of(typed, values)
+    for path in list(captured):
+        if path.steps and isinstance(captured[path], Nil):
+            captured[path] = GONE  # what lies behind a nil pointer
+    truth = evaluate(typed, captured, SPECIALS)
+    assert truth == (Unavailable("an operand is unavailable") if expected is None else expected)
+    assert keeps(typed, captured, SPECIALS) is (expected is True)
+
+
+def test_values_of_a_format_are_evaluated() -> None:
+    spec = parse_probe('main.f "%v %v %v %v %v", n, n > 3, $duration, $comm, "x"')
+    resolved = spec.resolve(SCOPE)
+    captured = values_of(resolved.values[0], {"n": 4})
+    shown = [evaluate(value, captured, SPECIALS) for value in resolved.values]
+    assert shown == [4, True, DurationValue(12_000_000), text(b"server"), text(b"x")]
+    assert evaluate(resolved.values[0], {}, {}) == Unavailable("not captured")
+    assert evaluate(resolved.values[2], {}, {}) == Unavailable("$duration is not known here")

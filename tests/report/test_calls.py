@@ -1,0 +1,207 @@
+"""Calls as lines and as JSON objects."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from gotrace.goabi.values import StringValue, Unavailable
+from gotrace.report.calls import (
+    CALL_HEADING,
+    CallRow,
+    Clock,
+    Frame,
+    TimeStyle,
+    TracedFunction,
+    json_line,
+    text_line,
+    write_calls,
+)
+from gotrace.session.events import HEADER, function_of
+
+SECOND = 1_000_000_000
+#: 1700000000.25 s after 1970 is 5.25 s on the kernel's clock; the run began at 1 s.
+CLOCK = Clock(TimeStyle.TIME_OF_DAY, start=SECOND, epoch=(5 - 1_700_000_000) * SECOND)
+SINCE_START = Clock(TimeStyle.SINCE_START, start=SECOND, epoch=CLOCK.epoch)
+ENDED = 5 * SECOND + 250_000_999
+
+GET = TracedFunction("main.(*Store).Get", ("n", "key"), ("~r0", "~r1"), "/src/app/store.go", 57)
+
+
+@pytest.fixture(autouse=True)
+def _half_past_five_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "XXX-05:30")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def string(text: str) -> StringValue:
+    return StringValue(text.encode(), len(text.encode()))
+
+
+def get(**changes: object) -> CallRow:
+    fields: dict[str, object] = {
+        "function": GET,
+        "ended": ENDED,
+        "pid": 1234,
+        "tid": 1240,
+        "goid": 18,
+        "args": (-3, string("user:42")),
+        "results": (string(""), True),
+        "duration": 31_200,
+    }
+    return CallRow(**(fields | changes))  # type: ignore[arg-type]
+
+
+def test_a_call_is_a_line_of_columns_under_their_heads() -> None:
+    assert CALL_HEADING == "TIME            PID      TID      GOID     DURATION  CALL\n"
+    assert text_line(get(), CLOCK) == (
+        "03:43:20.250000 1234     1240     18       31.2us    "
+        'main.(*Store).Get(n=-3, key="user:42") = ("", true) at store.go:57\n'
+    )
+
+
+def test_time_can_count_from_the_start() -> None:
+    assert text_line(get(), SINCE_START).startswith("4.250000        1234 ")
+    assert text_line(get(ended=0), SINCE_START).startswith("0.000000 ")
+
+
+def test_the_clock_follows_its_calls_across_a_second() -> None:
+    moments = [5 * SECOND - 1, 5 * SECOND, 6 * SECOND - 1, 6 * SECOND, 5 * SECOND - 1]
+    shown = ["19.999999", "20.000000", "20.999999", "21.000000", "19.999999"]
+    assert [CLOCK.text(moment) for moment in moments] == ["03:43:" + text for text in shown]
+
+
+def test_a_clock_that_starts_now_agrees_with_the_system() -> None:
+    before = time.time_ns()
+    clock = Clock.started_now(TimeStyle.SINCE_START)
+    shown = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - clock.epoch
+    assert abs(shown - before) < 10 * SECOND
+    assert clock.text(time.clock_gettime_ns(time.CLOCK_MONOTONIC)).startswith("0.")
+
+
+@pytest.mark.parametrize(
+    ("results", "values", "shown"),
+    [
+        ((), (), "main.f(n=1) at f.go:3"),
+        (("~r0",), (7,), "main.f(n=1) = 7 at f.go:3"),
+        (("a", "b"), (7, 8), "main.f(n=1) = (7, 8) at f.go:3"),
+    ],
+)
+def test_results_stand_behind_the_call(
+    results: tuple[str, ...], values: tuple[int, ...], shown: str
+) -> None:
+    function = TracedFunction("main.f", ("n",), results, "f.go", 3)
+    line = text_line(get(function=function, args=(1,), results=values), CLOCK)
+    assert line.split(maxsplit=5)[5] == shown + "\n"
+
+
+def test_a_call_seen_at_its_entry_only_has_neither_results_nor_a_duration() -> None:
+    row = get(results=None, duration=None)
+    assert text_line(row, CLOCK).split(maxsplit=4)[4] == (
+        '-         main.(*Store).Get(n=-3, key="user:42") at store.go:57\n'
+    )
+    found = json.loads(json_line(row, CLOCK))
+    assert found["results"] is None
+    assert found["duration_ns"] is None
+
+
+def test_a_json_object_has_the_keys_of_the_schema_in_their_order() -> None:
+    line = json_line(get(), CLOCK)
+    assert line == (
+        '{"kind":"call","ts_ns":1700000000250000999,"pid":1234,"tid":1240,"goid":18,'
+        '"func":"main.(*Store).Get","args":{"n":-3,"key":"user:42"},'
+        '"results":{"$ret1":"","$ret2":true},"duration_ns":31200,'
+        '"file":"/src/app/store.go","line":57}\n'
+    )
+
+
+def test_an_unknown_place_is_left_out_of_lines_and_null_in_json() -> None:
+    function = TracedFunction("main.f")
+    row = get(function=function, args=(), results=())
+    assert text_line(row, CLOCK).endswith(" main.f()\n")
+    found = json.loads(json_line(row, CLOCK))
+    assert (found["file"], found["line"]) == (None, None)
+    assert (found["args"], found["results"]) == ({}, {})
+
+
+def test_values_without_a_name_are_named_by_position_and_no_name_is_there_twice() -> None:
+    function = TracedFunction("main.f", ("", "_", "a", "a", "arg1"), ("", "named", "~r2"))
+    row = get(function=function, args=(1, 2, 3, 4, 5), results=(6, 7, 8))
+    found = json.loads(json_line(row, CLOCK))
+    assert found["args"] == {"arg1": 1, "arg2": 2, "a": 3, "a'": 4, "arg1'": 5}
+    assert found["results"] == {"$ret1": 6, "named": 7, "$ret3": 8}
+    assert TracedFunction("main.f", results=("~r0",)).result_labels == ("$ret",)
+    assert "main.f(arg1=1, arg2=2, a=3, a'=4, arg1'=5) = (6, 7, 8)" in text_line(row, CLOCK)
+
+
+def test_an_unavailable_value_says_why() -> None:
+    row = get(args=(Unavailable("in a float register"), string("x")))
+    assert "(n=<unavailable: in a float register>, key=" in text_line(row, CLOCK)
+    (found,) = {json.dumps(json.loads(json_line(row, CLOCK))["args"]["n"])}
+    assert "in a float register" in found
+
+
+def test_a_stack_stands_below_its_call() -> None:
+    stack = (Frame("main.handle", "/src/app/main.go", 12), Frame("0x4a1b2c"))
+    first, *rest = text_line(get(stack=stack), CLOCK).splitlines()
+    assert first == text_line(get(), CLOCK).rstrip("\n")
+    assert rest == ["        main.handle at main.go:12", "        0x4a1b2c"]
+    found = json.loads(json_line(get(stack=stack), CLOCK))
+    assert found["stack"] == [
+        {"func": "main.handle", "file": "/src/app/main.go", "line": 12},
+        {"func": "0x4a1b2c", "file": None, "line": None},
+    ]
+    assert json.loads(json_line(get(stack=()), CLOCK))["stack"] == []
+
+
+def test_the_users_own_format_takes_the_place_of_the_values() -> None:
+    row = get(message="GET /index -> <nil>")
+    assert text_line(row, CLOCK).split(maxsplit=4)[4] == (
+        "31.2us    main.(*Store).Get GET /index -> <nil>\n"
+    )
+    found = json.loads(json_line(row, CLOCK))
+    assert list(found)[-1] == "message"
+    assert found["message"] == "GET /index -> <nil>"
+    assert found["args"]["key"] == "user:42"
+
+
+def test_nothing_of_the_target_steers_the_terminal() -> None:
+    bad = "\x1b[2J\n\u202e"
+    function = TracedFunction("f" + bad, ("n" + bad, "key"), ("",), "/a/b" + bad, 1)
+    row = get(
+        function=function,
+        args=(1, string("s" + bad)),
+        results=(string(bad),),
+        stack=(Frame("g" + bad, "h" + bad, 2),),
+    )
+    for line in (text_line(row, CLOCK), text_line(get(message=bad), CLOCK)):
+        assert all(char.isprintable() for char in line.replace("\n", ""))
+    assert text_line(row, CLOCK).count("\n") == 2
+    assert text_line(get(message=bad), CLOCK).count("\n") == 1
+    line = json_line(row, CLOCK)
+    assert line.isascii()
+    assert line.count("\n") == 1
+    assert json.loads(line)["func"] == "f" + bad
+
+
+def test_a_batch_is_written_at_once_by_the_functions_of_its_records() -> None:
+    class Out(io.StringIO):
+        writes = 0
+
+        def write(self, text: str) -> int:
+            self.writes += 1
+            return super().write(text)
+
+    out = Out()
+    records = [HEADER.pack(1, 0, 0, 0, 0, number, 0, 0, 0) for number in (1, 0, 2, 1)]
+    lines = [lambda record: "zero\n", lambda record: f"one {function_of(record)}\n", lambda _: ""]
+    write_calls(out, records, lines, function_of)
+    assert out.getvalue() == "one 1\nzero\none 1\n"
+    assert out.writes == 1

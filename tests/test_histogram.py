@@ -1,0 +1,141 @@
+"""Log-linear histograms: their buckets, and what is told from them, against exact figures."""
+
+from __future__ import annotations
+
+import math
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gotrace.histogram import BUCKETS, ROW_SIZE, UNIT_ROWS, Histogram, bucket_bounds
+
+
+def bucket_of(value: int) -> int:
+    """Find the bucket of a value in bpf/histogram.h's words: 16 steps in each octave."""
+    if value < 16:
+        return value
+    exponent = value.bit_length() - 1
+    if exponent > 43:
+        return BUCKETS - 1
+    return (exponent - 3) * 16 + (value >> (exponent - 4)) % 16
+
+
+def of(values: list[int]) -> Histogram:
+    histogram = Histogram(len(values), sum(values), min(values, default=0), max(values, default=0))
+    histogram.buckets.update(map(bucket_of, values))
+    return histogram
+
+
+def row(
+    count: int,
+    total: int,
+    least: int,
+    most: int,
+    buckets: dict[int, int],
+    units: dict[int, int],
+) -> bytes:
+    cells = [buckets.get(i, 0) for i in range(BUCKETS)] + [units.get(i, 0) for i in range(64)]
+    inverted = (1 << 64) - 1 - least if count else 0
+    return struct.pack(f"<4Q{len(cells)}Q", count, total, inverted, most, *cells)
+
+
+@pytest.mark.parametrize(
+    ("bucket", "low", "high"),
+    [
+        (0, 0, 1),
+        (15, 15, 16),
+        (16, 16, 17),
+        (31, 31, 32),
+        (32, 32, 34),
+        (47, 62, 64),
+        (48, 64, 68),
+        (112, 1024, 1088),
+        (BUCKETS - 1, 31 << 39, 1 << 44),
+    ],
+)
+def test_buckets_are_sixteen_to_an_octave(bucket: int, low: int, high: int) -> None:
+    assert bucket_bounds(bucket) == (low, high)
+
+
+def test_buckets_leave_no_gap() -> None:
+    bounds = [bucket_bounds(bucket) for bucket in range(BUCKETS)]
+    assert [high for _, high in bounds[:-1]] == [low for low, _ in bounds[1:]]
+    assert all(high - low <= max(1, low / 16) for low, high in bounds)
+
+
+@given(st.integers(0, (1 << 44) - 1))
+def test_each_value_lies_in_its_bucket(value: int) -> None:
+    low, high = bucket_bounds(bucket_of(value))
+    assert low <= value < high
+
+
+def test_a_row_of_the_map_is_decoded() -> None:
+    assert UNIT_ROWS == 64
+    raw = row(5, 1000, 7, 600, {7: 1, 30: 3, BUCKETS - 1: 1}, {0: 2, 63: 3})
+    assert len(raw) == ROW_SIZE
+    histogram = Histogram.from_row(memoryview(raw))
+    assert (histogram.count, histogram.sum) == (5, 1000)
+    assert (histogram.minimum, histogram.maximum) == (7, 600)
+    assert histogram.buckets == {7: 1, 30: 3, BUCKETS - 1: 1}
+    assert histogram.units == {0: 2, 63: 3}
+
+
+def test_an_empty_row_has_a_minimum_of_zero() -> None:
+    assert Histogram.from_row(bytes(ROW_SIZE)) == Histogram()
+
+
+def test_a_minimum_of_zero_is_not_taken_for_none() -> None:
+    histogram = Histogram.from_row(row(2, 10, 0, 10, {0: 1, 10: 1}, {}))
+    histogram.merge(of([5]))
+    assert histogram.minimum == 0
+
+
+@given(st.lists(st.integers(0, 1 << 43)), st.lists(st.integers(0, 1 << 43)))
+def test_merging_gives_the_histogram_of_all(first: list[int], second: list[int]) -> None:
+    merged = of(first)
+    merged.merge(of(second))
+    assert merged == of(first + second)
+
+
+@given(st.lists(st.integers(0, 1 << 43)), st.lists(st.integers(0, 1 << 43)))
+def test_since_takes_away_what_was_there(first: list[int], later: list[int]) -> None:
+    new = of(first + later).since(of(first))
+    assert (new.count, new.sum, new.buckets) == (len(later), sum(later), of(later).buckets)
+
+
+def test_since_takes_away_units_as_well() -> None:
+    earlier, now = Histogram(1, 3), Histogram(3, 12)
+    earlier.units.update({0: 1, 5: 1})
+    now.units.update({0: 1, 5: 3, 6: 1})
+    assert now.since(earlier).units == {5: 2, 6: 1}
+
+
+def test_means_and_percentiles_of_nothing_are_zero() -> None:
+    assert Histogram().mean == 0
+    assert Histogram().percentile(0.5) == 0
+    assert list(Histogram().ranges()) == []
+
+
+def test_small_values_have_exact_percentiles_by_nearest_rank() -> None:
+    histogram = of([1, 2, 3, 4, 5, 6, 7, 8, 9, 10])
+    marks = (0.0, 0.1, 0.11, 0.5, 0.51, 0.9, 0.99, 1.0)
+    assert [histogram.percentile(mark) for mark in marks] == [1, 1, 2, 5, 6, 9, 10, 10]
+    assert histogram.mean == 5.5
+
+
+@given(st.lists(st.integers(0, (1 << 44) - 1), min_size=1), st.sampled_from([0.5, 0.9, 0.99, 1]))
+def test_percentiles_are_near_the_exact_ones(values: list[int], fraction: float) -> None:
+    exact = sorted(values)[max(1, math.ceil(len(values) * fraction)) - 1]
+    shown = of(values).percentile(fraction)
+    assert abs(shown - exact) <= 0.032 * exact
+    assert min(values) <= shown <= max(values)
+
+
+def test_octaves_are_those_of_a_log2_histogram() -> None:
+    assert of([0, 1, 2, 3, 4, 1023, 1024, 1025]).octaves() == {0: 2, 1: 2, 2: 1, 9: 1, 10: 2}
+
+
+def test_ranges_ascend_and_leave_out_empty_buckets() -> None:
+    assert list(of([1100, 3, 3, 33]).ranges()) == [(3, 4, 2), (32, 34, 1), (1088, 1152, 1)]

@@ -1,0 +1,208 @@
+"""Hold gofunccount's counts against those of programs that know their own, to the last call."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.toolchains import (
+    BUILD_MODES,
+    FIXTURES,
+    Toolchain,
+    build,
+    each_toolchain,
+    gccgo_build,
+    newest,
+    require,
+)
+from tests.tools.harness import (
+    Fixture,
+    Result,
+    count_on,
+    json_counts,
+    of_kind,
+    run_tool,
+    text_counts,
+    tool,
+)
+
+pytestmark = pytest.mark.live
+
+RUNGS = ("multi", "perf-cookie", "perf-ip")
+#: One function of each kind of entry site: perf events take long to go, so a few must do.
+FEW = ("main.smallFrame", "main.hugeFrame", "main.leaf")
+
+
+def program(toolchain: Toolchain, mode: str = "default") -> Path:
+    return build(FIXTURES / "live_count", toolchain, flags=BUILD_MODES[mode])
+
+
+def assert_exact(truth: Mapping[str, Mapping[str, int]], result: Result) -> None:
+    assert result.status == 0, result.errors
+    assert json_counts(result, truth["calls"]) == truth["calls"]
+    assert of_kind(result, "lost") == []
+
+
+@each_toolchain
+def test_counts_of_all_kinds_of_functions_are_exact(toolchain: Toolchain) -> None:
+    with Fixture([program(toolchain)]) as fixture:
+        truth, result = count_on(fixture, "main.*")
+        assert fixture.finish() == 0
+    assert_exact(truth, result)
+    assert of_kind(result, "attached")[0]["rung"] == "multi"
+
+
+@each_toolchain
+def test_counts_on_the_lower_rungs_are_exact(toolchain: Toolchain) -> None:
+    with Fixture([program(toolchain)]) as fixture:
+        words = ("--json", "-p", str(fixture.ready), "--attach")
+        with (
+            tool("gofunccount", *words, "perf-cookie", *FEW) as one,
+            tool("gofunccount", *words, "perf-ip", *FEW) as other,
+        ):
+            truth = fixture.work()
+            one.signal(signal.SIGINT)
+            results = [other.end(), one.result()]
+        assert fixture.finish() == 0
+    few = {"calls": {name: truth["calls"][name] for name in FEW}}
+    for result in results:
+        assert_exact(few, result)
+    rungs = [of_kind(result, "attached")[0]["rung"] for result in results]
+    assert rungs == ["perf-ip", "perf-cookie"]
+
+
+@pytest.mark.parametrize("mode", ["stripped", "pie", "external"])
+@pytest.mark.parametrize("minor", ["1.15", "1.19", "1.27"])
+def test_counts_are_exact_however_built(minor: str, mode: str) -> None:
+    with Fixture([program(require(minor), mode)]) as fixture:
+        truth, result = count_on(fixture, "main.*")
+        assert fixture.finish() == 0
+    assert_exact(truth, result)
+
+
+@pytest.mark.parametrize("rung", RUNGS[1:])
+def test_position_independent_program_on_the_lower_rungs(rung: str) -> None:
+    with Fixture([program(newest(), "pie")]) as fixture:
+        truth, result = count_on(fixture, "--attach", rung, *FEW)
+    assert_exact({"calls": {name: truth["calls"][name] for name in FEW}}, result)
+
+
+@pytest.mark.parametrize(
+    ("flags", "rung"),
+    [*(((), rung) for rung in RUNGS), (("-fno-split-stack",), "multi")],
+    ids=[*RUNGS, "no-split-multi"],
+)
+def test_gccgo_counts_are_exact(flags: tuple[str, ...], rung: str) -> None:
+    with Fixture([gccgo_build(FIXTURES / "live_gccgo", flags)]) as fixture:
+        names = ("main.smallFrame", "main.largeFrame", "main.leaf", "main.square.grow")
+        truth, result = count_on(fixture, "--attach", rung, *names)
+        assert fixture.finish() == 0
+    assert_exact({"calls": {name: truth["calls"][name] for name in names}}, result)
+
+
+@pytest.mark.parametrize("minor", ["1.15", "1.27"])
+def test_functions_of_c_are_counted_beside_those_of_go(minor: str) -> None:
+    with Fixture([build(FIXTURES / "live_cgo", require(minor))]) as fixture:
+        truth, result = count_on(fixture, "main.*", "c_*")
+        assert fixture.finish() == 0
+    assert_exact(truth, result)
+
+
+def test_many_functions_at_once_leave_the_target_right() -> None:
+    with Fixture([program(newest())]) as fixture:
+        truth, result = count_on(fixture, "*")
+        assert fixture.finish() == 0
+    assert_exact(truth, result)
+    assert of_kind(result, "attached")[0]["functions"] > 1000
+
+
+def test_function_without_an_exact_site_is_named_and_left_out() -> None:
+    with Fixture([program(newest())]) as fixture:
+        _, result = count_on(fixture, "main.loop", "main.leaf")
+    (warning,) = of_kind(result, "warning")
+    assert re.match(r"main\.loop: no exact entry site: ", warning["message"])
+    assert "main.loop" not in json_counts(result)
+
+
+def test_text_has_the_shape_of_bcc() -> None:
+    with (
+        Fixture([program(newest())]) as fixture,
+        tool("gofunccount", "-p", str(fixture.ready), "main.*") as counting,
+    ):
+        truth = fixture.work()
+        result = counting.end()
+    counted = text_counts(result)
+    assert {name: counted[name] for name in truth["calls"]} == truth["calls"]
+    assert re.fullmatch(
+        r'Tracing \d+ functions for "main\.\*"\.\.\. Hit Ctrl-C to end\.\n', result.lines[0]
+    )
+    assert result.lines[1].split() == ["FUNC", "COUNT"]
+    assert result.lines[-1] == "Detaching...\n"
+    numbers = [int(line.split()[-1]) for line in result.lines[2:-1]]
+    assert numbers == sorted(numbers) and numbers[0] > 0
+
+
+def test_intervals_sum_to_the_total() -> None:
+    with Fixture([program(newest())]) as fixture:
+        words = ("--json", "-i", "0.02", "-p", str(fixture.ready), "main.*")
+        with tool("gofunccount", *words) as counting:
+            truth = fixture.work()
+            result = counting.end()
+    assert_exact(truth, result)
+    rows = of_kind(result, "count")
+    assert len({row["ts"] for row in rows}) > 1
+    assert all(row["count"] > 0 and row["interval_s"] > 0 for row in rows)
+
+
+def test_time_of_day_stands_above_each_interval() -> None:
+    with Fixture([program(newest())]) as fixture:
+        words = ("-T", "-i", "0.02", "-p", str(fixture.ready), "main.leaf")
+        with tool("gofunccount", *words) as counting:
+            counting.lines_until("FUNC")
+            counting.lines_until("FUNC")
+            result = counting.end()
+    heads = [at for at, line in enumerate(result.lines) if line.startswith("FUNC")]
+    assert len(heads) >= 2
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\d\n", result.lines[at - 1]) for at in heads)
+
+
+def test_duration_ends_the_run() -> None:
+    with Fixture([program(newest())]) as fixture:
+        result = run_tool("gofunccount", "-d", "0.05", "-p", str(fixture.ready), "main.leaf")
+    assert (result.status, result.errors) == (0, "")
+    assert [line.split()[0] for line in result.lines] == ["Tracing", "FUNC", "Detaching..."]
+
+
+def test_top_shows_the_largest_only() -> None:
+    with Fixture([program(newest())]) as fixture:
+        truth, result = count_on(fixture, "--top", "2", "main.*Frame", "main.bare", "main.work")
+    counted = json_counts(result)
+    assert set(counted) == {"main.smallFrame", "main.largeFrame"}
+    assert counted == {name: truth["calls"][name] for name in counted}
+
+
+def test_excluded_functions_are_left_out() -> None:
+    with Fixture([program(newest())]) as fixture:
+        words = ("-x", "main.large*", "-x", "main.hugeFrame", "main.*Frame")
+        _, result = count_on(fixture, *words)
+    assert set(json_counts(result)) == {"main.smallFrame"}
+
+
+def test_regular_expression_matches_in_full() -> None:
+    with Fixture([program(newest())]) as fixture:
+        truth, result = count_on(fixture, "-r", r"main\.\(\*square\)\.\w+|main\.fill(Bloc|Chun)k")
+    names = {"main.(*square).grow", "main.fillBlock", "main.fillChunk"}
+    assert json_counts(result) == {name: truth["calls"][name] for name in names}
+
+
+def test_only_the_star_is_special_in_a_pattern() -> None:
+    with Fixture([program(newest())]) as fixture:
+        truth, result = count_on(fixture, "main.(*square).grow", "main.largest[go.shape.int]")
+    assert json_counts(result) == {
+        "main.(*square).grow": truth["calls"]["main.(*square).grow"],
+        "main.largest[...]": truth["calls"]["main.largest[...]"] // 3,
+    }

@@ -1,0 +1,87 @@
+"""Read what gofunclatency prints: tables in each unit, and slow calls one by one."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.tools.harness import Fixture, of_kind, tool
+from tests.tools.latency import measure, program
+
+pytestmark = pytest.mark.live
+
+
+def table(lines: list[str], unit: str) -> dict[int, int]:
+    """Return the counts of a text table by the rows' lower bounds."""
+    (head,) = (at for at, line in enumerate(lines) if re.match(rf" +{unit} +: count", line))
+    rows = {}
+    for line in lines[head + 1 :]:
+        match = re.fullmatch(r" *(\d+) -> (\d+) +: (\d+) +\|(\**) *\|\n", line)
+        if match is None:
+            break
+        low, high, count = (int(match[group]) for group in (1, 2, 3))
+        assert high == max(2 * low, 2) - 1 or (low, high) == (0, 1)
+        rows[low] = count
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("option", "unit", "size"),
+    [
+        ([], "nsecs", 1),
+        (["-u"], "usecs", 1_000),
+        (["-m"], "msecs", 1_000_000),
+    ],
+    ids=["ns", "us", "ms"],
+)
+def test_table_in_each_unit(option: list[str], unit: str, size: int) -> None:
+    with (
+        Fixture([program()]) as fixture,
+        tool("gofunclatency", *option, "-p", str(fixture.ready), "main.slow") as measuring,
+    ):
+        times = fixture.work("slow")["Functions"]["main.slow"]
+        result = measuring.end()
+    assert result.status == 0
+    rows = table(result.lines, unit)
+    assert sum(rows.values()) == times["Calls"] == 101
+    # The slowest row is the one that holds the longest call; five calls take over 20 ms.
+    assert 2 * max(rows) * size > times["Longest"]
+    assert sum(count for low, count in rows.items() if 2 * low * size > 20_000_000) >= 5
+    (average,) = (line for line in result.lines if line.startswith("avg = "))
+    match = re.fullmatch(rf"avg = ([\d.e+]+) {unit}, total: (\d+) {unit}, count: (\d+)\n", average)
+    assert match is not None and int(match[3]) == 101
+    assert times["Inner"] // size - 1 <= int(match[2]) <= times["Outer"] // size + 1
+    assert float(match[1]) == pytest.approx(int(match[2]) / 101, abs=0.01 + float(match[1]) / 500)
+    marks = r"min = \S+, p50 = \S+, p90 = \S+, p99 = \S+, p99\.9 = \S+, max = \S+ms\n"
+    assert any(re.fullmatch(marks, line) for line in result.lines)
+    assert result.lines[-1] == "Detaching...\n"
+
+
+def test_slow_calls_are_reported_one_by_one() -> None:
+    truth, result = measure(program(), "slow", "--slower", "20ms", "main.slow", "main.short")
+    certain, possible = truth["Slow"]
+    rows = of_kind(result, "slow")
+    assert 5 <= certain <= len(rows) <= possible
+    assert all(row["duration_ns"] >= 20_000_000 and row["func"] == "main.slow" for row in rows)
+    assert [row["ts"] for row in rows] == sorted(row["ts"] for row in rows)
+    assert {row["goid"] for row in rows} == {1}
+    total = of_kind(result, "histogram")
+    assert sum(row["count"] for row in total) == 101
+
+
+def test_slow_calls_as_text() -> None:
+    with Fixture([program()]) as fixture:
+        words = ("--slower", "20ms", "-p", str(fixture.ready), "main.slow")
+        with tool("gofunclatency", *words) as measuring:
+            fixture.say("slow")
+            measuring.lines_until("TIME ")
+            fixture.read_until("truth ")
+            result = measuring.end()
+    (head,) = (at for at, line in enumerate(result.lines) if line.startswith("TIME"))
+    assert result.lines[head].split() == ["TIME", "PID", "TID", "GOID", "DURATION", "FUNC"]
+    row = re.fullmatch(
+        r"\d\d:\d\d:\d\d\.\d{6} +(\d+) +\d+ +1 +([\d.]+)ms +main\.slow\n", result.lines[head + 1]
+    )
+    assert row is not None
+    assert int(row[1]) == fixture.ready and float(row[2]) >= 20
