@@ -4,6 +4,7 @@
  *
  * Compile-time settings, beside those of calls.h and interpreter.h:
  *   GOTRACE_FUNCTIONS    functions that are traced
+ *   GOTRACE_RETURNS      1 where any of them is reported at its return
  *   GOTRACE_SAVED        calls whose arguments can be kept until they return
  *   GOTRACE_USER_STACK   most return addresses to report, 0 for none
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
@@ -240,6 +241,7 @@ out:
     return 0;
 }
 
+#if GOTRACE_RETURNS
 /* Report a call that has returned, once its float registers are there if it has any. */
 static inline __attribute__((always_inline)) void finish(struct pt_regs *ctx, struct work *w,
                                                          u32 flags)
@@ -332,3 +334,4 @@ int on_goexit(struct pt_regs *ctx)
     goroutine_ended(ctx, &caller, &who);
     return 0;
 }
+#endif

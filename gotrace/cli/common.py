@@ -25,6 +25,7 @@ __all__ = [
     "add_run_options",
     "add_target_options",
     "attached_notices",
+    "file_test",
     "inlined_notices",
     "make_output",
     "new_parser",
@@ -167,13 +168,25 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
 def requests_of(options: argparse.Namespace) -> list[BinaryRequest]:
     """Group the patterns by the file they name."""
     by_binary: dict[str | None, list[str]] = {}
+    exists = file_test(options)
     for text in options.patterns:
-        binary, pattern = split_target(text)
+        binary, pattern = split_target(text, exists)
         by_binary.setdefault(binary, []).append(pattern)
     return [
         BinaryRequest(binary, Selector(patterns, options.exclude, regex=options.regexp))
         for binary, patterns in by_binary.items()
     ]
+
+
+def file_test(options: argparse.Namespace) -> Callable[[str], bool]:
+    """Return what tells whether a path names a file, here or where the process with ``-p`` is."""
+    root = f"/proc/{options.pid}/root"
+
+    def exists(path: str) -> bool:
+        inside = options.pid is not None and path.startswith("/")
+        return os.path.isfile(path) or (inside and os.path.isfile(root + path))
+
+    return exists
 
 
 def target_of(options: argparse.Namespace) -> Target:
@@ -260,9 +273,20 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
         print(f"{name}: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
-        # The interpreter flushes stdout once more at exit: give it somewhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 0
+    except OSError as error:
+        # Whatever concerns the target has been turned into a GotraceError where it was met.
+        if "--debug" in arguments:
+            traceback.print_exc()
+        print(f"{name}: cannot write the results: {error.strerror or error}", file=sys.stderr)
+        _discard_output()
+        return 1
     except KeyboardInterrupt:
         print(f"{name}: interrupted before tracing began", file=sys.stderr)
         return 1
+
+
+def _discard_output() -> None:
+    """Let the interpreter's last flush of standard output, at exit, go nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

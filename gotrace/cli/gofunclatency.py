@@ -218,8 +218,8 @@ def _footer(meter: LatencyMeter, plan: Plan, quickest: Period | None) -> Iterato
         )
 
 
-_NOTABLE = 0.05  # of the median
-_DEAREST_PROBE = 30_000  # ns; calls that take 20 times as long need no calibration
+_NOTABLE = 0.02  # of the median
+_DEAREST_PROBE = 30_000  # ns; calls that take 50 times as long need no calibration
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

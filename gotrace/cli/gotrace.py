@@ -11,6 +11,7 @@ from gotrace.cli.call_lines import line_of
 from gotrace.cli.common import (
     add_target_options,
     attached_notices,
+    file_test,
     inlined_notices,
     make_output,
     new_parser,
@@ -22,6 +23,7 @@ from gotrace.cli.common import (
 )
 from gotrace.cli.pace import pace, waiter_for
 from gotrace.goabi.capture import CaptureLimits
+from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import ProbeSpec, parse_probe
 from gotrace.report.calls import CALL_HEADING, Clock, TimeStyle, write_calls
@@ -114,7 +116,11 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
     options.interval = None
-    specs = [parse_probe(text, regex=options.regexp) for text in options.patterns]
+    exists = file_test(options)
+    specs = [
+        parse_probe(text, regex=options.regexp, split=lambda text: split_target(text, exists))
+        for text in options.patterns
+    ]
     output = make_output(options)
     target = target_of(options)
     try:

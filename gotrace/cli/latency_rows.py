@@ -89,7 +89,7 @@ def _label(key: GoroutineKey, goroutine: GoroutineTimes, symbols: Symbolizer | N
         return f"no goroutine [process {key.tgid}]"
     known = []
     if symbols is not None:
-        start = symbols.function(key.tgid, goroutine.startpc)
+        start = symbols.started(key.tgid, goroutine.startpc)
         created = symbols.line_before(key.tgid, goroutine.gopc)
         known = [text for text in (start, created and f"created at {created}") if text]
     return f"goroutine {key.goid}" + (f" [{', '.join(known)}]" if known else "")

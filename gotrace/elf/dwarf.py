@@ -288,7 +288,7 @@ class DwarfReader:
             low_pc=low_pc,
             high_pc=high if is_address else low_pc + high,
             decl_line=origin.values.get(Attr.DECL_LINE),
-            variables=tuple(map(self._variable, parameters)),
+            variables=_each_once(map(self._variable, parameters)),
             captured=captured,
             trampoline=bool(die.values.get(Attr.TRAMPOLINE, 0)),
             unit=die.unit,
@@ -313,6 +313,18 @@ class DwarfReader:
             closure_offset=origin.values.get(Attr.GO_CLOSURE_OFFSET),
             decl_line=origin.values.get(Attr.DECL_LINE),
         )
+
+
+def _each_once(variables: Iterable[Variable]) -> tuple[Variable, ...]:
+    """Leave out what is listed again: optimizing compilers list some results twice (Go 1.19-1.26).
+
+    Only blank parameters can have the same name.
+    """
+    found: dict[object, Variable] = {}
+    for number, variable in enumerate(variables):
+        key = variable.name if variable.name not in ("", "_") else number
+        found.setdefault(key, variable)
+    return tuple(found.values())
 
 
 def _with_missing(concrete: list[Die], abstract: Iterable[Die]) -> list[Die]:

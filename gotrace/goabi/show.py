@@ -64,6 +64,10 @@ __all__ = ["go_syntax", "to_json"]
 
 _V = Directive("v")
 _DEEPEST = 32
+#: Types that the compiler makes up for generics are shown as what they are made of (up to Go 1.20
+#: with the number of the type parameter).
+_SHAPE_NUMBER = re.compile(r"(\bgo\.shape\.\w+?)_[0-9]+\b")
+_SHAPE = "go.shape."
 _IMPORT_PATH = re.compile(r"[\w.~+-]+/(?=[\w.~+/-]*\.)")
 
 
@@ -123,6 +127,8 @@ def _named(value: NamedValue, depth: int, outer: str) -> str:
     inner = value.value
     if value.type == "uintptr" and isinstance(inner, int):
         return f"{inner:#x}"
+    if value.type.startswith(_SHAPE):
+        return go_syntax(inner, depth)
     return f"{_type(value.type)}({go_syntax(inner, depth)})"
 
 
@@ -243,6 +249,8 @@ def _unavailable(value: Unavailable, depth: int, outer: str) -> str:
 def _type(name: str) -> str:
     """Return a type's name as code writes it: packages by the last element of their path."""
     spoken = spoken_name(name) if "%" in name else name
+    if _SHAPE in spoken:
+        spoken = _SHAPE_NUMBER.sub(r"\1", spoken).replace(_SHAPE, "")
     short = _IMPORT_PATH.sub("", spoken).replace("interface {}", "any")
     return plain_text(short.encode("utf-8", "surrogateescape"))
 

@@ -79,8 +79,13 @@ def duration(nanoseconds: float) -> str:
     """Write a duration with three or four digits and its unit, as ``1.234ms``."""
     for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)):
         if nanoseconds >= size:
-            return f"{nanoseconds / size:.4g}{unit}"
-    return f"{nanoseconds:.4g}ns"
+            return f"{four_digits(nanoseconds / size)}{unit}"
+    return f"{four_digits(nanoseconds)}ns"
+
+
+def four_digits(number: float) -> str:
+    """Write a number with four digits, or with all of its integer part where that has more."""
+    return f"{number:.4g}" if number < 9999.5 else f"{number:.0f}"
 
 
 def write_latencies(output: Output, interval: Interval, timestamp: bool) -> None:
@@ -124,8 +129,8 @@ def write_slow(output: Output, calls: Sequence[SlowRow], first: bool) -> None:
                 f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<8} {'DURATION':<9} FUNC\n"
             )
         for call in calls:
-            clock = time.strftime("%H:%M:%S", time.localtime(call.ended))
-            clock += f"{call.ended % 1:.6f}"[1:]
+            second, rest = divmod(int(call.ended * 1_000_000), 1_000_000)
+            clock = f"{time.strftime('%H:%M:%S', time.localtime(second))}.{rest:06d}"
             output.out.write(
                 f"{clock:<15} {call.pid:<8} {call.tid:<8} {call.goid:<8}"
                 f" {duration(call.duration):<9} {printable(call.function)}\n"
@@ -145,7 +150,7 @@ def _lines(group: LatencyGroup, unit: int) -> Iterator[str]:
     yield ""
     name = _UNITS[unit]
     yield (
-        f"avg = {times.mean / unit:.4g} {name}, total: {times.sum // unit} {name},"
+        f"avg = {four_digits(times.mean / unit)} {name}, total: {times.sum // unit} {name},"
         f" count: {times.count}"
     )
     marks = [f"{mark} = {duration(times.percentile(q))}" for mark, q in _PERCENTILES.items()]
@@ -159,7 +164,7 @@ def _table(rows: Mapping[int, int], unit: str) -> Iterator[str]:
     wide = last > 31
     width = 20 if wide else 10
     most = max(rows.values(), default=0)
-    yield f"{' ' * (5 if not wide else 15)}{unit:<19} : count     distribution"
+    yield f"{' ' * 5}{unit:<{2 * width - 1}} : count     distribution"
     for exponent in range(last + 1):
         low = 1 << exponent if exponent else 0
         count = rows.get(exponent, 0)

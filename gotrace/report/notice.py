@@ -11,10 +11,13 @@ from typing import TextIO
 
 __all__ = ["JsonOutput", "Notice", "NoticeKind", "Output", "TextOutput", "printable"]
 
-# C0 and C1 controls, DEL, lone surrogates (bytes that are no UTF-8), and the characters that
-# reorder or hide text: Unicode's bidirectional and zero-width format characters.
+# What could steer a terminal, reorder or hide text: Unicode's categories Cc (controls), Cf (format
+# characters), Zl and Zp (separators of lines and paragraphs), and Cs (lone surrogates, which stand
+# for bytes that are no UTF-8).
 _UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+    "[\x00-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f"
+    "\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000110bd\U000110cd"
+    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
 )
 
 

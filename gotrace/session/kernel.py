@@ -11,7 +11,7 @@ import errno
 import os
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fcntl import ioctl
 from functools import cache
@@ -214,35 +214,38 @@ def map_pop(fd: int, value_size: int) -> bytes | None:
     return bytes(c_value)
 
 
-def map_lookup_batch(fd: int, key_size: int, value_size: int, count: int) -> tuple[bytes, bytes]:
-    """Return all keys and all values of a BPF map of at most ``count`` entries, each concatenated.
+def map_lookup_batch(
+    fd: int, key_size: int, value_size: int, count: int
+) -> Iterator[tuple[memoryview, memoryview]]:
+    """Yield all keys and values of a BPF map of at most ``count`` entries, in chunks.
 
-    ``value_size`` is as for ``map_lookup``. Raises OSError, EINVAL or ENOTSUPP where the kernel has
-    no batch operation for the map's type (per-CPU arrays: before 5.13).
+    Each chunk holds whole entries, concatenated, and is valid until the next. ``value_size`` is as
+    for ``map_lookup``. Raises OSError, EINVAL or ENOTSUPP where the kernel has no batch operation
+    for the map's type (per-CPU arrays: before 5.13).
     """
+    # A hash map's bucket is returned in whole: a chunk must hold the longest.
+    chunk = min(count, max(_CHUNK_ENTRIES, _CHUNK_BYTES // (key_size + value_size)))
     position = bytearray(max(key_size, 8))
-    keys, values = bytearray(key_size * count), bytearray(value_size * count)
-    filled, first = 0, True
-    key_base, value_base = _address(keys), _address(values)
-    while filled < count:
+    keys, values = bytearray(key_size * chunk), bytearray(value_size * chunk)
+    key_view, value_view = memoryview(keys), memoryview(values)
+    first, more = True, True
+    while more:
         attributes = bytearray(
             struct.pack(
                 "=QQQQIIQQ",
                 *(0 if first else _address(position), _address(position)),
-                *(key_base + filled * key_size, value_base + filled * value_size),
-                *(count - filled, fd, 0, 0),
+                *(_address(keys), _address(values), chunk, fd, 0, 0),
             )
         )
         try:
             _bpf(_MAP_LOOKUP_BATCH, attributes)
-            done = False
         except FileNotFoundError:  # ENOENT: the end of the map; the entries before it are there
-            done = True
+            more = False
         got = struct.unpack_from("=I", attributes, 32)[0]
-        if done and got > count - filled:
-            got = 0
-        filled += got
+        if got:
+            yield key_view[: got * key_size], value_view[: got * value_size]
         first = False
-        if done or not got:
-            break
-    return bytes(keys[: filled * key_size]), bytes(values[: filled * value_size])
+
+
+_CHUNK_ENTRIES = 256
+_CHUNK_BYTES = 1 << 20

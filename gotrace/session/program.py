@@ -116,15 +116,16 @@ class Map:
     def read_array(self) -> bytes:
         """Return the values of an array map, ``max_entries`` times ``stride`` bytes."""
         try:
-            _, values = kernel.map_lookup_batch(
-                self.fd, self.key_size, self.stride, self.max_entries
-            )
+            values = b"".join(values for _, values in self._batches())
         except OSError:
             values = b""
         if len(values) == self.max_entries * self.stride:
             return values
         # No batch operation for this kind of map before Linux 5.13.
         return b"".join(value for _, value in self.array_range(0, self.max_entries))
+
+    def _batches(self) -> Iterator[tuple[memoryview, memoryview]]:
+        return kernel.map_lookup_batch(self.fd, self.key_size, self.stride, self.max_entries)
 
     def array_range(self, start: int, count: int) -> Iterator[tuple[int, bytes]]:
         """Yield index and value, ``stride`` bytes, of ``count`` entries of an array map."""
@@ -133,14 +134,11 @@ class Map:
 
     def entries(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield the keys and values of a hash map as they are now; others may change it."""
-        keys, values = kernel.map_lookup_batch(
-            self.fd, self.key_size, self.stride, self.max_entries
-        )
-        for index in range(len(keys) // self.key_size):
-            yield (
-                keys[index * self.key_size : (index + 1) * self.key_size],
-                values[index * self.stride : (index + 1) * self.stride],
-            )
+        for keys, values in self._batches():
+            for index in range(len(keys) // self.key_size):
+                key = keys[index * self.key_size : (index + 1) * self.key_size]
+                value = values[index * self.stride : (index + 1) * self.stride]
+                yield bytes(key), bytes(value)
 
     def delete(self, key: bytes) -> None:
         """Remove one entry of a hash map, where it is there."""

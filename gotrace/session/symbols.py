@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from gotrace.elf.functions import Function, Origin
 from gotrace.errors import GotraceError
+from gotrace.goabi.arch import AMD64
+from gotrace.probes.decode import control_flow
 from gotrace.session.plan import BinaryPlan
 from gotrace.session.process import Process
 from gotrace.session.target import load_bias
@@ -34,11 +37,31 @@ class Symbolizer:
         """Read a process's bias while it lives."""
         self._address(tgid, 0)
 
-    def function(self, tgid: int, pc: int) -> str | None:
-        """Return the name of the function that holds an address of a process."""
+    def started(self, tgid: int, pc: int) -> str | None:
+        """Return the name of the function that a go statement started, by its entry.
+
+        For a call with arguments that is a wrapper of the compiler's, ``gowrap1`` or the like:
+        then what that calls is meant.
+        """
         address = self._address(tgid, pc)
         function = self._table.find(address) if address else None
-        return function.name if function else None
+        if function is None:
+            return None
+        if function.origin is Origin.PCLNTAB and self._table.is_wrapper(function.row):
+            return self._wrapped(function) or function.name
+        return function.name
+
+    def _wrapped(self, wrapper: Function) -> str | None:
+        """Return the first function outside of the runtime that a wrapper calls or has inlined."""
+        code = self._image.read(wrapper.entry, wrapper.end - wrapper.entry)
+        for call in control_flow(code, AMD64).calls:
+            frames = self._table.inlined_at(wrapper.row, wrapper.entry + call.at)
+            called = self._table.find(wrapper.entry + call.target)
+            direct = called.name if called else ""
+            name = frames[-2].name if len(frames) > 1 else direct
+            if name and not name.startswith("runtime."):
+                return name
+        return None
 
     def line_before(self, tgid: int, pc: int) -> str | None:
         """Return ``file:line`` of the instruction before a return address, as Go's dumps do."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from gotrace.goabi.capture import Op, OpCode, Subplan
+from gotrace.session import kernel
 from gotrace.session.attach import Attached, Rung, attach
 from gotrace.session.callers import Callers
 from gotrace.session.calls import Diagnostic, diagnostics, open_calls
@@ -37,7 +38,6 @@ class TraceOptions:
     """Say what to report beside values: at most so many return addresses, 0 for none."""
 
     user_stack: int = 0
-    buffer_pages: int = 1024
 
 
 class CallTracer:
@@ -76,15 +76,13 @@ class CallTracer:
             "STACKS": _STACKS,
             "FRAMES": _FRAMES,
         }
-        self.attached: Attached = attach(
-            "trace.c", defines, groups, forced, lambda program: self._prepare(program, options)
-        )
+        self.attached: Attached = attach("trace.c", defines, groups, forced, self._prepare)
         self.losses = Losses()
         self.window = OrderWindow()
 
-    def _prepare(self, program: Program, options: TraceOptions) -> None:
+    def _prepare(self, program: Program) -> None:
         self._tables.fill(program)
-        program.open_events("events", self._on_event, self._on_lost, options.buffer_pages)
+        program.open_events("events", self._on_event, self._on_lost, _buffer_pages())
 
     def _on_event(self, cpu: int, record: bytes) -> None:
         self.window.push(cpu, record)
@@ -186,6 +184,7 @@ class _Tables:
             "PAYLOAD": payload,
             "USER_STACK": options.user_stack,
             "FLOATS": int(self.floats),
+            "RETURNS": int(any(call.result is not None for call in self._calls)),
             "WAITING": _WAITING,
             "INTERFACES": int(self._interfaces),
             "PREDICATES": int(any(op.code >= OpCode.PUSH_CONST for op in self._ops)),
@@ -227,6 +226,16 @@ class _Tables:
 
 _ROOM_TO_LEARN = 1 << 13  # operations
 _MOST_TYPES = 1 << 13
+
+
+def _buffer_pages() -> int:
+    """Return how many pages each CPU's event buffer has: a power of two, of a common budget."""
+    pages = _BUFFER_BYTES // _PAGE // kernel.possible_cpus()
+    return 1 << max(6, min(12, pages.bit_length() - 1))
+
+
+_BUFFER_BYTES = 32 << 20
+_PAGE = 4096
 
 
 def _payload_bound(call: TracedCall) -> int:

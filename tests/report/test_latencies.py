@@ -67,11 +67,7 @@ SMALL = Histogram(5, 13, 1, 5, Counter({1: 1, 2: 2, 3: 1, 5: 1}))
         (250_000_000, "250ms"),
         (1_500_000_000, "1.5s"),
         (3_600_000_000_000, "3600s"),
-        pytest.param(
-            43_210_000_000_000,
-            "43210s",
-            marks=pytest.mark.xfail(reason="10,000 s and more are shown as 4.321e+04s"),
-        ),
+        (43_210_000_000_000, "43210s"),
     ],
 )
 def test_durations_have_four_digits_and_a_unit(nanoseconds: int, shown: str) -> None:
@@ -119,7 +115,6 @@ def test_larger_units_have_their_own_exact_rows() -> None:
     assert lines[6] == "avg = 3.167 msecs, total: 9 msecs, count: 3"
 
 
-@pytest.mark.xfail(reason="a mean of 10,000 of a unit and more is shown as 3.12e+04")
 def test_a_mean_is_never_shown_with_an_exponent() -> None:
     times = Histogram(2, 62_401, 31_200, 31_201, Counter({191: 2}))
     line = text(interval(LatencyGroup(None, times))).splitlines()[-2]
@@ -133,7 +128,6 @@ def test_values_past_four_seconds_widen_the_table() -> None:
     assert row.startswith("          8589934592 -> 17179869183          : 1        |***")
 
 
-@pytest.mark.xfail(reason="the head of a wide table ends ten columns short of its rows")
 def test_the_head_of_a_wide_table_stands_above_its_columns() -> None:
     times = Histogram(1, 1 << 33, 1 << 33, 1 << 33, Counter({(33 - 3) * 16: 1}))
     head, row = text(interval(LatencyGroup(None, times))).splitlines()[1:3]
@@ -238,7 +232,6 @@ def test_slow_calls_are_lines_under_one_head() -> None:
     assert slow_text(SLOW, SLOW, first=False) == line * 2
 
 
-@pytest.mark.xfail(reason="the fraction is rounded up to a second that is not added")
 def test_a_time_just_before_a_second_is_not_shown_a_second_early() -> None:
     almost = 1700000000.9999998
     line = slow_text(SlowRow(almost, 1, 1, 1, "main.f", 1), first=False)

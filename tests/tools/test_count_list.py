@@ -65,7 +65,6 @@ def test_list_puts_no_probes() -> None:
         assert b"\xcc" not in code_at(fixture.ready, addresses)
 
 
-@pytest.mark.xfail(reason="run_command does not expect that output fails")
 def test_full_disk_is_told() -> None:
     with open("/dev/full", "w") as full:
         result = subprocess.run(

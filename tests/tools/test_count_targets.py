@@ -214,11 +214,7 @@ def test_file_that_is_replaced_while_counting_is_reported(copied: Path) -> None:
     "named",
     [
         pytest.param(False, id="executable"),
-        pytest.param(
-            True,
-            id="path",
-            marks=pytest.mark.xfail(reason="requests_of looks for BINARY outside of the target"),
-        ),
+        pytest.param(True, id="path"),
     ],
 )
 def test_process_in_another_mount_namespace(tmp_path: Path, named: bool) -> None:

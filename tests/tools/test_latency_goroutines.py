@@ -44,7 +44,6 @@ def test_beginnings_are_known_however_built(mode: str) -> None:
     assert_rows_of_workers(truth, of_kind(result, "histogram"))
 
 
-@pytest.mark.xfail(reason="Symbolizer does not look through the compiler's gowrap functions")
 def test_goroutine_that_was_started_with_arguments() -> None:
     truth, result = measure(program(), "arguments", "-g", "main.task")
     assert_rows_of_workers(truth, of_kind(result, "histogram"))
