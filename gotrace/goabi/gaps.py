@@ -47,8 +47,8 @@ class Located:
     whole: bool
 
     def within(self, computed: Sequence[Piece]) -> bool:
-        """Say whether all places are among computed ones."""
-        return all(_is_among(piece.place, computed) for piece in self.pieces)
+        """Say whether all places are among computed ones; of a whole value, each at its offset."""
+        return all(_is_among(piece, computed, self.whole) for piece in self.pieces)
 
     def passed(self, computed: Sequence[Piece]) -> Located:
         """Leave out what says nothing about how a value was passed.
@@ -166,16 +166,15 @@ def _agreeing(assignment: Assignment, evidence: Sequence[Located]) -> int:
     return count
 
 
-def _is_among(place: Place, pieces: Sequence[Piece]) -> bool:
-    return any(
-        place == piece.place
-        or (
-            isinstance(place, Stack)
-            and isinstance(piece.place, Stack)
-            and 0 <= place.offset - piece.place.offset < piece.size
-        )
-        for piece in pieces
-    )
+def _is_among(shown: Piece, pieces: Sequence[Piece], whole: bool) -> bool:
+    return any(_is_at(shown, piece, whole) for piece in pieces)
+
+
+def _is_at(shown: Piece, piece: Piece, whole: bool) -> bool:
+    if not (isinstance(shown.place, Stack) and isinstance(piece.place, Stack)):
+        return shown.place == piece.place
+    within = shown.place.offset - piece.place.offset
+    return 0 <= within < piece.size and (not whole or within == shown.offset - piece.offset)
 
 
 def _gap(computed: Sequence[Piece], shown: Piece) -> list[GoType]:

@@ -10,6 +10,7 @@ from gotrace.goabi.capture import (
     CaptureLimits,
     Constant,
     Frame,
+    Location,
     Node,
     Op,
     OpCode,
@@ -112,6 +113,10 @@ class _InterfaceReader(Reader):
         if message is not None:
             return ErrorValue(dynamic, message, value)
         return InterfaceValue(self._name, dynamic, value)
+
+    def location(self) -> Location:
+        """Return where the type word is, which is zero for nil."""
+        return Location(self._source, self._offset, 8, False)
 
     def _unread(self, frame: Frame, word: int, data: int) -> Value:
         """Return the type, and the address where it says more than nothing."""

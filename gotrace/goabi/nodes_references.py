@@ -219,6 +219,10 @@ class _FuncReader(Reader):
         self._position = position
         self.block: int | None = None
 
+    def location(self) -> Location:
+        """Return where the closure's address is."""
+        return Location(self._position.block, self._position.offset, 8, False)
+
     def read(self, frame: Frame) -> Value:
         source, offset, _ = self._position
         if frame.lengths[source] < offset + 8:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 
-from gotrace.goabi.capture import REFUSED, Builder, Frame, Node, Position, Reader
+from gotrace.goabi.capture import REFUSED, Builder, Frame, Location, Node, Position, Reader
 from gotrace.goabi.types import GoType, MapType, PointerType, StructType
 from gotrace.goabi.values import ChanValue, MapValue, Nil, PointerValue, Value
 
@@ -185,6 +185,10 @@ class _MapReader(Reader):
         self.table: int | None = None
         self.slots: list[tuple[Reader, Reader]] = []
 
+    def location(self) -> Location:
+        """Return where the map's address is."""
+        return Location(self._block, self._offset, 8, False)
+
     def read(self, frame: Frame) -> Value:
         source = self._block
         if frame.lengths[source] < self._offset + 8:
@@ -278,6 +282,10 @@ class _ChanReader(Reader):
         self._name = name
         self._position = position
         self.header: int | None = None
+
+    def location(self) -> Location:
+        """Return where the channel's address is."""
+        return Location(self._position.block, self._position.offset, 8, False)
 
     def read(self, frame: Frame) -> Value:
         source, offset, _ = self._position

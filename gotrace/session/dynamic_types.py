@@ -11,14 +11,25 @@ from gotrace.errors import GotraceError
 from gotrace.goabi.capture import ReadContext, Subplan
 from gotrace.goabi.descriptors import DescriptorError, Descriptors
 from gotrace.goabi.nodes import NodeFactory
-from gotrace.goabi.types import InterfaceType
+from gotrace.goabi.types import (
+    ArrayType,
+    GoType,
+    InterfaceType,
+    MapType,
+    PointerType,
+    SliceType,
+    StructType,
+)
 
-__all__ = ["DynamicTypes"]
+__all__ = ["DynamicTypes", "interfaces_within"]
 
 #: Errors hold errors: these are always to be expected once an interface is.
 _ALWAYS_EXPECTED = "error"
 #: Most types to plan for from the start; each takes some 50 microseconds.
 _MOST_EXPECTED = 2000
+#: Interfaces within the types that interfaces hold: the address in a net.OpError is one.
+_LEVELS_OF_INTERFACES = 2
+_LEVELS_OF_TYPES = 4
 
 
 class DynamicTypes(ReadContext):
@@ -41,20 +52,31 @@ class DynamicTypes(ReadContext):
         """Plan the types that values of interfaces can have; return the plans by run-time address.
 
         Those are the types that the program itself converts to the interface, as its itabs say,
-        and for ``any``, all types in the binary, up to a bound. Others are planned for when they
-        are first met.
+        and for ``any``, all types in the binary, up to a bound; likewise for interfaces within
+        those types. Others are planned for when they are first met.
         """
-        wanted = {interface.name: interface for interface in interfaces}
+        wanted = list(interfaces)
         if not wanted or self._descriptors is None or self._bias is None:
             return {}
-        names = [_ALWAYS_EXPECTED, *(name for name, i in wanted.items() if not i.is_empty)]
-        addresses = [at for name in names for at in _itabs(self._descriptors, name)]
-        if any(interface.is_empty for interface in wanted.values()):
-            addresses += _types(self._descriptors)
-        for address in addresses[:_MOST_EXPECTED]:
-            self._plan(address + self._bias)
+        expected: set[str] = set()
+        names = {_ALWAYS_EXPECTED, *(i.name for i in wanted if not i.is_empty)}
+        for _ in range(_LEVELS_OF_INTERFACES):
+            addresses = [at for name in sorted(names) for at in _itabs(self._descriptors, name)]
+            held = self._plan_all(addresses)
+            expected |= names
+            found = interfaces_within(subplan.type for subplan in held)
+            names = {i.name for i in found if not i.is_empty} - expected
+        if any(interface.is_empty for interface in wanted):
+            self._plan_all(_types(self._descriptors))
         self._new.clear()
         return dict(self._subplans)
+
+    def _plan_all(self, addresses: Iterable[int]) -> list[Subplan]:
+        """Plan types and itabs at addresses in the file, while there is room."""
+        assert self._bias is not None
+        room = _MOST_EXPECTED - len(self._subplans)
+        planned = [self._plan(address + self._bias) for address in islice(addresses, room)]
+        return [subplan for subplan in planned if subplan is not None]
 
     def take_new(self) -> list[tuple[int, Subplan]]:
         """Return the plans made for types met since the last time, to be given to the kernel."""
@@ -119,3 +141,34 @@ def _types(descriptors: Descriptors) -> list[int]:
         return list(islice(descriptors.all_types(), _MOST_EXPECTED))
     except DescriptorError:
         return []
+
+
+def interfaces_within(types: Iterable[GoType]) -> list[InterfaceType]:
+    """Return the interface types among types, those that they are made of included."""
+    found: dict[str, InterfaceType] = {}
+    seen: set[str] = set()
+    level = list(types)
+    for _ in range(_LEVELS_OF_TYPES):
+        inner: list[GoType] = []
+        for go_type in level:
+            if go_type.name in seen:
+                continue
+            seen.add(go_type.name)
+            if isinstance(go_type, InterfaceType):
+                found[go_type.name] = go_type
+            try:
+                inner += _parts(go_type)
+            except (DescriptorError, DwarfError):
+                continue
+        level = inner
+    return list(found.values())
+
+
+def _parts(go_type: GoType) -> list[GoType]:
+    if isinstance(go_type, StructType):
+        return [field.type for field in go_type.fields]
+    if isinstance(go_type, MapType):
+        return [go_type.key, go_type.elem]
+    if isinstance(go_type, PointerType | SliceType | ArrayType):
+        return [go_type.elem]
+    return []

@@ -35,9 +35,14 @@ class FunctionValues:
     """Give the values of one file's functions."""
 
     def __init__(self, binary: BinaryPlan) -> None:
-        """Open the file's debugging information, if it has some that can be read."""
+        """Open the file's debugging information, if it has some that can be read.
+
+        ``problem`` says what is wrong with it; ``without_types`` collects the functions of which
+        neither it nor the user said anything.
+        """
         self._table = binary.table
         self.problem: str | None = None
+        self.without_types: list[str] = []
         self.reader: DwarfReader | None = None
         try:
             self.reader = DwarfReader.open(binary.binary.image)
@@ -76,6 +81,7 @@ class FunctionValues:
         return self._bare_words(function, is_assembly)
 
     def _bare_words(self, function: Function, is_assembly: bool) -> FunctionPlaces:
+        self.without_types.append(function.name)
         convention = calling_convention(self._version, is_assembly)
         if function.origin is Origin.SYMTAB:
             return _words(function.name, convention, _C_PARAMETERS, _C_RESULTS)

@@ -14,17 +14,7 @@ from gotrace.goabi.capture import CaptureLimits, Location, PhasePlan, PlacedNode
 from gotrace.goabi.nodes import NodeFactory
 from gotrace.goabi.nodes_paths import place_captured, place_path
 from gotrace.goabi.places import CapturedValue, FunctionPlaces, PlacedValue
-from gotrace.goabi.types import (
-    ArrayType,
-    GoType,
-    InterfaceType,
-    MapType,
-    Parameter,
-    PointerType,
-    Signature,
-    SliceType,
-    StructType,
-)
+from gotrace.goabi.types import InterfaceType, Parameter, Signature
 from gotrace.probes.decode import step_over
 from gotrace.probes.predicate import CompiledPredicate, StringConstants, compile_predicate
 from gotrace.probes.scope import Phase, RootKind, Scope
@@ -32,7 +22,7 @@ from gotrace.probes.sites import FunctionSites, SiteForm
 from gotrace.probes.spec import ProbeSpec, ResolvedProbe, SpecError
 from gotrace.probes.tokens import Span
 from gotrace.probes.typed import Path, operands, phase_of
-from gotrace.session.dynamic_types import DynamicTypes
+from gotrace.session.dynamic_types import DynamicTypes, interfaces_within
 from gotrace.session.function_values import FunctionValues
 from gotrace.session.plan import BinaryPlan, Plan
 
@@ -152,8 +142,16 @@ class _Planner:
 
     @property
     def problems(self) -> list[str]:
-        """Return what was wrong with the file's debugging information."""
-        return [self._values.problem] if self._values.problem else []
+        """Return what was wrong with the file's debugging information, or missing in it."""
+        problems = [self._values.problem] if self._values.problem else []
+        bare = self._values.without_types
+        if bare:
+            more = f" and {len(bare) - 1} more functions" if len(bare) > 1 else ""
+            problems.append(
+                f"{bare[0]}{more}: no debug information says what they take: registers and stack"
+                f" words are shown; give a signature, as in '{bare[0]}(x int) error'"
+            )
+        return problems
 
     def plan(self, sites: FunctionSites) -> TracedCall:
         places = self._values.of(sites.function, self._spec.signature)
@@ -286,31 +284,5 @@ def _needs_return(probe: ResolvedProbe) -> bool:
 
 def interfaces_in(calls: Iterable[TracedCall]) -> list[InterfaceType]:
     """Return the interface types among what calls capture, those within other types included."""
-    found: dict[str, InterfaceType] = {}
-    seen: set[str] = set()
     plans = [plan for call in calls for plan in (call.entry, call.result) if plan is not None]
-    level = [node.type for plan in plans for _, _, node in plan.root]
-    for _ in range(_LEVELS_OF_TYPES):
-        inner: list[GoType] = []
-        for go_type in level:
-            if go_type.name in seen:
-                continue
-            seen.add(go_type.name)
-            if isinstance(go_type, InterfaceType):
-                found[go_type.name] = go_type
-            inner += _parts(go_type)
-        level = inner
-    return list(found.values())
-
-
-_LEVELS_OF_TYPES = 4
-
-
-def _parts(go_type: GoType) -> list[GoType]:
-    if isinstance(go_type, StructType):
-        return [field.type for field in go_type.fields]
-    if isinstance(go_type, MapType):
-        return [go_type.key, go_type.elem]
-    if isinstance(go_type, PointerType | SliceType | ArrayType):
-        return [go_type.elem]
-    return []
+    return interfaces_within(node.type for plan in plans for _, _, node in plan.root)
