@@ -47,8 +47,9 @@ class Located:
     whole: bool
 
     def within(self, computed: Sequence[Piece]) -> bool:
-        """Say whether all places are among computed ones; of a whole value, each at its offset."""
-        return all(_is_among(piece, computed, self.whole) for piece in self.pieces)
+        """Say whether all places are among computed ones; a whole value in one piece begins there."""
+        exactly = self.whole and len(self.pieces) == 1
+        return all(_is_among(piece, computed, exactly) for piece in self.pieces)
 
     def passed(self, computed: Sequence[Piece]) -> Located:
         """Leave out what says nothing about how a value was passed.
@@ -166,15 +167,15 @@ def _agreeing(assignment: Assignment, evidence: Sequence[Located]) -> int:
     return count
 
 
-def _is_among(shown: Piece, pieces: Sequence[Piece], whole: bool) -> bool:
-    return any(_is_at(shown, piece, whole) for piece in pieces)
+def _is_among(shown: Piece, pieces: Sequence[Piece], exactly: bool) -> bool:
+    return any(_is_at(shown, piece, exactly) for piece in pieces)
 
 
-def _is_at(shown: Piece, piece: Piece, whole: bool) -> bool:
+def _is_at(shown: Piece, piece: Piece, exactly: bool) -> bool:
     if not (isinstance(shown.place, Stack) and isinstance(piece.place, Stack)):
         return shown.place == piece.place
     within = shown.place.offset - piece.place.offset
-    return 0 <= within < piece.size and (not whole or within == shown.offset - piece.offset)
+    return 0 <= within < piece.size and (not exactly or within == shown.offset - piece.offset)
 
 
 def _gap(computed: Sequence[Piece], shown: Piece) -> list[GoType]:

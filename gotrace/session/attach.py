@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
@@ -134,27 +134,29 @@ def _attach_on(
     try:
         if prepare is not None:
             prepare(attached.program)
-        for group in groups:
-            if group.points:
-                attached.descriptors.append([])
-                _ATTACHERS[rung](attached, group)
+        wanted = [group for group in groups if group.points]
+        programs = _load(attached, {group.function for group in wanted})
+        for group in wanted:
+            attached.descriptors.append([])
+            _ATTACHERS[rung](attached, group, programs[group.function])
     except BaseException:
         attached.close()
         raise
     return attached
 
 
-def _load(attached: Attached, group: ProbeGroup, kind: AttachKind) -> int:
+def _load(attached: Attached, functions: Iterable[str]) -> dict[str, int]:
+    is_multi = attached.rung is Rung.MULTI
+    kind = AttachKind.UPROBE_MULTI if is_multi else AttachKind.PERF_EVENT
     try:
-        return attached.program.load(group.function, kind)
+        return attached.program.load(functions, kind)
     except LoadError as error:
         if attached.rung is Rung.ADDRESS or "permit" in str(error):
             raise
         raise _RungMissing(str(error)) from error
 
 
-def _attach_multi(attached: Attached, group: ProbeGroup) -> None:
-    program = _load(attached, group, AttachKind.UPROBE_MULTI)
+def _attach_multi(attached: Attached, group: ProbeGroup, program: int) -> None:
     _link_all(attached, group, program, list(group.points))
     if not attached.descriptors[-1]:
         error = next(iter(attached.failed.values()))
@@ -186,8 +188,7 @@ def _link_all(attached: Attached, group: ProbeGroup, program: int, points: Seque
         _link_all(attached, group, program, points[middle:])
 
 
-def _attach_cookie(attached: Attached, group: ProbeGroup) -> None:
-    program = _load(attached, group, AttachKind.PERF_EVENT)
+def _attach_cookie(attached: Attached, group: ProbeGroup, program: int) -> None:
     _need_descriptors(2 * len(group.points), group)
     for point in group.points:
         event = _open_event(attached, group, point)
@@ -199,8 +200,7 @@ def _attach_cookie(attached: Attached, group: ProbeGroup) -> None:
             raise _RungMissing(f"no cookie for perf events: {error.strerror}") from error
 
 
-def _attach_address(attached: Attached, group: ProbeGroup) -> None:
-    program = _load(attached, group, AttachKind.PERF_EVENT)
+def _attach_address(attached: Attached, group: ProbeGroup, program: int) -> None:
     _need_descriptors(len(group.points), group)
     site_by_ip = attached.program.map("site_by_ip")
     assert group.bias is not None

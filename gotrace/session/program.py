@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -173,17 +174,24 @@ class Program:
             f"cannot compile bpf/{source}", lambda: bcc.BPF(text=text.encode(), cflags=flags)
         )
 
-    def load(self, function: str, kind: AttachKind) -> int:
-        """Load one function and return its descriptor, which lives as long as the program.
+    def load(self, functions: Iterable[str], kind: AttachKind) -> dict[str, int]:
+        """Load functions and return their descriptors, which live as long as the program.
 
-        Raises LoadError, also where this BCC (before 0.25) cannot ask for the attach kind.
+        They are loaded at the same time: the verifier takes most of it. Raises LoadError, also
+        where this BCC (before 0.25) cannot ask for the attach kind.
         """
-        arguments: tuple[Any, ...] = (function.encode(), self._kprobe)
+        arguments: tuple[Any, ...] = (self._kprobe,)
         if kind is AttachKind.UPROBE_MULTI:
             arguments += (None, kernel.ATTACH_TYPE_UPROBE_MULTI)
-        what = f"cannot load {function} of bpf/{self.source}"
-        fd: int = _quietly(what, lambda: self._bpf.load_func(*arguments)).fd
-        return fd
+
+        def load_one(function: str) -> tuple[str, int]:
+            return function, self._bpf.load_func(function.encode(), *arguments).fd
+
+        def load_all() -> dict[str, int]:
+            with ThreadPoolExecutor() as pool:
+                return dict(pool.map(load_one, sorted(set(functions))))
+
+        return _quietly(f"cannot load bpf/{self.source}", load_all)
 
     def map(self, name: str) -> Map:
         """Return the map that the source declares under ``name``."""

@@ -28,8 +28,8 @@ _PAYLOADS = (256, 512, 1024, 2048, 4096, 8192)  # a per-CPU value has at most 32
 _SAVED_BYTES = 64 << 20  # of kernel memory, for the arguments of open calls
 _CALL_OVERHEAD = 1024  # struct call without its payload, and the map's own
 _SEARCH_STEPS = 64  # added for predicates, whose searches take a step a position
-_MOST_STEPS = 256
-_NESTED_STEPS = 48  # most that an interface's subplan takes
+_MOST_STEPS = 160
+_NESTED_STEPS = 24  # allowed for each interface's subplan
 _STACKS = _FRAMES = _WAITING = 1 << 14
 
 

@@ -98,7 +98,7 @@ def test_possible_cpus_are_those_that_the_kernel_lists() -> None:
 
 
 def test_attaching_where_there_is_no_file_or_no_code(program: Program, tmp_path: Path) -> None:
-    fd = program.load("on_goexit", AttachKind.UPROBE_MULTI)
+    fd = program.load(["on_goexit"], AttachKind.UPROBE_MULTI)["on_goexit"]
     with pytest.raises(OSError) as missing:
         kernel.link_uprobe_multi(fd, str(tmp_path / "none"), [0], [0], 0)
     assert missing.value.errno in (errno.ENOENT, errno.EBADF)
@@ -120,6 +120,6 @@ def test_every_variant_of_the_latency_program_passes_the_verifier(options: int) 
     loaded = Program("latency.c", {**dict.fromkeys(OFFSETS, 0), **sizes, **chosen})
     try:
         for function in ("on_entry", "on_return", "on_recovery", "on_goexit"):
-            assert loaded.load(function, AttachKind.PERF_EVENT) >= 0
+            assert loaded.load([function], AttachKind.PERF_EVENT)[function] >= 0
     finally:
         loaded.close()
