@@ -68,6 +68,9 @@ for extra in sys.argv[1:]:
     print(setup["options.extras_require"][extra].strip())
 PYTHON
 
+# Compiled once, here: else every start would do it where PYTHONDONTWRITEBYTECODE is set.
+$venv/bin/python -m compileall -q gotrace
+
 if [ "${1:-}" = test ]; then
     $venv/bin/python -m tests.fetch_toolchains ||
         echo "gotrace: tests skip these toolchains, or fail with GOTRACE_LIVE=1" >&2
