@@ -26,7 +26,7 @@ class Settings:
 
 
 FULL = Settings(
-    "full", rounds=5, few=3, samples=5, sample_s=0.03, rate_s=1.0, serve_s=20.0, whole=True
+    "full", rounds=5, few=3, samples=5, sample_s=0.03, rate_s=1.0, serve_s=60.0, whole=True
 )
 QUICK = Settings(
     "quick", rounds=2, few=1, samples=3, sample_s=0.01, rate_s=0.5, serve_s=3.0, whole=False
