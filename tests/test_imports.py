@@ -16,12 +16,14 @@ GOTRACE = Path(__file__).parent.parent / "gotrace"
 ALLOWED = {
     "__init__": set[str](),
     "errors": set[str](),
+    "histogram": set[str](),
+    "text": set[str](),
     "elf": {"errors"},
-    "goabi": {"errors", "elf"},
-    "probes": {"errors", "elf", "goabi"},
-    "session": {"errors", "elf", "goabi", "probes"},
-    "report": {"errors", "goabi"},
-    "cli": {"errors", "elf", "goabi", "probes", "session", "report"},
+    "goabi": {"errors", "text", "elf"},
+    "probes": {"errors", "text", "elf", "goabi"},
+    "session": {"errors", "text", "histogram", "elf", "goabi", "probes"},
+    "report": {"errors", "text", "histogram", "goabi"},
+    "cli": {"errors", "text", "histogram", "elf", "goabi", "probes", "session", "report"},
 }
 
 
@@ -51,7 +53,7 @@ def violations(room: str, package: str, source: str) -> list[str]:
     for node in ast.walk(tree):
         for name in imported(node, package):
             parts = name.split(".")
-            if parts[0] == "gotrace" and len(parts) > 1 and parts[1] in ALLOWED:
+            if parts[0] == "gotrace" and len(parts) > 1 and not parts[1].startswith("__"):
                 if parts[1] not in ALLOWED[room] | {room}:
                     found.append(f"{room} imports gotrace.{parts[1]}")
             elif parts[0] == "bcc":

@@ -16,10 +16,11 @@ from gotrace import __version__
 from gotrace.errors import GotraceError, UsageError
 from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
-from gotrace.report.notice import JsonOutput, Notice, NoticeKind, Output, TextOutput, printable
+from gotrace.report.notice import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.session.attach import Attached, Rung
 from gotrace.session.plan import BinaryRequest, Plan
 from gotrace.session.target import Target
+from gotrace.text import printable
 
 __all__ = [
     "add_run_options",

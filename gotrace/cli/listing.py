@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from gotrace.elf.functions import InlinedCall
 from gotrace.probes.sites import FunctionSites
-from gotrace.report.notice import JsonOutput, Notice, NoticeKind, Output, printable
+from gotrace.report.notice import JsonOutput, Notice, NoticeKind, Output
 from gotrace.session.plan import BinaryPlan, Plan
+from gotrace.text import printable
 
 __all__ = ["list_plan"]
 

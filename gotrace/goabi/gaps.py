@@ -47,7 +47,7 @@ class Located:
     whole: bool
 
     def within(self, computed: Sequence[Piece]) -> bool:
-        """Say whether all places are among computed ones; a whole value in one piece begins there."""
+        """Say whether all places are among computed ones; a whole one-piece value begins there."""
         exactly = self.whole and len(self.pieces) == 1
         return all(_is_among(piece, computed, exactly) for piece in self.pieces)
 

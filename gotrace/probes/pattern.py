@@ -20,19 +20,15 @@ from functools import cached_property
 
 from gotrace.errors import UsageError
 from gotrace.goabi.names import elide_type_arguments, spoken_name
+from gotrace.text import printable
 
-__all__ = ["Match", "NameList", "Pattern", "printable", "quote", "split_target"]
+__all__ = ["Match", "NameList", "Pattern", "quote", "split_target"]
 
 _PATH_MAX = 4096  # limits.h: no file name is longer
 # Symbols with a colon that the compiler makes: their first word is no file's name.
 _COMPILER_SYMBOL = re.compile(r"type:\.|go:\(?\*?struct\b")
 _LIKE_A_FILE = re.compile(r"[\w./+@%,=~-]+")
 _WILDCARD = re.compile(r"(?<!\()\*|\*(?!\w)")
-
-
-def printable(text: str) -> str:
-    """Escape control characters: what comes from a file or a user goes into one-line messages."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def quote(text: str) -> str:

@@ -18,7 +18,8 @@ from typing import Protocol
 
 from gotrace.errors import NoMatchError
 from gotrace.goabi.names import elide_type_arguments, package_of, spoken_name
-from gotrace.probes.pattern import Match, NameList, Pattern, printable, quote
+from gotrace.probes.pattern import Match, NameList, Pattern, quote
+from gotrace.text import printable
 
 __all__ = ["Selection", "Selector", "Table"]
 

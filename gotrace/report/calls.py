@@ -35,7 +35,7 @@ from typing import TextIO
 from gotrace.goabi.show import go_syntax, to_json
 from gotrace.goabi.values import Value
 from gotrace.report.latencies import duration
-from gotrace.report.notice import printable
+from gotrace.text import printable
 
 __all__ = [
     "CALL_HEADING",

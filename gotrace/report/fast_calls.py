@@ -22,7 +22,7 @@ from gotrace.goabi.types import Kind
 from gotrace.goabi.values import NamedValue, Nil, StringValue, Value
 from gotrace.report.calls import NO_DURATION, TEXT_PREFIX, Clock, TracedFunction
 from gotrace.report.latencies import duration
-from gotrace.report.notice import printable
+from gotrace.text import printable
 
 __all__ = ["Line", "PlainPhase", "PlainValue", "fast_json_line", "fast_text_line", "plain_phase"]
 

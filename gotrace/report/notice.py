@@ -3,27 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TextIO
 
-__all__ = ["JsonOutput", "Notice", "NoticeKind", "Output", "TextOutput", "printable"]
+from gotrace.text import printable
 
-# What could steer a terminal, reorder or hide text: Unicode's categories Cc (controls), Cf (format
-# characters), Zl and Zp (separators of lines and paragraphs), and Cs (lone surrogates, which stand
-# for bytes that are no UTF-8).
-_UNPRINTABLE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\xad\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u180e\u200b-\u200f"
-    "\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff\ufff9-\ufffb\U000110bd\U000110cd"
-    "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0001\U000e0020-\U000e007f]"
-)
-
-
-def printable(text: str) -> str:
-    """Return ``text`` with all that could steer a terminal written as backslash escapes."""
-    return _UNPRINTABLE.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+__all__ = ["JsonOutput", "Notice", "NoticeKind", "Output", "TextOutput"]
 
 
 class NoticeKind(Enum):

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gotrace.report.notice import JsonOutput, Notice, NoticeKind, TextOutput, printable
+from gotrace.report.notice import JsonOutput, Notice, NoticeKind, TextOutput
+from gotrace.text import printable
 
 
 @pytest.mark.parametrize(
