@@ -23,6 +23,7 @@ from gotrace.session.target import Target
 from gotrace.text import printable
 
 __all__ = [
+    "add_interval_options",
     "add_run_options",
     "add_target_options",
     "attached_notices",
@@ -112,32 +113,43 @@ def add_target_options(
     )
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add how long to run and how to attach and print."""
+def add_interval_options(parser: argparse.ArgumentParser) -> None:
+    """Add how to divide a run that prints summaries, and how much of each to print."""
     parser.add_argument(
         "-i", "--interval", type=seconds, metavar="SEC", help="print every so many seconds"
-    )
-    parser.add_argument(
-        "-d", "--duration", type=seconds, metavar="SEC", help="end after so many seconds"
     )
     parser.add_argument(
         "-T", "--timestamp", action="store_true", help="print the time above each table"
     )
     parser.add_argument("--top", type=positive, metavar="N", help="print only the N largest")
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add what every run has: its length, its output, how to attach."""
+    parser.add_argument(
+        "-d", "--duration", type=seconds, metavar="SEC", help="end after so many seconds"
+    )
     parser.add_argument(
         "-l", "--list", action="store_true", help="list what would be traced, and trace nothing"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument(
         "--attach",
-        type=Rung,
-        choices=list(Rung),
+        type=_rung,
         metavar="RUNG",
         help="attach only in this way: " + ", ".join(rung.value for rung in Rung),
     )
     parser.add_argument(
         "--debug", action="store_true", help="show tracebacks and the compiler's messages"
     )
+
+
+def _rung(text: str) -> Rung:
+    try:
+        return Rung(text)
+    except ValueError:
+        known = ", ".join(rung.value for rung in Rung)
+        raise argparse.ArgumentTypeError(f"no such way: {text!r} (there are {known})") from None
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gotrace.cli.common import (
+    add_interval_options,
     add_run_options,
     add_target_options,
     attached_notices,
@@ -43,6 +44,7 @@ examples:
 def _parser() -> argparse.ArgumentParser:
     parser = new_parser("gofunccount", "Count calls of Go functions, exactly and cheaply.", _EPILOG)
     add_target_options(parser)
+    add_interval_options(parser)
     add_run_options(parser)
     return parser
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from gotrace.cli.common import (
+    add_interval_options,
     add_run_options,
     add_target_options,
     attached_notices,
@@ -80,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DUR",
         help="also print each call that takes this long, as it returns (10ms, 1.5s, 200us)",
     )
+    add_interval_options(parser)
     add_run_options(parser)
     return parser
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from gotrace.cli.call_lines import line_of
 from gotrace.cli.common import (
+    add_run_options,
     add_target_options,
     attached_notices,
     file_test,
@@ -18,7 +19,6 @@ from gotrace.cli.common import (
     parse,
     positive,
     run_command,
-    seconds,
     target_of,
 )
 from gotrace.cli.pace import pace, waiter_for
@@ -28,7 +28,6 @@ from gotrace.probes.select import Selector
 from gotrace.probes.spec import ProbeSpec, parse_probe
 from gotrace.report.calls import CALL_HEADING, Clock, TimeStyle, write_calls
 from gotrace.report.notice import JsonOutput, Notice, NoticeKind, Output
-from gotrace.session.attach import Rung
 from gotrace.session.callers import find_callers
 from gotrace.session.calls import Diagnostic
 from gotrace.session.events import function_of
@@ -72,9 +71,6 @@ def _parser() -> argparse.ArgumentParser:
         "-M", "--max-events", type=positive, metavar="N", help="end after so many calls"
     )
     parser.add_argument(
-        "-d", "--duration", type=seconds, metavar="SEC", help="end after so many seconds"
-    )
-    parser.add_argument(
         "-Z",
         "--string-size",
         type=positive,
@@ -96,20 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="leave float registers alone: reading them sends the thread SIGURG, as Go itself does",
     )
-    parser.add_argument(
-        "-l", "--list", action="store_true", help="list what would be traced, and trace nothing"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    parser.add_argument(
-        "--attach",
-        type=Rung,
-        choices=list(Rung),
-        metavar="RUNG",
-        help="attach only in this way: " + ", ".join(rung.value for rung in Rung),
-    )
-    parser.add_argument(
-        "--debug", action="store_true", help="show tracebacks and the compiler's messages"
-    )
+    add_run_options(parser)
     return parser
 
 
