@@ -11,7 +11,7 @@ AS_ROOT = sudo -H env "PATH=$$PATH" GOTRACE_LIVE=1 PYTHONDONTWRITEBYTECODE=1 \
 	GOTRACE_TOOLCHAINS="$${GOTRACE_TOOLCHAINS:-$${XDG_CACHE_HOME:-$$HOME/.cache}/gotrace/toolchains}"
 endif
 
-.PHONY: help setup setup-test test lint bench demo clean
+.PHONY: help setup setup-test test lint test-real bench demo clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -29,6 +29,9 @@ lint: setup-test ## Check style and types
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
 	$(PYTHON) -m mypy
+
+test-real: setup-test ## Try the tools on real programs, and harm none: an hour, fetches 500 MB
+	$(AS_ROOT) GOTRACE_REAL=1 $(PYTHON) -m pytest tests/real
 
 bench: setup-test ## Measure the cost of tracing beside that of other tracers, as ratios
 	$(AS_ROOT) $(PYTHON) -m tests.bench

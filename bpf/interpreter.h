@@ -66,7 +66,7 @@ enum string_test {
 /* event.flags: what follows the payload, and what user space has to look at again. */
 #define EVENT_STACK 1        /* return addresses */
 #define EVENT_FLOATS_ENTRY 2 /* float registers at the entry */
-#define EVENT_FLOATS 4       /* float registers at the return, or at the only site */
+#define EVENT_FLOATS 4       /* float registers at the return */
 #define EVENT_UNDECIDED 8    /* the predicate has not been decided */
 
 struct op {

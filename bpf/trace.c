@@ -100,7 +100,7 @@ static inline __attribute__((always_inline)) void append_stack(struct work *w, u
         count++;
         u64 outer = frame ? read_word(frame) : 0;
         pc = frame ? read_word(frame + 8) : 0;
-        frame = outer > frame ? outer : 0;
+        frame = outer != frame ? outer : 0; /* systemstack leads to a stack that may lie lower */
     }
     header[-1] = count;
     w->call.event.flags |= EVENT_STACK;

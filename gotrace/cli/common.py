@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import shlex
 import sys
@@ -10,7 +11,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
 from gotrace import __version__
 from gotrace.errors import GotraceError, UsageError
@@ -155,8 +156,13 @@ def _rung(text: str) -> Rung:
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; what follows ``--`` is the command to start.
 
-    Adds ``command``, a list of words or None. Raises UsageError.
+    Adds ``command``, a list of words or None. Raises UsageError. Under argcomplete it completes
+    the shell's command line instead, and does not return.
     """
+    if "_ARGCOMPLETE" in os.environ:
+        from gotrace.cli.completion import complete
+
+        complete(parser)
     words = list(arguments)
     command: list[str] | None = None
     if "--" in words:
@@ -172,7 +178,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
             raise UsageError(f"-c {options.cmd!r}: {error}") from error
     if command == []:
         raise UsageError("there is no command after -c or --")
-    if not options.patterns:
+    if not options.patterns and not getattr(options, "doctor", False):
         raise UsageError(f"which functions? Give a PATTERN (see {parser.prog} --help)")
     options.command = command
     return options
@@ -209,7 +215,20 @@ def target_of(options: argparse.Namespace) -> Target:
 
 def make_output(options: argparse.Namespace) -> Output:
     """Return where results and notices go."""
-    return JsonOutput(sys.stdout) if options.json else TextOutput(sys.stdout, sys.stderr)
+    out = _whole_writes(sys.stdout)
+    return JsonOutput(out) if options.json else TextOutput(out, sys.stderr)
+
+
+def _whole_writes(stream: TextIO) -> TextIO:
+    """Return a stream that writes all it is given.
+
+    Under PYTHONUNBUFFERED, which many containers set, what a write to a full pipe leaves when a
+    signal comes is lost.
+    """
+    raw = getattr(stream, "buffer", None)
+    if not isinstance(raw, io.RawIOBase):
+        return stream
+    return io.TextIOWrapper(io.BufferedWriter(raw), stream.encoding, stream.errors)
 
 
 def attached_notices(

@@ -93,11 +93,20 @@ def _parser() -> argparse.ArgumentParser:
         help="leave float registers alone: reading them sends the thread SIGURG, as Go itself does",
     )
     add_run_options(parser)
+    parser.add_argument(
+        "--doctor",
+        action="store_true",
+        help="check what tracing needs here, with -p also of that process, and trace nothing",
+    )
     return parser
 
 
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
+    if options.doctor:
+        from gotrace.cli.doctor import run_doctor
+
+        return run_doctor(options)
     options.interval = None
     exists = file_test(options)
     specs = [

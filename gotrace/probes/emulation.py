@@ -7,6 +7,10 @@ instructions leaves out (0f, with whatever follows, has been good since Linux 4.
 what follows is never asked), ``branch_setup_xol_ops`` branches with an operand-size prefix. Where
 releases differ (only the newest emulate longer nops, older ones refuse 66 90) the answer given
 here is the one that is safe with all.
+
+One instruction is refused here although the kernel takes it: ``xchg`` with r8 is 90 with REX.B, and
+``branch_setup_xol_ops``, which looks at the opcode alone, skips it as a nop (seen on Linux 6.18).
+``runtime.gcWriteBarrierR8`` of Go 1.15 to 1.20 begins with it: a probe there corrupts the heap.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ _BAD_OPCODE = (
     r"[\x06\x07\x0e\x16\x17\x1e\x1f\x27\x2f\x37\x3f\x60-\x62\x6c-\x6f\x82\x9a"
     r"\xcc-\xcf\xd4-\xd6\xe4-\xe7\xea\xec-\xef\xf1\xf4\xfa\xfb]"
 )
+_MISTAKEN = re.compile(rb"[\x66\xf2\xf3]*[\x41\x43\x45\x47\x49\x4b\x4d\x4f]\x90")
 _REFUSED = re.compile(
     rf"""
     [\x64-\x67\xf2\xf3]*                                # prefixes that do not matter
@@ -48,11 +53,14 @@ _REFUSED = re.compile(
 
 
 def refusal(code: bytes) -> str | None:
-    """Return why the kernel allows no uprobe on the first instruction of ``code``.
+    """Return why no uprobe may be on the first instruction of ``code``.
 
     None means that a probe is allowed. No site may be on a refused instruction: the attachment
-    of the whole list of probes that it is in would fail.
+    of the whole list of probes that it is in would fail, or the program would go wrong.
     """
+    mistaken = _MISTAKEN.match(code)
+    if mistaken is not None:
+        return f"it would skip {mistaken[0].hex(' ')} (xchg with r8) as a nop"
     match = _REFUSED.match(code)
     if match is None:
         return None

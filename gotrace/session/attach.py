@@ -65,8 +65,8 @@ class Attached:
     descriptors: list[list[int]] = field(default_factory=list)
     failed: dict[Point, OSError] = field(default_factory=dict)
 
-    def close(self) -> None:
-        """Remove all probes, the groups attached last first, and unload the program.
+    def detach(self) -> None:
+        """Remove all probes, the groups attached last first; maps can still be read.
 
         Each perf event waits for the kernel's grace periods when it is closed; many threads wait
         together, which makes hundreds of probes go in the time of a few.
@@ -79,6 +79,10 @@ class Attached:
             with ThreadPoolExecutor(_CLOSERS) as pool:
                 for fd in group:
                     pool.submit(os.close, fd)
+
+    def close(self) -> None:
+        """Remove all probes and unload the program."""
+        self.detach()
         self.program.close()
 
 

@@ -134,13 +134,16 @@ class LatencyMeter:
         return slow
 
     def take(self) -> Period:
-        """Return what was measured since the last take; without intervals there is one, the last.
+        """Return what was measured since the last take.
 
-        Nothing that comes meanwhile is lost.
+        Nothing that comes meanwhile is lost. Without intervals there is one take, at the end: the
+        probes are removed before it, so that what is read piece by piece agrees.
         """
         written = self._rows.written
         late: Mapping[int, Histogram] = {}
-        if self._rows.halves > 1:
+        if self._rows.halves == 1:
+            self.attached.detach()
+        else:
             late = self._rows.settle()
             if self._goroutines is not None:
                 self._goroutines.settle(1 - written)

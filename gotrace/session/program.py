@@ -234,7 +234,11 @@ class Program:
             "lost_cb": lambda count: None,
             "wakeup_events": _WAKEUP_EVENTS,
         }
-        self._bpf[name].open_perf_buffer(take, **options)
+        _quietly(
+            f"cannot open {pages} pages of event buffer for each CPU (needs CAP_IPC_LOCK or a"
+            " larger ulimit -l)",
+            lambda: self._bpf[name.encode()].open_perf_buffer(take, **options),
+        )
 
     def poll(self) -> None:
         """Run the callbacks of perf buffers for what is there, without waiting."""

@@ -15,7 +15,13 @@ from gotrace.session.calls import Diagnostic, diagnostics, open_calls
 from gotrace.session.events import HEADER, Losses, OrderWindow
 from gotrace.session.program import Program
 from gotrace.session.target import Target
-from gotrace.session.trace_plan import TracedCall, TracePlan, interfaces_in
+from gotrace.session.trace_plan import (
+    MOST_STEPS,
+    TracedCall,
+    TracePlan,
+    interfaces_in,
+    steps_of,
+)
 from gotrace.session.watch import signal_groups, unwind_groups
 
 __all__ = ["CallTracer", "TraceOptions"]
@@ -27,9 +33,6 @@ _FLOAT_BLOCK = 8 + 8 * 15
 _PAYLOADS = (256, 512, 1024, 2048, 4096, 8192)  # a per-CPU value has at most 32 KB
 _SAVED_BYTES = 64 << 20  # of kernel memory, for the arguments of open calls
 _CALL_OVERHEAD = 1024  # struct call without its payload, and the map's own
-_SEARCH_STEPS = 64  # added for predicates, whose searches take a step a position
-_MOST_STEPS = 160
-_NESTED_STEPS = 24  # allowed for each interface's subplan
 _STACKS = _FRAMES = _WAITING = 1 << 14
 
 
@@ -194,7 +197,7 @@ class _Tables:
     def _steps(self) -> int:
         plans = [call.entry.ops for call in self._calls]
         plans += [call.result.ops for call in self._calls if call.result]
-        return min(_MOST_STEPS, max(map(_steps_of, plans)))
+        return min(MOST_STEPS, max(map(steps_of, plans)))
 
     def fill(self, program: Program) -> None:
         """Fill the maps."""
@@ -241,12 +244,6 @@ _PAGE = 4096
 def _payload_bound(call: TracedCall) -> int:
     result = call.result.payload_bound if call.result else 0
     return call.entry.payload_bound + result + 2 * _LENGTH_OF_PADDING
-
-
-def _steps_of(ops: tuple[Op, ...]) -> int:
-    nested = sum(op.code is OpCode.IFACE for op in ops) * _NESTED_STEPS
-    searches = sum(op.code is OpCode.STRING_TEST for op in ops) * _SEARCH_STEPS
-    return len(ops) + nested + searches
 
 
 _WAIT = struct.Struct("=2Q16s2Q")  # struct wait of bpf/interpreter.h

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import FunctionTable
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.goabi.arch import AMD64
-from gotrace.goabi.capture import CaptureLimits, Location, PhasePlan, PlacedNode, plan_phase
+from gotrace.goabi.capture import (
+    CaptureLimits,
+    Location,
+    Op,
+    OpCode,
+    PhasePlan,
+    PlacedNode,
+    plan_phase,
+)
 from gotrace.goabi.nodes import NodeFactory
 from gotrace.goabi.nodes_paths import place_captured, place_path
 from gotrace.goabi.places import CapturedValue, FunctionPlaces, PlacedValue
@@ -21,14 +29,26 @@ from gotrace.probes.scope import Phase, RootKind, Scope
 from gotrace.probes.sites import FunctionSites, SiteForm
 from gotrace.probes.spec import ProbeSpec, ResolvedProbe, SpecError
 from gotrace.probes.tokens import Span
-from gotrace.probes.typed import Path, operands, phase_of
+from gotrace.probes.typed import CONTAINS_BYTES, Path, Typed, operands, phase_of
 from gotrace.session.dynamic_types import DynamicTypes, interfaces_within
 from gotrace.session.function_values import FunctionValues
 from gotrace.session.plan import BinaryPlan, Plan
 
-__all__ = ["TraceChoices", "TracePlan", "TracedCall", "interfaces_in", "make_trace_plan"]
+__all__ = [
+    "MOST_STEPS",
+    "TraceChoices",
+    "TracePlan",
+    "TracedCall",
+    "interfaces_in",
+    "make_trace_plan",
+    "steps_of",
+]
 
+#: Most steps that the kernel takes for one phase of a call: the verifier looks at each.
+MOST_STEPS = 160
+_NESTED_STEPS = 24  # allowed for each interface's subplan
 _LARGEST_PREDICATE = 40  # operations of one phase
+_CONTAINS = 2  # Op.reg of a STRING_TEST that searches: TEST_CONTAINS of bpf/interpreter.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,14 +259,28 @@ class _Planner:
             at = paths[path.root.phase].index(path)
             return plan.location(len(plan.root) - len(paths[path.root.phase]) + at)
 
-        limits = self._choices.limits
+        room = {Phase.ENTRY: _LARGEST_PREDICATE, Phase.RETURN: _LARGEST_PREDICATE if result else 0}
+        compiled = self._compiled(probe.predicate, locate, room)
+        # A search that takes all steps would leave none for what is captured behind it.
+        if _takes_too_long(compiled.entry, entry):
+            room[Phase.ENTRY] = 0
+        if result and _takes_too_long(compiled.result, result):
+            room[Phase.RETURN] = 0
+        return self._compiled(probe.predicate, locate, room)
+
+    def _compiled(
+        self,
+        predicate: Typed,
+        locate: Callable[[Path], Location | None],
+        room: Mapping[Phase, int],
+    ) -> CompiledPredicate:
         return compile_predicate(
-            probe.predicate,
+            predicate,
             locate,
             self._constants,
-            text_bytes=limits.text_bytes,
-            entry_room=_LARGEST_PREDICATE,
-            result_room=_LARGEST_PREDICATE if result else 0,
+            text_bytes=self._choices.limits.text_bytes,
+            entry_room=room[Phase.ENTRY],
+            result_room=room[Phase.RETURN],
         )
 
     def _step(self, sites: FunctionSites, floats: Sequence[int]) -> tuple[int, int] | None:
@@ -256,6 +290,21 @@ class _Planner:
             return None
         code = self._binary.binary.image.read(entry.address, sites.function.end - entry.address)
         return step_over(code, entry.form is SiteForm.BRANCH, floats, AMD64)
+
+
+def _takes_too_long(predicate: tuple[Op, ...], plan: PhasePlan) -> bool:
+    ops = (*predicate, *plan.ops)
+    return any(map(_is_search, predicate)) and steps_of(ops) > MOST_STEPS
+
+
+def steps_of(ops: Sequence[Op]) -> int:
+    """Return how many steps a phase's operations take at most; a search takes one a position."""
+    nested = sum(op.code is OpCode.IFACE for op in ops) * _NESTED_STEPS
+    return len(ops) + nested + sum(map(_is_search, ops)) * CONTAINS_BYTES
+
+
+def _is_search(op: Op) -> bool:
+    return op.code is OpCode.STRING_TEST and op.reg == _CONTAINS
 
 
 def _scope(places: FunctionPlaces) -> Scope:

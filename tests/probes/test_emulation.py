@@ -21,7 +21,6 @@ STEPPED_ONES = {
     "push (%rax)": "ff 30",
     "push with REX.W": "48 55",
     "nopl": "0f 1f 40 00",
-    "xchg %r8,%rax": "49 90",
     "call *%rax": "ff d0",
     "jmp *%rax": "ff e0",
     "loop": "e2 10",
@@ -65,6 +64,13 @@ def test_single_stepped(code: str) -> None:
 )
 def test_refused(code: str, reason: str) -> None:
     assert refusal(bytes.fromhex(code)) == f"no support for {reason}"
+
+
+def test_exchange_with_r8_is_refused_because_the_kernel_would_skip_it() -> None:
+    for code in ("49 90", "41 90", "4d 90", "f3 49 90"):
+        reason = refusal(bytes.fromhex(code))
+        assert reason == f"it would skip {code} (xchg with r8) as a nop"
+    assert refusal(bytes.fromhex("48 91")) is None  # xchg %rcx,%rax
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,34 @@
+"""Run gotrace --doctor."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+
+from gotrace.cli.common import make_output
+from gotrace.errors import UsageError
+from gotrace.finding import Finding
+from gotrace.report.doctor import write_findings
+from gotrace.session.doctor import examine
+
+__all__ = ["run_doctor"]
+
+
+def run_doctor(options: argparse.Namespace) -> int:
+    """Check what tracing needs and return the exit status, 0 where it is possible.
+
+    With ``--debug`` the logs of compiler and verifier go to stderr. Raises UsageError where the
+    options name something to trace.
+    """
+    if options.patterns or options.command is not None:
+        raise UsageError("--doctor traces nothing: give it at most -p PID")
+    possible = write_findings(make_output(options), _examined(options))
+    return 0 if possible else 1
+
+
+def _examined(options: argparse.Namespace) -> Iterator[Finding]:
+    for finding in examine(options.pid):
+        yield finding
+        if options.debug and finding.log:
+            print(finding.log, file=sys.stderr)

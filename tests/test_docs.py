@@ -1,0 +1,223 @@
+"""Hold the documentation to what the tools do: options, links, and every command line shown."""
+
+from __future__ import annotations
+
+import argparse
+import configparser
+import importlib
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gotrace.cli.common import parse
+from gotrace.goabi.signature import parse_signature
+from gotrace.probes.pattern import Pattern
+from gotrace.probes.spec import parse_probe
+from tests.toolchains import newest
+
+CLONE = Path(__file__).parent.parent
+TOOLS = ("gofunccount", "gofunclatency", "gotrace")
+PAGES = [CLONE / "README.md", CLONE / "CHANGELOG.md", *sorted((CLONE / "docs").rglob("*.md"))]
+SHOWN_IN = [
+    CLONE / "README.md",
+    *sorted(path for path in (CLONE / "docs").rglob("*") if path.suffix in {".md", ".txt", ".8"}),
+]
+#: What stands for the example server's process in the documents' commands.
+SERVER = "$(pidof server)"
+
+_ROFF = {r"\-": "-", r"\(aq": "'", r"\(ga": "`", r"\(ha": "^", r"\(ti": "~", r"\&": "", r"\e": "\\"}
+_LINK = re.compile(r"\]\(([^)\s]+)\)")
+_ANY_PID = re.compile(r"\$\(pidof [\w-]+\)")
+_HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+
+
+def parser_of(tool: str) -> argparse.ArgumentParser:
+    """Return a tool's own parser."""
+    made: argparse.ArgumentParser = importlib.import_module(f"gotrace.cli.{tool}")._parser()
+    return made
+
+
+def page_text(path: Path) -> str:
+    """Return a document's text; of a man page, with its escapes resolved."""
+    text = path.read_text()
+    if path.suffix != ".8":
+        return text
+    text = re.sub(r"\\f[BIR]", "", text)
+    return re.sub(r"\\(?:\(..|[-&e])", lambda match: _ROFF[match[0]], text)
+
+
+def section(page: str, name: str) -> str:
+    """Return a section of a man page."""
+    found = re.search(rf"^\.SH {name}\n(.*?)(?=^\.SH |\Z)", page, re.MULTILINE | re.DOTALL)
+    assert found, f"there is no section {name}"
+    return found[1]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command line shown in a document, up to the first pipe, in words."""
+
+    page: Path
+    text: str
+
+    @property
+    def words(self) -> list[str]:
+        lexer = shlex.shlex(self.text, posix=True, punctuation_chars="|")
+        lexer.whitespace_split = True
+        lexer.commenters = ""
+        words = list(lexer)
+        return words[: words.index("|")] if "|" in words else words
+
+    @property
+    def tool(self) -> str:
+        return self.words[0]
+
+    def __str__(self) -> str:
+        return f"{self.page.name}: {self.text}"
+
+
+def command_lines() -> Iterator[tuple[Path, str]]:
+    """Yield, with its page, every command line of a tool that follows a root prompt."""
+    for path in SHOWN_IN:
+        text = page_text(path)
+        if path.suffix == ".md":
+            text = "".join(re.findall(r"^```console\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+        for line in re.findall(r"^# (.*)$", text, re.MULTILINE):
+            if line.split(" ", 1)[0] in TOOLS:
+                yield path, line
+
+
+def server_commands() -> list[str]:
+    """Return, each once, the command lines that are meant for the example server."""
+    return list(dict.fromkeys(text for _, text in command_lines() if SERVER in text))
+
+
+COMMANDS = [Command(path, _ANY_PID.sub("1", text)) for path, text in command_lines()]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_man_page_has_the_parsers_options(tool: str) -> None:
+    page = page_text(CLONE / "docs" / "man" / f"{tool}.8")
+    tags = re.findall(r"^\.TP\n(-.*)$", section(page, "OPTIONS"), re.MULTILINE)
+    documented = {word for tag in tags for word in re.findall(r"(?<!\S)--?[\w-]+", tag)} - {"--"}
+    actions = parser_of(tool)._actions
+    assert documented == {option for action in actions for option in action.option_strings}
+    synopsis = section(page, "SYNOPSIS")
+    for action in actions:
+        hidden = {"--help", "--version"} & set(action.option_strings)
+        if action.option_strings and not hidden:
+            shortest = min(action.option_strings, key=len)
+            assert re.search(rf"\[{shortest}[] |]|\| {shortest}[] ]", synopsis), shortest
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_man_page_has_its_sections(tool: str) -> None:
+    page = page_text(CLONE / "docs" / "man" / f"{tool}.8")
+    names = re.findall(r"^\.SH (.*)$", page, re.MULTILINE)
+    syntax = "PROBE SYNTAX" if tool == "gotrace" else "PATTERNS"
+    assert names == [
+        *("NAME", "SYNOPSIS", "DESCRIPTION", "REQUIREMENTS", "OPTIONS", syntax, "EXAMPLES"),
+        *("FIELDS", "EXIT STATUS", "OVERHEAD", "LIMITS", "SEE ALSO"),
+    ]
+
+
+def test_man_pages_are_installed() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(CLONE / "setup.cfg")
+    listed = setup["options.data_files"]["share/man/man8"].split()
+    pages = (CLONE / "docs" / "man").iterdir()
+    assert sorted(listed) == sorted(str(page.relative_to(CLONE)) for page in pages)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in _LINK.findall(page.read_text()):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        assert file.exists(), target
+        if anchor:
+            headings = _HEADING.findall(file.read_text())
+            assert anchor in {_anchor(heading) for heading in headings}, target
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_command_lines_parse(command: Command) -> None:
+    options = parse(parser_of(command.tool), command.words[1:])
+    assert options.patterns
+    for text in options.patterns:
+        if command.tool != "gotrace":
+            Pattern(text, regex=options.regexp)
+            continue
+        spec = parse_probe(text, regex=options.regexp, split=_split)
+        if spec.signature:
+            parse_signature(spec.signature)
+
+
+def _split(text: str) -> tuple[str | None, str]:
+    """Take a probe apart as the tools do, whether its file is there or not."""
+    return None, text
+
+
+def test_every_tool_is_shown_in_every_kind_of_document() -> None:
+    shown = {(command.page.suffix, command.tool) for command in COMMANDS}
+    assert shown == {(suffix, tool) for suffix in (".md", ".txt", ".8") for tool in TOOLS}
+
+
+#: Commands that are shown for the error that they give, with its status.
+FAILING = {
+    "gofunccount -p $(pidof server) main.Handle": 3,
+    "gofunccount -p $(pidof server) os.Open": 3,
+    "gofunclatency -p $(pidof server) main.handlePanic": 3,
+    "gotrace -p $(pidof server) 'main.(*Store).Get (keys == 3)'": 2,
+    "gotrace -p $(pidof server) 'main.(*Store).Get (len(key) > \"a\")'": 2,
+}
+
+
+#: Lines that stand around results.
+FRAME = re.compile(
+    r"Tracing |Detaching|FUNC |TIME |NAME |\d\d:\d\d:\d\d$|$|no calls|"
+    r'{"kind":"(?!count|histogram|call)'
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[int]:
+    """Run the example server, kept busy, and give its process's number."""
+    toolchain = newest()
+    command = [sys.executable, str(CLONE / "tools" / "demo" / "demo.py"), "serve"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=toolchain.env(), cwd=CLONE
+    ) as process:
+        assert process.stdout is not None
+        numbers = (re.search(r"runs as process (\d+)", line) for line in process.stdout)
+        try:
+            yield next(int(found[1]) for found in numbers if found)
+        finally:
+            process.terminate()
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("text", server_commands())
+def test_command_runs_on_the_example_server(text: str, server: int) -> None:
+    words = Command(CLONE, text.replace(SERVER, str(server))).words
+    script = CLONE / "tools" / words[0]
+    # Shown durations are for readers; what ends by itself, by -M or an error, does so before.
+    shortened = [*words[1:], "-d", "20" if "-M" in words else "0.5"]
+    done = subprocess.run([script, *shortened], capture_output=True, text=True, timeout=60)
+    assert done.returncode == FAILING.get(text, 0), done.stderr
+    if text in FAILING:
+        assert done.stderr.startswith(f"{words[0]}: ")
+    else:
+        assert [line for line in done.stdout.splitlines() if not FRAME.match(line)]

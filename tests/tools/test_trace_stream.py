@@ -1,0 +1,322 @@
+"""Hold what gotrace streams, by text and by JSON, against programs that know their own calls."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import signal
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.toolchains import require
+from tests.tools.harness import Fixture, of_kind, tool
+from tests.tools.trace import calls_of, lost, program, text_calls, trace
+
+pytestmark = pytest.mark.live
+
+Json = dict[str, Any]
+
+FIELDS = ("kind", "ts_ns", "pid", "tid", "goid", "func", "args", "results", "duration_ns")
+RUNGS = ["multi", "perf-cookie", "perf-ip"]
+VERSIONS = ["1.15", "1.19", "1.27"]
+
+
+def summary(result: Any, what: str) -> int:
+    return sum(row["calls"] for row in of_kind(result, "summary") if row["what"] == what)
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_recursion_and_goroutines_are_never_mixed(rung: str) -> None:
+    """Every result stands beside the arguments that it was made from, on moving stacks too."""
+    words = ("--json", "--attach", rung, "main.nest", "main.echo", "main.grow")
+    truth, result = trace(program(), "recursion goroutines", *words)
+    nested = calls_of(result, "main.nest")
+    assert [row["args"]["n"] for row in nested] == list(range(21))
+    for row in nested:
+        n = row["args"]["n"]
+        assert row["results"] == {"$ret1": n * (n + 1) // 2, "$ret2": "r" + "." * 20}
+        assert row["args"]["tag"] == "r" + "." * (20 - n)
+    durations = [row["duration_ns"] for row in nested]
+    assert durations == sorted(durations)
+    echoed = calls_of(result, "main.echo")
+    assert len(echoed) == truth["Echoed"]
+    goroutines: dict[int, set[int]] = {}
+    for row in echoed:
+        assert list(row["args"].values()) == list(row["results"].values())
+        goroutines.setdefault(row["args"]["id"], set()).add(row["goid"])
+        number = row["args"]["id"] * 1000 + row["args"]["i"]
+        assert row["args"]["f"] == number / 8
+        assert row["args"]["text"] == f"goroutine {row['args']['id']} call {row['args']['i']}"
+    assert {len(goids) for goids in goroutines.values()} == {1}
+    assert len({min(goids) for goids in goroutines.values()}) == 8
+    grown = Counter(row["args"]["n"] for row in calls_of(result, "main.grow"))
+    assert grown == dict.fromkeys(range(41), 8 * 15)
+    assert all(row["results"]["$ret"] == row["args"]["id"] for row in calls_of(result, "main.grow"))
+    assert truth["Wrong"] == 0
+    assert of_kind(result, "attached")[0]["rung"] == rung
+    assert of_kind(result, "lost") == []
+
+
+@pytest.mark.parametrize("minor", VERSIONS)
+def test_calls_that_a_panic_or_goexit_ends(minor: str) -> None:
+    names = ("main.throw", "main.relay", "main.recovering", "main.leaving")
+    truth, result = trace(program(require(minor)), "panics", "--json", *names)
+    thrown = {row["args"]["id"]: row["results"] for row in calls_of(result, "main.throw")}
+    wanted = {n: -n if n % 3 == 2 else n for n in range(30) if n % 3 != 1}
+    assert thrown == {n: {"result": value} for n, value in wanted.items()}
+    recovered = {row["args"]["id"]: row["results"] for row in calls_of(result, "main.recovering")}
+    assert recovered == {n: {"result": wanted.get(n, 100 + n)} for n in range(30)}
+    assert calls_of(result, "main.leaving") == calls_of(result, "main.relay") == []
+    assert summary(result, "unwound") == truth["Unwound"]
+    assert of_kind(result, "lost") == []
+
+
+@pytest.mark.parametrize("order", ["floats", "notified"])
+def test_reading_float_registers_does_no_harm(order: str) -> None:
+    """The target computes what it always does, with its own SIGURG handler too."""
+    truth, result = trace(program(), order, "--json", "main.scale")
+    calls = calls_of(result, "main.scale")
+    assert truth["Wrong"] == 0
+    assert len(calls) == truth["Scaled"]
+    read = 0
+    for row in calls:
+        x, f, n = row["args"].values()
+        if isinstance(x, float | int) and isinstance(f, float | int):
+            assert (x % 1.5, f) == (0, n / 4)
+            read += 1
+        else:
+            assert set(x) == set(f) == {"$unavailable"}
+        for value, whole in zip(row["results"].values(), (1.5, 0.5), strict=True):
+            if not isinstance(value, dict):
+                assert (value - 0.25 * (whole == 1.5)) % whole == 0
+        if read and not isinstance(row["results"]["$ret1"], dict) and isinstance(x, float):
+            assert row["results"]["$ret1"] == x * n + 0.25
+            assert row["results"]["$ret2"] == f * 2
+    # Signals that the runtime sends at the same time can take the place of ours.
+    assert read > len(calls) * 0.9
+    if order == "notified":
+        assert truth["Urgent"] > 0  # what the manual says such programs will see
+
+
+def test_float_registers_left_alone() -> None:
+    truth, result = trace(program(), "notified", "--json", "--no-fp", "main.scale")
+    calls = calls_of(result, "main.scale")
+    assert len(calls) == truth["Scaled"]
+    why = {"$unavailable": "in a float register; --no-fp"}
+    for row in calls:
+        assert [row["args"]["x"], row["args"]["f"], *row["results"].values()] == [why] * 4
+        assert isinstance(row["args"]["n"], int)
+
+
+@pytest.mark.parametrize("minor", VERSIONS)
+def test_stacks(minor: str) -> None:
+    """From the caller on, with what is inlined there, each with its own line."""
+    words = ("-U", "main.deepest")
+    _, result = trace(program(require(minor)), "stack", "--json", *words)
+    (call,) = calls_of(result, "main.deepest")
+    source = (program(require(minor)).parent / "source" / "main.go").read_text().splitlines()
+
+    def line(text: str) -> int:
+        return next(number for number, found in enumerate(source, 1) if text in found)
+
+    assert call["line"] == line("func deepest")
+    wanted = [
+        ("main.between", line("deepest(n) + 2")),
+        ("main.outermost", line("between(n) + 3")),
+        ("main.stack", line("outermost(1)")),
+        ("main.main", line("scenarios[name]()")),
+    ]
+    shown = [(frame["func"], frame["line"]) for frame in call["stack"]]
+    assert shown[:4] == wanted
+    assert [func for func, _ in shown[4:]] == ["runtime.main", "runtime.goexit"]
+    assert all(frame["file"].endswith("main.go") for frame in call["stack"][:4])
+    _, result = trace(program(require(minor)), "stack", *words)
+    at = next(n for n, text in enumerate(result.lines) if "main.deepest(n=1) = 2" in text)
+    frames = [text.strip() for text in result.lines[at + 1 : at + 5]]
+    assert frames == [f"{func} at main.go:{number}" for func, number in wanted]
+
+
+def test_stack_and_floats_in_one_record() -> None:
+    _, result = trace(program(), "floats", "--json", "-U", "--entry", "main.scale")
+    calls = calls_of(result, "main.scale")
+    assert all(row["stack"][0]["func"] == "main.floats.func2" for row in calls)
+    read = [row["args"]["x"] for row in calls if not isinstance(row["args"]["x"], dict)]
+    assert {value % 1.5 for value in read} == {0}
+
+
+def test_every_line_has_the_documented_fields() -> None:
+    order = "recursion hostile pointers pauses forever"
+    names = ("main.nest", "main.said", "main.wild", "main.pause", "main.forever")
+    _, result = trace(program(), order, "--json", *names)
+    rows = of_kind(result, "call")
+    assert {row["func"] for row in rows} == set(names)
+    for row in rows:
+        assert tuple(row) == (*FIELDS, "file", "line")
+        assert all(isinstance(row[field], int) for field in ("ts_ns", "pid", "tid", "goid", "line"))
+        assert isinstance(row["args"], dict)
+        returned = row["func"] != "main.forever"
+        assert isinstance(row["results"], dict) is returned
+        assert isinstance(row["duration_ns"], int) is returned
+        assert Path(row["file"]).name == "main.go"
+    assert {row["pid"] for row in rows} == {of_kind(result, "call")[0]["pid"]}
+    kinds = {row["kind"] for row in result.objects}
+    assert kinds <= {"attached", "call", "summary", "detached", "exited", "warning"}
+
+
+def test_functions_that_never_return_are_shown_at_their_entry() -> None:
+    _, result = trace(program(), "forever", "main.forever")
+    (call,) = text_calls(result)
+    assert call.startswith("main.forever(n=7) at main.go:")
+
+
+def test_entries_alone() -> None:
+    _, result = trace(program(), "recursion panics", "--json", "--entry", "main.nest", "main.throw")
+    nested = calls_of(result, "main.nest")
+    assert [row["args"]["n"] for row in nested] == list(range(20, -1, -1))
+    assert {(row["results"], row["duration_ns"]) for row in nested} == {(None, None)}
+    assert [row["args"]["id"] for row in calls_of(result, "main.throw")] == list(range(30))
+    assert summary(result, "unwound") == 0
+
+
+def test_order_of_time_over_processors() -> None:
+    truth, result = trace(program(), "order", "--json", "main.ordered")
+    calls = calls_of(result, "main.ordered")
+    assert len(calls) == truth["Ordered"]
+    assert all(one["ts_ns"] <= other["ts_ns"] for one, other in pairwise(calls))
+    assert {row["args"]["processor"] for row in calls[: len(calls) // 2]} == {0, 1}
+    for processor in (0, 1):
+        own = [row["args"]["n"] for row in calls if row["args"]["processor"] == processor]
+        assert own == sorted(own)
+    assert summary(result, "late") == 0
+
+
+@pytest.mark.parametrize("entry", [(), ("--entry",)], ids=["returns", "entries"])
+def test_every_call_is_shown_or_counted_as_lost(entry: tuple[str, ...]) -> None:
+    """The program is faster than any reader: what is not shown is in the footer, to the last."""
+    with Fixture([program()]) as fixture:
+        words = ("--json", *entry, "-p", str(fixture.ready), "main.flooded")
+        with tool("gotrace", *words) as tracing:
+            truth = fixture.work("flood")
+            result = tracing.end()
+        fixture.finish()
+    shown = calls_of(result, "main.flooded")
+    numbers = [row["args"]["n"] for row in shown]
+    assert numbers == sorted(set(numbers))
+    assert len(shown) + sum(lost(result).values()) == truth["Flooded"]
+    assert truth["Sum"] == sum(range(truth["Flooded"])) + 200 * truth["Flooded"]
+
+
+def test_tracer_that_does_not_get_to_run() -> None:
+    """It is stopped for the whole flood: nothing hangs, and all that is lost is told."""
+    with Fixture([program()]) as fixture:
+        words = ("--json", "-p", str(fixture.ready), "main.flooded")
+        with tool("gotrace", *words) as tracing:
+            tracing.signal(signal.SIGSTOP)
+            truth = fixture.work("flood")
+            tracing.signal(signal.SIGCONT)
+            result = tracing.end()
+        fixture.finish()
+    assert all(line.startswith("{") and line.endswith("}\n") for line in result.lines)
+    shown = [line for line in result.lines if line.startswith('{"kind":"call"')]
+    rest = [json.loads(line) for line in result.lines if not line.startswith('{"kind":"call"')]
+    missing = sum(row["calls"] for row in rest if row["kind"] == "lost")
+    assert missing > 0
+    assert len(shown) + missing == truth["Flooded"]
+
+
+def test_hostile_strings() -> None:
+    """No control character of a target reaches a terminal; JSON has the text as it was."""
+    truth, result = trace(program(), "hostile", "main.said")
+    shown = text_calls(result)
+    assert len(shown) == len(truth["Said"])
+    for line in result.lines:
+        assert line.rstrip("\n").isprintable()
+    assert shown[0].startswith(r'main.said(text="\x1b[2J\x1b]0;title\a") = "\x1b[2J')
+    truth, result = trace(program(), "hostile", "--json", "-Z", "1000", "main.said")
+    texts = [base64.b64decode(text).decode("utf-8", "replace") for text in truth["Said"]]
+    assert [row["args"]["text"] for row in calls_of(result, "main.said")] == texts
+    assert all(line.rstrip("\n").isprintable() for line in result.lines)
+
+
+def test_strings_are_cut_with_their_true_length() -> None:
+    truth, result = trace(program(), "hostile", "--json", "-Z", "5", "main.said")
+    for row, encoded in zip(calls_of(result, "main.said"), truth["Said"], strict=True):
+        text = base64.b64decode(encoded)
+        cut = {"$string": text[:5].decode("utf-8", "replace"), "$len": len(text)}
+        assert row["args"]["text"] == row["results"]["$ret"] == cut
+
+
+@pytest.mark.parametrize("depth", range(6))
+def test_depth(depth: int) -> None:
+    """Pointers are followed so many times; what cannot be read is told and shifts nothing."""
+    _, result = trace(program(), "pointers", "--json", "--depth", str(depth), "main.wild")
+    bad, fine = (row["args"] for row in calls_of(result, "main.wild"))
+    found, followed = bad["r"], 0
+    while "$pointer" not in found:
+        assert found["Method"] == str(followed % 4 + 1)
+        found, followed = found["Next"], followed + 1
+    assert followed == depth
+    unread = {"$unavailable": "memory not readable"}
+    assert bad["p"] == (unread if depth else {"$pointer": "0x10010"})
+    assert bad["text"] == unread
+    assert bad["n"] == 77
+    assert fine == {"p": None, "r": None, "text": "fine", "n": 78}
+
+
+def test_greatest_number_of_events() -> None:
+    with Fixture([program()]) as fixture:
+        words = ("--json", "-M", "7", "-p", str(fixture.ready), "main.nest")
+        with tool("gotrace", *words) as tracing:
+            fixture.work("recursion")
+            result = tracing.result()
+        fixture.finish()
+    assert result.status == 0
+    assert [row["args"]["n"] for row in calls_of(result, "main.nest")] == list(range(7))
+
+
+def test_greatest_number_counts_wanted_calls_only() -> None:
+    with Fixture([program()]) as fixture:
+        probe = 'main.nest (n > 4 && $comm == "trace_calls")'
+        with tool("gotrace", "--json", "-M", "3", "-p", str(fixture.ready), probe) as tracing:
+            fixture.work("recursion")
+            result = tracing.result()
+        fixture.finish()
+    assert [row["args"]["n"] for row in calls_of(result, "main.nest")] == [5, 6, 7]
+
+
+def test_duration_of_the_run() -> None:
+    with Fixture([program()]) as fixture:
+        with tool("gotrace", "-d", "0.2", "-p", str(fixture.ready), "main.nest") as tracing:
+            result = tracing.result()
+        fixture.finish()
+    assert result.status == 0
+    assert result.lines[-1] == "Detaching...\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "pattern"),
+    [((), r"\d\d:\d\d:\d\d\.\d{6}"), (("-T",), r"\d\d:\d\d:\d\d\.\d{6}"), (("-t",), r"\d+\.\d{6}")],
+)
+def test_time_columns(option: tuple[str, ...], pattern: str) -> None:
+    _, result = trace(program(), "recursion", *option, "main.nest")
+    times = [line.split()[0] for line in result.lines if "main.nest(" in line]
+    assert len(times) == 21
+    assert all(re.fullmatch(pattern, shown) for shown in times)
+    assert times == sorted(times)
+
+
+def test_command_is_traced_from_its_start() -> None:
+    words = ("--json", "main.fault", "main.main")
+    with tool("gotrace", *words, "--", str(program())) as tracing:
+        tracing.say()
+        result = tracing.result()
+    assert result.status == 0
+    # The command writes to the same output.
+    rows = [json.loads(line) for line in result.lines if line.startswith("{")]
+    assert [row["func"] for row in rows if row["kind"] == "call"] == ["main.fault", "main.main"]
+    assert [row["status"] for row in rows if row["kind"] == "exited"] == [0]
