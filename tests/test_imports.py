@@ -16,14 +16,25 @@ GOTRACE = Path(__file__).parent.parent / "gotrace"
 ALLOWED = {
     "__init__": set[str](),
     "errors": set[str](),
+    "finding": set[str](),
     "histogram": set[str](),
     "text": set[str](),
     "elf": {"errors"},
     "goabi": {"errors", "text", "elf"},
     "probes": {"errors", "text", "elf", "goabi"},
-    "session": {"errors", "text", "histogram", "elf", "goabi", "probes"},
-    "report": {"errors", "text", "histogram", "goabi"},
-    "cli": {"errors", "text", "histogram", "elf", "goabi", "probes", "session", "report"},
+    "session": {"errors", "text", "finding", "histogram", "elf", "goabi", "probes"},
+    "report": {"errors", "text", "finding", "histogram", "goabi"},
+    "cli": {
+        "errors",
+        "text",
+        "finding",
+        "histogram",
+        "elf",
+        "goabi",
+        "probes",
+        "session",
+        "report",
+    },
 }
 
 

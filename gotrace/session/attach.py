@@ -241,7 +241,7 @@ _ATTACHERS = {
 def _not_permitted(group: ProbeGroup) -> AttachError:
     return AttachError(
         f"cannot attach to {group.display}: the kernel does not permit it: run as root, or with"
-        " CAP_BPF and CAP_PERFMON"
+        " CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN for perf events)"
     )
 
 

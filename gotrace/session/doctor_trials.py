@@ -26,7 +26,7 @@ from gotrace.session.process import Process
 from gotrace.session.program import AttachKind, LoadError, Program
 from gotrace.session.selftext import OwnFunction, own_function
 from gotrace.session.target import Target
-from gotrace.session.trace import _buffer_pages as buffer_pages
+from gotrace.session.trace import buffer_pages
 
 __all__ = ["run_trials", "rung_findings"]
 

@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 def _import_bcc() -> Any:
     try:
         import bcc
-    except ImportError as error:
+    except (ImportError, OSError) as error:  # OSError: libbcc itself is missing
         raise GotraceError(
             f"the BCC binding cannot be imported ({error}): install python3-bpfcc (Debian, Ubuntu)"
             " or python3-bcc (Fedora) and run under the system's python3"

@@ -24,7 +24,7 @@ from gotrace.session.trace_plan import (
 )
 from gotrace.session.watch import signal_groups, unwind_groups
 
-__all__ = ["CallTracer", "TraceOptions"]
+__all__ = ["CallTracer", "TraceOptions", "buffer_pages"]
 
 _ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS = 1, 2, 4  # site_plan.flags of bpf/trace.c
 _SITE_PLAN = struct.Struct("=IIIhh")
@@ -85,7 +85,7 @@ class CallTracer:
 
     def _prepare(self, program: Program) -> None:
         self._tables.fill(program)
-        program.open_events("events", self._on_event, self._on_lost, _buffer_pages())
+        program.open_events("events", self._on_event, self._on_lost, buffer_pages())
 
     def _on_event(self, cpu: int, record: bytes) -> None:
         self.window.push(cpu, record)
@@ -231,7 +231,7 @@ _ROOM_TO_LEARN = 1 << 13  # operations
 _MOST_TYPES = 1 << 13
 
 
-def _buffer_pages() -> int:
+def buffer_pages() -> int:
     """Return how many pages each CPU's event buffer has: a power of two, of a common budget."""
     pages = _BUFFER_BYTES // _PAGE // kernel.possible_cpus()
     return 1 << max(6, min(12, pages.bit_length() - 1))

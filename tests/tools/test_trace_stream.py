@@ -251,7 +251,7 @@ def test_strings_are_cut_with_their_true_length() -> None:
         assert row["args"]["text"] == row["results"]["$ret"] == cut
 
 
-@pytest.mark.parametrize("depth", range(6))
+@pytest.mark.parametrize("depth", [0, 1, 2, 5])
 def test_depth(depth: int) -> None:
     """Pointers are followed so many times; what cannot be read is told and shifts nothing."""
     _, result = trace(program(), "pointers", "--json", "--depth", str(depth), "main.wild")
@@ -299,11 +299,10 @@ def test_duration_of_the_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "pattern"),
-    [((), r"\d\d:\d\d:\d\d\.\d{6}"), (("-T",), r"\d\d:\d\d:\d\d\.\d{6}"), (("-t",), r"\d+\.\d{6}")],
+    ("option", "pattern"), [("-T", r"\d\d:\d\d:\d\d\.\d{6}"), ("-t", r"\d+\.\d{6}")]
 )
-def test_time_columns(option: tuple[str, ...], pattern: str) -> None:
-    _, result = trace(program(), "recursion", *option, "main.nest")
+def test_time_columns(option: str, pattern: str) -> None:
+    _, result = trace(program(), "recursion", option, "main.nest")
     times = [line.split()[0] for line in result.lines if "main.nest(" in line]
     assert len(times) == 21
     assert all(re.fullmatch(pattern, shown) for shown in times)
