@@ -143,6 +143,8 @@ struct work {
     u32 search;  /* how far a search for a string has come */
     u32 unknown; /* a predicate could not be decided here: user space will */
     u32 dropped;
+    u32 full; /* block 0 did not fit: what would come behind it would be taken for it */
+    u32 pad;
     u32 pc;
     u32 phase; /* 0 entry, 1 return */
     u32 base;  /* number of the running plan's block 0 */
@@ -174,15 +176,17 @@ static inline __attribute__((always_inline)) u8 *payload(struct work *w)
 
 static inline __attribute__((always_inline)) int room(struct work *w, u32 size)
 {
-    return w->call.length + size <= GOTRACE_PAYLOAD;
+    return !w->full && w->call.length + size <= GOTRACE_PAYLOAD;
 }
 
 /* Append the low bytes of a word, at most 8. */
 static inline __attribute__((always_inline)) void append_word(struct work *w, u64 word, u32 size)
 {
     u64 at = w->call.length;
-    if (!room(w, 8))
+    if (!room(w, size)) {
+        w->full = 1;
         return;
+    }
     BOUND(at, GOTRACE_PAYLOAD - 1);
     __builtin_memcpy(payload(w) + at, &word, 8);
     w->call.length += size;
@@ -225,7 +229,7 @@ static inline __attribute__((always_inline)) int block_word(struct work *w, u32 
 static inline __attribute__((always_inline)) u32 *begin_block(struct work *w)
 {
     u64 at = (w->call.length + 7) & ~7;
-    if (at + 8 > GOTRACE_PAYLOAD)
+    if (w->full || at + 8 > GOTRACE_PAYLOAD)
         return 0;
     w->call.length = at + 8;
     BOUND(at, GOTRACE_PAYLOAD - 1);
@@ -436,11 +440,15 @@ static inline __attribute__((always_inline)) int step(struct work *w, struct op 
                 __builtin_memcpy(payload(w) + at, &zero, 8);
             }
             w->call.length += op->size;
+        } else {
+            w->full = 1;
         }
         break;
     case OP_STACK:
         /* What could not be read must not shift what follows. */
-        if (room(w, op->size) && append_memory(w, w->sp + op->limit, op->size))
+        if (!room(w, op->size))
+            w->full = 1;
+        else if (append_memory(w, w->sp + op->limit, op->size))
             w->call.length += op->size;
         break;
     case OP_DEREF:
@@ -518,6 +526,7 @@ static inline __attribute__((always_inline)) void run(struct work *w, u32 first)
     w->search = 0;
     w->unknown = 0;
     w->dropped = 0;
+    w->full = 0;
     struct block *root = block_of(w, 0);
     root->start = w->call.length;
     root->size = 0xffff; /* filled as the plan says, which does not look beyond */

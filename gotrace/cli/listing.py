@@ -36,12 +36,14 @@ def list_plan(plan: Plan, output: Output) -> None:
     if isinstance(output, JsonOutput):
         for row in listed:
             output.write("function", _fields(row))
+        output.out.flush()
         return
     from tabulate import tabulate
 
     headers = ["NAME", "POSITION", "ADDRESS", "SITE", "RETS", "INLINED INTO"]
     table = tabulate([_cells(row) for row in listed], headers, "plain", disable_numparse=True)
     output.out.write(table + "\n")
+    output.out.flush()
 
 
 def _rows(plan: BinaryPlan) -> Iterator[_Listed]:

@@ -29,7 +29,14 @@ from gotrace.probes.scope import Phase, RootKind, Scope
 from gotrace.probes.sites import FunctionSites, SiteForm
 from gotrace.probes.spec import ProbeSpec, ResolvedProbe, SpecError
 from gotrace.probes.tokens import Span
-from gotrace.probes.typed import CONTAINS_BYTES, Path, Typed, operands, phase_of
+from gotrace.probes.typed import (
+    CONTAINS_BYTES,
+    Path,
+    Typed,
+    operands,
+    phase_of,
+    string_bytes_needed,
+)
 from gotrace.session.dynamic_types import DynamicTypes, interfaces_within
 from gotrace.session.function_values import FunctionValues
 from gotrace.session.plan import BinaryPlan, Plan
@@ -176,6 +183,7 @@ class _Planner:
     def plan(self, sites: FunctionSites) -> TracedCall:
         places = self._values.of(sites.function, self._spec.signature)
         probe = self._spec.resolve(_scope(places))
+        self._check_string_size(probe)
         paths = _paths(probe)
         at_entry = self._choices.entry_only or not sites.returns
         if at_entry and _needs_return(probe):
@@ -212,6 +220,17 @@ class _Planner:
             next_pc=step[0] if step else 0,
             next_sp=step[1] if step else 0,
         )
+
+    def _check_string_size(self, probe: ResolvedProbe) -> None:
+        """Raise SpecError where less of a string would be captured than a predicate looks at."""
+        needed = string_bytes_needed(probe.predicate) if probe.predicate else {}
+        most = max(needed.values(), default=0)
+        if most > self._choices.limits.text_bytes:
+            text = self._spec.source.text
+            raise self._spec.source.error(
+                Span(0, len(text)),
+                f"its predicate looks at {most} bytes of a string: use -Z {most}",
+            )
 
     def _phase(
         self,
