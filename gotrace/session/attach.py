@@ -98,7 +98,7 @@ def attach(
 ) -> Attached:
     """Compile ``source``, load the groups' functions and attach all points, groups in order.
 
-    ``prepare`` is called with the compiled program before anything is attached, to fill its maps.
+    ``prepare`` is called with the loaded program before anything is attached, to fill its maps.
 
     Tries the rungs from the best on, or only ``forced``. A point that the kernel refuses while
     others of its group are accepted is listed in ``Attached.failed``. Raises AttachError where no
@@ -136,10 +136,10 @@ def _attach_on(
         defines["SITES_BY_IP"] = sum(len(group.points) for group in groups) or 1
     attached = Attached(Program(source, defines), rung)
     try:
-        if prepare is not None:
-            prepare(attached.program)
         wanted = [group for group in groups if group.points]
         programs = _load(attached, {group.function for group in wanted})
+        if prepare is not None:
+            prepare(attached.program)
         for group in wanted:
             attached.descriptors.append([])
             _ATTACHERS[rung](attached, group, programs[group.function])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -55,12 +56,8 @@ class CallTracer:
         forced: Rung | None,
     ) -> None:
         """Load the plans and attach, to RETs first. Raises AttachError or LoadError."""
-        subplans: dict[int, Subplan] = {}
-        for context in traced.contexts:
-            calls = [call for call in traced.calls if call.context is context]
-            subplans |= context.expect(interfaces_in(calls))
         self._contexts = traced.contexts
-        self._tables = _Tables(traced.calls, subplans, traced.constants.packed())
+        self._tables = _Tables(traced.calls, traced.constants.packed())
         plan = traced.plan
         groups = plan.entry_groups("on_entry", target.pid, callers.kind)
         returning = {number for number, call in enumerate(traced.calls) if call.result is not None}
@@ -79,12 +76,15 @@ class CallTracer:
             "STACKS": _STACKS,
             "FRAMES": _FRAMES,
         }
-        self.attached: Attached = attach("trace.c", defines, groups, forced, self._prepare)
         self.losses = Losses()
         self.window = OrderWindow()
+        # The compiler and the verifier run meanwhile: together they take about as long.
+        with ThreadPoolExecutor(1) as pool:
+            self._subplans: Future[dict[int, Subplan]] = pool.submit(_expected_types, traced)
+            self.attached: Attached = attach("trace.c", defines, groups, forced, self._prepare)
 
     def _prepare(self, program: Program) -> None:
-        self._tables.fill(program)
+        self._tables.fill(program, self._subplans.result())
         program.open_events("events", self._on_event, self._on_lost, buffer_pages())
 
     def _on_event(self, cpu: int, record: bytes) -> None:
@@ -99,8 +99,9 @@ class CallTracer:
         Dynamic types that decoding has met since the last time are captured from now on.
         """
         for context in self._contexts:
-            for word, subplan in context.take_new():
-                self._tables.learn(self.attached.program, word, subplan)
+            new = context.take_new()
+            if new:
+                self._tables.learn(self.attached.program, new)
         self.attached.program.poll()
 
     def waiting(self) -> list[bytes]:
@@ -133,22 +134,26 @@ class CallTracer:
         self.attached.close()
 
 
+def _expected_types(traced: TracePlan) -> dict[int, Subplan]:
+    """Return plans of the dynamic types that calls can be expected to hold, by run-time address."""
+    subplans: dict[int, Subplan] = {}
+    for context in traced.contexts:
+        calls = [call for call in traced.calls if call.context is context]
+        subplans |= context.expect(interfaces_in(calls))
+    return subplans
+
+
 class _Tables:
     """Lay all plans one behind the other, as the interpreter's maps have them."""
 
-    def __init__(
-        self,
-        calls: Sequence[TracedCall],
-        subplans: Mapping[int, Subplan],
-        constants: Sequence[bytes],
-    ) -> None:
+    def __init__(self, calls: Sequence[TracedCall], constants: Sequence[bytes]) -> None:
         self._calls = calls
         self._constants = constants
         self._ops: list[Op] = []
         self._starts: dict[tuple[Op, ...], int] = {}
         self._sites = [self._site(call) for call in calls]
-        self._types = {word: self._start(subplan.ops) for word, subplan in subplans.items()}
-        self._room = len(self._ops) + (_ROOM_TO_LEARN if self._interfaces else 0)
+        self._types: dict[int, int] = {}
+        self._room = len(self._ops) + (_ROOM_FOR_TYPES if self._interfaces else 0)
         self.floats = any(call.entry_floats or call.result_floats for call in calls)
 
     @property
@@ -199,35 +204,37 @@ class _Tables:
         plans += [call.result.ops for call in self._calls if call.result]
         return min(MOST_STEPS, max(map(steps_of, plans)))
 
-    def fill(self, program: Program) -> None:
-        """Fill the maps."""
-        ops = program.map("ops")
-        for number, op in enumerate(self._ops):
-            ops.update(number.to_bytes(4, "little"), op.pack())
+    def fill(self, program: Program, subplans: Mapping[int, Subplan]) -> None:
+        """Fill the maps; ``subplans`` are by run-time address."""
+        self._write_ops(program, 0)
         plans = program.map("plans")
         for number, site in enumerate(self._sites):
             plans.update(number.to_bytes(4, "little"), site)
         constants = program.map("constants")
         for number, constant in enumerate(self._constants):
             constants.update(number.to_bytes(4, "little"), constant)
+        self.learn(program, subplans.items())
+
+    def learn(self, program: Program, subplans: Iterable[tuple[int, Subplan]]) -> None:
+        """Add subplans, while there is room; their operations are there before the types are."""
+        before = len(self._ops)
+        new = {}
+        for word, subplan in subplans:
+            fits = subplan.ops in self._starts or len(self._ops) + len(subplan.ops) <= self._room
+            if fits and (word in self._types or len(self._types) < _MOST_TYPES):
+                new[word] = self._types[word] = self._start(subplan.ops)
+        self._write_ops(program, before)
         types = program.map("types")
-        for word, start in self._types.items():
+        for word, start in new.items():
             types.update(word.to_bytes(8, "little"), start.to_bytes(4, "little"))
 
-    def learn(self, program: Program, word: int, subplan: Subplan) -> None:
-        """Add a subplan, while there is room; its operations are there before its type is."""
-        before = len(self._ops)
-        start = self._start(subplan.ops)
-        if len(self._ops) > self._room or len(self._types) >= _MOST_TYPES:
-            return
+    def _write_ops(self, program: Program, first: int) -> None:
         ops = program.map("ops")
-        for number in range(before, len(self._ops)):
-            ops.update(number.to_bytes(4, "little"), self._ops[number].pack())
-        self._types[word] = start
-        program.map("types").update(word.to_bytes(8, "little"), start.to_bytes(4, "little"))
+        for number, op in enumerate(self._ops[first:], first):
+            ops.update(number.to_bytes(4, "little"), op.pack())
 
 
-_ROOM_TO_LEARN = 1 << 13  # operations
+_ROOM_FOR_TYPES = 1 << 16  # operations of subplans
 _MOST_TYPES = 1 << 13
 
 
