@@ -2,7 +2,7 @@
 /*
  * gotrace: report calls with their arguments, results and durations.
  *
- * Compile-time settings, beside those of calls.h and interpreter.h:
+ * Compile-time settings, beside those of the headers:
  *   GOTRACE_FUNCTIONS    functions that are traced
  *   GOTRACE_RETURNS      1 where any of them is reported at its return
  *   GOTRACE_SAVED        calls whose arguments can be kept until they return

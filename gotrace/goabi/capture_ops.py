@@ -77,7 +77,7 @@ class Op:
     ``block`` at ``at``. DEREF_N: likewise, with a count in ``block`` at ``at2``, copy
     min(count * ``size``, ``limit``) bytes. IFACE: go on by the type word at ``at``, for the data
     word at ``at2``. When one of these three copies nothing, the next ``skip`` operations are
-    skipped. Predicates: see bpf/interpreter.h.
+    skipped. Predicates: see bpf/predicate.h.
     """
 
     code: OpCode

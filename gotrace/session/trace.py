@@ -178,7 +178,7 @@ class _Tables:
         return _SITE_PLAN.pack(entry, result, flags, call.next_pc, call.next_sp)
 
     def defines(self, options: TraceOptions) -> dict[str, int]:
-        """Return the compile-time settings of bpf/interpreter.h, floats.h and trace.c."""
+        """Return the compile-time settings of bpf/trace.c and its headers."""
         payload = max(map(_payload_bound, self._calls))
         payload += _LENGTH_OF_PADDING * (options.user_stack + 1) if options.user_stack else 0
         payload += 2 * _FLOAT_BLOCK if self.floats else 0
@@ -253,7 +253,7 @@ def _payload_bound(call: TracedCall) -> int:
     return call.entry.payload_bound + result + 2 * _LENGTH_OF_PADDING
 
 
-_WAIT = struct.Struct("=2Q16s2Q")  # struct wait of bpf/interpreter.h
+_WAIT = struct.Struct("=2Q16s2Q")  # struct wait of bpf/payload.h
 _CALL_HEAD = struct.Struct("=II15Q64Q")  # struct call up to its event
 
 

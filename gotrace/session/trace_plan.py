@@ -55,7 +55,7 @@ __all__ = [
 MOST_STEPS = 160
 _NESTED_STEPS = 24  # allowed for each interface's subplan
 _LARGEST_PREDICATE = 40  # operations of one phase
-_CONTAINS = 2  # Op.reg of a STRING_TEST that searches: TEST_CONTAINS of bpf/interpreter.h
+_CONTAINS = 2  # Op.reg of a STRING_TEST that searches: TEST_CONTAINS of bpf/plan.h
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,165 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * What plans fill: a call's payload, a sequence of blocks, and the buffer that they do it in.
+ *
+ * All state of a running plan is kept in a struct work, in map memory, so that the verifier need
+ * not tell apart the ways that led to an operation.
+ *
+ * Compile-time setting: GOTRACE_PAYLOAD, most bytes that a call's arguments and results take, a
+ * power of two.
+ */
+#pragma once
+#include "calls.h"
+#include "plan.h"
+
+#define NESTED_SLOTS 8 /* a power of two above MOST_NESTED */
+#define REGISTERS 10
+#define FLOAT_REGISTERS 15
+
+/* event.flags: what follows the payload, and what user space has to look at again. */
+#define EVENT_STACK 1        /* return addresses */
+#define EVENT_FLOATS_ENTRY 2 /* float registers at the entry */
+#define EVENT_FLOATS 4       /* float registers at the return */
+#define EVENT_UNDECIDED 8    /* the predicate has not been decided */
+
+/* Where a block's bytes lie in the payload, and how many there are; 0 bytes: there is none. */
+struct block {
+    u32 start;
+    u32 size;
+};
+
+/* What user space is sent, followed by the payload; shared with gotrace/session/events.py. */
+struct event {
+    u64 end;   /* ns since boot */
+    u64 start; /* 0 when only the entry is reported */
+    u64 goid;
+    u32 tgid;
+    u32 tid;
+    u32 function;
+    u16 args_length;
+    u16 results_length;
+    u64 flags;
+};
+
+/* What is kept of a call from its entry to its return, and in the end sent from event on. */
+struct call {
+    u32 length;     /* of the payload so far */
+    u32 has_floats; /* floats have been read */
+    u64 floats[FLOAT_REGISTERS];      /* low halves of XMM0 to XMM14 at the entry */
+    struct block blocks[MOST_BLOCKS]; /* of the entry's plan */
+    struct event event;
+    u8 payload[GOTRACE_PAYLOAD];
+};
+
+/*
+ * A call that waits for the signal that brings its float registers; shared with
+ * gotrace/session/trace.py.
+ */
+struct wait {
+    u64 pc; /* where the thread is to be interrupted */
+    u64 sp;
+    struct frame_key key; /* of saved_calls, for an entry */
+    u64 at_entry;         /* the floats are those of an entry whose return is to come */
+    u64 flag;             /* EVENT_FLOATS or EVENT_FLOATS_ENTRY, for the block to be added */
+};
+
+struct waiting {
+    struct wait wait;
+    struct call call;
+};
+
+struct work {
+    u64 busy;
+    u64 regs[REGISTERS];
+    u64 sp;         /* at the function's entry */
+    u64 values[16]; /* the predicates' stack */
+    u64 duration;
+    u32 values_top;
+    u32 search;  /* how far a search for a string has come */
+    u32 unknown; /* a predicate could not be decided here: user space will */
+    u32 dropped;
+    u32 full; /* block 0 did not fit: what would come behind it would be taken for it */
+    u32 pad;
+    u32 pc;
+    u32 phase; /* 0 entry, 1 return */
+    u32 base;  /* number of the running plan's block 0 */
+    u32 nested;
+    u32 return_pc[NESTED_SLOTS];
+    u32 return_base[NESTED_SLOTS];
+    struct block result_blocks[MOST_BLOCKS];
+    struct wait wait; /* with call: a struct waiting */
+    struct call call;
+    u8 slack[GOTRACE_PAYLOAD]; /* never filled: lets the verifier add offset and size bounds */
+};
+
+/* Keep the compiler from dropping a bound that it knows and the verifier does not. */
+#define BOUND(value, mask) asm volatile("%0 &= %1" : "+r"(value) : "i"(mask))
+
+static inline __attribute__((always_inline)) u8 *payload(struct work *w)
+{
+    return w->call.payload;
+}
+
+static inline __attribute__((always_inline)) int room(struct work *w, u32 size)
+{
+    return !w->full && w->call.length + size <= GOTRACE_PAYLOAD;
+}
+
+/* Append the low bytes of a word, at most 8. */
+static inline __attribute__((always_inline)) void append_word(struct work *w, u64 word, u32 size)
+{
+    u64 at = w->call.length;
+    if (!room(w, size)) {
+        w->full = 1;
+        return;
+    }
+    BOUND(at, GOTRACE_PAYLOAD - 1);
+    __builtin_memcpy(payload(w) + at, &word, 8);
+    w->call.length += size;
+}
+
+/* Copy memory of the target behind what is there; return 0 when done. */
+static inline __attribute__((always_inline)) int append_memory(struct work *w, u64 address,
+                                                               u32 size)
+{
+    u64 at = w->call.length, bytes = size;
+    BOUND(at, GOTRACE_PAYLOAD - 1);
+    BOUND(bytes, GOTRACE_PAYLOAD - 1);
+    if (bpf_probe_read_user(payload(w) + at, bytes, (void *)address))
+        return -1;
+    w->call.length += size;
+    return 0;
+}
+
+static inline __attribute__((always_inline)) struct block *block_of(struct work *w, u32 number)
+{
+    u64 index = number & OTHER_PHASE ? number : w->base + number;
+    BOUND(index, MOST_BLOCKS - 1);
+    return w->phase && !(number & OTHER_PHASE) ? &w->result_blocks[index] : &w->call.blocks[index];
+}
+
+/* Read a word of a block; return 0 when the block does not reach there. */
+static inline __attribute__((always_inline)) int block_word(struct work *w, u32 number, u32 at,
+                                                            u32 size, u64 *word)
+{
+    struct block *block = block_of(w, number);
+    if (at + size > block->size)
+        return 0;
+    u64 place = block->start + at;
+    BOUND(place, GOTRACE_PAYLOAD - 1);
+    __builtin_memcpy(word, payload(w) + place, 8);
+    return 1;
+}
+
+/* Begin a block: eight bytes, the second four of which are its header, which is returned. */
+static inline __attribute__((always_inline)) u32 *begin_block(struct work *w)
+{
+    u64 at = (w->call.length + 7) & ~7;
+    if (w->full || at + 8 > GOTRACE_PAYLOAD)
+        return 0;
+    w->call.length = at + 8;
+    BOUND(at, GOTRACE_PAYLOAD - 1);
+    u64 zero = 0;
+    __builtin_memcpy(payload(w) + at, &zero, 8);
+    return (u32 *)(payload(w) + at + 4);
+}

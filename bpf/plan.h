@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * What a capture plan is made of: small operations that say which bytes of registers, stack and
+ * memory to copy at a site, and whether the call is wanted. gotrace/goabi/capture.py makes the
+ * plans and documents the operations; both sides share this layout.
+ *
+ * Compile-time settings:
+ *   GOTRACE_OPS          operations of all plans together
+ *   GOTRACE_TYPES        dynamic types that have a plan
+ *   GOTRACE_CONSTANTS    string constants in predicates
+ */
+#pragma once
+
+#define MOST_BLOCKS 64
+#define MOST_NESTED 5
+#define SEARCHED_BYTES 128 /* of a string, for something that it contains */
+#define CONSTANT_WORDS 8
+#define OTHER_PHASE 0x8000 /* in op.block: a block of the entry, seen from the return */
+#define CONTEXT_REGISTER 0x20
+
+enum op_code {
+    OP_END = 0,
+    OP_REG = 1,
+    OP_ZERO = 2,
+    OP_STACK = 3,
+    OP_DEREF = 4,
+    OP_DEREF_N = 5,
+    OP_IFACE = 6,
+    OP_PUSH_CONST = 16,
+    OP_PUSH_FIELD = 17,
+    OP_PUSH_SPECIAL = 18,
+    OP_COMPARE = 19,
+    OP_AND = 20,
+    OP_OR = 21,
+    OP_NOT = 22,
+    OP_STRING_TEST = 23,
+    OP_KEEP_IF = 24,
+};
+
+enum block_status {
+    BLOCK_NIL = 0x80000000,
+    BLOCK_FAULT = 0x80000001,
+    BLOCK_LIMIT = 0x80000002,
+    BLOCK_UNKNOWN_TYPE = 0x80000003,
+    BLOCK_KNOWN_TYPE = 0x80000004,
+};
+
+enum string_test {
+    TEST_EQUAL = 0,
+    TEST_PREFIX = 1,
+    TEST_CONTAINS = 2,
+};
+
+struct op {
+    u8 code;
+    u8 reg;
+    u16 block;
+    u16 at;
+    u16 at2;
+    u32 size;
+    u32 limit;
+    u16 skip;
+    u16 pad;
+    u32 pad2;
+};
+
+struct constant {
+    u64 length;
+    u64 words[CONSTANT_WORDS];
+};
+
+/* ops: key = address of an operation; plans lie one behind the other. Filled before attaching. */
+BPF_ARRAY(ops, struct op, GOTRACE_OPS);
+
+/* types: key = address of a runtime type or itab in the target; value = its plan's first op. */
+BPF_HASH(types, u64, u32, GOTRACE_TYPES);
+
+/* constants: the strings that predicates compare with. Filled before attaching. */
+BPF_ARRAY(constants, struct constant, GOTRACE_CONSTANTS);
