@@ -22,8 +22,10 @@ static inline __attribute__((always_inline)) int beyond_blocks(struct work *w, s
 static inline __attribute__((always_inline)) int run_deref(struct work *w, struct op *op)
 {
     struct block *block = block_of(w, op->reg);
-    if (!beyond_blocks(w, op))
+    if (!beyond_blocks(w, op)) {
+        block->start = 0;
         block->size = 0;
+    }
     u64 pointer = 0, count = 1, size = op->size;
     if (!block_word(w, op->block, op->at, 8, &pointer))
         return -1;
@@ -37,8 +39,13 @@ static inline __attribute__((always_inline)) int run_deref(struct work *w, struc
         pointer += pointer ? op->limit : 0;
     }
     u32 *header = begin_block(w);
-    if (!header || !count)
+    if (!header)
         return -1;
+    if (!count) {
+        if (!beyond_blocks(w, op))
+            block->start = w->call.length;
+        return -1;
+    }
     if (!pointer) {
         *header = BLOCK_NIL;
         return -1;

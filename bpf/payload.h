@@ -22,7 +22,10 @@
 #define EVENT_FLOATS 4       /* float registers at the return */
 #define EVENT_UNDECIDED 8    /* the predicate has not been decided */
 
-/* Where a block's bytes lie in the payload, and how many there are; 0 bytes: there is none. */
+/*
+ * Where a block's bytes lie in the payload, and how many there are. Without bytes, start tells
+ * whether that is known: it is 0 where they could not be had.
+ */
 struct block {
     u32 start;
     u32 size;

@@ -83,8 +83,11 @@ static inline __attribute__((always_inline)) int string_test(struct work *w, str
     u32 number = op->limit;
     struct constant *constant = constants.lookup(&number);
     struct block *block = block_of(w, op->block);
-    if (!constant)
+    if (!constant || !block->start) {
+        w->unknown = 1;
+        push(w, 0);
         return 0;
+    }
     u32 at = w->search, size = block->size;
     if (op->reg == TEST_CONTAINS && size > SEARCHED_BYTES)
         size = SEARCHED_BYTES;

@@ -13,6 +13,7 @@ from types import TracebackType
 
 from gotrace.elf.headers import (
     ET_DYN,
+    PF_W,
     PF_X,
     PT_INTERP,
     PT_LOAD,
@@ -237,6 +238,18 @@ class ElfImage:
         """Return bytes as :meth:`read` does, with the relative relocations applied."""
         content = self.read(address, size)
         return self.relocations.patch(address, content) if self._has_relocations else content
+
+    def read_only(self, address: int, size: int) -> bytes | None:
+        """Return bytes that are the same in the file and in every process, at all times.
+
+        None when they are not all inside the file part of a PT_LOAD that is not writable.
+        """
+        for segment in self._loads:
+            end = segment.address + segment.file_size
+            if segment.address <= address and address + size <= end:
+                start = address - segment.address + segment.offset
+                return None if segment.flags & PF_W else self.data[start : start + size]
+        return None
 
     @property
     def _has_relocations(self) -> bool:

@@ -162,7 +162,9 @@ class Builder:
             return None
         self._next = max(self._next, number + 1)
         self.ops.append(dataclasses.replace(op, reg=number))
-        self._steps.append(Step(op.code, number, op.block, end, op.at, op.at2, op.skip))
+        self._steps.append(
+            Step(op.code, number, op.block, end, op.at, op.at2, op.skip, op.size, op.limit)
+        )
         self.bound = (self.bound + 7 & ~7) + 8 + size
         return number
 

@@ -13,17 +13,22 @@ from gotrace.goabi.values import Unavailable, Value
 __all__ = ["BEYOND", "REFUSED", "Constant", "Frame", "ReadContext", "Reader", "Subplan"]
 
 _WORD = 8
+#: A payload and what is read behind it: four times the largest payload.
+_MOST_BYTES = 1 << 15
 
 # How Frame.lengths tells what a block is: bytes, or one of these.
 _ABSENT = -1
 _NIL = -2
+_FAULT = -3
+_LIMIT = -4
+_UNKNOWN = -5
 _KNOWN = -6
 
 _WHY = {
     _NIL: "nil pointer",
-    -3: "memory not readable",
-    -4: "capture limit reached",
-    -5: "type not known",
+    _FAULT: "memory not readable",
+    _LIMIT: "capture limit reached",
+    _UNKNOWN: "type not known",
 }
 BEYOND = Unavailable("beyond the bytes captured")
 REFUSED = Unavailable("capture limit reached")
@@ -37,9 +42,14 @@ class Frame:
 
     ``starts`` and ``lengths`` are by block number; ``lengths`` is negative for blocks that have
     no bytes. ``floats``: whether the float registers' values have been put into block 0.
+
+    The kernel reads no page that is not in memory, such as one of constants that the program has
+    yet to look at. What the context knows of the memory that it could not read is put behind the
+    payload in ``data``, and what that leads to is followed here as the kernel would have.
     """
 
     __slots__ = (
+        "_end",
         "_steps",
         "children",
         "context",
@@ -50,9 +60,20 @@ class Frame:
         "starts",
     )
 
-    def __init__(self, data: bytes, context: ReadContext, steps: tuple[Step, ...], count: int):
-        """Take a payload and the plan by which it was written, with its number of blocks."""
+    def __init__(
+        self,
+        data: bytes,
+        context: ReadContext,
+        steps: tuple[Step, ...],
+        count: int,
+        end: int | None = None,
+    ) -> None:
+        """Take a payload and the plan by which it was written, with its number of blocks.
+
+        ``end``: where the payload ends, if more is behind it already.
+        """
         self.data = data
+        self._end = len(data) if end is None else end
         self.context = context
         self.starts = [0] * count
         self.lengths = [_ABSENT] * count
@@ -63,10 +84,19 @@ class Frame:
 
     def find_blocks(self, at: int, nesting: int = 0) -> int:
         """Walk over the blocks from an offset on; return where the next one would begin."""
+        unread: dict[int, Step] = {}
+        at = self._walk(at, nesting, unread)
+        if unread:
+            self._read_missing(unread, set(), nesting)
+        return at
+
+    def _walk(self, at: int, nesting: int, unread: dict[int, Step]) -> int:
+        """Find the blocks that the kernel made; ``unread`` gets those that it could not read."""
         data, starts, lengths = self.data, self.starts, self.lengths
-        total = len(data)
+        total = self._end
         skip = 0
-        for code, number, block, end, type_at, data_at, skipped in self._steps:
+        for step in self._steps:
+            code, number, block, end, type_at, data_at, skipped, _, _ = step
             if skip:
                 skip -= 1
                 continue
@@ -91,6 +121,8 @@ class Frame:
             lengths[number] = status = _NIL - (header & 0xFF)
             if status != _KNOWN:
                 skip = skipped
+                if status == _FAULT:
+                    unread[number] = step
             elif code is OpCode.IFACE:
                 at = self._enter(
                     number, starts[block] + type_at, starts[block] + data_at, at, nesting
@@ -102,12 +134,68 @@ class Frame:
         subplan = self.context.subplan(word)
         if subplan is None or nesting >= MAX_NESTING:
             # Without the plan nobody can tell where its blocks end: none behind is found.
-            return len(self.data)
-        child = Frame(self.data, self.context, subplan.steps, subplan.blocks)
+            return self._end
+        child = self._child(number, subplan, data_at)
+        at = child.find_blocks(at, nesting + 1)
+        self.data = child.data
+        return at
+
+    def _child(self, number: int, subplan: Subplan, data_at: int) -> Frame:
+        child = Frame(self.data, self.context, subplan.steps, subplan.blocks, self._end)
         child.starts[0] = data_at
         child.lengths[0] = _WORD
         self.children[number] = (subplan, child)
-        return child.find_blocks(at, nesting + 1)
+        return child
+
+    def _read_missing(self, unread: dict[int, Step], read: set[int], nesting: int) -> None:
+        """Run the steps that the kernel could not: those unread, and on blocks ``read`` here."""
+        for step in self._steps:
+            is_unread = unread.get(step.number) is step and self.lengths[step.number] == _FAULT
+            if (is_unread or step.block in read) and self._run(step, nesting):
+                read.add(step.number)
+
+    def _run(self, step: Step, nesting: int) -> bool:
+        """Do what the interpreter does at a step; return whether that has given a block bytes."""
+        number, start = step.number, self.starts[step.block]
+        if self.lengths[step.block] < step.end:
+            self.lengths[number] = _ABSENT
+            return False
+        if step.code is OpCode.IFACE:
+            self.lengths[number] = self._follow(number, start + step.at, start + step.at2, nesting)
+            return False
+        (pointer,) = _word_at(self.data, start + step.at)
+        size, offset = step.size, step.limit
+        if step.code is OpCode.DEREF_N:
+            (count,) = _word_at(self.data, start + step.at2)
+            size, offset = min(count * size, step.limit), 0
+        if not size or not pointer:
+            self.lengths[number] = _NIL if size else 0
+            return False
+        if len(self.data) + size > _MOST_BYTES:
+            self.lengths[number] = _LIMIT
+            return False
+        found = self.context.constant_bytes(pointer + offset, size)
+        if found is None:
+            self.lengths[number] = _FAULT
+            return False
+        self.starts[number] = len(self.data)
+        self.lengths[number] = size
+        self.data += found
+        return True
+
+    def _follow(self, number: int, type_at: int, data_at: int, nesting: int) -> int:
+        """Read an interface's value as its dynamic type says; return the block's status."""
+        (word,) = _word_at(self.data, type_at)
+        # Asking for the name of a type makes its plan.
+        if not word or self.context.type_name(word) is None:
+            return _UNKNOWN if word else _NIL
+        subplan = self.context.subplan(word)
+        if subplan is None or nesting >= MAX_NESTING:
+            return _LIMIT if subplan else _UNKNOWN
+        child = self._child(number, subplan, data_at)
+        child._read_missing({}, {0}, nesting + 1)
+        self.data = child.data
+        return _KNOWN
 
     def is_nil(self, block: int) -> bool:
         """Say whether a block is missing because its pointer was nil."""
@@ -137,6 +225,10 @@ class ReadContext:
 
     def type_name(self, word: int) -> str | None:
         """Return the name of the dynamic type that an itab's or type's address means."""
+        return None
+
+    def constant_bytes(self, address: int, size: int) -> bytes | None:
+        """Return bytes of the program's memory that are the same at all times, if these are."""
         return None
 
     def function_name(self, pc: int) -> str | None:

@@ -156,7 +156,10 @@ class Position(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What an operation that writes a block means to the walk over a payload."""
+    """What an operation that writes a block means to the walk over a payload.
+
+    ``end``: how far it reaches into its source ``block``; the other fields are those of ``Op``.
+    """
 
     code: OpCode
     number: int
@@ -165,3 +168,5 @@ class Step(NamedTuple):
     at: int
     at2: int
     skip: int
+    size: int
+    limit: int

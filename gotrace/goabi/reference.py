@@ -55,7 +55,8 @@ class Machine:
 class Outcome:
     """Hold what a plan gave: ``kept`` is None when its predicate could not be decided.
 
-    ``blocks`` has the bytes of each block by its number, ``steps`` how many operations ran.
+    ``blocks`` has the bytes of each block that has some, or is known to have none, by its number;
+    ``steps`` how many operations ran.
     """
 
     payload: bytes
@@ -126,14 +127,18 @@ class _Run:
         self._out += data
         self._blocks[0] += data
 
-    def _source(self, op_block: int, base: int) -> bytes:
+    def _block(self, op_block: int, base: int) -> bytes | None:
+        """Return a block's bytes, None when they could not be had."""
         if op_block & OTHER_PHASE:
             entry = self._machine.entry
-            return b"" if entry is None else entry.blocks.get(op_block & ~OTHER_PHASE, b"")
-        return self._blocks.get(base + op_block, b"")
+            return None if entry is None else entry.blocks.get(op_block & ~OTHER_PHASE)
+        return self._blocks.get(base + op_block)
+
+    def _source(self, op_block: int, base: int, at: int, size: int) -> bytes:
+        return (self._block(op_block, base) or b"")[at : at + size]
 
     def _word(self, op: Op, base: int, at: int) -> int | None:
-        data = self._source(op.block, base)[at : at + 8]
+        data = self._source(op.block, base, at, 8)
         return struct.unpack("<Q", data)[0] if len(data) == 8 else None
 
     def _header(self, header: int, data: bytes = b"") -> bool:
@@ -146,7 +151,7 @@ class _Run:
 
     def _deref(self, op: Op, base: int) -> bool:
         number = base + op.reg
-        self._blocks[number] = b""
+        self._blocks.pop(number, None)
         pointer = self._word(op, base, op.at)
         count: int | None = 1
         size = op.size
@@ -159,7 +164,8 @@ class _Run:
         elif pointer:
             pointer = pointer + op.limit & _MASK
         if count == 0:
-            self._header(0)
+            if self._header(0) and number < MAX_BLOCKS:
+                self._blocks[number] = b""
             return False
         if pointer == 0:
             self._header(Status.NIL)
@@ -201,7 +207,7 @@ class _Run:
             stack.append(op.limit | op.size << 32)
         elif op.code is OpCode.PUSH_FIELD:
             width = op.reg & 0xF
-            data = self._source(op.block, base)[op.at : op.at + width]
+            data = self._source(op.block, base, op.at, width)
             signed = bool(op.reg & 0x80)
             word = int.from_bytes(data, "little", signed=signed) & _MASK
             stack.append(word if len(data) == width else None)
@@ -235,8 +241,10 @@ class _Run:
         more = (left <= right, left > right, left >= right)
         return int((*results, *more)[op.reg & 7])
 
-    def _string_test(self, op: Op, base: int) -> int:
-        data = self._source(op.block, base)
+    def _string_test(self, op: Op, base: int) -> int | None:
+        data = self._block(op.block, base)
+        if data is None:
+            return None
         constant = self._machine.constants[op.limit]
         if op.reg == _EQUAL:
             return int(data == constant)

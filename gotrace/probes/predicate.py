@@ -222,18 +222,7 @@ class _Compiler:
         block = location.bytes_block | self._other_phase(operand.path)
         number = self._constants.number(needle)
         test = Op(OpCode.STRING_TEST, reg=_TESTS[function], block=block, limit=number)
-        if positive:
-            return [test]
-        # A string whose bytes are missing passes no test, but is not known to fail it either.
-        # Looking at its first byte makes that undecided (as well as when it is empty).
-        return [
-            Op(OpCode.PUSH_FIELD, reg=1, block=block),
-            Op(OpCode.PUSH_CONST, limit=0xFF),
-            Op(OpCode.COMPARE, reg=_COMPARE[BinaryOperator.LESS_EQUAL]),
-            test,
-            Op(OpCode.NOT),
-            Op(OpCode.AND),
-        ]
+        return [test] if positive else [test, Op(OpCode.NOT)]
 
     def _nil_test(self, test: NilTest) -> list[Op]:
         location = self._located(test.operand)

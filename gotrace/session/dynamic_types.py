@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 from itertools import islice
 
 from gotrace.elf.dwarf import DwarfError
@@ -20,6 +21,7 @@ from gotrace.goabi.types import (
     SliceType,
     StructType,
 )
+from gotrace.session.target import TargetBinary
 
 __all__ = ["DynamicTypes", "interfaces_within"]
 
@@ -35,15 +37,16 @@ _LEVELS_OF_TYPES = 4
 class DynamicTypes(ReadContext):
     """Answer what decoding one file's values asks, and plan types as they turn up.
 
-    Addresses that come with events are run-time addresses; ``bias`` is what the mapping adds to
-    those of the file, None where it differs by process: then dynamic types cannot be told.
+    Addresses that come with events are run-time addresses. Where the bias of the file's mapping
+    differs by process, dynamic types cannot be told; that of a program to be started is looked for
+    until it is there.
     """
 
-    def __init__(self, table: FunctionTable, bias: int | None, factory: NodeFactory) -> None:
+    def __init__(self, binary: TargetBinary, table: FunctionTable, factory: NodeFactory) -> None:
+        self._binary = binary
         self._table = table
-        self._bias = bias
+        self._bias = binary.bias
         self._factory = factory
-        self._descriptors = _descriptors(table) if bias is not None else None
         self._subplans: dict[int, Subplan] = {}
         self._names: dict[int, str | None] = {}
         self._new: list[tuple[int, Subplan]] = []
@@ -56,7 +59,7 @@ class DynamicTypes(ReadContext):
         those types. Others are planned for when they are first met.
         """
         wanted = list(interfaces)
-        if not wanted or self._descriptors is None or self._bias is None:
+        if not wanted or self._bias is None or self._descriptors is None:
             return {}
         expected: set[str] = set()
         names = {_ALWAYS_EXPECTED, *(i.name for i in wanted if not i.is_empty)}
@@ -78,8 +81,14 @@ class DynamicTypes(ReadContext):
         planned = [self._plan(address + self._bias) for address in islice(addresses, room)]
         return [subplan for subplan in planned if subplan is not None]
 
+    @cached_property
+    def _descriptors(self) -> Descriptors | None:
+        return _descriptors(self._table)
+
     def take_new(self) -> list[tuple[int, Subplan]]:
         """Return the plans made for types met since the last time, to be given to the kernel."""
+        if self._bias is None:
+            self._bias = self._binary.find_bias()
         new, self._new = self._new, []
         return new
 
@@ -89,9 +98,15 @@ class DynamicTypes(ReadContext):
 
     def type_name(self, word: int) -> str | None:
         """Return a dynamic type's name; the type is planned for from now on."""
-        if word not in self._names:
+        if word not in self._names and self._bias is not None:
             self._names[word] = self._learn(word)
-        return self._names[word]
+        return self._names.get(word)
+
+    def constant_bytes(self, address: int, size: int) -> bytes | None:
+        """Return bytes of what the file maps read-only: constants, in the main."""
+        if self._bias is None:
+            return None
+        return self._table.image.read_only(address - self._bias, size)
 
     def function_name(self, pc: int) -> str | None:
         """Return the name of the function that holds a run-time address."""
@@ -105,7 +120,7 @@ class DynamicTypes(ReadContext):
         return subplan.type.name if subplan else None
 
     def _plan(self, word: int) -> Subplan | None:
-        if self._descriptors is None or self._bias is None:
+        if self._bias is None or self._descriptors is None:
             return None
         address = word - self._bias
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError, UsageError
@@ -23,16 +23,27 @@ class TargetBinary:
     """One file of the target, open, with what attaching to it needs.
 
     ``bias`` is what the mapping adds to link-time addresses: 0 for position-dependent programs,
-    None where it differs by process or the process has not mapped the file yet.
+    None where it differs by process or the process has not mapped the file yet. ``process`` is
+    there when it is known which one will.
     """
 
     image: ElfImage
     bias: int | None
+    process: Process | None = None
 
     @property
     def attach_path(self) -> str:
         """Return a path to the very inode that was read, whatever happens to its name."""
         return f"/proc/self/fd/{self.image.fileno()}"
+
+    def find_bias(self) -> int | None:
+        """Return the bias as far as it is known by now."""
+        if self.bias is not None or self.process is None:
+            return self.bias
+        try:
+            return load_bias(self.image, self.process)
+        except GotraceError:
+            return None
 
 
 @dataclass
@@ -83,7 +94,7 @@ class Target:
         """
         if self.command is not None:
             path = self.command.path if name is None else _file_named(name)
-            return self._opened(path, path)
+            return replace(self._opened(path, path), process=self.process)
         if self.process is None:
             if name is None:
                 raise UsageError("what is to be traced? Give -p PID, -c CMD or BINARY:PATTERN")

@@ -165,7 +165,7 @@ class _Planner:
         version = binary.table.go_version
         release = (version.major, version.minor) if version else None
         self._factory = NodeFactory(choices.limits, release)
-        self.context = DynamicTypes(binary.table, binary.binary.bias, self._factory)
+        self.context = DynamicTypes(binary.binary, binary.table, self._factory)
 
     @property
     def problems(self) -> list[str]:

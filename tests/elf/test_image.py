@@ -132,6 +132,20 @@ def test_read_stays_inside_of_the_file(binary: Path) -> None:
             image.address_of(len(content))
 
 
+def test_read_only_memory_is_what_no_process_changes(binary: Path) -> None:
+    with ElfImage.open(binary) as image:
+        loads = [segment for segment in image.segments if segment.type == 1]
+        assert {segment.flags & 2 for segment in loads} == {0, 2}
+        for segment in loads:
+            start, end = segment.address, segment.address + segment.file_size
+            content = image.data[segment.offset : segment.offset + segment.file_size]
+            found = image.read_only(start, segment.file_size)
+            assert found == (None if segment.flags & 2 else content)
+            assert image.read_only(end - 1, 2) is None
+        assert image.read_only(0, 1) is None
+        assert image.read_only((1 << 64) - 1, 4) is None
+
+
 def test_descriptor_outlives_the_path(binary: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copyfile(binary, copy)

@@ -105,14 +105,16 @@ class Heap:
 
 
 class KnownTypes(ReadContext):
-    """Know some dynamic types, and functions, by address."""
+    """Know some dynamic types, functions, and memory that the kernel does not read, by address."""
 
     def __init__(
         self,
         subplans: Mapping[int, Subplan] | None = None,
         functions: Mapping[int, str] | None = None,
+        constants: Memory | None = None,
     ) -> None:
         self.subplans = dict(subplans or {})
+        self.constants = constants or Memory({})
         self.names: dict[int, str] = {}
         self.functions = dict(functions or {})
 
@@ -121,6 +123,9 @@ class KnownTypes(ReadContext):
 
     def type_name(self, word: int) -> str | None:
         return self.names.get(word)
+
+    def constant_bytes(self, address: int, size: int) -> bytes | None:
+        return self.constants.read(address, size)
 
     def function_name(self, pc: int) -> str | None:
         return self.functions.get(pc)

@@ -372,6 +372,33 @@ def test_string_tests(test: int, constant: bytes, kept: bool) -> None:
     assert run_reference(plan, machine).kept is kept
 
 
+@pytest.mark.parametrize(
+    ("image", "kept"),
+    [
+        ((0x1000, 3), True),
+        ((0, 0), False),
+        ((0xDEAD, 0), False),
+        ((0xDEAD, 3), None),
+        ((0, 3), None),
+    ],
+)
+def test_strings_that_are_not_there_are_not_tested(
+    image: tuple[int, int], kept: bool | None
+) -> None:
+    """An empty string passes no test; one that cannot be read may."""
+    plan = [
+        Op(OpCode.REG, reg=0, size=8),
+        Op(OpCode.REG, reg=1, size=8),
+        Op(OpCode.DEREF_N, 1, 0, 0, 8, 1, 64),
+        Op(OpCode.STRING_TEST, reg=1, block=1),
+        Op(OpCode.KEEP_IF),
+        Op(OpCode.END),
+    ]
+    memory = Memory({0x1000: b"abc"})
+    machine = Machine(memory, dict(enumerate(image)), constants=[b"ab"])
+    assert run_reference(plan, machine).kept is kept
+
+
 def test_the_number_of_steps_is_bounded() -> None:
     endless = [Op(OpCode.ZERO, size=1)] * 500
     outcome = run_reference(endless, Machine(Memory({})), steps=96)

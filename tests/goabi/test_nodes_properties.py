@@ -24,6 +24,7 @@ from gotrace.goabi.capture import (
     read_phase,
 )
 from gotrace.goabi.nodes import NodeFactory
+from gotrace.goabi.nodes_interfaces import is_direct
 from gotrace.goabi.reference import Machine, Memory, run_reference
 from gotrace.goabi.show import go_syntax, to_json
 from gotrace.goabi.types import (
@@ -38,6 +39,7 @@ from gotrace.goabi.types import (
     basic_type,
 )
 from gotrace.goabi.values import (
+    InterfaceValue,
     Nil,
     PointerValue,
     SequenceValue,
@@ -48,6 +50,7 @@ from gotrace.goabi.values import (
 from tests.goabi.memory import (
     STRING,
     Heap,
+    KnownTypes,
     array_of,
     capture_all,
     pointer_to,
@@ -56,7 +59,7 @@ from tests.goabi.memory import (
 )
 
 #: Wide enough for whatever the strategies below make: no limit gets in the way.
-WIDE = CaptureLimits(depth=4, payload=1 << 16, struct_bytes=1 << 14, ops=10_000)
+WIDE = CaptureLimits(depth=4, payload=1 << 16, struct_bytes=1 << 14, ops=10_000, subplan_ops=1000)
 
 _INTEGERS = {
     Kind.INT8: "<b",
@@ -173,6 +176,30 @@ def test_values_come_back(data: st.DataObject) -> None:
         json.dumps(to_json(value), allow_nan=False)
 
 
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_memory_that_only_the_context_knows(data: st.DataObject) -> None:
+    """Whichever parts of memory the kernel could not read, the values are the same."""
+    heap = Heap()
+    shown = types().filter(lambda t: _depth(t, Kind.POINTER) <= 4 and _depth(t, Kind.SLICE) <= 3)
+    made = [samples(heap, data.draw, go_type) for go_type in data.draw(st.lists(shown, max_size=2))]
+    boxed = samples(heap, data.draw, data.draw(shown))
+    kept = boxed.image if is_direct(boxed.type, None) else struct.pack("<Q", heap.put(boxed.image))
+    value = InterfaceValue("interface {}", boxed.type.name, boxed.value)
+    made.append(Sample(ANY, struct.pack("<Q", 0x7000) + kept, value))
+    constants = Memory(heap.ranges)
+    heap.ranges = {a: held for a, held in heap.ranges.items() if data.draw(st.booleans())}
+    factory = NodeFactory(WIDE)
+    subplan = factory.subplan_for(boxed.type)
+    context = KnownTypes({0x7000: subplan}, constants=constants)
+    context.names[0x7000] = boxed.type.name
+    nodes = [factory.node(sample.type) for sample in made]
+    images = [sample.image for sample in made]
+    values, plan, _ = capture_all(nodes, images, heap, WIDE, context)
+    if plan.blocks + subplan.blocks < 64:
+        assert values == [sample.value for sample in made]
+
+
 class Garbage(Memory):
     """Give bytes for most addresses: always the same for one, and mostly pointers and lengths."""
 
@@ -241,9 +268,10 @@ JOIN = pointer_to(struct_of("errors.joinError", errs=slice_of(ERROR)))
 
 
 class Anything(ReadContext, Mapping[int, "tuple[Op, ...]"]):
-    """Take any word for one of a few types."""
+    """Take any word for one of a few types, and know the memory that the kernel cannot read."""
 
-    def __init__(self, factory: NodeFactory) -> None:
+    def __init__(self, factory: NodeFactory, seed: int = 0) -> None:
+        self._memory = Garbage(seed)
         self._subplans = [factory.subplan_for(t) for t in (WRAP, JOIN, STRING, TIME)]
 
     def subplan(self, word: int) -> Subplan | None:
@@ -251,6 +279,9 @@ class Anything(ReadContext, Mapping[int, "tuple[Op, ...]"]):
 
     def type_name(self, word: int) -> str | None:
         return "*main.t" if word & 1 else None
+
+    def constant_bytes(self, address: int, size: int) -> bytes | None:
+        return self._memory.read(address, size)
 
     def function_name(self, pc: int) -> str | None:
         return None

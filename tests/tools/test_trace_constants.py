@@ -1,0 +1,90 @@
+"""Show constants in pages of the program's file that are not in its memory: no BPF reads these."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
+from tests.tools.harness import Fixture, Json, Result, of_kind, tool
+
+pytestmark = pytest.mark.live
+
+PROBES = (
+    'main.takeText (s == "a constant text")',
+    'main.takeOther (s == "another")',
+    'main.takePrefix (prefix(s, "a const") && !contains(s, "other"))',
+    'main.takeRequest (r.method != "PATC")',
+    "main.takeTag (t.n == 42)",
+    "main.takeBytes",
+    "main.takeAny",
+    "main.takeNumbers",
+)
+REQUEST = {"method": "PATCH", "path": "/path"}
+TAG = {"n": 42, "name": "abcdefgh"}
+LARGE = {"$elements": [5, 6, *[0] * 6], "$len": 1 << 16}
+CALLS: list[tuple[str, Json, Json]] = [
+    ("takeText", {"s": "a constant text"}, {"$ret": "a constant text"}),
+    ("takePrefix", {"s": "a constant text"}, {"$ret": 15}),
+    ("takeRequest", {"r": REQUEST}, {"$ret": REQUEST}),
+    ("takeTag", {"t": TAG}, {"$ret": TAG}),
+    ("takeBytes", {"b": "GET / HTTP/1.1"}, {"$ret": "GET / HTTP/1.1"}),
+    (
+        "takeAny",
+        {
+            "v": {"$type": "string", "$value": "PATCH"},
+            "w": {"$type": "[65536]int32", "$value": LARGE},
+        },
+        {"$ret": {"$type": "string", "$value": "PATCH"}},
+    ),
+    # What can be written to might have been.
+    (
+        "takeNumbers",
+        {"n": {"$elements": [{"$unavailable": "memory not readable"}], "$len": 2}},
+        {"$ret": 2},
+    ),
+]
+
+
+def program(toolchain: Toolchain, mode: str = "default") -> Path:
+    return build(FIXTURES / "trace_constants", toolchain, flags=BUILD_MODES[mode])
+
+
+def calls(result: Result) -> list[tuple[str, Json, Json]]:
+    assert result.status == 0, result.errors
+    rows = of_kind(result, "call")
+    return [(row["func"].removeprefix("main."), row["args"], row["results"]) for row in rows]
+
+
+def trace(path: Path) -> list[tuple[str, Json, Json]]:
+    with Fixture([path]) as fixture:
+        with tool("gotrace", "--json", "-p", str(fixture.ready), *PROBES) as tracing:
+            fixture.work()
+            result = tracing.end()
+        assert fixture.finish() == 0
+    return calls(result)
+
+
+@each_toolchain
+def test_the_first_look_at_a_constant(toolchain: Toolchain) -> None:
+    assert trace(program(toolchain)) == CALLS
+
+
+@pytest.mark.parametrize("mode", ["pie", "external"])
+def test_other_builds(mode: str) -> None:
+    assert trace(program(newest(), mode)) == CALLS
+
+
+def test_position_independent_program_that_is_started() -> None:
+    """Its addresses are known once it runs."""
+    with tool("gotrace", "--json", *PROBES[:5], "--", program(newest(), "pie")) as tracing:
+        tracing.lines_until("ready ")
+        tracing.say()
+        tracing.lines_until("truth ")
+        tracing.lines_until('{"kind":"call","ts_ns"')
+        tracing.say()
+        result = tracing.result()
+    rows = [line for line in result.lines if '"func":"main.take' in line]
+    assert len(rows) == 4
+    assert calls(Result(result.status, rows, "")) == CALLS[:4]
