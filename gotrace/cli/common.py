@@ -156,6 +156,7 @@ def _rung(text: str) -> Rung:
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; what follows ``--`` is the command to start.
 
+    Options may stand before, between and behind patterns.
     Adds ``command``, a list of words or None. Raises UsageError. Under argcomplete it completes
     the shell's command line instead, and does not return.
     """
@@ -168,7 +169,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     if "--" in words:
         at = words.index("--")
         words, command = words[:at], words[at + 1 :]
-    options = parser.parse_args(words)
+    options = parser.parse_intermixed_args(words)
     if command is not None and (options.cmd or options.pid):
         raise UsageError("give only one of -p PID, -c CMD and -- CMD")
     if options.cmd:

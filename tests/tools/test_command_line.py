@@ -1,0 +1,60 @@
+"""Read command lines as users write them, with options anywhere."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Sequence
+
+import pytest
+
+from gotrace.cli.common import parse
+from gotrace.errors import UsageError
+
+TOOLS = ("gofunccount", "gofunclatency", "gotrace")
+
+
+def read(tool: str, *words: str) -> argparse.Namespace:
+    parser = importlib.import_module(f"gotrace.cli.{tool}")._parser()
+    return parse(parser, words)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("-x", "skip", "-p", "7", "--json", "a", "b", "c"),
+        ("a", "-x", "skip", "b", "-p", "7", "c", "--json"),
+        ("a", "b", "c", "-p7", "--json", "--exclude=skip"),
+    ],
+    ids=["before", "between", "behind"],
+)
+def test_options_stand_anywhere(tool: str, words: Sequence[str]) -> None:
+    options = read(tool, *words)
+    assert options.patterns == ["a", "b", "c"]
+    assert (options.exclude, options.pid, options.json) == (["skip"], 7, True)
+    assert options.command is None
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_command_keeps_its_own_options_and_dashes(tool: str) -> None:
+    options = read(tool, "a", "-r", "b", "--", "./server", "-x", "--json", "--", "-p")
+    assert options.patterns == ["a", "b"]
+    assert options.command == ["./server", "-x", "--json", "--", "-p"]
+    assert (options.exclude, options.json, options.pid) == ([], False, None)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("a", "--nothing", "b"), "--nothing"),
+        (("a", "-p", "7", "b", "-c", "true"), "not allowed with"),
+        (("a", "-p", "7", "b", "--", "true"), "only one of"),
+        (("-x", "a"), "which functions"),
+        (("a", "-x"), "expected one argument"),
+    ],
+)
+def test_mistakes_are_told(tool: str, words: Sequence[str], part: str) -> None:
+    with pytest.raises(UsageError, match=part):
+        read(tool, *words)
