@@ -12,6 +12,9 @@
 #include "calls.h"
 #include "histogram.h"
 
+/* In a key's tgid: of a process that has no number in the user's pid namespace. */
+#define OTHER_NAMESPACE (1U << 31)
+
 struct goroutine_key {
     u64 goid;
     u32 tgid;
@@ -75,11 +78,19 @@ int on_entry(struct pt_regs *ctx)
 }
 
 #ifdef GOTRACE_GOROUTINES
+/* The process in a goroutine's key: as the user sees it, else a number that nobody has. */
+static inline __attribute__((always_inline)) u32 shown_process(struct caller_key *who)
+{
+    u32 seen = seen_numbers() >> 32;
+    return seen ? seen : OTHER_NAMESPACE | who->tgid;
+}
+
 static inline __attribute__((always_inline)) void add_to_goroutine(struct caller *caller,
                                                                    struct caller_key *who,
                                                                    u32 number, u64 elapsed)
 {
-    struct goroutine_key key = {.goid = caller->goid, .tgid = who->tgid, .row = number};
+    struct goroutine_key key = {
+        .goid = caller->goid, .tgid = shown_process(who), .row = number};
     struct goroutine_row *found = by_goroutine.lookup(&key);
     if (!found) {
         u32 zero = 0;
@@ -125,12 +136,13 @@ static inline __attribute__((always_inline)) void record(struct pt_regs *ctx,
 #endif
 #ifdef GOTRACE_SLOWER
     if (elapsed >= GOTRACE_SLOWER) {
+        u64 seen = seen_numbers();
         struct slow_call report = {
             .end = now,
             .duration = elapsed,
             .goid = caller->goid,
-            .tgid = who->tgid,
-            .tid = (u32)bpf_get_current_pid_tgid(),
+            .tgid = seen >> 32,
+            .tid = seen,
             .function = call->function,
         };
         if (slow.perf_submit(ctx, &report, sizeof(report)))
@@ -177,7 +189,7 @@ int on_goexit(struct pt_regs *ctx)
     if (!goroutine_ended(ctx, &caller, &who))
         return 0;
 #ifdef GOTRACE_GOROUTINES
-    struct goroutine_key key = {.goid = caller.goid, .tgid = who.tgid};
+    struct goroutine_key key = {.goid = caller.goid, .tgid = shown_process(&who)};
     if (ended.push(&key, 0))
         note(ENDED_FULL, 1);
 #endif

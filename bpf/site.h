@@ -5,7 +5,9 @@
  * Compile-time settings (all optional):
  *   GOTRACE_TGID       count this thread group only
  *   GOTRACE_PIDNS_DEV, GOTRACE_PIDNS_INO
- *                      with GOTRACE_TGID: the number is one of that pid namespace
+ *                      processes and threads are numbered as that pid namespace does, not the
+ *                      initial one; GOTRACE_TGID is such a number
+ *   GOTRACE_SEEN_TGID  what the user calls GOTRACE_TGID, where that namespace is not the user's
  *   GOTRACE_SITES_BY_IP  look the cookie up by instruction pointer in this many rows, for kernels
  *                      whose attachments carry no cookie
  */
@@ -27,15 +29,32 @@
 BPF_HASH(site_by_ip, u64, u64, GOTRACE_SITES_BY_IP);
 #endif
 
+/* The current process and thread by their numbers, tgid << 32 | tid; 0 in another namespace. */
+static inline __attribute__((always_inline)) u64 numbers(void)
+{
+#ifdef GOTRACE_PIDNS_INO
+    struct bpf_pidns_info ns = {};
+    bpf_get_ns_current_pid_tgid(GOTRACE_PIDNS_DEV, GOTRACE_PIDNS_INO, &ns, sizeof(ns));
+    return (u64)ns.tgid << 32 | ns.pid;
+#else
+    return bpf_get_current_pid_tgid();
+#endif
+}
+
+/* What the user is shown of them. */
+static inline __attribute__((always_inline)) u64 seen_numbers(void)
+{
+#ifdef GOTRACE_SEEN_TGID
+    return (u64)GOTRACE_SEEN_TGID << 32 | (u32)numbers();
+#else
+    return numbers();
+#endif
+}
+
 static inline __attribute__((always_inline)) int is_target(void)
 {
-#if defined(GOTRACE_TGID) && defined(GOTRACE_PIDNS_INO)
-    struct bpf_pidns_info ns = {};
-    if (bpf_get_ns_current_pid_tgid(GOTRACE_PIDNS_DEV, GOTRACE_PIDNS_INO, &ns, sizeof(ns)))
-        return 0;
-    return ns.tgid == GOTRACE_TGID;
-#elif defined(GOTRACE_TGID)
-    return (bpf_get_current_pid_tgid() >> 32) == GOTRACE_TGID;
+#ifdef GOTRACE_TGID
+    return (numbers() >> 32) == GOTRACE_TGID;
 #else
     return 1;
 #endif

@@ -193,7 +193,7 @@ int on_entry(struct pt_regs *ctx)
     give_up_waiting(ctx);
 #endif
     struct event *event = &w->call.event;
-    u64 ids = bpf_get_current_pid_tgid();
+    u64 ids = seen_numbers();
     event->start = 0;
     event->goid = caller.goid;
     event->tgid = ids >> 32;
@@ -275,7 +275,7 @@ static inline __attribute__((always_inline)) void report_return(struct pt_regs *
     struct event *event = &w->call.event;
     event->start = frame->start;
     event->end = now;
-    event->tid = bpf_get_current_pid_tgid();
+    event->tid = seen_numbers();
     w->duration = now - frame->start;
     w->phase = 1;
     read_registers(w, ctx, cookie);

@@ -6,7 +6,7 @@ import argparse
 
 from gotrace.histogram import Histogram
 from gotrace.report.latencies import Interval, LatencyGroup, LatencyRest
-from gotrace.session.goroutines import GoroutineKey, GoroutineTimes
+from gotrace.session.goroutines import OTHER_NAMESPACE, GoroutineKey, GoroutineTimes
 from gotrace.session.latency import Period
 from gotrace.session.plan import Plan
 from gotrace.session.symbols import Symbolizer
@@ -86,7 +86,8 @@ def _goroutines(
 def _label(key: GoroutineKey, goroutine: GoroutineTimes, symbols: Symbolizer | None) -> str:
     """Describe a goroutine as a stack dump does, with what could be read of its beginning."""
     if key.goid == 0:
-        return f"no goroutine [process {key.tgid}]"
+        process = "of another pid namespace" if key.tgid & OTHER_NAMESPACE else str(key.tgid)
+        return f"no goroutine [process {process}]"
     known = []
     if symbols is not None:
         start = symbols.started(key.tgid, goroutine.startpc)

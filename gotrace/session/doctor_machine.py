@@ -182,12 +182,12 @@ def btf() -> Finding:
 
 
 def pid_namespace() -> Finding:
-    """Check whether processes are numbered here as BPF's helpers number them."""
+    """Check whether all processes have a number here."""
     if in_initial_pid_namespace():
         return Finding("pid namespace", State.FINE, "the initial one")
     advice = (
-        "PID and TID columns show the host's numbers; without -p or -c, processes of other"
-        " containers that run the same file are traced too"
+        "without -p or -c, processes of other containers that run the same file are traced too,"
+        " and shown with PID 0"
     )
     return Finding("pid namespace", State.FALLS_BACK, "not the initial one", advice)
 

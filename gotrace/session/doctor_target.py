@@ -55,7 +55,7 @@ def examine_target(pid: int, attach: bool) -> Iterator[Finding]:
 
 def _process(process: Process) -> Finding:
     found = f"{process.tgid} may be looked into"
-    same = process.pid_namespace() == os.stat("/proc/self/ns/pid").st_ino
+    same = process.pid_namespace() == Process(os.getpid()).pid_namespace()
     inner = "" if same else ", and has another number in its own pid namespace"
     return Finding("process", State.FINE, found + inner)
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from gotrace.histogram import ROW_SIZE, Histogram
 from gotrace.session.program import Map
 
-__all__ = ["GoroutineKey", "GoroutineRows", "GoroutineTimes", "Rest"]
+__all__ = ["OTHER_NAMESPACE", "GoroutineKey", "GoroutineRows", "GoroutineTimes", "Rest"]
+
+#: Set in ``GoroutineKey.tgid`` where the process has no number in this pid namespace.
+OTHER_NAMESPACE = 1 << 31
 
 _KEY = struct.Struct("=QII")  # struct goroutine_key of bpf/latency.c
 _PLACES = struct.Struct("=QQ")  # startpc, gopc, behind the histogram in struct goroutine_row

@@ -19,6 +19,7 @@ __all__ = [
 ]
 
 _STARTSTACK = 28  # the field's number in proc_pid_stat(5)
+_KERNEL_MINOR_BITS = 20  # MINORBITS, include/linux/kdev_t.h
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/uapi/linux/nsfs.h
 
 
@@ -94,9 +95,29 @@ class Process:
                 start, end = (int(part, 16) for part in parts[0].split("-"))
                 yield Mapping(start, end, int(parts[2], 16), int(parts[4]), parts[5])
 
-    def pid_namespace(self) -> int:
-        """Return the inode of the process's pid namespace."""
-        return os.stat(f"/proc/{self.tgid}/ns/pid").st_ino
+    def pid_namespace(self) -> tuple[int, int]:
+        """Return device, as the kernel writes it, and inode of the process's pid namespace.
+
+        Raises ProcessError when the process has ended or may not be looked into.
+        """
+        try:
+            namespace = os.stat(f"/proc/{self.tgid}/ns/pid")
+        except OSError as error:
+            raise _gone(self.tgid, error) from error
+        major, minor = os.major(namespace.st_dev), os.minor(namespace.st_dev)
+        return major << _KERNEL_MINOR_BITS | minor, namespace.st_ino
+
+    def innermost_number(self) -> int:
+        """Return the number that the process has in its own pid namespace (proc_pid_status(5)).
+
+        Raises ProcessError when it has ended.
+        """
+        try:
+            text = Path(f"/proc/{self.tgid}/status").read_text(errors="replace")
+        except OSError as error:
+            raise _gone(self.tgid, error) from error
+        numbers = next((line for line in text.splitlines() if line.startswith("NSpid:")), None)
+        return int(numbers.split()[-1]) if numbers else self.tgid
 
     def exit_descriptor(self) -> int:
         """Return a pidfd, readable once the process has ended. Raises ProcessError."""

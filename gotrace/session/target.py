@@ -76,15 +76,19 @@ class Target:
     def defines(self) -> Mapping[str, int]:
         """Return the compile-time settings of bpf/site.h that make programs see this target only.
 
-        BPF helpers count in the initial pid namespace; in another one they must be told which.
+        BPF helpers count in the initial pid namespace; in another one they must be told which, and
+        know only the tasks whose own it is (kernel commit b4490c5c4e02): so it is the target's.
         """
+        if in_initial_pid_namespace():
+            return {"TGID": self.process.tgid} if self.process else {}
+        device, inode = (self.process or Process(os.getpid())).pid_namespace()
+        settings = {"PIDNS_DEV": device, "PIDNS_INO": inode}
         if self.process is None:
-            return {}
-        settings = {"TGID": self.process.tgid}
-        if not in_initial_pid_namespace():
-            namespace = os.stat("/proc/self/ns/pid")
-            settings |= {"PIDNS_DEV": namespace.st_dev, "PIDNS_INO": namespace.st_ino}
-        return settings
+            return settings
+        number = self.process.innermost_number()
+        if number != self.process.tgid:
+            settings["SEEN_TGID"] = self.process.tgid
+        return settings | {"TGID": number}
 
     def binary(self, name: str | None) -> TargetBinary:
         """Open the file that ``name`` stands for in this target, its executable when None.

@@ -11,10 +11,10 @@ import pytest
 
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, Running, text_counts, tool, tool_command
+from tests.tools.namespaces import UNSHARE, outer_pid
 
 pytestmark = pytest.mark.live
 
-UNSHARE = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 NAMES = ("main.smallFrame", "main.leaf", "main.stacked")
 
 
@@ -26,24 +26,11 @@ def only(counts: dict[str, int]) -> dict[str, int]:
     return {name: counts[name] for name in NAMES}
 
 
-def children(pid: int) -> list[int]:
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-    below = [int(word) for word in text.split()]
-    return below + [child for one in below for child in children(one)]
-
-
-def outer_pid(fixture: Fixture) -> int:
-    """Return the fixture's number here: the last of its starters' descendants."""
-    return max(
-        pid for pid in children(fixture.pid) if os.readlink(f"/proc/{pid}/exe") == str(program())
-    )
-
-
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("name", ["gofunccount", "gofunclatency"])
 def test_target_in_a_nested_namespace(depth: int, name: str) -> None:
     with Fixture([*UNSHARE * depth, program()]) as fixture:
-        pid = outer_pid(fixture)
+        pid = outer_pid(fixture, program())
         assert pid != fixture.ready == 1
         words = ["--json", "-p", str(pid), *(["-F"] if name == "gofunclatency" else []), *NAMES]
         with tool(name, *words) as tracer:
@@ -56,7 +43,7 @@ def test_target_in_a_nested_namespace(depth: int, name: str) -> None:
 
 def test_lines_name_a_target_of_another_namespace_as_seen_here() -> None:
     with Fixture([*UNSHARE, program()]) as fixture:
-        pid = outer_pid(fixture)
+        pid = outer_pid(fixture, program())
         with tool("gotrace", "--json", "-M", "3", "-p", str(pid), "main.largeFrame") as tracer:
             fixture.work()
             result = tracer.result()
@@ -106,9 +93,3 @@ def run_inside(name: str) -> tuple[int, list[dict[str, Any]]]:
 def test_tool_in_a_namespace_is_given_a_pid_of_its_own(name: str) -> None:
     made, rows = run_inside(name)
     assert sum(row["count"] for row in rows) == made
-
-
-@pytest.mark.xfail(reason="events carry the numbers of the initial namespace")
-def test_lines_of_a_tool_in_a_namespace_name_the_pid_there() -> None:
-    _, rows = run_inside("gotrace")
-    assert {row["pid"] for row in rows} == {2}
