@@ -50,6 +50,9 @@ _SECTION = struct.Struct("<IIQQQQIIQQ")
 #: No linker writes more program headers than this; a larger number is a damaged header.
 _MAX_SEGMENTS = 1024
 
+#: SHT_NOBITS sections have no bytes in the file, but offsets have to be such as a file can have.
+_MAX_NOBITS = (1 << 63) - 1
+
 #: No section name that means anything to a tracer is longer.
 _MAX_SECTION_NAME = 256
 
@@ -220,7 +223,7 @@ def read_sections(data: mmap, header: FileHeader) -> tuple[Section, ...]:
             name,
             (_, kind, flags, address, offset, size, link, _, _, entsize),
         ) in enumerate(zip(names, raw, strict=True))
-        if kind == SHT_NOBITS or offset + size <= len(data)
+        if offset + size <= (_MAX_NOBITS if kind == SHT_NOBITS else len(data))
     )
 
 
@@ -229,7 +232,7 @@ def _section_names(data: mmap, raw: Sequence[tuple[int, ...]], names_index: int)
     limit = min(start + raw[names_index][5], len(data))
     names = []
     for offset, *_ in raw:
-        begin = start + offset
+        begin = min(start + offset, limit)
         end = data.find(b"\0", begin, min(limit, begin + _MAX_SECTION_NAME))
         names.append(data[begin:end].decode("ascii", "backslashreplace") if end >= 0 else "")
     return names

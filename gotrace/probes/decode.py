@@ -96,11 +96,14 @@ def step_over(
 ) -> tuple[int, int] | None:
     """Return the size of the instruction that ``code`` begins with, and what it adds to SP.
 
-    None where execution may go on elsewhere, where SP changes by an unknown amount, or where one
-    of the float registers ``floats`` is written. ``falls_through``: the caller knows of a
-    conditional jump that it is not taken.
+    None where it cannot be decoded or execution may go on elsewhere, where SP changes by an unknown
+    amount, or where one of the float registers ``floats`` is written. ``falls_through``: the caller
+    knows of a conditional jump that it is not taken.
     """
-    _, size, mnemonic, operands = next(_instructions(code[:_LONGEST_INSTRUCTION], arch))
+    first = next(_instructions(code[:_LONGEST_INSTRUCTION], arch), None)
+    if first is None:
+        return None
+    _, size, mnemonic, operands = first
     written = _FLOAT_WRITTEN.match(operands)
     if written is not None and int(written[1]) in floats:
         return None

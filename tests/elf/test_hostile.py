@@ -248,3 +248,30 @@ def test_the_writer_places_code_where_it_says(tmp_path: Path) -> None:
     (tmp_path / "copy").write_bytes(write_go116([FunctionSpec("f", 64, "a.go", [(64, 1)])]))
     with ElfImage.open(tmp_path / "copy") as image:
         assert image.read(CODE, 64) == b"\xc3" * 64
+
+
+def test_section_names_beyond_all_numbers_are_none(tmp_path: Path) -> None:
+    content = bytearray(write_go116([FunctionSpec("main.main", 64, "a.go", [(64, 1)])]))
+    content += bytes(64)  # of one section header, which is that of the names
+    struct.pack_into("<Q", content, 40, len(content) - 64)
+    struct.pack_into("<HHH", content, 58, 64, 1, 0)
+    struct.pack_into("<IIQQQQ", content, len(content) - 64, 1, 3, 0, 0, (1 << 64) - 8, 4)
+    (tmp_path / "copy").write_bytes(content)
+    with ElfImage.open(tmp_path / "copy") as image:
+        assert list(image.sections) == []
+        assert list(load_functions(image).names) == ["main.main"]
+
+
+@pytest.mark.parametrize("name", [".data.rel.ro", ".go.buildinfo", ".strtab", ".shstrtab"])
+def test_sections_without_bytes_have_no_place(name: str, tmp_path: Path) -> None:
+    binary = small(require("1.19"), "external-pie")
+    with ElfImage.open(binary) as image:
+        section = image.section(name)
+    assert section is not None
+    content = bytearray(binary.read_bytes())
+    (headers,) = struct.unpack_from("<Q", content, 40)
+    place = headers + 64 * section.index
+    struct.pack_into("<I", content, place + 4, 8)  # SHT_NOBITS
+    struct.pack_into("<QQ", content, place + 24, (1 << 63) + 5, 1 << 63)
+    (tmp_path / "copy").write_bytes(content)
+    assert read_everything(tmp_path / "copy")

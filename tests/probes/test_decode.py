@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gotrace.goabi.arch import AMD64
-from gotrace.probes.decode import Branch, control_flow
+from gotrace.probes.decode import Branch, control_flow, step_over
 
 
 def flow(code: str, repeat: int = 1) -> tuple[tuple[int, ...], int, int | None]:
@@ -69,6 +69,11 @@ def test_long_functions_are_decoded_piece_by_piece() -> None:
     returns, _, undecodable = flow("48 b8 c3 c3 c3 c3 c3 c3 c3 c3 c3", repeat=20_000)
     assert undecodable is None
     assert returns == tuple(range(10, 11 * 20_000, 11))
+
+
+@pytest.mark.parametrize("code", ["", "06", "0f", "66 66 66"])
+def test_nothing_is_known_of_what_cannot_be_decoded(code: str) -> None:
+    assert step_over(bytes.fromhex(code), True, (), AMD64) is None
 
 
 def test_error_in_a_later_piece_is_reported() -> None:
