@@ -8,7 +8,10 @@
  * Layout of the frame: struct ucontext and struct _fpstate_64 of the kernel's
  * arch/x86/include/uapi/asm/{ucontext,sigcontext}.h.
  *
- * Compile-time setting: GOTRACE_WAITING, threads that can wait at once.
+ * Compile-time settings:
+ *   GOTRACE_WAITING       threads that can wait at once
+ *   GOTRACE_TASK_BLOCKED  offset of blocked, a set of signals, in the kernel's task_struct; without
+ *                         it no signal is sent
  */
 #pragma once
 #include "interpreter.h"
@@ -21,6 +24,21 @@
 
 /* waiting: key = thread; gone with the next signal, or the thread's next event. */
 BPF_HASH(waiting, u32, struct waiting, GOTRACE_WAITING);
+
+/*
+ * Tell whether a signal sent now would wait. It would bring the registers of another moment, and
+ * where this is a signal handler, which runs with all signals blocked, start that again as soon as
+ * it has ended: a traced function of the handler's would then keep its thread there for good.
+ */
+static inline __attribute__((always_inline)) int signal_is_blocked(void)
+{
+    u64 blocked = ~0ULL;
+#ifdef GOTRACE_TASK_BLOCKED
+    void *field = (void *)(bpf_get_current_task() + GOTRACE_TASK_BLOCKED);
+    bpf_probe_read_kernel(&blocked, sizeof(blocked), field);
+#endif
+    return blocked >> (SIGURG - 1) & 1;
+}
 
 /* Append a block of float registers to a call; return 0 where there is no room. */
 static inline __attribute__((always_inline)) int append_floats(struct call *call, u64 *floats,

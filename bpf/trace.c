@@ -135,6 +135,8 @@ static inline __attribute__((always_inline)) int wait_for_floats(struct work *w,
                                                                  u64 flag)
 {
     u32 tid = bpf_get_current_pid_tgid();
+    if (signal_is_blocked())
+        return 0;
     w->wait.pc = pc;
     w->wait.sp = sp;
     w->wait.flag = flag;

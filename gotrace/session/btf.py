@@ -9,7 +9,7 @@ import struct
 from functools import cache
 from pathlib import Path
 
-__all__ = ["task_fsbase_offset"]
+__all__ = ["task_blocked_offset", "task_fsbase_offset"]
 
 _VMLINUX = Path("/sys/kernel/btf/vmlinux")
 _HEADER = struct.Struct("<HBBIIIII")  # magic, version, flags, header length, types, strings
@@ -69,5 +69,17 @@ def task_fsbase_offset() -> int | None:
         return btf.field_offset("task_struct", "thread") + btf.field_offset(
             "thread_struct", "fsbase"
         )
+    except (OSError, ValueError, struct.error):
+        return None
+
+
+@cache
+def task_blocked_offset() -> int | None:
+    """Return where task_struct keeps the set of signals that a thread blocks, or None.
+
+    Source: ``blocked`` in include/linux/sched.h, bit N - 1 for signal N in its first word.
+    """
+    try:
+        return _Btf(_VMLINUX.read_bytes()).field_offset("task_struct", "blocked")
     except (OSError, ValueError, struct.error):
         return None

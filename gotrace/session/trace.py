@@ -11,6 +11,7 @@ from types import TracebackType
 from gotrace.goabi.capture import Op, OpCode, Subplan
 from gotrace.session import kernel
 from gotrace.session.attach import Attached, Rung, attach
+from gotrace.session.btf import task_blocked_offset
 from gotrace.session.callers import Callers
 from gotrace.session.calls import Diagnostic, diagnostics, open_calls
 from gotrace.session.events import HEADER, Losses, OrderWindow
@@ -67,8 +68,6 @@ class CallTracer:
                 *plan.return_groups("on_return", target.pid, callers.kind, returning),
                 *groups,
             ]
-        if self._tables.floats:
-            groups = [*signal_groups(target, callers), *groups]
         defines = {
             **target.defines(),
             **callers.defines(),
@@ -76,6 +75,10 @@ class CallTracer:
             "STACKS": _STACKS,
             "FRAMES": _FRAMES,
         }
+        if self._tables.floats:
+            groups = [*signal_groups(target, callers), *groups]
+            blocked = task_blocked_offset()
+            defines |= {} if blocked is None else {"TASK_BLOCKED": blocked}
         self.losses = Losses()
         self.window = OrderWindow()
         # The compiler and the verifier run meanwhile: together they take about as long.
