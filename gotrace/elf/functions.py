@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
+from gotrace.elf.build_version import read_build_version
 from gotrace.elf.buildinfo import GoVersion, read_build_info
 from gotrace.elf.functab import FunctionRows, load_rows
 from gotrace.elf.image import ElfError, ElfImage
@@ -97,9 +98,14 @@ class FunctionTable:
 
     @cached_property
     def go_version(self) -> GoVersion | None:
-        """Return the Go release from the build information, None when it does not say."""
+        """Return the Go release from the build information, or else from the runtime's variable.
+
+        None when neither says it.
+        """
         info = read_build_info(self.image)
-        return None if info is None else info.go_version
+        if info is not None and info.go_version is not None:
+            return info.go_version
+        return None if self._rows is None else read_build_version(self.image, self._rows)
 
     @property
     def text_start(self) -> int:

@@ -6,9 +6,11 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from gotrace.elf.buildinfo import read_build_info
+from gotrace.elf.image import ElfImage
 from tests.toolchains import FIXTURES, Toolchain, build
 
-__all__ = ["MODES", "cgo", "small", "without_section_headers"]
+__all__ = ["MODES", "cgo", "small", "without_build_info", "without_section_headers"]
 
 #: How to build one program; values are build() flags.
 MODES: Mapping[str, tuple[str, ...]] = {
@@ -30,6 +32,27 @@ def small(toolchain: Toolchain, mode: str = "default") -> Path:
 def cgo(toolchain: Toolchain, mode: str = "default") -> Path:
     """Build the program that has C functions, too."""
     return build(FIXTURES / "elf_cgo", toolchain, flags=MODES[mode])
+
+
+def without_build_info(binary: Path, copy: Path, version: bytes | None = None) -> Path:
+    """Copy a binary and clear its build information, which ends the ``go`` command's knowledge.
+
+    ``version`` takes the place of the release's text, of the same length, wherever else it is.
+    """
+    content = binary.read_bytes()
+    with ElfImage.open(binary) as image:
+        section = image.section(".go.buildinfo")
+        info = read_build_info(image)
+    assert section is not None and info is not None and info.go_version is not None
+    known = info.go_version.text.encode()
+    end = section.offset + section.size
+    content = content[: section.offset] + bytes(section.size) + content[end:]
+    if version is not None:
+        assert len(version) == len(known)
+        content = content.replace(known, version)
+    copy.write_bytes(content)
+    copy.chmod(0o755)
+    return copy
 
 
 def without_section_headers(binary: Path, copy: Path) -> Path:
