@@ -309,10 +309,13 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
         _discard_output()
         return 0
     except OSError as error:
-        # Whatever concerns the target has been turned into a GotraceError where it was met.
+        # Whatever concerns the target has been turned into a GotraceError where it was met: what
+        # names no file is a write to standard output.
         if "--debug" in arguments:
             traceback.print_exc()
-        print(f"{name}: cannot write the results: {error.strerror or error}", file=sys.stderr)
+        what = error.filename or "cannot write the results"
+        reason = error.strerror or error
+        print(f"{name}: {printable(str(what))}: {reason}", file=sys.stderr)
         _discard_output()
         return 1
     except KeyboardInterrupt:

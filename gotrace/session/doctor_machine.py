@@ -74,15 +74,9 @@ def privileges(own: Privileges) -> Finding:
     if own.in_user_namespace or lacking:
         found = "those of a user namespace" if own.in_user_namespace else f"no {', '.join(lacking)}"
         return Finding("privileges", State.MEND, found, own.cure())
-    follows = {
-        Capability.CAP_SYS_PTRACE: "-p cannot name processes of others, or with more rights",
-        Capability.CAP_CHECKPOINT_RESTORE: "-p cannot trace shared libraries",
-    }
-    missing = [capability for capability in follows if not own.has(capability)]
-    if missing:
-        found = f"no {', '.join(capability.name for capability in missing)}"
-        advice = "; ".join(follows[capability] for capability in missing)
-        return Finding("privileges", State.FALLS_BACK, found, advice)
+    if not own.has(Capability.CAP_SYS_PTRACE):
+        advice = "-p cannot name processes of others, or with more rights"
+        return Finding("privileges", State.FALLS_BACK, "no CAP_SYS_PTRACE", advice)
     who = "root" if own.is_root else "not root, but"
     return Finding("privileges", State.FINE, f"{who} with all capabilities that matter")
 

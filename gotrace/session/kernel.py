@@ -17,6 +17,8 @@ from fcntl import ioctl
 from functools import cache
 from pathlib import Path
 
+from gotrace.errors import GotraceError
+
 __all__ = [
     "ATTACH_TYPE_UPROBE_MULTI",
     "create_array_map",
@@ -44,6 +46,7 @@ _MAP_TYPE_ARRAY, _PROG_TYPE_KPROBE = 2, 2
 _PERF_FLAG_FD_CLOEXEC = 8
 _PERF_ATTR_SIZE = 128
 _IOC_ENABLE, _IOC_SET_BPF = 0x2400, 0x40042408
+_POSSIBLE_CPUS = Path("/sys/devices/system/cpu/possible")
 _UPROBE_PMU = Path("/sys/bus/event_source/devices/uprobe/type")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -68,9 +71,16 @@ def _address(buffer: array[int] | bytearray) -> int:
 def possible_cpus() -> int:
     """Return the number of CPUs for which the kernel keeps a per-CPU map's values.
 
-    Source: /sys/devices/system/cpu/possible, a list of ranges such as ``0-3,8``.
+    Source: /sys/devices/system/cpu/possible, a list of ranges such as ``0-3,8``. Raises
+    GotraceError where it cannot be read: a guess would let the kernel write behind a buffer.
     """
-    text = Path("/sys/devices/system/cpu/possible").read_text(encoding="ascii").strip()
+    try:
+        text = _POSSIBLE_CPUS.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise GotraceError(
+            f"cannot tell how many CPUs the kernel keeps values for: {_POSSIBLE_CPUS}:"
+            f" {error.strerror}: mount sysfs there (a container needs all of /sys)"
+        ) from error
     ranges = [part.split("-") for part in text.split(",")]
     return sum(int(r[-1]) - int(r[0]) + 1 for r in ranges)
 

@@ -21,11 +21,10 @@ class Capability(Enum):
     CAP_SYS_RESOURCE = 24
     CAP_PERFMON = 38
     CAP_BPF = 39
-    CAP_CHECKPOINT_RESTORE = 40
 
 
 # What CAP_SYS_ADMIN has included since these were split off it: capabilities(7).
-_IN_SYS_ADMIN = {Capability.CAP_PERFMON, Capability.CAP_BPF, Capability.CAP_CHECKPOINT_RESTORE}
+_IN_SYS_ADMIN = {Capability.CAP_PERFMON, Capability.CAP_BPF}
 
 
 @dataclass(frozen=True, slots=True)

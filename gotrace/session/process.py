@@ -169,4 +169,4 @@ def _gone(pid: int, error: OSError) -> ProcessError:
 def _advice() -> str:
     if os.geteuid() == 0:
         return "this root lacks CAP_SYS_PTRACE or a security module forbids it"
-    return "run as root"
+    return "run as root or with CAP_SYS_PTRACE"

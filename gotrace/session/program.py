@@ -68,22 +68,26 @@ def _stderr_to(log: Any) -> Iterator[None]:
         os.close(saved)
 
 
-def _quietly(what: str, action: Callable[[], _T]) -> _T:
-    """Run ``action``, keep what C code prints meanwhile, and turn its failure into a LoadError."""
+_ROOT_OR_CAPABILITIES = "run as root, or with CAP_BPF and CAP_PERFMON"
+
+
+def _quietly(what: str, action: Callable[[], _T], cure: str = _ROOT_OR_CAPABILITIES) -> _T:
+    """Run ``action``, keep what C code prints meanwhile, and turn its failure into a LoadError.
+
+    ``cure`` says what to do where the kernel does not permit it.
+    """
     with tempfile.TemporaryFile() as log:
         try:
             with _stderr_to(log):
                 return action()
         except Exception as error:  # bcc raises the bare class
             log.seek(0)
-            raise _load_error(what, error, log.read().decode(errors="replace")) from error
+            raise _load_error(what, error, log.read().decode(errors="replace"), cure) from error
 
 
-def _load_error(what: str, error: Exception, detail: str) -> LoadError:
+def _load_error(what: str, error: Exception, detail: str, cure: str) -> LoadError:
     if "Operation not permitted" in f"{error} {detail}":
-        return LoadError(
-            f"{what}: the kernel does not permit it: run as root, or with CAP_BPF and CAP_PERFMON"
-        )
+        return LoadError(f"{what}: the kernel does not permit it: {cure}", detail)
     first = next((line for line in detail.splitlines() if "error" in line.lower()), "")
     return LoadError(f"{what}: {first or error}: run with --debug for the whole log", detail)
 
@@ -235,9 +239,9 @@ class Program:
             "wakeup_events": _WAKEUP_EVENTS,
         }
         _quietly(
-            f"cannot open {pages} pages of event buffer for each CPU (needs CAP_IPC_LOCK or a"
-            " larger ulimit -l)",
+            f"cannot open {pages} pages of event buffer for each CPU",
             lambda: self._bpf[name.encode()].open_perf_buffer(take, **options),
+            "run as root or with CAP_IPC_LOCK, or raise ulimit -l",
         )
 
     def poll(self) -> None:

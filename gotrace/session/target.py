@@ -110,14 +110,15 @@ class Target:
         return self._library(self.process, _file_named(name, self.process))
 
     def _library(self, process: Process, path: str) -> TargetBinary:
-        """Open a file that a process has mapped, through the process's own mount namespace."""
+        """Open a file that a process has mapped, through the process's own mount namespace.
+
+        By its path: /proc/PID/map_files would take CAP_CHECKPOINT_RESTORE.
+        """
         inside = f"/proc/{process.tgid}/root{path}"
-        wanted = os.stat(inside if os.path.exists(inside) else path)
-        for mapping in process.mappings():
-            if mapping.inode != wanted.st_ino:
-                continue
-            mapped = f"/proc/{process.tgid}/map_files/{mapping.start:x}-{mapping.end:x}"
-            return self._opened(mapped, path, process)
+        opened = self._opened(inside if os.path.exists(inside) else path, path, process)
+        inode = opened.image.identity.inode
+        if any(mapping.inode == inode for mapping in process.mappings()):
+            return opened
         raise GotraceError(
             f"process {process.tgid} does not have {path} mapped: see /proc/{process.tgid}/maps"
         )

@@ -75,18 +75,11 @@ def test_all_capabilities_of_a_user_namespace_are_worth_nothing(tmp_path: Path) 
     assert "rootless" in (found.advice or "")
 
 
-@pytest.mark.parametrize(
-    ("missing", "part"),
-    [
-        (Capability.CAP_SYS_PTRACE, "-p cannot name processes of others"),
-        (Capability.CAP_CHECKPOINT_RESTORE, "-p cannot trace shared libraries"),
-    ],
-)
-def test_what_follows_from_a_missing_capability(missing: Capability, part: str) -> None:
-    least = bits(*(set(Capability) - {missing, Capability.CAP_SYS_ADMIN}))
+def test_what_follows_from_a_missing_capability() -> None:
+    least = bits(Capability.CAP_BPF, Capability.CAP_PERFMON)
     found = machine.privileges(Privileges(least, False, False, False))
-    assert (found.state, found.found) == (State.FALLS_BACK, f"no {missing.name}")
-    assert part in (found.advice or "")
+    assert (found.state, found.found) == (State.FALLS_BACK, "no CAP_SYS_PTRACE")
+    assert "-p cannot name processes of others" in (found.advice or "")
 
 
 def test_refusal_in_spite_of_all_capabilities_is_the_seccomp_filters(tmp_path: Path) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 import shutil
 import struct
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +13,7 @@ import pytest
 
 from tests.live import skip_or_fail
 from tests.toolchains import FIXTURES, build, newest
-from tests.tools.harness import CLONE, Fixture, Process, Result, run_tool, tool, tool_command
+from tests.tools.harness import Fixture, Process, Result, run_tool, tool, tool_command
 
 pytestmark = pytest.mark.live
 
@@ -137,48 +135,6 @@ def test_kernel_thread() -> None:
     assert_error(result, 1, f"process {pid} is a kernel thread")
 
 
-def as_nobody(tmp_path: Path, *arguments: str | Path) -> Result:
-    """Run gofunccount as a user without rights, from a copy that such a user can read."""
-    tree = Path("/var/tmp") / f"gotrace-{os.getpid()}-{tmp_path.name}"
-    for part in ("gotrace", "bpf", "tools"):
-        shutil.copytree(CLONE / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
-    python = os.path.realpath(CLONE / ".venv" / "bin" / "python")
-    try:
-        for name in ("elftools", "capstone"):
-            found = importlib.util.find_spec(name)
-            assert found is not None and found.origin is not None
-            shutil.copytree(Path(found.origin).parent, tree / "packages" / name)
-        tree.chmod(0o755)
-        drop = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "env"]
-        paths = f"PYTHONPATH={tree}:{tree / 'packages'}"
-        code = "import sys; from gotrace.cli.gofunccount import main; sys.exit(main())"
-        done = subprocess.run(
-            [*drop, paths, python, "-c", code, *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            cwd="/",
-        )
-    finally:
-        shutil.rmtree(tree)
-    return Result(done.returncode, done.stdout.splitlines(True), done.stderr)
-
-
-def test_other_users_process_without_rights(tmp_path: Path, fixture: Fixture) -> None:
-    result = as_nobody(tmp_path, "-p", str(fixture.ready), "main.leaf")
-    assert_error(result, 1, f"process {fixture.ready}", "user 0", "root")
-
-
-def test_no_rights(tmp_path: Path) -> None:
-    public = Path("/var/tmp") / f"gotrace-{os.getpid()}-program"
-    shutil.copy(program(), public)
-    public.chmod(0o755)
-    try:
-        result = as_nobody(tmp_path, f"{public}:main.leaf")
-    finally:
-        public.unlink()
-    assert_error(result, 1, "run as root, or with CAP_BPF and CAP_PERFMON")
-
-
 def test_file_that_is_no_program(tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("#!/bin/sh\ntrue\n")
@@ -269,3 +225,14 @@ def test_debug_shows_where() -> None:
     assert result.status == 2
     assert result.errors.startswith("Traceback")
     assert result.errors.rstrip().splitlines()[-1].startswith("gofunccount: ")
+
+
+@pytest.mark.parametrize("name", [*TOOLS, "gotrace"])
+def test_sys_that_is_not_mounted(name: str) -> None:
+    """As in a container: what the kernel has to tell cannot be guessed."""
+    script = 'mount -t tmpfs none /sys && exec "$@"'
+    command = tool_command(name, "-d", "0.01", f"{program()}:main.leaf")
+    with Process(["unshare", "--mount", "sh", "-c", script, "sh", *command]) as process:
+        assert process.rest() == []
+        assert process.wait() == 1
+    assert re.fullmatch(f"{name}: .*/sys/devices/system/cpu/possible.*: mount .*\n", process.errors)
