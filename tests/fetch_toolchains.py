@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.toolchains import DEBIAN_GO, WHEEL_VERSIONS, toolchain, toolchain_dir
 
-__all__ = ["main"]
+__all__ = ["FetchError", "main", "source_line"]
 
 
 class FetchError(Exception):
@@ -83,7 +83,7 @@ def _fetch_debian(version: str, tree: Path) -> None:
     for private in ("state/lists/partial", "cache/archives/partial", "parts"):
         (apt / private).mkdir(parents=True)
     (apt / "status").touch()
-    (apt / "parts" / "go.list").write_text(_source_line(suite))
+    (apt / "parts" / "go.list").write_text(source_line(suite))
     options = {
         "Dir::Etc::SourceList": "/dev/null",
         "Dir::Etc::SourceParts": apt / "parts",
@@ -114,8 +114,11 @@ def _on_debian() -> bool:
     return platform.freedesktop_os_release().get("ID") == "debian"
 
 
-def _source_line(suite: str) -> str:
-    """Return a sources.list line for another suite of the machine's own Debian mirror."""
+def source_line(suite: str) -> str:
+    """Return a sources.list line for another suite of the machine's own Debian mirror.
+
+    Raises FetchError where no source of a whole release is configured.
+    """
     for uri, options in _configured_sources():
         return f"deb {options}{uri} {suite} main\n"
     raise FetchError("no package source of a whole Debian release is configured in /etc/apt")

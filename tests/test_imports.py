@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import configparser
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -118,6 +120,21 @@ def test_each_forbidden_import_is_seen(room: str, source: str) -> None:
 )
 def test_allowed_imports_pass(room: str, source: str) -> None:
     assert violations(room, f"gotrace.{room}", source) == []
+
+
+def test_required_packages_are_those_that_are_used() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(GOTRACE.parent / "setup.cfg")
+    required = re.findall(r"^[\w-]+", setup["options"]["install_requires"], re.MULTILINE)
+    optional = re.findall(r"^[\w-]+", setup["options.extras_require"]["completion"], re.MULTILINE)
+    used = {
+        name.partition(".")[0]
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in imported(node, "gotrace")
+    }
+    distributions = used - sys.stdlib_module_names - {"gotrace", "bcc"}  # bcc is the system's
+    assert distributions == {*required, *optional}
 
 
 def test_commands_start_without_bcc() -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # The one place that knows how to ask the machine's Debian mirror for another suite.
-from tests.fetch_toolchains import FetchError, _source_line
+from tests.fetch_toolchains import FetchError, source_line
 from tests.live import skip_or_fail
 from tests.toolchains import cache_dir
 
@@ -124,7 +124,7 @@ def _debian(wanted: Program, directory: Path) -> Path:
     get = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in options.items())]
     listed = apt / "parts" / "real.list"
     if not listed.exists():
-        line = _source_line(wanted.source)
+        line = source_line(wanted.source)
         listed.write_text(line)
         try:
             _run(*get, "update", cwd=apt)
