@@ -127,15 +127,12 @@ static inline __attribute__((always_inline)) int step(struct work *w, struct op 
             }
             w->call.length += op->size;
         } else {
-            w->full = 1;
+            cut_root(w);
         }
         break;
     case OP_STACK:
-        /* What could not be read must not shift what follows. */
-        if (!room(w, op->size))
-            w->full = 1;
-        else if (append_memory(w, w->sp + op->limit, op->size))
-            w->call.length += op->size;
+        if (!room(w, op->size) || append_memory(w, w->sp + op->limit, op->size))
+            cut_root(w);
         break;
     case OP_DEREF:
     case OP_DEREF_N:
@@ -215,7 +212,7 @@ static inline __attribute__((always_inline)) void run(struct work *w, u32 first)
     w->full = 0;
     struct block *root = block_of(w, 0);
     root->start = w->call.length;
-    root->size = 0xffff; /* filled as the plan says, which does not look beyond */
+    root->size = 0xffff; /* filled as the plan says, which does not look beyond, unless cut */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < GOTRACE_STEPS; i++) {
         u32 pc = w->pc++;

@@ -81,8 +81,8 @@ struct work {
     u32 search;  /* how far a search for a string has come */
     u32 unknown; /* a predicate could not be decided here: user space will */
     u32 dropped;
-    u32 full; /* block 0 did not fit: what would come behind it would be taken for it */
-    u32 pad;
+    u32 full; /* block 0 is cut: what would come behind it would be taken for it */
+    u32 limit; /* of the payload's length in this phase */
     u32 pc;
     u32 phase; /* 0 entry, 1 return */
     u32 base;  /* number of the running plan's block 0 */
@@ -105,7 +105,24 @@ static inline __attribute__((always_inline)) u8 *payload(struct work *w)
 
 static inline __attribute__((always_inline)) int room(struct work *w, u32 size)
 {
-    return !w->full && w->call.length + size <= GOTRACE_PAYLOAD;
+    return !w->full && w->call.length + size <= w->limit;
+}
+
+static inline __attribute__((always_inline)) struct block *block_of(struct work *w, u32 number)
+{
+    u64 index = number & OTHER_PHASE ? number : w->base + number;
+    BOUND(index, MOST_BLOCKS - 1);
+    return w->phase && !(number & OTHER_PHASE) ? &w->result_blocks[index] : &w->call.blocks[index];
+}
+
+/* Tell what comes after that block 0 ends here, because the next part of it cannot be had. */
+static inline __attribute__((always_inline)) void cut_root(struct work *w)
+{
+    if (w->full)
+        return;
+    w->full = 1;
+    struct block *root = block_of(w, 0);
+    root->size = w->call.length - root->start;
 }
 
 /* Append the low bytes of a word, at most 8. */
@@ -113,7 +130,7 @@ static inline __attribute__((always_inline)) void append_word(struct work *w, u6
 {
     u64 at = w->call.length;
     if (!room(w, size)) {
-        w->full = 1;
+        cut_root(w);
         return;
     }
     BOUND(at, GOTRACE_PAYLOAD - 1);
@@ -134,19 +151,14 @@ static inline __attribute__((always_inline)) int append_memory(struct work *w, u
     return 0;
 }
 
-static inline __attribute__((always_inline)) struct block *block_of(struct work *w, u32 number)
-{
-    u64 index = number & OTHER_PHASE ? number : w->base + number;
-    BOUND(index, MOST_BLOCKS - 1);
-    return w->phase && !(number & OTHER_PHASE) ? &w->result_blocks[index] : &w->call.blocks[index];
-}
-
 /* Read a word of a block; return 0 when the block does not reach there. */
 static inline __attribute__((always_inline)) int block_word(struct work *w, u32 number, u32 at,
                                                             u32 size, u64 *word)
 {
     struct block *block = block_of(w, number);
     if (at + size > block->size)
+        return 0;
+    if (!(number & OTHER_PHASE) && w->base + number >= MOST_BLOCKS)
         return 0;
     u64 place = block->start + at;
     BOUND(place, GOTRACE_PAYLOAD - 1);
@@ -158,7 +170,7 @@ static inline __attribute__((always_inline)) int block_word(struct work *w, u32 
 static inline __attribute__((always_inline)) u32 *begin_block(struct work *w)
 {
     u64 at = (w->call.length + 7) & ~7;
-    if (w->full || at + 8 > GOTRACE_PAYLOAD)
+    if (w->full || at + 8 > w->limit)
         return 0;
     w->call.length = at + 8;
     BOUND(at, GOTRACE_PAYLOAD - 1);

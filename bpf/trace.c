@@ -7,6 +7,7 @@
  *   GOTRACE_RETURNS      1 where any of them is reported at its return
  *   GOTRACE_SAVED        calls whose arguments can be kept until they return
  *   GOTRACE_USER_STACK   most return addresses to report, 0 for none
+ *   GOTRACE_BEHIND       bytes of the payload that return addresses and float registers want
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
  */
 #define CALL_DROPPED(who, level) forget(who, level)
@@ -31,6 +32,7 @@ struct site_plan {
     u32 entry;  /* first operation of the entry's plan */
     u32 result; /* first operation of the return's plan */
     u32 flags;
+    u32 reserved; /* bytes of the payload that the entry leaves to the return and what follows */
     s16 next_pc; /* of the instruction behind the entry site, from that site */
     s16 next_sp; /* what the entry site's instruction adds to SP */
 };
@@ -173,10 +175,17 @@ int on_signal(struct pt_regs *ctx)
 }
 #endif
 
-/* Begin block 0 of a plan at a multiple of 8. */
-static inline __attribute__((always_inline)) void align_payload(struct work *w)
+/*
+ * Run a phase's plan, with so much of the payload left for what comes behind it. It ends at a
+ * multiple of 8; padding behind a cut image would be taken for a part of that.
+ */
+static inline __attribute__((always_inline)) void run_phase(struct work *w, u32 first, u32 reserved)
 {
-    w->call.length = (w->call.length + 7) & ~7;
+    w->limit = GOTRACE_PAYLOAD - reserved;
+    run(w, first);
+    w->limit = GOTRACE_PAYLOAD;
+    w->call.length = (w->call.length + (w->full ? 0 : 7)) & ~7;
+    w->full = 0;
 }
 
 int on_entry(struct pt_regs *ctx)
@@ -207,10 +216,9 @@ int on_entry(struct pt_regs *ctx)
     w->call.has_floats = 0;
     w->phase = 0;
     read_registers(w, ctx, cookie);
-    run(w, plan->entry);
+    run_phase(w, plan->entry, plan->reserved);
     if (w->dropped)
         goto out;
-    align_payload(w);
     event->args_length = w->call.length;
     if (plan->flags & PLAN_ENTRY_ONLY) {
         event->end = bpf_ktime_get_ns();
@@ -281,9 +289,8 @@ static inline __attribute__((always_inline)) void report_return(struct pt_regs *
     w->duration = now - frame->start;
     w->phase = 1;
     read_registers(w, ctx, cookie);
-    run(w, plan->result);
+    run_phase(w, plan->result, GOTRACE_BEHIND);
     if (!w->dropped) {
-        align_payload(w);
         event->results_length = w->call.length - event->args_length;
         append_stack(w, ctx->bp);
         finish(ctx, w, plan->flags);

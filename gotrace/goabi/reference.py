@@ -79,7 +79,7 @@ class _Run:
         self._left = steps
         self._out = bytearray()
         self._blocks: dict[int, bytes] = {}
-        self._in_root = True
+        self._is_cut = False
         self._stack: list[int | None] = []
         self._steps = 0
         self._kept: bool | None = True
@@ -117,13 +117,17 @@ class _Run:
         return True
 
     def _append(self, op: Op) -> None:
+        data: bytes | None
         if op.code is OpCode.REG:
             data = (self._machine.registers.get(op.reg, 0) & _MASK).to_bytes(8, "little")[: op.size]
         elif op.code is OpCode.ZERO:
             data = bytes(op.size)
         else:
             address = self._machine.stack_pointer + op.limit
-            data = self._machine.memory.read(address, op.size) or bytes(op.size)
+            data = self._machine.memory.read(address, op.size)
+        if self._is_cut or data is None or len(self._out) + len(data) > self._most:
+            self._is_cut = True
+            return
         self._out += data
         self._blocks[0] += data
 
@@ -141,11 +145,15 @@ class _Run:
         data = self._source(op.block, base, at, 8)
         return struct.unpack("<Q", data)[0] if len(data) == 8 else None
 
+    def _has_room(self) -> bool:
+        """Tell whether another block can begin."""
+        return not self._is_cut and (len(self._out) + 7 & ~7) + 8 <= self._most
+
     def _header(self, header: int, data: bytes = b"") -> bool:
         """Begin a block; return whether there was room for it."""
-        start = len(self._out) + 7 & ~7
-        if start + 8 > self._most:
+        if not self._has_room():
             return False
+        start = len(self._out) + 7 & ~7
         self._out += bytes(start - len(self._out)) + struct.pack("<II", 0, header) + data
         return True
 
@@ -157,14 +165,15 @@ class _Run:
         size = op.size
         if op.code is OpCode.DEREF_N:
             count = self._word(op, base, op.at2)
-        if pointer is None or count is None:
+        if pointer is None or count is None or not self._has_room():
             return False
         if op.code is OpCode.DEREF_N:
             size = min(count * size, op.limit)
         elif pointer:
             pointer = pointer + op.limit & _MASK
         if count == 0:
-            if self._header(0) and number < MAX_BLOCKS:
+            self._header(0)
+            if number < MAX_BLOCKS:
                 self._blocks[number] = b""
             return False
         if pointer == 0:

@@ -29,8 +29,7 @@ from gotrace.session.watch import signal_groups, unwind_groups
 __all__ = ["CallTracer", "TraceOptions", "buffer_pages"]
 
 _ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS = 1, 2, 4  # site_plan.flags of bpf/trace.c
-_SITE_PLAN = struct.Struct("=IIIhh")
-_LENGTH_OF_PADDING = 8
+_SITE_PLAN = struct.Struct("=IIIIhh")
 _FLOAT_BLOCK = 8 + 8 * 15
 _PAYLOADS = (256, 512, 1024, 2048, 4096, 8192)  # a per-CPU value has at most 32 KB
 _SAVED_BYTES = 64 << 20  # of kernel memory, for the arguments of open calls
@@ -58,7 +57,7 @@ class CallTracer:
     ) -> None:
         """Load the plans and attach, to RETs first. Raises AttachError or LoadError."""
         self._contexts = traced.contexts
-        self._tables = _Tables(traced.calls, traced.constants.packed())
+        self._tables = _Tables(traced.calls, traced.constants.packed(), options)
         plan = traced.plan
         groups = plan.entry_groups("on_entry", target.pid, callers.kind)
         returning = {number for number, call in enumerate(traced.calls) if call.result is not None}
@@ -71,7 +70,7 @@ class CallTracer:
         defines = {
             **target.defines(),
             **callers.defines(),
-            **self._tables.defines(options),
+            **self._tables.defines(),
             "STACKS": _STACKS,
             "FRAMES": _FRAMES,
         }
@@ -149,15 +148,20 @@ def _expected_types(traced: TracePlan) -> dict[int, Subplan]:
 class _Tables:
     """Lay all plans one behind the other, as the interpreter's maps have them."""
 
-    def __init__(self, calls: Sequence[TracedCall], constants: Sequence[bytes]) -> None:
+    def __init__(
+        self, calls: Sequence[TracedCall], constants: Sequence[bytes], options: TraceOptions
+    ) -> None:
         self._calls = calls
+        self.floats = any(call.entry_floats or call.result_floats for call in calls)
+        self._user_stack = options.user_stack
+        self._behind = 2 * _FLOAT_BLOCK if self.floats else 0
+        self._behind += 8 * (options.user_stack + 1) if options.user_stack else 0
         self._constants = constants
         self._ops: list[Op] = []
         self._starts: dict[tuple[Op, ...], int] = {}
         self._sites = [self._site(call) for call in calls]
         self._types: dict[int, int] = {}
         self._room = len(self._ops) + (_ROOM_FOR_TYPES if self._interfaces else 0)
-        self.floats = any(call.entry_floats or call.result_floats for call in calls)
 
     @property
     def _interfaces(self) -> bool:
@@ -178,13 +182,13 @@ class _Tables:
             | (_FLOATS if call.result_floats else 0)
         )
         entry = self._start(call.entry.ops)
-        return _SITE_PLAN.pack(entry, result, flags, call.next_pc, call.next_sp)
+        # Values of interfaces can take more than they were planned for, but not from results.
+        reserved = self._behind + (_padded(call.result.payload_bound) if call.result else 0)
+        return _SITE_PLAN.pack(entry, result, flags, reserved, call.next_pc, call.next_sp)
 
-    def defines(self, options: TraceOptions) -> dict[str, int]:
+    def defines(self) -> dict[str, int]:
         """Return the compile-time settings of bpf/trace.c and its headers."""
-        payload = max(map(_payload_bound, self._calls))
-        payload += _LENGTH_OF_PADDING * (options.user_stack + 1) if options.user_stack else 0
-        payload += 2 * _FLOAT_BLOCK if self.floats else 0
+        payload = max(map(_payload_bound, self._calls)) + self._behind
         payload = next((size for size in _PAYLOADS if size >= payload), _PAYLOADS[-1])
         return {
             "FUNCTIONS": len(self._calls),
@@ -193,7 +197,8 @@ class _Tables:
             "TYPES": _MOST_TYPES,
             "CONSTANTS": max(1, len(self._constants)),
             "PAYLOAD": payload,
-            "USER_STACK": options.user_stack,
+            "USER_STACK": self._user_stack,
+            "BEHIND": self._behind,
             "FLOATS": int(self.floats),
             "RETURNS": int(any(call.result is not None for call in self._calls)),
             "WAITING": _WAITING,
@@ -253,7 +258,11 @@ _PAGE = 4096
 
 def _payload_bound(call: TracedCall) -> int:
     result = call.result.payload_bound if call.result else 0
-    return call.entry.payload_bound + result + 2 * _LENGTH_OF_PADDING
+    return _padded(call.entry.payload_bound) + _padded(result)
+
+
+def _padded(size: int) -> int:
+    return -(-size // 8) * 8
 
 
 _WAIT = struct.Struct("=2Q16s2Q")  # struct wait of bpf/payload.h

@@ -176,6 +176,7 @@ class Interpreter:
             "STACKS": 8,
             "FRAMES": 8,
             "USER_STACK": 0,
+            "BEHIND": 0,
             "OPS": _OPS,
             "TYPES": _TYPES,
             "CONSTANTS": CONSTANTS,
@@ -214,8 +215,12 @@ class Interpreter:
         result: Sequence[Op] | None,
         subplans: Mapping[int, Sequence[Op]],
         constants: Sequence[bytes],
+        reserved: int = 0,
     ) -> None:
-        """Put plans into the maps; ``result`` None: report calls at their entry."""
+        """Put plans into the maps; ``result`` None: report calls at their entry.
+
+        ``reserved``: how many bytes of the payload the entry leaves alone.
+        """
         program = self._attached.program
         ops, types = program.map("ops"), program.map("types")
         at = 0
@@ -231,7 +236,7 @@ class Interpreter:
         self._types = set(subplans)
         for word, start in zip(subplans, starts[2:], strict=True):
             types.update(word.to_bytes(8, "little"), start.to_bytes(4, "little"))
-        site = struct.pack("=IIIhh", starts[0], starts[1], int(result is None), 0, 0)
+        site = struct.pack("=IIIIhh", starts[0], starts[1], int(result is None), reserved, 0, 0)
         program.map("plans").update(bytes(4), site)
         for number, text in enumerate(constants):
             row = struct.pack("<Q64s", len(text), text)

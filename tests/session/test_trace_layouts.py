@@ -104,7 +104,9 @@ def test_constant(c: CLayout) -> None:
 
 
 def test_site_plan(c: CLayout) -> None:
-    row, values = c.fields("site_plan", "entry", "result", "flags", "next_pc", "next_sp")
+    row, values = c.fields(
+        "site_plan", "entry", "result", "flags", "reserved", "next_pc", "next_sp"
+    )
     assert [field % (1 << 64) for field in trace._SITE_PLAN.unpack(row)] == values
 
 

@@ -149,6 +149,22 @@ def test_stack_and_floats_in_one_record() -> None:
     assert {value % 1.5 for value in read} == {0}
 
 
+def test_large_arguments_leave_room_for_the_rest() -> None:
+    """Values of interfaces take what they find, but not from results, stack and floats."""
+    words = ("--json", "-U", "-Z", "400", "main.greedy")
+    _, result = trace(program(), "greed", *words)
+    calls = calls_of(result, "main.greedy")
+    assert [row["args"]["id"] for row in calls] == list(range(5))
+    for row in calls:
+        n = row["args"]["id"]
+        assert {"$unavailable": "capture limit reached"} in row["args"]["c"]["$value"].values()
+        error = {"$error": "full", "$type": "*errors.errorString"}
+        expected = {"n": n, "text": "of the result", "f": n / 2}
+        assert {key: row["results"][key] for key in expected} == expected
+        assert error.items() <= row["results"]["err"].items()
+        assert row["stack"][0]["func"] == "main.greed"
+
+
 def test_every_line_has_the_documented_fields() -> None:
     order = "recursion hostile pointers pauses forever"
     names = ("main.nest", "main.said", "main.wild", "main.pause", "main.forever")
