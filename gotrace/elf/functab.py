@@ -23,6 +23,7 @@ from gotrace.elf.symtab import symbol_value
 __all__ = ["FunctionRecord", "FunctionRows", "load_rows"]
 
 _WORD = struct.Struct("<I")
+_SIGNED = struct.Struct("<i")
 
 #: FuncIDNormal: "not a special function".
 _NORMAL = 0
@@ -163,6 +164,17 @@ class FunctionRows:
             data_tables,
             fields[-1],
         )
+
+    def arguments_size(self, row: int) -> int | None:
+        """Return ``_func.args``: the bytes of stack that arguments and results take.
+
+        None for functions of which it is not known (abi.ArgsSizeUnknown), and rows beyond.
+        """
+        if row >= len(self):
+            return None
+        start = self.header.records + self._records[row] + self._layout.name + 4
+        (size,) = _SIGNED.unpack_from(self.image.data, start)
+        return size if size >= 0 else None
 
     def is_marked_wrapper(self, row: int) -> bool:
         """Tell whether the function's FuncID is FuncIDWrapper.

@@ -185,6 +185,13 @@ class FunctionTable:
         """Tell whether the function's source is assembly."""
         return (self._own_file(row) or "").endswith(".s")
 
+    def arguments_size(self, row: int) -> int | None:
+        """Return how many bytes of stack a function's arguments and results take, if it is known.
+
+        Spill slots of arguments in registers are among them.
+        """
+        return None if self._rows is None else self._rows.arguments_size(row)
+
     def _own_file(self, row: int) -> str | None:
         """Return the source file of a function's own code, not of what is inlined at its entry."""
         if self._rows is None or self._trees is None or row >= self._go_count:

@@ -95,13 +95,15 @@ class Assignment:
     from the stack pointer at entry, which at a RET instruction is the same. ``dictionary`` is the
     place of the hidden dictionary, None for functions without. ``spill_slots``: for each
     parameter passed in registers the stack offset at which the callee may save it; the caller
-    leaves these unset. None for all other parameters.
+    leaves these unset. None for all other parameters. ``size``: bytes that all of it takes of the
+    stack, spill slots included, as ``_func.args`` has them (runtime/runtime2.go).
     """
 
     parameters: tuple[tuple[Piece, ...], ...]
     results: tuple[tuple[Piece, ...], ...]
     dictionary: Piece | None
     spill_slots: tuple[int | None, ...]
+    size: int
 
 
 #: Types to look at before a value is sent to the stack. What fits into registers has far fewer
@@ -244,7 +246,9 @@ def assign(
     if hidden is not None:
         (dictionary_piece,) = placed.pop(hidden)
         del slots[hidden]
-    return Assignment(tuple(placed), result_places, dictionary_piece, tuple(slots))
+    state.align_stack(architecture.pointer_size)
+    size = state.stack - architecture.pointer_size
+    return Assignment(tuple(placed), result_places, dictionary_piece, tuple(slots), size)
 
 
 _REGISTER_ABI_SINCE = (1, 17)

@@ -125,12 +125,20 @@ def _place(piece: LocationPiece, architecture: Architecture) -> Place | None:
     return None
 
 
-def close_gaps(assigner: Assigner, evidence: Sequence[Located]) -> Closed:
+def close_gaps(
+    assigner: Assigner,
+    evidence: Sequence[Located],
+    size: int | None = None,
+    *,
+    in_registers: bool = True,
+) -> Closed:
     """Put a filler wherever more rows agree with their evidence than without.
 
     Rows are all listed parameters, then all results; so is ``evidence``. A row between the last
     place known and a gap may stand before or behind it, and a row of which DWARF shows another
-    place, but not whole, cannot be told at all.
+    place, but not whole, cannot be told at all. ``size``: of the stack that all of them take, with
+    those that are not listed, where the function table tells it; it shows gaps that no row does.
+    ``in_registers``: the convention passes values in registers.
     """
     fillers: list[tuple[int, GoType]] = []
     assignment = assigner(fillers)
@@ -152,7 +160,51 @@ def close_gaps(assigner: Assigner, evidence: Sequence[Located]) -> Closed:
                 fillers, assignment = more, trial
                 unsure.update(unknown)
         unknown = []
+    if size is None:
+        return Closed(assignment, frozenset(unsure))
+    count = len(assignment.parameters)
+    if assignment.size != size:
+        unsure.update(row for row in unknown if row < count)
+    if in_registers:
+        if assignment.size != size:
+            # What is missing may have been in registers, and have a spill slot, or on the stack.
+            rows = _rows(assignment)
+            unsure.update(row for row in unknown if row >= count and _is_on_stack(rows[row]))
+        return Closed(assignment, frozenset(unsure))
+    more = [*fillers, (count, OpaqueType("", Kind.INVALID, max(size - assignment.size, 0), 1))]
+    fitted = assigner(more)
+    if fitted.size != size:
+        unsure.update(unknown)
+    else:
+        assignment = fitted
+        unsure.update(_movable(assigner, fillers, assignment, evidence))
     return Closed(assignment, frozenset(unsure))
+
+
+def _is_on_stack(pieces: Sequence[Piece]) -> bool:
+    return any(isinstance(piece.place, Stack) for piece in pieces)
+
+
+def _movable(
+    assigner: Assigner,
+    fillers: Sequence[tuple[int, GoType]],
+    assignment: Assignment,
+    evidence: Sequence[Located],
+) -> set[int]:
+    """Return the parameters on the stack before which padding may hide one that is not listed."""
+    movable: set[int] = set()
+    count = len(assignment.parameters)
+    for row, shown in enumerate(evidence[:count]):
+        if shown.passed(_rows(assignment)[row]).pieces:
+            continue
+        # The smallest there is: whatever else was hidden would move no fewer rows.
+        trial = assigner(sorted([*fillers, (row, basic_type(Kind.UINT8))], key=lambda f: f[0]))
+        if trial.size != assignment.size:
+            continue
+        if _agreeing(trial, evidence) == _agreeing(assignment, evidence):
+            moved = zip(assignment.parameters, trial.parameters, strict=True)
+            movable.update(at for at, (old, new) in enumerate(moved) if old != new)
+    return movable
 
 
 def _rows(assignment: Assignment) -> tuple[tuple[Piece, ...], ...]:

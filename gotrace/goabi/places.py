@@ -35,7 +35,7 @@ _DICTIONARY_NAME = ".dict"
 #: Since this release the compiler lists blank and unnamed parameters, as ``~p0`` and so on.
 _ALL_LISTED_SINCE = GoVersion(1, 22)
 
-_SHIFTED = "unnamed parameters before it are missing from the debug information"
+_SHIFTED = "unnamed parameters before it may be missing from the debug information"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -87,8 +87,12 @@ def function_places(
     go_version: GoVersion,
     *,
     is_assembly: bool = False,
+    size: int | None = None,
 ) -> FunctionPlaces:
-    """Return the places of a function's values; raise DwarfError when its DWARF is damaged."""
+    """Return the places of a function's values; raise DwarfError when its DWARF is damaged.
+
+    ``size``: bytes of stack that its parameters and results take, as the function table says.
+    """
     name = parse_name(function.name)
     has_dictionary = takes_dictionary(name)
     parameters = [
@@ -114,7 +118,8 @@ def function_places(
             _evidence(reader, function, variable, row_type, architecture)
             for variable, row_type in zip(variables, row_types, strict=True)
         ]
-        closed = close_gaps(assigner, evidence)
+        in_registers = convention is CallingConvention.ABI_INTERNAL
+        closed = close_gaps(assigner, evidence, size, in_registers=in_registers)
     assignment = closed.assignment
     pieces = assignment.parameters + assignment.results
     placed = [

@@ -75,6 +75,7 @@ class FunctionValues:
                         AMD64,
                         self._version,
                         is_assembly=is_assembly,
+                        size=self._table.arguments_size(function.row),
                     )
             except DwarfError as error:
                 self.problem = str(error)
