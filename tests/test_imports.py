@@ -126,7 +126,6 @@ def test_required_packages_are_those_that_are_used() -> None:
     setup = configparser.ConfigParser()
     setup.read(GOTRACE.parent / "setup.cfg")
     required = re.findall(r"^[\w-]+", setup["options"]["install_requires"], re.MULTILINE)
-    optional = re.findall(r"^[\w-]+", setup["options.extras_require"]["completion"], re.MULTILINE)
     used = {
         name.partition(".")[0]
         for path in modules()
@@ -134,7 +133,7 @@ def test_required_packages_are_those_that_are_used() -> None:
         for name in imported(node, "gotrace")
     }
     distributions = used - sys.stdlib_module_names - {"gotrace", "bcc"}  # bcc is the system's
-    assert distributions == {*required, *optional}
+    assert distributions == set(required)
 
 
 def test_commands_start_without_bcc() -> None:
