@@ -7,6 +7,7 @@ import configparser
 import importlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -221,3 +222,15 @@ def test_command_runs_on_the_example_server(text: str, server: int) -> None:
         assert done.stderr.startswith(f"{words[0]}: ")
     else:
         assert [line for line in done.stdout.splitlines() if not FRAME.match(line)]
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_man_page_renders_without_warnings(tool: str) -> None:
+    if shutil.which("groff") is None:
+        pytest.skip("there is no groff")
+    page = CLONE / "docs" / "man" / f"{tool}.8"
+    done = subprocess.run(
+        ["groff", "-ww", "-man", "-Tutf8", page], capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    assert f"{tool.upper()}(8)" in re.sub(r"\x1b\[\d*m", "", done.stdout)

@@ -265,3 +265,14 @@ def test_debug_shows_what_the_compiler_said(tmp_path: Path) -> None:
     assert re.search(r"^must be mended +program of gofunclatency ", done.stdout, re.MULTILINE)
     assert re.search(r"^fine +program of gotrace ", done.stdout, re.MULTILINE)
     assert "unknown type name 'nonsense'" in done.stderr
+
+
+def test_objects_have_the_documented_fields(here: Checks) -> None:
+    page = (CLONE / "docs" / "json.md").read_text().partition("### `--doctor`")[2]
+    for row in here.values():
+        assert set(row) == {"kind", "check", "state", "found", "advice"}
+        assert all(f"`{field}`" in page for field in row if field != "kind")
+        assert f"`{row['state']}`" in page
+    _, verdict = (json.loads(line) for line in run_tool("gotrace", "--doctor", "--json").lines[-2:])
+    assert set(verdict) == {"kind", "possible", "message"}
+    assert all(f"`{field}`" in page for field in verdict if field != "kind")
