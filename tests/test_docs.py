@@ -18,6 +18,7 @@ import pytest
 
 from gotrace.cli.common import parse
 from gotrace.goabi.signature import parse_signature
+from gotrace.goabi.types import Kind, basic_type
 from gotrace.probes.pattern import Pattern
 from gotrace.probes.spec import parse_probe
 from tests.toolchains import newest
@@ -163,7 +164,7 @@ def test_command_lines_parse(command: Command) -> None:
             continue
         spec = parse_probe(text, regex=options.regexp, split=_split)
         if spec.signature:
-            parse_signature(spec.signature)
+            parse_signature(spec.signature, lambda name: [basic_type(Kind.UINTPTR, name)])
 
 
 def _split(text: str) -> tuple[str | None, str]:

@@ -13,7 +13,7 @@ from itertools import islice
 from gotrace.goabi.descriptor_names import DescriptorNames
 from gotrace.goabi.descriptor_table import DescriptorError, DescriptorTable
 
-__all__ = ["search"]
+__all__ = ["search", "search_text"]
 
 #: Stars and brackets, import path, and what follows: package name, dot, type's name.
 _SHAPE = re.compile(r"((?:\*|\[\d*\])*)([^\[\](){} ]*/)?(.*)", re.DOTALL)
@@ -50,6 +50,39 @@ def search(table: DescriptorTable, names: DescriptorNames, name: str) -> Iterato
             continue
 
 
+def search_text(table: DescriptorTable, text: str) -> Iterator[int]:
+    """Yield the addresses of the descriptors of declared types with a text, as reflect prints it.
+
+    It has the package's name in place of its path: ``http.Request``.
+    """
+    places = (
+        table.start + found - _TEXT_OFFSET
+        for offset in _exact_offsets(table, text.encode())
+        for found in _occurrences(table, struct.pack("<I", offset))
+    )
+    for address in islice(places, _MAX_OFFSETS):
+        try:
+            if table.contains(address):
+                record = table.record(address)
+                if record.named and record.text == text:
+                    yield address
+        except DescriptorError:
+            # The same four bytes, but not in a descriptor.
+            continue
+
+
+def _exact_offsets(table: DescriptorTable, text: bytes) -> Iterator[int]:
+    """Yield the offsets of all names that are a text, or that of pointers to what it means.
+
+    Types share their text with the pointers to them and then leave the star out.
+    """
+    for name in (b"*" + text, text):
+        length = table.length_bytes(len(name))
+        for found in islice(_occurrences(table, length + name), _MAX_TEXTS):
+            if found:
+                yield found - 1
+
+
 def _text_offsets(table: DescriptorTable, name: str) -> Iterator[int]:
     """Yield the offsets of all names that may be the text of the wanted type."""
     shape = _SHAPE.fullmatch(name)
@@ -57,11 +90,7 @@ def _text_offsets(table: DescriptorTable, name: str) -> Iterator[int]:
         return
     start, (package, dot, declared) = shape[1].encode(), shape[3].partition(".")
     if not dot:
-        # Types share their text with the pointers to them and then leave the star out.
-        for text in (b"*" + start + package.encode(), start + package.encode()):
-            length = table.length_bytes(len(text))
-            for found in islice(_occurrences(table, length + text), _MAX_TEXTS):
-                yield found - 1
+        yield from _exact_offsets(table, start + package.encode())
         return
     ending = f".{declared}".encode()
     text_of = re.compile(rb"\*?" + re.escape(start) + _PACKAGE + re.escape(ending))

@@ -13,8 +13,8 @@ from functools import cached_property
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.image import ElfImage
 from gotrace.goabi.descriptor_headers import DescriptorHeaders
-from gotrace.goabi.descriptor_names import DescriptorNames
-from gotrace.goabi.descriptor_search import search
+from gotrace.goabi.descriptor_names import DescriptorNames, escape_path
+from gotrace.goabi.descriptor_search import search, search_text
 from gotrace.goabi.descriptor_table import DescriptorError, DescriptorTable, Record
 from gotrace.goabi.types import (
     ArrayType,
@@ -165,6 +165,21 @@ class Descriptors:
         name = basic_type(wanted).name if isinstance(wanted, Kind) else wanted
         return next(search(self._table, self._names, name), None)
 
+    def named(self, name: str) -> list[GoType]:
+        """Return the declared types that a name can mean, as people write it.
+
+        Either with the import path, ``net/http.Request``, or else with the package's name alone.
+        More than one where packages have one name, or functions have types of one name.
+        """
+        path, dot, declared = _split_name(name)
+        if not declared:
+            return []
+        spellings = dict.fromkeys((name, f"{escape_path(path)}{dot}{declared}"))
+        found = {at for full in spellings for at in search(self._table, self._names, full)}
+        if not found and "/" not in name:
+            found = set(search_text(self._table, name))
+        return [self.type_at(address) for address in sorted(found)]
+
     def all_types(self) -> Iterator[int]:
         """Yield the addresses of all descriptors that can be reached from lists and itabs.
 
@@ -244,6 +259,13 @@ class Descriptors:
                 raise self._table.damaged(record.address, f"has {label.text} outside of itself")
             fields.append(field)
         return StructType(name, record.kind, record.size, record.align, tuple(fields))
+
+
+def _split_name(name: str) -> tuple[str, str, str]:
+    """Split a declared type's name into its package's path, the dot and its own name."""
+    outside = name.partition("[")[0]
+    path, dot, declared = outside.rpartition(".")
+    return path, dot, declared + name[len(outside) :]
 
 
 _Builder = Callable[[Descriptors, Record, str], GoType]

@@ -8,7 +8,7 @@ linker names in place of local ones: ``main.(*Store).Get(key string) (v string, 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gotrace.errors import UsageError
 from gotrace.goabi.names import NameKind, parse_name
@@ -35,8 +35,8 @@ from gotrace.goabi.types import (
 
 __all__ = ["SignatureError", "parse_signature", "parse_type"]
 
-#: Gives the type of a declared name such as ``main.Store``, None when it is not known.
-TypeLookup = Callable[[str], GoType | None]
+#: Gives the types that a declared name such as ``main.Store`` can mean.
+TypeLookup = Callable[[str], Sequence[GoType]]
 
 
 class SignatureError(UsageError):
@@ -46,6 +46,8 @@ class SignatureError(UsageError):
 _WORD = 8
 _MAX_NESTING = 32
 _MAX_LENGTH = 1 << 40
+#: Most types to name where one of several may be meant.
+_MOST_NAMED = 4
 
 _BASICS: dict[str, GoType] = {
     **{
@@ -72,7 +74,8 @@ def parse_signature(text: str, lookup: TypeLookup | None = None) -> Signature:
 
     In the first form, the receiver of a pointer method's name (``main.(*T).M``) is understood and
     must not be among the parameters; a value receiver comes first among them, as do all receivers
-    in the second form. ``lookup`` is asked for declared types. Raise SignatureError.
+    in the second form. ``lookup`` is asked for declared types, which must be known then. Raise
+    SignatureError.
     """
     start = _list_start(text)
     if start < 0:
@@ -82,7 +85,7 @@ def parse_signature(text: str, lookup: TypeLookup | None = None) -> Signature:
     parser.end()
     name = text[:start].strip()
     name = "" if name == "func" else name
-    receiver = _receiver(name)
+    receiver = _receiver(name, lookup)
     return Signature(name, (*([receiver] if receiver else []), *parameters), tuple(results))
 
 
@@ -110,11 +113,15 @@ def _list_start(text: str) -> int:
     return -1
 
 
-def _receiver(name: str) -> Parameter | None:
+def _receiver(name: str, lookup: TypeLookup | None) -> Parameter | None:
     parsed = parse_name(name)
     if parsed.kind is not NameKind.METHOD or not parsed.pointer:
         return None
-    elem = OpaqueType(f"{parsed.package}.{parsed.receiver}", Kind.INVALID, 0, 1)
+    declared = f"{parsed.package}.{parsed.receiver}"
+    elem: GoType = OpaqueType(declared, Kind.INVALID, 0, 1)
+    if lookup is not None and not parsed.type_arguments:
+        known = lookup(declared)
+        elem = known[0] if len(known) == 1 else elem
     pointer = PointerType(f"*{elem.name}", Kind.POINTER, _WORD, _WORD, Lazy.of(elem))
     return Parameter("", pointer)
 
@@ -257,16 +264,35 @@ class _Parser:
         return _BASICS["any"]
 
     def _named(self) -> GoType:
-        token = self._token()
+        token, column = self._token(), self._column()
         if not _NAME.fullmatch(token):
             raise self._error("expected a type, found")
         self._next += 1
         if self._token() == "[":
             token += self._type_arguments()
-        known = _BASICS.get(token)
-        if known is None and self._lookup is not None:
-            known = self._lookup(token)
-        return known or OpaqueType(token, Kind.INVALID, 0, 1)
+        return self._declared(token, column)
+
+    def _declared(self, name: str, column: int) -> GoType:
+        """Return the type of a name."""
+        known = _BASICS.get(name)
+        if known is not None:
+            return known
+        if self._lookup is None:
+            return OpaqueType(name, Kind.INVALID, 0, 1)
+        found = self._lookup(name)
+        if len(found) == 1:
+            return found[0]
+        if len({known.name for known in found}) > 1:
+            several = ", ".join(sorted({known.name for known in found})[:_MOST_NAMED])
+            reason = f"{name} may be {several}: write its import path"
+        elif found:
+            reason = f"several types are called {name}: write what it is made of"
+        else:
+            reason = (
+                f"the program does not describe a type {name}: write it with its package, or what "
+                "it is made of, such as struct{n int; s string}; a pointer may be unsafe.Pointer"
+            )
+        raise SignatureError(f"signature {self._text!r}, column {column}: {reason}")
 
     def _type_arguments(self) -> str:
         """Parse ``[T1, T2]`` behind a generic type's name and return it as linkers spell it."""
@@ -297,7 +323,7 @@ class _Parser:
                     raise self._error("a parameter lacks its name or type:", column)
                 parameters.insert(0, Parameter(name, following))
             else:
-                parameters.insert(0, Parameter("", found or self._lone_type(name)))
+                parameters.insert(0, Parameter("", found or self._declared(name, column)))
         for parameter, (_, _, column) in zip(parameters, entries, strict=True):
             self._check_size(parameter.type, column)
         return parameters
@@ -320,9 +346,6 @@ class _Parser:
         self._take("...")
         elem = self.type()
         return SliceType(f"[]{elem.name}", Kind.SLICE, 3 * _WORD, _WORD, Lazy.of(elem))
-
-    def _lone_type(self, name: str) -> GoType:
-        return _BASICS.get(name) or OpaqueType(name, Kind.INVALID, 0, 1)
 
     def _sized(self, parse: Callable[[], GoType]) -> GoType:
         column = self._column()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import cache, cached_property
+
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.dwarf import DwarfError, DwarfReader
 from gotrace.elf.functions import Function, Origin
 from gotrace.goabi.arch import AMD64
 from gotrace.goabi.assign import CallingConvention, IntReg, Piece, Place, Stack, calling_convention
 from gotrace.goabi.capture import CLOSURE_CONTEXT
+from gotrace.goabi.descriptors import DescriptorError, Descriptors
 from gotrace.goabi.dwarf_types import DwarfTypes
 from gotrace.goabi.places import FunctionPlaces, PlacedValue, function_places, signature_places
 from gotrace.goabi.signature import parse_signature
-from gotrace.goabi.types import Kind, basic_type
+from gotrace.goabi.types import GoType, Kind, basic_type
 from gotrace.session.plan import BinaryPlan
 
 __all__ = ["FunctionValues"]
@@ -60,7 +64,7 @@ class FunctionValues:
         """
         is_assembly = function.origin is Origin.PCLNTAB and self._table.is_assembly(function.row)
         if signature is not None:
-            parsed = parse_signature(signature, self.types.named if self.types else None)
+            parsed = parse_signature(signature, self._lookup)
             return signature_places(
                 parsed, function.name, AMD64, self._version, is_assembly=is_assembly
             )
@@ -80,6 +84,26 @@ class FunctionValues:
             except DwarfError as error:
                 self.problem = str(error)
         return self._bare_words(function, is_assembly)
+
+    @cached_property
+    def _lookup(self) -> Callable[[str], Sequence[GoType]] | None:
+        """Give what finds declared types: in DWARF, then among the runtime's own descriptions."""
+        try:
+            descriptors = Descriptors.open(self._table.image, self._table.go_version)
+        except DescriptorError as error:
+            self.problem = str(error)
+            descriptors = None
+        types = self.types
+        if types is None and descriptors is None:
+            return None
+
+        def lookup(name: str) -> Sequence[GoType]:
+            found = types.named(name) if types else None
+            if found is not None:
+                return (found,)
+            return descriptors.named(name) if descriptors else ()
+
+        return cache(lookup)
 
     def _bare_words(self, function: Function, is_assembly: bool) -> FunctionPlaces:
         self.without_types.append(function.name)

@@ -170,6 +170,20 @@ def test_found_by_name(toolchain: Go, mode: str) -> None:
         assert found.descriptors.basic(name) == printed[name]
     for name in ("main.absent", "absent", "", "box.Item", "*main", "main."):
         assert found.descriptors.basic(name) is None
+    item = found.descriptors.type_at(printed[f"{BOX}.Item"])
+    for name in ("fixture/deep/box.v2.Item", f"{BOX}.Item", "box.Item"):
+        assert found.descriptors.named(name) == [item]
+    for name in (
+        "main.absent",
+        "absent",
+        "",
+        "other/box.Item",
+        "main.",
+        ".",
+        "[",
+        "/",
+    ):
+        assert found.descriptors.named(name) == []
 
 
 @each_toolchain

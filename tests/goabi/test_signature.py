@@ -91,7 +91,8 @@ def test_interfaces_differ_in_their_methods() -> None:
 
 def test_declared_types_are_looked_up() -> None:
     celsius: GoType = basic_type(Kind.FLOAT64, "main.Celsius")
-    signature = parse_signature("main.f(t main.Celsius) main.Celsius", {celsius.name: celsius}.get)
+    types = {celsius.name: [celsius]}
+    signature = parse_signature("main.f(t main.Celsius) main.Celsius", lambda n: types.get(n, ()))
     assert signature.parameters[0].type is celsius
     assert signature.results[0].type is celsius
 
