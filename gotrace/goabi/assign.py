@@ -278,11 +278,12 @@ def dictionary_place(go_version: GoVersion) -> DictionaryPlace:
 
 
 def takes_dictionary(name: GoName) -> bool:
-    """Say whether a function takes the hidden dictionary, from its full name as DWARF has it.
+    """Say whether a function takes the hidden dictionary.
 
     Those are the functions and methods that are compiled for shapes (``go.shape.int``), but not
-    the closures within them, which find the dictionary in their context.
+    the closures within them, which find the dictionary in their context. Where the function table
+    of Go 1.18 to 1.20 is all there is, it has ``...`` for the shapes.
     """
     return name.kind in (NameKind.FUNCTION, NameKind.METHOD) and any(
-        argument.startswith("go.shape.") for argument in name.type_arguments
+        argument.startswith("go.shape.") or argument == "..." for argument in name.type_arguments
     )

@@ -144,6 +144,21 @@ def test_stripped_with_signatures(minor: str) -> None:
     assert_same(named, wanted)
 
 
+@pytest.mark.parametrize("minor", ["1.19", "1.21", "1.27"])
+def test_stripped_generics(minor: str) -> None:
+    """A signature for all instances; up to Go 1.20 nothing else tells them from one another."""
+    path = program(require(minor), BUILD_MODES["stripped"])
+    probes = (
+        "main.takeTwo[...](k string, v int) map[string]int",
+        "main.(*box[...]).takeBoxPointer(n int) *string",
+    )
+    two, box = trace(path, *probes).calls
+    assert two == 'main.takeTwo[...](k="k", v=8) = map[string]int{"k": 8}'
+    assert re.sub("0x[0-9a-f]+", "P", box) == (
+        'main.(*box[...]).takeBoxPointer(arg1=(*main.box)(P), n=9) = &string("i")'
+    )
+
+
 def test_stripped_without_signatures() -> None:
     run = trace(program(flags=BUILD_MODES["stripped"]), "main.takeMany")
     registers = ("RAX", "RBX", "RCX", "RDI", "RSI", "R8", "R9", "R10", "R11")
