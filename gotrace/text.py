@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
-__all__ = ["printable"]
+import re
+
+__all__ = ["encodable", "printable"]
+
+#: What stands for a byte that is no UTF-8 in text from the system (PEP 383).
+_LONE = re.compile("[\udc80-\udcff]")
 
 
 def printable(text: str) -> str:
     """Return ``text`` with all that could steer a terminal written as backslash escapes.
 
     That is whatever Unicode does not call printable: controls, format characters that reorder or
-    hide text, separators of lines, and lone surrogates, which stand for bytes that are no UTF-8.
+    hide text, separators of lines, and lone surrogates; those that stand for a byte that is no
+    UTF-8 become ``\\xff`` or the like.
     """
     if text.isprintable():
         return text
+    text = encodable(text)
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def encodable(text: str) -> str:
+    """Return ``text`` with bytes that are no UTF-8 as ``\\xff`` or the like, and all else as it is.
+
+    Without that JSON would have escapes of lone surrogates, which many parsers refuse.
+    """
+    return _LONE.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", text)

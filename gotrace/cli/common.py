@@ -297,12 +297,14 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
     Prints an error as one line on stderr, with a traceback only under ``--debug``. A reader that
     has closed standard output ends the command quietly.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A locale that lacks a letter of a name is no reason to end.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return run(arguments)
     except GotraceError as error:
         if "--debug" in arguments:
-            traceback.print_exc()
-            print(getattr(error, "log", ""), file=sys.stderr)
+            _explain(getattr(error, "log", ""))
         print(f"{name}: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
@@ -312,7 +314,7 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
         # Whatever concerns the target has been turned into a GotraceError where it was met: what
         # names no file is a write to standard output.
         if "--debug" in arguments:
-            traceback.print_exc()
+            _explain()
         what = error.filename or "cannot write the results"
         reason = error.strerror or error
         print(f"{name}: {printable(str(what))}: {reason}", file=sys.stderr)
@@ -321,6 +323,12 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
     except KeyboardInterrupt:
         print(f"{name}: interrupted before tracing began", file=sys.stderr)
         return 1
+
+
+def _explain(log: str = "") -> None:
+    """Print where the error being handled was raised, and the compiler's messages."""
+    for line in f"{traceback.format_exc()}{log}".splitlines():
+        print(printable(line), file=sys.stderr)
 
 
 def _discard_output() -> None:

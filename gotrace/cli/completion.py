@@ -102,7 +102,8 @@ def _names_in(table: FunctionTable, prefix: str) -> list[str]:
     rows = [row for row, name in enumerate(spoken) if name.startswith(prefix)]
     if len(rows) <= _MOST_NAMES:
         rows = [row for row in rows if not table.is_wrapper(row)] or rows
-    return stepwise((spoken[row] for row in rows), prefix)
+    # The shell shows completions as they are.
+    return stepwise((spoken[row] for row in rows if spoken[row].isprintable()), prefix)
 
 
 def _files(prefix: str, end: str) -> Iterator[str]:
@@ -114,6 +115,8 @@ def _files(prefix: str, end: str) -> Iterator[str]:
         return
     for entry in entries:
         if not entry.name.startswith(start) or (entry.name.startswith(".") and not start):
+            continue
+        if not entry.name.isprintable():  # the shell would show it as it is
             continue
         if entry.is_dir():
             yield os.path.join(directory, entry.name) + "/"

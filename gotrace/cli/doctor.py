@@ -11,6 +11,7 @@ from gotrace.errors import UsageError
 from gotrace.finding import Finding
 from gotrace.report.doctor import write_findings
 from gotrace.session.doctor import examine
+from gotrace.text import printable
 
 __all__ = ["run_doctor"]
 
@@ -31,4 +32,5 @@ def _examined(options: argparse.Namespace) -> Iterator[Finding]:
     for finding in examine(options.pid):
         yield finding
         if options.debug and finding.log:
-            print(finding.log, file=sys.stderr)
+            for line in finding.log.splitlines():
+                print(printable(line), file=sys.stderr)

@@ -84,6 +84,7 @@ def _fields(row: _Listed) -> dict[str, object]:
 
 
 _MOST_PLACES = 3
+_WIDEST = 1000
 
 
 def _cells(row: _Listed) -> list[str]:
@@ -97,13 +98,19 @@ def _cells(row: _Listed) -> list[str]:
     more = len(places) - _MOST_PLACES
     shown = ", ".join(places[:_MOST_PLACES]) + (f" and {more} more" if more > 0 else "")
     return [
-        printable(row.name),
-        printable(_position(row.file, row.line)),
+        _fit(row.name),
+        _fit(_position(row.file, row.line)),
         f"{function.entry:#x}",
         f"+{entry.address - function.entry:#x} {entry.form.value}",
         rets,
-        printable(shown) or "-",
+        _fit(shown) or "-",
     ]
+
+
+def _fit(text: str) -> str:
+    """Make text fit for a cell: a damaged file can have names that would widen all rows."""
+    shown = printable(text)
+    return shown if len(shown) <= _WIDEST else f"{shown[:_WIDEST]}... ({len(text)} characters)"
 
 
 def _position(file: str | None, line: int | None) -> str:

@@ -232,7 +232,7 @@ class DwarfReader:
             at = die.unit.str_offsets_base + offset * size
             offset = int.from_bytes(self._sections.get("str_offsets")[at : at + size], "little")
         data = self._sections.get(section)
-        return data[offset : data.index(b"\0", offset)].decode("utf-8", "replace")
+        return data[offset : data.index(b"\0", offset)].decode("utf-8", "backslashreplace")
 
     def _children(self, die: Die) -> Iterator[Die]:
         if not die.has_children:

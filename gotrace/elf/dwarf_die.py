@@ -254,7 +254,7 @@ def _read_value(info: bytes, pos: int, form: int, unit: Unit) -> tuple[Any, int]
         end = info.find(b"\0", pos)
         if end < 0:
             raise DwarfError(f"string without an end at {pos:#x}")
-        return info[pos:end].decode("utf-8", "replace"), end + 1
+        return info[pos:end].decode("utf-8", "backslashreplace"), end + 1
     if form == Form.SDATA:
         return _read_sleb(info, pos)
     length_size = _BLOCK_LENGTH_SIZE.get(Form(form))

@@ -98,7 +98,7 @@ def _text(value: Value | None) -> str:
     if isinstance(value, NamedValue):
         return _text(value.value)
     if isinstance(value, StringValue):
-        return value.text.decode("utf-8", "replace") + ("..." if value.is_cut else "")
+        return value.text.decode("utf-8", "surrogateescape") + ("..." if value.is_cut else "")
     if isinstance(value, ErrorValue):
         return value.message
     if isinstance(value, InterfaceValue):

@@ -111,7 +111,7 @@ class _TimeReader(Reader):
         # Zones are less than a day from UTC; else the copy was made in the middle of a change.
         if not isinstance(name, StringValue) or name.is_cut or abs(east) >= 86400:
             return None, 0
-        return name.text.decode("utf-8", "replace"), east
+        return name.text.decode("utf-8", "backslashreplace"), east
 
 
 class NetipAddrNode(Node):
@@ -170,7 +170,7 @@ class _NetipAddrReader(Reader):
             is_v4 = not frame.data[frame.starts[self.detail]]
             found = self.zone.read(frame) if self.zone is not None else None
             if isinstance(found, StringValue) and found.text:
-                zone = "%" + found.text.decode("utf-8", "replace")
+                zone = "%" + found.text.decode("utf-8", "backslashreplace")
         data = struct.pack(">QQ", high, low)
         if is_v4:
             return TextValue(self._name, ".".join(map(str, data[12:])))

@@ -12,7 +12,7 @@ with keys that begin with ``$``, which no field of a struct does:
 ===========================================  =====================================================
 {"$unavailable": why}                        could not be read
 {"$string": text, "$len": n}                 a string cut to its beginning; n is its true length
-{"$hex": digits}, {"$hex": digits, "$len"}   bytes that are no UTF-8 text; cut
+{"$hex": digits}, {"$hex": digits, "$len"}   a string or bytes that are no UTF-8 text; cut
 {"$elements": [...], "$len": n}              a slice or array of which not all was captured
 {"$entries": {...}, "$len": n}               a map of which not all was captured
 {"$entries": [[key, value], ...], "$len"}    a map with other keys
@@ -238,7 +238,8 @@ def _interface(value: InterfaceValue, depth: int, outer: str) -> str:
 
 
 def _error(value: ErrorValue, depth: int, outer: str) -> str:
-    return f"{quoted(value.message.encode())} ({_type(value.type)})"
+    message = value.message.encode("utf-8", "surrogateescape")
+    return f"{quoted(message)} ({_type(value.type)})"
 
 
 def _unavailable(value: Unavailable, depth: int, outer: str) -> str:
@@ -292,16 +293,29 @@ def _json_float(value: float, depth: int) -> object:
     return value if math.isfinite(value) else floating(value, _V)
 
 
+def _decoded(data: bytes, is_cut: bool) -> str | None:
+    """Decode UTF-8, without a last character that a cut went through; None for other bytes."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        if is_cut and error.reason == "unexpected end of data":
+            return data[: error.start].decode()
+        return None
+
+
 def _json_string(value: StringValue, depth: int) -> object:
-    text = value.text.decode("utf-8", "replace")
-    return {"$string": text, "$len": value.length} if value.is_cut else text
+    text = _decoded(value.text, value.is_cut)
+    rest = {"$len": value.length} if value.is_cut else {}
+    if text is None:
+        return {"$hex": value.text.hex(), **rest}
+    return {"$string": text, **rest} if rest else text
 
 
 def _json_bytes(value: BytesValue, depth: int) -> object:
     rest = {"$len": value.length} if value.is_cut else {}
-    if not _is_text(value.data, value.is_cut) and value.data:
+    text = _decoded(value.data, value.is_cut)
+    if text is None or (value.data and not _is_text(value.data, value.is_cut)):
         return {"$hex": value.data.hex(), **rest}
-    text = value.data.decode("utf-8", "replace")
     return {"$string": text, **rest} if rest else text
 
 
@@ -349,8 +363,8 @@ def _json_key(value: Value) -> str | None:
     if isinstance(value, NamedValue) and value.type != "uintptr":
         return _json_key(value.value)
     if isinstance(value, StringValue) and not value.is_cut:
-        text = value.text.decode("utf-8", "replace")
-        return None if text.startswith("$") or "\ufffd" in text else text
+        text = _decoded(value.text, is_cut=False)
+        return None if text is None or text.startswith("$") else text
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
     return None
@@ -373,7 +387,10 @@ def _json_interface(value: InterfaceValue, depth: int) -> object:
 
 
 def _json_error(value: ErrorValue, depth: int) -> object:
-    found: dict[str, object] = {"$type": value.type, "$error": value.message}
+    message = value.message.encode("utf-8", "surrogateescape")
+    text = _decoded(message, is_cut=False)
+    shown = {"$hex": message.hex()} if text is None else text
+    found: dict[str, object] = {"$type": value.type, "$error": shown}
     if depth > 0 and value.type != "*errors.errorString":
         found["$value"] = to_json(value.value, depth - 1)
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TextIO
 
-from gotrace.text import printable
+from gotrace.text import encodable, printable
 
 __all__ = ["JsonOutput", "Notice", "NoticeKind", "Output", "TextOutput"]
 
@@ -55,12 +55,29 @@ class JsonOutput:
 
     def write(self, kind: str, fields: Mapping[str, object]) -> None:
         """Write one object."""
-        self.out.write(json.dumps({"kind": kind, **fields}, separators=(",", ":")) + "\n")
+        row = {"kind": kind, **fields}
+        line = json.dumps(row, separators=(",", ":"))
+        if _SURROGATE in line:
+            line = json.dumps(_encodable(row), separators=(",", ":"))
+        self.out.write(line + "\n")
 
     def notice(self, notice: Notice) -> None:
         """Write a notice as an object of its own kind."""
         self.write(notice.kind.value, {"message": notice.message, **notice.fields})
         self.out.flush()
+
+
+_SURROGATE = "\\udc"  # also in what stands for two surrogates that belong together
+
+
+def _encodable(value: object) -> object:
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, Mapping):
+        return {key: _encodable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_encodable(inner) for inner in value]
+    return value
 
 
 Output = TextOutput | JsonOutput

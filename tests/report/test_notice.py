@@ -25,7 +25,7 @@ from gotrace.text import printable
         ("\u202egnp.exe", r"\u202egnp.exe"),
         ("zero\u200bwidth\ufeff", r"zero\u200bwidth\ufeff"),
         ("\u2028\u2029\u2066\u2069", r"\u2028\u2029\u2066\u2069"),
-        (b"\xff\xfe".decode(errors="surrogateescape"), r"\udcff\udcfe"),
+        (b"\xff\xfe".decode(errors="surrogateescape"), r"\xff\xfe"),
     ],
 )
 def test_what_steers_a_terminal_is_escaped(text: str, shown: str) -> None:
@@ -79,3 +79,18 @@ def test_json_objects_are_one_to_a_line_in_the_order_of_their_fields() -> None:
     output.write("count", {"func": "a\nb", "count": 1})
     output.write("count", {})
     assert out.getvalue() == '{"kind":"count","func":"a\\nb","count":1}\n{"kind":"count"}\n'
+
+
+def test_json_has_no_lone_surrogates() -> None:
+    out = io.StringIO()
+    mouse = "\U0001f400"  # an escape of two surrogates that belong together
+    fields = {"patterns": [f"a\udcff{mouse}"], "path": {"x": "\udc80"}, "n": 1, "none": None}
+    JsonOutput(out).notice(Notice(NoticeKind.WARNING, f"{mouse}\udcfe", fields))
+    assert json.loads(out.getvalue()) == {
+        "kind": "warning",
+        "message": mouse + r"\xfe",
+        "patterns": [rf"a\xff{mouse}"],
+        "path": {"x": r"\x80"},
+        "n": 1,
+        "none": None,
+    }

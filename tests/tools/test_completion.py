@@ -83,6 +83,15 @@ def test_programs_and_directories(tmp_path: Path, program: Path) -> None:
     assert press("gotrace ./se", tmp_path) == ["./server:", "./services/"]
 
 
+def test_names_that_would_steer_the_terminal_are_not_offered(program: Path, tmp_path: Path) -> None:
+    content = program.read_bytes().replace(b"main.smallFrame\0", b"main.small\x1b[2J\n\0")
+    (tmp_path / "seemly").write_bytes(content)
+    (tmp_path / "seemly").chmod(0o755)
+    (tmp_path / "see\x1b[2Jly").symlink_to(program)
+    assert press("gotrace ./see", tmp_path) == ["./seemly:"]
+    assert press("gotrace ./seemly:main.smal", tmp_path) == []
+
+
 @pytest.mark.parametrize(
     ("line", "offered"),
     [

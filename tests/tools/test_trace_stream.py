@@ -245,6 +245,13 @@ def test_tracer_that_does_not_get_to_run() -> None:
     assert len(shown) + missing == truth["Flooded"]
 
 
+def as_json(text: bytes) -> object:
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return {"$hex": text.hex()}
+
+
 def test_hostile_strings() -> None:
     """No control character of a target reaches a terminal; JSON has the text as it was."""
     truth, result = trace(program(), "hostile", "main.said")
@@ -254,7 +261,7 @@ def test_hostile_strings() -> None:
         assert line.rstrip("\n").isprintable()
     assert shown[0].startswith(r'main.said(text="\x1b[2J\x1b]0;title\a") = "\x1b[2J')
     truth, result = trace(program(), "hostile", "--json", "-Z", "1000", "main.said")
-    texts = [base64.b64decode(text).decode("utf-8", "replace") for text in truth["Said"]]
+    texts = [as_json(base64.b64decode(text)) for text in truth["Said"]]
     assert [row["args"]["text"] for row in calls_of(result, "main.said")] == texts
     assert all(line.rstrip("\n").isprintable() for line in result.lines)
 
@@ -263,8 +270,9 @@ def test_strings_are_cut_with_their_true_length() -> None:
     truth, result = trace(program(), "hostile", "--json", "-Z", "5", "main.said")
     for row, encoded in zip(calls_of(result, "main.said"), truth["Said"], strict=True):
         text = base64.b64decode(encoded)
-        cut = {"$string": text[:5].decode("utf-8", "replace"), "$len": len(text)}
-        assert row["args"]["text"] == row["results"]["$ret"] == cut
+        shown = as_json(text[:5].removesuffix(b"\xc3"))  # half a letter is left out
+        cut = shown if isinstance(shown, dict) else {"$string": shown}
+        assert row["args"]["text"] == row["results"]["$ret"] == {**cut, "$len": len(text)}
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 5])
