@@ -42,6 +42,9 @@ def pace(
     if target.command:
         target.command.release()
     lifetime = Lifetime(target, plan)
+    if missed := lifetime.missed_command():
+        message = f"{missed} was replaced before it was started: what runs now is not traced"
+        output.notice(Notice(NoticeKind.WARNING, message, {"path": missed}))
     started = since = time.monotonic()
     end = started + options.duration if options.duration else None
     tick = started + options.interval if options.interval else None
@@ -71,6 +74,10 @@ def _look(lifetime: Lifetime, output: Output) -> bool:
     for path in lifetime.replaced_files():
         message = f"{path} was replaced on disk: processes that start from now on are not traced"
         output.notice(Notice(NoticeKind.WARNING, message, {"path": path}))
+    if overwritten := lifetime.overwritten_file():
+        message = f"{overwritten} was written to: its probes may be in wrong places now"
+        output.notice(Notice(NoticeKind.WARNING, message, {"path": overwritten}))
+        return True
     program = lifetime.replaced_program()
     if program is None:
         return False

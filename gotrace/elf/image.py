@@ -52,6 +52,12 @@ class FileIdentity:
     size: int
     mtime_ns: int
 
+    @classmethod
+    def of(cls, path: str | int) -> FileIdentity:
+        """Return the present state of a file, by path or descriptor. Raises OSError."""
+        status = os.stat(path)
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
 
 class ElfImage:
     """Give read-only access to one ELF file's bytes, by address, by section and by offset.
@@ -61,11 +67,22 @@ class ElfImage:
     virtual addresses.
     """
 
-    def __init__(self, path: str, display: str, descriptor: int, data: mmap.mmap) -> None:
-        """Parse the headers of an open and mapped file; use :meth:`open` instead."""
+    def __init__(
+        self,
+        path: str,
+        display: str,
+        descriptor: int,
+        data: mmap.mmap,
+        identity: FileIdentity,
+    ) -> None:
+        """Parse the headers of an open and mapped file; use :meth:`open` instead.
+
+        ``identity`` is the state of the file before anything of it was read.
+        """
         self.path = path
         self.display = display
         self.data = data
+        self.identity = identity
         self._descriptor = descriptor
         self._header: FileHeader = read_file_header(data, display)
         self.machine = self._header.machine
@@ -89,7 +106,8 @@ class ElfImage:
             reason = error.strerror if isinstance(error, OSError) else str(error)
             raise ElfError(f"{display}: cannot open: {reason}") from None
         try:
-            return cls(path, display, descriptor, _map(descriptor, display))
+            identity = FileIdentity.of(descriptor)
+            return cls(path, display, descriptor, _map(descriptor, display), identity)
         except BaseException:
             os.close(descriptor)
             raise
@@ -163,12 +181,6 @@ class ElfImage:
         notes = [(s.offset, s.size) for s in self.sections if s.type == SHT_NOTE]
         notes += [(s.offset, s.file_size) for s in self.segments if s.type == PT_NOTE]
         return read_build_id(self.data, notes)
-
-    @cached_property
-    def identity(self) -> FileIdentity:
-        """Return device, inode, size and modification time of the open file."""
-        status = os.fstat(self._descriptor)
-        return FileIdentity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
     @cached_property
     def relocations(self) -> Relocations:

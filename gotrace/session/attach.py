@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 
+from gotrace.elf.image import FileIdentity
 from gotrace.errors import GotraceError
 from gotrace.session import kernel
 from gotrace.session.features import multi_filters_by_process
@@ -46,6 +47,7 @@ class ProbeGroup:
     ``path`` is what the kernel opens, ``display`` what messages call the file. ``bias`` is what the
     target's mapping adds to link-time addresses, None where processes differ in it or it is not
     known yet. ``pid`` limits the breakpoints to one process where the rung can do that, 0 is all.
+    ``identity`` is the state of the file in which its points were found.
     """
 
     function: str
@@ -54,6 +56,7 @@ class ProbeGroup:
     points: Sequence[Point]
     bias: int | None
     pid: int
+    identity: FileIdentity | None = None
 
 
 @dataclass
@@ -140,13 +143,29 @@ def _attach_on(
         programs = _load(attached, {group.function for group in wanted})
         if prepare is not None:
             prepare(attached.program)
+        _check_unchanged(wanted)
         for group in wanted:
             attached.descriptors.append([])
             _ATTACHERS[rung](attached, group, programs[group.function])
+        _check_unchanged(wanted)
     except BaseException:
         attached.close()
         raise
     return attached
+
+
+def _check_unchanged(groups: Iterable[ProbeGroup]) -> None:
+    """Refuse files that were written to since they were read: their code may be elsewhere now.
+
+    Asked before and after attaching, so that there is no moment in between. The file of a running
+    program cannot be written to, but libraries and programs yet to be started can.
+    """
+    for group in groups:
+        if group.identity is not None and FileIdentity.of(group.path) != group.identity:
+            raise AttachError(
+                f"cannot attach to {group.display}: it was written to while it was being read:"
+                " start again when that is done"
+            )
 
 
 def _load(attached: Attached, functions: Iterable[str]) -> dict[str, int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from gotrace.elf.image import FileIdentity
 from gotrace.session.plan import Plan
 from gotrace.session.process import ProcessError, Program
 from gotrace.session.target import Target
@@ -20,7 +21,9 @@ class Lifetime:
     def __init__(self, target: Target, plan: Plan) -> None:
         self._process = target.process
         self._program = target.process.program() if target.process else None
-        identities = [plan.binary.image.identity for plan in plan.binaries]
+        self._command = target.command.path if target.command else None
+        self._images = [plan.binary.image for plan in plan.binaries]
+        identities = [image.identity for image in self._images]
         self._traced = {(identity.device, identity.inode) for identity in identities}
         self._files = (
             {}
@@ -49,6 +52,27 @@ class Lifetime:
 
     def _is_traced(self, program: Program) -> bool:
         return (program.device, program.inode) in self._traced
+
+    def missed_command(self) -> str | None:
+        """Return the path of a command that was replaced between being read and being started.
+
+        None where what runs was read, or where the traced file is another one, as after ``env``.
+        """
+        path = self._command
+        names = [image.display for image in self._images]
+        if path is None or path not in names or self._program is None:
+            return None
+        return None if self._is_traced(self._program) else path
+
+    def overwritten_file(self) -> str | None:
+        """Return the name of a traced file whose bytes have changed, None when there is none.
+
+        Not its path counts, which may lead to another file now, but the file.
+        """
+        for image in self._images:
+            if FileIdentity.of(image.fileno()) != image.identity:
+                return image.display
+        return None
 
     def replaced_files(self) -> list[str]:
         """Return files whose path now leads to another file than the traced one, each once."""

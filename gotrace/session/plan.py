@@ -99,7 +99,9 @@ class Plan:
                 if site is not None
             ]
             path, bias = plan.binary.attach_path, plan.binary.bias
-            groups.append(ProbeGroup(program, path, image.display, points, bias, pid))
+            groups.append(
+                ProbeGroup(program, path, image.display, points, bias, pid, image.identity)
+            )
             start += len(plan.functions)
         return groups
 

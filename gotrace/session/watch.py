@@ -52,4 +52,5 @@ def _group(
         Point(image.offset_of(site.address), site.address, cookie(0, site, kind)) for site in sites
     ]
     path, bias = file.binary.attach_path, file.binary.bias
-    return ProbeGroup(program, path, image.display, points, bias, target.pid)
+    identity = image.identity
+    return ProbeGroup(program, path, image.display, points, bias, target.pid, identity)

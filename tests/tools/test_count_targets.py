@@ -210,6 +210,17 @@ def test_file_that_is_replaced_while_counting_is_reported(copied: Path) -> None:
     assert json_counts(result) == {"main.leaf": truth["calls"]["main.leaf"]}
 
 
+def test_file_that_is_written_to_while_counting_ends_the_run(copied: Path) -> None:
+    """Code may move, and with it what the probes are on: they have to go."""
+    with tool("gofunccount", f"{copied}:main.leaf") as counting:
+        with copied.open("ab") as file:
+            file.write(b"more")
+        result = counting.result()
+    assert result.status == 0
+    assert result.errors == f"{copied} was written to: its probes may be in wrong places now\n"
+    assert result.lines[-1] == "Detaching...\n"
+
+
 @pytest.mark.parametrize(
     "named",
     [

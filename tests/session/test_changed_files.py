@@ -1,0 +1,137 @@
+"""Files that change between being read, being attached to and being run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gotrace.elf.image import ElfImage, FileIdentity
+from gotrace.probes.select import Selector
+from gotrace.session import kernel
+from gotrace.session.attach import AttachError, Rung
+from gotrace.session.callers import find_callers
+from gotrace.session.count import CallCounter
+from gotrace.session.latency import LatencyMeter, LatencyOptions
+from gotrace.session.lifetime import Lifetime
+from gotrace.session.plan import BinaryRequest, Plan, make_plan
+from gotrace.session.target import Target
+from tests.toolchains import FIXTURES, build, newest, require
+
+RUNGS = [Rung.MULTI, Rung.COOKIE, Rung.ADDRESS]
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    path = tmp_path / "program"
+    shutil.copy(build(FIXTURES / "live_count", newest()), path)
+    return path
+
+
+@pytest.fixture
+def target() -> Iterator[Target]:
+    found = Target()
+    yield found
+    found.close()
+
+
+def plan_of(target: Target, path: Path) -> Plan:
+    request = BinaryRequest(str(path), Selector(["main.leaf", "main.smallFrame"]))
+    return make_plan(target, [request], returns=True, verb="count")
+
+
+def overwrite(path: Path) -> None:
+    """Write one byte as it was, in place, at another time than the file's last change."""
+    with path.open("r+b") as file:
+        first = file.read(1)
+        file.seek(0)
+        file.write(first)
+    status = path.stat()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+
+
+def test_identity_is_that_of_before_reading(copied: Path) -> None:
+    before = FileIdentity.of(str(copied))
+    with ElfImage.open(copied) as image:
+        overwrite(copied)
+        assert image.identity == before != FileIdentity.of(str(copied))
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("rung", RUNGS)
+def test_a_file_that_was_written_to_is_not_attached(
+    rung: Rung, copied: Path, target: Target
+) -> None:
+    plan = plan_of(target, copied)
+    overwrite(copied)
+    with pytest.raises(AttachError, match=rf"{copied}: it was written to while it was being read"):
+        CallCounter(target, plan, rung)
+    callers = find_callers(plan)
+    with pytest.raises(AttachError, match="written to"):
+        LatencyMeter(target, plan, callers, LatencyOptions(), rung)
+
+
+@pytest.mark.live
+def test_a_file_that_is_written_to_while_attaching_is_let_go(
+    copied: Path, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its probes are gone when the error comes: no descriptor of theirs is left."""
+    plan = plan_of(target, copied)
+    link, links = kernel.link_uprobe_multi, []
+
+    def link_and_overwrite(*arguments: Any) -> int:
+        links.append(link(*arguments))
+        overwrite(copied)
+        return links[-1]
+
+    monkeypatch.setattr(kernel, "link_uprobe_multi", link_and_overwrite)
+    with pytest.raises(AttachError, match="written to"):
+        CallCounter(target, plan, Rung.MULTI)
+    assert len(links) == 1
+    with pytest.raises(OSError):
+        os.fstat(links[0])
+
+
+@pytest.mark.live
+def test_a_file_that_was_replaced_by_another_is_attached(copied: Path, target: Target) -> None:
+    """The processes that run what was read are those that are counted."""
+    plan = plan_of(target, copied)
+    shutil.copy(build(FIXTURES / "live_count", require("1.19")), copied.with_name("new"))
+    copied.with_name("new").rename(copied)
+    with CallCounter(target, plan, None) as counter:
+        assert not counter.attached.failed
+        lifetime = Lifetime(target, plan)
+        assert lifetime.replaced_files() == [str(copied)]
+        assert lifetime.replaced_files() == []
+        assert lifetime.overwritten_file() is None
+
+
+def test_a_file_that_is_written_to_during_a_run(copied: Path, target: Target) -> None:
+    lifetime = Lifetime(target, plan_of(target, copied))
+    assert lifetime.overwritten_file() is None
+    overwrite(copied)
+    assert lifetime.overwritten_file() == str(copied)
+    assert lifetime.replaced_files() == []
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_command_that_is_replaced_before_it_starts(copied: Path, replaced: bool) -> None:
+    target = Target.of(None, [str(copied)])
+    try:
+        request = BinaryRequest(None, Selector(["main.leaf"]))
+        plan = make_plan(target, [request], returns=False, verb="count")
+        if replaced:
+            shutil.copy("/bin/true", copied.with_name("new"))
+            copied.with_name("new").rename(copied)
+        assert target.command is not None
+        target.command.release()
+        missed = Lifetime(target, plan).missed_command()
+        os.kill(target.command.pid, 9)
+        target.command.reap()
+    finally:
+        target.close()
+    assert missed == (str(copied) if replaced else None)
