@@ -23,7 +23,7 @@ def command(name: str) -> int:
     sys.path[0] = str(clone)
     try:
         module = importlib.import_module(f"gotrace.cli.{name}")
-    except ModuleNotFoundError as error:
+    except (ImportError, OSError) as error:
         print(f"{name}: {error}: run make setup in {clone}", file=sys.stderr)
         return 1
     status: int = module.main()

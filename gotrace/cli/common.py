@@ -11,9 +11,10 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn, TextIO
+from typing import NoReturn
 
 from gotrace import __version__
+from gotrace.cli.stream import result_stream
 from gotrace.errors import GotraceError, UsageError
 from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
@@ -216,20 +217,8 @@ def target_of(options: argparse.Namespace) -> Target:
 
 def make_output(options: argparse.Namespace) -> Output:
     """Return where results and notices go."""
-    out = _whole_writes(sys.stdout)
+    out = result_stream(sys.stdout)
     return JsonOutput(out) if options.json else TextOutput(out, sys.stderr)
-
-
-def _whole_writes(stream: TextIO) -> TextIO:
-    """Return a stream that writes all it is given.
-
-    Under PYTHONUNBUFFERED, which many containers set, what a write to a full pipe leaves when a
-    signal comes is lost.
-    """
-    raw = getattr(stream, "buffer", None)
-    if not isinstance(raw, io.RawIOBase):
-        return stream
-    return io.TextIOWrapper(io.BufferedWriter(raw), stream.encoding, stream.errors)
 
 
 def attached_notices(
@@ -319,6 +308,11 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
         reason = error.strerror or error
         print(f"{name}: {printable(str(what))}: {reason}", file=sys.stderr)
         _discard_output()
+        return 1
+    except MemoryError:
+        if "--debug" in arguments:
+            _explain()
+        print(f"{name}: out of memory: raise ulimit -v, or trace fewer functions", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"{name}: interrupted before tracing began", file=sys.stderr)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any, TypeVar
 
 from gotrace.errors import GotraceError
@@ -54,6 +56,19 @@ def _import_bcc() -> Any:
             " python3-bpfcc (Debian, Ubuntu) or python3-bcc (Fedora)"
         )
     return bcc
+
+
+def _need_memory(source: str) -> None:
+    """Refuse to compile within a small RLIMIT_AS: LLVM aborts the process where it gets no more."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    if limit - used < _COMPILER_BYTES:
+        raise GotraceError(
+            f"cannot compile bpf/{source}: {max(0, limit - used) >> 20} MiB of address space are"
+            f" left and {_COMPILER_BYTES >> 20} are needed: raise ulimit -v"
+        )
 
 
 @contextmanager
@@ -166,6 +181,7 @@ class Program:
 
         Raises LoadError, and GotraceError where BCC cannot be imported.
         """
+        _need_memory(source)
         bcc = _import_bcc()
         os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory())
         flags = [f"-DGOTRACE_{name}={_literal(value)}" for name, value in defines.items()]
@@ -238,11 +254,17 @@ class Program:
             "lost_cb": lambda count: None,
             "wakeup_events": _WAKEUP_EVENTS,
         }
-        _quietly(
-            f"cannot open {pages} pages of event buffer for each CPU",
-            lambda: self._bpf[name.encode()].open_perf_buffer(take, **options),
-            "run as root or with CAP_IPC_LOCK, or raise ulimit -l",
-        )
+        table = self._bpf[name.encode()]
+        try:
+            _quietly(
+                f"cannot open {pages} pages of event buffer for each CPU",
+                lambda: table.open_perf_buffer(take, **options),
+                "run as root or with CAP_IPC_LOCK, or raise ulimit -l",
+            )
+        except LoadError:
+            # bcc would close what it has not opened, and print a traceback of its own.
+            table._open_key_fds.clear()
+            raise
 
     def poll(self) -> None:
         """Run the callbacks of perf buffers for what is there, without waiting."""
@@ -255,6 +277,8 @@ class Program:
         self._bpf.cleanup()
 
 
+#: The libraries (180 MiB), the compiler at work (60 MiB), gotrace's event buffers (32 MiB).
+_COMPILER_BYTES = 320 << 20
 _MOST_IN_TURN = 1 << 18  # records
 _WAKEUP_EVENTS = 1 << 16  # never, in effect: buffers are looked at by the clock
 _PER_CPU_TYPES = {5, 6, 10}  # BPF_MAP_TYPE_PERCPU_HASH, _PERCPU_ARRAY, _LRU_PERCPU_HASH

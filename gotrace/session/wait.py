@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from enum import Enum
 from types import FrameType, TracebackType
+from typing import ClassVar
 
 __all__ = ["Reason", "Waiter"]
 
@@ -31,11 +32,19 @@ class Waiter:
     between waits is not lost, it ends the next one.
     """
 
+    #: When a signal asked the run to end (``time.monotonic``), None while none has.
+    _asked: ClassVar[float | None] = None
+
     def __init__(self, exit_descriptor: int | None = None) -> None:
         """Watch ``exit_descriptor``, a pidfd, when given."""
         self._exit = exit_descriptor
         self._interrupted = False
         self._previous: dict[signal.Signals, signal._HANDLER] = {}
+
+    @classmethod
+    def interrupted_for(cls) -> float:
+        """Return for how many seconds a run has been asked to end; 0 when none has."""
+        return 0.0 if cls._asked is None else time.monotonic() - cls._asked
 
     def __enter__(self) -> Waiter:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -55,11 +64,13 @@ class Waiter:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)
+        Waiter._asked = None
         os.close(self._read)
         os.close(self._write)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         self._interrupted = True
+        Waiter._asked = Waiter._asked or time.monotonic()
 
     @property
     def interrupted(self) -> bool:
