@@ -48,9 +48,12 @@ _HANGS = 100  # seconds, more than anything here takes on a slow machine
 
 
 class Process:
-    """A process with pipes, killed when it hangs; a context manager that ends it."""
+    """A process with pipes, killed when it hangs; a context manager that ends it.
 
-    def __init__(self, command: Words, **options: Any) -> None:
+    ``patience`` is how long it may take, in seconds; ``options`` are subprocess.Popen's.
+    """
+
+    def __init__(self, command: Words, patience: float = _HANGS, **options: Any) -> None:
         self.errors = ""
         self._process: subprocess.Popen[str] = subprocess.Popen(
             [str(word) for word in command],
@@ -63,7 +66,7 @@ class Process:
                 **options,
             },
         )
-        self._watchdog = threading.Timer(_HANGS, self._process.kill)
+        self._watchdog = threading.Timer(patience, self._process.kill)
         self._watchdog.daemon = True
         self._watchdog.start()
         self._reader: threading.Thread | None = None

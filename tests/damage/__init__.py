@@ -1,0 +1,1 @@
+"""Damage programs at the places that are read, and read them as the tools do."""

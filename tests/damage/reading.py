@@ -1,0 +1,187 @@
+"""Read a file as the commands do, from opening it to the lines of its calls, without a kernel."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import random
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from gotrace.cli.call_lines import line_of
+from gotrace.cli.common import inlined_notices, problem_notices
+from gotrace.cli.listing import list_plan
+from gotrace.elf.image import ElfImage
+from gotrace.errors import GotraceError
+from gotrace.goabi.capture import CaptureLimits
+from gotrace.probes.select import Selector
+from gotrace.probes.spec import parse_probe
+from gotrace.report.calls import Clock, TimeStyle
+from gotrace.report.notice import JsonOutput, TextOutput
+from gotrace.session.callers import find_callers
+from gotrace.session.events import HEADER, CallFlag
+from gotrace.session.plan import BinaryPlan, BinaryRequest, Plan, make_plan, measurable
+from gotrace.session.symbols import Symbolizer
+from gotrace.session.target import Target
+from gotrace.session.trace import TraceOptions, _Tables
+from gotrace.session.trace_plan import TraceChoices, interfaces_in, make_trace_plan
+from gotrace.session.watch import signal_groups, unwind_groups
+
+__all__ = ["Outcome", "read_as_tools_do"]
+
+#: The program's own functions, and some that were not written for a test.
+PATTERNS = ("main.*", "runtime.mal*", "errors.*", "strconv.*")
+
+PROBES = ("main.*", 'main.(*Store).Get (len(key) > 3 && $ret == nil) "%v %s", s, key')
+
+
+class Outcome(Counter[str]):
+    """Count steps by name."""
+
+
+Result = TypeVar("Result")
+
+_CALLS = 12  # functions whose lines are made
+_MOST_INLINED = 3000
+_PAYLOAD = random.Random(5).randbytes(256) + bytes(256)
+
+
+def read_as_tools_do(path: Path) -> Outcome:
+    """Read a file with all that the commands use; return how often each step gave a result.
+
+    A step may end in a GotraceError of one line, which is counted as ``refused``. Any other
+    exception is passed on; AssertionError tells of a site outside of the executable text.
+    """
+    outcome = Outcome()
+    target = Target()
+    try:
+        plan = attempt(outcome, "plan", lambda: plan_of(target, path))
+        if plan is not None:
+            check_sites(path, plan)
+            for name, action in steps(path, target, plan):
+                attempt(outcome, name, action)
+    finally:
+        target.close()
+    return outcome
+
+
+def attempt(outcome: Outcome, name: str, action: Callable[[], Result]) -> Result | None:
+    try:
+        result = action()
+    except GotraceError as error:
+        assert "\n" not in str(error), str(error)
+        outcome["refused"] += 1
+        return None
+    outcome[name] += 1
+    return result
+
+
+def plan_of(target: Target, path: Path) -> Plan:
+    request = BinaryRequest(os.fspath(path), Selector(PATTERNS))
+    return make_plan(target, [request], returns=True, verb="trace")
+
+
+def steps(path: Path, target: Target, plan: Plan) -> Iterator[tuple[str, Callable[[], object]]]:
+    (binary,) = plan.binaries
+    yield "list", lambda: list_plan(plan, TextOutput(io.StringIO(), io.StringIO()))
+    yield "json list", lambda: list_plan(plan, JsonOutput(io.StringIO()))
+    yield "warn", lambda: [*problem_notices(plan.problems), *inlined_notices(plan, "counted")]
+    yield "identify", lambda: identify(binary.binary.image)
+    yield "measure", lambda: watch(path, target, measurable(plan))
+    yield "symbolize", lambda: symbolize(binary)
+    yield "inlined", lambda: list(islice(binary.table.inlined_calls(), _MOST_INLINED))
+    yield "trace", lambda: trace(plan, PROBES[0], "main.")
+    yield "trace with expressions", lambda: trace(plan, PROBES[1], "main.(*Store).Get")
+    yield "explain", lambda: Selector(["main.Stroe"]).select(binary.table)
+
+
+def identify(image: ElfImage) -> object:
+    return image.build_id, image.is_pie, image.base_address, image.identity
+
+
+def watch(path: Path, target: Target, plan: Plan) -> None:
+    callers = find_callers(plan)
+    callers.defines()
+    groups = (
+        *unwind_groups(target, callers),
+        *signal_groups(target, callers),
+        *plan.entry_groups("on_entry", 0, callers.kind),
+        *plan.return_groups("on_return", 0, callers.kind),
+    )
+    text = executable_text(path)
+    for group in groups:
+        for point in group.points:
+            assert any(start <= point.offset < end for start, end in text.values()), hex(
+                point.offset
+            )
+
+
+def symbolize(binary: BinaryPlan) -> None:
+    symbolizer = Symbolizer(binary)
+    for sites in binary.functions[:: max(1, len(binary.functions) // 40)]:
+        middle = (sites.function.entry + sites.function.end) // 2
+        symbolizer.started(1, sites.function.entry)
+        symbolizer.line_before(1, middle)
+        symbolizer.frames_before(1, middle)
+
+
+def trace(plan: Plan, probe: str, start: str) -> None:
+    """Plan a probe's captures, know dynamic types, and make lines of records of noise."""
+    spec = parse_probe(probe, split=lambda text: (None, text))
+    (binary,) = plan.binaries
+    chosen = [sites for sites in binary.functions if sites.function.name.startswith(start)]
+    placed = dataclasses.replace(binary.binary, bias=0)  # as in a process: types are looked up
+    plan = Plan((dataclasses.replace(binary, binary=placed, functions=tuple(chosen)),), ())
+    callers = find_callers(plan)
+    limits = CaptureLimits(256, 2, payload=3584)
+    traced = make_trace_plan(plan, [spec], TraceChoices(limits, entry_only=False, floats=True))
+    for context in traced.contexts:
+        context.expect(interfaces_in(traced.calls))
+    _Tables(traced.calls, traced.constants.packed(), TraceOptions(user_stack=4)).defines()
+    symbols = Symbolizer(callers.go) if callers.go else None
+    clock = Clock.started_now(TimeStyle.SINCE_START)
+    pcs = [sites.function.entry + 1 for sites in chosen[:4]]
+    for call in traced.calls[:_CALLS]:
+        record = _record(len(traced.calls), pcs)
+        for as_json in (False, True):
+            line = line_of(call, symbols, clock, as_json, True)(record)
+            assert line.isprintable() or line.rstrip("\n").replace("\n", "").isprintable()
+
+
+def _record(number: int, pcs: Sequence[int]) -> bytes:
+    half = len(_PAYLOAD) // 2
+    flags = CallFlag.STACK
+    head = HEADER.pack(2 << 30, 1 << 30, 7, 1, 1, 0, half, half, flags)
+    return head + _PAYLOAD + struct.pack(f"<II{len(pcs)}Q", len(pcs), 0, *pcs)
+
+
+def check_sites(path: Path, plan: Plan) -> None:
+    """Check that all sites lie in what the kernel would map as code, read independently."""
+    text = executable_text(path)
+    for binary in plan.binaries:
+        for sites in binary.functions:
+            for site in (sites.entry, *sites.returns):
+                assert site is not None
+                assert any(address <= site.address < end for address, end in text), (
+                    f"{sites.function.name}: {site.address:#x} is no code"
+                )
+
+
+def executable_text(path: Path) -> dict[tuple[int, int], tuple[int, int]]:
+    """Return the (start, end) addresses of code with its (start, end) offsets in the file."""
+    content = path.read_bytes()
+    (start,), (count,) = (
+        struct.unpack_from("<Q", content, 32),
+        struct.unpack_from("<H", content, 56),
+    )
+    text = {}
+    for at in range(start, start + 56 * count, 56):
+        kind, flags, offset, address, _, size = struct.unpack_from("<IIQQQQ", content, at)
+        if kind == 1 and flags & 1:
+            text[address, address + size] = (offset, min(offset + size, len(content)))
+    return text
