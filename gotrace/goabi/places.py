@@ -69,7 +69,10 @@ class CapturedValue:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FunctionPlaces:
-    """All values of a function that can be had at its entry and at its RET instructions."""
+    """All values of a function that can be had at its entry and at its RET instructions.
+
+    ``size``: bytes that they take of the stack, None where that was not computed.
+    """
 
     name: str
     convention: CallingConvention
@@ -77,6 +80,7 @@ class FunctionPlaces:
     results: tuple[PlacedValue, ...]
     dictionary: Piece | None = None
     captured: tuple[CapturedValue, ...] = ()
+    size: int | None = None
 
 
 def function_places(
@@ -172,6 +176,7 @@ def signature_places(
         tuple(PlacedValue(value.name, value.type, pieces) for value, pieces in parameters),
         tuple(PlacedValue(value.name, value.type, pieces) for value, pieces in results),
         assignment.dictionary,
+        size=assignment.size,
     )
 
 

@@ -14,7 +14,7 @@ from gotrace.goabi.capture import CLOSURE_CONTEXT
 from gotrace.goabi.descriptors import DescriptorError, Descriptors
 from gotrace.goabi.dwarf_types import DwarfTypes
 from gotrace.goabi.places import FunctionPlaces, PlacedValue, function_places, signature_places
-from gotrace.goabi.signature import parse_signature
+from gotrace.goabi.signature import SignatureError, parse_signature
 from gotrace.goabi.types import GoType, Kind, basic_type
 from gotrace.session.plan import BinaryPlan
 
@@ -64,10 +64,7 @@ class FunctionValues:
         """
         is_assembly = function.origin is Origin.PCLNTAB and self._table.is_assembly(function.row)
         if signature is not None:
-            parsed = parse_signature(signature, self._lookup)
-            return signature_places(
-                parsed, function.name, AMD64, self._version, is_assembly=is_assembly
-            )
+            return self._as_given(function, signature, is_assembly)
         if function.origin is Origin.PCLNTAB and self.reader and self.types:
             try:
                 known = self.reader.function(function.entry)
@@ -84,6 +81,25 @@ class FunctionValues:
             except DwarfError as error:
                 self.problem = str(error)
         return self._bare_words(function, is_assembly)
+
+    def _as_given(self, function: Function, signature: str, is_assembly: bool) -> FunctionPlaces:
+        """Return the places by a user's signature, if the function can have that.
+
+        The compiler records how much stack a function's arguments and results take, with spill
+        slots of what is in registers. In assembly it is what the author says.
+        """
+        parsed = parse_signature(signature, self._lookup)
+        places = signature_places(
+            parsed, function.name, AMD64, self._version, is_assembly=is_assembly
+        )
+        own = None if is_assembly else self._table.arguments_size(function.row)
+        if self._lookup is not None and own not in (None, places.size):
+            raise SignatureError(
+                f"signature {signature!r} is not that of {function.name}, whose arguments and"
+                f" results take {own} bytes of stack, not {places.size}: look at the source of the"
+                " program's version; the receiver of a (*T) method is not written"
+            )
+        return places
 
     @cached_property
     def _lookup(self) -> Callable[[str], Sequence[GoType]] | None:

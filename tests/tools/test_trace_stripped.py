@@ -101,3 +101,18 @@ def test_types_that_are_not_found(mode: str, signature: str, column: int, told: 
     (line,) = result.errors.splitlines()
     assert f"column {column}: " in line
     assert told in line
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        "main.(*Store).Get(s *main.Store, key string) (main.Item, bool)",
+        "main.configure(c *main.Config, level int8) (*main.Config, error, bool)",
+        "main.total(items []main.Item, since time.Time, more int64) int",
+    ],
+)
+def test_signatures_that_are_not_the_functions_own(signature: str) -> None:
+    result = run_tool("gotrace", f"{program()}:{signature}")
+    assert result.status == 2
+    (line,) = result.errors.splitlines()
+    assert "bytes of stack" in line
