@@ -55,7 +55,10 @@ BPF_ARRAY(empty, struct goroutine_row, 1);
 /* folded: key = row; times of goroutines for which by_goroutine had no room. */
 BPF_ARRAY(folded, struct histogram, GOTRACE_ROWS);
 
-/* ended: goroutines that have ended, for user space to take their rows. */
+/* named: key with row 0 = goroutines that have had a row; gone when they end. */
+BPF_HASH(named, struct goroutine_key, u8, GOTRACE_GOROUTINES * 4);
+
+/* ended: goroutines of those that have ended, for user space to take their rows. */
 BPF_QUEUE(ended, struct goroutine_key, 65536);
 #endif
 
@@ -99,6 +102,11 @@ static inline __attribute__((always_inline)) void add_to_goroutine(struct caller
             return;
         by_goroutine.update(&key, blank);
         found = by_goroutine.lookup(&key);
+        if (found) {
+            u8 yes = 1;
+            struct goroutine_key name = {.goid = key.goid, .tgid = key.tgid};
+            named.update(&name, &yes);
+        }
         if (found && caller->g) {
             found->startpc = read_word(caller->g + GOTRACE_G_STARTPC);
             found->gopc = read_word(caller->g + GOTRACE_G_GOPC);
@@ -190,6 +198,9 @@ int on_goexit(struct pt_regs *ctx)
         return 0;
 #ifdef GOTRACE_GOROUTINES
     struct goroutine_key key = {.goid = caller.goid, .tgid = shown_process(&who)};
+    if (!named.lookup(&key))
+        return 0;
+    named.delete(&key);
     if (ended.push(&key, 0))
         note(ENDED_FULL, 1);
 #endif

@@ -16,8 +16,9 @@ BUCKETS = (_LARGEST_EXPONENT - _SUB_BITS + 2) * _SUB_BUCKETS
 #: Powers of two of the display unit: rows of the table printed with -u and -m.
 UNIT_ROWS = 64
 
-_ROW = struct.Struct(f"=4Q{BUCKETS}Q{UNIT_ROWS}Q")
-ROW_SIZE = _ROW.size
+_HEAD = struct.Struct("=4Q")
+_UNITS_AT = _HEAD.size + 8 * BUCKETS
+ROW_SIZE = _UNITS_AT + 8 * UNIT_ROWS
 _ALL_ONES = (1 << 64) - 1
 
 
@@ -29,6 +30,22 @@ def bucket_bounds(bucket: int) -> tuple[int, int]:
     width = 1 << (octave - 1)
     low = (_SUB_BUCKETS + sub) * width
     return low, low + width
+
+
+_PART = struct.Struct(f"={_SUB_BUCKETS}Q")
+_EMPTY_PART = bytes(_PART.size)
+
+
+def _counts(cells: bytes) -> Counter[int]:
+    """Return the cells that are not 0, by number; most octaves are empty, and passed over."""
+    counts: Counter[int] = Counter()
+    for at in range(0, len(cells), _PART.size):
+        part = cells[at : at + _PART.size]
+        if part != _EMPTY_PART:
+            for number, count in enumerate(_PART.unpack(part), at // 8):
+                if count:
+                    counts[number] = count
+    return counts
 
 
 @dataclass
@@ -49,15 +66,15 @@ class Histogram:
     @classmethod
     def from_row(cls, row: bytes | memoryview) -> Histogram:
         """Decode ``struct histogram`` of bpf/histogram.h, ``ROW_SIZE`` bytes."""
-        count, total, inverted, maximum, *cells = _ROW.unpack(row)
-        buckets, units = cells[:BUCKETS], cells[BUCKETS:]
+        count, total, inverted, maximum = _HEAD.unpack_from(row)
+        cells = bytes(row)
         return cls(
             count,
             total,
             _ALL_ONES - inverted if inverted else 0,
             maximum,
-            Counter({i: n for i, n in enumerate(buckets) if n}),
-            Counter({i: n for i, n in enumerate(units) if n}),
+            _counts(cells[_HEAD.size : _UNITS_AT]),
+            _counts(cells[_UNITS_AT:ROW_SIZE]),
         )
 
     def merge(self, other: Histogram) -> None:

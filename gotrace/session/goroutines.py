@@ -57,12 +57,14 @@ class GoroutineRows:
     """
 
     def __init__(
-        self, by_goroutine: Map, folded: Map, ended: Map, rows: int, kept: int = 4096
+        self, by_goroutine: Map, folded: Map, ended: Map, rows: int, halves: int, kept: int = 4096
     ) -> None:
+        """Take over the maps; ``rows`` and ``halves`` are the settings of bpf/latency.c."""
         self._map = by_goroutine
         self._folded = folded
         self._ended = ended
         self._rows = rows
+        self._numbers = rows * halves
         self._kept = kept
         self._gone: set[tuple[int, int]] = set()  # goid, tgid of ended goroutines with rows left
         self._reported: dict[bytes, Histogram] = {}
@@ -75,13 +77,30 @@ class GoroutineRows:
 
         To be called some ten times a second.
         """
-        while (value := self._ended.pop()) is not None:
+        for _ in range(self._ended.max_entries):  # those that come meanwhile wait
+            value = self._ended.pop()
+            if value is None:
+                break
             goid, tgid, _ = _KEY.unpack(value)
             self._gone.add((goid, tgid))
-        if len(self._gone) * 4 >= self._map.max_entries:
+        if len(self._gone) * 4 < self._map.max_entries:
+            return
+        if len(self._gone) * self._numbers <= self._map.max_entries:
+            self._take_gone()
+        else:
             self._collect(lambda half: True, ended_only=True)
-            self._gone.clear()
-            self._fold()
+        self._gone.clear()
+        self._fold()
+
+    def _take_gone(self) -> None:
+        """Take the rows of ended goroutines one by one: a walk would copy all others too."""
+        for goid, tgid in self._gone:
+            for number in range(self._numbers):
+                key = _KEY.pack(goid, tgid, number)
+                value = self._map.lookup(key)
+                if value is not None:
+                    self._add(key, value)
+                    self._map.delete(key)
 
     def settle(self, half: int) -> None:
         """Take what came late to the half that was read last, and clear that half."""
@@ -119,21 +138,27 @@ class GoroutineRows:
         """Add the rows of the chosen halves to the period; delete them, or the ended ones."""
         for key, value in self._map.entries():
             goid, tgid, number = _KEY.unpack(key)
-            half, row = divmod(number, self._rows)
+            half = number // self._rows
             ended = (goid, tgid) in self._gone
             if not chosen(half) or (ended_only and not ended):
                 continue
-            now = Histogram.from_row(value[:ROW_SIZE])
-            before = self._reported.pop(key, None)
-            new = now.since(before) if before else now
-            if new.count:
-                name = GoroutineKey(goid, tgid, row)
-                places = _PLACES.unpack_from(value, ROW_SIZE)
-                self._period.setdefault(name, GoroutineTimes(*places)).times.merge(new)
+            now = self._add(key, value)
             if delete or ended:
                 self._map.delete(key)
             else:
                 self._reported[key] = now
+
+    def _add(self, key: bytes, value: bytes) -> Histogram:
+        """Add what is new in a row to the period; return all that is in the row."""
+        goid, tgid, number = _KEY.unpack(key)
+        now = Histogram.from_row(value[:ROW_SIZE])
+        before = self._reported.pop(key, None)
+        new = now.since(before) if before else now
+        if new.count:
+            name = GoroutineKey(goid, tgid, number % self._rows)
+            places = _PLACES.unpack_from(value, ROW_SIZE)
+            self._period.setdefault(name, GoroutineTimes(*places)).times.merge(new)
+        return now
 
     def _fold(self) -> None:
         """Keep only the rows with the most total time apart."""

@@ -112,7 +112,11 @@ class LatencyMeter:
         self._goroutines: GoroutineRows | None = None
         if options.per_goroutine:
             self._goroutines = GoroutineRows(
-                program.map("by_goroutine"), program.map("folded"), program.map("ended"), rows
+                program.map("by_goroutine"),
+                program.map("folded"),
+                program.map("ended"),
+                rows,
+                halves,
             )
         self._slow: list[SlowCall] = []
         self._slow_lost = 0

@@ -27,7 +27,7 @@ class Kernel:
         self._values: dict[bytes, list[int]] = defaultdict(list)
         self._folded: dict[int, list[int]] = defaultdict(list)
         maps = (self.by_goroutine.map, self.folded.map, self.ended.map)
-        self.rows = GoroutineRows(*maps, ROWS, kept)
+        self.rows = GoroutineRows(*maps, ROWS, 2, kept)
 
     def add(self, goid: int, value: int, row: int = 0, half: int | None = None) -> None:
         number = (self.half if half is None else half) * ROWS + row
@@ -108,6 +108,19 @@ def test_rows_of_ended_goroutines_make_room() -> None:
         goid: goid % 16 for goid in range(1, 101)
     }
     assert rest == {}
+
+
+def test_harvest_ends_though_goroutines_end_faster_than_it_takes_them() -> None:
+    kernel = Kernel(room=8)
+    asked: list[int] = []
+
+    def pop() -> bytes:
+        asked.append(len(asked))
+        return struct.pack("=QII", len(asked), TGID, 0)
+
+    kernel.ended.pop = pop  # type: ignore[method-assign]
+    kernel.rows.harvest()
+    assert 0 < len(asked) <= kernel.ended.max_entries
 
 
 def test_calls_without_room_are_told_as_such() -> None:
