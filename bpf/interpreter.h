@@ -18,6 +18,12 @@ static inline __attribute__((always_inline)) int beyond_blocks(struct work *w, s
     return w->base + op->reg >= MOST_BLOCKS;
 }
 
+/* Tell whether the block that an operation looks at had no number left. */
+static inline __attribute__((always_inline)) int source_beyond(struct work *w, struct op *op)
+{
+    return !(op->block & OTHER_PHASE) && w->base + op->block >= MOST_BLOCKS;
+}
+
 /* Copy what a pointer leads to into a new block; return 0 when the operations on it can go on. */
 static inline __attribute__((always_inline)) int run_deref(struct work *w, struct op *op)
 {
@@ -27,7 +33,7 @@ static inline __attribute__((always_inline)) int run_deref(struct work *w, struc
         block->size = 0;
     }
     u64 pointer = 0, count = 1, size = op->size;
-    if (!block_word(w, op->block, op->at, 8, &pointer))
+    if (source_beyond(w, op) || !block_word(w, op->block, op->at, 8, &pointer))
         return -1;
     if (op->code == OP_DEREF_N) {
         if (!block_word(w, op->block, op->at2, 8, &count))
@@ -69,7 +75,7 @@ static inline __attribute__((always_inline)) int run_deref(struct work *w, struc
 static inline __attribute__((always_inline)) int run_iface(struct work *w, struct op *op)
 {
     u64 type = 0, data = 0;
-    if (!block_word(w, op->block, op->at, 8, &type) ||
+    if (source_beyond(w, op) || !block_word(w, op->block, op->at, 8, &type) ||
         !block_word(w, op->block, op->at2, 8, &data))
         return -1;
     u32 *header = begin_block(w);
@@ -127,12 +133,12 @@ static inline __attribute__((always_inline)) int step(struct work *w, struct op 
             }
             w->call.length += op->size;
         } else {
-            cut_root(w);
+            w->full = 1;
         }
         break;
     case OP_STACK:
         if (!room(w, op->size) || append_memory(w, w->sp + op->limit, op->size))
-            cut_root(w);
+            w->full = 1;
         break;
     case OP_DEREF:
     case OP_DEREF_N:
@@ -212,7 +218,7 @@ static inline __attribute__((always_inline)) void run(struct work *w, u32 first)
     w->full = 0;
     struct block *root = block_of(w, 0);
     root->start = w->call.length;
-    root->size = 0xffff; /* filled as the plan says, which does not look beyond, unless cut */
+    root->size = 0xffff; /* filled as the plan says, which does not look beyond, unless full */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < GOTRACE_STEPS; i++) {
         u32 pc = w->pc++;

@@ -81,7 +81,7 @@ struct work {
     u32 search;  /* how far a search for a string has come */
     u32 unknown; /* a predicate could not be decided here: user space will */
     u32 dropped;
-    u32 full; /* block 0 is cut: what would come behind it would be taken for it */
+    u32 full; /* block 0 is cut: there is no more of it, and no block behind it */
     u32 limit; /* of the payload's length in this phase */
     u32 pc;
     u32 phase; /* 0 entry, 1 return */
@@ -115,22 +115,12 @@ static inline __attribute__((always_inline)) struct block *block_of(struct work 
     return w->phase && !(number & OTHER_PHASE) ? &w->result_blocks[index] : &w->call.blocks[index];
 }
 
-/* Tell what comes after that block 0 ends here, because the next part of it cannot be had. */
-static inline __attribute__((always_inline)) void cut_root(struct work *w)
-{
-    if (w->full)
-        return;
-    w->full = 1;
-    struct block *root = block_of(w, 0);
-    root->size = w->call.length - root->start;
-}
-
 /* Append the low bytes of a word, at most 8. */
 static inline __attribute__((always_inline)) void append_word(struct work *w, u64 word, u32 size)
 {
     u64 at = w->call.length;
     if (!room(w, size)) {
-        cut_root(w);
+        w->full = 1;
         return;
     }
     BOUND(at, GOTRACE_PAYLOAD - 1);
@@ -157,8 +147,6 @@ static inline __attribute__((always_inline)) int block_word(struct work *w, u32 
 {
     struct block *block = block_of(w, number);
     if (at + size > block->size)
-        return 0;
-    if (!(number & OTHER_PHASE) && w->base + number >= MOST_BLOCKS)
         return 0;
     u64 place = block->start + at;
     BOUND(place, GOTRACE_PAYLOAD - 1);

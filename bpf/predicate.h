@@ -24,7 +24,7 @@ static inline __attribute__((always_inline)) void push_field(struct work *w, str
 {
     u64 word = 0;
     u32 width = op->reg & 0xf, shift = 64 - 8 * width;
-    if (!block_word(w, op->block, op->at, width, &word))
+    if (w->full || !block_word(w, op->block, op->at, width, &word))
         w->unknown = 1;
     word <<= shift & 63;
     push(w, op->reg & 0x80 ? (u64)((s64)word >> (shift & 63)) : word >> (shift & 63));

@@ -184,6 +184,10 @@ static inline __attribute__((always_inline)) void run_phase(struct work *w, u32 
     w->limit = GOTRACE_PAYLOAD - reserved;
     run(w, first);
     w->limit = GOTRACE_PAYLOAD;
+    if (w->full) {
+        struct block *root = w->phase ? w->result_blocks : w->call.blocks;
+        root->size = w->call.length - root->start;
+    }
     w->call.length = (w->call.length + (w->full ? 0 : 7)) & ~7;
     w->full = 0;
 }

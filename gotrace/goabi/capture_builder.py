@@ -139,16 +139,23 @@ class Builder:
         return self._block(op, at.offset + _WORD, size, number)
 
     def deref_n(
-        self, at: Position, count: Position, size: int, limit: int, *, skip: int = 0
+        self,
+        at: Position,
+        count: Position,
+        size: int,
+        limit: int,
+        *,
+        skip: int = 0,
+        number: int | None = None,
     ) -> int | None:
         """Copy elements of ``size`` bytes, ``limit`` bytes at most; return the block's number.
 
-        The pointer and the count are in the same block.
+        The pointer and the count are in the same block. ``number`` gives a block's number anew.
         """
         if not 0 < size < 1 << 32 or not 0 < limit < self.limits.payload:
             return None
         op = Op(OpCode.DEREF_N, 0, at.block, at.offset, count.offset, size, limit, skip)
-        return self._block(op, max(at.offset, count.offset) + _WORD, limit, None)
+        return self._block(op, max(at.offset, count.offset) + _WORD, limit, number)
 
     def iface(self, type_word: Position, data_word: Position) -> int | None:
         """Go on by the dynamic type of an interface; return the number of its block."""

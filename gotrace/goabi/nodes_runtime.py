@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+from collections.abc import Callable
 
 from gotrace.goabi.capture import REFUSED, Builder, Frame, Location, Node, Position, Reader
 from gotrace.goabi.types import GoType, MapType, PointerType, StructType
@@ -16,6 +17,8 @@ __all__ = ["MAX_INLINE", "ChanNode", "IndirectNode", "MapLayout", "MapNode", "ma
 MAX_INLINE = 128
 
 _SLOTS = 8
+#: Most groups to look at: of eight slots each, almost all maps fill one in four.
+_GROUPS = 4
 _SWISS_SINCE = (1, 24)
 
 _word = struct.Struct("<Q").unpack_from
@@ -29,7 +32,8 @@ class MapLayout:
     Classic maps (runtime.hmap and bmap, src/runtime/map.go up to Go 1.23) and swiss ones
     (internal/runtime/maps, since 1.24) both keep eight entries in one stretch of memory, a bucket
     or group, that begins with a byte for each which says whether it is there. Key number i is at
-    ``keys`` + i * ``key_stride`` from there, its value at ``elems`` + i * ``elem_stride``.
+    ``keys`` + i * ``key_stride`` from there, its value at ``elems`` + i * ``elem_stride``. Groups
+    lie side by side; a bucket has the address of the next one that overflowed behind it.
     """
 
     is_swiss: bool
@@ -38,6 +42,11 @@ class MapLayout:
     elems: int
     elem_stride: int
     size: int
+
+    @property
+    def distance(self) -> int:
+        """Return how far it is from one bucket or group to the next."""
+        return self.size if self.is_swiss else self.size + 8
 
     def present(self, control: int) -> bool:
         """Say whether a control byte is that of an entry.
@@ -97,7 +106,10 @@ def _aligned(offset: int, alignment: int) -> int:
 
 
 class MapNode(Node):
-    """Capture a map: its length and, with nodes for them, the entries of its first group."""
+    """Capture a map: its length and, with nodes for them, entries of its first groups.
+
+    Of several groups where entries need nothing but their own bytes, else of one.
+    """
 
     __slots__ = ("_elem", "_key", "_layout")
 
@@ -117,6 +129,9 @@ class MapNode(Node):
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
         """Plan to copy the header, then the group."""
         reader = _MapReader(self.type.name, position, self._layout)
+        if self._key is not None and self._elem is not None and self._key.flat and self._elem.flat:
+            reader.flat = (self._key.flat, self._elem.flat)
+            reader.most = builder.limits.map_entries
         size = 8 if self._layout is None else 48 if self._layout.is_swiss else 24
 
         def header() -> None:
@@ -133,6 +148,15 @@ class MapNode(Node):
         size = min(layout.size, builder.limits.struct_bytes)
         if not layout.is_swiss:
             block = builder.deref(Position(header, 16, 24), size)
+            several = min(_GROUPS * layout.distance, builder.limits.struct_bytes)
+            if reader.flat and several >= layout.distance:
+                # Buckets hold less than eight entries on average, so that many are there.
+                reader.several = builder.deref_n(
+                    Position(header, 16, 24),
+                    Position(header, 0, 24),
+                    layout.distance // _SLOTS,
+                    several,
+                )
         else:
             block = self._swiss_group(builder, reader, header, size)
         reader.group = block
@@ -141,10 +165,15 @@ class MapNode(Node):
         count = min(_SLOTS, builder.limits.map_entries)
         builder.defer(lambda: self._plan_slots(builder, reader, block, count, size))
 
+    @property
+    def _size(self) -> int:
+        assert self._layout is not None
+        return self._layout.size
+
     def _swiss_group(
         self, builder: Builder, reader: _MapReader, header: int, size: int
     ) -> int | None:
-        """Copy the only group of a small map, or the first group of a large one's first table.
+        """Copy the only group of a small map, or the first ones of a large one's first table.
 
         ``dirPtr`` points to the group where ``dirLen`` is 0, else to pointers to tables; then the
         copy that was made first is replaced.
@@ -157,7 +186,13 @@ class MapNode(Node):
         )
         if directory is not None:
             table = builder.deref(Position(directory, 0, 8), 32, skip=1)
-            if table is not None and builder.deref(Position(table, 16, 32), size, number=block):
+            several = size
+            if reader.flat and size == self._size:
+                several = min(_GROUPS * size, builder.limits.struct_bytes)
+            # Tables have two groups and more. Their number less one is a mask behind the address.
+            if table is not None and builder.deref_n(
+                Position(table, 16, 32), Position(table, 24, 32), self._size, several, number=block
+            ):
                 reader.table = table
         return block
 
@@ -174,7 +209,19 @@ class MapNode(Node):
 
 
 class _MapReader(Reader):
-    __slots__ = ("_block", "_layout", "_name", "_offset", "group", "header", "slots", "table")
+    __slots__ = (
+        "_block",
+        "_layout",
+        "_name",
+        "_offset",
+        "flat",
+        "group",
+        "header",
+        "most",
+        "several",
+        "slots",
+        "table",
+    )
 
     def __init__(self, name: str, position: Position, layout: MapLayout | None) -> None:
         self._name = name
@@ -184,6 +231,9 @@ class _MapReader(Reader):
         self.group: int | None = None
         self.table: int | None = None
         self.slots: list[tuple[Reader, Reader]] = []
+        self.several: int | None = None
+        self.flat: tuple[Callable[[bytes, int], Value], Callable[[bytes, int], Value]] | None = None
+        self.most = 0
 
     def location(self) -> Location:
         """Return where the map's address is."""
@@ -215,6 +265,8 @@ class _MapReader(Reader):
         if frame.lengths[group] < _SLOTS:
             return ()
         start = frame.starts[group]
+        if self.flat is not None and frame.lengths[group] >= layout.size:
+            return self._of_groups(frame, layout, *self.flat)[:length]
         control = frame.data[start : start + _SLOTS]
         entries = [
             (key.read(frame), elem.read(frame))
@@ -222,6 +274,30 @@ class _MapReader(Reader):
             if layout.present(present)
         ]
         return tuple(entries[:length])
+
+    def _of_groups(
+        self,
+        frame: Frame,
+        layout: MapLayout,
+        key: Callable[[bytes, int], Value],
+        elem: Callable[[bytes, int], Value],
+    ) -> tuple[tuple[Value, Value], ...]:
+        """Return the first entries of as many groups as there are."""
+        block = self.group
+        if self.several is not None and frame.lengths[self.several] >= layout.distance:
+            block = self.several
+        assert block is not None
+        data, start, size = frame.data, frame.starts[block], frame.lengths[block]
+        entries: list[tuple[Value, Value]] = []
+        for at in range(start, start + max(size - layout.size, 0) + 1, layout.distance):
+            for slot, control in enumerate(data[at : at + _SLOTS]):
+                if len(entries) == self.most:
+                    break
+                if layout.present(control):
+                    key_at = at + layout.keys + slot * layout.key_stride
+                    elem_at = at + layout.elems + slot * layout.elem_stride
+                    entries.append((key(data, key_at), elem(data, elem_at)))
+        return tuple(entries)
 
 
 class IndirectNode(Node):

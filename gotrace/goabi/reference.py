@@ -219,7 +219,7 @@ class _Run:
             data = self._source(op.block, base, op.at, width)
             signed = bool(op.reg & 0x80)
             word = int.from_bytes(data, "little", signed=signed) & _MASK
-            stack.append(word if len(data) == width else None)
+            stack.append(word if len(data) == width and not self._is_cut else None)
         elif op.code is OpCode.PUSH_SPECIAL:
             stack.append(self._machine.specials[op.reg] & _MASK)
         elif op.code is OpCode.STRING_TEST:

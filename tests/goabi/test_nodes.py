@@ -115,13 +115,49 @@ def test_small_swiss_map() -> None:
 def test_large_swiss_map() -> None:
     heap = Heap()
     group = swiss_group(heap, bytes([0x80, 1, 2, 0xFE] + [0x80] * 4))
-    table = heap.put(words(0, 0, group, 63))
+    table = heap.put(words(0, 0, group, 1))
     directory = heap.put(words(table) + bytes(200))
     image = swiss_map(heap, 400, directory, 1)
     found = capture(INTS, image, heap, release=SWISS)
     assert found == MapValue("map[int]int", ((2, 20), (3, 30)), 400)
     lost = swiss_map(heap, 400, heap.put(words(0xDEAD) + bytes(200)), 1)
     assert capture(INTS, lost, heap, release=SWISS) == MapValue("map[int]int", (), 400)
+
+
+def pairs_from(first: int) -> tuple[tuple[int, int], ...]:
+    return tuple((key, key * key) for key in range(first, first + 8))
+
+
+@pytest.mark.parametrize("release", [CLASSIC, SWISS])
+@pytest.mark.parametrize(("filled", "shown"), [((0, 3, 1), 4), ((0, 0, 3), 3), ((5, 8, 8), 8)])
+def test_entries_of_several_groups(
+    release: tuple[int, int], filled: tuple[int, ...], shown: int
+) -> None:
+    """As many as are wanted, wherever the first of them are; none of what is no entry."""
+    heap = Heap()
+    groups = b""
+    expected: list[tuple[int, int]] = []
+    for number, count in enumerate((*filled, 8, 8, 8, 8)):
+        pairs = pairs_from(100 * number)
+        expected += pairs[:count]
+        if release == SWISS:
+            groups += bytes([7] * count + [0x80] * (8 - count))
+            groups += words(*(word for pair in pairs for word in pair))
+        else:
+            groups += bytes([99] * count + [1] * (8 - count))
+            groups += words(*(key for key, _ in pairs), *(elem for _, elem in pairs), 0)
+    if release == SWISS:
+        table = heap.put(words(0, 0, heap.put(groups), 7))
+        image = swiss_map(heap, 50, heap.put(words(table)), 1)
+    else:
+        image = words(heap.put(words(50, 3 << 8, heap.put(groups), 0, 0, 0)))
+    found = capture(INTS, image, heap, release=release)
+    assert isinstance(found, MapValue)
+    assert found.length == 50
+    # Four are looked at.
+    most = sum((*filled, 8)[:4])
+    assert found.entries == tuple(expected[: min(most, 8)])
+    assert len(found.entries) >= shown
 
 
 def test_fewer_entries_than_there_are() -> None:
