@@ -35,6 +35,8 @@ _R = TypeVar("_R")
 
 #: Entries that refer to another as their origin do so once, or twice through a specification.
 _MAX_ORIGINS = 8
+_CC_NOCALL = 3  # DWARF 5, section 7.15
+_GCCGO = "GNU Go "
 
 
 def _damage_is_reported(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -72,6 +74,9 @@ class Variable:
 class FunctionSignature:
     """Describe a function: parameters (the receiver first) and results, in the order of the source.
 
+    ``type_offset`` is the offset of the type that C and gccgo return; Go's compiler lists results
+    among ``variables``. ``is_nonstandard_call``: DW_CC_nocall says that no convention holds.
+
     ``name`` is the linker's name, with the shapes of generic functions spelled out. ``low_pc``
     and ``high_pc`` (exclusive) are link-time addresses. Go before 1.23 leaves blank and unnamed
     parameters out, never results. ``trampoline``: a wrapper that the compiler made.
@@ -84,6 +89,8 @@ class FunctionSignature:
     variables: tuple[Variable, ...]
     captured: tuple[Variable, ...]
     trampoline: bool
+    type_offset: int | None
+    is_nonstandard_call: bool
     unit: Unit = dataclasses.field(repr=False, compare=False)
 
     @property
@@ -159,6 +166,11 @@ class DwarfReader:
             variable.location, function.low_pc, function.unit, self._units, self._sections
         )
         return None if expression is None else parse_expression(expression)
+
+    @_damage_is_reported
+    def is_gccgo(self, function: FunctionSignature) -> bool:
+        """Say whether gccgo has compiled a function, as its unit's DW_AT_producer tells."""
+        return self._string(self.die(function.unit.first_die), Attr.PRODUCER).startswith(_GCCGO)
 
     @_damage_is_reported
     def die(self, offset: int) -> Die:
@@ -291,6 +303,12 @@ class DwarfReader:
             variables=_each_once(map(self._variable, parameters)),
             captured=captured,
             trampoline=bool(die.values.get(Attr.TRAMPOLINE, 0)),
+            type_offset=origin.values.get(Attr.TYPE),
+            is_nonstandard_call=_CC_NOCALL
+            in (
+                die.values.get(Attr.CALLING_CONVENTION),
+                origin.values.get(Attr.CALLING_CONVENTION),
+            ),
             unit=die.unit,
         )
 

@@ -45,6 +45,7 @@ class Attr(enum.IntEnum):
     PRODUCER = 0x25
     UPPER_BOUND = 0x2F
     ABSTRACT_ORIGIN = 0x31
+    CALLING_CONVENTION = 0x36
     COUNT = 0x37
     DATA_MEMBER_LOCATION = 0x38
     DECL_LINE = 0x3B

@@ -74,10 +74,16 @@ class Piece:
 
 
 class CallingConvention(enum.Enum):
-    """Name Go's two calling conventions."""
+    """Name the calling conventions: Go's two, and that of C, which gccgo follows."""
 
     ABI0 = "ABI0"
     ABI_INTERNAL = "ABIInternal"
+    SYSTEM_V = "System V"
+
+    @property
+    def reads_floats(self) -> bool:
+        """Say whether its programs have a handler for SIGURG, by which float registers are read."""
+        return self is not CallingConvention.SYSTEM_V
 
 
 class DictionaryPlace(enum.Enum):

@@ -22,7 +22,7 @@ from gotrace.goabi.capture import (
 )
 from gotrace.goabi.nodes import NodeFactory
 from gotrace.goabi.nodes_scalars import WordReader
-from gotrace.goabi.places import CapturedValue
+from gotrace.goabi.places import CapturedValue, PlacedValue
 from gotrace.goabi.types import (
     ArrayType,
     ChanType,
@@ -38,7 +38,15 @@ from gotrace.goabi.types import (
 )
 from gotrace.goabi.values import Value
 
-__all__ = ["PathError", "PathMark", "PathStep", "path_node", "place_captured", "place_path"]
+__all__ = [
+    "PathError",
+    "PathMark",
+    "PathStep",
+    "path_node",
+    "place_captured",
+    "place_path",
+    "place_value",
+]
 
 
 class PathError(GotraceError):
@@ -226,6 +234,42 @@ def _ends_in_header(root: GoType, steps: Sequence[PathStep]) -> bool:
     return isinstance(way.type, MapType | ChanType)
 
 
+class _Inside(Node):
+    """Capture the whole image of a value of which a part is wanted: a register holds more of it."""
+
+    __slots__ = ("_node", "_start")
+
+    def __init__(self, root: GoType, node: Node, start: int) -> None:
+        super().__init__(root)
+        self.type = node.type
+        self._node = node
+        self._start = start
+
+    def plan(self, builder: Builder, position: Position) -> Reader:
+        """Plan what the part needs."""
+        start = position.offset + self._start
+        end = min(start + self._node.size, position.end)
+        return self._node.plan(builder, Position(position.block, start, end))
+
+
+def place_value(
+    factory: NodeFactory, name: str, value: PlacedValue, steps: Sequence[PathStep] = ()
+) -> PlacedNode:
+    """Return what captures a parameter or result, or a path from it.
+
+    Raise PathError when the types do not allow the steps.
+    """
+    within = value.within
+    if within is None:
+        return place_path(factory, name, value.type, value.pieces, steps, value.problem)
+    way = [within.field, *steps]
+    root: GoType = within.struct
+    if within.in_memory:
+        root = _pointer_to(root)
+        way = [PathMark.DEREF, *way]
+    return place_path(factory, name, root, value.pieces, way, value.problem)
+
+
 def place_path(
     factory: NodeFactory,
     name: str,
@@ -234,12 +278,14 @@ def place_path(
     steps: Sequence[PathStep],
     problem: str | None = None,
 ) -> PlacedNode:
-    """Return what captures a path from a parameter or result that is at ``pieces``.
+    """Return what captures a path from a value of type ``root`` that is at ``pieces``.
 
     Raise PathError when the types do not allow the steps.
     """
     node, start = path_node(factory, root, steps)
     clipped = None if pieces is None else _clipped(pieces, start, node.size)
+    if pieces is not None and clipped is None:
+        return PlacedNode(name, _Inside(root, node, start), pieces, problem, first=True)
     return PlacedNode(name, node, clipped, problem, first=True)
 
 
@@ -268,8 +314,8 @@ def _pointer_to(elem: GoType) -> PointerType:
     return PointerType(f"*{elem.name}", Kind.POINTER, _WORD, _WORD, Lazy.of(elem))
 
 
-def _clipped(pieces: Sequence[Piece], start: int, size: int) -> tuple[Piece, ...]:
-    """Return the pieces of a part of a value."""
+def _clipped(pieces: Sequence[Piece], start: int, size: int) -> tuple[Piece, ...] | None:
+    """Return the pieces of a part of a value; None where it begins within a register."""
     clipped: list[Piece] = []
     for piece in pieces:
         skipped = max(start - piece.offset, 0)
@@ -280,7 +326,7 @@ def _clipped(pieces: Sequence[Piece], start: int, size: int) -> tuple[Piece, ...
         if isinstance(place, Stack):
             place = Stack(place.offset + skipped)
         elif skipped:
-            # Registers hold no more than one field, so that a part begins where one does.
-            raise PathError("a part of a register is not a value")
+            # Go's own convention gives each field a register, that of C each eight bytes.
+            return None
         clipped.append(Piece(piece.offset + skipped - start, left, place))
     return tuple(clipped)

@@ -25,9 +25,16 @@ from gotrace.goabi.assign import (
 from gotrace.goabi.dwarf_types import DwarfTypes
 from gotrace.goabi.gaps import Closed, Located, close_gaps, located
 from gotrace.goabi.names import NameKind, parse_name
-from gotrace.goabi.types import GoType, PointerType, Signature
+from gotrace.goabi.types import GoType, PointerType, Signature, StructType
 
-__all__ = ["CapturedValue", "FunctionPlaces", "PlacedValue", "function_places", "signature_places"]
+__all__ = [
+    "CapturedValue",
+    "FunctionPlaces",
+    "PlacedValue",
+    "Within",
+    "function_places",
+    "signature_places",
+]
 
 #: The hidden dictionary is listed as a parameter of this name since Go 1.27.
 _DICTIONARY_NAME = ".dict"
@@ -36,6 +43,18 @@ _DICTIONARY_NAME = ".dict"
 _ALL_LISTED_SINCE = GoVersion(1, 22)
 
 _SHIFTED = "unnamed parameters before it may be missing from the debug information"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Within:
+    """Say that a value is a field of a struct, whose pieces are known instead of the value's own.
+
+    ``in_memory``: the pieces hold the struct's address.
+    """
+
+    struct: StructType
+    field: str
+    in_memory: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,6 +71,7 @@ class PlacedValue:
     pieces: tuple[Piece, ...] | None
     dictionary_index: int | None = None
     problem: str | None = None
+    within: Within | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

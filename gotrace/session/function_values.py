@@ -13,6 +13,8 @@ from gotrace.goabi.assign import CallingConvention, IntReg, Piece, Place, Stack,
 from gotrace.goabi.capture import CLOSURE_CONTEXT
 from gotrace.goabi.descriptors import DescriptorError, Descriptors
 from gotrace.goabi.dwarf_types import DwarfTypes
+from gotrace.goabi.gccgo_places import gccgo_places, system_v_signature_places
+from gotrace.goabi.gccgo_types import GccgoTypes
 from gotrace.goabi.places import FunctionPlaces, PlacedValue, function_places, signature_places
 from gotrace.goabi.signature import SignatureError, parse_signature
 from gotrace.goabi.types import GoType, Kind, basic_type
@@ -80,7 +82,25 @@ class FunctionValues:
                     )
             except DwarfError as error:
                 self.problem = str(error)
-        return self._bare_words(function, is_assembly)
+        return self._of_gccgo(function) or self._bare_words(function, is_assembly)
+
+    def _of_gccgo(self, function: Function) -> FunctionPlaces | None:
+        """Return the values of a function that gccgo has compiled, None for all others."""
+        if function.origin is not Origin.SYMTAB or self.reader is None:
+            return None
+        try:
+            known = self.reader.function(function.entry)
+            if known is None or not self.reader.is_gccgo(known):
+                return None
+            return gccgo_places(known, function.name, self.reader, self._gccgo_types)
+        except DwarfError as error:
+            self.problem = str(error)
+            return None
+
+    @cached_property
+    def _gccgo_types(self) -> GccgoTypes:
+        assert self.reader is not None
+        return GccgoTypes(self.reader)
 
     def _as_given(self, function: Function, signature: str, is_assembly: bool) -> FunctionPlaces:
         """Return the places by a user's signature, if the function can have that.
@@ -89,6 +109,8 @@ class FunctionValues:
         slots of what is in registers. In assembly it is what the author says.
         """
         parsed = parse_signature(signature, self._lookup)
+        if function.origin is Origin.SYMTAB:
+            return system_v_signature_places(parsed, function.name)
         places = signature_places(
             parsed, function.name, AMD64, self._version, is_assembly=is_assembly
         )

@@ -20,7 +20,7 @@ from gotrace.goabi.capture import (
     plan_phase,
 )
 from gotrace.goabi.nodes import NodeFactory
-from gotrace.goabi.nodes_paths import place_captured, place_path
+from gotrace.goabi.nodes_paths import place_captured, place_value
 from gotrace.goabi.places import CapturedValue, FunctionPlaces, PlacedValue
 from gotrace.goabi.types import InterfaceType, Parameter, Signature
 from gotrace.probes.decode import step_over
@@ -203,7 +203,7 @@ class _Planner:
             entry = entry.with_predicate(compiled.entry)
             result = result.with_predicate(compiled.result) if result else None
         step = self._step(sites, entry.float_registers)
-        floats = self._choices.floats
+        floats = self._choices.floats and places.convention.reads_floats
         return TracedCall(
             sites,
             places,
@@ -245,6 +245,8 @@ class _Planner:
 
     def _whole(self, value: PlacedValue) -> PlacedNode:
         try:
+            if value.within is not None:
+                return place_value(self._factory, value.name, value)._replace(first=False)
             node = self._factory.node(value.type)
         except DwarfError as error:
             raise GotraceError(f"{value.name}: {error}") from error
@@ -258,7 +260,7 @@ class _Planner:
             return place_captured(self._factory, captured, steps)
         values = places.parameters if root.kind is RootKind.PARAMETER else places.results
         value = values[root.index]
-        return place_path(self._factory, root.name, value.type, value.pieces, steps, value.problem)
+        return place_value(self._factory, root.name, value, steps)
 
     def _predicate(
         self,
