@@ -30,6 +30,11 @@ _STRING = ("__data", "__length")
 _SLICE = ("__values", "__count", "__capacity")
 _INTERFACE = ("__methods", "__object")
 _EMPTY_INTERFACE = ("__type_descriptor", "__object")
+_NAMES_OF_STRUCTS: dict[tuple[str, ...], str] = {
+    _STRING: "string",
+    _INTERFACE: "interface { ... }",
+    _EMPTY_INTERFACE: "interface {}",
+}
 #: What gccgo calls the structs behind maps and channels; keys and elements are not described.
 _REFERENCES = {"runtime.hmap": "map", "__go_map": "map", "__go_channel": "chan"}
 _CLOSURE = "__go_descriptor"
@@ -85,7 +90,7 @@ class GccgoTypes(DwarfTypes):
             return SliceType(name, Kind.SLICE, 3 * _WORD, _WORD, elem)
         if names in (_INTERFACE, _EMPTY_INTERFACE):
             empty = names == _EMPTY_INTERFACE
-            name = "interface {}" if empty else "interface { ... }"
+            name = _NAMES_OF_STRUCTS[names]
             return InterfaceType(name, Kind.INTERFACE, 2 * _WORD, _WORD, empty)
         found = super()._build(die)
         assert isinstance(found, StructType)
@@ -102,8 +107,9 @@ class GccgoTypes(DwarfTypes):
             return name
         if die.tag == Tag.STRUCTURE_TYPE:
             members = [child for child in self._reader.children(die) if child.tag == Tag.MEMBER]
-            if tuple(map(self._reader.name, members)) != _SLICE:
-                return "struct { ... }"
+            names = tuple(map(self._reader.name, members))
+            if names != _SLICE:
+                return _NAMES_OF_STRUCTS.get(names, "struct { ... }")
             pointer = self._reader.die(members[0].values[Attr.TYPE])
             elem = pointer.values.get(Attr.TYPE)
             return "[]" + ("void" if elem is None else self._spelled(elem, nesting + 1))
