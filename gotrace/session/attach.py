@@ -14,6 +14,7 @@ from gotrace.elf.image import FileIdentity
 from gotrace.errors import GotraceError
 from gotrace.session import kernel
 from gotrace.session.features import multi_filters_by_process
+from gotrace.session.keeper import Keeper
 from gotrace.session.program import AttachKind, LoadError, Program
 
 __all__ = ["AttachError", "Attached", "Point", "ProbeGroup", "Rung", "attach"]
@@ -61,15 +62,59 @@ class ProbeGroup:
 
 @dataclass
 class Attached:
-    """Own the program and the descriptors that keep the probes in place."""
+    """Own the program and the processes that keep its probes in place.
+
+    ``functions`` are the descriptors of the program's loaded functions, by name.
+    """
 
     program: Program
     rung: Rung
+    functions: Mapping[str, int] = field(default_factory=dict)
+    failed: dict[Point, OSError] = field(default_factory=dict)
+    _keepers: list[Keeper] = field(default_factory=list)
+
+    def add(self, groups: Sequence[ProbeGroup]) -> None:
+        """Attach all points, some in each of the groups, whose functions are loaded.
+
+        Groups are attached in order. Raises AttachError.
+        """
+        if self.rung is Rung.MULTI and any(group.pid for group in groups):
+            multi_filters_by_process()  # what is found out in the keeper is forgotten with it
+        probes = _Probes(self.program, self.rung, self.functions)
+        keeper = Keeper(lambda: probes.attach(groups), probes.detach)
+        self._keepers.append(keeper)
+        self.failed |= keeper.result
+
+    def detach(self) -> None:
+        """Remove all probes, those attached last first; maps can still be read."""
+        while self._keepers:
+            self._keepers.pop().end()
+
+    def close(self) -> None:
+        """Remove all probes and unload the program."""
+        self.detach()
+        self.program.close()
+
+
+@dataclass
+class _Probes:
+    """Own, in the keeper, the descriptors that keep probes in place, by group."""
+
+    program: Program
+    rung: Rung
+    functions: Mapping[str, int]
     descriptors: list[list[int]] = field(default_factory=list)
     failed: dict[Point, OSError] = field(default_factory=dict)
 
+    def attach(self, groups: Iterable[ProbeGroup]) -> dict[Point, OSError]:
+        """Attach all points and return those that the kernel refused."""
+        for group in groups:
+            self.descriptors.append([])
+            _ATTACHERS[self.rung](self, group, self.functions[group.function])
+        return self.failed
+
     def detach(self) -> None:
-        """Remove all probes, the groups attached last first; maps can still be read.
+        """Remove all probes, the groups attached last first.
 
         Each perf event waits for the kernel's grace periods when it is closed; many threads wait
         together, which makes hundreds of probes go in the time of a few.
@@ -82,11 +127,6 @@ class Attached:
             with ThreadPoolExecutor(_CLOSERS) as pool:
                 for fd in group:
                     pool.submit(os.close, fd)
-
-    def close(self) -> None:
-        """Remove all probes and unload the program."""
-        self.detach()
-        self.program.close()
 
 
 _CLOSERS = 64
@@ -140,13 +180,11 @@ def _attach_on(
     attached = Attached(Program(source, defines), rung)
     try:
         wanted = [group for group in groups if group.points]
-        programs = _load(attached, {group.function for group in wanted})
+        attached.functions = _load(attached, {group.function for group in wanted})
         if prepare is not None:
             prepare(attached.program)
         _check_unchanged(wanted)
-        for group in wanted:
-            attached.descriptors.append([])
-            _ATTACHERS[rung](attached, group, programs[group.function])
+        attached.add(wanted)
         _check_unchanged(wanted)
     except BaseException:
         attached.close()
@@ -179,14 +217,14 @@ def _load(attached: Attached, functions: Iterable[str]) -> dict[str, int]:
         raise _RungMissing(str(error)) from error
 
 
-def _attach_multi(attached: Attached, group: ProbeGroup, program: int) -> None:
-    _link_all(attached, group, program, list(group.points))
-    if not attached.descriptors[-1]:
-        error = next(iter(attached.failed.values()))
+def _attach_multi(probes: _Probes, group: ProbeGroup, program: int) -> None:
+    _link_all(probes, group, program, list(group.points))
+    if not probes.descriptors[-1]:
+        error = next(iter(probes.failed.values()))
         raise _RungMissing(error.strerror or str(error))
 
 
-def _link_all(attached: Attached, group: ProbeGroup, program: int, points: Sequence[Point]) -> None:
+def _link_all(probes: _Probes, group: ProbeGroup, program: int, points: Sequence[Point]) -> None:
     """Link all points, by halves where the kernel refuses the whole, to find those at fault."""
     try:
         fd = kernel.link_uprobe_multi(
@@ -197,46 +235,46 @@ def _link_all(attached: Attached, group: ProbeGroup, program: int, points: Seque
             # Where that filter is wrong the programs' own is enough; others' hits just cost more.
             group.pid if group.pid and multi_filters_by_process() else 0,
         )
-        attached.descriptors[-1].append(fd)
+        probes.descriptors[-1].append(fd)
     except OSError as error:
         if error.errno == errno.EPERM:
             raise _not_permitted(group) from error
         if error.errno == errno.ESRCH:
             raise AttachError(f"cannot attach to {group.display}: the process has ended") from error
         if len(points) == 1:
-            attached.failed[points[0]] = error
+            probes.failed[points[0]] = error
             return
         middle = len(points) // 2
-        _link_all(attached, group, program, points[:middle])
-        _link_all(attached, group, program, points[middle:])
+        _link_all(probes, group, program, points[:middle])
+        _link_all(probes, group, program, points[middle:])
 
 
-def _attach_cookie(attached: Attached, group: ProbeGroup, program: int) -> None:
+def _attach_cookie(probes: _Probes, group: ProbeGroup, program: int) -> None:
     _need_descriptors(2 * len(group.points), group)
     for point in group.points:
-        event = _open_event(attached, group, point)
+        event = _open_event(probes, group, point)
         if event is None:
             continue
         try:
-            attached.descriptors[-1].append(kernel.link_perf_event(program, event, point.cookie))
+            probes.descriptors[-1].append(kernel.link_perf_event(program, event, point.cookie))
         except OSError as error:
             raise _RungMissing(f"no cookie for perf events: {error.strerror}") from error
 
 
-def _attach_address(attached: Attached, group: ProbeGroup, program: int) -> None:
+def _attach_address(probes: _Probes, group: ProbeGroup, program: int) -> None:
     _need_descriptors(len(group.points), group)
-    site_by_ip = attached.program.map("site_by_ip")
+    site_by_ip = probes.program.map("site_by_ip")
     assert group.bias is not None
     for point in group.points:
         address = point.address + group.bias
         site_by_ip.update(address.to_bytes(8, "little"), point.cookie.to_bytes(8, "little"))
     for point in group.points:
-        event = _open_event(attached, group, point)
+        event = _open_event(probes, group, point)
         if event is not None:
             kernel.set_perf_event_program(event, program)
 
 
-def _open_event(attached: Attached, group: ProbeGroup, point: Point) -> int | None:
+def _open_event(probes: _Probes, group: ProbeGroup, point: Point) -> int | None:
     try:
         event = kernel.open_uprobe(group.path, point.offset)
     except OSError as error:
@@ -244,9 +282,9 @@ def _open_event(attached: Attached, group: ProbeGroup, point: Point) -> int | No
             raise _not_permitted(group) from error
         if error.errno == errno.ENOENT:
             raise _RungMissing(error.strerror or "no uprobe event source") from error
-        attached.failed[point] = error
+        probes.failed[point] = error
         return None
-    attached.descriptors[-1].append(event)
+    probes.descriptors[-1].append(event)
     return event
 
 

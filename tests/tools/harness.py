@@ -28,6 +28,7 @@ __all__ = [
     "Result",
     "Running",
     "code_at",
+    "code_of",
     "count_on",
     "elided",
     "json_counts",
@@ -111,6 +112,14 @@ class Process:
         lines = self._process.stdout.readlines()
         self.wait()
         return lines
+
+    def ends_within(self, seconds: float) -> bool:
+        """Give the process some time and tell whether it has ended then."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def wait(self) -> int:
         """Wait for the end and return the exit status."""
@@ -227,6 +236,21 @@ def count_on(fixture: Fixture, *arguments: str | Path) -> tuple[Json, Result]:
     with tool("gofunccount", "--json", "-p", str(fixture.ready), *arguments) as counting:
         truth = fixture.work()
         return truth, counting.end()
+
+
+def code_of(pid: int) -> bytes:
+    """Return all of the bytes that a process has mapped from its program's file to be run."""
+    program = os.stat(f"/proc/{pid}/exe")
+    code = []
+    with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb", 0) as memory:
+        for line in maps:
+            span, mode, _, _, inode, *_ = line.split()
+            if "x" in mode and int(inode) == program.st_ino:
+                start, end = (int(word, 16) for word in span.split("-"))
+                memory.seek(start)
+                code.append(memory.read(end - start))
+                assert len(code[-1]) == end - start
+    return b"".join(code)
 
 
 def code_at(pid: int, addresses: Iterable[int]) -> bytes:

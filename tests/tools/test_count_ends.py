@@ -15,8 +15,10 @@ import pytest
 
 from tests.toolchains import BUILD_MODES, FIXTURES, build, newest
 from tests.tools.harness import (
+    CLONE,
     Fixture,
     code_at,
+    code_of,
     json_counts,
     of_kind,
     sites,
@@ -134,6 +136,25 @@ def test_kill_of_the_tool_under_load_leaves_the_target_as_it_was(rung: str) -> N
         truth = fixture.work()
         assert truth["calls"]["wrong"] == 0
         assert truth["calls"]["main.leaf"] > 0
+        assert fixture.finish() == 0
+
+
+def test_kill_of_the_tool_while_it_detaches_leaves_the_target_as_it_was() -> None:
+    """What the kernel is doing for a process that is killed, it leaves half done."""
+    path = build(CLONE / "tests" / "real" / "work", newest(), name="detaching")
+    with Fixture([path], patience=300) as fixture:
+        fixture.say()
+        fixture.read_until("busy")
+        clean = code_of(fixture.pid)
+        for _ in range(3):
+            with tool("gofunccount", "-p", str(fixture.pid), "*") as counting:
+                assert code_of(fixture.pid) != clean
+                counting.signal(signal.SIGINT)
+                counting.lines_until("Detaching...")
+                counting.signal(signal.SIGKILL)
+                counting.wait()  # for its keeper, too, which has its output open
+            assert code_of(fixture.pid) == clean
+        assert fixture.work("end")["wrong"] == 0
         assert fixture.finish() == 0
 
 
