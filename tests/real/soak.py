@@ -2,77 +2,139 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from enum import Enum
 from types import TracebackType
 
+from gotrace.cli.call_lines import line_of
+from gotrace.goabi.capture import CaptureLimits
 from gotrace.probes.select import Selector
 from gotrace.probes.sites import FunctionSites
-from gotrace.session.attach import Attached, Rung
+from gotrace.probes.spec import parse_probe
+from gotrace.report.calls import Clock, TimeStyle
+from gotrace.session.attach import Attached, ProbeGroup, Rung
 from gotrace.session.callers import find_callers
+from gotrace.session.cookie import INDEX_MASK
 from gotrace.session.count import CallCounter
+from gotrace.session.events import function_of
 from gotrace.session.latency import LatencyMeter, LatencyOptions
 from gotrace.session.plan import BinaryRequest, Plan, make_plan, measurable
 from gotrace.session.target import Target
+from gotrace.session.trace import CallTracer, TraceOptions
+from gotrace.session.trace_plan import TraceChoices, make_trace_plan
+from gotrace.session.watch import signal_groups, unwind_groups
 
-__all__ = ["Soak"]
+__all__ = ["Held", "Soak", "Use"]
+
+
+class Use(Enum):
+    """Say what is done to functions; the values are the tools, and a way to use the last."""
+
+    COUNT = "gofunccount"
+    MEASURE = "gofunclatency"
+    TRACE = "gotrace"  # arguments and results, as DWARF has them
+    FLOATS = "gotrace, a signal at each entry and return"
+
+
+#: For every function, whatever it takes: so SIGURG is sent at its entry and at its return.
+_ALL_FLOATS = "main.f(x float64) float64"
+_DECODED = 200  # records a reading: more than that takes the time of the rounds
+
+
+@dataclass(frozen=True)
+class Held:
+    """A loaded tool, all that it can attach, and how to take what it has seen."""
+
+    attached: Attached
+    functions: int
+    groups: Sequence[ProbeGroup]
+    read: Callable[[], Iterable[tuple[int, int]]]  # function number, calls
 
 
 class Soak:
-    """Hold a process and all sites of its functions; a context manager."""
+    """Hold a process, all sites of its functions and the tools; a context manager.
 
-    def __init__(self, pid: int, seed: int, patterns: Sequence[str] = ("*",)) -> None:
+    A tool is compiled and loaded once, for all functions; a round attaches it to some of them.
+    """
+
+    def __init__(
+        self, pid: int, seed: int, patterns: Sequence[str] = ("*",), most_traced: int = 1 << 20
+    ) -> None:
+        """Plan; ``most_traced`` is to how many functions gotrace is ever attached, chosen once."""
+        self._most_traced = most_traced
         self._random = random.Random(seed)
         self._target = Target.of(pid, None)
         request = BinaryRequest(None, Selector(patterns))
-        self._counted = make_plan(self._target, [request], returns=True, verb="count")
-        self._measured = measurable(self._counted)
+        self._plan = make_plan(self._target, [request], returns=True, verb="count")
+        self._held: dict[Use, Held] = {}
+        self._opened = ExitStack()
+        self.rounds: Counter[str] = Counter()
         self.probes = 0
-        self.calls = 0
+        self.calls: Counter[Use] = Counter()
+        self.seen: dict[Use, set[int]] = {use: set() for use in Use}  # function numbers
         self.failed: dict[int, str] = {}
 
     @property
     def functions(self) -> list[FunctionSites]:
-        return list(self._counted.binaries[0].functions)
+        return list(self._plan.binaries[0].functions)
 
-    def round(self) -> None:
-        """Attach to 1 function, to all, or to any number in between; count or measure; detach."""
-        if self._random.random() < 0.5:
-            self.count(self._some(self._counted))
-        else:
-            self.measure(self._some(self._measured))
+    def round(self, use: Use | None = None) -> None:
+        """Attach to 1 function, to all, or to any number in between; read a few times; detach."""
+        use = use or self._random.choice(list(Use))
+        held = self.held(use)
+        size = int((held.functions + 1) ** self._random.random())
+        chosen = set(self._random.sample(range(held.functions), size))
+        self.watch(use, [_only(group, chosen) for group in held.groups])
 
-    def count(self, plan: Plan | None = None, turns: int | None = None) -> None:
-        """Count all functions, or a plan's, until the counters were read ``turns`` times."""
-        plan = plan or self._counted
-        with CallCounter(self._target, plan, self._rung(plan)) as counter:
-            self._note(counter.attached, len(plan.functions))
-            for _ in range(self._random.randrange(20) if turns is None else turns):
-                self.calls += sum(counter.take())
+    def all(self, use: Use, turns: int) -> None:
+        """Attach to all functions and read some times."""
+        self.watch(use, self.held(use).groups, turns)
 
-    def measure(self, plan: Plan | None = None, turns: int | None = None) -> None:
-        """Measure all functions, or a plan's, until the times were read ``turns`` times."""
-        plan = plan or self._measured
-        options = LatencyOptions(intervals=True)
-        callers = find_callers(plan)
-        with LatencyMeter(self._target, plan, callers, options, self._rung(plan)) as meter:
-            returns = sum(len(sites.returns) for sites in plan.binaries[0].functions)
-            self._note(meter.attached, len(plan.functions) + returns)
-            for _ in range(self._random.randrange(8) if turns is None else turns):
-                self.calls += sum(row.count for row in meter.take().rows.values())
+    def watch(self, use: Use, groups: Sequence[ProbeGroup], turns: int | None = None) -> None:
+        """Attach a tool to groups, read it ``turns`` times, or at random, and detach."""
+        held = self.held(use)
+        groups = [group for group in groups if group.points]
+        held.attached.add(groups)
+        self._note(use, held.attached, sum(len(group.points) for group in groups))
+        for _ in range(self._random.randrange(8) if turns is None else turns):
+            for function, calls in held.read():
+                self.calls[use] += calls
+                self.seen[use].add(function)
+        held.attached.detach()
 
-    def _some(self, plan: Plan) -> Plan:
-        functions = plan.binaries[0].functions
-        size = int(len(functions) ** self._random.random())
-        chosen = tuple(self._random.sample(functions, size))
-        return replace(plan, binaries=(replace(plan.binaries[0], functions=chosen),))
+    def anew(self, use: Use) -> None:
+        """Do what a tool does from compiling on, with few functions and on any rung."""
+        plan = self._some(6)
+        with ExitStack() as opened:
+            held = _OPENERS[use](opened, self._target, plan, self._random.choice(list(Rung)))
+            self._note(use, held.attached, sum(len(group.points) for group in held.groups))
+            for _ in range(self._random.randrange(8)):
+                self.calls[use] += sum(calls for _, calls in held.read())
 
-    def _rung(self, plan: Plan) -> Rung | None:
-        """Take any rung for few functions; perf events for many take minutes to be closed."""
-        return self._random.choice(list(Rung)) if len(plan.functions) < 10 else None
+    def held(self, use: Use) -> Held:
+        """Return a tool, loaded for all functions and attached to none."""
+        if use not in self._held:
+            tracing = use in (Use.TRACE, Use.FLOATS)
+            plan = self._some(self._most_traced) if tracing else self._plan
+            held = _OPENERS[use](self._opened, self._target, plan, None)
+            held.attached.detach()
+            self._held[use] = held
+        return self._held[use]
 
-    def _note(self, attached: Attached, probes: int) -> None:
+    def _some(self, most: int) -> Plan:
+        """Return the plan of so many functions, or of all where there are no more."""
+        binary = self._plan.binaries[0]
+        number = min(most, len(binary.functions))
+        functions = tuple(self._random.sample(binary.functions, number))
+        return replace(self._plan, binaries=(replace(binary, functions=functions),))
+
+    def _note(self, use: Use, attached: Attached, probes: int) -> None:
+        self.rounds[use.value] += 1
         self.probes += probes - len(attached.failed)
         for point, error in attached.failed.items():
             self.failed[point.address] = error.strerror or str(error)
@@ -86,4 +148,77 @@ class Soak:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._opened.close()
         self._target.close()
+
+
+def _only(group: ProbeGroup, chosen: set[int]) -> ProbeGroup:
+    """Leave a group the points of some functions; what watches the runtime stays whole."""
+    if group.function not in ("on_entry", "on_return"):
+        return group
+    kept = [point for point in group.points if point.cookie & INDEX_MASK in chosen]
+    return replace(group, points=kept)
+
+
+def _count(opened: ExitStack, target: Target, plan: Plan, rung: Rung | None) -> Held:
+    counter = opened.enter_context(CallCounter(target, plan, rung))
+
+    def read() -> Iterable[tuple[int, int]]:
+        return [(function, calls) for function, calls in enumerate(counter.take()) if calls]
+
+    groups = plan.entry_groups("on_entry", target.pid)
+    return Held(counter.attached, len(plan.functions), groups, read)
+
+
+def _measure(opened: ExitStack, target: Target, plan: Plan, rung: Rung | None) -> Held:
+    plan, callers = measurable(plan), find_callers(plan)
+    options = LatencyOptions(per_function=True, intervals=True)
+    meter = opened.enter_context(LatencyMeter(target, plan, callers, options, rung))
+    groups = [
+        *unwind_groups(target, callers),
+        *plan.return_groups("on_return", target.pid, callers.kind),
+        *plan.entry_groups("on_entry", target.pid, callers.kind),
+    ]
+
+    def read() -> Iterable[tuple[int, int]]:
+        return [(function, row.count) for function, row in meter.take().rows.items()]
+
+    return Held(meter.attached, len(plan.functions), groups, read)
+
+
+def _trace(
+    opened: ExitStack, target: Target, plan: Plan, rung: Rung | None, probe: str = "*"
+) -> Held:
+    callers = find_callers(plan)
+    choices = TraceChoices(CaptureLimits(payload=3584), entry_only=False, floats=True)
+    traced = make_trace_plan(plan, [parse_probe(probe)], choices)
+    tracer = opened.enter_context(
+        CallTracer(target, traced, callers, TraceOptions(user_stack=8), rung)
+    )
+    kept = {number for number, call in enumerate(traced.calls) if call.result is not None}
+    groups = [
+        *signal_groups(target, callers),
+        *unwind_groups(target, callers),
+        *traced.plan.return_groups("on_return", target.pid, callers.kind, kept),
+        *traced.plan.entry_groups("on_entry", target.pid, callers.kind),
+    ]
+    # Up to Go 1.16 nothing is in a float register.
+    groups = [group for group in groups if group.function in tracer.attached.functions]
+    clock = Clock.started_now(TimeStyle.SINCE_START)
+    lines = [line_of(call, None, clock, as_json=True, floats=True) for call in traced.calls]
+
+    def read() -> Iterable[tuple[int, int]]:
+        tracer.poll()
+        records = tracer.window.flush()
+        for record in records[:_DECODED]:
+            assert json.loads(lines[function_of(record)](record))["kind"] == "call"
+        return [(function_of(record), 1) for record in records]
+
+    return Held(tracer.attached, len(lines), groups, read)
+
+
+def _floats(opened: ExitStack, target: Target, plan: Plan, rung: Rung | None) -> Held:
+    return _trace(opened, target, plan, rung, _ALL_FLOATS)
+
+
+_OPENERS = {Use.COUNT: _count, Use.MEASURE: _measure, Use.TRACE: _trace, Use.FLOATS: _floats}

@@ -1,127 +1,84 @@
-"""Attach to, detach from and be killed beside a program that checks its own results."""
+"""Attach to and detach from programs that check their own results, all at random."""
 
 from __future__ import annotations
 
-import random
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections import Counter
 
 import pytest
 
-from tests.real.report import FULL, figures, rounds
-from tests.real.soak import Soak
-from tests.toolchains import Toolchain, build, newest, toolchains
-from tests.tools.harness import Fixture, code_at, tool
+from tests.real.report import figures, rounds
+from tests.real.soak import Soak, Use
+from tests.real.targets import TARGETS, busy, releases
+from tests.toolchains import Toolchain, each_toolchain
+from tests.tools.harness import code_of
 
 pytestmark = pytest.mark.live
 
 SEED = 20
 
-#: Rounds on one process: the harness ends a process that takes longer than anything should.
-BATCH = 10
+#: Rounds: three releases, two programs each, make 1,020.
+ROUNDS = 170
+#: Functions that gotrace is attached to in one process: planning and loading them takes a while.
+MOST_TRACED = 1500
+
+three_releases = pytest.mark.parametrize(
+    "toolchain", [pytest.param(found, id=f"go{found.minor}") for found in releases()]
+)
+each_target = pytest.mark.parametrize("target", TARGETS)
 
 
-def batches(number: int) -> Iterator[range]:
-    """Divide rounds among processes."""
-    for start in range(0, number, BATCH):
-        yield range(start, min(number, start + BATCH))
-
-
-#: Go's oldest and newest release: their runtimes differ most. The newest where time counts.
-RELEASES = [
-    pytest.param(found, id=f"go{found.minor}")
-    for found in [*(toolchains()[:1] if FULL else []), *toolchains()[-1:]]
-]
-
-
-@contextmanager
-def busy(toolchain: Toolchain) -> Iterator[Fixture]:
-    """Run the program and see in the end that it did its work, right and to the end."""
-    program = build(Path(__file__).parent / "work", toolchain)
-    with Fixture([program]) as fixture:
-        fixture.say()
-        fixture.read_until("busy")
-        yield fixture
-        truth = fixture.work("end")
-        assert fixture.finish() == 0
-        assert truth["wrong"] == 0, fixture.errors
-        assert truth["done"] > 0
-
-
-@pytest.mark.parametrize("toolchain", RELEASES)
-def test_attach_and_detach_at_random_moments(toolchain: Toolchain) -> None:
-    number = rounds(quick=3, full=500)
-    probes = calls = 0
-    for batch in batches(number):
-        with busy(toolchain) as fixture, Soak(fixture.pid, SEED + batch.start) as soak:
-            sites = [sites.entry.address for sites in soak.functions if sites.entry]
-            clean = code_at(fixture.pid, sites)
-            soak.count(turns=3)
-            for _ in batch:
-                soak.round()
-            assert code_at(fixture.pid, sites) == clean
-        assert soak.failed == {}
-        probes += soak.probes
-        calls += soak.calls
-    figures(f"attach and detach, Go {toolchain.version}", rounds=number, probes=probes, calls=calls)
-    assert calls > 0
-
-
-@pytest.mark.parametrize("toolchain", RELEASES)
-@pytest.mark.parametrize("what", ["count", "measure"])
-def test_every_function_of_the_runtime(toolchain: Toolchain, what: str) -> None:
-    patterns = (
-        "runtime.*",
-        "runtime/*",
-        "internal/*",
-        "type:*",
-        "type..*",
-        "gcWriteBarrier*",
-        "cmpbody",
-    )
-    with busy(toolchain) as fixture, Soak(fixture.pid, SEED, patterns) as soak:
-        for _ in range(rounds(quick=1, full=5)):
-            (soak.count if what == "count" else soak.measure)(turns=2)
+@three_releases
+@each_target
+def test_attach_and_detach_at_random_moments(target: str, toolchain: Toolchain) -> None:
+    number = rounds(quick=3, full=ROUNDS)
+    with (
+        busy(target, toolchain) as fixture,
+        Soak(fixture.pid, SEED, most_traced=MOST_TRACED) as soak,
+    ):
+        clean = code_of(fixture.pid)
+        for turn in range(number):
+            soak.anew(list(Use)[turn // 10 % len(Use)]) if turn % 10 == 0 else soak.round()
+            assert code_of(fixture.pid) == clean
+            fixture.say("status")
+            fixture.read_until("status ")
+    assert soak.failed == {}
+    assert soak.rounds.total() == number
     figures(
-        f"all of the runtime, {what}, Go {toolchain.version}",
+        f"attach and detach, {target}, Go {toolchain.version}",
+        rounds=soak.rounds,
         functions=len(soak.functions),
-        calls=soak.calls,
-        refused=soak.failed,
+        probes=soak.probes,
+        calls={use.value: calls for use, calls in soak.calls.items()},
     )
-    assert soak.calls > 0
+    assert soak.calls.total() > 0
 
 
-TRACERS = (
-    ("gofunccount", "*"),
-    ("gofunccount", "-i", "0.01", "main.*", "sort.*"),
-    ("gofunclatency", "main.*", "strconv.*"),
-    ("gotrace", "main.recovering", "strconv.*"),
+#: What a Go program has without any code of its own.
+RUNTIME = (
+    *("runtime.*", "runtime/*", "internal/*", "syscall.*", "sync.*", "sync/*", "reflect.*"),
+    *("type:*", "type..*", "unicode/*", "errors.*", "os.*", "time.*", "math/*"),
+    *("gcWriteBarrier*", "cmpbody", "memeqbody", "indexbytebody", "aeshash*", "debugCall*"),
+    *("callRet", "gosave*", "setg_gcc*", "_rt0_*", "go:*", "go.*", "crypto/internal/*"),
 )
 
 
-def test_kill_of_the_tool_at_random_moments() -> None:
-    chosen = random.Random(SEED)
-    number = rounds(quick=2, full=200)
-    for batch in batches(number):
-        with busy(newest()) as fixture:
-            with Soak(fixture.pid, SEED) as soak:
-                addresses = [
-                    site.address
-                    for sites in soak.functions
-                    for site in (sites.entry, *sites.returns)
-                    if site is not None
-                ]
-            clean = code_at(fixture.pid, addresses)
-            for _ in batch:
-                name, *arguments = chosen.choice(TRACERS)
-                with tool(name, "-p", str(fixture.pid), *arguments) as tracer:
-                    for _ in range(chosen.randrange(4)):
-                        fixture.say("status")
-                        fixture.read_until("status ")
-                    assert code_at(fixture.pid, addresses) != clean
-                    tracer.signal(signal.SIGKILL)
-                    assert tracer.wait() == -signal.SIGKILL
-                    assert code_at(fixture.pid, addresses) == clean
-    figures("SIGKILL of the tracer under load", rounds=number, sites=len(addresses))
+@each_toolchain
+@each_target
+def test_every_function_of_the_runtime(target: str, toolchain: Toolchain) -> None:
+    """All at once, in each of the ways: a crash, a wrong result or a stop of the target fails."""
+    with busy(target, toolchain) as fixture, Soak(fixture.pid, SEED, RUNTIME) as soak:
+        clean = code_of(fixture.pid)
+        for use in Use:
+            for _ in range(rounds(quick=1, full=3)):
+                soak.all(use, turns=6)
+                assert code_of(fixture.pid) == clean
+                fixture.say("status")
+                fixture.read_until("status ")
+    figures(
+        f"all of the runtime, {target}, Go {toolchain.version}",
+        functions=len(soak.functions),
+        called={use.value: len(seen) for use, seen in soak.seen.items()},
+        calls=Counter({use.value: calls for use, calls in soak.calls.items()}),
+        refused=soak.failed,
+    )
+    assert all(soak.calls[use] > 0 for use in Use)
