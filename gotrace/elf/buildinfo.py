@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from gotrace.elf.headers import PF_W, PT_LOAD
 from gotrace.elf.image import ElfError, ElfImage
 
-__all__ = ["BuildInfo", "GoVersion", "read_build_info"]
+__all__ = ["BuildInfo", "GoVersion", "compiler_version", "read_build_info"]
 
 _MAGIC = b"\xff Go buildinf:"
 _ALIGNMENT = 16
@@ -38,6 +38,9 @@ _SIMPLE_ESCAPES = {
     '"': '"',
     "'": "'",
 }
+
+#: What the compiler names itself in the DWARF attribute DW_AT_producer of each compile unit.
+_PRODUCER = re.compile(rb"Go cmd/compile (go[^\0;]{1,60})")
 
 _RELEASE = re.compile(r"\bgo(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?")
 
@@ -90,6 +93,24 @@ def read_build_info(image: ElfImage) -> BuildInfo | None:
     except (ElfError, IndexError, struct.error):
         return None
     return _parse(version, modules)
+
+
+def compiler_version(image: ElfImage) -> GoVersion | None:
+    """Return the Go release that an image's DWARF says it was compiled by, None if it says none.
+
+    Plugins of older releases have no build information, and it can be removed from any binary.
+    """
+    for name in (".debug_info", ".zdebug_info", ".debug_str", ".zdebug_str"):
+        section = image.section(name)
+        if section is None:
+            continue
+        try:
+            found = _PRODUCER.search(image.section_bytes(section))
+        except ElfError:
+            continue
+        if found:
+            return GoVersion.parse(found[1].decode("utf-8", "backslashreplace"))
+    return None
 
 
 def _find(image: ElfImage) -> int | None:

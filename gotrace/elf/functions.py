@@ -11,7 +11,7 @@ from enum import Enum
 from functools import cached_property
 
 from gotrace.elf.build_version import read_build_version
-from gotrace.elf.buildinfo import GoVersion, read_build_info
+from gotrace.elf.buildinfo import GoVersion, compiler_version, read_build_info
 from gotrace.elf.functab import FunctionRows, load_rows
 from gotrace.elf.image import ElfError, ElfImage
 from gotrace.elf.inline import InlinedCall, InlinedFrame, InlineTrees
@@ -98,14 +98,15 @@ class FunctionTable:
 
     @cached_property
     def go_version(self) -> GoVersion | None:
-        """Return the Go release from the build information, or else from the runtime's variable.
+        """Return the release by build information, the runtime's variable or DWARF, in this order.
 
-        None when neither says it.
+        None when none of them says it.
         """
         info = read_build_info(self.image)
         if info is not None and info.go_version is not None:
             return info.go_version
-        return None if self._rows is None else read_build_version(self.image, self._rows)
+        told = None if self._rows is None else read_build_version(self.image, self._rows)
+        return told or compiler_version(self.image)
 
     @property
     def text_start(self) -> int:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.elf.buildinfo import GoVersion, read_build_info
+from gotrace.elf.buildinfo import GoVersion, compiler_version, read_build_info
+from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
 from tests.elf.binaries import MODES, small, without_section_headers
 from tests.elf.truth import run
-from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest
+from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest, require
 
 
 def go_version_m(toolchain: Toolchain, binary: Path) -> dict[str, list[str]]:
@@ -43,6 +44,17 @@ def test_build_info_is_that_of_go_version(toolchain: Toolchain, mode: str, tmp_p
         assert info.settings == unquoted
 
 
+@pytest.mark.parametrize("minor", ["1.15", "1.19", "1.27"])
+def test_release_of_a_plugin(minor: str) -> None:
+    """Those of older releases have no build information: DWARF tells."""
+    toolchain = require(minor)
+    flags = ["-buildmode=plugin"]
+    binary = build(FIXTURES / "live_plugin", toolchain, flags=flags, name="live_plugin.so")
+    with ElfImage.open(binary) as image:
+        told = (load_functions(image).go_version, compiler_version(image))
+    assert [version and version.text for version in told] == [f"go{toolchain.version}"] * 2
+
+
 def test_quoted_settings_are_unquoted() -> None:
     toolchain = newest()
     text = 'a "quoted" \\ back\tslash'
@@ -60,6 +72,7 @@ def test_quoted_settings_are_unquoted() -> None:
 def test_a_c_program_has_none() -> None:
     with ElfImage.open("/bin/sh") as image:
         assert read_build_info(image) is None
+        assert compiler_version(image) is None
 
 
 @pytest.mark.parametrize(
