@@ -105,7 +105,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Output) -> None:
-    callers = find_callers(plan)
+    callers = find_callers(target, plan)
     if callers.warning:
         output.notice(Notice(NoticeKind.WARNING, callers.warning))
     unit = 1_000 if options.microseconds else 1_000_000 if options.milliseconds else 1
@@ -124,7 +124,7 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
             output.notice(notice)
         for notice in inlined_notices(plan, "measured"):
             output.notice(notice)
-        symbols = Symbolizer(callers.go) if callers.go else None
+        symbols = Symbolizer(callers.files) if callers.files else None
         slow = _SlowCalls(plan, output)
         busy = options.goroutine or options.slower is not None
         poll_period = _POLL if busy else 1.0

@@ -142,7 +142,7 @@ def _trace(
     specs: Sequence[ProbeSpec],
     output: Output,
 ) -> None:
-    callers = find_callers(plan)
+    callers = find_callers(target, plan)
     if callers.warning:
         output.notice(Notice(NoticeKind.WARNING, callers.warning))
     limits = CaptureLimits(options.string_size, options.depth, payload=_PHASE_BYTES)
@@ -157,7 +157,7 @@ def _trace(
             output.notice(notice)
         for notice in inlined_notices(traced.plan, "shown"):
             output.notice(notice)
-        symbols = Symbolizer(callers.go) if callers.go else None
+        symbols = Symbolizer(callers.files) if callers.files else None
         printer = _Printer(options, traced, symbols, tracer, output)
         for _ in pace(options, waiter, target, traced.plan, output, printer.poll, _POLL):
             printer.finish()

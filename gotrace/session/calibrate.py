@@ -51,7 +51,7 @@ def _measure(function: OwnFunction, ret: int, form: SiteForm, rung: Rung) -> int
         )
         for program, site in (("on_return", leave), ("on_entry", entry))
     ]
-    defines = {**Callers(None, None).defines(), **target.defines()}
+    defines = {**Callers((), None).defines(), **target.defines()}
     sizes = {"ROWS": 1, "HALVES": 1, "STRIPES": 1, "STACKS": 8, "FRAMES": 8}
     attached = attach("latency.c", {**defines, **sizes}, groups, rung)
     try:

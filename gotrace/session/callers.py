@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gotrace.elf.functions import Function, FunctionTable, Origin
+from gotrace.elf.functions import Function, FunctionTable, Origin, load_functions
+from gotrace.elf.image import ElfError
 from gotrace.errors import GotraceError
 from gotrace.goabi.runtime import RuntimeLayout, runtime_layout
 from gotrace.session.btf import task_fsbase_offset
 from gotrace.session.cookie import CallerKind
 from gotrace.session.plan import BinaryPlan, Plan
+from gotrace.session.target import Target
 
 __all__ = ["Callers", "find_callers"]
 
@@ -21,9 +23,13 @@ _NO_OFFSETS = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """Say how callers are identified; ``go`` is the file whose runtime it is, None for threads."""
+    """Say how callers are identified, and which files hold code of the Go runtime.
 
-    go: BinaryPlan | None
+    ``files`` begins with those of the plan; none where calls are told apart by thread. A plugin
+    shares its host's data but runs its own copy of the runtime's functions.
+    """
+
+    files: tuple[BinaryPlan, ...]
     layout: RuntimeLayout | None
 
     def defines(self) -> Mapping[str, int]:
@@ -58,7 +64,7 @@ class Callers:
         if self.layout is None:
             return "no Go runtime that is known here: calls are told apart by thread"
         if self.layout.assumed:
-            version = self.go.table.go_version if self.go else None
+            version = self.files[0].table.go_version
             return (
                 f"{version.text if version else 'this Go'} is newer than this tool: its"
                 " goroutines are assumed to look like those of the newest release known"
@@ -66,24 +72,45 @@ class Callers:
         return None
 
 
-def find_callers(plan: Plan) -> Callers:
+def find_callers(target: Target, plan: Plan) -> Callers:
     """Read the runtime's layout from the plan's files.
 
-    Raises GotraceError where two files have different ones, RuntimeLayoutError where one that has
-    a runtime does not tell.
+    Raises GotraceError where two files have different ones, or where no probe can find the
+    running goroutine; RuntimeLayoutError where a file that has a runtime does not tell its layout.
     """
-    found: list[tuple[BinaryPlan, RuntimeLayout]] = []
-    for binary in plan.binaries:
-        if binary.table.has_pclntab:
-            layout = runtime_layout(binary.binary.image, binary.table.go_version)
-            found.append((binary, layout))
-    if not found:
-        return Callers(None, None)
-    first, layout = found[0]
-    for other, another in found[1:]:
-        if another != layout:
+    files = [binary for binary in plan.binaries if binary.table.has_pclntab]
+    if not files:
+        return Callers((), None)
+    if all(binary.binary.image.is_shared_library for binary in files):
+        files += _host(target)
+    layouts = [runtime_layout(file.binary.image, file.table.go_version) for file in files]
+    # Only an executable's offset of g is fixed in the file; its plugins use the same variable.
+    layout = next((found for found in layouts if found.tls_offset is not None), layouts[0])
+    for file, other in zip(files, layouts, strict=True):
+        offset = layout.tls_offset if other.tls_offset is None else other.tls_offset
+        if replace(other, tls_offset=offset, source=layout.source) != layout:
+            first = files[layouts.index(layout)]
             raise GotraceError(
-                f"{first.binary.image.display} and {other.binary.image.display} have different Go"
+                f"{first.binary.image.display} and {file.binary.image.display} have different Go"
                 " runtimes: trace them one by one"
             )
-    return Callers(first, layout)
+    if not layout.g_in_register and layout.tls_offset is None:
+        version = files[0].table.go_version
+        raise GotraceError(
+            f"{files[0].binary.image.display}: where a thread's goroutine is kept in a library of"
+            f" {version.text if version else 'this Go'} is only known to its process: its calls can"
+            " be counted only, or give -p PID of a Go program that has it as a plugin"
+        )
+    return Callers(tuple(files), layout)
+
+
+def _host(target: Target) -> list[BinaryPlan]:
+    """Return the program that loads the libraries to be traced, where there is one and it is Go."""
+    if target.process is None:
+        return []
+    try:
+        binary = target.binary(None)
+        table = load_functions(binary.image)
+    except ElfError:  # a script, perhaps
+        return []
+    return [BinaryPlan(binary, table, ())] if table.has_pclntab else []

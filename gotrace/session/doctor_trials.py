@@ -101,7 +101,7 @@ def _own_target() -> Target:
 
 
 def _callers() -> Mapping[str, int]:
-    defines = {**Callers(None, None).defines(), **_own_target().defines()}
+    defines = {**Callers((), None).defines(), **_own_target().defines()}
     offset = task_fsbase_offset()
     return defines if offset is None else {**defines, "TASK_FSBASE": offset}
 

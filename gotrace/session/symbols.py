@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gotrace.elf.functions import Function, Origin
 from gotrace.errors import GotraceError
 from gotrace.goabi.arch import AMD64
@@ -13,29 +15,57 @@ from gotrace.session.target import load_bias
 __all__ = ["Symbolizer"]
 
 
-class Symbolizer:
-    """Translate addresses of the processes that run one file, each with its own load bias."""
+class _File:
+    """Hold one file's functions and where processes have mapped it."""
 
-    def __init__(self, binary: BinaryPlan) -> None:
-        self._table = binary.table
-        self._image = binary.binary.image
-        self._common = binary.binary.bias
+    def __init__(self, file: BinaryPlan) -> None:
+        self.table = file.table
+        self._image = file.binary.image
+        self._common = file.binary.bias
         self._biases: dict[int, int | None] = {}
 
-    def _address(self, tgid: int, pc: int) -> int | None:
+    def bias(self, tgid: int) -> int | None:
         if self._common is not None:
-            return pc - self._common
+            return self._common
         if tgid not in self._biases:
             try:
                 self._biases[tgid] = load_bias(self._image, Process(tgid))
             except GotraceError:
                 self._biases[tgid] = None
-        bias = self._biases[tgid]
-        return None if bias is None else pc - bias
+        return self._biases[tgid]
+
+    def wrapped(self, wrapper: Function) -> str | None:
+        """Return the first function outside of the runtime that a wrapper calls or has inlined."""
+        code = self._image.read(wrapper.entry, wrapper.end - wrapper.entry)
+        for call in control_flow(code, AMD64).calls:
+            frames = self.table.inlined_at(wrapper.row, wrapper.entry + call.at)
+            called = self.table.find(wrapper.entry + call.target)
+            direct = called.name if called else ""
+            name = frames[-2].name if len(frames) > 1 else direct
+            if name and not name.startswith("runtime."):
+                return name
+        return None
+
+
+class Symbolizer:
+    """Translate addresses of the processes that run some files, each with its own load biases."""
+
+    def __init__(self, files: Sequence[BinaryPlan]) -> None:
+        self._files = [_File(file) for file in files]
+
+    def _find(self, tgid: int, pc: int) -> tuple[_File, Function, int] | None:
+        """Return the file and the function that hold a run-time address, and where it is there."""
+        for file in self._files:
+            bias = file.bias(tgid)
+            function = None if bias is None else file.table.find(pc - bias)
+            if bias is not None and function is not None:
+                return file, function, pc - bias
+        return None
 
     def learn(self, tgid: int) -> None:
-        """Read a process's bias while it lives."""
-        self._address(tgid, 0)
+        """Read a process's biases while it lives."""
+        for file in self._files:
+            file.bias(tgid)
 
     def started(self, tgid: int, pc: int) -> str | None:
         """Return the name of the function that a go statement started, by its entry.
@@ -43,30 +73,18 @@ class Symbolizer:
         For a call with arguments that is a wrapper of the compiler's, ``gowrap1`` or the like:
         then what that calls is meant.
         """
-        address = self._address(tgid, pc)
-        function = self._table.find(address) if address else None
-        if function is None:
+        found = self._find(tgid, pc)
+        if found is None:
             return None
-        if function.origin is Origin.PCLNTAB and self._table.is_wrapper(function.row):
-            return self._wrapped(function) or function.name
+        file, function, _ = found
+        if function.origin is Origin.PCLNTAB and file.table.is_wrapper(function.row):
+            return file.wrapped(function) or function.name
         return function.name
-
-    def _wrapped(self, wrapper: Function) -> str | None:
-        """Return the first function outside of the runtime that a wrapper calls or has inlined."""
-        code = self._image.read(wrapper.entry, wrapper.end - wrapper.entry)
-        for call in control_flow(code, AMD64).calls:
-            frames = self._table.inlined_at(wrapper.row, wrapper.entry + call.at)
-            called = self._table.find(wrapper.entry + call.target)
-            direct = called.name if called else ""
-            name = frames[-2].name if len(frames) > 1 else direct
-            if name and not name.startswith("runtime."):
-                return name
-        return None
 
     def line_before(self, tgid: int, pc: int) -> str | None:
         """Return ``file:line`` of the instruction before a return address, as Go's dumps do."""
-        address = self._address(tgid, pc)
-        line = self._table.source_line(address - 1) if address else None
+        found = self._find(tgid, pc - 1)
+        line = found[0].table.source_line(found[2]) if found else None
         return f"{line.file.rsplit('/', 1)[-1]}:{line.line}" if line else None
 
     def frames_before(self, tgid: int, pc: int) -> list[tuple[str, str, int]]:
@@ -74,9 +92,9 @@ class Symbolizer:
 
         Several where functions are inlined there; none where the address is not known.
         """
-        address = self._address(tgid, pc)
-        function = self._table.find(address - 1) if address else None
-        if function is None or address is None:
+        found = self._find(tgid, pc - 1)
+        if found is None:
             return []
-        frames = self._table.inlined_at(function.row, address - 1)
+        file, function, address = found
+        frames = file.table.inlined_at(function.row, address)
         return [(frame.name, frame.file, frame.line) for frame in frames]

@@ -17,31 +17,33 @@ __all__ = ["signal_groups", "unwind_groups"]
 
 def unwind_groups(target: Target, callers: Callers) -> list[ProbeGroup]:
     """Return the groups that watch the runtime unwind frames and end goroutines."""
-    if callers.go is None or callers.layout is None:
+    if callers.layout is None:
         return []
     kind = CallerKind.G_REGISTER if callers.layout.g_in_register else CallerKind.G_TLS
-    found = unwind_sites(callers.go.table)
-    goexit = (found.goexit,) if found.goexit else ()
-    return [
-        _group("on_recovery", target, callers.go, found.recoveries, kind),
-        _group("on_goexit", target, callers.go, goexit, kind),
-    ]
+    groups = []
+    for file in callers.files:
+        found = unwind_sites(file.table)
+        goexit = (found.goexit,) if found.goexit else ()
+        groups.append(_group("on_recovery", target, file, found.recoveries, kind))
+        groups.append(_group("on_goexit", target, file, goexit, kind))
+    return groups
 
 
 def signal_groups(target: Target, callers: Callers) -> list[ProbeGroup]:
-    """Return the group that watches the entry of the runtime's signal handlers."""
-    if callers.go is None:
-        return []
-    table, image = callers.go.table, callers.go.binary.image
-    rows = [
-        row
-        for name in ("runtime.sigtramp", "runtime.cgoSigtramp")
-        for row in table.rows_named(name)
-        if not table.is_wrapper(row)
-    ]
-    found = [function_sites(image, table.function(row), returns=False).entry for row in rows]
-    sites = [site for site in found if site is not None]
-    return [_group("on_signal", target, callers.go, sites, CallerKind.THREAD)]
+    """Return the groups that watch the entry of the runtime's signal handlers."""
+    groups = []
+    for file in callers.files:
+        table, image = file.table, file.binary.image
+        rows = [
+            row
+            for name in ("runtime.sigtramp", "runtime.cgoSigtramp")
+            for row in table.rows_named(name)
+            if not table.is_wrapper(row)
+        ]
+        found = [function_sites(image, table.function(row), returns=False).entry for row in rows]
+        sites = [site for site in found if site is not None]
+        groups.append(_group("on_signal", target, file, sites, CallerKind.THREAD))
+    return groups
 
 
 def _group(

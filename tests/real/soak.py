@@ -171,7 +171,7 @@ def _count(opened: ExitStack, target: Target, plan: Plan, rung: Rung | None) -> 
 
 
 def _measure(opened: ExitStack, target: Target, plan: Plan, rung: Rung | None) -> Held:
-    plan, callers = measurable(plan), find_callers(plan)
+    plan, callers = measurable(plan), find_callers(target, plan)
     options = LatencyOptions(per_function=True, intervals=True)
     meter = opened.enter_context(LatencyMeter(target, plan, callers, options, rung))
     groups = [
@@ -189,7 +189,7 @@ def _measure(opened: ExitStack, target: Target, plan: Plan, rung: Rung | None) -
 def _trace(
     opened: ExitStack, target: Target, plan: Plan, rung: Rung | None, probe: str = "*"
 ) -> Held:
-    callers = find_callers(plan)
+    callers = find_callers(target, plan)
     choices = TraceChoices(CaptureLimits(payload=3584), entry_only=False, floats=True)
     traced = make_trace_plan(plan, [parse_probe(probe)], choices)
     tracer = opened.enter_context(

@@ -187,7 +187,7 @@ class Interpreter:
             "RETURNS": 1,
             "STEPS": STEPS,
         }
-        defines = {**Callers(None, None).defines(), **target.defines(), **sizes}
+        defines = {**Callers((), None).defines(), **target.defines(), **sizes}
         self._attached = attach("trace.c", defines, groups, prepare=self._prepare)
         return self
 
