@@ -110,6 +110,14 @@ def test_other_builds(mode: str) -> None:
     assert_same(run.calls, run.wanted)
 
 
+@pytest.mark.parametrize("minor", ["1.19", "1.27"])
+def test_values_in_a_race_build(minor: str) -> None:
+    # Without the checks of unsafe pointers that come with -race: the fixture makes some up.
+    flags = ["-race", "-gcflags=all=-d=checkptr=0"]
+    run = trace(program(require(minor), flags), *TAKERS)
+    assert_same(run.calls, run.wanted)
+
+
 @pytest.mark.parametrize("rung", ["perf-cookie", "perf-ip"])
 def test_lower_rungs(rung: str) -> None:
     names = ("main.takeMixed", "main.takeFloats", "main.takeText", "main.(*store).takePointer")

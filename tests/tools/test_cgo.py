@@ -1,0 +1,102 @@
+"""Trace Go functions that threads of C call, and C functions on threads without a goroutine."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+from tests.toolchains import FIXTURES, Toolchain, build, newest, require, toolchains
+from tests.tools.harness import Fixture, Json, Result, json_counts, of_kind, tool
+from tests.tools.latency import histograms
+
+pytestmark = pytest.mark.live
+
+NAMES = ("main.goLeaf", "c_leaf", "c_to_go")
+BUILDS = [
+    *(
+        pytest.param(found, (), id=f"go{found.minor}")
+        for found in (*toolchains()[:1], *toolchains()[-1:])
+    ),
+    pytest.param(newest(), ("-race",), id="race"),
+    pytest.param(newest(), ("-buildmode=pie",), id="pie"),
+]
+
+
+def run(
+    name: str, toolchain: Toolchain, flags: tuple[str, ...], *words: str
+) -> tuple[Json, Result]:
+    with Fixture([build(FIXTURES / "live_cgo_threads", toolchain, flags=flags)]) as fixture:
+        with tool(name, *words, "-p", str(fixture.ready)) as tracing:
+            truth = fixture.work()
+            result = tracing.end()
+        assert fixture.finish() == 0
+    assert result.status == 0, result.errors
+    return truth, result
+
+
+def counts(truth: Json) -> Json:
+    calls = sum(truth["goids"].values())
+    return {"main.goLeaf": calls, "c_leaf": truth["c_leaf"], "c_to_go": truth["c_to_go"]}
+
+
+@pytest.mark.parametrize(("toolchain", "flags"), BUILDS)
+def test_counts_on_threads_of_c(toolchain: Toolchain, flags: tuple[str, ...]) -> None:
+    truth, result = run("gofunccount", toolchain, flags, "--json", *NAMES)
+    assert json_counts(result) == counts(truth)
+    assert truth["c_leaf"] == 2 * truth["c_to_go"] + 80
+
+
+@pytest.mark.parametrize(("toolchain", "flags"), BUILDS)
+def test_times_on_threads_of_c(toolchain: Toolchain, flags: tuple[str, ...]) -> None:
+    """Each call is of the goroutine that ran it; calls of C functions are of none."""
+    words = ("--json", "-F", "-g", "--top", "100", *NAMES)
+    truth, result = run("gofunclatency", toolchain, flags, *words)
+    rows = of_kind(result, "histogram")
+    goids = {str(r["goid"]): r["count"] for r in rows if r["func"] == "main.goLeaf"}
+    assert goids == truth["goids"]
+    others = {r["func"]: (r["goid"], r["count"]) for r in rows if r["func"] != "main.goLeaf"}
+    assert others == {name: (0, truth[name]) for name in ("c_leaf", "c_to_go")}
+    assert of_kind(result, "rest") == of_kind(result, "lost") == []
+
+
+@pytest.mark.parametrize(("toolchain", "flags"), BUILDS)
+def test_calls_on_threads_of_c(toolchain: Toolchain, flags: tuple[str, ...]) -> None:
+    patterns = ("main.goLeaf", "c_leaf(n int32) int32", "c_to_go(n int32) int32")
+    truth, result = run("gotrace", toolchain, flags, "--json", *patterns)
+    calls = of_kind(result, "call")
+    assert Counter(call["func"] for call in calls) == counts(truth)
+    of_go = [call for call in calls if call["func"] == "main.goLeaf"]
+    assert Counter(str(call["goid"]) for call in of_go) == truth["goids"]
+    assert {call["goid"] for call in calls if call["func"] != "main.goLeaf"} == {0}
+    assert of_kind(result, "lost") == []
+
+
+@pytest.mark.parametrize("minor", ["1.19", "1.27"])
+def test_values_of_c_functions_by_signature(minor: str) -> None:
+    patterns = ("c_leaf(n int32) int32", "c_to_go(n int32) int32", "main.goLeaf")
+    truth, result = run("gotrace", require(minor), (), *patterns)
+    lines = "".join(result.lines)
+    leaves = re.findall(r"c_leaf\(n=(\d+)\) = (\d+)\n", lines)
+    assert len(leaves) == truth["c_leaf"]
+    assert all(int(result) == 7 * int(n) for n, result in leaves)
+    both = re.findall(r"c_to_go\(n=(\d+)\) = (\d+)\n", lines)
+    assert len(both) == truth["c_to_go"]
+    assert all(int(result) == 17 * int(n) for n, result in both)
+
+
+@pytest.mark.parametrize("minor", ["1.19", "1.27"])
+def test_counts_and_times_of_a_race_build(minor: str) -> None:
+    """The race detector's calls come before the function's own code, its registers are kept."""
+    path = build(FIXTURES / "live_count", require(minor), flags=["-race"])
+    names = ("main.smallFrame", "main.largeFrame", "main.leaf", "main.stacked")
+    with Fixture([path]) as fixture:
+        words = ("--json", "-p", str(fixture.ready), *names)
+        with tool("gofunccount", *words) as counting, tool("gofunclatency", "-F", *words) as timing:
+            truth = fixture.work()
+            counted, timed = counting.end(), timing.end()
+        assert fixture.finish() == 0
+    wanted = {name: truth["calls"][name] for name in names}
+    assert json_counts(counted) == wanted
+    assert {name: row["count"] for name, row in histograms(timed).items()} == wanted
