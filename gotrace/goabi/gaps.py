@@ -72,6 +72,9 @@ class Closed:
     unsure: frozenset[int]
 
 
+#: Integer registers of the longest sequence of an architecture, arm64's.
+_MOST_REGISTERS = 16
+
 #: Assigns with fillers: (row of the listed parameter behind, its type), in order.
 Assigner = Callable[[Sequence[tuple[int, GoType]]], Assignment]
 
@@ -148,7 +151,13 @@ def close_gaps(
         computed = _rows(assignment)[row]
         usable = shown.passed(computed)
         if not usable.pieces:
-            unknown.append(row)
+            pushed = _pushed(assigner, fillers, row, shown)
+            if pushed and _agreeing(assigner(pushed), evidence) > _agreeing(assignment, evidence):
+                fillers, assignment = pushed, assigner(pushed)
+                unsure.update(unknown)
+                unknown = []
+            else:
+                unknown.append(row)
             continue
         if not usable.within(computed):
             if not usable.whole:
@@ -205,6 +214,27 @@ def _movable(
             moved = zip(assignment.parameters, trial.parameters, strict=True)
             movable.update(at for at, (old, new) in enumerate(moved) if old != new)
     return movable
+
+
+def _pushed(
+    assigner: Assigner, fillers: Sequence[tuple[int, GoType]], row: int, shown: Located
+) -> list[tuple[int, GoType]] | None:
+    """Return the fillers that leave too few registers for a value which is shown on the stack.
+
+    None where there are none, or where it is shown in its spill slot: that says nothing.
+    """
+    assignment = assigner(fillers)
+    if not shown.whole or row >= len(assignment.parameters):
+        return None
+    slot = assignment.spill_slots[row]
+    if any(piece.place == Stack(slot) for piece in shown.pieces if slot is not None):
+        return None
+    for count in range(1, _MOST_REGISTERS + 1):
+        more = [*fillers, *[(row, basic_type(Kind.UINTPTR))] * count]
+        computed = _rows(assigner(more))[row]
+        if computed and isinstance(computed[0].place, Stack):
+            return more if shown.within(computed) else None
+    return None
 
 
 def _rows(assignment: Assignment) -> tuple[tuple[Piece, ...], ...]:

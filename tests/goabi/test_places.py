@@ -132,6 +132,15 @@ def test_unnamed_parameters_do_not_shift_their_neighbours(toolchain: Toolchain) 
         assert by_name(found.results)["n"] == [IntReg(0)]
 
 
+@pytest.mark.parametrize("minor", ["1.19", "1.27"])
+def test_unnamed_parameter_that_leaves_too_few_registers(minor: str) -> None:
+    toolchain = require(minor)
+    path = build(FIXTURES / "dwarf_blank", toolchain)
+    named = by_name(places(path, toolchain, "main.pushed").parameters)
+    assert named["d"] == [IntReg(5), IntReg(6)]
+    assert named["err"] == [Stack(8)]
+
+
 @each_toolchain
 def test_methods_and_wide_signatures(toolchain: Toolchain) -> None:
     path = build(FIXTURES / "dwarf_signatures", toolchain)
