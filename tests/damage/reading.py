@@ -105,7 +105,7 @@ def identify(image: ElfImage) -> object:
 
 
 def watch(path: Path, target: Target, plan: Plan) -> None:
-    callers = find_callers(plan)
+    callers = find_callers(target, plan)
     callers.defines()
     groups = (
         *unwind_groups(target, callers),
@@ -122,7 +122,7 @@ def watch(path: Path, target: Target, plan: Plan) -> None:
 
 
 def symbolize(binary: BinaryPlan) -> None:
-    symbolizer = Symbolizer(binary)
+    symbolizer = Symbolizer([binary])
     for sites in binary.functions[:: max(1, len(binary.functions) // 40)]:
         middle = (sites.function.entry + sites.function.end) // 2
         symbolizer.started(1, sites.function.entry)
@@ -137,13 +137,13 @@ def trace(plan: Plan, probe: str, start: str) -> None:
     chosen = [sites for sites in binary.functions if sites.function.name.startswith(start)]
     placed = dataclasses.replace(binary.binary, bias=0)  # as in a process: types are looked up
     plan = Plan((dataclasses.replace(binary, binary=placed, functions=tuple(chosen)),), ())
-    callers = find_callers(plan)
+    callers = find_callers(Target(), plan)
     limits = CaptureLimits(256, 2, payload=3584)
     traced = make_trace_plan(plan, [spec], TraceChoices(limits, entry_only=False, floats=True))
     for context in traced.contexts:
         context.expect(interfaces_in(traced.calls))
     _Tables(traced.calls, traced.constants.packed(), TraceOptions(user_stack=4)).defines()
-    symbols = Symbolizer(callers.go) if callers.go else None
+    symbols = Symbolizer(callers.files) if callers.files else None
     clock = Clock.started_now(TimeStyle.SINCE_START)
     pcs = [sites.function.entry + 1 for sites in chosen[:4]]
     for call in traced.calls[:_CALLS]:

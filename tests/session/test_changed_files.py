@@ -70,7 +70,7 @@ def test_a_file_that_was_written_to_is_not_attached(
     overwrite(copied)
     with pytest.raises(AttachError, match=rf"{copied}: it was written to while it was being read"):
         CallCounter(target, plan, rung)
-    callers = find_callers(plan)
+    callers = find_callers(target, plan)
     with pytest.raises(AttachError, match="written to"):
         LatencyMeter(target, plan, callers, LatencyOptions(), rung)
 
