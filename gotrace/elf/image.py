@@ -42,6 +42,8 @@ ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD = 1, 2
 #: Debug sections of the largest Go programs have a tenth of this; a larger claim is refused.
 _MAX_DECOMPRESSED = 1 << 29
 
+_MOST_COPIED = 1 << 30
+
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
@@ -90,12 +92,16 @@ class ElfImage:
         self._loads = tuple(segment for segment in self.segments if segment.type == PT_LOAD)
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], display: str | None = None) -> ElfImage:
+    def open(
+        cls, path: str | os.PathLike[str], display: str | None = None, *, copied: bool = False
+    ) -> ElfImage:
         """Open and map a file.
 
         ``display`` is the name used in messages, for a path that says nothing to a user, such as
-        ``/proc/PID/exe``. Raise ElfError when the file cannot be opened or is not a linked 64-bit
-        ELF file for a known machine.
+        ``/proc/PID/exe``. ``copied``: read the file at once, since it may be written to: the kernel
+        ends whoever reads a mapping beyond the end of a file that has become shorter. A gigabyte
+        and more is mapped all the same. Raise ElfError when the file cannot be opened or is not a
+        linked 64-bit ELF file for a known machine.
         """
         path = os.fspath(path)
         display = path if display is None else display
@@ -107,7 +113,11 @@ class ElfImage:
             raise ElfError(f"{display}: cannot open: {reason}") from None
         try:
             identity = FileIdentity.of(descriptor)
-            return cls(path, display, descriptor, _map(descriptor, display), identity)
+            whole = _map(descriptor, display)
+            if copied and identity.size < _MOST_COPIED:
+                whole.close()
+                whole = _copy(descriptor, display, identity)
+            return cls(path, display, descriptor, whole, identity)
         except BaseException:
             os.close(descriptor)
             raise
@@ -299,6 +309,21 @@ class ElfImage:
             for segment in self._loads
             if segment.flags & PF_X
         )
+
+
+def _copy(descriptor: int, display: str, identity: FileIdentity) -> mmap.mmap:
+    """Return a file's bytes in memory of this process's own."""
+    try:
+        copy = mmap.mmap(-1, identity.size)
+        at = 0
+        with memoryview(copy) as view:
+            while at < identity.size and (read := os.preadv(descriptor, [view[at:]], at)):
+                at += read
+    except OSError as error:
+        raise ElfError(f"{display}: cannot read: {error.strerror}") from None
+    if FileIdentity.of(descriptor) != identity:
+        raise ElfError(f"{display}: it is being written to: start again when that is done")
+    return copy
 
 
 def _map(descriptor: int, display: str) -> mmap.mmap:

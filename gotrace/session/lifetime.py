@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Iterable
 
-from gotrace.elf.image import FileIdentity
-from gotrace.session.plan import Plan
+from gotrace.elf.image import ElfImage, FileIdentity
+from gotrace.session.plan import BinaryPlan, Plan
 from gotrace.session.process import ProcessError, Program
 from gotrace.session.target import Target
 
 __all__ = ["Lifetime"]
+
+
+class _Code:
+    """Remember what the traced functions of a file consisted of when their sites were chosen."""
+
+    def __init__(self, plan: BinaryPlan) -> None:
+        image = plan.binary.image
+        self.display = image.display
+        self._descriptor = image.fileno()
+        self._identity = image.identity
+        self._places = [
+            (image.offset_of(sites.function.entry), sites.function.end - sites.function.entry)
+            for sites in plan.functions
+        ]
+        self._digest = _digest(image.data[at : at + size] for at, size in self._places)
+
+    def has_changed(self) -> bool:
+        """Tell whether the code is another; that of a file that was only touched is not."""
+        now = FileIdentity.of(self._descriptor)
+        if now == self._identity:
+            return False
+        self._identity = now
+        code = (os.pread(self._descriptor, size, at) for at, size in self._places)
+        return _digest(code) != self._digest
+
+
+def _digest(pieces: Iterable[bytes]) -> bytes:
+    digest = hashlib.blake2b()
+    for piece in pieces:
+        digest.update(piece)
+    return digest.digest()
 
 
 class Lifetime:
@@ -23,6 +56,12 @@ class Lifetime:
         self._program = target.process.program() if target.process else None
         self._command = target.command.path if target.command else None
         self._images = [plan.binary.image for plan in plan.binaries]
+        # What the process runs cannot be written to: that ends in ETXTBSY.
+        self._code = [
+            _Code(binary)
+            for binary in plan.binaries
+            if not (self._program and self._is(binary.binary.image, self._program))
+        ]
         identities = [image.identity for image in self._images]
         self._traced = {(identity.device, identity.inode) for identity in identities}
         self._files = (
@@ -50,6 +89,11 @@ class Lifetime:
         except ProcessError:
             return None
 
+    @staticmethod
+    def _is(image: ElfImage, program: Program) -> bool:
+        identity = image.identity
+        return (program.device, program.inode) == (identity.device, identity.inode)
+
     def _is_traced(self, program: Program) -> bool:
         return (program.device, program.inode) in self._traced
 
@@ -65,14 +109,11 @@ class Lifetime:
         return None if self._is_traced(self._program) else path
 
     def overwritten_file(self) -> str | None:
-        """Return the name of a traced file whose bytes have changed, None when there is none.
+        """Return the name of a file in which a traced function has other bytes now, else None.
 
         Not its path counts, which may lead to another file now, but the file.
         """
-        for image in self._images:
-            if FileIdentity.of(image.fileno()) != image.identity:
-                return image.display
-        return None
+        return next((code.display for code in self._code if code.has_changed()), None)
 
     def replaced_files(self) -> list[str]:
         """Return files whose path now leads to another file than the traced one, each once."""

@@ -124,7 +124,8 @@ class Target:
         )
 
     def _opened(self, path: str, shown: str, process: Process | None = None) -> TargetBinary:
-        image = ElfImage.open(path, display=shown)
+        # The file of a running program cannot be written to, others can.
+        image = ElfImage.open(path, display=shown, copied=process is None)
         self._open.append(image)
         if not (image.is_pie or image.is_shared_library):
             return TargetBinary(image, 0)

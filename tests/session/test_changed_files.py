@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gotrace.elf.image import ElfImage, FileIdentity
+from gotrace.elf.image import ElfError, ElfImage, FileIdentity
 from gotrace.probes.select import Selector
 from gotrace.session import kernel
 from gotrace.session.attach import AttachError, Rung
@@ -111,21 +111,38 @@ def test_a_file_that_was_replaced_by_another_is_attached(copied: Path, target: T
 
 
 def test_a_file_that_is_written_to_during_a_run(copied: Path, target: Target) -> None:
-    lifetime = Lifetime(target, plan_of(target, copied))
+    plan = plan_of(target, copied)
+    lifetime = Lifetime(target, plan)
     assert lifetime.overwritten_file() is None
     overwrite(copied)
+    assert lifetime.overwritten_file() is None  # the same bytes
+    with copied.open("ab") as file:
+        file.write(b"more")
+    assert lifetime.overwritten_file() is None  # not in the code
+    with ElfImage.open(copied) as image:
+        offset = image.offset_of(plan.functions[1].entry)
+    with copied.open("r+b") as file:
+        file.seek(offset)
+        file.write(b"\xf4")
     assert lifetime.overwritten_file() == str(copied)
     assert lifetime.replaced_files() == []
 
 
+def test_a_file_that_is_cut_during_a_run(copied: Path, target: Target) -> None:
+    """Reading it through the mapping would be the end of the tool."""
+    lifetime = Lifetime(target, plan_of(target, copied))
+    os.truncate(copied, 10)
+    assert lifetime.overwritten_file() == str(copied)
+
+
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_command_that_is_replaced_before_it_starts(copied: Path, replaced: bool) -> None:
-    target = Target.of(None, [str(copied)])
+    target = Target.of(None, [str(copied), "100"])
     try:
         request = BinaryRequest(None, Selector(["main.leaf"]))
         plan = make_plan(target, [request], returns=False, verb="count")
         if replaced:
-            shutil.copy("/bin/true", copied.with_name("new"))
+            shutil.copy("/bin/sleep", copied.with_name("new"))
             copied.with_name("new").rename(copied)
         assert target.command is not None
         target.command.release()
@@ -135,3 +152,29 @@ def test_a_command_that_is_replaced_before_it_starts(copied: Path, replaced: boo
     finally:
         target.close()
     assert missed == (str(copied) if replaced else None)
+
+
+def test_a_file_that_became_shorter_is_still_read_as_it_was(copied: Path, target: Target) -> None:
+    """A mapping of it would end this process by SIGBUS."""
+    plan = plan_of(target, copied)
+    (binary,) = plan.binaries
+    os.truncate(copied, 10)
+    assert [call.name for call in binary.table.inlined_calls()]
+    assert binary.table.declared_at(plan.functions[0].row) is not None
+    binary.binary.image.section_bytes(binary.binary.image.sections[-1])
+
+
+def test_a_file_that_changes_while_it_is_copied_is_refused(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.preadv
+
+    def read_and_overwrite(*arguments: Any) -> int:
+        overwrite(copied)
+        return real(*arguments)
+
+    monkeypatch.setattr(os, "preadv", read_and_overwrite)
+    with pytest.raises(ElfError, match="it is being written to"):
+        ElfImage.open(copied, copied=True)
+    with ElfImage.open(copied) as image:
+        assert image.data[:4] == b"\x7fELF"

@@ -213,8 +213,7 @@ def test_file_that_is_replaced_while_counting_is_reported(copied: Path) -> None:
 def test_file_that_is_written_to_while_counting_ends_the_run(copied: Path) -> None:
     """Code may move, and with it what the probes are on: they have to go."""
     with tool("gofunccount", f"{copied}:main.leaf") as counting:
-        with copied.open("ab") as file:
-            file.write(b"more")
+        os.truncate(copied, 1000)
         result = counting.result()
     assert result.status == 0
     assert result.errors == f"{copied} was written to: its probes may be in wrong places now\n"
