@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from gotrace import __version__
-from gotrace.cli.stream import result_stream
+from gotrace.cli.stream import open_standard_streams, result_stream
 from gotrace.errors import GotraceError, UsageError
 from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
@@ -290,6 +290,7 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
         # A locale that lacks a letter of a name is no reason to end.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        open_standard_streams()
         return run(arguments)
     except GotraceError as error:
         if "--debug" in arguments:
@@ -327,4 +328,5 @@ def _explain(log: str = "") -> None:
 
 def _discard_output() -> None:
     """Let the interpreter's last flush of standard output, at exit, go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

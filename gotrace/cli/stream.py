@@ -7,6 +7,7 @@ import io
 import os
 import select
 import stat
+import sys
 from typing import TYPE_CHECKING, TextIO
 
 from gotrace.session.wait import Waiter
@@ -14,7 +15,7 @@ from gotrace.session.wait import Waiter
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["result_stream"]
+__all__ = ["open_standard_streams", "result_stream"]
 
 #: What a pipe that poll(2) calls writable takes without waiting: PIPE_BUF of pipe(7).
 _PIECE = 4096
@@ -44,6 +45,23 @@ def result_stream(stream: TextIO) -> TextIO:
     else:
         return stream
     return io.TextIOWrapper(io.BufferedWriter(raw), stream.encoding, stream.errors)
+
+
+def open_standard_streams() -> None:
+    """Make sure of file descriptors 0 to 2: where one is closed, the next file would get it.
+
+    Then what is meant for standard error would be written to that file. Raise OSError where
+    standard output is closed.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    if sys.stderr is None:
+        sys.stderr = io.TextIOWrapper(io.FileIO(2, "w", closefd=False), write_through=True)
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "standard output is closed")
 
 
 class _Patient(io.RawIOBase):

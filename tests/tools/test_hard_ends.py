@@ -149,6 +149,28 @@ def test_interrupt_while_nobody_reads(format: list[str]) -> None:
         fixture.finish()
 
 
+@pytest.mark.parametrize(
+    ("closed", "status"), [("<&-", 0), (">&-", 1), ("2>&-", 0), (">&- 2>&-", 1), ("<&- 2>&-", 0)]
+)
+@pytest.mark.parametrize("name", TOOLS)
+def test_standard_streams_that_are_closed(name: str, closed: str, status: int) -> None:
+    """The files that are opened next must not take their numbers."""
+    command = tool_command(name, "-d", "0.05", f"{program()}:main.nest")
+    with Process(["sh", "-c", f'exec "$@" {closed}', "sh", *command]) as running:
+        result = end(running)
+    assert result.status == status
+    told = f"{name}: cannot write the results: standard output is closed\n"
+    assert result.errors == (told if closed == ">&-" else "")
+    assert result.lines[-1:] == (["Detaching...\n"] if status == 0 else [])
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_errors_go_nowhere_else(name: str) -> None:
+    command = tool_command(name, "/no/such/file:main.x")
+    with Process(["sh", "-c", 'exec "$@" 2>&-', "sh", *command]) as running:
+        assert end(running) == Result(2, [], "")
+
+
 @pytest.mark.parametrize("format", [[], ["--json"]], ids=["text", "json"])
 @pytest.mark.parametrize("name", TOOLS)
 def test_full_disk(name: str, format: list[str]) -> None:
