@@ -53,6 +53,8 @@ _MAX_SEGMENTS = 1024
 #: SHT_NOBITS sections have no bytes in the file, but offsets have to be such as a file can have.
 _MAX_NOBITS = (1 << 63) - 1
 
+_ADDRESSES = 1 << 64
+
 #: No section name that means anything to a tracer is longer.
 _MAX_SECTION_NAME = 256
 
@@ -197,6 +199,8 @@ def read_segments(data: mmap, header: FileHeader, display: str) -> tuple[Segment
                 f"{display}: the file is truncated: a segment needs bytes up to "
                 f"{offset + file_size}, the file has {len(data)}"
             )
+        if kind == PT_LOAD and address + file_size > _ADDRESSES:
+            raise ElfError(f"{display}: a segment ends beyond all addresses: the file is damaged")
         segments.append(Segment(kind, flags, address, offset, file_size, memory_size))
     if not any(segment.type == PT_LOAD for segment in segments):
         raise ElfError(f"{display}: nothing to load in it: no PT_LOAD program header")

@@ -275,3 +275,12 @@ def test_sections_without_bytes_have_no_place(name: str, tmp_path: Path) -> None
     struct.pack_into("<QQ", content, place + 24, (1 << 63) + 5, 1 << 63)
     (tmp_path / "copy").write_bytes(content)
     assert read_everything(tmp_path / "copy")
+
+
+def test_a_segment_beyond_all_addresses_is_refused(tmp_path: Path) -> None:
+    content = bytearray(write_go116([FunctionSpec("main.main", 64, "a.go", [(64, 1)])]))
+    (headers,) = struct.unpack_from("<Q", content, 32)
+    struct.pack_into("<Q", content, headers + 16, (1 << 64) - 8)  # p_vaddr
+    (tmp_path / "copy").write_bytes(content)
+    with pytest.raises(ElfError, match="beyond all addresses"):
+        ElfImage.open(tmp_path / "copy")
