@@ -85,6 +85,7 @@ _TRACE = {
     "CONSTANTS": 1,
     "PAYLOAD": 4096,
     "USER_STACK": 0,
+    "BEHIND": 0,
     "FLOATS": 1,
     "RETURNS": 1,
     "WAITING": 1 << 10,

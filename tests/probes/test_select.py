@@ -325,7 +325,7 @@ def test_functions_of_a_program(toolchain: Toolchain) -> None:
             f"main.add is inlined into main.main (main.go:{line}): "
             "build with -gcflags=-l to count it"
         )
-        with pytest.raises(NoMatchError, match=r"'main\.add\\udcff'"):
+        with pytest.raises(NoMatchError, match=r"'main\.add\\xff'"):
             Selector(["main.add\udcff"]).select(table)  # an argument that is not UTF-8
 
 
