@@ -18,7 +18,7 @@ from gotrace.errors import GotraceError
 from gotrace.session import kernel
 from gotrace.session.sources import bpf_directory, joined_source
 
-__all__ = ["AttachKind", "LoadError", "Map", "Program"]
+__all__ = ["AttachKind", "LoadError", "Map", "Program", "import_bcc"]
 
 
 class LoadError(GotraceError):
@@ -42,7 +42,8 @@ class AttachKind(Enum):
 _T = TypeVar("_T")
 
 
-def _import_bcc() -> Any:
+def import_bcc() -> Any:
+    """Return the BCC binding; raise GotraceError where there is none that serves."""
     try:
         import bcc
     except (ImportError, OSError) as error:  # OSError: libbcc itself is missing
@@ -182,7 +183,7 @@ class Program:
         Raises LoadError, and GotraceError where BCC cannot be imported.
         """
         _need_memory(source)
-        bcc = _import_bcc()
+        bcc = import_bcc()
         os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory())
         flags = [f"-DGOTRACE_{name}={_literal(value)}" for name, value in defines.items()]
         text = joined_source(source)

@@ -15,7 +15,7 @@ from gotrace.session.btf import task_blocked_offset
 from gotrace.session.callers import Callers
 from gotrace.session.calls import Diagnostic, diagnostics, open_calls
 from gotrace.session.events import HEADER, Losses, OrderWindow
-from gotrace.session.program import Program
+from gotrace.session.program import Program, import_bcc
 from gotrace.session.target import Target
 from gotrace.session.trace_plan import (
     MOST_STEPS,
@@ -80,7 +80,9 @@ class CallTracer:
             defines |= {} if blocked is None else {"TASK_BLOCKED": blocked}
         self.losses = Losses()
         self.window = OrderWindow()
-        # The compiler and the verifier run meanwhile: together they take about as long.
+        # The compiler and the verifier run meanwhile: together they take about as long. Importing
+        # them is Python's work, which two threads would do no faster than one.
+        import_bcc()
         with ThreadPoolExecutor(1) as pool:
             self._subplans: Future[dict[int, Subplan]] = pool.submit(_expected_types, traced)
             self.attached: Attached = attach("trace.c", defines, groups, forced, self._prepare)
