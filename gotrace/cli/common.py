@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import io
 import os
 import shlex
@@ -229,7 +230,7 @@ def attached_notices(
     ``doing`` is that line's first word.
     """
     failures = [
-        f"no probe at {point.address:#x}: {error.strerror}"
+        f"no probe at {point.address:#x}: {_refusal(error)}"
         for point, error in attached.failed.items()
     ]
     yield from problem_notices([*plan.problems, *failures])
@@ -243,6 +244,14 @@ def attached_notices(
         "ts": time.time(),
     }
     yield Notice(NoticeKind.ATTACHED, f"{text} Hit Ctrl-C to end.", fields)
+
+
+def _refusal(error: OSError) -> str:
+    """Return why the kernel refused a probe, where it is known what to do about it with that."""
+    if error.errno == errno.EINVAL:
+        # Source: alloc_uprobe in kernel/events/uprobes.c ("ref_ctr_offset mismatch").
+        return "another tracer has one there that bears none beside it, such as bcc's: end that one"
+    return error.strerror or str(error)
 
 
 def problem_notices(problems: Sequence[str]) -> Iterator[Notice]:

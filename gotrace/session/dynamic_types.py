@@ -8,6 +8,7 @@ from itertools import islice
 
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import FunctionTable
+from gotrace.elf.symtab import symbol_value
 from gotrace.errors import GotraceError
 from gotrace.goabi.capture import ReadContext, Subplan
 from gotrace.goabi.descriptors import DescriptorError, Descriptors
@@ -106,7 +107,19 @@ class DynamicTypes(ReadContext):
         """Return bytes of what the file maps read-only: constants, in the main."""
         if self._bias is None:
             return None
-        return self._table.image.read_only(address - self._bias, size)
+        image, place = self._table.image, address - self._bias
+        if place in self._small_values and place + size <= self._small_values.stop:
+            return bytes(image.read(place, size))
+        return image.read_only(place, size)
+
+    @cached_property
+    def _small_values(self) -> range:
+        """Return where interfaces find values of one byte: a variable that is never written to.
+
+        Source: ``staticuint64s`` in runtime/iface.go, 256 words. Stripped programs do not name it.
+        """
+        start = symbol_value(self._table.image, "runtime.staticuint64s")
+        return range(start, start + 256 * 8) if start else range(0)
 
     def function_name(self, pc: int) -> str | None:
         """Return the name of the function that holds a run-time address."""

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from gotrace.errors import GotraceError
 from gotrace.session import kernel
 from gotrace.session.sources import bpf_directory, joined_source
 
-__all__ = ["AttachKind", "LoadError", "Map", "Program", "import_bcc"]
+__all__ = ["AttachKind", "LoadError", "Map", "Program", "load_compiler"]
 
 
 class LoadError(GotraceError):
@@ -42,8 +43,7 @@ class AttachKind(Enum):
 _T = TypeVar("_T")
 
 
-def import_bcc() -> Any:
-    """Return the BCC binding; raise GotraceError where there is none that serves."""
+def _import_bcc() -> Any:
     try:
         import bcc
     except (ImportError, OSError) as error:  # OSError: libbcc itself is missing
@@ -59,7 +59,7 @@ def import_bcc() -> Any:
     return bcc
 
 
-def _need_memory(source: str) -> None:
+def _need_memory() -> None:
     """Refuse to compile within a small RLIMIT_AS: LLVM aborts the process where it gets no more."""
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit == resource.RLIM_INFINITY:
@@ -67,9 +67,19 @@ def _need_memory(source: str) -> None:
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     if limit - used < _COMPILER_BYTES:
         raise GotraceError(
-            f"cannot compile bpf/{source}: {max(0, limit - used) >> 20} MiB of address space are"
+            f"cannot load the BPF compiler: {max(0, limit - used) >> 20} MiB of address space are"
             f" left and {_COMPILER_BYTES >> 20} are needed: raise ulimit -v"
         )
+
+
+@cache
+def load_compiler() -> Any:
+    """Return the BCC binding, with the compiler in it.
+
+    Raises GotraceError where it cannot be imported, or has too little room.
+    """
+    _need_memory()
+    return _import_bcc()
 
 
 @contextmanager
@@ -182,8 +192,7 @@ class Program:
 
         Raises LoadError, and GotraceError where BCC cannot be imported.
         """
-        _need_memory(source)
-        bcc = import_bcc()
+        bcc = load_compiler()
         os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory())
         flags = [f"-DGOTRACE_{name}={_literal(value)}" for name, value in defines.items()]
         text = joined_source(source)

@@ -15,7 +15,7 @@ from gotrace.session.btf import task_blocked_offset
 from gotrace.session.callers import Callers
 from gotrace.session.calls import Diagnostic, diagnostics, open_calls
 from gotrace.session.events import HEADER, Losses, OrderWindow
-from gotrace.session.program import Program, import_bcc
+from gotrace.session.program import Program, load_compiler
 from gotrace.session.target import Target
 from gotrace.session.trace_plan import (
     MOST_STEPS,
@@ -82,7 +82,7 @@ class CallTracer:
         self.window = OrderWindow()
         # The compiler and the verifier run meanwhile: together they take about as long. Importing
         # them is Python's work, which two threads would do no faster than one.
-        import_bcc()
+        load_compiler()
         with ThreadPoolExecutor(1) as pool:
             self._subplans: Future[dict[int, Subplan]] = pool.submit(_expected_types, traced)
             self.attached: Attached = attach("trace.c", defines, groups, forced, self._prepare)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from gotrace.session.sources import bpf_directory
 from tests.live import skip_or_fail
 from tests.toolchains import FIXTURES, build, newest
-from tests.tools.harness import Fixture, Process, json_counts, of_kind, tool
+from tests.tools.harness import Fixture, Process, Result, Running, json_counts, of_kind, tool
 
 pytestmark = pytest.mark.live
 
@@ -39,23 +42,102 @@ def test_two_counters_and_a_meter_at_once() -> None:
     assert rows == expected
 
 
-def test_beside_bpftrace() -> None:
-    if shutil.which("bpftrace") is None:
-        skip_or_fail("there is no bpftrace")
-    with Fixture([program()]) as fixture:
-        probe = f'uprobe:{program()}:"main.leaf" {{ @ = count(); }}'
-        script = f'BEGIN {{ printf("attached\\n"); }} {probe}'
-        with (
-            Process(["bpftrace", "-p", str(fixture.ready), "-e", script]) as other,
-            tool("gofunccount", "--json", "-p", str(fixture.ready), "main.leaf") as counting,
-        ):
-            other.read_until("attached")
-            truth = fixture.work()
-            result = counting.end()
-            other.signal(signal.SIGINT)
-            said = "".join(other.rest())
-    calls = truth["calls"]["main.leaf"]
-    assert json_counts(result)["main.leaf"] == calls
-    seen = re.search(r"@: (\d+)", said)
-    assert seen is not None, said + other.errors
-    assert int(seen[1]) == calls  # leaf has no stack check: its first instruction runs once a call
+def headers(place: Path) -> dict[str, str]:
+    """Give bcc's tools the product's own stand-in headers, and the two that trace wants beside."""
+    shutil.copytree(bpf_directory() / "include", place / "include")
+    linux = place / "include" / "linux"
+    (linux / "ptrace.h").write_text("#include <uapi/linux/ptrace.h>\n")
+    (linux / "sched.h").write_text("#define TASK_COMM_LEN 16\n")
+    return {**os.environ, "BCC_KERNEL_SOURCE": str(place), "PYTHONUNBUFFERED": "1"}
+
+
+def others(path: Path, pid: int, name: str) -> list[tuple[list[str], str, str]]:
+    """Return other tracers' command lines, what they say once attached, and how they count."""
+    script = f'BEGIN {{ printf("attached\\n"); }} uprobe:{path}:"{name}" {{ @ = count(); }}'
+    bare = name.partition(".")[2]
+    return [
+        (["bpftrace", "-p", str(pid), "-e", script], "attached", r"@: (\d+)"),
+        (
+            ["funccount-bpfcc", "-p", str(pid), f"{path}:{name}"],
+            "Tracing 1 functions",
+            rf"{re.escape(name)} +(\d+)",
+        ),
+        (["trace-bpfcc", "-p", str(pid), f"{path}:{name}"], "PID ", rf"{re.escape(bare)}\b"),
+    ]
+
+
+Trio = tuple[Result, Result, Result]
+
+
+def beside(number: int, name: str, place: Path, ours_first: bool) -> tuple[int, Trio, str]:
+    """Run all of ours and another tracer on a function; return its calls and what each says."""
+    path = program()
+    with Fixture([path]) as fixture, ExitStack() as opened:
+        command, attached, _ = others(path, fixture.ready, name)[number]
+        if shutil.which(command[0]) is None:
+            skip_or_fail(f"there is no {command[0]}")
+
+        def start_ours() -> list[Running]:
+            words = ("--json", "-p", str(fixture.ready), name)
+            names = ("gofunccount", "gofunclatency", "gotrace")
+            return [opened.enter_context(tool(one, *words)) for one in names]
+
+        running = start_ours() if ours_first else []
+        other = opened.enter_context(Process(command, env=headers(place)))
+        other.read_until(attached)
+        running = running or start_ours()
+        truth = fixture.work()
+        counted, measured, traced = (one.end() for one in running)
+        other.signal(signal.SIGINT)
+        said = "".join(other.rest())
+    return truth["calls"][name], (counted, measured, traced), said
+
+
+def seen_by(number: int, name: str, said: str) -> int:
+    """Return how many hits another tracer tells of."""
+    found = re.findall(others(program(), 0, name)[number][2], said)
+    return len(found) if number == TRACE else int(found[-1])
+
+
+BPFTRACE, FUNCCOUNT, TRACE = range(3)
+each_other = pytest.mark.parametrize(
+    "number", [BPFTRACE, FUNCCOUNT, TRACE], ids=["bpftrace", "funccount", "trace"]
+)
+each_order = pytest.mark.parametrize("ours_first", [True, False], ids=["first", "second"])
+
+
+def assert_exact(calls: int, name: str, ours: Trio) -> None:
+    counted, measured, traced = ours
+    assert json_counts(counted)[name] == calls
+    assert [row["count"] for row in of_kind(measured, "histogram")] == [calls]
+    assert len(of_kind(traced, "call")) == calls
+
+
+@each_other
+@each_order
+def test_beside_another_tracer(number: int, ours_first: bool, tmp_path: Path) -> None:
+    """It is at the first instruction, which runs again when the stack has grown; we are not."""
+    name = "main.smallFrame"
+    calls, ours, said = beside(number, name, tmp_path, ours_first)
+    assert_exact(calls, name, ours)
+    assert seen_by(number, name, said) >= calls
+
+
+@each_order
+def test_on_the_same_instruction_as_bpftrace(ours_first: bool, tmp_path: Path) -> None:
+    calls, ours, said = beside(BPFTRACE, "main.leaf", tmp_path, ours_first)
+    assert_exact(calls, "main.leaf", ours)
+    assert seen_by(BPFTRACE, "main.leaf", said) == calls
+
+
+@pytest.mark.parametrize("number", [FUNCCOUNT, TRACE], ids=["funccount", "trace"])
+def test_on_the_same_instruction_as_bcc(number: int, tmp_path: Path) -> None:
+    """bcc's probe says that it counts references: whoever comes second is refused.
+
+    What we are refused, we tell.
+    """
+    calls, ours, said = beside(number, "main.leaf", tmp_path, ours_first=False)
+    assert seen_by(number, "main.leaf", said) == calls
+    for result in ours:
+        (warning,) = of_kind(result, "warning")
+        assert "another tracer has one there" in warning["message"]
