@@ -273,6 +273,19 @@ class ElfImage:
                 return None if segment.flags & PF_W else self.data[start : start + size]
         return None
 
+    def occurrences(self, content: bytes) -> list[int]:
+        """Return the addresses at which bytes stand in the file part of writable PT_LOADs."""
+        found = []
+        for segment in self._loads:
+            if not segment.flags & PF_W:
+                continue
+            end = segment.offset + segment.file_size
+            at = self.data.find(content, segment.offset, end)
+            while at >= 0:
+                found.append(at - segment.offset + segment.address)
+                at = self.data.find(content, at + 1, end)
+        return found
+
     @property
     def _has_relocations(self) -> bool:
         return self._header.type == ET_DYN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
 from functools import cached_property
 from itertools import islice
@@ -33,6 +34,7 @@ _MOST_EXPECTED = 2000
 #: Interfaces within the types that interfaces hold: the address in a net.OpError is one.
 _LEVELS_OF_INTERFACES = 2
 _LEVELS_OF_TYPES = 4
+_SMALL_VALUES = struct.pack("<256Q", *range(256))
 
 
 class DynamicTypes(ReadContext):
@@ -116,10 +118,13 @@ class DynamicTypes(ReadContext):
     def _small_values(self) -> range:
         """Return where interfaces find values of one byte: a variable that is never written to.
 
-        Source: ``staticuint64s`` in runtime/iface.go, 256 words. Stripped programs do not name it.
+        Source: ``staticuint64s`` in runtime/iface.go, the words from 0 to 255. A stripped program
+        does not name it; there it is the only one of that content.
         """
-        start = symbol_value(self._table.image, "runtime.staticuint64s")
-        return range(start, start + 256 * 8) if start else range(0)
+        image = self._table.image
+        start = symbol_value(image, "runtime.staticuint64s")
+        places = [start] if start is not None else image.occurrences(_SMALL_VALUES)
+        return range(places[0], places[0] + len(_SMALL_VALUES)) if len(places) == 1 else range(0)
 
     def function_name(self, pc: int) -> str | None:
         """Return the name of the function that holds a run-time address."""

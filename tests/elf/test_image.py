@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gotrace.elf.image import ElfError, ElfImage, Machine
+from gotrace.elf.symtab import symbol_value
 from tests.elf.binaries import MODES, small
 from tests.elf.truth import run, sections
 from tests.toolchains import Toolchain, each_toolchain, newest, require
@@ -223,3 +224,16 @@ def test_importing_needs_no_other_packages() -> None:
     modules = {name.partition(".")[0] for name in run([sys.executable, "-c", code]).split()}
     assert "gotrace" in modules
     assert not modules & {"bcc", "capstone", "elftools", "numpy"}
+
+
+@pytest.mark.parametrize("minor", ["1.15", "1.19"])
+@pytest.mark.parametrize("mode", ["default", "stripped"])
+def test_occurrences_are_where_the_linker_put_the_bytes(minor: str, mode: str) -> None:
+    words = struct.pack("<256Q", *range(256))  # the runtime's staticuint64s, a variable there
+    with ElfImage.open(small(require(minor))) as image:
+        named = symbol_value(image, "runtime.staticuint64s")
+    with ElfImage.open(small(require(minor), mode)) as image:
+        (found,) = image.occurrences(words)
+        assert image.read(found, len(words)) == words
+        assert image.occurrences(words + b"no such thing") == []
+    assert mode == "stripped" or found == named
