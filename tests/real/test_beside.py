@@ -43,7 +43,7 @@ def test_two_counters_and_a_meter_at_once() -> None:
 
 
 def headers(place: Path) -> dict[str, str]:
-    """Give bcc's tools the product's own stand-in headers, and the two that trace wants beside."""
+    """Give bcc's tools the product's own stand-in headers, and two that they want beside."""
     shutil.copytree(bpf_directory() / "include", place / "include")
     linux = place / "include" / "linux"
     (linux / "ptrace.h").write_text("#include <uapi/linux/ptrace.h>\n")
@@ -54,7 +54,6 @@ def headers(place: Path) -> dict[str, str]:
 def others(path: Path, pid: int, name: str) -> list[tuple[list[str], str, str]]:
     """Return other tracers' command lines, what they say once attached, and how they count."""
     script = f'BEGIN {{ printf("attached\\n"); }} uprobe:{path}:"{name}" {{ @ = count(); }}'
-    bare = name.partition(".")[2]
     return [
         (["bpftrace", "-p", str(pid), "-e", script], "attached", r"@: (\d+)"),
         (
@@ -62,7 +61,6 @@ def others(path: Path, pid: int, name: str) -> list[tuple[list[str], str, str]]:
             "Tracing 1 functions",
             rf"{re.escape(name)} +(\d+)",
         ),
-        (["trace-bpfcc", "-p", str(pid), f"{path}:{name}"], "PID ", rf"{re.escape(bare)}\b"),
     ]
 
 
@@ -96,13 +94,12 @@ def beside(number: int, name: str, place: Path, ours_first: bool) -> tuple[int, 
 def seen_by(number: int, name: str, said: str) -> int:
     """Return how many hits another tracer tells of."""
     found = re.findall(others(program(), 0, name)[number][2], said)
-    return len(found) if number == TRACE else int(found[-1])
+    return int(found[-1])
 
 
-BPFTRACE, FUNCCOUNT, TRACE = range(3)
-each_other = pytest.mark.parametrize(
-    "number", [BPFTRACE, FUNCCOUNT, TRACE], ids=["bpftrace", "funccount", "trace"]
-)
+BPFTRACE, FUNCCOUNT = range(2)
+#: Not bcc's trace, which loses lines at this rate.
+each_other = pytest.mark.parametrize("number", [BPFTRACE, FUNCCOUNT], ids=["bpftrace", "funccount"])
 each_order = pytest.mark.parametrize("ours_first", [True, False], ids=["first", "second"])
 
 
@@ -130,14 +127,13 @@ def test_on_the_same_instruction_as_bpftrace(ours_first: bool, tmp_path: Path) -
     assert seen_by(BPFTRACE, "main.leaf", said) == calls
 
 
-@pytest.mark.parametrize("number", [FUNCCOUNT, TRACE], ids=["funccount", "trace"])
-def test_on_the_same_instruction_as_bcc(number: int, tmp_path: Path) -> None:
+def test_on_the_same_instruction_as_bcc(tmp_path: Path) -> None:
     """bcc's probe says that it counts references: whoever comes second is refused.
 
     What we are refused, we tell.
     """
-    calls, ours, said = beside(number, "main.leaf", tmp_path, ours_first=False)
-    assert seen_by(number, "main.leaf", said) == calls
+    calls, ours, said = beside(FUNCCOUNT, "main.leaf", tmp_path, ours_first=False)
+    assert seen_by(FUNCCOUNT, "main.leaf", said) == calls
     for result in ours:
         (warning,) = of_kind(result, "warning")
         assert "another tracer has one there" in warning["message"]
