@@ -111,7 +111,7 @@ def _complete(tracer: Tracer) -> float:
     """Wait until the file stops growing and return when that was."""
     size, last = tracer.size(), time.monotonic()
     while time.monotonic() - last < _QUIET:
-        time.sleep(_POLL)
+        tracer.work_for(_POLL)
         if tracer.size() != size:
             size, last = tracer.size(), time.monotonic()
     return last

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,7 +55,7 @@ class _Runs:
             return
         try:
             with Tracer(self.command(), TRACER_CPU) as tracer:
-                time.sleep(self.hold_s)
+                tracer.work_for(self.hold_s)
                 gone = tracer.stop()
                 taken = {READY: tracer.ready_s, GONE: gone, MEMORY: tracer.peak_mb}
         except (Missing, TracerError) as error:

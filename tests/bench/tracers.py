@@ -89,13 +89,16 @@ class Tracer:
 
     def _wait_ready(self) -> None:
         while not self._command.ready(self):
-            if self._exit.poll(0):
-                raise TracerError(self._complaint(), self.errors())
+            self.work_for(_POLL)
             self.ready_s = time.monotonic() - self._started
             if self.ready_s > self._command.patience:
                 raise TracerError(f"not ready after {self._command.patience:.0f} s", self.errors())
-            time.sleep(_POLL)
         self.ready_s = time.monotonic() - self._started
+
+    def work_for(self, seconds: float) -> None:
+        """Let the tracer work; raise TracerError as soon as it ends instead."""
+        if self._exit.poll(seconds * 1000):
+            raise TracerError(self._complaint(), self.errors())
 
     def __exit__(
         self,
