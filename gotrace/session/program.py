@@ -225,8 +225,10 @@ class Program:
 
     def map(self, name: str) -> Map:
         """Return the map that the source declares under ``name``."""
-        module, c_name = self._bpf.module, name.encode()
-        number = self._lib.bpf_table_id(module, c_name)
+        # Of most of these functions the binding does not declare that they take a pointer, and
+        # ctypes passes 32 bits of an int: too few where Python is position independent.
+        module = ctypes.c_void_p(self._bpf.module)
+        number = ctypes.c_size_t(self._lib.bpf_table_id(module, name.encode()))
         value_size = int(self._lib.bpf_table_leaf_size_id(module, number))
         per_cpu = int(self._lib.bpf_table_type_id(module, number)) in _PER_CPU_TYPES
         return Map(
