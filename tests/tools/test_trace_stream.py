@@ -228,12 +228,16 @@ def test_every_call_is_shown_or_counted_as_lost(entry: tuple[str, ...]) -> None:
 
 
 def test_tracer_that_does_not_get_to_run() -> None:
-    """It is stopped for the whole flood: nothing hangs, and all that is lost is told."""
+    """It is stopped while more comes than fits in its buffers: nothing hangs, all losses are told.
+
+    They have 32 MiB together, of which a flood fills more than half.
+    """
+    floods = 2
     with Fixture([program()]) as fixture:
         words = ("--json", "-p", str(fixture.ready), "main.flooded")
         with tool("gotrace", *words) as tracing:
             tracing.signal(signal.SIGSTOP)
-            truth = fixture.work("flood")
+            truth = fixture.work(" ".join(["flood"] * floods))
             tracing.signal(signal.SIGCONT)
             result = tracing.end()
         fixture.finish()
@@ -242,7 +246,7 @@ def test_tracer_that_does_not_get_to_run() -> None:
     rest = [json.loads(line) for line in result.lines if not line.startswith('{"kind":"call"')]
     missing = sum(row["calls"] for row in rest if row["kind"] == "lost")
     assert missing > 0
-    assert len(shown) + missing == truth["Flooded"]
+    assert len(shown) + missing == floods * truth["Flooded"]
 
 
 def as_json(text: bytes) -> object:
