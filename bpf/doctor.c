@@ -4,6 +4,7 @@
  *
  * Compile-time settings: GOTRACE_FETCH or GOTRACE_SIGNAL, what to try; those of site.h.
  */
+#include "atomic.h"
 #include "site.h"
 
 #define SIGURG 23
@@ -16,7 +17,7 @@ int fetch(struct pt_regs *ctx)
 {
     u32 zero = 0;
     u64 *word = words.lookup(&zero);
-    return word ? __sync_val_compare_and_swap(word, 0, 1) & 1 : 0;
+    return word ? compare_and_swap(word, 0, 1) & 1 : 0;
 }
 #endif
 

@@ -7,6 +7,7 @@
  */
 #pragma once
 #include <uapi/linux/ptrace.h>
+#include "atomic.h"
 
 #define SUB_BITS 4
 #define SUB_BUCKETS (1 << SUB_BITS)
@@ -33,7 +34,7 @@ static inline __attribute__((always_inline)) u64 above(u64 value, u64 limit)
  * The exponent of the highest power of two not above value; 0 for 0. No branches: the verifier
  * would follow each of 64 results through all that comes after.
  */
-static inline __attribute__((always_inline)) u32 log2_of(u64 value)
+static inline __attribute__((always_inline)) u64 log2_of(u64 value)
 {
     u64 exponent = above(value, 0xffffffff) << 5;
     exponent += above(value >> exponent, 0xffff) << 4;
@@ -43,14 +44,14 @@ static inline __attribute__((always_inline)) u32 log2_of(u64 value)
     return exponent + above(value >> exponent, 0x1);
 }
 
-static inline __attribute__((always_inline)) u32 bucket_of(u64 value)
+static inline __attribute__((always_inline)) u64 bucket_of(u64 value)
 {
     if (value < SUB_BUCKETS)
         return value;
-    u32 exponent = log2_of(value);
+    u64 exponent = log2_of(value);
     if (exponent > LARGEST_EXPONENT)
         return BUCKETS - 1;
-    u32 sub = (value >> (exponent - SUB_BITS)) & (SUB_BUCKETS - 1);
+    u64 sub = (value >> (exponent - SUB_BITS)) & (SUB_BUCKETS - 1);
     return (exponent - SUB_BITS + 1) * SUB_BUCKETS + sub;
 }
 
@@ -62,7 +63,7 @@ static inline __attribute__((always_inline)) void raise_to(u64 *place, u64 value
     for (int round = 0; round < 4; round++) {
         if (seen >= value)
             return;
-        u64 found = __sync_val_compare_and_swap(place, seen, value);
+        u64 found = compare_and_swap(place, seen, value);
         if (found == seen)
             return;
         seen = found;
@@ -72,7 +73,9 @@ static inline __attribute__((always_inline)) void raise_to(u64 *place, u64 value
 /* Add one value. Atomic: rows may be shared by CPUs, and the kernel may preempt this program. */
 static inline __attribute__((always_inline)) void add_value(struct histogram *row, u64 value)
 {
-    u32 bucket = bucket_of(value);
+    u64 bucket = bucket_of(value);
+    /* What a compiler knows of it, it leaves out or says in other registers: not to the verifier. */
+    asm volatile("" : "+r"(bucket));
     if (bucket >= BUCKETS)
         return;
     __sync_fetch_and_add(&row->buckets[bucket], 1);

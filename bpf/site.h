@@ -21,6 +21,9 @@
 #define COOKIE_G_TLS (1ULL << 34)      /* g is in thread-local storage only */
 #define COOKIE_SP_SHIFT 40             /* above: what to add to SP to have the SP at entry */
 
+/* bpf_get_attach_cookie, which BCC declares since 0.22; its number is the kernel's for ever. */
+static u64 (*attach_cookie)(struct pt_regs *ctx) = (void *)174;
+
 #define FLAGS_CF 0x01
 #define FLAGS_ZF 0x40
 
@@ -72,7 +75,7 @@ static inline __attribute__((always_inline)) int site_hit(struct pt_regs *ctx, u
         return 0;
     *cookie = *found;
 #else
-    *cookie = bpf_get_attach_cookie(ctx);
+    *cookie = attach_cookie(ctx);
 #endif
     if ((*cookie & COOKIE_BRANCH) && (ctx->flags & (FLAGS_CF | FLAGS_ZF)))
         return 0;

@@ -14,6 +14,7 @@
 struct caller_key;
 static inline __attribute__((always_inline)) void forget(struct caller_key *who,
                                                          unsigned long long level);
+#include "atomic.h"
 #include "calls.h"
 #include "interpreter.h"
 #if GOTRACE_FLOATS
@@ -64,7 +65,7 @@ static inline __attribute__((always_inline)) struct work *take_work(void)
     for (u32 i = 0; i < WORK_BUFFERS; i++) {
         u32 index = i;
         struct work *w = works.lookup(&index);
-        if (w && __sync_val_compare_and_swap(&w->busy, 0, 1) == 0)
+        if (w && compare_and_swap(&w->busy, 0, 1) == 0)
             return w;
     }
     note(WORK_BUSY, 1);
