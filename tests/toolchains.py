@@ -155,8 +155,13 @@ def toolchain(minor: str) -> Toolchain | None:
 
 
 def require(minor: str) -> Toolchain:
-    """Return the toolchain of a minor version; skip the test (or fail it) without one."""
+    """Return the toolchain of a minor version; skip the test (or fail it) without one.
+
+    A release that this system has no package of is no reason to fail.
+    """
     found = toolchain(minor)
+    if found is None and minor not in expected_versions():
+        pytest.skip(f"this system has no package of Go {minor}")
     return found if found is not None else skip_or_fail(f"there is no Go {minor}: make setup-test")
 
 

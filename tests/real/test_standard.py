@@ -79,7 +79,8 @@ def test_standard_library_passes_its_tests(name: str, package: str, toolchain: T
     )
     rows = [json.loads(line) for line in result.lines if line.startswith('{"kind":')]
     (ended,) = [row for row in rows if row["kind"] == "exited"]
-    assert ended["status"] == 0, "".join(line for line in result.lines if "FAIL" in line)
+    said = [line for line in [*result.lines, *result.errors.splitlines()] if "FAIL" in line]
+    assert ended["status"] == 0, (said, result.errors[:500])
     assert "PASS\n" in result.lines
     calls: Counter[str] = Counter()
     for row in rows:
