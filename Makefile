@@ -23,7 +23,7 @@ setup-test: ## Install what is missing for make test: linters, Go 1.15 to 1.27, 
 	@tools/setup.sh test
 
 test: setup-test lint ## Run everything: lint, unit tests and, as root or with sudo, live tests
-	$(AS_ROOT) $(PYTHON) -m pytest
+	$(AS_ROOT) $(PYTHON) -m pytest -n 2 --dist loadgroup
 
 lint: setup-test ## Check style and types
 	$(PYTHON) -m ruff check
