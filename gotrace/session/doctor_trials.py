@@ -246,7 +246,7 @@ def _rung_finding(rung: Rung, problem: str | None, best: Rung | None, filters: b
 
 
 _NEEDS = {
-    Rung.MULTI: "Linux 6.6 and BCC 0.25, or newer",
+    Rung.MULTI: "Linux 6.6 or newer",
     Rung.COOKIE: "Linux 5.15 or newer",
     Rung.ADDRESS: "Linux 4.17 or newer, with CONFIG_UPROBES and /sys mounted",
 }

@@ -25,6 +25,7 @@ __all__ = [
     "link_perf_event",
     "link_uprobe_multi",
     "load_counting_program",
+    "load_program",
     "map_delete",
     "map_lookup",
     "map_lookup_batch",
@@ -45,6 +46,7 @@ _MAP_CREATE, _PROG_LOAD, _LINK_CREATE = 0, 5, 28
 _MAP_TYPE_ARRAY, _PROG_TYPE_KPROBE = 2, 2
 _PERF_FLAG_FD_CLOEXEC = 8
 _PERF_ATTR_SIZE = 128
+_INSTRUCTION_SIZE = 8
 _IOC_ENABLE, _IOC_SET_BPF = 0x2400, 0x40042408
 _POSSIBLE_CPUS = Path("/sys/devices/system/cpu/possible")
 _UPROBE_PMU = Path("/sys/bus/event_source/devices/uprobe/type")
@@ -128,11 +130,21 @@ def load_counting_program(counter: int) -> int:
             0x0095,  # exit
         ],
     )
-    license_text = ctypes.create_string_buffer(b"GPL")
+    return load_program(instructions.tobytes(), b"GPL")
+
+
+def load_program(instructions: bytes, license_text: bytes) -> int:
+    """Load a program of the kprobe type for uprobe-multi links and return its descriptor.
+
+    Raises OSError: EINVAL where the kernel (before 6.6) has no such links, EACCES where the
+    verifier refuses the program; its log is not asked for.
+    """
+    code = ctypes.create_string_buffer(instructions, len(instructions))
+    words = ctypes.create_string_buffer(license_text)
     attributes = struct.pack(
         "=IIQQ",
-        *(_PROG_TYPE_KPROBE, len(instructions)),
-        *(_address(instructions), ctypes.addressof(license_text)),
+        *(_PROG_TYPE_KPROBE, len(instructions) // _INSTRUCTION_SIZE),
+        *(ctypes.addressof(code), ctypes.addressof(words)),
     )
     # log level, size and buffer, kernel version, flags, name and interface are left 0
     attributes = attributes.ljust(68, b"\0") + struct.pack("=I", ATTACH_TYPE_UPROBE_MULTI)

@@ -181,6 +181,10 @@ class Map:
         return kernel.map_pop(self.fd, self.value_size)
 
 
+def _takes(function: Callable[..., Any], parameter: str) -> bool:
+    return parameter in inspect.signature(function).parameters
+
+
 def _literal(value: int) -> str:
     return f"{value}ULL" if value >> 31 else str(value)
 
@@ -199,6 +203,7 @@ class Program:
         text = joined_source(source)
         self.source = source
         self._left_in_turn = 0
+        self._loaded: list[int] = []  # descriptors of programs that BCC does not know of
         self._lib = bcc.libbcc.lib
         self._kprobe = bcc.BPF.KPROBE
         self._bpf = _quietly(
@@ -208,21 +213,34 @@ class Program:
     def load(self, functions: Iterable[str], kind: AttachKind) -> dict[str, int]:
         """Load functions and return their descriptors, which live as long as the program.
 
-        They are loaded at the same time: the verifier takes most of it. Raises LoadError, also
-        where this BCC (before 0.25) cannot ask for the attach kind.
+        They are loaded at the same time: the verifier takes most of it. Raises LoadError.
         """
         arguments: tuple[Any, ...] = (self._kprobe,)
-        if kind is AttachKind.UPROBE_MULTI:
+        for_multi = kind is AttachKind.UPROBE_MULTI
+        if for_multi:
             arguments += (None, kernel.ATTACH_TYPE_UPROBE_MULTI)
+        # BCC before 0.25 cannot ask for the kind of attachment.
+        by_bcc = not for_multi or _takes(self._bpf.load_func, "attach_type")
 
         def load_one(function: str) -> tuple[str, int]:
-            return function, self._bpf.load_func(function.encode(), *arguments).fd
+            name = function.encode()
+            return function, (
+                self._bpf.load_func(name, *arguments).fd if by_bcc else self._load_for_multi(name)
+            )
 
         def load_all() -> dict[str, int]:
             with ThreadPoolExecutor() as pool:
                 return dict(pool.map(load_one, sorted(set(functions))))
 
         return _quietly(f"cannot load bpf/{self.source}", load_all)
+
+    def _load_for_multi(self, name: bytes) -> int:
+        module = self._bpf.module
+        start = self._lib.bpf_function_start(module, name)
+        code = ctypes.string_at(start, self._lib.bpf_function_size(module, name))
+        loaded = kernel.load_program(code, self._lib.bpf_module_license(module))
+        self._loaded.append(loaded)
+        return loaded
 
     def map(self, name: str) -> Map:
         """Return the map that the source declares under ``name``."""
@@ -265,7 +283,7 @@ class Program:
 
         table = self._bpf[name.encode()]
         options: dict[str, Any] = {"page_cnt": pages, "lost_cb": lambda count: None}
-        if "wakeup_events" in inspect.signature(table.open_perf_buffer).parameters:
+        if _takes(table.open_perf_buffer, "wakeup_events"):
             options["wakeup_events"] = _WAKEUP_EVENTS
         try:
             _quietly(
@@ -289,6 +307,8 @@ class Program:
 
     def close(self) -> None:
         """Unload everything; attachments must be closed before."""
+        while self._loaded:
+            os.close(self._loaded.pop())
         self._bpf.cleanup()
 
 

@@ -41,6 +41,22 @@ def test_map_knows_its_shape(program: Program) -> None:
     assert program.map("histograms").max_entries == 3 * 2 * 5
 
 
+def test_programs_are_loaded_for_links_where_bcc_cannot_ask_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """BCC before 0.25 cannot; what is loaded without it goes with the rest."""
+    monkeypatch.setattr("gotrace.session.program._takes", lambda function, parameter: False)
+    before = os.listdir("/proc/self/fd")
+    loaded = Program("count.c", {"COUNTERS": 1})
+    (number,) = loaded.load(["on_entry"], AttachKind.UPROBE_MULTI).values()
+    assert os.readlink(f"/proc/self/fd/{number}") == "anon_inode:bpf-prog"
+    with pytest.raises(OSError) as missing:  # any other program is EINVAL, before the file is
+        kernel.link_uprobe_multi(number, str(tmp_path / "none"), [0], [0], 0)
+    assert missing.value.errno in (errno.ENOENT, errno.EBADF)
+    loaded.close()
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_hash_map_holds_what_is_put_in(program: Program) -> None:
     frames = program.map("frames")
     assert dict(frames.entries()) == {}
