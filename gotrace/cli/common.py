@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import io
 import os
 import shlex
@@ -20,7 +19,7 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
 from gotrace.report.notice import JsonOutput, Notice, NoticeKind, Output, TextOutput
-from gotrace.session.attach import Attached, Rung
+from gotrace.session.attach import Attached, Rung, refusal
 from gotrace.session.plan import BinaryRequest, Plan
 from gotrace.session.target import Target
 from gotrace.text import printable
@@ -230,7 +229,7 @@ def attached_notices(
     ``doing`` is that line's first word.
     """
     failures = [
-        f"no probe at {point.address:#x}: {_refusal(error)}"
+        f"no probe at {point.address:#x}: {refusal(error)}"
         for point, error in attached.failed.items()
     ]
     yield from problem_notices([*plan.problems, *failures])
@@ -246,22 +245,14 @@ def attached_notices(
     yield Notice(NoticeKind.ATTACHED, f"{text} Hit Ctrl-C to end.", fields)
 
 
-def _refusal(error: OSError) -> str:
-    """Return why the kernel refused a probe, where it is known what to do about it with that."""
-    if error.errno == errno.EINVAL:
-        # Source: alloc_uprobe in kernel/events/uprobes.c ("ref_ctr_offset mismatch").
-        return "another tracer has one there that bears none beside it, such as bcc's: end that one"
-    return error.strerror or str(error)
-
-
 def problem_notices(problems: Sequence[str]) -> Iterator[Notice]:
     """Yield a warning for each problem, or, when there are many, for the first and the number."""
     shown = problems if len(problems) <= _MOST_PROBLEMS else problems[:1]
     for problem in shown:
         yield Notice(NoticeKind.WARNING, problem)
     if len(problems) > len(shown):
-        more = len(problems) - len(shown)
-        yield Notice(NoticeKind.WARNING, f"and {more} more functions cannot be probed: see --list")
+        more = f"and {len(problems) - len(shown)} more warnings: --list shows what can be probed"
+        yield Notice(NoticeKind.WARNING, more)
 
 
 def inlined_notices(plan: Plan, verb: str) -> Iterator[Notice]:

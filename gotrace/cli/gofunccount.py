@@ -25,7 +25,7 @@ from gotrace.cli.pace import pace, waiter_for
 from gotrace.report.counts import CountRow, CountTable, write_counts
 from gotrace.report.notice import Notice, NoticeKind, Output
 from gotrace.session.count import CallCounter
-from gotrace.session.plan import Plan, make_plan
+from gotrace.session.plan import Plan, make_plan, once
 from gotrace.session.target import Target
 
 __all__ = ["main"]
@@ -55,7 +55,7 @@ def _run(arguments: Sequence[str]) -> int:
     output = make_output(options)
     target = target_of(options)
     try:
-        plan = make_plan(target, requests, returns=options.list, verb="count")
+        plan = once(make_plan(target, requests, returns=options.list, verb="count"))
         if options.list:
             from gotrace.cli.listing import list_plan
 

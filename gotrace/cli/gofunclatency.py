@@ -30,7 +30,7 @@ from gotrace.session.calibrate import probe_cost
 from gotrace.session.callers import find_callers
 from gotrace.session.calls import Diagnostic
 from gotrace.session.latency import LatencyMeter, LatencyOptions, Period, SlowCall
-from gotrace.session.plan import Plan, make_plan, measurable
+from gotrace.session.plan import Plan, make_plan, measurable, once
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.target import Target
 
@@ -55,7 +55,10 @@ def _duration(text: str) -> int:
     match = _DURATION.fullmatch(text.replace("µ", "u"))
     if not match:
         raise ValueError(text)
-    return round(float(match[1]) * _UNITS[match[2]])
+    nanoseconds = round(float(match[1]) * _UNITS[match[2]])
+    if nanoseconds >> 63:
+        raise ValueError(text)
+    return nanoseconds
 
 
 _duration.__name__ = "duration such as 10ms"
@@ -92,13 +95,13 @@ def _run(arguments: Sequence[str]) -> int:
     output = make_output(options)
     target = target_of(options)
     try:
-        plan = make_plan(target, requests, returns=True, verb="measure")
+        plan = measurable(once(make_plan(target, requests, returns=True, verb="measure")))
         if options.list:
             from gotrace.cli.listing import list_plan
 
             list_plan(plan, output)
         else:
-            _measure(options, target, measurable(plan), output)
+            _measure(options, target, plan, output)
     finally:
         target.close()
     return 0

@@ -193,7 +193,7 @@ def json_line(row: CallRow, clock: Clock) -> str:
             {"func": frame.function, "file": frame.file, "line": frame.line} for frame in row.stack
         ]
     if row.message is not None:
-        fields["message"] = row.message
+        fields["message"] = printable(row.message)
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 

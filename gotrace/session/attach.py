@@ -17,7 +17,7 @@ from gotrace.session.features import multi_filters_by_process
 from gotrace.session.keeper import Keeper
 from gotrace.session.program import AttachKind, LoadError, Program
 
-__all__ = ["AttachError", "Attached", "Point", "ProbeGroup", "Rung", "attach"]
+__all__ = ["AttachError", "Attached", "Point", "ProbeGroup", "Rung", "attach", "refusal"]
 
 
 class AttachError(GotraceError):
@@ -111,6 +111,9 @@ class _Probes:
         for group in groups:
             self.descriptors.append([])
             _ATTACHERS[self.rung](self, group, self.functions[group.function])
+            if not self.descriptors[-1]:
+                error = self.failed[group.points[0]]
+                raise _RungMissing(refusal(error))
         return self.failed
 
     def detach(self) -> None:
@@ -155,6 +158,14 @@ def attach(
             causes.append(f"{rung.value}: {error}")
     what = groups[0].display if groups else source
     raise AttachError(f"cannot attach to {what}: {'; '.join(causes)}")
+
+
+def refusal(error: OSError) -> str:
+    """Return why the kernel refused a probe, where it is known what to do about it with that."""
+    if error.errno == errno.EINVAL:
+        # Source: alloc_uprobe in kernel/events/uprobes.c ("ref_ctr_offset mismatch").
+        return "another tracer has one there that bears none beside it, such as bcc's: end that one"
+    return error.strerror or str(error)
 
 
 class _RungMissing(Exception):
@@ -219,9 +230,6 @@ def _load(attached: Attached, functions: Iterable[str]) -> dict[str, int]:
 
 def _attach_multi(probes: _Probes, group: ProbeGroup, program: int) -> None:
     _link_all(probes, group, program, list(group.points))
-    if not probes.descriptors[-1]:
-        error = next(iter(probes.failed.values()))
-        raise _RungMissing(error.strerror or str(error))
 
 
 def _link_all(probes: _Probes, group: ProbeGroup, program: int, points: Sequence[Point]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gotrace.elf.functions import Function, FunctionTable, load_functions
 from gotrace.errors import NoMatchError
@@ -13,7 +13,7 @@ from gotrace.session.attach import Point, ProbeGroup
 from gotrace.session.cookie import CallerKind, cookie
 from gotrace.session.target import Target, TargetBinary
 
-__all__ = ["BinaryPlan", "BinaryRequest", "Plan", "make_plan", "measurable"]
+__all__ = ["BinaryPlan", "BinaryRequest", "Plan", "make_plan", "measurable", "once"]
 
 CallerOf = Callable[[FunctionTable, Function], CallerKind]
 
@@ -126,6 +126,25 @@ def make_plan(target: Target, requests: Sequence[BinaryRequest], returns: bool, 
             raise NoMatchError(f"nothing to {verb} in {binary.image.display}: {problems[0]}")
         plans.append(BinaryPlan(binary, table, usable))
     return Plan(tuple(plans), tuple(problems))
+
+
+def once(plan: Plan) -> Plan:
+    """Return the plan without what earlier requests ask for already, of the same file by any name.
+
+    Two probes in one place would both count a call.
+    """
+    seen: set[tuple[int, int, int]] = set()
+    binaries = []
+    for binary in plan.binaries:
+        file = binary.binary.image.identity
+        kept = []
+        for sites in binary.functions:
+            key = (file.device, file.inode, sites.function.entry)
+            if key not in seen:
+                seen.add(key)
+                kept.append(sites)
+        binaries.append(replace(binary, functions=tuple(kept)))
+    return replace(plan, binaries=tuple(binaries))
 
 
 def measurable(plan: Plan) -> Plan:

@@ -89,15 +89,16 @@ class Waiter:
         for descriptor in descriptors:
             poll.register(descriptor, select.POLLIN)
         while not self._interrupted:
-            remaining = None if until is None else until - time.monotonic()
-            if remaining is not None and remaining <= 0:
-                return Reason.TIME
-            ready = poll.poll(None if remaining is None else remaining * 1000 + 1)
+            # The end comes before the time, which may be past whenever this is called.
+            remaining = None if until is None else max(0, until - time.monotonic())
+            ready = poll.poll(None if remaining is None else remaining * 1000)
             fds = {fd for fd, _ in ready}
             if self._read in fds:
                 os.read(self._read, 64)
             elif self._exit in fds:
                 return Reason.EXIT
+            elif until is not None and time.monotonic() >= until:
+                return Reason.TIME
             elif fds:
                 return Reason.EVENTS
         return Reason.INTERRUPT

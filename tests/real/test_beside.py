@@ -14,7 +14,16 @@ import pytest
 from gotrace.session.sources import bpf_directory
 from tests.live import skip_or_fail
 from tests.toolchains import FIXTURES, build, newest
-from tests.tools.harness import Fixture, Process, Result, Running, json_counts, of_kind, tool
+from tests.tools.harness import (
+    Fixture,
+    Process,
+    Result,
+    Running,
+    json_counts,
+    of_kind,
+    run_tool,
+    tool,
+)
 
 pytestmark = pytest.mark.live
 
@@ -128,12 +137,22 @@ def test_on_the_same_instruction_as_bpftrace(ours_first: bool, tmp_path: Path) -
 
 
 def test_on_the_same_instruction_as_bcc(tmp_path: Path) -> None:
-    """bcc's probe says that it counts references: whoever comes second is refused.
-
-    What we are refused, we tell.
-    """
-    calls, ours, said = beside(FUNCCOUNT, "main.leaf", tmp_path, ours_first=False)
-    assert seen_by(FUNCCOUNT, "main.leaf", said) == calls
-    for result in ours:
-        (warning,) = of_kind(result, "warning")
-        assert "another tracer has one there" in warning["message"]
+    """bcc's probe says that it counts references: whoever comes second is refused, and told."""
+    path, name = program(), "main.leaf"
+    with Fixture([path]) as fixture:
+        command, attached, _ = others(path, fixture.ready, name)[FUNCCOUNT]
+        with Process(command, env=headers(tmp_path)) as other:
+            other.read_until(attached)
+            for one in ("gofunccount", "gofunclatency", "gotrace"):
+                refused = run_tool(one, "-p", str(fixture.ready), name)
+                assert refused.status == 1
+                assert "perf-cookie: another tracer has one there" in refused.errors
+            words = ("--json", "-d", "0.1", "-p", str(fixture.ready), name, NAMES[0])
+            both = run_tool("gofunccount", *words)
+            calls = fixture.work()["calls"][name]
+            other.signal(signal.SIGINT)
+            said = "".join(other.rest())
+    assert both.status == 0
+    (warning,) = of_kind(both, "warning")
+    assert "another tracer has one there" in warning["message"]
+    assert seen_by(FUNCCOUNT, name, said) == calls

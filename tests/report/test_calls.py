@@ -170,6 +170,8 @@ def test_the_users_own_format_takes_the_place_of_the_values() -> None:
     assert list(found)[-1] == "message"
     assert found["message"] == "GET /index -> <nil>"
     assert found["args"]["key"] == "user:42"
+    found = json.loads(json_line(get(message="a\tb\udcff"), CLOCK))
+    assert found["message"] == "a\\tb\\xff"
 
 
 def test_nothing_of_the_target_steers_the_terminal() -> None:

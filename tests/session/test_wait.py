@@ -57,6 +57,17 @@ def test_hangup_that_nohup_ignores_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+def test_what_has_happened_comes_before_the_time() -> None:
+    """A run whose rounds outlast its interval always comes late, and still sees its end."""
+    read, write = os.pipe()
+    with Waiter(read) as waiter:
+        assert waiter.wait(time.monotonic() - 1) is Reason.TIME
+        os.write(write, b"x")
+        assert waiter.wait(time.monotonic() - 1) is Reason.EXIT
+    os.close(read)
+    os.close(write)
+
+
 def test_end_of_the_target() -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
         descriptor = Process(child.pid).exit_descriptor()

@@ -20,6 +20,7 @@ from tests.tools.harness import (
     Running,
     count_on,
     json_counts,
+    of_kind,
     text_counts,
     tool,
     tool_command,
@@ -46,6 +47,22 @@ def three(counts: Mapping[str, int]) -> dict[str, int]:
 
 def times(calls: Mapping[str, int], factor: int) -> dict[str, int]:
     return {name: count * factor for name, count in three(calls).items()}
+
+
+def test_one_file_by_several_names_is_probed_once(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(program())
+    with Fixture([program()]) as fixture:
+        words = ("main.*", f"{program()}:main.leaf", f"{link}:main.small*")
+        truth, counted = count_on(fixture, *words)
+    assert three(json_counts(counted)) == three(truth["calls"])
+    with Fixture([program()]) as fixture:
+        pid = str(fixture.ready)
+        measuring = tool("gofunclatency", "--json", "-F", "-p", pid, *words)
+        truth = fixture.work()
+        measured = measuring.end()
+    rows = {row["func"]: row["count"] for row in of_kind(measured, "histogram")}
+    assert three(rows) == three(truth["calls"])
 
 
 def test_thread_id_stands_for_its_process() -> None:

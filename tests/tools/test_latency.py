@@ -210,6 +210,9 @@ def test_function_that_never_returns_is_named() -> None:
     (warning,) = of_kind(result, "warning")
     assert warning["message"] == "main.never cannot be measured: it never returns"
     assert of_kind(result, "histogram")[0]["count"] == 1
+    listed = run_tool("gofunclatency", "--list", "--json", f"{program()}:main.*")
+    assert warning["message"] in {row["message"] for row in of_kind(listed, "warning")}
+    assert "main.never" not in {row["func"] for row in of_kind(listed, "function")}
 
 
 @pytest.mark.parametrize(
