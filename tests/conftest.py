@@ -14,6 +14,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         skip_or_fail(reason)
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist looks for the groups in its own
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Make live tests one group, which one process runs one by one, and begin with it.
 
