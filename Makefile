@@ -26,6 +26,7 @@ setup-test: ## Install what is missing for make test: linters, Go 1.15 to 1.27, 
 test: setup-test lint ## Run everything: lint, unit tests and, as root or with sudo, live tests
 	@$(AS_ROOT) true; printed=$$(mktemp); \
 	$(AS_ROOT) $(PYTHON) -m pytest -m "not live" >"$$printed" 2>&1 & unit=$$!; \
+	trap "kill $$unit" INT TERM; \
 	$(AS_ROOT) $(PYTHON) -m pytest -m live; live=$$?; \
 	wait $$unit; unit=$$?; cat "$$printed"; rm -f "$$printed"; exit $$((live | unit))
 
