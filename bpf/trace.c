@@ -182,7 +182,7 @@ int on_signal(struct pt_regs *ctx)
  */
 static inline __attribute__((always_inline)) void run_phase(struct work *w, u32 first, u32 reserved)
 {
-    w->limit = GOTRACE_PAYLOAD - reserved;
+    w->limit = GOTRACE_PAYLOAD - 8 - reserved;
     run(w, first);
     w->limit = GOTRACE_PAYLOAD;
     if (w->full) {

@@ -15,6 +15,7 @@ from gotrace.session.calls import Diagnostic, diagnostics, open_calls
 from gotrace.session.goroutines import GoroutineKey, GoroutineRows, GoroutineTimes, Rest
 from gotrace.session.histograms import HistogramRows, stripes_for
 from gotrace.session.plan import Plan
+from gotrace.session.program import Program
 from gotrace.session.target import Target
 from gotrace.session.watch import unwind_groups
 
@@ -104,7 +105,14 @@ class LatencyMeter:
             *plan.return_groups("on_return", target.pid, callers.kind),
             *plan.entry_groups("on_entry", target.pid, callers.kind),
         ]
-        self.attached: Attached = attach("latency.c", defines, groups, forced)
+        self._slow: list[SlowCall] = []
+        self._slow_lost = 0
+
+        def open_events(program: Program) -> None:
+            if options.slower is not None:
+                program.open_events("slow", self._on_slow, self._on_lost, _SLOW_PAGES)
+
+        self.attached: Attached = attach("latency.c", defines, groups, forced, open_events)
         program = self.attached.program
         self._rows = HistogramRows(
             program.map("histograms"), program.map("generation"), rows, halves, stripes
@@ -118,10 +126,6 @@ class LatencyMeter:
                 rows,
                 halves,
             )
-        self._slow: list[SlowCall] = []
-        self._slow_lost = 0
-        if options.slower is not None:
-            program.open_events("slow", self._on_slow, self._on_lost, _SLOW_PAGES)
 
     def _on_slow(self, cpu: int, record: bytes) -> None:
         self._slow.append(SlowCall(*_SLOW.unpack_from(record)))

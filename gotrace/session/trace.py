@@ -190,7 +190,8 @@ class _Tables:
 
     def defines(self) -> dict[str, int]:
         """Return the compile-time settings of bpf/trace.c and its headers."""
-        payload = max(map(_payload_bound, self._calls)) + self._behind
+        # Never filled to the last byte: lengths are bounded by a mask, which makes PAYLOAD nothing.
+        payload = max(map(_payload_bound, self._calls)) + self._behind + 8
         payload = next((size for size in _PAYLOADS if size >= payload), _PAYLOADS[-1])
         return {
             "FUNCTIONS": len(self._calls),

@@ -309,13 +309,13 @@ def differences(
         (0, os.getpid(), threading.get_native_id(), 0),
         case.constants,
     )
-    entry = Padded(machine, PAYLOAD - case.reserved)
+    entry = Padded(machine, PAYLOAD - 8 - case.reserved)
     outcomes = [entry.run(case.entry)]
     args = entry.ended(outcomes[0].payload)
     results = b""
     if case.result is not None and outcomes[0].kept is not False:
         machine = dataclasses.replace(machine, registers=case.at_return, entry=outcomes[0])
-        at_return = Padded(machine, PAYLOAD - len(args))
+        at_return = Padded(machine, PAYLOAD - 8 - len(args))
         outcomes.append(at_return.run(case.result))
         results = at_return.ended(outcomes[1].payload)
     if memory.strayed:
