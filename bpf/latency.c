@@ -100,12 +100,14 @@ static inline __attribute__((always_inline)) void add_to_goroutine(struct caller
         struct goroutine_row *blank = empty.lookup(&zero);
         if (!blank)
             return;
-        by_goroutine.update(&key, blank);
+        /* Threads without a goroutine share a row: what one has added, another must not replace. */
+        by_goroutine.insert(&key, blank);
         found = by_goroutine.lookup(&key);
         if (found) {
             u8 yes = 1;
             struct goroutine_key name = {.goid = key.goid, .tgid = key.tgid};
-            named.update(&name, &yes);
+            if (named.update(&name, &yes))
+                note(ENDED_FULL, 1);
         }
         if (found && caller->g) {
             found->startpc = read_word(caller->g + GOTRACE_G_STARTPC);

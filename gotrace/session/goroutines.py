@@ -51,9 +51,9 @@ class Rest:
 class GoroutineRows:
     """Read the maps ``by_goroutine``, ``folded`` and ``ended`` of bpf/latency.c.
 
-    A row is only ever written by its own goroutine, so that the rows of one that has ended can be
-    taken out at any time. Those are kept here, the ``kept`` with the most total time each by
-    itself and the others in sum.
+    A row is only ever written by its own goroutine (that of goroutine 0 by all threads that have
+    none), so that the rows of one that has ended can be taken out at any time. Those are kept here,
+    the ``kept`` with the most total time each by itself and the others in sum.
     """
 
     def __init__(

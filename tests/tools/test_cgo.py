@@ -61,6 +61,20 @@ def test_times_on_threads_of_c(toolchain: Toolchain, flags: tuple[str, ...]) -> 
     assert of_kind(result, "rest") == of_kind(result, "lost") == []
 
 
+def test_first_calls_on_several_threads_at_once() -> None:
+    """Threads of C share a row of histograms, which must not be made twice."""
+    with Fixture([build(FIXTURES / "live_first_calls", newest())]) as fixture:
+        words = ("--json", "-F", "-g", "--top", "1000", "-p", str(fixture.ready), "first_*")
+        with tool("gofunclatency", *words) as measuring:
+            truth = fixture.work()
+            result = measuring.end()
+        assert fixture.finish() == 0
+    rows = {row["func"]: row for row in of_kind(result, "histogram")}
+    assert len(rows) == truth["functions"]
+    assert {(row["goid"], row["count"]) for row in rows.values()} == {(0, truth["threads"])}
+    assert of_kind(result, "rest") == of_kind(result, "lost") == []
+
+
 @pytest.mark.parametrize(("toolchain", "flags"), BUILDS)
 def test_calls_on_threads_of_c(toolchain: Toolchain, flags: tuple[str, ...]) -> None:
     patterns = ("main.goLeaf", "c_leaf(n int32) int32", "c_to_go(n int32) int32")
