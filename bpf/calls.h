@@ -54,9 +54,10 @@ struct frame_key {
 
 /* One open call. A call is told from all others of its caller by its depth. */
 struct frame {
-    u64 depth; /* stack_hi - SP at entry: survives moves of the stack */
-    u64 start; /* ns */
+    u64 depth;     /* stack_hi - SP at entry: survives moves of the stack */
+    u64 start;     /* ns */
     u64 function;
+    u64 return_pc; /* of a function that can end by a jump to another one, else 0 */
 };
 
 struct stack {
@@ -151,11 +152,27 @@ static inline __attribute__((always_inline)) int locate(struct pt_regs *ctx, u64
 }
 
 /*
+ * Drop the calls that are open at the depth of one that is entered, but for a call that has led to
+ * it by tail jumps: that returns to the same place. Others at this depth have ended unseen.
+ */
+static inline __attribute__((always_inline)) void drop_same(struct caller_key *who,
+                                                            struct stack *stack, u64 depth,
+                                                            u64 function, u64 return_pc)
+{
+    if (!stack->level || stack->top.depth != depth)
+        return;
+    if (stack->top.return_pc != return_pc)
+        drop_deeper(who, stack, depth - 1);
+    else if (stack->top.function == function)
+        drop(who, stack);
+}
+
+/*
  * Open a call: make it the caller's latest and return its stack, with top.start yet to be set.
  * Return 0 where it cannot be kept.
  */
-static inline __attribute__((always_inline)) struct stack *enter(struct caller_key *who, u64 depth,
-                                                                 u64 function)
+static inline __attribute__((always_inline)) struct stack *
+enter(struct caller *caller, struct caller_key *who, u64 depth, u64 cookie)
 {
     struct stack *stack = stacks.lookup(who);
     if (!stack) {
@@ -167,10 +184,11 @@ static inline __attribute__((always_inline)) struct stack *enter(struct caller_k
             return 0;
         }
     }
+    u64 function = cookie & COOKIE_INDEX_MASK, return_pc = 0;
+    if (cookie & COOKIE_JUMPS || stack->top.depth >= depth)
+        return_pc = read_word(caller->stack_hi - depth);
     drop_deeper(who, stack, depth);
-    /* At the same depth only a tail jump can have come from another function. */
-    if (stack->level && stack->top.depth == depth && stack->top.function == function)
-        drop(who, stack);
+    drop_same(who, stack, depth, function, return_pc);
     if (stack->level) {
         struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = stack->level};
         struct frame outer = stack->top;
@@ -182,6 +200,7 @@ static inline __attribute__((always_inline)) struct stack *enter(struct caller_k
     stack->level++;
     stack->top.depth = depth;
     stack->top.function = function;
+    stack->top.return_pc = cookie & COOKIE_JUMPS ? return_pc : 0;
     return stack;
 }
 

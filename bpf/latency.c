@@ -74,7 +74,7 @@ int on_entry(struct pt_regs *ctx)
     struct caller_key who = {};
     if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &caller, &who, &depth))
         return 0;
-    struct stack *stack = enter(&who, depth, cookie & COOKIE_INDEX_MASK);
+    struct stack *stack = enter(&caller, &who, depth, cookie);
     if (stack)
         stack->top.start = bpf_ktime_get_ns(); /* last: what came before is not the call's time */
     return 0;

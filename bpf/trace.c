@@ -238,7 +238,7 @@ int on_entry(struct pt_regs *ctx)
         submit(ctx, &w->call);
         goto out;
     }
-    struct stack *stack = enter(&who, depth, function);
+    struct stack *stack = enter(&caller, &who, depth, cookie);
     if (!stack)
         goto out;
     struct frame_key key = {.caller = who.caller, .tgid = who.tgid, .level = stack->level};

@@ -21,6 +21,7 @@ from gotrace.cli.common import (
     run_command,
     target_of,
 )
+from gotrace.cli.footer import not_shown
 from gotrace.cli.latency_rows import interval_of
 from gotrace.cli.pace import pace, waiter_for
 from gotrace.probes.sites import SiteForm
@@ -132,9 +133,14 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
         busy = options.goroutine or options.slower is not None
         poll_period = _POLL if busy else 1.0
         quickest: Period | None = None
-        for length in pace(
-            options, waiter, target, plan, output, lambda: slow.write(meter.poll()), poll_period
-        ):
+
+        def poll() -> bool:
+            slow.write(meter.poll())
+            if symbols is not None:
+                symbols.learn(meter.processes)
+            return False
+
+        for length in pace(options, waiter, target, plan, output, poll, poll_period):
             period = meter.take()
             interval = interval_of(options, plan, period, symbols, (time.time(), length, unit))
             write_latencies(output, interval, options.timestamp)
@@ -154,10 +160,10 @@ class _SlowCalls:
         self._first = True
         self._boot = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
 
-    def write(self, calls: Sequence[SlowCall]) -> bool:
-        """Write calls; the run goes on."""
+    def write(self, calls: Sequence[SlowCall]) -> None:
+        """Write calls, with a heading before the first."""
         if not calls:
-            return False
+            return
         rows = [
             SlowRow(
                 self._boot + call.end / 1e9,
@@ -171,7 +177,6 @@ class _SlowCalls:
         ]
         write_slow(self._output, rows, self._first)
         self._first = False
-        return False
 
 
 def _quicker(known: Period | None, period: Period) -> Period | None:
@@ -196,15 +201,7 @@ _LOSSES = {Diagnostic.STACKS_FULL, Diagnostic.FRAMES_FULL, Diagnostic.SLOW_LOST}
 
 def _footer(meter: LatencyMeter, plan: Plan, quickest: Period | None) -> Iterator[Notice]:
     """Yield what the histograms do not hold, and what is in them that is the probes' own."""
-    open_calls = meter.open_calls()
-    if open_calls:
-        text = f"{open_calls} calls were still open"
-        yield Notice(NoticeKind.SUMMARY, text, {"what": "open", "calls": open_calls})
-    for what, count in meter.diagnostics().items():
-        if count and what in _FOOTER:
-            kind = NoticeKind.LOST if what in _LOSSES else NoticeKind.SUMMARY
-            fields = {"what": what.name.lower(), "calls": count}
-            yield Notice(kind, _FOOTER[what].format(count), fields)
+    yield from not_shown(meter.open_calls(), meter.diagnostics(), _FOOTER, _LOSSES, plan)
     median = _least_median(quickest) if quickest else float("inf")
     if median == float("inf") or median > _DEAREST_PROBE / _NOTABLE:
         return

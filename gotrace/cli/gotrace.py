@@ -21,6 +21,7 @@ from gotrace.cli.common import (
     run_command,
     target_of,
 )
+from gotrace.cli.footer import not_shown
 from gotrace.cli.pace import pace, waiter_for
 from gotrace.goabi.capture import CaptureLimits
 from gotrace.probes.pattern import split_target
@@ -161,7 +162,7 @@ def _trace(
         printer = _Printer(options, traced, symbols, tracer, output)
         for _ in pace(options, waiter, target, traced.plan, output, printer.poll, _POLL):
             printer.finish()
-        for notice in _footer(tracer):
+        for notice in _footer(tracer, traced.plan):
             output.notice(notice)
         output.notice(Notice(NoticeKind.DETACHED, "Detaching..."))
 
@@ -226,20 +227,12 @@ _FOOTER = {
     Diagnostic.WORK_BUSY: "{} calls lost: no buffer was free",
     Diagnostic.TAIL_CALLS: "{} calls not shown: they ended by jumping to another function",
 }
-_SUMMARIES = {Diagnostic.UNWOUND}
 
 
-def _footer(tracer: CallTracer) -> Iterator[Notice]:
+def _footer(tracer: CallTracer, plan: Plan) -> Iterator[Notice]:
     """Yield what the lines do not show."""
-    open_calls = tracer.open_calls()
-    if open_calls:
-        text = f"{open_calls} calls were still open"
-        yield Notice(NoticeKind.SUMMARY, text, {"what": "open", "calls": open_calls})
-    for what, count in tracer.diagnostics().items():
-        if count and what in _FOOTER:
-            kind = NoticeKind.SUMMARY if what in _SUMMARIES else NoticeKind.LOST
-            fields = {"what": what.name.lower(), "calls": count}
-            yield Notice(kind, _FOOTER[what].format(count), fields)
+    losses = _FOOTER.keys() - {Diagnostic.UNWOUND}
+    yield from not_shown(tracer.open_calls(), tracer.diagnostics(), _FOOTER, losses, plan)
     dropped = tracer.losses.total + tracer.window.losses.total
     if dropped:
         text = f"{dropped} calls lost: they came faster than they could be shown"

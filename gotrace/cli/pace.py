@@ -39,8 +39,7 @@ def pace(
     which are told on ``output`` after it. ``poll`` is called every ``poll_period`` seconds and
     can end the run by returning true.
     """
-    if target.command:
-        target.command.release()
+    target.start()
     lifetime = Lifetime(target, plan)
     if missed := lifetime.missed_command():
         message = f"{missed} was replaced before it was started: what runs now is not traced"

@@ -8,9 +8,10 @@ from enum import Enum
 
 from gotrace.session.program import Program
 
-__all__ = ["Diagnostic", "diagnostics", "open_calls"]
+__all__ = ["STACK_LEVEL", "Diagnostic", "diagnostics", "open_calls"]
 
-_STACK_LEVEL = struct.Struct("=24xQ")  # struct stack
+#: struct stack: how many calls are open.
+STACK_LEVEL = struct.Struct("=32xQ")
 
 
 class Diagnostic(Enum):
@@ -38,4 +39,4 @@ def diagnostics(program: Program) -> dict[Diagnostic, int]:
 
 def open_calls(program: Program) -> int:
     """Return how many calls have been entered and have not returned."""
-    return sum(_STACK_LEVEL.unpack(value)[0] for _, value in program.map("stacks").entries())
+    return sum(STACK_LEVEL.unpack(value)[0] for _, value in program.map("stacks").entries())

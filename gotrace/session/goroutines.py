@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gotrace.histogram import ROW_SIZE, Histogram
+from gotrace.session.process import ended_processes
 from gotrace.session.program import Map
 
 __all__ = ["OTHER_NAMESPACE", "GoroutineKey", "GoroutineRows", "GoroutineTimes", "Rest"]
@@ -49,7 +50,7 @@ class Rest:
 
 
 class GoroutineRows:
-    """Read the maps ``by_goroutine``, ``folded`` and ``ended`` of bpf/latency.c.
+    """Read the maps ``by_goroutine``, ``folded``, ``ended`` and ``named`` of bpf/latency.c.
 
     A row is only ever written by its own goroutine (that of goroutine 0 by all threads that have
     none), so that the rows of one that has ended can be taken out at any time. Those are kept here,
@@ -57,12 +58,20 @@ class GoroutineRows:
     """
 
     def __init__(
-        self, by_goroutine: Map, folded: Map, ended: Map, rows: int, halves: int, kept: int = 4096
+        self,
+        by_goroutine: Map,
+        folded: Map,
+        ended: Map,
+        named: Map,
+        rows: int,
+        halves: int,
+        kept: int = 4096,
     ) -> None:
         """Take over the maps; ``rows`` and ``halves`` are the settings of bpf/latency.c."""
         self._map = by_goroutine
         self._folded = folded
         self._ended = ended
+        self._named = named
         self._rows = rows
         self._numbers = rows * halves
         self._kept = kept
@@ -101,6 +110,20 @@ class GoroutineRows:
                 if value is not None:
                     self._add(key, value)
                     self._map.delete(key)
+
+    def end_departed(self) -> set[int]:
+        """Note the goroutines of processes that have ended: of those the kernel saw no end.
+
+        Return the other processes that have goroutines with rows.
+        """
+        named = [(key, *_KEY.unpack(key)[:2]) for key, _ in self._named.entries()]
+        processes = {tgid for _, _, tgid in named if not tgid & OTHER_NAMESPACE}
+        ended = ended_processes(processes)
+        for key, goid, tgid in named:
+            if tgid in ended:
+                self._gone.add((goid, tgid))
+                self._named.delete(key)
+        return processes - ended
 
     def settle(self, half: int) -> None:
         """Take what came late to the half that was read last, and clear that half."""

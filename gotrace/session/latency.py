@@ -12,6 +12,7 @@ from gotrace.session import kernel
 from gotrace.session.attach import Attached, Rung, attach
 from gotrace.session.callers import Callers
 from gotrace.session.calls import Diagnostic, diagnostics, open_calls
+from gotrace.session.departed import Departed, Seldom
 from gotrace.session.goroutines import GoroutineKey, GoroutineRows, GoroutineTimes, Rest
 from gotrace.session.histograms import HistogramRows, stripes_for
 from gotrace.session.plan import Plan
@@ -123,9 +124,21 @@ class LatencyMeter:
                 program.map("by_goroutine"),
                 program.map("folded"),
                 program.map("ended"),
+                program.map("named"),
                 rows,
                 halves,
             )
+
+        #: With goroutines told apart, processes that lived when this was looked at last.
+        self.processes: set[int] = set()
+        self._departed = Departed(program)
+        # Where one process is traced, the run ends with it.
+        self._sweep = None if target.process else Seldom(self._remove_departed)
+
+    def _remove_departed(self) -> None:
+        self._departed.remove()
+        if self._goroutines is not None:
+            self.processes = self._goroutines.end_departed()
 
     def _on_slow(self, cpu: int, record: bytes) -> None:
         self._slow.append(SlowCall(*_SLOW.unpack_from(record)))
@@ -135,6 +148,8 @@ class LatencyMeter:
 
     def poll(self) -> list[SlowCall]:
         """Return calls reported since the last poll, by time; to be called ten times a second."""
+        if self._sweep is not None:
+            self._sweep()
         if self._goroutines is not None:
             self._goroutines.harvest()
         self.attached.program.poll()
@@ -165,7 +180,7 @@ class LatencyMeter:
 
     def open_calls(self) -> int:
         """Return how many calls have been entered and have not returned."""
-        return open_calls(self.attached.program)
+        return open_calls(self.attached.program) + self._departed.calls
 
     def diagnostics(self) -> dict[Diagnostic, int]:
         """Return how often each irregularity has occurred so far."""

@@ -92,7 +92,7 @@ class Plan:
                 Point(
                     image.offset_of(site.address),
                     site.address,
-                    cookie(number, site, caller(plan.table, sites.function)),
+                    cookie(number, site, caller(plan.table, sites.function), sites.tail_jumps > 0),
                 )
                 for number, sites in enumerate(plan.functions, start)
                 for site in chosen(sites)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ __all__ = [
     "Process",
     "ProcessError",
     "Program",
+    "ended_processes",
     "find_process",
     "in_initial_pid_namespace",
 ]
@@ -158,6 +159,22 @@ def find_process(pid: int) -> Process:
 def in_initial_pid_namespace() -> bool:
     """Tell whether this process counts pids as the kernel's BPF helpers do."""
     return os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
+
+
+def ended_processes(numbers: Iterable[int]) -> set[int]:
+    """Return those of process numbers, as this namespace has them, that no process has now."""
+    return {number for number in set(numbers) if not _is_there(number)}
+
+
+def _is_there(number: int) -> bool:
+    """Ask the kernel: /proc may be mounted with hidepid."""
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _gone(pid: int, error: OSError) -> ProcessError:

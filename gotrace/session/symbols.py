@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gotrace.elf.functions import Function, Origin
 from gotrace.errors import GotraceError
@@ -20,23 +20,26 @@ class _File:
 
     def __init__(self, file: BinaryPlan) -> None:
         self.table = file.table
-        self._image = file.binary.image
-        self._common = file.binary.bias
-        self._biases: dict[int, int | None] = {}
+        self._binary = file.binary
+        self._biases: dict[int, int] = {}
 
     def bias(self, tgid: int) -> int | None:
-        if self._common is not None:
-            return self._common
+        common = self._binary.find_bias()
+        if common is not None:
+            return common
         if tgid not in self._biases:
             try:
-                self._biases[tgid] = load_bias(self._image, Process(tgid))
+                found = load_bias(self._binary.image, Process(tgid))
             except GotraceError:
-                self._biases[tgid] = None
+                return None
+            if found is None:
+                return None
+            self._biases[tgid] = found
         return self._biases[tgid]
 
     def wrapped(self, wrapper: Function) -> str | None:
         """Return the first function outside of the runtime that a wrapper calls or has inlined."""
-        code = self._image.read(wrapper.entry, wrapper.end - wrapper.entry)
+        code = self._binary.image.read(wrapper.entry, wrapper.end - wrapper.entry)
         for call in control_flow(code, AMD64).calls:
             frames = self.table.inlined_at(wrapper.row, wrapper.entry + call.at)
             called = self.table.find(wrapper.entry + call.target)
@@ -62,10 +65,11 @@ class Symbolizer:
                 return file, function, pc - bias
         return None
 
-    def learn(self, tgid: int) -> None:
-        """Read a process's biases while it lives."""
-        for file in self._files:
-            file.bias(tgid)
+    def learn(self, processes: Iterable[int]) -> None:
+        """Read processes' biases while they live."""
+        for tgid in processes:
+            for file in self._files:
+                file.bias(tgid)
 
     def started(self, tgid: int, pc: int) -> str | None:
         """Return the name of the function that a go statement started, by its entry.

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import dataclass, field
 
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError, UsageError
@@ -18,7 +19,7 @@ _PAGE_MASK = ~0xFFF
 _PT_LOAD = 1  # elf(5)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TargetBinary:
     """One file of the target, open, with what attaching to it needs.
 
@@ -37,13 +38,11 @@ class TargetBinary:
         return f"/proc/self/fd/{self.image.fileno()}"
 
     def find_bias(self) -> int | None:
-        """Return the bias as far as it is known by now."""
-        if self.bias is not None or self.process is None:
-            return self.bias
-        try:
-            return load_bias(self.image, self.process)
-        except GotraceError:
-            return None
+        """Return the bias as far as it is known by now; once found it is, the process may end."""
+        if self.bias is None and self.process is not None:
+            with suppress(GotraceError):
+                self.bias = load_bias(self.image, self.process)
+        return self.bias
 
 
 @dataclass
@@ -56,7 +55,7 @@ class Target:
 
     process: Process | None = None
     command: Command | None = None
-    _open: list[ElfImage] = field(default_factory=list)
+    _open: list[TargetBinary] = field(default_factory=list)
 
     @classmethod
     def of(cls, pid: int | None, command: Sequence[str] | None) -> Target:
@@ -98,7 +97,7 @@ class Target:
         """
         if self.command is not None:
             path = self.command.path if name is None else _file_named(name)
-            return replace(self._opened(path, path), process=self.process)
+            return self._opened(path, path, self.process, mapped=False)
         if self.process is None:
             if name is None:
                 raise UsageError("what is to be traced? Give -p PID, -c CMD or BINARY:PATTERN")
@@ -123,20 +122,35 @@ class Target:
             f"process {process.tgid} does not have {path} mapped: see /proc/{process.tgid}/maps"
         )
 
-    def _opened(self, path: str, shown: str, process: Process | None = None) -> TargetBinary:
+    def _opened(
+        self, path: str, shown: str, process: Process | None = None, mapped: bool = True
+    ) -> TargetBinary:
+        """Open a file; ``mapped``: the process, where there is one, runs it already."""
         # The file of a running program cannot be written to, others can.
-        image = ElfImage.open(path, display=shown, copied=process is None)
-        self._open.append(image)
-        if not (image.is_pie or image.is_shared_library):
-            return TargetBinary(image, 0)
-        return TargetBinary(image, load_bias(image, process) if process else None)
+        image = ElfImage.open(path, display=shown, copied=process is None or not mapped)
+        moves = image.is_pie or image.is_shared_library
+        binary = TargetBinary(image, None if moves else 0, process)
+        self._open.append(binary)
+        if moves and process and mapped:
+            binary.bias = load_bias(image, process)
+        return binary
+
+    def start(self) -> None:
+        """Release a command that waits, and learn where its files are while it lives.
+
+        Raises CommandError.
+        """
+        if self.command is not None:
+            self.command.release()
+            for binary in self._open:
+                binary.find_bias()
 
     def close(self) -> None:
         """Close the files and end a command that was never released."""
         if self.command is not None:
             self.command.close()
-        for image in self._open:
-            image.close()
+        for binary in self._open:
+            binary.image.close()
 
 
 def _file_named(name: str, process: Process | None = None) -> str:

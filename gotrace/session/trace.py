@@ -14,6 +14,7 @@ from gotrace.session.attach import Attached, Rung, attach
 from gotrace.session.btf import task_blocked_offset
 from gotrace.session.callers import Callers
 from gotrace.session.calls import Diagnostic, diagnostics, open_calls
+from gotrace.session.departed import Departed, Seldom
 from gotrace.session.events import HEADER, Losses, OrderWindow
 from gotrace.session.program import Program, load_compiler
 from gotrace.session.target import Target
@@ -86,6 +87,9 @@ class CallTracer:
         with ThreadPoolExecutor(1) as pool:
             self._subplans: Future[dict[int, Subplan]] = pool.submit(_expected_types, traced)
             self.attached: Attached = attach("trace.c", defines, groups, forced, self._prepare)
+        self._departed = Departed(self.attached.program, "saved_calls")
+        # Where one process is traced, the run ends with it.
+        self._sweep = None if target.process else Seldom(self._departed.remove)
 
     def _prepare(self, program: Program) -> None:
         self._tables.fill(program, self._subplans.result())
@@ -107,6 +111,8 @@ class CallTracer:
             if new:
                 self._tables.learn(self.attached.program, new)
         self.attached.program.poll()
+        if self._sweep is not None:
+            self._sweep()
 
     def waiting(self) -> list[bytes]:
         """Return the records that still wait for float registers, at the end of a run."""
@@ -120,7 +126,7 @@ class CallTracer:
 
     def open_calls(self) -> int:
         """Return how many calls have been entered and have not returned."""
-        return open_calls(self.attached.program)
+        return open_calls(self.attached.program) + self._departed.calls
 
     def diagnostics(self) -> dict[Diagnostic, int]:
         """Return how often each irregularity has occurred so far."""

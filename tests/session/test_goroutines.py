@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections import Counter, defaultdict
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gotrace.histogram import ROW_SIZE
+from gotrace.session import goroutines
 from gotrace.session.goroutines import GoroutineKey, GoroutineRows, GoroutineTimes, Rest
 from tests.session.maps import FakeMap, row_bytes
 
 ROWS = 2
-TGID = 77
+TGID = os.getpid()
 
 
 class Kernel:
@@ -23,10 +26,11 @@ class Kernel:
         self.by_goroutine = FakeMap(room, ROW_SIZE + 16)
         self.folded = FakeMap(ROWS)
         self.ended = FakeMap(1000)
+        self.named = FakeMap(1000)
         self.half = 0
         self._values: dict[bytes, list[int]] = defaultdict(list)
         self._folded: dict[int, list[int]] = defaultdict(list)
-        maps = (self.by_goroutine.map, self.folded.map, self.ended.map)
+        maps = (self.by_goroutine.map, self.folded.map, self.ended.map, self.named.map)
         self.rows = GoroutineRows(*maps, ROWS, 2, kept)
 
     def add(self, goid: int, value: int, row: int = 0, half: int | None = None) -> None:
@@ -42,9 +46,12 @@ class Kernel:
         self._values[key].append(value)
         places = struct.pack("=QQ", 1000 + goid, 2000 + goid)
         self.by_goroutine.update(key, row_bytes(self._values[key]) + places)
+        self.named.update(struct.pack("=QII", goid, TGID, 0), b"\1")
 
     def end(self, goid: int) -> None:
-        self.ended.queue.append(struct.pack("=QII", goid, TGID, 0))
+        name = struct.pack("=QII", goid, TGID, 0)
+        self.ended.queue.append(name)
+        self.named.delete(name)
 
     def interval(self) -> tuple[dict[GoroutineKey, GoroutineTimes], dict[int, Rest]]:
         """Take an interval as LatencyMeter does."""
@@ -107,6 +114,23 @@ def test_rows_of_ended_goroutines_make_room() -> None:
     assert {name.goid: times.times.sum for name, times in period.items()} == {
         goid: goid % 16 for goid in range(1, 101)
     }
+    assert rest == {}
+
+
+def test_goroutines_of_ended_processes_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = Kernel(8)
+    for goid in range(1, 9):
+        kernel.add(goid, goid)
+    kernel.rows.end_departed()
+    kernel.rows.harvest()
+    assert len(kernel.by_goroutine.rows) == 8
+    monkeypatch.setattr(goroutines, "ended_processes", set)
+    kernel.rows.end_departed()
+    assert kernel.named.rows == {}
+    kernel.rows.harvest()
+    assert kernel.by_goroutine.rows == {}
+    period, rest = kernel.rows.take(0)
+    assert {name.goid: t.times.sum for name, t in period.items()} == {n: n for n in range(1, 9)}
     assert rest == {}
 
 

@@ -20,19 +20,31 @@ def c(tmp_path: Path) -> CLayout:
 
 @pytest.mark.parametrize("form", [SiteForm.EMULATED, SiteForm.BRANCH, SiteForm.FIRST])
 @pytest.mark.parametrize("caller", CallerKind)
-@pytest.mark.parametrize(("index", "sp_offset"), [(0, 0), (INDEX_MASK, 0), (7, 0xFFFFFF), (5, 8)])
-def test_cookie(c: CLayout, form: SiteForm, caller: CallerKind, index: int, sp_offset: int) -> None:
-    value = cookie(index, Site(0x401000, SiteKind.ENTRY, form, sp_offset), caller)
+@pytest.mark.parametrize(
+    ("index", "sp_offset", "jumps"),
+    [(0, 0, False), (INDEX_MASK, 0, True), (7, 0xFFFFFF, False), (5, 8, True)],
+)
+def test_cookie(
+    c: CLayout, form: SiteForm, caller: CallerKind, index: int, sp_offset: int, jumps: bool
+) -> None:
+    value = cookie(index, Site(0x401000, SiteKind.ENTRY, form, sp_offset), caller, jumps)
     assert 0 <= value < 1 << 64
-    parts = ("COOKIE_INDEX_MASK", "COOKIE_BRANCH", "COOKIE_G_REGISTER", "COOKIE_G_TLS")
+    parts = (
+        "COOKIE_INDEX_MASK",
+        "COOKIE_BRANCH",
+        "COOKIE_G_REGISTER",
+        "COOKIE_G_TLS",
+        "COOKIE_JUMPS",
+    )
     asked = [f"{value}ULL & {part}" for part in parts]
-    found_index, branch, register, tls, offset = c.constants(
+    found_index, branch, register, tls, leaves, offset = c.constants(
         *asked, f"{value}ULL >> COOKIE_SP_SHIFT"
     )
     assert (found_index, offset) == (index, sp_offset)
     assert bool(branch) is (form is SiteForm.BRANCH)
     assert bool(register) is (caller is CallerKind.G_REGISTER)
     assert bool(tls) is (caller is CallerKind.G_TLS)
+    assert bool(leaves) is jumps
 
 
 def test_histogram_row(c: CLayout) -> None:
@@ -91,7 +103,7 @@ def test_slow_call(c: CLayout) -> None:
 
 def test_stack(c: CLayout) -> None:
     row, values = c.fields("stack", "level")
-    assert list(calls._STACK_LEVEL.unpack(row)) == values
+    assert list(calls.STACK_LEVEL.unpack(row)) == values
 
 
 def test_diagnostics(c: CLayout) -> None:

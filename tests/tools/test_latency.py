@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +124,26 @@ def test_lower_rungs(rung: str, mode: str) -> None:
     assert of_kind(result, "attached")[0]["rung"] == rung
 
 
+def test_jumps_to_a_function_that_is_not_traced() -> None:
+    """Such a call is not measured: not up to the end of the next one at its depth either."""
+    names = ("main.depart", "main.stacked")
+    truth, result = measure(program(), "departing", "-F", *names)
+    Played(truth, result).check(*names)
+    assert summary(result, "unwound") == truth["Functions"]["main.landed"]["Calls"] == 101
+    (warning,) = of_kind(result, "warning")
+    assert warning["message"].startswith("main.depart also ends by jumping to another function")
+
+
+def test_jumps_to_a_function_that_is_traced() -> None:
+    names = ("main.depart", "main.landed", "main.stacked")
+    truth, result = measure(program(), "departing", "-F", *names)
+    jumped = truth["Functions"]["main.landed"]
+    for field in ("Calls", "Outer"):
+        truth["Functions"]["main.depart"][field] += jumped[field]
+    Played(truth, result).check(*names)
+    assert summary(result, "unwound") == 0
+
+
 def test_footer_is_silent_when_all_is_well() -> None:
     truth, result = measure(program(), "slow", "main.slow")
     assert_within(truth["Functions"]["main.slow"], *of_kind(result, "histogram"))
@@ -165,6 +186,21 @@ def test_command_is_measured_from_its_first_call() -> None:
         result = measuring.result()
     assert result.status == 0
     assert any(line.endswith("count: 20\n") for line in result.lines)
+
+
+def test_goroutines_of_a_command_that_has_ended_have_names() -> None:
+    """Where a position-independent program lies can only be read while it lives."""
+    words = ("-g", "-c", str(program(mode="pie")), "main.task")
+    with tool("gofunclatency", *words) as measuring:
+        measuring.lines_until("ready ")
+        measuring.say("workers")
+        workers = json.loads(measuring.lines_until("truth "))["Workers"]
+        measuring.say()
+        result = measuring.result()
+    text = "".join(result.lines)
+    for worker in workers[-3:]:
+        name = f"goroutine {worker['Goid']} [{worker['Start']}, created at"
+        assert name in text
 
 
 def test_all_functions_together_without_asking_for_each() -> None:

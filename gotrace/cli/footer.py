@@ -1,0 +1,45 @@
+"""Say at the end of a run which calls its results do not show, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+
+from gotrace.report.notice import Notice, NoticeKind
+from gotrace.session.calls import Diagnostic
+from gotrace.session.plan import Plan
+
+__all__ = ["not_shown"]
+
+_FULL = (Diagnostic.STACKS_FULL, Diagnostic.FRAMES_FULL)
+
+
+def not_shown(
+    open_calls: int,
+    counts: Mapping[Diagnostic, int],
+    texts: Mapping[Diagnostic, str],
+    lost: Container[Diagnostic],
+    plan: Plan,
+) -> Iterator[Notice]:
+    """Yield a notice for each irregularity that has occurred and has one of ``texts``.
+
+    ``texts`` have a pair of braces for the number; those that are not ``lost`` are summaries.
+    """
+    if open_calls:
+        text = f"{open_calls} calls were still open"
+        yield Notice(NoticeKind.SUMMARY, text, {"what": "open", "calls": open_calls})
+    for what, count in counts.items():
+        if count and what in texts:
+            kind = NoticeKind.LOST if what in lost else NoticeKind.SUMMARY
+            text = texts[what].format(count) + _more(what, counts, plan)
+            yield Notice(kind, text, {"what": what.name.lower(), "calls": count})
+
+
+def _more(what: Diagnostic, counts: Mapping[Diagnostic, int], plan: Plan) -> str:
+    """Return what else may have caused an irregularity in this run."""
+    if what is Diagnostic.UNWOUND and any(
+        sites.tail_jumps for binary in plan.binaries for sites in binary.functions
+    ):
+        return ", or ended by jumping to another function"
+    if what is Diagnostic.UNMATCHED and any(counts[full] for full in _FULL):
+        return ", or not kept for want of room"
+    return ""
