@@ -22,13 +22,14 @@ setup: ## Install what is missing to run tools/* from this clone
 setup-test: ## Install what is missing for make test: linters, Go 1.15 to 1.27, gccgo
 	@tools/setup.sh test
 
-# Live tests are one by one, or they would see each other's calls; the others run meanwhile.
+# Live tests that trace the same programs would see each other's calls: they are in one run, the
+# others in a second one beside it.
 test: setup-test lint ## Run everything: lint, unit tests and, as root or with sudo, live tests
 	@$(AS_ROOT) true; printed=$$(mktemp); \
-	$(AS_ROOT) $(PYTHON) -m pytest -m "not live" >"$$printed" 2>&1 & unit=$$!; \
-	trap "kill $$unit" INT TERM; \
-	$(AS_ROOT) $(PYTHON) -m pytest -m live; live=$$?; \
-	wait $$unit; unit=$$?; cat "$$printed"; rm -f "$$printed"; exit $$((live | unit))
+	$(AS_ROOT) $(PYTHON) -m pytest -m "not live or apart" >"$$printed" 2>&1 & others=$$!; \
+	trap "kill $$others" INT TERM; \
+	$(AS_ROOT) $(PYTHON) -m pytest -m "live and not apart"; live=$$?; \
+	wait $$others; others=$$?; cat "$$printed"; rm -f "$$printed"; exit $$((live | others))
 
 lint: setup-test ## Check style and types
 	$(PYTHON) -m ruff check

@@ -211,6 +211,7 @@ def server() -> Iterator[int]:
 
 
 @pytest.mark.live
+@pytest.mark.apart
 @pytest.mark.parametrize("text", server_commands())
 def test_command_runs_on_the_example_server(text: str, server: int) -> None:
     words = Command(CLONE, text.replace(SERVER, str(server))).words

@@ -78,6 +78,7 @@ def test_command_explains_itself(gofunccount: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.live
+@pytest.mark.apart
 def test_command_counts(gofunccount: Path, tmp_path: Path) -> None:
     source = tmp_path / "seven.go"
     source.write_text(SEVEN_CALLS)
@@ -87,6 +88,7 @@ def test_command_counts(gofunccount: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.live
+@pytest.mark.apart
 def test_demo_agrees_with_its_server(tmp_path: Path) -> None:
     output = run(sys.executable, CLONE / "tools" / "demo" / "demo.py", cwd=tmp_path)
     counted = re.search(r"counted (\d+) calls of main\.computeE, gofunccount saw (\d+)", output)

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Sequence
 
 from gotrace.errors import GotraceError
+from gotrace.session.process import fork
 
 __all__ = ["Command", "CommandError", "resolve_command"]
 
@@ -41,15 +42,15 @@ class Command:
     def __init__(self, arguments: Sequence[str]) -> None:
         """Fork the waiting child. ``arguments`` are passed as they are, without a shell.
 
-        Raises CommandError where there is no such program. Must be called while this process has a
-        single thread.
+        Raises CommandError where there is no such program, GotraceError where no process can be
+        had. Must be called while this process has a single thread.
         """
         self.arguments = list(arguments)
         self.path = resolve_command(arguments)
         self.status: int | None = None
         go_read, self._go = os.pipe()
         self._failure, failure_write = os.pipe()
-        self.pid = os.fork()
+        self.pid = fork(f"for {self.path}")
         if self.pid == 0:
             self._become(go_read, failure_write)
         os.close(go_read)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gotrace.errors import GotraceError
+from gotrace.session.process import fork
 
 __all__ = ["Keeper"]
 
@@ -36,11 +37,11 @@ class Keeper:
     def __init__(self, attach: Callable[[], Any], detach: Callable[[], None]) -> None:
         """Run ``attach`` there now, and ``detach`` in the end, whatever ``attach`` did.
 
-        Raises what ``attach`` raises, and GotraceError where the process was killed; ``result`` is
-        what ``attach`` returns. Both must be picklable.
+        Raises what ``attach`` raises, and GotraceError where there is no process to be had or it
+        was killed; ``result`` is what ``attach`` returns. Both must be picklable.
         """
         self._ours, theirs = socket.socketpair()
-        self._pid = os.fork()
+        self._pid = fork("that holds the probes")
         if self._pid == 0:
             self._ours.close()
             _keep(theirs, attach, detach)

@@ -16,6 +16,7 @@ __all__ = [
     "Program",
     "ended_processes",
     "find_process",
+    "fork",
     "in_initial_pid_namespace",
 ]
 
@@ -159,6 +160,17 @@ def find_process(pid: int) -> Process:
 def in_initial_pid_namespace() -> bool:
     """Tell whether this process counts pids as the kernel's BPF helpers do."""
     return os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
+
+
+def fork(purpose: str) -> int:
+    """Fork; ``purpose`` is what the child is for, for the message. Raises GotraceError."""
+    try:
+        return os.fork()
+    except OSError as error:
+        raise GotraceError(
+            f"cannot start a process {purpose}: {error.strerror}: raise ulimit -u, or pids.max of"
+            " the control group"
+        ) from error
 
 
 def ended_processes(numbers: Iterable[int]) -> set[int]:

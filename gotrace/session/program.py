@@ -9,7 +9,7 @@ import resource
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -229,8 +229,10 @@ class Program:
             )
 
         def load_all() -> dict[str, int]:
-            with ThreadPoolExecutor() as pool:
-                return dict(pool.map(load_one, sorted(set(functions))))
+            wanted = sorted(set(functions))
+            with suppress(RuntimeError), ThreadPoolExecutor() as pool:
+                return dict(pool.map(load_one, wanted))
+            return dict(map(load_one, wanted))  # no thread could be started
 
         return _quietly(f"cannot load bpf/{self.source}", load_all)
 

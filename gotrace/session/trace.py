@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TypeVar
 
 from gotrace.goabi.capture import Op, OpCode, Subplan
 from gotrace.session import kernel
@@ -85,7 +86,7 @@ class CallTracer:
         # them is Python's work, which two threads would do no faster than one.
         load_compiler()
         with ThreadPoolExecutor(1) as pool:
-            self._subplans: Future[dict[int, Subplan]] = pool.submit(_expected_types, traced)
+            self._subplans = _submit(pool, lambda: _expected_types(traced))
             self.attached: Attached = attach("trace.c", defines, groups, forced, self._prepare)
         self._departed = Departed(self.attached.program, "saved_calls")
         # Where one process is traced, the run ends with it.
@@ -142,6 +143,19 @@ class CallTracer:
         trace: TracebackType | None,
     ) -> None:
         self.attached.close()
+
+
+_T = TypeVar("_T")
+
+
+def _submit(pool: ThreadPoolExecutor, action: Callable[[], _T]) -> Future[_T]:
+    """Have a thread do it, or do it here where none can be started."""
+    try:
+        return pool.submit(action)
+    except RuntimeError:
+        done: Future[_T] = Future()
+        done.set_result(action())
+        return done
 
 
 def _expected_types(traced: TracePlan) -> dict[int, Subplan]:

@@ -17,7 +17,7 @@ from gotrace.session.attach import Point, ProbeGroup, attach
 from gotrace.session.cookie import cookie
 from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 #: Whose first instruction runs again when the stack has grown.
 GROWING = ("main.small", "main.large", "main.huge")

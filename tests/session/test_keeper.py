@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from typing import NoReturn
 import pytest
 
 from gotrace.errors import GotraceError
+from gotrace.session.command import Command
 from gotrace.session.keeper import Keeper
 from tests.tools.harness import CLONE
 
@@ -43,6 +45,20 @@ def test_raises_what_attaching_raises_and_detaches(tmp_path: Path) -> None:
     with pytest.raises(GotraceError, match="no probe can be had"):
         Keeper(attach, place.unlink)
     assert not place.exists()
+
+
+def no_process() -> NoReturn:
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def test_no_process_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where pids.max of a control group is reached."""
+    monkeypatch.setattr(os, "fork", no_process)
+    what = "Resource temporarily unavailable: raise ulimit -u, or pids.max of the control group"
+    with pytest.raises(GotraceError, match=f"start a process that holds the probes: {what}"):
+        Keeper(no_process, no_process)
+    with pytest.raises(GotraceError, match=f"start a process for /.*/true: {what}"):
+        Command(["true"])
 
 
 def test_ends_in_any_order(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.toolchains import FIXTURES, Toolchain, build, newest, require, toolch
 from tests.tools.harness import Fixture, Json, Result, json_counts, of_kind, tool
 from tests.tools.latency import histograms
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 NAMES = ("main.goLeaf", "c_leaf", "c_to_go")
 BUILDS = [

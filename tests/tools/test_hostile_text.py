@@ -13,7 +13,7 @@ import pytest
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 TOOLS = ("gofunccount", "gofunclatency", "gotrace")
 

@@ -12,7 +12,7 @@ from tests.toolchains import FIXTURES, Toolchain, build, newest, require, toolch
 from tests.tools.harness import Fixture, Json, Result, json_counts, of_kind, run_tool, tool
 from tests.tools.latency import histograms, summary
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 ENDS = [
     pytest.param(found, id=f"go{found.minor}") for found in (*toolchains()[:1], *toolchains()[-1:])

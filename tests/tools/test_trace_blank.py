@@ -7,7 +7,7 @@ import pytest
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, require
 from tests.tools.harness import Fixture, Json, of_kind, tool
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 #: The named parameters, and the results.
 CALLS: dict[str, tuple[Json, list[object]]] = {

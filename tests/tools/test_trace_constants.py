@@ -9,7 +9,7 @@ import pytest
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, newest, require
 from tests.tools.harness import Fixture, Json, Result, of_kind, tool
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 PROBES = (
     'main.takeText (s == "a constant text")',

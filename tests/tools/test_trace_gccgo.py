@@ -13,7 +13,7 @@ from tests.toolchains import FIXTURES, gccgo_build
 from tests.tools.harness import Json, Result
 from tests.tools.trace import calls_of, message_lines, text_calls, trace
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 BUILDS = {
     "plain": ("-O0",),

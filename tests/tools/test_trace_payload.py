@@ -7,7 +7,7 @@ import pytest
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, of_kind, tool
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 FIRST = list(range(1000, 1008))
 SECOND = list(range(1016, 1024))

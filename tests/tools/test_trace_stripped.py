@@ -9,7 +9,7 @@ import pytest
 from tests.toolchains import BUILD_MODES, FIXTURES, build, newest, require
 from tests.tools.harness import Fixture, Json, Result, of_kind, run_tool, tool
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 CONFIG = {"Name": "main", "Timeout": 1_500_000_000, "Limits": {"Low": -1, "High": 7}}
 NEXT = {"Name": "next", "Timeout": 0, "Limits": {"Low": 0, "High": 0}, "Next": None}
