@@ -40,20 +40,23 @@ struct slow_call {
 BPF_ARRAY(generation, u32, 1);
 
 /*
- * histograms: key = (generation * ROWS + row) * STRIPES + cpu % STRIPES. Counts and sums only ever
- * grow; minimum and maximum are cleared from user space before the half is written again.
+ * histograms: key = (generation * ROWS + row) * STRIPES + cpu % STRIPES. Cleared from user space
+ * before that half is written again.
  */
 BPF_ARRAY(histograms, struct histogram, GOTRACE_HALVES * GOTRACE_ROWS * GOTRACE_STRIPES);
 
 #ifdef GOTRACE_GOROUTINES
-/* by_goroutine: filled on first use, emptied from user space once the goroutine has ended. */
+/* by_goroutine: filled on first use, emptied from user space at each interval or the end. */
 BPF_HASH(by_goroutine, struct goroutine_key, struct goroutine_row, GOTRACE_GOROUTINES);
 
 /* empty: value 0 is all zeros, too large for a program's stack. */
 BPF_ARRAY(empty, struct goroutine_row, 1);
 
-/* folded: key = row; times of goroutines for which by_goroutine had no room. */
-BPF_ARRAY(folded, struct histogram, GOTRACE_ROWS);
+/*
+ * folded: key = generation * ROWS + row; times of goroutines for which by_goroutine had no room.
+ * Cleared from user space before that half is written again.
+ */
+BPF_ARRAY(folded, struct histogram, GOTRACE_HALVES * GOTRACE_ROWS);
 
 /* named: key with row 0 = goroutines that have had a row; gone when they end. */
 BPF_HASH(named, struct goroutine_key, u8, GOTRACE_GOROUTINES * 4);
@@ -118,8 +121,7 @@ static inline __attribute__((always_inline)) void add_to_goroutine(struct caller
         add_value(&found->times, elapsed);
         return;
     }
-    u32 row = number % GOTRACE_ROWS;
-    struct histogram *rest = folded.lookup(&row);
+    struct histogram *rest = folded.lookup(&number);
     if (rest)
         add_value(rest, elapsed);
 }

@@ -88,20 +88,6 @@ class Histogram:
         self.buckets.update(other.buckets)
         self.units.update(other.units)
 
-    def since(self, earlier: Histogram) -> Histogram:
-        """Return what has come since ``earlier``, a reading of the same row.
-
-        Minimum and maximum are those of both, since a row does not say when they came.
-        """
-        return Histogram(
-            self.count - earlier.count,
-            self.sum - earlier.sum,
-            self.minimum,
-            self.maximum,
-            self.buckets - earlier.buckets,
-            self.units - earlier.units,
-        )
-
     @property
     def mean(self) -> float:
         """Return the mean, 0 when there are no values."""

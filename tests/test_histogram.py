@@ -99,19 +99,6 @@ def test_merging_gives_the_histogram_of_all(first: list[int], second: list[int])
     assert merged == of(first + second)
 
 
-@given(st.lists(st.integers(0, 1 << 43)), st.lists(st.integers(0, 1 << 43)))
-def test_since_takes_away_what_was_there(first: list[int], later: list[int]) -> None:
-    new = of(first + later).since(of(first))
-    assert (new.count, new.sum, new.buckets) == (len(later), sum(later), of(later).buckets)
-
-
-def test_since_takes_away_units_as_well() -> None:
-    earlier, now = Histogram(1, 3), Histogram(3, 12)
-    earlier.units.update({0: 1, 5: 1})
-    now.units.update({0: 1, 5: 3, 6: 1})
-    assert now.since(earlier).units == {5: 2, 6: 1}
-
-
 def test_means_and_percentiles_of_nothing_are_zero() -> None:
     assert Histogram().mean == 0
     assert Histogram().percentile(0.5) == 0

@@ -59,6 +59,6 @@ def _measure(function: OwnFunction, ret: int, form: SiteForm, rung: Rung) -> int
             function.call()
         program = attached.program
         rows = HistogramRows(program.map("histograms"), program.map("generation"), 1, 1, 1)
-        return rows.read(0).get(0, Histogram()).percentile(0.5)
+        return rows.take(0).get(0, Histogram()).percentile(0.5)
     finally:
         attached.close()

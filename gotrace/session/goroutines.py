@@ -76,8 +76,6 @@ class GoroutineRows:
         self._numbers = rows * halves
         self._kept = kept
         self._gone: set[tuple[int, int]] = set()  # goid, tgid of ended goroutines with rows left
-        self._reported: dict[bytes, Histogram] = {}
-        self._folded_before: dict[int, Histogram] = {}
         self._period: dict[GoroutineKey, GoroutineTimes] = {}
         self._rest: dict[int, Rest] = {}
 
@@ -97,7 +95,7 @@ class GoroutineRows:
         if len(self._gone) * self._numbers <= self._map.max_entries:
             self._take_gone()
         else:
-            self._collect(lambda half: True, ended_only=True)
+            self._collect(lambda goid, tgid, half: (goid, tgid) in self._gone)
         self._gone.clear()
         self._fold()
 
@@ -108,8 +106,7 @@ class GoroutineRows:
                 key = _KEY.pack(goid, tgid, number)
                 value = self._map.lookup(key)
                 if value is not None:
-                    self._add(key, value)
-                    self._map.delete(key)
+                    self._take_row(key, value)
 
     def end_departed(self) -> set[int]:
         """Note the goroutines of processes that have ended: of those the kernel saw no end.
@@ -125,63 +122,44 @@ class GoroutineRows:
                 self._named.delete(key)
         return processes - ended
 
-    def settle(self, half: int) -> None:
-        """Take what came late to the half that was read last, and clear that half."""
-        self._collect(lambda other: other == half, delete=True)
-        self._reported.clear()
-
     def take(self, half: int) -> tuple[dict[GoroutineKey, GoroutineTimes], dict[int, Rest]]:
-        """Return what has come since the last take in ``half``, by goroutine, and the rest by row.
+        """Return, by goroutine and in sum by row, what has come since the last take, and clear it.
 
-        ``settle`` has taken care of the other half.
+        That is ``half``, which is not written any more, and what was taken of ended goroutines.
         """
-        self.harvest()
-        self._collect(lambda other: other == half)
+        self._collect(lambda goid, tgid, other: other == half)
         for row in range(self._rows):
-            self._take_folded(row)
+            self._take_folded(half, row)
         period, rest = self._period, self._rest
         self._period, self._rest = {}, {}
         return period, rest
 
-    def _take_folded(self, row: int) -> None:
-        value = self._folded.lookup(row.to_bytes(4, "little"))
+    def _take_folded(self, half: int, row: int) -> None:
+        key = (half * self._rows + row).to_bytes(4, "little")
+        value = self._folded.lookup(key)
         if value is None or not any(value[:8]):
             return
-        now = Histogram.from_row(value)
-        new = now.since(self._folded_before.get(row, Histogram()))
-        self._folded_before[row] = now
-        if new.count:
-            rest = self._rest.setdefault(row, Rest())
-            rest.unnamed += new.count
-            rest.times.merge(new)
+        times = Histogram.from_row(value)
+        rest = self._rest.setdefault(row, Rest())
+        rest.unnamed += times.count
+        rest.times.merge(times)
+        self._folded.update(key, bytes(ROW_SIZE))
 
-    def _collect(
-        self, chosen: Callable[[int], bool], delete: bool = False, ended_only: bool = False
-    ) -> None:
-        """Add the rows of the chosen halves to the period; delete them, or the ended ones."""
+    def _collect(self, chosen: Callable[[int, int, int], bool]) -> None:
+        """Take the rows that are chosen by goid, tgid and half."""
         for key, value in self._map.entries():
             goid, tgid, number = _KEY.unpack(key)
-            half = number // self._rows
-            ended = (goid, tgid) in self._gone
-            if not chosen(half) or (ended_only and not ended):
-                continue
-            now = self._add(key, value)
-            if delete or ended:
-                self._map.delete(key)
-            else:
-                self._reported[key] = now
+            if chosen(goid, tgid, number // self._rows):
+                self._take_row(key, value)
 
-    def _add(self, key: bytes, value: bytes) -> Histogram:
-        """Add what is new in a row to the period; return all that is in the row."""
+    def _take_row(self, key: bytes, value: bytes) -> None:
         goid, tgid, number = _KEY.unpack(key)
-        now = Histogram.from_row(value[:ROW_SIZE])
-        before = self._reported.pop(key, None)
-        new = now.since(before) if before else now
-        if new.count:
-            name = GoroutineKey(goid, tgid, number % self._rows)
+        name = GoroutineKey(goid, tgid, number % self._rows)
+        times = Histogram.from_row(value[:ROW_SIZE])
+        if times.count:
             places = _PLACES.unpack_from(value, ROW_SIZE)
-            self._period.setdefault(name, GoroutineTimes(*places)).times.merge(new)
-        return now
+            self._period.setdefault(name, GoroutineTimes(*places)).times.merge(times)
+        self._map.delete(key)
 
     def _fold(self) -> None:
         """Keep only the rows with the most total time apart."""

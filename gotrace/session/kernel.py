@@ -12,7 +12,7 @@ import os
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from fcntl import ioctl
 from functools import cache
 from pathlib import Path
@@ -34,6 +34,7 @@ __all__ = [
     "open_uprobe",
     "possible_cpus",
     "set_perf_event_program",
+    "wait_for_programs",
 ]
 
 ATTACH_TYPE_UPROBE_MULTI = 48
@@ -43,7 +44,7 @@ _SYS_BPF = 321
 _SYS_PERF_EVENT_OPEN = 298
 _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_POP, _MAP_LOOKUP_BATCH = 1, 2, 3, 21, 24
 _MAP_CREATE, _PROG_LOAD, _LINK_CREATE = 0, 5, 28
-_MAP_TYPE_ARRAY, _PROG_TYPE_KPROBE = 2, 2
+_MAP_TYPE_ARRAY, _MAP_TYPE_ARRAY_OF_MAPS, _PROG_TYPE_KPROBE = 2, 12, 2
 _PERF_FLAG_FD_CLOEXEC = 8
 _PERF_ATTR_SIZE = 128
 _INSTRUCTION_SIZE = 8
@@ -111,6 +112,23 @@ def link_uprobe_multi(
 def create_array_map(value_size: int) -> int:
     """Create a BPF array of one entry and return its descriptor. Raises OSError."""
     return _bpf(_MAP_CREATE, struct.pack("=IIII", _MAP_TYPE_ARRAY, 4, value_size, 1))
+
+
+def wait_for_programs() -> None:
+    """Return once every BPF program that runs now has ended, those of other tasks on all CPUs.
+
+    That is what an update of a map of maps does: synchronize_rcu. Programs of uprobes run within a
+    read-side section, also where they can be preempted. Sources: maybe_wait_bpf_programs in
+    kernel/bpf/syscall.c (Linux 5.0, commit 1ae80cf31938), bpf_prog_run_array_uprobe in
+    include/linux/bpf.h, uprobe_prog_run in kernel/trace/bpf_trace.c. Raises OSError.
+    """
+    with ExitStack() as opened:
+        inner = create_array_map(8)
+        opened.callback(os.close, inner)
+        attributes = struct.pack("=IIIIII", _MAP_TYPE_ARRAY_OF_MAPS, 4, 4, 1, 0, inner)
+        outer = _bpf(_MAP_CREATE, attributes)
+        opened.callback(os.close, outer)
+        map_update(outer, bytes(4), inner.to_bytes(4, "little"))
 
 
 def load_counting_program(counter: int) -> int:

@@ -162,21 +162,15 @@ class LatencyMeter:
         Nothing that comes meanwhile is lost. Without intervals there is one take, at the end: the
         probes are removed before it, so that what is read piece by piece agrees.
         """
-        written = self._rows.written
-        late: Mapping[int, Histogram] = {}
+        half = 0
         if self._rows.halves == 1:
             self.attached.detach()
         else:
-            late = self._rows.settle()
-            if self._goroutines is not None:
-                self._goroutines.settle(1 - written)
-            self._rows.flip()
-        rows = self._rows.read(written)
-        for row, histogram in late.items():
-            rows.setdefault(row, Histogram()).merge(histogram)
+            half = self._rows.flip()
+        rows = self._rows.take(half)
         if self._goroutines is None:
             return Period(rows, {}, {})
-        return Period(rows, *self._goroutines.take(written))
+        return Period(rows, *self._goroutines.take(half))
 
     def open_calls(self) -> int:
         """Return how many calls have been entered and have not returned."""

@@ -5,13 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import struct
+import threading
+from array import array
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from gotrace.session import kernel
 from gotrace.session.program import AttachKind, LoadError, Program
+from gotrace.session.selftext import own_function
 
 pytestmark = pytest.mark.live
 
@@ -29,13 +33,13 @@ def program() -> Iterator[Program]:
 
 def frame(number: int) -> tuple[bytes, bytes]:
     """Return a key and a value of the map ``frames``."""
-    return struct.pack("=QII", number, 1, 1), struct.pack("=QQQ", number, number + 1, number + 2)
+    return struct.pack("=QII", number, 1, 1), struct.pack("=4Q", *range(number, number + 4))
 
 
 def test_map_knows_its_shape(program: Program) -> None:
     frames = program.map("frames")
-    assert (frames.key_size, frames.value_size, frames.max_entries) == (16, 24, ROOM)
-    assert (frames.cpus, frames.stride) == (0, 24)
+    assert (frames.key_size, frames.value_size, frames.max_entries) == (16, 32, ROOM)
+    assert (frames.cpus, frames.stride) == (0, 32)
     per_cpu = program.map("diagnostics")
     assert per_cpu.stride == 8 * kernel.possible_cpus() == 8 * per_cpu.cpus
     assert program.map("histograms").max_entries == 3 * 2 * 5
@@ -139,3 +143,50 @@ def test_every_variant_of_the_latency_program_passes_the_verifier(options: int) 
             assert loaded.load([function], AttachKind.PERF_EVENT)[function] >= 0
     finally:
         loaded.close()
+
+
+def test_programs_that_run_are_waited_for() -> None:
+    """This one runs for a while: it tries to read from address 0, which faults, again and again."""
+    begun, ended = 0, 8
+    with ExitStack() as opened:
+
+        def own(descriptor: int) -> int:
+            opened.callback(os.close, descriptor)
+            return descriptor
+
+        counters = own(kernel.create_array_map(16))
+        program = own(kernel.load_program(_slow_program(counters, begun, ended), b"GPL"))
+        function = opened.enter_context(own_function(b"\x55\x5d\xc3"))
+        own(kernel.link_uprobe_multi(program, function.path, [0], [0], os.getpid()))
+        caller = threading.Thread(target=function.call)
+        caller.start()
+        opened.callback(caller.join)
+
+        def count(place: int) -> int:
+            values = kernel.map_lookup(counters, bytes(4), 16)
+            assert values is not None
+            return values[place]
+
+        while not count(begun):
+            pass
+        assert count(ended) == 0
+        kernel.wait_for_programs()
+        assert count(ended) == 1
+
+
+def _slow_program(counters: int, begun: int, ended: int) -> bytes:
+    def count(place: int) -> list[int]:
+        # r1 = address of the map's value; r2 = 1; lock *(u64 *)(r1 + 0) += r2
+        return [0x2118 | counters << 32, place << 32, 0x02B7 | 1 << 32, 0x21DB]
+
+    body = [
+        0xA1BF,  # r1 = r10
+        0x0107 | (-8 & 0xFFFFFFFF) << 32,  # r1 += -8
+        0x02B7 | 8 << 32,  # r2 = 8
+        0x03B7,  # r3 = 0
+        0x0085 | 112 << 32,  # call bpf_probe_read_user
+        0x0607 | (-1 & 0xFFFFFFFF) << 32,  # r6 += -1
+    ]
+    again = 0x0655 | (-len(body) - 1 & 0xFFFF) << 16  # if r6 != 0 goto the first of them
+    loop = [0x06B7 | 100_000 << 32, *body, again]  # r6 = 100,000
+    return array("Q", [*count(begun), *loop, *count(ended), 0x00B7, 0x0095]).tobytes()
