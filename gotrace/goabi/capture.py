@@ -27,7 +27,15 @@ from typing import NamedTuple
 
 from gotrace.goabi.assign import FloatReg, IntReg, Piece, Stack
 from gotrace.goabi.capture_builder import Builder, FloatHole, Node
-from gotrace.goabi.capture_frame import REFUSED, Constant, Frame, ReadContext, Reader, Subplan
+from gotrace.goabi.capture_frame import (
+    BEYOND,
+    REFUSED,
+    Constant,
+    Frame,
+    ReadContext,
+    Reader,
+    Subplan,
+)
 from gotrace.goabi.capture_ops import (
     CLOSURE_CONTEXT,
     MAX_BLOCKS,
@@ -44,6 +52,7 @@ from gotrace.goabi.capture_ops import (
 from gotrace.goabi.values import Unavailable, Value
 
 __all__ = [
+    "BEYOND",
     "CLOSURE_CONTEXT",
     "MAX_BLOCKS",
     "MAX_NESTING",

@@ -6,9 +6,9 @@ import dataclasses
 import struct
 from collections.abc import Callable
 
-from gotrace.goabi.capture import REFUSED, Builder, Frame, Location, Node, Position, Reader
+from gotrace.goabi.capture import BEYOND, REFUSED, Builder, Frame, Location, Node, Position, Reader
 from gotrace.goabi.types import GoType, MapType, PointerType, StructType
-from gotrace.goabi.values import ChanValue, MapValue, Nil, PointerValue, Value
+from gotrace.goabi.values import ChanValue, MapValue, Nil, PointerValue, Unavailable, Value
 
 __all__ = ["MAX_INLINE", "ChanNode", "IndirectNode", "MapLayout", "MapNode", "map_layout"]
 
@@ -252,18 +252,30 @@ class _MapReader(Reader):
         if frame.lengths[header] < 8:
             return frame.why(header)
         (length,) = _signed_word(frame.data, frame.starts[header])
-        return MapValue(self._name, self._entries(frame, header, length), length)
+        if self._layout is None or self.group is None or length <= 0:
+            return MapValue(self._name, (), length)
+        missing = self._missing(frame, header, self._layout, self.group)
+        if missing is not None:
+            return MapValue(self._name, (), length, missing)
+        return MapValue(self._name, self._entries(frame, self._layout, self.group, length), length)
 
-    def _entries(self, frame: Frame, header: int, length: int) -> tuple[tuple[Value, Value], ...]:
-        layout, group = self._layout, self.group
-        if layout is None or group is None or length <= 0:
-            return ()
+    def _missing(
+        self, frame: Frame, header: int, layout: MapLayout, group: int
+    ) -> Unavailable | None:
+        """Say why there is no group, None where there is one."""
         if layout.is_swiss:
+            if frame.lengths[header] < 32:
+                return BEYOND
             (tables,) = _word(frame.data, frame.starts[header] + 24)
-            if tables and (self.table is None or frame.lengths[self.table] < 32):
-                return ()
-        if frame.lengths[group] < _SLOTS:
-            return ()
+            if tables and self.table is None:
+                return REFUSED
+            if tables and self.table is not None and frame.lengths[self.table] < 32:
+                return frame.why(self.table)
+        return frame.why(group) if frame.lengths[group] < _SLOTS else None
+
+    def _entries(
+        self, frame: Frame, layout: MapLayout, group: int, length: int
+    ) -> tuple[tuple[Value, Value], ...]:
         start = frame.starts[group]
         if self.flat is not None and frame.lengths[group] >= layout.size:
             return self._of_groups(frame, layout, *self.flat)[:length]

@@ -131,11 +131,15 @@ class SequenceValue:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MapValue:
-    """Some entries of a map, in the order in which they lie in memory, and its true length."""
+    """Some entries of a map, in the order in which they lie in memory, and its true length.
+
+    ``missing`` says why there are none where they could not be had.
+    """
 
     type: str
     entries: tuple[tuple[Value, Value], ...]
     length: int
+    missing: Unavailable | None = None
 
     @property
     def is_cut(self) -> bool:

@@ -190,7 +190,8 @@ class Printer:
             for key, elem in sorted(value.entries, key=_order)
         ]
         if value.is_cut:
-            entries.append(f"... (len {value.length})")
+            rest = "..." if value.missing is None else f"<unavailable: {value.missing.why}>"
+            entries.append(f"{rest} (len {value.length})")
         if self._syntax:
             return f"{_short(value.type)}{{{', '.join(entries)}}}"
         return f"map[{' '.join(entries)}]"

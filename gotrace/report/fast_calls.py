@@ -17,7 +17,8 @@ from typing import cast
 
 from gotrace.goabi.capture import OpCode, PhasePlan, ReadContext, read_phase
 from gotrace.goabi.nodes_interfaces import InterfaceNode
-from gotrace.goabi.show import go_syntax, to_json
+from gotrace.goabi.show import go_syntax
+from gotrace.goabi.show_json import to_json
 from gotrace.goabi.types import Kind
 from gotrace.goabi.values import NamedValue, Nil, StringValue, Value
 from gotrace.report.calls import NO_DURATION, TEXT_PREFIX, Clock, TracedFunction

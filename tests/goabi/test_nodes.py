@@ -65,6 +65,7 @@ from tests.goabi.memory import (
 ANY = InterfaceType("interface {}", Kind.INTERFACE, 16, 8, True)
 ERROR = InterfaceType("error", Kind.INTERFACE, 16, 8, False)
 CLASSIC, SWISS = (1, 23), (1, 24)
+UNREADABLE = Unavailable("memory not readable")
 
 
 def words(*values: int) -> bytes:
@@ -121,7 +122,18 @@ def test_large_swiss_map() -> None:
     found = capture(INTS, image, heap, release=SWISS)
     assert found == MapValue("map[int]int", ((2, 20), (3, 30)), 400)
     lost = swiss_map(heap, 400, heap.put(words(0xDEAD) + bytes(200)), 1)
-    assert capture(INTS, lost, heap, release=SWISS) == MapValue("map[int]int", (), 400)
+    assert capture(INTS, lost, heap, release=SWISS) == MapValue("map[int]int", (), 400, UNREADABLE)
+
+
+@pytest.mark.parametrize("release", [CLASSIC, SWISS])
+def test_map_whose_entries_cannot_be_read(release: tuple[int, int]) -> None:
+    heap = Heap()
+    header = words(3, 0, 0xDEAD, 0, 0, 0)
+    image = words(heap.put(header))
+    found = capture(INTS, image, heap, release=release)
+    assert found == MapValue("map[int]int", (), 3, UNREADABLE)
+    empty = words(heap.put(words(0) + header[8:]))
+    assert capture(INTS, empty, heap, release=release) == MapValue("map[int]int", (), 0)
 
 
 def pairs_from(first: int) -> tuple[tuple[int, int], ...]:

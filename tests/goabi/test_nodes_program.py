@@ -32,7 +32,8 @@ from gotrace.goabi.dwarf_types import DwarfTypes
 from gotrace.goabi.nodes import NodeFactory
 from gotrace.goabi.nodes_paths import PathMark, PathStep, place_path
 from gotrace.goabi.reference import Machine, Outcome, run_reference
-from gotrace.goabi.show import go_syntax, to_json
+from gotrace.goabi.show import go_syntax
+from gotrace.goabi.show_json import to_json
 from gotrace.goabi.types import Field, StructType
 from gotrace.goabi.values import (
     MapValue,

@@ -26,7 +26,8 @@ from gotrace.goabi.capture import (
 from gotrace.goabi.nodes import NodeFactory
 from gotrace.goabi.nodes_interfaces import is_direct
 from gotrace.goabi.reference import Machine, Memory, run_reference
-from gotrace.goabi.show import go_syntax, to_json
+from gotrace.goabi.show import go_syntax
+from gotrace.goabi.show_json import to_json
 from gotrace.goabi.types import (
     ChanDirection,
     ChanType,

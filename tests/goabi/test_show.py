@@ -7,7 +7,8 @@ import math
 
 import pytest
 
-from gotrace.goabi.show import go_syntax, to_json
+from gotrace.goabi.show import go_syntax
+from gotrace.goabi.show_json import to_json
 from gotrace.goabi.values import (
     BytesValue,
     ChanValue,
@@ -102,6 +103,11 @@ SHOWN: list[tuple[Value, str, object]] = [
         MapValue("map[int]bool", ((5, True),), 9),
         "map[int]bool{5: true, ... (len 9)}",
         {"$entries": {"5": True}, "$len": 9},
+    ),
+    (
+        MapValue("map[int]bool", (), 9, Unavailable("memory not readable")),
+        "map[int]bool{<unavailable: memory not readable> (len 9)}",
+        {"$entries": {}, "$len": 9, "$unavailable": "memory not readable"},
     ),
     (
         MapValue("map[main.pair][]int", ((PAIR, Nil("[]int")),), 1),
