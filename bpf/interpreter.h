@@ -62,7 +62,10 @@ static inline __attribute__((always_inline)) int run_deref(struct work *w, struc
     }
     u32 start = w->call.length;
     if (append_memory(w, pointer, size)) {
-        *header = BLOCK_FAULT;
+        /* Of a page that was never touched, user space may know what it would hold. */
+        u32 first = MEMORY_PAGE - (pointer & (MEMORY_PAGE - 1));
+        int cut = first < size && !append_memory(w, pointer, first);
+        *header = cut ? first | BLOCK_CUT : BLOCK_FAULT;
         return -1;
     }
     *header = size;

@@ -17,6 +17,7 @@
 #define CONSTANT_WORDS 8
 #define OTHER_PHASE 0x8000 /* in op.block: a block of the entry, seen from the return */
 #define CONTEXT_REGISTER 0x20
+#define MEMORY_PAGE 4096
 
 enum op_code {
     OP_END = 0,
@@ -44,6 +45,9 @@ enum block_status {
     BLOCK_UNKNOWN_TYPE = 0x80000003,
     BLOCK_KNOWN_TYPE = 0x80000004,
 };
+
+/* With the size: the first of the bytes, up to the end of a page; the next one is not in place. */
+#define BLOCK_CUT 0x40000000
 
 enum string_test {
     TEST_EQUAL = 0,

@@ -32,7 +32,7 @@ from gotrace.report.notice import JsonOutput, Notice, NoticeKind, Output
 from gotrace.session.callers import find_callers
 from gotrace.session.calls import Diagnostic
 from gotrace.session.events import function_of
-from gotrace.session.plan import BinaryRequest, Plan, make_plan
+from gotrace.session.plan import BinaryRequest, Plan, make_plan, once
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.target import Target
 from gotrace.session.trace import CallTracer, TraceOptions
@@ -121,7 +121,7 @@ def _run(arguments: Sequence[str]) -> int:
         if options.list:
             from gotrace.cli.listing import list_plan
 
-            list_plan(plan, output)
+            list_plan(once(plan), output)
         else:
             _trace(options, target, plan, specs, output)
     finally:

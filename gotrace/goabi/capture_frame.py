@@ -6,7 +6,7 @@ import abc
 import dataclasses
 import struct
 
-from gotrace.goabi.capture_ops import MAX_BLOCKS, MAX_NESTING, Location, Op, OpCode, Step
+from gotrace.goabi.capture_ops import CUT, MAX_BLOCKS, MAX_NESTING, Location, Op, OpCode, Step
 from gotrace.goabi.types import GoType
 from gotrace.goabi.values import Unavailable, Value
 
@@ -44,11 +44,13 @@ class Frame:
     no bytes. ``floats``: whether the float registers' values have been put into block 0.
 
     The kernel reads no page that is not in memory, such as one of constants that the program has
-    yet to look at. What the context knows of the memory that it could not read is put behind the
-    payload in ``data``, and what that leads to is followed here as the kernel would have.
+    yet to look at, or of memory that it has yet to write to. What the context knows of the memory
+    that it could not read is put behind the payload in ``data``, and what that leads to is followed
+    here as the kernel would have.
     """
 
     __slots__ = (
+        "_cut",
         "_end",
         "_steps",
         "children",
@@ -77,6 +79,7 @@ class Frame:
         self.context = context
         self.starts = [0] * count
         self.lengths = [_ABSENT] * count
+        self._cut: dict[int, tuple[int, int]] = {}  # where a part of a block is, and its size
         self.children: dict[int, tuple[Subplan, Frame]] = {}
         self.floats: frozenset[int] | None = None
         self.no_floats = ""
@@ -110,6 +113,16 @@ class Frame:
             header = _header_at(data, at + 4)[0]
             at += 8
             if header < 0x80000000:
+                if header & CUT:
+                    header &= CUT - 1
+                    if at + header > total:
+                        return total
+                    self._cut[number] = at, header
+                    lengths[number] = _FAULT
+                    unread[number] = step
+                    at += header
+                    skip = skipped
+                    continue
                 if at + header > total:
                     return total
                 starts[number] = at
@@ -174,14 +187,24 @@ class Frame:
         if len(self.data) + size > _MOST_BYTES:
             self.lengths[number] = _LIMIT
             return False
-        found = self.context.constant_bytes(pointer + offset, size)
-        if found is None:
+        found = self._known_bytes(number, pointer + offset, size)
+        if not found:
             self.lengths[number] = _FAULT
             return False
         self.starts[number] = len(self.data)
-        self.lengths[number] = size
+        self.lengths[number] = len(found)
         self.data += found
         return True
+
+    def _known_bytes(self, number: int, address: int, size: int) -> bytes | None:
+        """Return a block's bytes, or the first of them, where they can be known."""
+        found = self.context.constant_bytes(address, size)
+        if found is not None:
+            return found
+        at, first = self._cut.get(number, (0, 0))
+        rest = size - first
+        zeros = bytes(rest) if self.context.is_untouched(address + first, rest) else b""
+        return self.data[at : at + first] + zeros
 
     def _follow(self, number: int, type_at: int, data_at: int, nesting: int) -> int:
         """Read an interface's value as its dynamic type says; return the block's status."""
@@ -209,7 +232,7 @@ class Frame:
             if status != _ABSENT or block not in sources:
                 break
             block = sources[block]
-        why = _WHY.get(status)
+        why = _WHY.get(_FAULT if block in self._cut else status)
         return BEYOND if why is None else Unavailable(why)
 
 
@@ -230,6 +253,10 @@ class ReadContext:
     def constant_bytes(self, address: int, size: int) -> bytes | None:
         """Return bytes of the program's memory that are the same at all times, if these are."""
         return None
+
+    def is_untouched(self, address: int, size: int) -> bool:
+        """Tell whether memory is the program's and has never been written to: it reads as zeros."""
+        return False
 
     def function_name(self, pc: int) -> str | None:
         """Return the name of the function whose code begins at an address."""

@@ -64,6 +64,12 @@ class Status(enum.IntEnum):
     KNOWN_TYPE = 0x80000004
 
 
+#: A header with this is the size of what could be read of a block, up to the end of a page.
+CUT = 0x40000000
+#: What can be in memory or not by itself.
+PAGE_SIZE = 4096
+
+
 _OP = struct.Struct("<BBHHHIIHHI")
 
 

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from gotrace.goabi.capture import MAX_BLOCKS, MAX_NESTING, OTHER_PHASE, Op, OpCode, Status
+from gotrace.goabi.capture_ops import CUT, PAGE_SIZE
 
 __all__ = ["Machine", "Memory", "Outcome", "run_reference"]
 
@@ -185,7 +186,9 @@ class _Run:
             return False
         data = self._machine.memory.read(pointer, size)
         if data is None:
-            self._header(Status.FAULT)
+            first = PAGE_SIZE - pointer % PAGE_SIZE
+            data = self._machine.memory.read(pointer, first) if first < size else None
+            self._header(Status.FAULT if data is None else first | CUT, data or b"")
             return False
         self._header(size, data)
         self._blocks[number] = data

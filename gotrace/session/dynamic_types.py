@@ -114,6 +114,11 @@ class DynamicTypes(ReadContext):
             return bytes(image.read(place, size))
         return image.read_only(place, size)
 
+    def is_untouched(self, address: int, size: int) -> bool:
+        """Tell whether memory of the traced process, where one is, has never been written to."""
+        process = self._binary.process
+        return process is not None and process.is_untouched(address, size)
+
     @cached_property
     def _small_values(self) -> range:
         """Return where interfaces find values of one byte: a variable that is never written to.

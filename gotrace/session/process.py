@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,8 @@ __all__ = [
 ]
 
 _STARTSTACK = 28  # the field's number in proc_pid_stat(5)
+_PAGE = 4096
+_PRESENT_SWAPPED_OR_FILE = 0b111 << 61
 _KERNEL_MINOR_BITS = 20  # MINORBITS, include/linux/kdev_t.h
 _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/uapi/linux/nsfs.h
 
@@ -97,6 +101,31 @@ class Process:
                 start, end = (int(part, 16) for part in parts[0].split("-"))
                 yield Mapping(start, end, int(parts[2], 16), int(parts[4]), parts[5])
 
+    def is_untouched(self, address: int, size: int) -> bool:
+        """Tell whether memory reads as zeros because the process has never touched its pages.
+
+        That is private memory without a file, readable, of which no page is in memory or swapped
+        out (Documentation/admin-guide/mm/pagemap.rst, proc_pid_maps(5)). False where that cannot be
+        known.
+        """
+        first, last = address // _PAGE, (address + size - 1) // _PAGE
+        try:
+            with open(f"/proc/{self.tgid}/pagemap", "rb", 0) as pages:
+                entries = os.pread(pages.fileno(), 8 * (last - first + 1), 8 * first)
+            text = Path(f"/proc/{self.tgid}/maps").read_text(errors="surrogateescape")
+        except (OSError, OverflowError):
+            return False
+        if len(entries) != 8 * (last - first + 1):
+            return False
+        if any(entry & _PRESENT_SWAPPED_OR_FILE for entry in array("Q", entries)):
+            return False
+        for line in text.splitlines():
+            span, mode, _, _, inode, *_ = line.split(None, 5)
+            start, end = (int(part, 16) for part in span.split("-"))
+            if start <= address < end:
+                return address + size <= end and mode == "rw-p" and inode == "0"
+        return False
+
     def pid_namespace(self) -> tuple[int, int]:
         """Return device, as the kernel writes it, and inode of the process's pid namespace.
 
@@ -126,6 +155,11 @@ class Process:
         try:
             return os.pidfd_open(self.tgid)
         except OSError as error:
+            if error.errno == errno.ENOSYS:
+                raise ProcessError(
+                    f"cannot watch process {self.tgid}: this kernel has no pidfd_open (Linux 5.3,"
+                    " or forbidden by seccomp): trace by path"
+                ) from error
             raise _gone(self.tgid, error) from error
 
 

@@ -112,9 +112,11 @@ class KnownTypes(ReadContext):
         subplans: Mapping[int, Subplan] | None = None,
         functions: Mapping[int, str] | None = None,
         constants: Memory | None = None,
+        untouched: range = range(0),
     ) -> None:
         self.subplans = dict(subplans or {})
         self.constants = constants or Memory({})
+        self.untouched = untouched
         self.names: dict[int, str] = {}
         self.functions = dict(functions or {})
 
@@ -126,6 +128,9 @@ class KnownTypes(ReadContext):
 
     def constant_bytes(self, address: int, size: int) -> bytes | None:
         return self.constants.read(address, size)
+
+    def is_untouched(self, address: int, size: int) -> bool:
+        return self.untouched.start <= address and address + size <= self.untouched.stop
 
     def function_name(self, pc: int) -> str | None:
         return self.functions.get(pc)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import mmap
 import os
 import select
@@ -117,6 +119,46 @@ def test_mappings_are_of_files_only() -> None:
     assert not [row for row in mappings if row.path.startswith("[")]
     python = os.path.realpath(sys.executable)
     assert any(row.path == python for row in mappings)
+
+
+def test_memory_that_has_never_been_touched() -> None:
+    page = mmap.PAGESIZE
+    with mmap.mmap(-1, 4 * page, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as area:
+        process = Process(os.getpid())
+        start = ctypes.addressof(ctypes.c_char.from_buffer(area))
+        assert process.is_untouched(start, 4 * page)
+        assert process.is_untouched(start + 100, 4 * page - 100)
+        area[page + 5] = 1
+        untouched = [process.is_untouched(start + at * page, page) for at in range(4)]
+        assert untouched == [True, False, True, True]
+        assert not process.is_untouched(start + page - 1, 2)
+        assert process.is_untouched(start + 2 * page, 2 * page)
+    for address in (0, 8, start, (1 << 64) - 8, 1 << 47):  # that area is gone
+        assert not process.is_untouched(address, 16)
+
+
+@pytest.mark.parametrize("mode", [mmap.PROT_READ, 0])
+def test_memory_that_cannot_be_written_is_not_told_to_be_untouched(mode: int) -> None:
+    with mmap.mmap(-1, mmap.PAGESIZE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as area:
+        start = ctypes.addressof(ctypes.c_char.from_buffer(area))
+        libc = ctypes.CDLL(None)
+        assert libc.mprotect(ctypes.c_void_p(start), ctypes.c_size_t(mmap.PAGESIZE), mode) == 0
+        assert not Process(os.getpid()).is_untouched(start, 16)
+
+
+def test_memory_of_a_process_that_has_ended() -> None:
+    with subprocess.Popen(["true"]) as child:
+        child.wait()
+    assert not Process(child.pid).is_untouched(0xC000000000, 8)
+
+
+def test_kernels_without_descriptors_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(pid: int) -> int:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(os, "pidfd_open", missing)
+    with pytest.raises(ProcessError, match=r"no pidfd_open \(Linux 5.3.*: trace by path"):
+        Process(os.getpid()).exit_descriptor()
 
 
 def test_exit_descriptor_is_readable_once_the_process_has_ended() -> None:

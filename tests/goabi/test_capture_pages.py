@@ -1,0 +1,127 @@
+"""Values that reach into a page that is not in memory: what is before it is captured."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from gotrace.goabi.capture import CaptureLimits
+from gotrace.goabi.reference import Memory
+from gotrace.goabi.values import (
+    MapValue,
+    Nil,
+    PointerValue,
+    SequenceValue,
+    StringValue,
+    StructValue,
+    Unavailable,
+    Value,
+)
+from tests.goabi.memory import (
+    INT,
+    STRING,
+    Heap,
+    KnownTypes,
+    capture,
+    pointer_to,
+    slice_of,
+    struct_of,
+)
+from tests.goabi.test_nodes import CLASSIC, INTS, SWISS
+
+PAGE_END = 0xC000080000
+UNREADABLE = Unavailable("memory not readable")
+NEXT_PAGES = KnownTypes(untouched=range(PAGE_END, PAGE_END + 0x4000))
+NOTHING = KnownTypes()
+
+
+def words(*values: int) -> bytes:
+    return struct.pack(f"<{len(values)}Q", *values)
+
+
+class LastPage(Heap):
+    """Memory that ends with a page, beside what is put elsewhere."""
+
+    def put_last(self, data: bytes) -> int:
+        address = PAGE_END - len(data)
+        self.ranges[address] = data
+        return address
+
+
+def fields(found: Value) -> dict[str, Value]:
+    assert isinstance(found, PointerValue) and isinstance(found.target, StructValue)
+    return dict(found.target.fields)
+
+
+RECORD = struct_of("main.record", a=INT, s=STRING, b=INT, p=pointer_to(INT))
+
+
+def record(heap: LastPage, *values: int) -> bytes:
+    return words(heap.put_last(words(*values)))
+
+
+def test_fields_of_a_struct() -> None:
+    heap = LastPage()
+    image = record(heap, 7, heap.put(b"text"), 4)
+    found = fields(capture(pointer_to(RECORD), image, heap, context=NOTHING))
+    assert (found["a"], found["b"], found["p"]) == (7, UNREADABLE, UNREADABLE)
+    # What it points to is not read again later, when it may be another text.
+    text = found["s"]
+    assert text == UNREADABLE
+
+
+def test_fields_of_a_struct_in_memory_that_was_never_touched() -> None:
+    heap = LastPage()
+    image = record(heap, 7)
+    found = fields(capture(pointer_to(RECORD), image, heap, context=NEXT_PAGES))
+    assert found == {"a": 7, "s": StringValue(b"", 0), "b": 0, "p": Nil("*int")}
+
+
+def test_all_of_a_struct_in_memory_that_was_never_touched() -> None:
+    image = words(PAGE_END + 100)
+    found = fields(capture(pointer_to(RECORD), image, context=NEXT_PAGES))
+    assert found == {"a": 0, "s": StringValue(b"", 0), "b": 0, "p": Nil("*int")}
+    lost = capture(pointer_to(RECORD), image, context=NOTHING)
+    assert lost == PointerValue("*main.record", PAGE_END + 100, UNREADABLE)
+
+
+def test_text_is_cut_or_completed_from_the_file() -> None:
+    heap = LastPage()
+    image = words(heap.put_last(b"begin"), 9)
+    assert capture(STRING, image, heap, context=NOTHING) == StringValue(b"begin", 9)
+    file = KnownTypes(constants=Memory({PAGE_END - 5: b"begin end"}))
+    assert capture(STRING, image, heap, context=file) == StringValue(b"begin end", 9)
+
+
+@pytest.mark.parametrize("context", [NOTHING, NEXT_PAGES])
+def test_elements_of_a_slice(context: KnownTypes) -> None:
+    heap = LastPage()
+    image = words(heap.put_last(words(1, 2)), 3, 3)
+    found = capture(slice_of(INT), image, heap, context=context)
+    elements = (1, 2) if context is NOTHING else (1, 2, 0)
+    assert found == SequenceValue("[]int", elements, 3, 3)
+
+
+@pytest.mark.parametrize("release", [CLASSIC, SWISS])
+def test_entries_of_a_map(release: tuple[int, int]) -> None:
+    """A bucket with an entry or two is mostly zeros, which may never have been written."""
+    heap = LastPage()
+    key_and_value = words(3, *[0] * 7, 30) if release is CLASSIC else words(3, 30)
+    there = bytes([5] + [0] * 7) if release is CLASSIC else bytes([1] + [0x80] * 7)
+    bucket = heap.put_last(there + key_and_value)
+    image = words(heap.put(words(1, 0, bucket, 0, 0, 0)))
+    whole = capture(INTS, image, heap, context=NEXT_PAGES, release=release)
+    assert whole == MapValue("map[int]int", ((3, 30),), 1)
+
+
+def test_what_is_captured_after_it() -> None:
+    heap = LastPage()
+    inner = struct_of("main.inner", n=INT, s=STRING)
+    outer = struct_of("main.outer", x=pointer_to(RECORD), y=pointer_to(inner))
+    cut, whole = heap.put_last(words(9)), heap.put(words(5) + heap.string(b"text"))
+    image = words(heap.put(words(cut, whole)))
+    limits = CaptureLimits(depth=2)
+    found = fields(capture(pointer_to(outer), image, heap, limits, NOTHING))
+    assert fields(found["y"]) == {"n": 5, "s": StringValue(b"text", 4)}
+    assert fields(found["x"])["a"] == 9
