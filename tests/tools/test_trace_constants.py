@@ -1,4 +1,4 @@
-"""Show constants in pages of the program's file that are not in its memory: no BPF reads these."""
+"""Show what is in pages that are not in the program's memory, which no BPF program reads."""
 
 from __future__ import annotations
 
@@ -20,9 +20,12 @@ PROBES = (
     "main.takeBytes",
     "main.takeAny",
     "main.takeNumbers",
+    "main.takeFresh (f.n == 5 && g.n == 0)",
 )
 REQUEST = {"method": "PATCH", "path": "/path"}
 TAG = {"n": 42, "name": "abcdefgh"}
+UNTOUCHED: Json = {"n": 0, "name": {"$hex": "00" * 8}, "next": None, "more": [0, 0, 0]}
+FRESH = {**UNTOUCHED, "n": 5, "name": "abcdefgh"}
 LARGE = {"$elements": [5, 6, *[0] * 6], "$len": 1 << 16}
 CALLS: list[tuple[str, Json, Json]] = [
     ("takeText", {"s": "a constant text"}, {"$ret": "a constant text"}),
@@ -44,6 +47,7 @@ CALLS: list[tuple[str, Json, Json]] = [
         {"n": {"$elements": [{"$unavailable": "memory not readable"}], "$len": 2}},
         {"$ret": 2},
     ),
+    ("takeFresh", {"f": FRESH, "g": UNTOUCHED}, {"$ret": FRESH}),
 ]
 
 
