@@ -38,6 +38,7 @@ enum diagnostic {
     WORK_BUSY,     /* traced calls for which no buffer was free */
     SAVED_FULL,    /* traced calls not reported: too many are open to keep their arguments */
     TAIL_CALLS,    /* traced calls not reported: they ended by jumping to another function */
+    EXTREMES_LOST, /* times in which calls may be missing from the minimum or maximum */
     DIAGNOSTICS
 };
 

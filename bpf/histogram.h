@@ -8,6 +8,7 @@
 #pragma once
 #include <uapi/linux/ptrace.h>
 #include "atomic.h"
+#include "calls.h"
 
 #define SUB_BITS 4
 #define SUB_BUCKETS (1 << SUB_BITS)
@@ -55,7 +56,10 @@ static inline __attribute__((always_inline)) u64 bucket_of(u64 value)
     return (exponent - SUB_BITS + 1) * SUB_BUCKETS + sub;
 }
 
-/* Raise *place to value; a few rounds are enough, for each lost one is another's success. */
+/*
+ * Raise *place to value. A few rounds are mostly enough: each one that is lost is one in which
+ * another program has raised it.
+ */
 static inline __attribute__((always_inline)) void raise_to(u64 *place, u64 value)
 {
     u64 seen = *place;
@@ -68,6 +72,7 @@ static inline __attribute__((always_inline)) void raise_to(u64 *place, u64 value
             return;
         seen = found;
     }
+    note(EXTREMES_LOST, 1);
 }
 
 /* Add one value. Atomic: rows may be shared by CPUs, and the kernel may preempt this program. */

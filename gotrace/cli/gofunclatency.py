@@ -194,6 +194,7 @@ _FOOTER = {
     Diagnostic.FRAMES_FULL: "{} calls not measured: too many calls were open inside one another",
     Diagnostic.NO_GOROUTINE: "{} hits not measured: no goroutine could be found",
     Diagnostic.ENDED_FULL: "{} ended goroutines were kept for want of room to note their end",
+    Diagnostic.EXTREMES_LOST: "{} times a call may be missing from the minimum or maximum",
     Diagnostic.SLOW_LOST: "{} slow calls not printed: they came too fast",
 }
 _LOSSES = {Diagnostic.STACKS_FULL, Diagnostic.FRAMES_FULL, Diagnostic.SLOW_LOST}

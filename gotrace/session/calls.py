@@ -28,6 +28,7 @@ class Diagnostic(Enum):
     WORK_BUSY = 8
     SAVED_FULL = 9
     TAIL_CALLS = 10
+    EXTREMES_LOST = 11
 
 
 def diagnostics(program: Program) -> dict[Diagnostic, int]:
