@@ -160,12 +160,14 @@ static inline __attribute__((always_inline)) void drop_same(struct caller_key *w
                                                             struct stack *stack, u64 depth,
                                                             u64 function, u64 return_pc)
 {
-    if (!stack->level || stack->top.depth != depth)
-        return;
-    if (stack->top.return_pc != return_pc)
-        drop_deeper(who, stack, depth - 1);
-    else if (stack->top.function == function)
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < MOST_TAIL_JUMPS; i++) {
+        if (!stack->level || stack->top.depth != depth)
+            return;
+        if (stack->top.return_pc == return_pc && (i || stack->top.function != function))
+            return;
         drop(who, stack);
+    }
 }
 
 /*
