@@ -88,7 +88,8 @@ static inline __attribute__((always_inline)) int run_iface(struct work *w, struc
         *header = BLOCK_NIL;
         return -1;
     }
-    u32 *plan = types.lookup(&type);
+    u64 key = w->file << TYPE_FILE_SHIFT | type;
+    u32 *plan = type >> TYPE_FILE_SHIFT ? 0 : types.lookup(&key);
     if (!plan) {
         *header = BLOCK_UNKNOWN_TYPE;
         return -1;

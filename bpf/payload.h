@@ -77,6 +77,7 @@ struct work {
     u64 sp;         /* at the function's entry */
     u64 values[16]; /* the predicates' stack */
     u64 duration;
+    u64 file; /* number of the traced file, for keys of types */
     u32 values_top;
     u32 search;  /* how far a search for a string has come */
     u32 unknown; /* a predicate could not be decided here: user space will */

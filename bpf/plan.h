@@ -18,6 +18,7 @@
 #define OTHER_PHASE 0x8000 /* in op.block: a block of the entry, seen from the return */
 #define CONTEXT_REGISTER 0x20
 #define MEMORY_PAGE 4096
+#define TYPE_FILE_SHIFT 48 /* above addresses of user space */
 
 enum op_code {
     OP_END = 0,
@@ -76,7 +77,10 @@ struct constant {
 /* ops: key = address of an operation; plans lie one behind the other. Filled before attaching. */
 BPF_ARRAY(ops, struct op, GOTRACE_OPS);
 
-/* types: key = address of a runtime type or itab in the target; value = its plan's first op. */
+/*
+ * types: key = file << TYPE_FILE_SHIFT | address of a runtime type or itab in the target; value = its
+ * plan's first op.
+ */
 BPF_HASH(types, u64, u32, GOTRACE_TYPES);
 
 /* constants: the strings that predicates compare with. Filled before attaching. */

@@ -28,6 +28,7 @@ static inline __attribute__((always_inline)) void forget(struct caller_key *who,
 #define PLAN_ENTRY_ONLY 1   /* report at the entry: there is no return, or none is wanted */
 #define PLAN_ENTRY_FLOATS 2 /* float registers hold arguments */
 #define PLAN_FLOATS 4       /* float registers hold results */
+#define PLAN_FILE_SHIFT 8   /* above: number of the function's file */
 
 struct site_plan {
     u32 entry;  /* first operation of the entry's plan */
@@ -220,6 +221,7 @@ int on_entry(struct pt_regs *ctx)
     w->call.length = 0;
     w->call.has_floats = 0;
     w->phase = 0;
+    w->file = plan->flags >> PLAN_FILE_SHIFT;
     read_registers(w, ctx, cookie);
     run_phase(w, plan->entry, plan->reserved);
     if (w->dropped)
@@ -293,6 +295,7 @@ static inline __attribute__((always_inline)) void report_return(struct pt_regs *
     event->tid = seen_numbers();
     w->duration = now - frame->start;
     w->phase = 1;
+    w->file = plan->flags >> PLAN_FILE_SHIFT;
     read_registers(w, ctx, cookie);
     run_phase(w, plan->result, GOTRACE_BEHIND);
     if (!w->dropped) {

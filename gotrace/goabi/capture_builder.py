@@ -131,7 +131,9 @@ class Builder:
     ) -> int | None:
         """Copy ``size`` bytes from ``offset`` behind the pointer at a position.
 
-        ``number`` gives a block's number anew. Return the block's number.
+        ``number`` gives a block's number anew. ``skip``: operations, planned right after this one,
+        that are left out where it fails; the last of them gives a number anew, the others take one.
+        Return the block's number.
         """
         if not 0 < size < self.limits.payload or not 0 <= offset < 1 << 32:
             return None
@@ -165,7 +167,10 @@ class Builder:
     def _block(self, op: Op, end: int, size: int, number: int | None) -> int | None:
         if number is None:
             number = self._next
-        if len(self.ops) >= self._max_ops or number >= MAX_BLOCKS or end > _MAX_AT:
+        # What an operation skips has to be there: else it would go on behind the plan's END.
+        if len(self.ops) + op.skip >= self._max_ops or end > _MAX_AT:
+            return None
+        if number + max(0, op.skip - 1) >= MAX_BLOCKS:
             return None
         self._next = max(self._next, number + 1)
         self.ops.append(dataclasses.replace(op, reg=number))

@@ -104,6 +104,7 @@ class Frame:
                 skip -= 1
                 continue
             lengths[number] = _ABSENT
+            self._cut.pop(number, None)
             if lengths[block] < end:
                 skip = skipped
                 continue
@@ -202,8 +203,9 @@ class Frame:
         if found is not None:
             return found
         at, first = self._cut.get(number, (0, 0))
+        first = min(first, size)
         rest = size - first
-        zeros = bytes(rest) if self.context.is_untouched(address + first, rest) else b""
+        zeros = bytes(rest) if rest and self.context.is_untouched(address + first, rest) else b""
         return self.data[at : at + first] + zeros
 
     def _follow(self, number: int, type_at: int, data_at: int, nesting: int) -> int:

@@ -6,7 +6,12 @@ from collections.abc import Callable
 
 from gotrace.goabi.capture import CaptureLimits, Node, Subplan
 from gotrace.goabi.nodes_composites import ArrayNode, ByteArrayNode, StructNode, UnreadNode
-from gotrace.goabi.nodes_interfaces import ERROR_INTERFACES, InterfaceNode, make_subplan
+from gotrace.goabi.nodes_interfaces import (
+    ERROR_INTERFACES,
+    InterfaceNode,
+    is_direct,
+    make_subplan,
+)
 from gotrace.goabi.nodes_references import FuncNode, PointerNode, SliceNode
 from gotrace.goabi.nodes_runtime import MAX_INLINE, ChanNode, IndirectNode, MapNode, map_layout
 from gotrace.goabi.nodes_scalars import OpaqueNode, ScalarNode
@@ -25,6 +30,7 @@ from gotrace.goabi.types import (
 
 __all__ = ["NodeFactory"]
 
+_POINTER_SHAPE = "go.shape.*"
 #: Slices and maps within one another whose contents are looked at.
 _MAX_NESTING = 3
 #: Types nested by value, which only damaged debug information does without end.
@@ -51,12 +57,15 @@ class NodeFactory:
         """Return the node that captures values of a type; raise what its lazy references do."""
         return self._node(go_type, self.limits.depth, 0, 0)
 
-    def subplan_for(self, go_type: GoType) -> Subplan:
+    def subplan_for(self, go_type: GoType, direct: bool | None = None) -> Subplan:
         """Return how an interface's value is captured when its dynamic type is a given one.
 
-        The session installs its operations under the addresses of the type and of its itabs.
+        ``direct``: what the type's descriptor says of where its values are, None where none is at
+        hand. The session installs the operations under the addresses of the type and of its itabs.
         """
-        return make_subplan(go_type, self.node(go_type), self.limits, self._release)
+        if direct is None:
+            direct = is_direct(go_type, self._release)
+        return make_subplan(go_type, self.node(go_type), self.limits, direct)
 
     def _node(self, go_type: GoType, depth: int, nesting: int, parts: int) -> Node:
         key = (id(go_type), depth, nesting)
@@ -100,7 +109,8 @@ class NodeFactory:
         return ScalarNode(go_type)
 
     def _pointer(self, go_type: PointerType, depth: int, nesting: int) -> Node:
-        if depth <= 0:
+        # All pointers have one shape, that of *uint8, whatever they point to.
+        if depth <= 0 or go_type.name.startswith(_POINTER_SHAPE):
             return PointerNode(go_type)
         elem = go_type.elem
         if elem.kind is Kind.INVALID and elem.size == 0:

@@ -135,12 +135,15 @@ def make_subplan(
     go_type: GoType,
     node: Node,
     limits: CaptureLimits,
-    release: tuple[int, int] | None,
+    direct: bool,
 ) -> Subplan:
-    """Return how the value of an interface is captured when its dynamic type is a given one."""
+    """Return how the value of an interface is captured when its dynamic type is a given one.
+
+    ``direct``: the interface's second word is the value itself, not a pointer to it.
+    """
     builder = Builder(limits, limits.subplan_ops - 1)
     word = Position(0, 0, 8)
-    if is_direct(go_type, release):
+    if direct:
         reader = node.plan(builder, word)
     elif go_type.size == 0:
         reader = node.plan(builder, Position(0, 0, 0))

@@ -85,21 +85,22 @@ class ScalarNode(Node):
     def plan_with_holes(self, builder: Builder, position: Position) -> Reader:
         """Plan a value in float registers."""
         assert self.flat is not None
-        return _InFloatRegisters(self.flat, position, builder.holes(position, self.size))
+        return _InFloatRegisters(self.flat, position, self.size, builder.holes(position, self.size))
 
 
 class _InFloatRegisters(Reader):
-    __slots__ = ("_flat", "_offset", "_registers")
+    __slots__ = ("_end", "_flat", "_offset", "_registers")
 
-    def __init__(self, flat: _Flat, position: Position, holes: list[FloatHole]) -> None:
+    def __init__(self, flat: _Flat, position: Position, size: int, holes: list[FloatHole]) -> None:
         self._flat = flat
         self._offset = position.offset
+        self._end = position.offset + size
         self._registers = frozenset(hole.register for hole in holes)
 
     def read(self, frame: Frame) -> Value:
         if frame.floats is None or not self._registers <= frame.floats:
             return Unavailable(frame.no_floats)
-        if self._offset + 4 > frame.lengths[0]:
+        if self._end > frame.lengths[0]:
             return frame.why(0)
         return self._flat(frame.data, frame.starts[0] + self._offset)
 

@@ -107,6 +107,7 @@ class _Run:
             elif op.code in (OpCode.DEREF, OpCode.DEREF_N):
                 if not self._deref(op, base):
                     at += op.skip
+                    assert at < len(ops), "a plan goes on behind its END"
             elif op.code is OpCode.IFACE:
                 found = self._iface(op, base, nesting)
                 if found is None:

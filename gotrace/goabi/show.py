@@ -43,6 +43,8 @@ DEEPEST = 32
 #: with the number of the type parameter).
 _SHAPE_NUMBER = re.compile(r"(\bgo\.shape\.\w+?)_[0-9]+\b")
 _SHAPE = "go.shape."
+#: The one of all pointers is *uint8; what they point to is not known.
+_POINTER_SHAPE = re.compile(r"\bgo\.shape\.\*uint8(?:_[0-9]+)?\b")
 _IMPORT_PATH = re.compile(r"[\w.~+-]+/(?=[\w.~+/-]*\.)")
 
 
@@ -227,6 +229,7 @@ def _type(name: str) -> str:
     """Return a type's name as code writes it: packages by the last element of their path."""
     spoken = spoken_name(name) if "%" in name else name
     if _SHAPE in spoken:
+        spoken = _POINTER_SHAPE.sub("*T", spoken)
         spoken = _SHAPE_NUMBER.sub(r"\1", spoken).replace(_SHAPE, "")
     short = _IMPORT_PATH.sub("", spoken).replace("interface {}", "any")
     return plain_text(short.encode("utf-8", "surrogateescape"))

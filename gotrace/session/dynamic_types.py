@@ -149,8 +149,9 @@ class DynamicTypes(ReadContext):
         try:
             # Itabs may lie among the types: only as itabs do they lead to a type of their own.
             itab_type = self._descriptors.type_of_itab(address)
-            found = self._descriptors.type_at(address if itab_type is None else itab_type)
-            subplan = self._factory.subplan_for(found)
+            place = address if itab_type is None else itab_type
+            found = self._descriptors.type_at(place)
+            subplan = self._factory.subplan_for(found, self._descriptors.is_direct(place))
         except (DescriptorError, DwarfError):
             return None
         self._subplans[word] = subplan

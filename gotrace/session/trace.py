@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
@@ -31,6 +31,8 @@ from gotrace.session.watch import signal_groups, unwind_groups
 __all__ = ["CallTracer", "TraceOptions", "buffer_pages"]
 
 _ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS = 1, 2, 4  # site_plan.flags of bpf/trace.c
+_PLAN_FILE_SHIFT = 8
+_FILE_SHIFT = 48  # in keys of the map types: above addresses
 _SITE_PLAN = struct.Struct("=IIIIhh")
 _FLOAT_BLOCK = 8 + 8 * 15
 _PAYLOADS = (256, 512, 1024, 2048, 4096, 8192)  # a per-CPU value has at most 32 KB
@@ -59,7 +61,7 @@ class CallTracer:
     ) -> None:
         """Load the plans and attach, to RETs first. Raises AttachError or LoadError."""
         self._contexts = traced.contexts
-        self._tables = _Tables(traced.calls, traced.constants.packed(), options)
+        self._tables = _Tables(traced, options)
         plan = traced.plan
         groups = plan.entry_groups("on_entry", target.pid, callers.kind)
         returning = {number for number, call in enumerate(traced.calls) if call.result is not None}
@@ -107,10 +109,10 @@ class CallTracer:
 
         Dynamic types that decoding has met since the last time are captured from now on.
         """
-        for context in self._contexts:
+        for file, context in enumerate(self._contexts):
             new = context.take_new()
             if new:
-                self._tables.learn(self.attached.program, new)
+                self._tables.learn(self.attached.program, _by_file(file, new))
         self.attached.program.poll()
         if self._sweep is not None:
             self._sweep()
@@ -159,26 +161,32 @@ def _submit(pool: ThreadPoolExecutor, action: Callable[[], _T]) -> Future[_T]:
 
 
 def _expected_types(traced: TracePlan) -> dict[int, Subplan]:
-    """Return plans of the dynamic types that calls can be expected to hold, by run-time address."""
+    """Return plans of the dynamic types that calls can be expected to hold, by key."""
     subplans: dict[int, Subplan] = {}
-    for context in traced.contexts:
+    for file, context in enumerate(traced.contexts):
         calls = [call for call in traced.calls if call.context is context]
-        subplans |= context.expect(interfaces_in(calls))
+        subplans |= _by_file(file, context.expect(interfaces_in(calls)).items())
     return subplans
+
+
+def _by_file(file: int, subplans: Iterable[tuple[int, Subplan]]) -> Iterator[tuple[int, Subplan]]:
+    """Yield plans by the key that the map ``types`` has: files of programs share addresses."""
+    for address, subplan in subplans:
+        if not address >> _FILE_SHIFT:
+            yield file << _FILE_SHIFT | address, subplan
 
 
 class _Tables:
     """Lay all plans one behind the other, as the interpreter's maps have them."""
 
-    def __init__(
-        self, calls: Sequence[TracedCall], constants: Sequence[bytes], options: TraceOptions
-    ) -> None:
-        self._calls = calls
+    def __init__(self, traced: TracePlan, options: TraceOptions) -> None:
+        calls = self._calls = traced.calls
         self.floats = any(call.entry_floats or call.result_floats for call in calls)
         self._user_stack = options.user_stack
         self._behind = 2 * _FLOAT_BLOCK if self.floats else 0
         self._behind += 8 * (options.user_stack + 1) if options.user_stack else 0
-        self._constants = constants
+        self._constants = traced.constants.packed()
+        self._files = {id(context): number for number, context in enumerate(traced.contexts)}
         self._ops: list[Op] = []
         self._starts: dict[tuple[Op, ...], int] = {}
         self._sites = [self._site(call) for call in calls]
@@ -202,6 +210,7 @@ class _Tables:
             (0 if call.result else _ENTRY_ONLY)
             | (_ENTRY_FLOATS if call.entry_floats else 0)
             | (_FLOATS if call.result_floats else 0)
+            | self._files[id(call.context)] << _PLAN_FILE_SHIFT
         )
         entry = self._start(call.entry.ops)
         # Values of interfaces can take more than they were planned for, but not from results.
@@ -236,7 +245,7 @@ class _Tables:
         return min(MOST_STEPS, max(map(steps_of, plans)))
 
     def fill(self, program: Program, subplans: Mapping[int, Subplan]) -> None:
-        """Fill the maps; ``subplans`` are by run-time address."""
+        """Fill the maps; ``subplans`` are by the keys of ``_by_file``."""
         self._write_ops(program, 0)
         plans = program.map("plans")
         for number, site in enumerate(self._sites):
@@ -250,14 +259,14 @@ class _Tables:
         """Add subplans, while there is room; their operations are there before the types are."""
         before = len(self._ops)
         new = {}
-        for word, subplan in subplans:
+        for key, subplan in subplans:
             fits = subplan.ops in self._starts or len(self._ops) + len(subplan.ops) <= self._room
-            if fits and (word in self._types or len(self._types) < _MOST_TYPES):
-                new[word] = self._types[word] = self._start(subplan.ops)
+            if fits and (key in self._types or len(self._types) < _MOST_TYPES):
+                new[key] = self._types[key] = self._start(subplan.ops)
         self._write_ops(program, before)
         types = program.map("types")
-        for word, start in new.items():
-            types.update(word.to_bytes(8, "little"), start.to_bytes(4, "little"))
+        for key, start in new.items():
+            types.update(key.to_bytes(8, "little"), start.to_bytes(4, "little"))
 
     def _write_ops(self, program: Program, first: int) -> None:
         ops = program.map("ops")

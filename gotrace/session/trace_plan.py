@@ -117,11 +117,14 @@ def make_trace_plan(plan: Plan, specs: Sequence[ProbeSpec], choices: TraceChoice
     the reason among the plan's problems. Raises SpecError, SignatureError, NoMatchError.
     """
     constants = StringConstants()
-    binaries, calls, contexts = [], [], []
+    binaries, calls = [], []
+    files: dict[tuple[int, int], _FileTypes] = {}
     problems = list(plan.problems)
     seen: set[tuple[int, int]] = set()
     for binary, spec in zip(plan.binaries, specs, strict=True):
-        planner = _Planner(binary, spec, choices, constants)
+        identity = binary.binary.image.identity
+        file = files.setdefault((identity.device, identity.inode), _FileTypes(binary, choices))
+        planner = _Planner(binary, spec, choices, constants, file)
         planned: list[TracedCall] = []
         refused: list[SpecError] = []
         for sites in binary.functions:
@@ -140,11 +143,21 @@ def make_trace_plan(plan: Plan, specs: Sequence[ProbeSpec], choices: TraceChoice
         kept = tuple(call.function for call in planned)
         binaries.append(dataclasses.replace(binary, functions=kept))
         calls += planned
-        contexts.append(planner.context)
     if not calls:
         raise NoMatchError("nothing to trace: " + "; ".join(problems[:1]))
     traced = Plan(tuple(binaries), tuple(problems))
-    return TracePlan(traced, tuple(calls), tuple(contexts), constants)
+    contexts = tuple(file.context for file in files.values())
+    return TracePlan(traced, tuple(calls), contexts, constants)
+
+
+class _FileTypes:
+    """Hold what all probes of a file share: a dynamic type that one has met is known to all."""
+
+    def __init__(self, binary: BinaryPlan, choices: TraceChoices) -> None:
+        version = binary.table.go_version
+        release = (version.major, version.minor) if version else None
+        self.factory = NodeFactory(choices.limits, release)
+        self.context = DynamicTypes(binary.binary, binary.table, self.factory)
 
 
 class _Planner:
@@ -156,16 +169,15 @@ class _Planner:
         spec: ProbeSpec,
         choices: TraceChoices,
         constants: StringConstants,
+        file: _FileTypes,
     ) -> None:
         self._binary = binary
         self._spec = spec
         self._choices = choices
         self._constants = constants
         self._values = FunctionValues(binary)
-        version = binary.table.go_version
-        release = (version.major, version.minor) if version else None
-        self._factory = NodeFactory(choices.limits, release)
-        self.context = DynamicTypes(binary.binary, binary.table, self._factory)
+        self._factory = file.factory
+        self._context = file.context
 
     @property
     def problems(self) -> list[str]:
@@ -214,7 +226,7 @@ class _Planner:
             paths,
             compiled,
             self._binary.table,
-            self.context,
+            self._context,
             entry_floats=floats and step is not None and bool(entry.float_registers),
             result_floats=floats and result is not None and bool(result.float_registers),
             next_pc=step[0] if step else 0,

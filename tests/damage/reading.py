@@ -142,7 +142,7 @@ def trace(plan: Plan, probe: str, start: str) -> None:
     traced = make_trace_plan(plan, [spec], TraceChoices(limits, entry_only=False, floats=True))
     for context in traced.contexts:
         context.expect(interfaces_in(traced.calls))
-    _Tables(traced.calls, traced.constants.packed(), TraceOptions(user_stack=4)).defines()
+    _Tables(traced, TraceOptions(user_stack=4)).defines()
     symbols = Symbolizer(callers.files) if callers.files else None
     clock = Clock.started_now(TimeStyle.SINCE_START)
     pcs = [sites.function.entry + 1 for sites in chosen[:4]]

@@ -10,6 +10,7 @@ from gotrace.goabi.assign import Piece, Stack
 from gotrace.goabi.capture import (
     MAX_NESTING,
     CaptureLimits,
+    OpCode,
     PlacedNode,
     plan_phase,
     read_phase,
@@ -20,6 +21,7 @@ from gotrace.goabi.nodes_runtime import MapLayout, map_layout
 from gotrace.goabi.nodes_scalars import shortest_float32
 from gotrace.goabi.nodes_text import address_text, hardware_address_text
 from gotrace.goabi.reference import Machine, Memory, run_reference
+from gotrace.goabi.show import go_syntax
 from gotrace.goabi.types import (
     ChanDirection,
     ChanType,
@@ -30,6 +32,7 @@ from gotrace.goabi.types import (
     Lazy,
     MapType,
     OpaqueType,
+    PointerType,
     SliceType,
     StructType,
     basic_type,
@@ -57,6 +60,7 @@ from tests.goabi.memory import (
     KnownTypes,
     array_of,
     capture,
+    capture_all,
     pointer_to,
     slice_of,
     struct_of,
@@ -123,6 +127,51 @@ def test_large_swiss_map() -> None:
     assert found == MapValue("map[int]int", ((2, 20), (3, 30)), 400)
     lost = swiss_map(heap, 400, heap.put(words(0xDEAD) + bytes(200)), 1)
     assert capture(INTS, lost, heap, release=SWISS) == MapValue("map[int]int", (), 400, UNREADABLE)
+
+
+def test_pointer_that_an_interface_holds_behind_another() -> None:
+    """As those to types that are not in Go's heap: their descriptors say so."""
+    heap = Heap()
+    go_type = pointer_to(INT)
+    target = heap.put(words(7))
+    box = heap.put(words(target))
+    for direct, word in ((True, target), (None, target), (False, box)):
+        context = KnownTypes({0x7000: NodeFactory(CaptureLimits()).subplan_for(go_type, direct)})
+        context.names = {0x7000: go_type.name}
+        found = capture(ANY, words(0x7000, word), heap, context=context)
+        assert found == InterfaceValue("interface {}", "*int", PointerValue("*int", target, 7))
+
+
+@pytest.mark.parametrize("name", ["go.shape.*uint8", "go.shape.*uint8_0"])
+def test_pointer_of_a_generic_function_is_not_followed(name: str) -> None:
+    """All pointers have one shape: bytes of a struct would be shown as one of them."""
+    heap = Heap()
+    address = heap.put(b"bytes of a struct")
+    shape = PointerType(name, Kind.POINTER, 8, 8, Lazy.of(basic_type(Kind.UINT8)))
+    found = capture(shape, words(address), heap)
+    assert found == PointerValue(name, address, None)
+    assert go_syntax(found) == f"(*T)({address:#x})"
+    assert go_syntax(capture(slice_of(shape), words(0, 0, 0), heap)) == "nil"
+    elements = capture(slice_of(shape), words(heap.put(words(address)), 1, 1), heap)
+    assert go_syntax(elements) == f"[]*T{{(*T)({address:#x})}}"
+
+
+@pytest.mark.parametrize("most", range(1, 60))
+def test_no_operation_skips_beyond_the_end_of_its_plan(most: int) -> None:
+    """Behind it is another's plan: swiss maps have operations that are left out together."""
+    maps = struct_of("main.maps", **{f"m{n}": map_of(STRING, STRING) for n in range(3)})
+    limits = CaptureLimits(ops=most + 1, subplan_ops=most + 1)
+    factory = NodeFactory(limits, SWISS)
+    subplan = factory.subplan_for(maps)
+    heap = Heap()
+    empty = words(*[heap.put(words(0, 0, 0, 0, 0, 0))] * 3)
+    _, plan, _ = capture_all([factory.node(maps)], [empty], heap, limits)
+    for ops in (subplan.ops, plan.ops):
+        assert ops[-1].code is OpCode.END
+        assert all(at + 1 + op.skip < len(ops) for at, op in enumerate(ops[:-1]))
+    context = KnownTypes({0x7000: subplan})
+    context.names = {0x7000: maps.name}
+    capture(ANY, words(0x7000, heap.put(empty)), heap, context=context, release=SWISS)
 
 
 @pytest.mark.parametrize("release", [CLASSIC, SWISS])

@@ -28,7 +28,9 @@ PAYLOAD = 1024
 STEPS = 192
 CONSTANTS = 4
 _OPS = 1024
-_TYPES = 16
+_TYPES = 64
+#: Number of the file that the function belongs to.
+FILE = 3
 
 #: Registers by the numbers of REG ops, as x86 encodes them; the context register is the last.
 _REGISTERS = {
@@ -231,12 +233,18 @@ class Interpreter:
                 ops.update(at.to_bytes(4, "little"), op.pack())
                 at += 1
         assert at <= _OPS
-        for word in self._types:
-            types.delete(word.to_bytes(8, "little"))
-        self._types = set(subplans)
+        for key in self._types:
+            types.delete(key.to_bytes(8, "little"))
+        self._types = set()
         for word, start in zip(subplans, starts[2:], strict=True):
-            types.update(word.to_bytes(8, "little"), start.to_bytes(4, "little"))
-        site = struct.pack("=IIIIhh", starts[0], starts[1], int(result is None), reserved, 0, 0)
+            # In the place of the same type other files have another, which ends at once.
+            for file, first in ((FILE, start), (FILE - 1, at - 1), (FILE + 1, at - 1)):
+                if word >> 48 == 0:
+                    key = file << 48 | word
+                    types.update(key.to_bytes(8, "little"), first.to_bytes(4, "little"))
+                    self._types.add(key)
+        flags = FILE << 8 | (result is None)
+        site = struct.pack("=IIIIhh", starts[0], starts[1], flags, reserved, 0, 0)
         program.map("plans").update(bytes(4), site)
         for number, text in enumerate(constants):
             row = struct.pack("<Q64s", len(text), text)

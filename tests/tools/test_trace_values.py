@@ -104,6 +104,23 @@ def test_every_kind_of_value(traced: dict[str, Traced], mode: str) -> None:
     assert run.result.errors == ""
 
 
+def test_two_programs_at_once() -> None:
+    """Each program's calls have its own types, whatever another has in the same places."""
+    paths = [program(require(minor)) for minor in ("1.26", "1.27")]
+    names = ("main.takeAny", "main.takeError")
+    probes = [f"{path}:{name}" for name in names for path in paths]
+    wanted: list[str] = []
+    with tool("gotrace", *probes) as tracing:
+        for path in paths:
+            with Fixture([path]) as fixture:
+                wanted += fixture.work()["Calls"]
+                assert fixture.finish() == 0
+        result = tracing.end()
+    of_names = [call for call in wanted if call.startswith(names)]
+    assert len(of_names) > 20
+    assert_same(Traced({}, result).calls, of_names)
+
+
 @pytest.mark.parametrize("mode", ["unoptimized", "pie", "external"])
 def test_other_builds(mode: str) -> None:
     run = trace(program(flags=BUILD_MODES[mode]), *TAKERS)
