@@ -58,7 +58,7 @@ struct frame {
     u64 depth;     /* stack_hi - SP at entry: survives moves of the stack */
     u64 start;     /* ns */
     u64 function;
-    u64 return_pc; /* of a function that can end by a jump to another one, else 0 */
+    u64 return_pc; /* of a function that can end by a jump to a traced one, else 0 */
 };
 
 struct stack {
@@ -153,21 +153,26 @@ static inline __attribute__((always_inline)) int locate(struct pt_regs *ctx, u64
 }
 
 /*
- * Drop the calls that are open at the depth of one that is entered, but for a call that has led to
- * it by tail jumps: that returns to the same place. Others at this depth have ended unseen.
+ * Tell whether the latest call, at the depth of one that is entered, has led to that by a tail jump:
+ * then it returns to the same place. A function that is there already was called anew.
  */
-static inline __attribute__((always_inline)) void drop_same(struct caller_key *who,
-                                                            struct stack *stack, u64 depth,
-                                                            u64 function, u64 return_pc)
+static inline __attribute__((always_inline)) int led_here(struct caller_key *who,
+                                                          struct stack *stack, u64 depth,
+                                                          u64 function, u64 return_pc)
 {
+    if (stack->top.return_pc != return_pc || stack->top.function == function)
+        return 0;
+    struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = stack->level};
 #pragma clang loop unroll(disable)
-    for (int i = 0; i < MOST_TAIL_JUMPS; i++) {
-        if (!stack->level || stack->top.depth != depth)
-            return;
-        if (stack->top.return_pc == return_pc && (i || stack->top.function != function))
-            return;
-        drop(who, stack);
+    for (int i = 1; i < MOST_TAIL_JUMPS; i++) {
+        key.level--;
+        struct frame *outer = frames.lookup(&key);
+        if (!outer || outer->depth != depth)
+            return 1;
+        if (outer->function == function)
+            return 0;
     }
+    return 0;
 }
 
 /*
@@ -191,7 +196,10 @@ enter(struct caller *caller, struct caller_key *who, u64 depth, u64 cookie)
     if (cookie & COOKIE_JUMPS || stack->top.depth >= depth)
         return_pc = read_word(caller->stack_hi - depth);
     drop_deeper(who, stack, depth);
-    drop_same(who, stack, depth, function, return_pc);
+    /* Others at this depth have ended unseen. */
+    if (stack->level && stack->top.depth == depth &&
+        !led_here(who, stack, depth, function, return_pc))
+        drop_deeper(who, stack, depth - 1);
     if (stack->level) {
         struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = stack->level};
         struct frame outer = stack->top;

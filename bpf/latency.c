@@ -179,6 +179,8 @@ int on_return(struct pt_regs *ctx)
     for (int i = 0; i < MOST_TAIL_JUMPS; i++) {
         if (!stack->level || stack->top.depth != depth)
             break;
+        if (i && stack->top.return_pc != read_word(ctx->sp))
+            break;
         struct frame call = stack->top;
         pop(&who, stack);
         record(ctx, &caller, &who, &call, now);

@@ -19,7 +19,8 @@
 #define COOKIE_BRANCH (1ULL << 32)     /* a stack check's jbe: drop the hit if it is taken */
 #define COOKIE_G_REGISTER (1ULL << 33) /* the ABI keeps g in R14 here */
 #define COOKIE_G_TLS (1ULL << 34)      /* g is in thread-local storage only */
-#define COOKIE_JUMPS (1ULL << 35)      /* the function can end by a jump to another one */
+#define COOKIE_JUMPS (1ULL << 35)      /* the function can end by a jump to a traced one */
+#define COOKIE_LEAVES (1ULL << 36)     /* the function can end by a jump to another one */
 #define COOKIE_SP_SHIFT 40             /* above: what to add to SP to have the SP at entry */
 
 /* bpf_get_attach_cookie, which BCC declares since 0.22; its number is the kernel's for ever. */

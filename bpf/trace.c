@@ -224,10 +224,13 @@ int on_entry(struct pt_regs *ctx)
     w->file = plan->flags >> PLAN_FILE_SHIFT;
     read_registers(w, ctx, cookie);
     run_phase(w, plan->entry, plan->reserved);
-    if (w->dropped)
+    /* An earlier call at this depth that has left by a jump must not be taken for this one. */
+    if (w->dropped && !(cookie & COOKIE_LEAVES))
         goto out;
     event->args_length = w->call.length;
     if (plan->flags & PLAN_ENTRY_ONLY) {
+        if (w->dropped)
+            goto out;
         event->end = bpf_ktime_get_ns();
         append_stack(w, ctx->bp);
 #if GOTRACE_FLOATS
@@ -243,6 +246,12 @@ int on_entry(struct pt_regs *ctx)
     struct stack *stack = enter(&caller, &who, depth, cookie);
     if (!stack)
         goto out;
+    if (w->dropped) {
+        pop(&who, stack);
+        if (!stack->level)
+            stacks.delete(&who);
+        goto out;
+    }
     struct frame_key key = {.caller = who.caller, .tgid = who.tgid, .level = stack->level};
     if (saved_calls.update(&key, &w->call))
         note(SAVED_FULL, 1);
@@ -326,7 +335,7 @@ int on_return(struct pt_regs *ctx)
     /* Functions that came here by tail jumps have returned with this one, unseen. */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MOST_TAIL_JUMPS; i++) {
-        if (!stack->level || stack->top.depth != depth)
+        if (!stack->level || stack->top.depth != depth || stack->top.return_pc != read_word(ctx->sp))
             break;
         note(TAIL_CALLS, 1);
         forget(&who, stack->level);

@@ -89,11 +89,13 @@ class Returns:
     """Hold a function's RETs in address order, and how many jumps leave it without a RET.
 
     A call that ends in such a tail jump is never seen to return from this function: the RET
-    that ends it belongs to the function jumped to.
+    that ends it belongs to the function jumped to. ``jumps_to``: the addresses that the direct ones
+    of them lead to.
     """
 
     sites: tuple[Site, ...]
     tail_jumps: int
+    jumps_to: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ class FunctionSites:
     returns: tuple[Site, ...]
     problem: str | None
     tail_jumps: int = 0
+    jumps_to: tuple[int, ...] = ()
 
 
 # push %rbp; mov %rsp,%rbp: what Go >= 1.21 sets up a frame with, right after the stack check.
@@ -147,7 +150,7 @@ def function_sites(
         except SiteError as error:
             problems.append(str(error))
     problem = "; ".join(problems) if problems else None
-    return FunctionSites(function, entry, found.sites, problem, found.tail_jumps)
+    return FunctionSites(function, entry, found.sites, problem, found.tail_jumps, found.jumps_to)
 
 
 def entry_site(code: bytes, function: Function, arch: Architecture = AMD64) -> Site:
@@ -183,7 +186,9 @@ def return_sites(code: bytes, function: Function, arch: Architecture = AMD64) ->
         resumed = next((at for at in offsets if at >= split.slow), None)
         offsets = [at for at in offsets if at != resumed]
     sites = (Site(function.entry + at, SiteKind.RET, SiteForm.RET, 0) for at in offsets)
-    return Returns(tuple(sites), flow.tail_jumps)
+    targets = (jump.target for jump in flow.branches if not 0 <= jump.target < len(code))
+    jumps_to = tuple(function.entry + target for target in targets)
+    return Returns(tuple(sites), flow.tail_jumps, jumps_to)
 
 
 _Choice = tuple[int, SiteForm, int]  # offset from the entry, form, sp_offset

@@ -63,7 +63,8 @@ class Command:
             os.close(self._go)
             os.close(self._failure)
             if os.read(go, 1):
-                signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+                for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python
+                    signal.signal(ignored, signal.SIG_DFL)
                 os.execv(self.path, self.arguments)
         except OSError as error:
             os.write(failure, str(error.errno).encode())

@@ -6,12 +6,23 @@ from enum import Enum
 
 from gotrace.probes.sites import Site, SiteForm
 
-__all__ = ["INDEX_MASK", "CallerKind", "cookie"]
+__all__ = ["INDEX_MASK", "CallerKind", "Jumps", "cookie"]
 
 INDEX_MASK = 0xFFFFFFFF
 _BRANCH = 1 << 32
-_JUMPS = 1 << 35
 _SP_SHIFT = 40
+
+
+class Jumps(Enum):
+    """Say how a call can end without a RET of its function; the values are cookie bits.
+
+    NONE: it cannot. AWAY: by a jump to a function that is not traced. TRACED: by a jump that may
+    lead to one that is, whose RET then ends both.
+    """
+
+    NONE = 0
+    AWAY = 1 << 36
+    TRACED = 1 << 36 | 1 << 35
 
 
 class CallerKind(Enum):
@@ -23,13 +34,12 @@ class CallerKind(Enum):
 
 
 def cookie(
-    index: int, site: Site, caller: CallerKind = CallerKind.THREAD, jumps: bool = False
+    index: int, site: Site, caller: CallerKind = CallerKind.THREAD, jumps: Jumps = Jumps.NONE
 ) -> int:
     """Return the cookie for a site that belongs to counter or function number ``index``.
 
-    ``index`` has 32 bits, the site's ``sp_offset`` 24. ``jumps``: the function can end by a jump
-    to another one.
+    ``index`` has 32 bits, the site's ``sp_offset`` 24.
     """
     branch = _BRANCH if site.form is SiteForm.BRANCH else 0
-    flags = branch | caller.value | (_JUMPS if jumps else 0)
+    flags = branch | caller.value | jumps.value
     return index | flags | site.sp_offset << _SP_SHIFT

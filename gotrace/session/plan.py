@@ -10,7 +10,7 @@ from gotrace.errors import NoMatchError
 from gotrace.probes.select import Selector
 from gotrace.probes.sites import FunctionSites, Site, function_sites
 from gotrace.session.attach import Point, ProbeGroup
-from gotrace.session.cookie import CallerKind, cookie
+from gotrace.session.cookie import CallerKind, Jumps, cookie
 from gotrace.session.target import Target, TargetBinary
 
 __all__ = ["BinaryPlan", "BinaryRequest", "Plan", "make_plan", "measurable", "once"]
@@ -88,11 +88,14 @@ class Plan:
         groups, start = [], 0
         for plan in self.binaries:
             image = plan.binary.image
+            entries = {sites.function.entry for sites in plan.functions}
             points = [
                 Point(
                     image.offset_of(site.address),
                     site.address,
-                    cookie(number, site, caller(plan.table, sites.function), sites.tail_jumps > 0),
+                    cookie(
+                        number, site, caller(plan.table, sites.function), _jumps(sites, entries)
+                    ),
                 )
                 for number, sites in enumerate(plan.functions, start)
                 for site in chosen(sites)
@@ -104,6 +107,14 @@ class Plan:
             )
             start += len(plan.functions)
         return groups
+
+
+def _jumps(sites: FunctionSites, traced: Container[int]) -> Jumps:
+    """Say how a function's calls can end, with the entries of the functions traced in its file."""
+    if not sites.tail_jumps:
+        return Jumps.NONE
+    is_indirect = len(sites.jumps_to) < sites.tail_jumps
+    return Jumps.TRACED if is_indirect or any(t in traced for t in sites.jumps_to) else Jumps.AWAY
 
 
 def make_plan(target: Target, requests: Sequence[BinaryRequest], returns: bool, verb: str) -> Plan:

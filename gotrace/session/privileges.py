@@ -71,7 +71,7 @@ class Privileges:
 def read_privileges(root: Path = Path("/")) -> Privileges:
     """Read this process's own; ``root`` is where ``proc`` lies."""
     text = (root / "proc/self/status").read_text(errors="replace")
-    status = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    status = dict(line.split(":", 1) for line in text.split("\n") if ":" in line)
     return Privileges(
         effective=int(status["CapEff"], 16),
         is_root=status["Uid"].split()[1] == "0",

@@ -95,7 +95,7 @@ class Process:
             text = Path(f"/proc/{self.tgid}/maps").read_text(errors="surrogateescape")
         except OSError as error:
             raise _gone(self.tgid, error) from error
-        for line in text.splitlines():
+        for line in text.split("\n"):
             parts = line.split(None, 5)
             if len(parts) == 6 and parts[4] != "0":
                 start, end = (int(part, 16) for part in parts[0].split("-"))
@@ -119,8 +119,8 @@ class Process:
             return False
         if any(entry & _PRESENT_SWAPPED_OR_FILE for entry in array("Q", entries)):
             return False
-        for line in text.splitlines():
-            span, mode, _, _, inode, *_ = line.split(None, 5)
+        for line in text.split("\n")[:-1]:  # a name may hold what else ends a line in Python
+            span, mode, _, _, inode, *_ = line.split(" ", 5)
             start, end = (int(part, 16) for part in span.split("-"))
             if start <= address < end:
                 return address + size <= end and mode == "rw-p" and inode == "0"
@@ -147,7 +147,7 @@ class Process:
             text = Path(f"/proc/{self.tgid}/status").read_text(errors="replace")
         except OSError as error:
             raise _gone(self.tgid, error) from error
-        numbers = next((line for line in text.splitlines() if line.startswith("NSpid:")), None)
+        numbers = next((line for line in text.split("\n") if line.startswith("NSpid:")), None)
         return int(numbers.split()[-1]) if numbers else self.tgid
 
     def exit_descriptor(self) -> int:
@@ -173,7 +173,7 @@ def find_process(pid: int) -> Process:
         text = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError as error:
         raise _gone(pid, error) from error
-    status = dict(line.split(":\t", 1) for line in text.splitlines() if ":\t" in line)
+    status = dict(line.split(":\t", 1) for line in text.split("\n") if ":\t" in line)
     tgid = int(status["Tgid"])
     if status["State"].startswith(("Z", "X")):
         raise ProcessError(f"process {pid} is a zombie: it has ended and waits for its parent")

@@ -120,7 +120,7 @@ def make_trace_plan(plan: Plan, specs: Sequence[ProbeSpec], choices: TraceChoice
     binaries, calls = [], []
     files: dict[tuple[int, int], _FileTypes] = {}
     problems = list(plan.problems)
-    seen: set[tuple[int, int]] = set()
+    seen: set[tuple[int, int, int]] = set()
     for binary, spec in zip(plan.binaries, specs, strict=True):
         identity = binary.binary.image.identity
         file = files.setdefault((identity.device, identity.inode), _FileTypes(binary, choices))
@@ -128,7 +128,7 @@ def make_trace_plan(plan: Plan, specs: Sequence[ProbeSpec], choices: TraceChoice
         planned: list[TracedCall] = []
         refused: list[SpecError] = []
         for sites in binary.functions:
-            key = (binary.binary.image.identity.inode, sites.function.entry)
+            key = (identity.device, identity.inode, sites.function.entry)
             if key in seen:
                 problems.append(f"{sites.function.name} is traced by an earlier probe")
                 continue

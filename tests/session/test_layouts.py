@@ -9,7 +9,7 @@ import pytest
 from gotrace.histogram import BUCKETS, ROW_SIZE, UNIT_ROWS, Histogram, bucket_bounds
 from gotrace.probes.sites import Site, SiteForm, SiteKind
 from gotrace.session import calls, goroutines, latency
-from gotrace.session.cookie import INDEX_MASK, CallerKind, cookie
+from gotrace.session.cookie import INDEX_MASK, CallerKind, Jumps, cookie
 from tests.session.c import CLayout, run_c
 
 
@@ -22,10 +22,15 @@ def c(tmp_path: Path) -> CLayout:
 @pytest.mark.parametrize("caller", CallerKind)
 @pytest.mark.parametrize(
     ("index", "sp_offset", "jumps"),
-    [(0, 0, False), (INDEX_MASK, 0, True), (7, 0xFFFFFF, False), (5, 8, True)],
+    [
+        (0, 0, Jumps.NONE),
+        (INDEX_MASK, 0, Jumps.AWAY),
+        (7, 0xFFFFFF, Jumps.NONE),
+        (5, 8, Jumps.TRACED),
+    ],
 )
 def test_cookie(
-    c: CLayout, form: SiteForm, caller: CallerKind, index: int, sp_offset: int, jumps: bool
+    c: CLayout, form: SiteForm, caller: CallerKind, index: int, sp_offset: int, jumps: Jumps
 ) -> None:
     value = cookie(index, Site(0x401000, SiteKind.ENTRY, form, sp_offset), caller, jumps)
     assert 0 <= value < 1 << 64
@@ -35,16 +40,18 @@ def test_cookie(
         "COOKIE_G_REGISTER",
         "COOKIE_G_TLS",
         "COOKIE_JUMPS",
+        "COOKIE_LEAVES",
     )
     asked = [f"{value}ULL & {part}" for part in parts]
-    found_index, branch, register, tls, leaves, offset = c.constants(
+    found_index, branch, register, tls, to_traced, leaves, offset = c.constants(
         *asked, f"{value}ULL >> COOKIE_SP_SHIFT"
     )
     assert (found_index, offset) == (index, sp_offset)
     assert bool(branch) is (form is SiteForm.BRANCH)
     assert bool(register) is (caller is CallerKind.G_REGISTER)
     assert bool(tls) is (caller is CallerKind.G_TLS)
-    assert bool(leaves) is jumps
+    assert bool(leaves) is (jumps is not Jumps.NONE)
+    assert bool(to_traced) is (jumps is Jumps.TRACED)
 
 
 def test_histogram_row(c: CLayout) -> None:

@@ -144,6 +144,38 @@ def test_jumps_to_a_function_that_is_traced() -> None:
     assert summary(result, "unwound") == 0
 
 
+def test_jumps_from_one_place_again_and_again() -> None:
+    """A function that is called anew is not one that the last call has led to."""
+    truth, result = measure(program(), "chains", "-F", "main.each", "main.chain", "main.depart")
+    calls = truth["Functions"]["main.chain"]["Calls"]
+    (row,) = of_kind(result, "histogram")
+    assert (row["func"], row["count"]) == ("main.each", 1)
+    assert summary(result, "unwound") == 2 * calls
+    assert of_kind(result, "lost") == []
+
+
+def test_jumps_through_several_functions() -> None:
+    names = ("main.each", "main.chain", "main.depart", "main.landed")
+    truth, result = measure(program(), "chains", "-F", *names)
+    chained = truth["Functions"]["main.chain"]
+    for name in names[2:]:
+        truth["Functions"][name] = chained
+    Played(truth, result).check(*names)
+    assert summary(result, "unwound") == 0
+
+
+def test_predicate_that_drops_a_call_after_one_that_left() -> None:
+    """The RET of a call that is not wanted is not that of an earlier one, which left by a jump."""
+    with Fixture([program()]) as fixture:
+        words = ("--json", "-p", str(fixture.ready), "main.depart(n int) int (n == 1)")
+        with tool("gotrace", *words) as tracing:
+            truth = fixture.work("departing")
+            result = tracing.end()
+    assert of_kind(result, "call") == []
+    left = summary(result, "unwound") + summary(result, "open")
+    assert left == truth["Functions"]["main.landed"]["Calls"]
+
+
 def test_footer_is_silent_when_all_is_well() -> None:
     truth, result = measure(program(), "slow", "main.slow")
     assert_within(truth["Functions"]["main.slow"], *of_kind(result, "histogram"))
