@@ -72,6 +72,7 @@ class Attached:
     functions: Mapping[str, int] = field(default_factory=dict)
     failed: dict[Point, OSError] = field(default_factory=dict)
     _keepers: list[Keeper] = field(default_factory=list)
+    _killed: bool = False
 
     def add(self, groups: Sequence[ProbeGroup]) -> None:
         """Attach all points, some in each of the groups, whose functions are loaded.
@@ -88,12 +89,22 @@ class Attached:
     def detach(self) -> None:
         """Remove all probes, those attached last first; maps can still be read."""
         while self._keepers:
-            self._keepers.pop().end()
+            keeper = self._keepers.pop()
+            keeper.end()
+            self._killed = self._killed or keeper.killed
 
     def close(self) -> None:
-        """Remove all probes and unload the program."""
+        """Remove all probes and unload the program.
+
+        Raises AttachError where the probes were gone before that: the results are not whole.
+        """
         self.detach()
         self.program.close()
+        if self._killed:
+            raise AttachError(
+                "the process that held the probes, gotrace-keeper, was killed: what came after that"
+                " is missing"
+            )
 
 
 @dataclass
@@ -187,6 +198,7 @@ def _attach_on(
                 f"{unknown.display} is position independent and its address is not known before"
                 " it runs: use -p PID"
             )
+        _need_own_addresses(groups)
         defines["SITES_BY_IP"] = sum(len(group.points) for group in groups) or 1
     attached = Attached(Program(source, defines), rung)
     try:
@@ -201,6 +213,20 @@ def _attach_on(
         attached.close()
         raise
     return attached
+
+
+def _need_own_addresses(groups: Iterable[ProbeGroup]) -> None:
+    """Raise _RungMissing where sites of two files are at one address, in different processes."""
+    owners: dict[int, str] = {}
+    for group in groups:
+        for point in group.points:
+            address = point.address + (group.bias or 0)
+            owner = owners.setdefault(address, group.display)
+            if owner != group.display:
+                raise _RungMissing(
+                    f"{owner} and {group.display} have functions at the same address: trace one of"
+                    " them, or use -p PID"
+                )
 
 
 def _check_unchanged(groups: Iterable[ProbeGroup]) -> None:

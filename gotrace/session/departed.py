@@ -40,19 +40,21 @@ class Departed:
         """Remove what ended processes have left."""
         if not self._known:
             return
-        open_calls = [
-            (*_CALLER.unpack(key), STACK_LEVEL.unpack(value)[0])
-            for key, value in self._stacks.entries()
-        ]
-        ended = ended_processes(tgid for _, tgid, _ in open_calls)
-        for caller, tgid, level in open_calls:
-            if tgid in ended:
-                self.calls += level
-                for number in range(1, level + 1):
-                    key = _FRAME.pack(caller, tgid, number)
-                    for found in self._by_frame:
-                        found.delete(key)
-                self._stacks.delete(_CALLER.pack(caller, tgid))
+        keys = [key for key, _ in self._stacks.entries()]
+        ended = ended_processes(_CALLER.unpack(key)[1] for key in keys)
+        for key in keys:
+            caller, tgid = _CALLER.unpack(key)
+            # Looked up now that nobody changes it: calls may have returned since, and come.
+            stack = self._stacks.lookup(key) if tgid in ended else None
+            if stack is not None:
+                self._remove_calls(caller, tgid, STACK_LEVEL.unpack(stack)[0])
+                self._stacks.delete(key)
+
+    def _remove_calls(self, caller: int, tgid: int, level: int) -> None:
+        self.calls += level
+        for number in range(1, level + 1):
+            for found in self._by_frame:
+                found.delete(_FRAME.pack(caller, tgid, number))
 
 
 class Seldom:

@@ -40,6 +40,7 @@ class Keeper:
         Raises what ``attach`` raises, and GotraceError where there is no process to be had or it
         was killed; ``result`` is what ``attach`` returns. Both must be picklable.
         """
+        self.killed = False
         self._ours, theirs = socket.socketpair()
         self._pid = fork("that holds the probes")
         if self._pid == 0:
@@ -69,13 +70,13 @@ class Keeper:
         return data
 
     def end(self) -> None:
-        """Have the probes removed and return once they are."""
+        """Have the probes removed and return once they are; ``killed`` if they were before."""
         if self._pid:
             # A word, because processes forked later hold this end of the socket open, too.
             with suppress(OSError):
                 self._ours.send(b"!")
             self._ours.close()
-            os.waitpid(self._pid, 0)
+            self.killed = os.WIFSIGNALED(os.waitpid(self._pid, 0)[1])
             self._pid = 0
 
 

@@ -53,7 +53,9 @@ class Lifetime:
 
     def __init__(self, target: Target, plan: Plan) -> None:
         self._process = target.process
-        self._program = target.process.program() if target.process else None
+        self._program = target.program
+        if self._program is None and target.process is not None:
+            self._program = target.process.program()
         self._command = target.command.path if target.command else None
         self._images = [plan.binary.image for plan in plan.binaries]
         # What the process runs cannot be written to: that ends in ETXTBSY.

@@ -92,7 +92,7 @@ class Process:
     def mappings(self) -> Iterator[Mapping]:
         """Yield the process's file-backed mappings in address order (proc_pid_maps(5))."""
         try:
-            text = Path(f"/proc/{self.tgid}/maps").read_text(errors="surrogateescape")
+            text = _text(f"/proc/{self.tgid}/maps")
         except OSError as error:
             raise _gone(self.tgid, error) from error
         for line in text.split("\n"):
@@ -112,7 +112,7 @@ class Process:
         try:
             with open(f"/proc/{self.tgid}/pagemap", "rb", 0) as pages:
                 entries = os.pread(pages.fileno(), 8 * (last - first + 1), 8 * first)
-            text = Path(f"/proc/{self.tgid}/maps").read_text(errors="surrogateescape")
+            text = _text(f"/proc/{self.tgid}/maps")
         except (OSError, OverflowError):
             return False
         if len(entries) != 8 * (last - first + 1):
@@ -144,7 +144,7 @@ class Process:
         Raises ProcessError when it has ended.
         """
         try:
-            text = Path(f"/proc/{self.tgid}/status").read_text(errors="replace")
+            text = _text(f"/proc/{self.tgid}/status")
         except OSError as error:
             raise _gone(self.tgid, error) from error
         numbers = next((line for line in text.split("\n") if line.startswith("NSpid:")), None)
@@ -163,6 +163,11 @@ class Process:
             raise _gone(self.tgid, error) from error
 
 
+def _text(path: str) -> str:
+    """Read a file of /proc, in whose lines names may hold any byte but a newline."""
+    return Path(path).read_bytes().decode(errors="surrogateescape")
+
+
 def find_process(pid: int) -> Process:
     """Return the process that ``pid``, a process or one of its threads, belongs to.
 
@@ -170,7 +175,7 @@ def find_process(pid: int) -> Process:
     another user and this one may not look into it.
     """
     try:
-        text = Path(f"/proc/{pid}/status").read_text(errors="replace")
+        text = _text(f"/proc/{pid}/status")
     except OSError as error:
         raise _gone(pid, error) from error
     status = dict(line.split(":\t", 1) for line in text.split("\n") if ":\t" in line)

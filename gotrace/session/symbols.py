@@ -18,15 +18,19 @@ __all__ = ["Symbolizer"]
 class _File:
     """Hold one file's functions and where processes have mapped it."""
 
-    def __init__(self, file: BinaryPlan) -> None:
+    def __init__(self, file: BinaryPlan, alone: bool) -> None:
+        """Take the file, and whether every process that is traced runs it."""
         self.table = file.table
         self._binary = file.binary
+        self._alone = alone
         self._biases: dict[int, int] = {}
 
     def bias(self, tgid: int) -> int | None:
-        common = self._binary.find_bias()
-        if common is not None:
-            return common
+        """Return where a process has the file, None where it has not, or that is not known."""
+        if self._alone or self._binary.process is not None:
+            common = self._binary.find_bias()
+            if common is not None:
+                return common
         if tgid not in self._biases:
             try:
                 found = load_bias(self._binary.image, Process(tgid))
@@ -54,7 +58,7 @@ class Symbolizer:
     """Translate addresses of the processes that run some files, each with its own load biases."""
 
     def __init__(self, files: Sequence[BinaryPlan]) -> None:
-        self._files = [_File(file) for file in files]
+        self._files = [_File(file, len(files) == 1) for file in files]
 
     def _find(self, tgid: int, pc: int) -> tuple[_File, Function, int] | None:
         """Return the file and the function that hold a run-time address, and where it is there."""

@@ -11,7 +11,12 @@ from dataclasses import dataclass, field
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError, UsageError
 from gotrace.session.command import Command
-from gotrace.session.process import Process, find_process, in_initial_pid_namespace
+from gotrace.session.process import (
+    Process,
+    Program,
+    find_process,
+    in_initial_pid_namespace,
+)
 
 __all__ = ["Target", "TargetBinary", "load_bias"]
 
@@ -50,18 +55,21 @@ class Target:
     """What the user named with ``-p``, ``-c`` or a path; close it at the end.
 
     ``process`` is None when every process counts. ``command`` is there when the process was
-    started here and waits to be released.
+    started here and waits to be released. ``program`` is what a process that was there already ran
+    before its files were read.
     """
 
     process: Process | None = None
     command: Command | None = None
+    program: Program | None = None
     _open: list[TargetBinary] = field(default_factory=list)
 
     @classmethod
     def of(cls, pid: int | None, command: Sequence[str] | None) -> Target:
         """Find the process or fork the command. Raises ProcessError or CommandError."""
         if pid is not None:
-            return cls(process=find_process(pid))
+            process = find_process(pid)
+            return cls(process=process, program=process.program())
         if command is not None:
             child = Command(command)
             return cls(process=Process(child.pid), command=child)

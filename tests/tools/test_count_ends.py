@@ -139,6 +139,21 @@ def test_kill_of_the_tool_under_load_leaves_the_target_as_it_was(rung: str) -> N
         assert fixture.finish() == 0
 
 
+def test_kill_of_the_keeper_is_told() -> None:
+    """The kernel takes the probes away with it: what is counted then is not all."""
+    with Fixture([program()]) as fixture:
+        with tool("gofunccount", "-p", str(fixture.ready), *NAMES) as counting:
+            children = Path(f"/proc/{counting.pid}/task/{counting.pid}/children").read_text()
+            (keeper,) = (int(child) for child in children.split())
+            os.kill(keeper, signal.SIGKILL)
+            result = counting.end()
+        fixture.work()
+        assert fixture.finish() == 0
+    assert result.status == 1
+    assert result.errors.endswith("gotrace-keeper, was killed: what came after that is missing\n")
+    assert "Detaching...\n" in result.lines
+
+
 def test_kill_of_the_tool_while_it_detaches_leaves_the_target_as_it_was() -> None:
     """What the kernel is doing for a process that is killed, it leaves half done."""
     path = build(CLONE / "tests" / "real" / "work", newest(), name="detaching")
