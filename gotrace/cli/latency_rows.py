@@ -6,7 +6,7 @@ import argparse
 
 from gotrace.histogram import Histogram
 from gotrace.report.latencies import Interval, LatencyGroup, LatencyRest
-from gotrace.session.goroutines import OTHER_NAMESPACE, GoroutineKey, GoroutineTimes
+from gotrace.session.goroutines import GoroutineKey, GoroutineTimes
 from gotrace.session.latency import Period
 from gotrace.session.plan import Plan
 from gotrace.session.symbols import Symbolizer
@@ -53,12 +53,14 @@ def _goroutines(
     """Return a group for each goroutine, the one with the most total time first, and the rest."""
     ranked = sorted(period.goroutines.items(), key=lambda item: item[1].times.sum, reverse=True)
     top = ranked[: options.top or _TOP_GOROUTINES]
+    by_path = options.pid is None and options.command is None
     groups = [
         LatencyGroup(
             _name(options, plan, key.row),
             goroutine.times,
             key.goid,
-            _label(key, goroutine, symbols),
+            _label(key, goroutine, symbols, by_path),
+            key.pid,
         )
         for key, goroutine in top
     ]
@@ -83,14 +85,22 @@ def _goroutines(
     return groups, rests
 
 
-def _label(key: GoroutineKey, goroutine: GoroutineTimes, symbols: Symbolizer | None) -> str:
-    """Describe a goroutine as a stack dump does, with what could be read of its beginning."""
+def _label(
+    key: GoroutineKey, goroutine: GoroutineTimes, symbols: Symbolizer | None, by_path: bool
+) -> str:
+    """Describe a goroutine as a stack dump does, with what could be read of its beginning.
+
+    ``by_path``: it may be of any process, and each has its own goroutine 1.
+    """
+    process = f"process {key.pid}" if key.pid else "process of another pid namespace"
     if key.goid == 0:
-        process = "of another pid namespace" if key.tgid & OTHER_NAMESPACE else str(key.tgid)
-        return f"no goroutine [process {process}]"
+        return f"no goroutine [{process}]"
     known = []
     if symbols is not None:
         start = symbols.started(key.tgid, goroutine.startpc)
         created = symbols.line_before(key.tgid, goroutine.gopc)
         known = [text for text in (start, created and f"created at {created}") if text]
-    return f"goroutine {key.goid}" + (f" [{', '.join(known)}]" if known else "")
+    name = f"goroutine {key.goid}"
+    if by_path:
+        name += f" of {process}" if key.pid else f" of a {process}"
+    return name + (f" [{', '.join(known)}]" if known else "")

@@ -30,13 +30,15 @@ class LatencyGroup:
     """Hold one histogram and what it is of.
 
     ``function`` is None when all functions of a run are measured together; ``goroutine`` is
-    None, or describes the goroutine as a stack dump would, its number in ``goid``.
+    None, or describes the goroutine as a stack dump would, its number in ``goid`` and that of its
+    process in ``pid`` (0 where it has none here).
     """
 
     function: str | None
     times: Histogram
     goid: int | None = None
     goroutine: str | None = None
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
     times = group.times
     fields: dict[str, object] = {"func": group.function}
     if group.goid is not None:
-        fields |= {"goid": group.goid, "goroutine": group.goroutine}
+        fields |= {"pid": group.pid, "goid": group.goid, "goroutine": group.goroutine}
     return fields | {
         "count": times.count,
         "sum_ns": times.sum,

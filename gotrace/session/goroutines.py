@@ -27,6 +27,11 @@ class GoroutineKey:
     tgid: int
     row: int
 
+    @property
+    def pid(self) -> int:
+        """Return the process's number, 0 where it has none in this pid namespace."""
+        return 0 if self.tgid & OTHER_NAMESPACE else self.tgid
+
 
 @dataclass
 class GoroutineTimes:

@@ -164,11 +164,12 @@ def test_goroutines_not_shown_are_summed_up() -> None:
 
 
 def test_json_has_the_sums_the_percentiles_and_the_buckets() -> None:
-    group = LatencyGroup("main.f", SMALL, 7, "goroutine 7")
+    group = LatencyGroup("main.f", SMALL, 7, "goroutine 7", 1234)
     assert objects(interval(group, LatencyGroup(None, Histogram()))) == [
         {
             "kind": "histogram",
             "func": "main.f",
+            "pid": 1234,
             "goid": 7,
             "goroutine": "goroutine 7",
             "count": 5,
