@@ -123,9 +123,20 @@ class _Probes:
             self.descriptors.append([])
             _ATTACHERS[self.rung](self, group, self.functions[group.function])
             if not self.descriptors[-1]:
-                error = self.failed[group.points[0]]
-                raise _RungMissing(refusal(error))
+                raise _RungMissing(self._refusal(group))
         return self.failed
+
+    def _refusal(self, group: ProbeGroup) -> str:
+        """Return why the kernel refused all points of the group that was attached last."""
+        numbers = {self.failed[point].errno for point in group.points}
+        untried = self.rung is Rung.MULTI and len(self.descriptors) == 1
+        if untried and numbers == {errno.EINVAL}:
+            # What a kernel that does not know the attachment answers, whatever the point.
+            return (
+                "this kernel has no uprobe-multi links (Linux 6.6), or another tracer, such as"
+                " bcc's, has probes there: end that one"
+            )
+        return refusal(self.failed[group.points[0]])
 
     def detach(self) -> None:
         """Remove all probes, the groups attached last first.
