@@ -18,8 +18,10 @@ from gotrace.cli.stream import open_standard_streams, result_stream
 from gotrace.errors import GotraceError, UsageError
 from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
+from gotrace.probes.sites import FunctionSites
 from gotrace.report.notice import JsonOutput, Notice, NoticeKind, Output, TextOutput
-from gotrace.session.attach import Attached, Rung, refusal
+from gotrace.session.attach import Attached, Point, Rung, refusal
+from gotrace.session.cookie import INDEX_MASK
 from gotrace.session.plan import BinaryRequest, Plan
 from gotrace.session.target import Target
 from gotrace.text import printable
@@ -228,12 +230,26 @@ def attached_notices(
 
     ``doing`` is that line's first word.
     """
-    failures = [
-        f"no probe at {point.address:#x}: {refusal(error)}"
-        for point, error in attached.failed.items()
-    ]
-    yield from problem_notices([*plan.problems, *failures])
-    count = len(plan.functions)
+    yield from problem_notices(plan.problems)
+    every = [sites for binary in plan.binaries for sites in binary.functions]
+    refused = [(point, _probed(every, point), error) for point, error in attached.failed.items()]
+    shown = refused if len(refused) <= _MOST_PROBLEMS else refused[:1]
+    for point, sites, error in shown:
+        text = f"no probe at {point.address:#x}: {refusal(error)}"
+        if sites is None:
+            yield Notice(NoticeKind.WARNING, text)
+        else:
+            name = sites.function.name
+            yield Notice(NoticeKind.WARNING, f"{name}: {text}", {"func": name})
+    if len(refused) > len(shown):
+        text = f"and {len(refused) - len(shown)} more probes that the kernel refused"
+        yield Notice(NoticeKind.WARNING, text)
+    unseen = {
+        point.cookie & INDEX_MASK
+        for point, sites, _ in refused
+        if sites is not None and sites.entry is not None and sites.entry.address == point.address
+    }
+    count = len(plan.functions) - len(unseen)
     what = '", "'.join(options.patterns)
     text = f'{doing} {count} function{"" if count == 1 else "s"} for "{what}"...'
     fields = {
@@ -243,6 +259,13 @@ def attached_notices(
         "ts": time.time(),
     }
     yield Notice(NoticeKind.ATTACHED, f"{text} Hit Ctrl-C to end.", fields)
+
+
+def _probed(every: Sequence[FunctionSites], point: Point) -> FunctionSites | None:
+    """Return which of a plan's functions a point is in; the runtime itself is watched as well."""
+    sites = every[point.cookie & INDEX_MASK]
+    is_in = sites.function.entry <= point.address < sites.function.end
+    return sites if is_in else None
 
 
 def problem_notices(problems: Sequence[str]) -> Iterator[Notice]:

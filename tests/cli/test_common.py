@@ -1,0 +1,65 @@
+"""Say what is traced and what is not, and how a command ends."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import cast
+
+from gotrace.cli.common import attached_notices, parse
+from gotrace.cli.gofunccount import _parser
+from gotrace.probes.sites import Site, SiteForm, SiteKind
+from gotrace.report.notice import Notice, NoticeKind
+from gotrace.session.attach import Attached, Point, Rung
+from gotrace.session.cookie import CallerKind, cookie
+from gotrace.session.program import Program
+from tests.cli.plans import plan_of
+
+PLAN = plan_of("main.a", "main.b", "main.c", "main.d", "main.e", "main.f")
+
+
+def notices(points: Sequence[Point]) -> list[Notice]:
+    """Return what is said where the kernel refused these points."""
+    attached = Attached(cast(Program, None), Rung.MULTI)
+    attached.failed = {point: OSError(errno.EIO, os.strerror(errno.EIO)) for point in points}
+    return list(attached_notices(parse(_parser(), ["main.*"]), PLAN, attached, "Tracing"))
+
+
+def entry(number: int) -> Point:
+    address = 0x1000 * (number + 1)
+    site = Site(address, SiteKind.ENTRY, SiteForm.BRANCH, 8)
+    return Point(address, address, cookie(number, site, CallerKind.G_REGISTER))
+
+
+def ret(number: int) -> Point:
+    address = 0x1000 * (number + 1) + 0xFF
+    site = Site(address, SiteKind.RET, SiteForm.RET, 0)
+    return Point(address, address, cookie(number, site, CallerKind.G_REGISTER))
+
+
+def test_a_refused_probe_is_named_by_its_function() -> None:
+    *warnings, opening = notices([entry(1), ret(1), ret(2)])
+    assert [(notice.message, notice.fields) for notice in warnings] == [
+        ("main.b: no probe at 0x2000: Input/output error", {"func": "main.b"}),
+        ("main.b: no probe at 0x20ff: Input/output error", {"func": "main.b"}),
+        ("main.c: no probe at 0x30ff: Input/output error", {"func": "main.c"}),
+    ]
+    assert opening.kind is NoticeKind.ATTACHED
+    assert opening.fields["functions"] == 5
+    assert opening.message.startswith('Tracing 5 functions for "main.*"...')
+
+
+def test_a_refused_probe_of_the_runtime_is_nobodys() -> None:
+    site = Site(0x9000, SiteKind.ENTRY, SiteForm.FIRST, 0)
+    warning, opening = notices([Point(0x9000, 0x9000, cookie(0, site))])
+    assert warning.message == "no probe at 0x9000: Input/output error"
+    assert not warning.fields
+    assert opening.fields["functions"] == 6
+
+
+def test_many_refused_probes_are_summed_up() -> None:
+    first, more, opening = notices([entry(number) for number in range(6)])
+    assert first.fields == {"func": "main.a"}
+    assert more.message == "and 5 more probes that the kernel refused"
+    assert opening.fields["functions"] == 0
