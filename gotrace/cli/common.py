@@ -309,6 +309,8 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
     Prints an error as one line on stderr, with a traceback only under ``--debug``. A reader that
     has closed standard output ends the command quietly.
     """
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    debug = "--debug" in own
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A locale that lacks a letter of a name is no reason to end.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -316,7 +318,7 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
         open_standard_streams()
         return run(arguments)
     except GotraceError as error:
-        if "--debug" in arguments:
+        if debug:
             _explain(getattr(error, "log", ""))
         print(f"{name}: {printable(str(error))}", file=sys.stderr)
         return error.exit_code
@@ -326,7 +328,7 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
     except OSError as error:
         # Whatever concerns the target has been turned into a GotraceError where it was met: what
         # names no file is a write to standard output.
-        if "--debug" in arguments:
+        if debug:
             _explain()
         what = error.filename or "cannot write the results"
         reason = error.strerror or error
@@ -334,7 +336,7 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
         _discard_output()
         return 1
     except MemoryError:
-        if "--debug" in arguments:
+        if debug:
             _explain()
         print(f"{name}: out of memory: raise ulimit -v, or trace fewer functions", file=sys.stderr)
         return 1

@@ -24,6 +24,7 @@ from gotrace.cli.common import (
 from gotrace.cli.footer import not_shown
 from gotrace.cli.latency_rows import interval_of
 from gotrace.cli.pace import pace, waiter_for
+from gotrace.errors import GotraceError
 from gotrace.probes.sites import SiteForm
 from gotrace.report.latencies import SlowRow, duration, write_latencies, write_slow
 from gotrace.report.notice import Notice, NoticeKind, Output
@@ -211,7 +212,16 @@ def _footer(meter: LatencyMeter, plan: Plan, quickest: Period | None) -> Iterato
         for binary in plan.binaries
         for sites in binary.functions
     )
-    cost = probe_cost(SiteForm.FIRST if stepped else SiteForm.EMULATED, meter.attached.rung)
+    try:
+        cost = probe_cost(SiteForm.FIRST if stepped else SiteForm.EMULATED, meter.attached.rung)
+    except (GotraceError, OSError, RuntimeError) as error:  # RuntimeError: no further thread
+        why = (error.strerror if isinstance(error, OSError) else None) or error
+        yield Notice(
+            NoticeKind.SUMMARY,
+            f"the probes' own cost could not be measured: {why}",
+            {"what": "probe_cost", "ns": None},
+        )
+        return
     if cost > median * _NOTABLE:
         upto = "up to " if stepped else ""
         yield Notice(

@@ -7,8 +7,11 @@ import os
 from collections.abc import Sequence
 from typing import cast
 
-from gotrace.cli.common import attached_notices, parse
+import pytest
+
+from gotrace.cli.common import attached_notices, parse, run_command
 from gotrace.cli.gofunccount import _parser
+from gotrace.errors import GotraceError
 from gotrace.probes.sites import Site, SiteForm, SiteKind
 from gotrace.report.notice import Notice, NoticeKind
 from gotrace.session.attach import Attached, Point, Rung
@@ -63,3 +66,25 @@ def test_many_refused_probes_are_summed_up() -> None:
     assert first.fields == {"func": "main.a"}
     assert more.message == "and 5 more probes that the kernel refused"
     assert opening.fields["functions"] == 0
+
+
+def refuse(arguments: Sequence[str]) -> int:
+    raise GotraceError("cannot be done")
+
+
+@pytest.mark.parametrize(
+    ("words", "explained"),
+    [
+        (("--debug", "f"), True),
+        (("--debug", "f", "--", "./server"), True),
+        (("f", "--", "./server", "--debug"), False),
+        (("f",), False),
+    ],
+)
+def test_debug_is_an_option_of_the_tool_alone(
+    words: Sequence[str], explained: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command("gofunccount", refuse, words) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == "gofunccount: cannot be done"
+    assert (len(lines) > 1) == explained
