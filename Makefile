@@ -42,7 +42,8 @@ test-real: setup-test ## Try the tools on real programs, and harm none: an hour,
 bench: setup-test ## Measure the cost of tracing beside that of other tracers, as ratios
 	$(AS_ROOT) $(PYTHON) -m tests.bench
 
-demo: setup ## Trace an example server for a minute at most
+demo: ## Trace an example server for a minute at most; installs Go where there is none
+	@tools/setup.sh demo
 	@$(PYTHON) tools/demo/demo.py
 
 clean: ## Remove what builds and tests leave in the clone; the caches in ~/.cache/gotrace stay

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -75,6 +77,44 @@ def test_installation_is_complete(installation: Path) -> None:
 
 def test_command_explains_itself(gofunccount: Path, tmp_path: Path) -> None:
     assert run(gofunccount, "--help", cwd=tmp_path).startswith("usage: gofunccount")
+
+
+def test_clone_names_the_python_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = importlib.util.spec_from_file_location("_clone", CLONE / "tools" / "_clone.py")
+    assert spec is not None and spec.loader is not None
+    clone = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(clone)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # there is no .venv
+    monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
+    monkeypatch.setattr(sys, "version_info", (3, 9, 2, "final", 0))
+    assert clone.command("gofunccount") == 1
+    assert capsys.readouterr().err == (
+        "gofunccount: gotrace needs Python 3.10 or newer; /usr/bin/python3 is 3.9.2\n"
+    )
+
+
+@pytest.mark.live
+@pytest.mark.apart
+@pytest.mark.parametrize("version", ["2.7.18", "3.9.2"])
+def test_setup_names_the_python_that_it_needs(version: str, tmp_path: Path) -> None:
+    """It does so before it installs anything."""
+    (tmp_path / "tools").mkdir()
+    shutil.copy(CLONE / "tools" / "setup.sh", tmp_path / "tools")
+    python = tmp_path / "python3"
+    python.write_text(f"#!/bin/sh\necho {version}\n")
+    python.chmod(0o755)
+    script = 'mount --bind "$0" /usr/bin/python3 && exec tools/setup.sh'
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, python],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    needed = f"gotrace needs Python 3.10 or newer; /usr/bin/python3 is {version}\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", needed)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["python3", "tools"]
 
 
 @pytest.mark.live

@@ -20,6 +20,12 @@ def command(name: str) -> int:
     python = str(clone / ".venv" / "bin" / "python")
     if sys.executable != python and os.access(python, os.X_OK):
         os.execv(python, [python, *sys.argv])
+    # As a tuple: of a comparison with version_info itself, linters say that it cannot be true.
+    if tuple(sys.version_info) < (3, 10):
+        version = ".".join(map(str, sys.version_info[:3]))
+        needed = f"gotrace needs Python 3.10 or newer; {sys.executable} is {version}"
+        print(f"{name}: {needed}", file=sys.stderr)
+        return 1
     sys.path[0] = str(clone)
     try:
         module = importlib.import_module(f"gotrace.cli.{name}")

@@ -1,8 +1,9 @@
 #!/bin/sh
-# Install what gotrace needs and this machine lacks: setup.sh [test]
+# Install what gotrace needs and this machine lacks: setup.sh [demo | test]
 #
-# Runtime: the distribution's BCC binding for the system's Python, a Go toolchain when there is
-# none, and a virtual environment .venv that sees the binding. With "test": also the tests' tools.
+# Runtime: the distribution's BCC binding for the system's Python, and a virtual environment .venv
+# that sees the binding. With "demo": also a Go toolchain when there is none, which compiles the
+# example server. With "test": that and the tests' tools.
 set -eu
 cd "$(dirname "$0")/.."
 venv=.venv
@@ -19,7 +20,9 @@ need "command -v /usr/bin/python3" python3
 need "/usr/bin/python3 -c 'import ensurepip'" python3-venv
 need "/usr/bin/python3 -c 'import importlib.util as u, sys; sys.exit(not u.find_spec(\"bcc\"))'" \
     python3-bpfcc
-need "command -v go" golang-go
+case ${1:-} in
+demo | test) need "command -v go" golang-go ;;
+esac
 if [ "${1:-}" = test ]; then
     need "command -v gcc && test -e /usr/include/stdio.h" gcc libc6-dev
     need "command -v gccgo" gccgo
@@ -28,6 +31,18 @@ if [ "${1:-}" = test ]; then
     need "command -v funccount-bpfcc" bpfcc-tools
 fi
 
+need_python() {
+    version=$(/usr/bin/python3 -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])')
+    case $version in
+    2.* | 3.[0-9].*)
+        echo "gotrace needs Python 3.10 or newer; /usr/bin/python3 is $version" >&2
+        exit 1
+        ;;
+    esac
+}
+
+# Asked before anything is installed, and again of the one that was.
+! test -x /usr/bin/python3 || need_python
 if [ -n "$missing" ]; then
     if [ "$(id -u)" = 0 ]; then
         sudo=
@@ -48,6 +63,7 @@ if [ -n "$missing" ]; then
     # Word splitting makes the list. Recommended packages would add kernel headers.
     # shellcheck disable=SC2086
     $apt install -y --no-install-recommends $missing
+    need_python
 fi
 
 # An environment that does not see the binding is of no use, whoever made it.
@@ -57,15 +73,16 @@ if ! $venv/bin/python -c 'import pip, importlib.util as u, sys; sys.exit(not u.f
 fi
 
 # pip takes no time and no network for what is there already.
-$venv/bin/python - "$@" <<'PYTHON' | xargs -d '\n' \
+$venv/bin/python - "${1:-}" <<'PYTHON' | xargs -d '\n' \
     $venv/bin/python -m pip install --quiet --disable-pip-version-check
 import configparser, sys
 
 setup = configparser.ConfigParser()
 setup.read("setup.cfg")
 print(setup["options"]["install_requires"].strip())
-for extra in sys.argv[1:]:
-    print(setup["options.extras_require"][extra].strip())
+extra = setup["options.extras_require"].get(sys.argv[1])  # of "demo" and "" pip knows nothing
+if extra is not None:
+    print(extra.strip())
 PYTHON
 
 # Compiled once, here: else every start would do it where PYTHONDONTWRITEBYTECODE is set.

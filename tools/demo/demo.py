@@ -210,7 +210,7 @@ def compile_server(directory: Path) -> Path:
     """Compile the example server with the machine's Go; no C compiler and no network needed."""
     go = shutil.which("go")
     if go is None:
-        raise DemoError("there is no Go toolchain: run make setup")
+        raise DemoError("there is no Go toolchain: run tools/setup.sh demo")
     program = directory / "server"
     source = Path(__file__).parent / "server" / "main.go"
     print(f"# Building {source.relative_to(CLONE)}: half a minute the first time", flush=True)
