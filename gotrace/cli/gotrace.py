@@ -77,7 +77,8 @@ def _parser() -> argparse.ArgumentParser:
         type=positive,
         metavar="BYTES",
         default=256,
-        help="most bytes to show of a string or slice of bytes (default 256)",
+        help="most bytes to show of a string or slice of bytes (default 256,"
+        f" no more than {_PHASE_BYTES // 2:,})",
     )
     parser.add_argument(
         "--depth",

@@ -133,7 +133,12 @@ class CaptureLimits:
     @property
     def text_bytes(self) -> int:
         """Return how many bytes of a string are copied: at most half of the payload."""
-        return max(1, min(self.string_bytes, self.payload // 2))
+        return max(1, min(self.string_bytes, self.most_text_bytes))
+
+    @property
+    def most_text_bytes(self) -> int:
+        """Return how many bytes of a string are copied whatever ``string_bytes`` asks for."""
+        return self.payload // 2
 
 
 class Location(NamedTuple):

@@ -49,6 +49,7 @@ __all__ = [
     "interfaces_in",
     "make_trace_plan",
     "steps_of",
+    "string_problem",
 ]
 
 #: Most steps that the kernel takes for one phase of a call: the verifier looks at each.
@@ -237,12 +238,9 @@ class _Planner:
         """Raise SpecError where less of a string would be captured than a predicate looks at."""
         needed = string_bytes_needed(probe.predicate) if probe.predicate else {}
         most = max(needed.values(), default=0)
-        if most > self._choices.limits.text_bytes:
-            text = self._spec.source.text
-            raise self._spec.source.error(
-                Span(0, len(text)),
-                f"its predicate looks at {most} bytes of a string: use -Z {most}",
-            )
+        problem = string_problem(most, self._choices.limits)
+        if problem is not None:
+            raise self._spec.source.error(Span(0, len(self._spec.source.text)), problem)
 
     def _phase(
         self,
@@ -323,6 +321,19 @@ class _Planner:
             return None
         code = self._binary.binary.image.read(entry.address, sites.function.end - entry.address)
         return step_over(code, entry.form is SiteForm.BRANCH, floats, AMD64)
+
+
+def string_problem(needed: int, limits: CaptureLimits) -> str | None:
+    """Return why a predicate cannot look at ``needed`` bytes of a string, and what to do."""
+    if needed <= limits.text_bytes:
+        return None
+    bound = limits.most_text_bytes
+    if needed > bound:
+        return (
+            f"its predicate looks at {needed:,} bytes of a string, and no more than {bound:,} are"
+            " copied whatever -Z says: use a shorter constant"
+        )
+    return f"its predicate looks at {needed} bytes of a string: use -Z {needed}"
 
 
 def _takes_too_long(predicate: tuple[Op, ...], plan: PhasePlan) -> bool:

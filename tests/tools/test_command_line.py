@@ -8,8 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from gotrace.cli import gotrace
 from gotrace.cli.common import parse
 from gotrace.errors import UsageError
+from gotrace.goabi.capture import CaptureLimits
+from tests.tools.harness import CLONE
 
 TOOLS = ("gofunccount", "gofunclatency", "gotrace")
 
@@ -58,3 +61,10 @@ def test_command_keeps_its_own_options_and_dashes(tool: str) -> None:
 def test_mistakes_are_told(tool: str, words: Sequence[str], part: str) -> None:
     with pytest.raises(UsageError, match=part):
         read(tool, *words)
+
+
+def test_the_bound_of_strings_is_the_documented_one() -> None:
+    bound = CaptureLimits(1 << 20, payload=gotrace._PHASE_BYTES).text_bytes
+    assert f"no more than {bound:,})" in " ".join(gotrace._parser().format_help().split())
+    for page in ("man/gotrace.8", "limits.md"):
+        assert f"no more than {bound:,} whatever" in (CLONE / "docs" / page).read_text()
