@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import re
@@ -9,6 +10,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -79,13 +82,45 @@ def test_command_explains_itself(gofunccount: Path, tmp_path: Path) -> None:
     assert run(gofunccount, "--help", cwd=tmp_path).startswith("usage: gofunccount")
 
 
+def script(path: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import a script of the clone, for the time of a test."""
+    file = CLONE / path
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, file.stem, module)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("user", "command", "message"),
+    [
+        (1000, "sudo", "cannot run sudo: No such file or directory: run it as root"),
+        (0, "tools/gofunccount", "cannot run tools/gofunccount: No such file or directory"),
+    ],
+)
+def test_demo_names_the_command_that_cannot_be_run(
+    user: int, command: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    demo = script("tools/demo/demo.py", monkeypatch)
+
+    def popen(words: list[str], **options: object) -> None:
+        assert words[0] == command
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), words[0])
+
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(demo.subprocess, "Popen", popen)
+    server = SimpleNamespace(process=SimpleNamespace(pid=1234))
+    with pytest.raises(demo.DemoError) as caught:
+        demo.trace(demo.STEPS[0], server)
+    assert str(caught.value) == message
+
+
 def test_clone_names_the_python_that_it_needs(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    spec = importlib.util.spec_from_file_location("_clone", CLONE / "tools" / "_clone.py")
-    assert spec is not None and spec.loader is not None
-    clone = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(clone)
+    clone = script("tools/_clone.py", monkeypatch)
     monkeypatch.setattr(os, "access", lambda path, mode: False)  # there is no .venv
     monkeypatch.setattr(sys, "executable", "/usr/bin/python3")
     monkeypatch.setattr(sys, "version_info", (3, 9, 2, "final", 0))

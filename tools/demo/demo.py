@@ -175,9 +175,14 @@ def trace(step: Step, server: Server) -> str:
     print(f"$ {shlex.join(command)}", flush=True)
     output = []
     threads: list[threading.Thread] = []
-    with subprocess.Popen(
-        command, cwd=CLONE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as process:
+    try:
+        process = subprocess.Popen(
+            command, cwd=CLONE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+    except OSError as error:
+        advice = ": run it as root" if command[0] == "sudo" else ""
+        raise DemoError(f"cannot run {command[0]}: {error.strerror}{advice}") from error
+    with process:
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
