@@ -19,7 +19,7 @@ help: ## List the targets
 setup: ## Install what is missing to run tools/* from this clone
 	@tools/setup.sh
 
-setup-test: ## Install what is missing for make test: linters, Go 1.15 to 1.27, gccgo
+setup-test: ## Install what is missing for make test: linters, Go 1.15, 1.19, 1.21 to 1.27, gccgo
 	@tools/setup.sh test
 
 # Live tests that trace the same programs would see each other's calls: they are in one run, the
