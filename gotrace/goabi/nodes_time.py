@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from gotrace.goabi.capture import Builder, Frame, Node, Position, Reader
+from gotrace.goabi.capture import REFUSED, Builder, Frame, Node, Position, Reader
 from gotrace.goabi.nodes_text import StringNode, ipv6_text
 from gotrace.goabi.types import Kind, PointerType, StructType, basic_type
 from gotrace.goabi.values import StringValue, TextValue, TimeValue, Value
@@ -19,7 +19,6 @@ _WALL_TO_INTERNAL = 59453308800
 _LAST_SECOND = (1 << 63) - 1
 
 _time = struct.Struct("<QqQ").unpack_from
-_two_words = struct.Struct("<qq").unpack_from
 _signed_word = struct.Struct("<q").unpack_from
 
 #: Offsets in time.Location (src/time/zoneinfo.go) since Go 1.15; DWARF's are used where they are.
@@ -100,11 +99,15 @@ class _TimeReader(Reader):
 
     def _zone(self, frame: Frame, seconds: int) -> tuple[str | None, int]:
         block, zone = self.location_block, self.zone_block
-        if block is None or zone is None or self.name is None or frame.lengths[block] < 0:
+        if block is None or zone is None or self.name is None:
             return None, 0
-        start, end = _two_words(frame.data, frame.starts[block] + self._offsets["cacheStart"])
-        covered = start <= seconds and (seconds < end or end == _LAST_SECOND)
-        if frame.lengths[zone] < _ZONE_BYTES or not covered:
+        start_at, end_at = self._offsets["cacheStart"], self._offsets["cacheEnd"]
+        # Either may be cut where a page that could not be read begins.
+        if frame.lengths[block] < max(start_at, end_at) + 8 or frame.lengths[zone] < _ZONE_BYTES:
+            return None, 0
+        (start,) = _signed_word(frame.data, frame.starts[block] + start_at)
+        (end,) = _signed_word(frame.data, frame.starts[block] + end_at)
+        if seconds < start or (seconds >= end and end != _LAST_SECOND):
             return None, 0
         name = self.name.read(frame)
         (east,) = _signed_word(frame.data, frame.starts[zone] + 16)
@@ -132,7 +135,7 @@ class NetipAddrNode(Node):
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
         """Plan to copy the detail."""
-        reader = _NetipAddrReader(self.type.name, position)
+        reader = _NetipAddrReader(self.type.name, position, self._has_detail)
         if self._has_detail:
 
             def detail() -> None:
@@ -149,11 +152,12 @@ _address = struct.Struct("<QQQ").unpack_from
 
 
 class _NetipAddrReader(Reader):
-    __slots__ = ("_name", "_position", "detail", "zone")
+    __slots__ = ("_has_detail", "_name", "_position", "detail", "zone")
 
-    def __init__(self, name: str, position: Position) -> None:
+    def __init__(self, name: str, position: Position, has_detail: bool) -> None:
         self._name = name
         self._position = position
+        self._has_detail = has_detail
         self.detail: int | None = None
         self.zone: Reader | None = None
 
@@ -166,14 +170,27 @@ class _NetipAddrReader(Reader):
             return TextValue(self._name, "invalid IP")
         is_v4 = high == 0 and low >> 32 == 0xFFFF
         zone = ""
-        if self.detail is not None and frame.lengths[self.detail] >= 24:
+        if self._has_detail:
+            if self.detail is None:
+                return REFUSED
+            if frame.lengths[self.detail] < 1:
+                return frame.why(self.detail)
             is_v4 = not frame.data[frame.starts[self.detail]]
-            found = self.zone.read(frame) if self.zone is not None else None
-            if isinstance(found, StringValue) and found.text:
-                zone = "%" + found.text.decode("utf-8", "backslashreplace")
+            if not is_v4:
+                # Without the zone it would be another address.
+                found = self.zone.read(frame) if self.zone is not None else REFUSED
+                if not isinstance(found, StringValue):
+                    return found
+                zone = _zone_text(found)
         data = struct.pack(">QQ", high, low)
         if is_v4:
             return TextValue(self._name, ".".join(map(str, data[12:])))
         if data[:12] == b"\0" * 10 + b"\xff\xff":
             return TextValue(self._name, "::ffff:" + ".".join(map(str, data[12:])) + zone)
         return TextValue(self._name, ipv6_text(data) + zone)
+
+
+def _zone_text(zone: StringValue) -> str:
+    if not zone.length:
+        return ""
+    return "%" + zone.text.decode("utf-8", "backslashreplace") + ("..." if zone.is_cut else "")

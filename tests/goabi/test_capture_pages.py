@@ -15,6 +15,8 @@ from gotrace.goabi.values import (
     SequenceValue,
     StringValue,
     StructValue,
+    TextValue,
+    TimeValue,
     Unavailable,
     Value,
 )
@@ -28,9 +30,11 @@ from tests.goabi.memory import (
     slice_of,
     struct_of,
 )
-from tests.goabi.test_nodes import CLASSIC, INTS, SWISS
+from tests.goabi.test_nodes import ADDR, CLASSIC, INTS, SWISS, TIME
 
 PAGE_END = 0xC000080000
+#: Seconds from the year 1, from which time.Time counts, to 1970.
+EPOCH = 62135596800
 UNREADABLE = Unavailable("memory not readable")
 NEXT_PAGES = KnownTypes(untouched=range(PAGE_END, PAGE_END + 0x4000))
 NOTHING = KnownTypes()
@@ -125,3 +129,38 @@ def test_what_is_captured_after_it() -> None:
     found = fields(capture(pointer_to(outer), image, heap, limits, NOTHING))
     assert fields(found["y"]) == {"n": 5, "s": StringValue(b"text", 4)}
     assert fields(found["x"])["a"] == 9
+
+
+def time_in(heap: LastPage, location: int) -> Value:
+    return capture(TIME, words(0, EPOCH, location), heap, context=NOTHING)
+
+
+def whole_location(heap: LastPage) -> bytes:
+    zone = heap.put(heap.string(b"CET") + words(3600, 0))
+    return heap.string(b"X") + bytes(64) + words(0, 100, zone)
+
+
+@pytest.mark.parametrize("there", range(8, 104, 8))
+def test_a_location_of_which_a_part_is_there_gives_no_zone(there: int) -> None:
+    heap = LastPage()
+    location = heap.put_last(whole_location(heap)[:there])
+    assert time_in(heap, location) == TimeValue(0, 0, None)
+
+
+def test_a_zone_of_which_a_part_is_there_is_not_taken() -> None:
+    heap = LastPage()
+    zone = heap.put_last(heap.string(b"CET"))
+    location = heap.put(heap.string(b"X") + bytes(64) + words(0, 100, zone))
+    assert time_in(heap, location) == TimeValue(0, 0, None)
+    assert time_in(heap, heap.put(whole_location(heap))) == TimeValue(0, 0, "CET", 3600)
+
+
+def test_an_address_whose_zone_is_not_there_is_not_shown_without_it() -> None:
+    heap = LastPage()
+    detail = heap.put_last(words(1))
+    image = words(0xFE80 << 48, 1, detail)
+    assert capture(ADDR, image, heap, context=NOTHING) == UNREADABLE
+    assert capture(ADDR, words(0xFE80 << 48, 1, 0xDEAD), heap, context=NOTHING) == UNREADABLE
+    detail = heap.put_last(words(0))
+    image = words(0, 0xFFFF << 32 | 0x01020304, detail)
+    assert capture(ADDR, image, heap, context=NOTHING) == TextValue("net/netip.Addr", "1.2.3.4")
