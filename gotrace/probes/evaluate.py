@@ -149,10 +149,14 @@ class _Evaluation:
             return None
         text, length = captured
         if test.function is Function.CONTAINS:
-            return test.needle in text[:CONTAINS_BYTES]
+            if test.needle in text[:CONTAINS_BYTES]:
+                return True
+            # What was not captured may have it.
+            return False if len(text) >= min(length, CONTAINS_BYTES) else None
         if len(text) >= len(test.needle) or len(text) == length:
             return text.startswith(test.needle)
-        return None if test.needle.startswith(text) else False
+        # What is shorter as a whole cannot begin with it either.
+        return None if length >= len(test.needle) and test.needle.startswith(text) else False
 
 
 def _number(value: Value) -> int | float | None:
@@ -206,16 +210,14 @@ def _compare_texts(
     if left is None or right is None:
         return None
     (left_text, left_length), (right_text, right_length) = left, right
-    if left_length != right_length and operator in (
-        BinaryOperator.EQUAL,
-        BinaryOperator.NOT_EQUAL,
-    ):
-        return operator is BinaryOperator.NOT_EQUAL
     known = min(len(left_text), len(right_text))
-    if left_text[:known] == right_text[:known]:
-        left_ends, right_ends = known == left_length, known == right_length
-        if not (left_ends or right_ends):
-            return None  # equal as far as both are known, and both go on
-        order = (not left_ends) - (not right_ends)
-        return RELATIONS[operator](order, 0)
-    return RELATIONS[operator](left_text[:known], right_text[:known])
+    if left_text[:known] != right_text[:known]:
+        return RELATIONS[operator](left_text[:known], right_text[:known])
+    left_ends, right_ends = known == left_length, known == right_length
+    if left_ends or right_ends:
+        orders = {(not left_ends) - (not right_ends)}
+    else:
+        # Equal as far as both are known, and both go on.
+        orders = {-1, 1} if left_length != right_length else {-1, 0, 1}
+    truths = {RELATIONS[operator](order, 0) for order in orders}
+    return truths.pop() if len(truths) == 1 else None

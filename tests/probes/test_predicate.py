@@ -38,10 +38,12 @@ from gotrace.probes.predicate import (
     predicate_ops,
 )
 from gotrace.probes.scope import Phase, RootKind, Scope
-from gotrace.probes.typed import Path, Typed, operands
+from gotrace.probes.typed import CONTAINS_BYTES, Path, Typed, operands, string_bytes_needed
 from tests.probes.go_types import SPECIALS, basic, pointer_to, predicate, slice_of, struct_of
 
 LIMITS = CaptureLimits(string_bytes=32, ops=400)
+# A session refuses contains() where less of a string is captured.
+SEARCHED = dataclasses.replace(LIMITS, string_bytes=CONTAINS_BYTES)
 # Predicates in the kernel, over calls as they lie in memory.
 
 BASE = struct_of("main.Base", ("ID", basic("int64")), ("label", basic("string")))
@@ -73,7 +75,7 @@ CALL = Scope("main.f", Signature("main.f", PARAMETERS, RESULTS))
 STACK = 0x7000_0000
 INTEGERS = [0, 1, 3, -1, 127, -128, 255, 300, 1 << 31, -(1 << 63), (1 << 63) - 1, (1 << 64) - 1]
 STRINGS = [b"", b"a", b"user", b"user:42", b"user:43", b"\0\xff", b"x" * 31, b"x" * 32, b"x" * 33]
-STRINGS += [b"x" * 40 + b"user", b"ab" * 70]
+STRINGS += [b"x" * 40 + b"user", b"x" * 127, b"x" * 128, b"x" * 129, b"ab" * 70]
 NIL, WILD = 0, 0xDEAD_0000  # no memory is there
 
 
@@ -155,7 +157,9 @@ class Captured:
     """The plans of both phases for a predicate's operands, and their compiled predicate."""
 
     def __init__(self, typed: Typed, offsets: Mapping[str, int], room: int = 200) -> None:
-        factory = NodeFactory(LIMITS)
+        most = max(string_bytes_needed(typed).values(), default=0)
+        limits = SEARCHED if most >= CONTAINS_BYTES else LIMITS
+        factory = NodeFactory(limits)
         self.paths: dict[Phase, list[Path]] = {Phase.ENTRY: [], Phase.RETURN: []}
         placed: dict[Phase, list[object]] = {Phase.ENTRY: [], Phase.RETURN: []}
         self.plans: dict[Phase, PhasePlan] = {}
@@ -169,13 +173,13 @@ class Captured:
                 place_path(factory, path.root.name, of, (place,), path.steps)
             )
         for phase, values in placed.items():
-            self.plans[phase] = plan_phase(values, LIMITS)  # type: ignore[arg-type]
+            self.plans[phase] = plan_phase(values, limits)  # type: ignore[arg-type]
         self.constants = StringConstants()
         self.compiled: CompiledPredicate = compile_predicate(
             typed,
             self.locate,
             self.constants,
-            text_bytes=LIMITS.text_bytes,
+            text_bytes=limits.text_bytes,
             entry_room=room,
             result_room=room,
         )
