@@ -1,7 +1,8 @@
 """Tell an error's message from its fields, since nobody can call its Error method.
 
 Each rule follows the method's source in Go's standard library (the same in all releases from 1.15
-to 1.27 unless said), or in github.com/pkg/errors.
+to 1.27 that have the type), or in github.com/pkg/errors. Where releases differ there is no rule:
+net/textproto.Error, net/http.http2headerFieldValueError.
 """
 
 from __future__ import annotations
@@ -38,12 +39,16 @@ _FIXED = {
     "net.canceledError": "operation was canceled",
     "net/http.tlsHandshakeTimeoutError": "net/http: TLS handshake timeout",
     "net/http.http2noCachedConnError": "http2: no cached connection was available",
-}
-
-#: What stands in front of a string kind's text.
-_STRING_PREFIXES = {
-    "runtime.errorString": "runtime error: ",
-    "net.UnknownNetworkError": "unknown network ",
+    "net/http/internal/http2.noCachedConnError": "http2: no cached connection was available",
+    "net/http.http2goAwayFlowError": "connection exceeded flow control window size",
+    "net/http/internal/http2.goAwayFlowError": "connection exceeded flow control window size",
+    "*net/http.MaxBytesError": "http: request body too large",
+    "crypto/tls.timeoutError": "tls: DialWithDialer timed out",
+    "*crypto/tls.ECHRejectionError": "tls: server rejected ECH",
+    "crypto/x509.ConstraintViolationError": (
+        "x509: invalid signature: parent certificate cannot sign this kind of certificate"
+    ),
+    "crypto/x509.UnhandledCriticalExtension": "x509: unhandled critical extension",
 }
 
 #: Fields that hold a message where they are the only string of a struct.
@@ -60,24 +65,41 @@ _Fields = dict[str, Value]
 def error_message(type_name: str, value: Value, *, guess: bool) -> str | None:
     """Return the message of an error of a dynamic type; None when its rule is not known.
 
-    ``guess``: the value is known to be an error, so that a string kind's text, or a struct's only
-    string where its name suggests so, is taken for the message.
+    ``guess``: the value is known to be an error, so that the text of a string kind, or a struct's
+    only string where its name says so, is taken for the message. No type of the standard library
+    is guessed about: its sources are known, and those that have no rule say more than that.
     """
     fixed = _FIXED.get(type_name)
     if fixed is not None:
         return fixed
-    if type_name == "syscall.Errno" and isinstance(value, NamedValue):
-        return go_errno_text(value.value) if isinstance(value.value, int) else None
     target = value.target if isinstance(value, PointerValue) else value
+    if type_name == "syscall.Errno" and isinstance(target, NamedValue):
+        return go_errno_text(target.value) if isinstance(target.value, int) else None
+    rule = _RULES.get(type_name)
+    if rule is None and type_name.startswith("*"):
+        # A pointer has the methods of what it points to.
+        rule = _VALUE_RULES.get(type_name[1:])
+    elif rule is None:
+        rule = _VALUE_RULES.get(type_name)
+    if rule is not None and isinstance(target, StructValue):
+        return rule(dict(target.fields))
+    if not isinstance(target, NamedValue | StructValue):
+        return None
+    if rule is not None:
+        return rule({"": target})
+    if not guess or _is_standard(type_name):
+        return None
     if isinstance(target, StructValue):
-        rule = _RULES.get(type_name)
-        if rule is not None:
-            return rule(dict(target.fields))
-        return _only_string(target) if guess else None
-    if isinstance(target, NamedValue) and isinstance(target.value, StringValue):
-        prefix = _STRING_PREFIXES.get(type_name)
-        return (prefix or "") + _text(target.value) if guess or prefix else None
-    return None
+        return _only_message(target)
+    return _text(target) if isinstance(target.value, StringValue) else None
+
+
+def _is_standard(type_name: str) -> bool:
+    """Say whether a type is the standard library's: its path begins with a word without a dot."""
+    path = type_name.partition("[")[0].lstrip("*")
+    first, slash, _ = path.partition("/")
+    package = first if slash else first.rpartition(".")[0]
+    return package != "main" and "." not in package.replace("%2e", ".")
 
 
 def go_errno_text(number: int) -> str:
@@ -113,6 +135,8 @@ def _text(value: Value | None) -> str:
 
 
 def _quoted(value: Value | None) -> str:
+    if isinstance(value, NamedValue):
+        return _quoted(value.value)
     return quoted(value.text) if isinstance(value, StringValue) else _text(value)
 
 
@@ -142,7 +166,11 @@ def _address(value: Value | None) -> str | None:
 
 
 def _parts(template: str) -> Callable[[_Fields], str]:
-    """Return a rule that fills ``{Field}`` with a field's text, ``{Field!q}`` with it quoted."""
+    """Return a rule that fills ``{Field}`` with a field's text, ``{Field!q}`` with it quoted.
+
+    ``{Field!code}`` is the name of an error code of HTTP/2. For what is no struct, a field without
+    a name stands for all of it.
+    """
     pieces = template.replace("}", "{").split("{")
 
     def rule(fields: _Fields) -> str:
@@ -152,6 +180,8 @@ def _parts(template: str) -> Callable[[_Fields], str]:
                 out.append(piece)
             elif piece.endswith("!q"):
                 out.append(_quoted(fields.get(piece[:-2])))
+            elif piece.endswith("!code"):
+                out.append(_code(fields.get(piece[:-5])))
             else:
                 out.append(_text(fields.get(piece)))
         return "".join(out)
@@ -196,8 +226,8 @@ def _addr_error(fields: _Fields) -> str:
     return f"address {_text(fields['Addr'])}: {text}" if _is_set(fields.get("Addr")) else text
 
 
-def _only_string(value: StructValue) -> str | None:
-    """Return a struct's only string where it can be taken for the message."""
+def _only_message(value: StructValue) -> str | None:
+    """Return a struct's only string where its name says that it is the message."""
     strings = [
         (name, field)
         for name, field in value.fields
@@ -207,7 +237,31 @@ def _only_string(value: StructValue) -> str | None:
     if len(strings) != 1:
         return None
     name, text = strings[0]
-    return _text(text) if len(value.fields) == 1 or name in _MESSAGE_FIELDS else None
+    return _text(text) if name in _MESSAGE_FIELDS else None
+
+
+def _address_parse_error(fields: _Fields) -> str:
+    at = fields.get("at")
+    text = f"ParseAddr({_quoted(fields.get('in'))}): {_text(fields.get('msg'))}"
+    return text + f" (at {_quoted(at)})" if _is_set(at) else text
+
+
+def _roots_error(fields: _Fields) -> str:
+    text = "x509: failed to load system roots and no roots provided"
+    return f"{text}; {_text(fields['Err'])}" if _is_set(fields.get("Err")) else text
+
+
+def _stream_error(fields: _Fields) -> str:
+    text = f"stream error: stream ID {_text(fields.get('StreamID'))}; {_code(fields.get('Code'))}"
+    return f"{text}; {_text(fields['Cause'])}" if _is_set(fields.get("Cause")) else text
+
+
+def _code(value: Value | None) -> str:
+    """Return an error code of HTTP/2 as it prints."""
+    number = value.value if isinstance(value, NamedValue) else value
+    if not isinstance(number, int):
+        return _text(value)
+    return _HTTP2_CODES.get(number, f"unknown error code {number:#x}")
 
 
 _PATH = _parts("{Op} {Path}: {Err}")
@@ -230,8 +284,103 @@ _RULES: dict[str, Callable[[_Fields], str]] = {
     "*net/url.Error": _parts("{Op} {URL!q}: {Err}"),
     "*strconv.NumError": _parts("strconv.{Func}: parsing {Num!q}: {Err}"),
     "*encoding/json.SyntaxError": _parts("{msg}"),
-    "*net/textproto.Error": _parts("{Code} {Msg}"),
+    "*encoding/json.UnsupportedValueError": _parts("json: unsupported value: {Str}"),
+    "*encoding/json.InvalidUTF8Error": _parts("json: invalid UTF-8 in string: {S!q}"),
+    "*encoding/xml.SyntaxError": _parts("XML syntax error on line {Line}: {Msg}"),
+    "*compress/flate.ReadError": _parts("flate: read error at offset {Offset}: {Err}"),
+    "*compress/flate.WriteError": _parts("flate: write error at offset {Offset}: {Err}"),
+    "*crypto/tls.CertificateVerificationError": _parts("tls: failed to verify certificate: {Err}"),
+    "*crypto/tls.permanentError": _parts("{err}"),
+    "*crypto/tls.permamentError": _parts("{err}"),
+    "*go/build.NoGoError": _parts("no buildable Go source files in {Dir}"),
+    "*go/build/constraint.SyntaxError": _parts("{Err}"),
+    "*net.DNSConfigError": _parts("error reading DNS config: {Err}"),
+    "*net.notFoundError": _parts("{s}"),
+    "*net.temporaryError": _parts("{s}"),
+    "*net/http.ProtocolError": _parts("{ErrorString}"),
+    "*net/http.httpError": _parts("{err}"),
+    "*net/http.http2httpError": _parts("{msg}"),
+    "*net/http/internal/http2.httpError": _parts("{msg}"),
+    "*net/http.timeoutError": _parts("{err}"),
+    "*net/http.unsupportedTEError": _parts("{err}"),
+    "*regexp/syntax.Error": _parts("error parsing regexp: {Code}: `{Expr}`"),
     "*github.com/pkg/errors.fundamental": _parts("{msg}"),
     "*github.com/pkg/errors.withStack": _parts("{error}"),
     "*github.com/pkg/errors.withMessage": _parts("{msg}: {cause}"),
+}
+
+_HTTP2_CODES = dict(
+    enumerate(
+        (
+            *("NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR"),
+            *("SETTINGS_TIMEOUT", "STREAM_CLOSED", "FRAME_SIZE_ERROR", "REFUSED_STREAM"),
+            *("CANCEL", "COMPRESSION_ERROR", "CONNECT_ERROR", "ENHANCE_YOUR_CALM"),
+            *("INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED"),
+        )
+    )
+)
+
+
+def _http2_rules(prefix: str) -> dict[str, Callable[[_Fields], str]]:
+    return {
+        f"{prefix}ConnectionError": _parts("connection error: {!code}"),
+        f"{prefix}StreamError": _stream_error,
+        f"{prefix}GoAwayError": _parts(
+            "http2: server sent GOAWAY and closed the connection; LastStreamID={LastStreamID}, "
+            "ErrCode={ErrCode!code}, debug={DebugData!q}"
+        ),
+        f"{prefix}connError": _parts("http2: connection error: {Code!code}: {Reason}"),
+        f"{prefix}pseudoHeaderError": _parts("invalid pseudo-header {!q}"),
+        f"{prefix}duplicatePseudoHeaderError": _parts("duplicate pseudo-header {!q}"),
+        f"{prefix}headerFieldNameError": _parts("invalid header field name {!q}"),
+    }
+
+
+#: Rules of methods that have no pointer for a receiver.
+_VALUE_RULES: dict[str, Callable[[_Fields], str]] = {
+    "compress/bzip2.StructuralError": _parts("bzip2 data invalid: {}"),
+    "compress/flate.CorruptInputError": _parts("flate: corrupt input before offset {}"),
+    "compress/flate.InternalError": _parts("flate: internal error: {}"),
+    "crypto/aes.KeySizeError": _parts("crypto/aes: invalid key size {}"),
+    "crypto/des.KeySizeError": _parts("crypto/des: invalid key size {}"),
+    "crypto/rc4.KeySizeError": _parts("crypto/rc4: invalid key size {}"),
+    "crypto/tls.RecordHeaderError": _parts("tls: {Msg}"),
+    "crypto/x509.SystemRootsError": _roots_error,
+    "encoding/ascii85.CorruptInputError": _parts("illegal ascii85 data at input byte {}"),
+    "encoding/asn1.StructuralError": _parts("asn1: structure error: {Msg}"),
+    "encoding/asn1.SyntaxError": _parts("asn1: syntax error: {Msg}"),
+    "encoding/base32.CorruptInputError": _parts("illegal base32 data at input byte {}"),
+    "encoding/base64.CorruptInputError": _parts("illegal base64 data at input byte {}"),
+    "encoding/xml.UnmarshalError": _parts("{}"),
+    "image/jpeg.FormatError": _parts("invalid JPEG format: {}"),
+    "image/jpeg.UnsupportedError": _parts("unsupported JPEG feature: {}"),
+    "image/png.FormatError": _parts("png: invalid format: {}"),
+    "image/png.UnsupportedError": _parts("png: unsupported feature: {}"),
+    "math/big.ErrNaN": _parts("{msg}"),
+    "net.InvalidAddrError": _parts("{}"),
+    "net.UnknownNetworkError": _parts("unknown network {}"),
+    "net/http.badRequestError": _parts("Bad Request: {}"),
+    "net/http.nothingWrittenError": _parts("{error}"),
+    "net/http.transportReadFromServerError": _parts(
+        "net/http: Transport failed to read from server: {err}"
+    ),
+    "net/mail.charsetError": _parts("charset not supported: {!q}"),
+    "net/netip.parseAddrError": _address_parse_error,
+    "net/netip.parsePrefixError": _parts("netip.ParsePrefix({in!q}): {msg}"),
+    "net/rpc.ServerError": _parts("{}"),
+    "net/textproto.ProtocolError": _parts("{}"),
+    "net/url.EscapeError": _parts("invalid URL escape {!q}"),
+    "net/url.InvalidHostError": _parts("invalid character {!q} in host name"),
+    "os/exec.wrappedError": _parts("{prefix}: {err}"),
+    "os/user.UnknownGroupError": _parts("group: unknown group {}"),
+    "os/user.UnknownGroupIdError": _parts("group: unknown groupid {}"),
+    "os/user.UnknownUserError": _parts("user: unknown user {}"),
+    "os/user.UnknownUserIdError": _parts("user: unknown userid {}"),
+    "runtime.errorAddressString": _parts("runtime error: {msg}"),
+    "runtime.errorString": _parts("runtime error: {}"),
+    "runtime.plainError": _parts("{}"),
+    "text/template.ExecError": _parts("{Err}"),
+    "time.fileSizeError": _parts("time: file {} is too large"),
+    **_http2_rules("net/http.http2"),
+    **_http2_rules("net/http/internal/http2."),
 }

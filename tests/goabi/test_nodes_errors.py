@@ -66,7 +66,21 @@ PORT = address("*net.TCPAddr", IP=TextValue("net.IP", "::1"), Port=80, Zone=text
         ),
         ("*net.AddrError", {"Err": text("bad"), "Addr": text("q")}, "address q: bad"),
         ("*net.AddrError", {"Err": text("bad"), "Addr": text("")}, "bad"),
-        ("*net/textproto.Error", {"Code": 550, "Msg": text("no")}, "550 no"),
+        (
+            "*encoding/xml.SyntaxError",
+            {"Msg": text("unexpected EOF"), "Line": 7},
+            "XML syntax error on line 7: unexpected EOF",
+        ),
+        (
+            "*encoding/json.InvalidUTF8Error",
+            {"S": text('a"')},
+            'json: invalid UTF-8 in string: "a\\""',
+        ),
+        (
+            "*regexp/syntax.Error",
+            {"Code": NamedValue("regexp/syntax.ErrorCode", text("missing")), "Expr": text("(")},
+            "error parsing regexp: missing: `(`",
+        ),
         ("*github.com/pkg/errors.withMessage", {"cause": EOF, "msg": text("m")}, "m: EOF"),
         (
             "*errors.joinError",
@@ -116,13 +130,97 @@ def test_strings_are_messages_of_errors_only() -> None:
     assert told == "runtime error: index out of range"
 
 
-def test_a_guess_needs_one_string_that_looks_like_a_message() -> None:
-    assert error_message("*x.e", pointer("*x.e", why=text("only")), guess=True) == "only"
-    assert error_message("*x.e", pointer("*x.e", msg=text("m"), n=1), guess=True) == "m"
-    assert error_message("*x.e", pointer("*x.e", name=text("m"), n=1), guess=True) is None
-    assert error_message("*x.e", pointer("*x.e", msg=text("m"), to=text("")), guess=True) is None
-    assert error_message("*x.e", Nil("*x.e"), guess=True) is None
-    assert error_message("*x.e", Unavailable("why"), guess=True) is None
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("net/url.EscapeError", text("%zz"), 'invalid URL escape "%zz"'),
+        ("net/url.InvalidHostError", text(" "), 'invalid character " " in host name'),
+        ("os/user.UnknownUserError", text("bob"), "user: unknown user bob"),
+        ("os/user.UnknownUserIdError", 12, "user: unknown userid 12"),
+        ("os/user.UnknownGroupError", text("bob"), "group: unknown group bob"),
+        ("compress/flate.InternalError", text("x"), "flate: internal error: x"),
+        ("image/png.FormatError", text("chunk"), "png: invalid format: chunk"),
+        ("encoding/base64.CorruptInputError", 4, "illegal base64 data at input byte 4"),
+        ("net.InvalidAddrError", text("told"), "told"),
+        ("net/http.http2ConnectionError", 1, "connection error: PROTOCOL_ERROR"),
+        (
+            "net/http/internal/http2.ConnectionError",
+            99,
+            "connection error: unknown error code 0x63",
+        ),
+    ],
+)
+def test_rules_of_kinds_that_are_no_structs(name: str, value: Value, message: str) -> None:
+    assert error_message(name, NamedValue(name, value), guess=False) == message
+    held = PointerValue(f"*{name}", 0xC000, NamedValue(name, value))
+    assert error_message(f"*{name}", held, guess=True) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("crypto/tls.RecordHeaderError", {"Msg": text("odd")}, "tls: odd"),
+        ("encoding/asn1.SyntaxError", {"Msg": text("cut")}, "asn1: syntax error: cut"),
+        ("encoding/asn1.StructuralError", {"Msg": text("tag")}, "asn1: structure error: tag"),
+        ("runtime.errorAddressString", {"msg": text("m"), "addr": 4}, "runtime error: m"),
+        (
+            "net/http.http2connError",
+            {"Code": NamedValue("net/http.http2ErrCode", 6), "Reason": text("why")},
+            "http2: connection error: FRAME_SIZE_ERROR: why",
+        ),
+        (
+            "net/http.http2StreamError",
+            {"StreamID": 3, "Code": NamedValue("net/http.http2ErrCode", 8), "Cause": EOF},
+            "stream error: stream ID 3; CANCEL; EOF",
+        ),
+        (
+            "net/http.http2StreamError",
+            {"StreamID": 3, "Code": NamedValue("net/http.http2ErrCode", 8), "Cause": Nil("error")},
+            "stream error: stream ID 3; CANCEL",
+        ),
+        (
+            "net/netip.parseAddrError",
+            {"in": text("1.2"), "msg": text("too short"), "at": text("")},
+            'ParseAddr("1.2"): too short',
+        ),
+        (
+            "net/netip.parseAddrError",
+            {"in": text("1.x"), "msg": text("odd"), "at": text("x")},
+            'ParseAddr("1.x"): odd (at "x")',
+        ),
+        (
+            "crypto/x509.SystemRootsError",
+            {"Err": EOF},
+            "x509: failed to load system roots and no roots provided; EOF",
+        ),
+    ],
+)
+def test_rules_of_structs(name: str, fields: dict[str, Value], message: str) -> None:
+    value = StructValue(name, tuple(fields.items()))
+    assert error_message(name, value, guess=False) == message
+    assert error_message(f"*{name}", pointer(f"*{name}", **fields), guess=False) == message
+
+
+def test_what_the_standard_library_says_is_not_guessed() -> None:
+    for name in ("*net/textproto.Error", "*errors.e", "*encoding/json.e", "*vendor/x/y.e"):
+        assert error_message(name, pointer(name, msg=text("m")), guess=True) is None
+        plain = name[1:]
+        assert error_message(plain, NamedValue(plain, text("m")), guess=True) is None
+    for name in ("*main.e", "*example.com/x.e", "*example%2ecom.e", "*main.e[net/url.Error]"):
+        assert error_message(name, pointer(name, msg=text("m")), guess=True) == "m"
+        assert error_message(name[1:], NamedValue(name[1:], text("m")), guess=True) == "m"
+    assert error_message("*e.x/y.e[main.T]", pointer("", name=text("m")), guess=True) is None
+
+
+def test_a_guess_needs_one_string_that_is_named_as_a_message() -> None:
+    assert error_message("*main.e", pointer("*main.e", why=text("only")), guess=True) is None
+    assert error_message("*main.e", pointer("*main.e", msg=text("m"), n=1), guess=True) == "m"
+    assert error_message("*main.e", pointer("*main.e", name=text("m"), n=1), guess=True) is None
+    assert (
+        error_message("*main.e", pointer("*main.e", msg=text("m"), to=text("")), guess=True) is None
+    )
+    assert error_message("*main.e", Nil("*main.e"), guess=True) is None
+    assert error_message("*main.e", Unavailable("why"), guess=True) is None
 
 
 def test_errno() -> None:
