@@ -7,6 +7,7 @@ net/textproto.Error, net/http.http2headerFieldValueError.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Callable
 
@@ -27,7 +28,7 @@ from gotrace.goabi.values import (
 )
 from gotrace.goabi.verb_scalars import quoted
 
-__all__ = ["error_message", "go_errno_text"]
+__all__ = ["error_value", "go_errno_text"]
 
 #: Messages of types that have no fields.
 _FIXED = {
@@ -62,19 +63,64 @@ _MESSAGE_FIELDS = frozenset(
 _Fields = dict[str, Value]
 
 
-def error_message(type_name: str, value: Value, *, guess: bool) -> str | None:
-    """Return the message of an error of a dynamic type; None when its rule is not known.
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Message:
+    """Hold a message, or a part of one; ``known`` and ``length`` as in ErrorValue."""
+
+    text: str
+    known: str | None = None
+    length: int | None = None
+
+    def __add__(self, other: _Message | str) -> _Message:
+        part = _Message(other) if isinstance(other, str) else other
+        if self.known is None:
+            known = None if part.known is None else self.text + part.known
+            return _Message(self.text + part.text, known, _sum(self, part))
+        # What was cut says so within a message, and what stands in for something does already.
+        gap = "..." if self.known == self.text and part.text else ""
+        return _Message(self.text + gap + part.text, self.known, _sum(self, part))
+
+    def __radd__(self, other: str) -> _Message:
+        return _Message(other) + self
+
+
+def _sum(*parts: _Message) -> int | None:
+    """Return the length of parts together, where at least one is not whole."""
+    total = 0
+    for part in parts:
+        length = part.length
+        if part.known is None:
+            length = len(part.text.encode("utf-8", "surrogateescape"))
+        if length is None:
+            return None
+        total += length
+    return total
+
+
+_Rule = Callable[[_Fields], _Message]
+
+
+def error_value(type_name: str, value: Value, *, guess: bool) -> ErrorValue | None:
+    """Return an error of a dynamic type with its message; None when its rule is not known.
 
     ``guess``: the value is known to be an error, so that the text of a string kind, or a struct's
     only string where its name says so, is taken for the message. No type of the standard library
     is guessed about: its sources are known, and those that have no rule say more than that.
     """
+    message = _message(type_name, value, guess)
+    if message is None:
+        return None
+    length = None if message.known is None else message.length
+    return ErrorValue(type_name, message.text, value, message.known, length)
+
+
+def _message(type_name: str, value: Value, guess: bool) -> _Message | None:
     fixed = _FIXED.get(type_name)
     if fixed is not None:
-        return fixed
+        return _Message(fixed)
     target = value.target if isinstance(value, PointerValue) else value
     if type_name == "syscall.Errno" and isinstance(target, NamedValue):
-        return go_errno_text(target.value) if isinstance(target.value, int) else None
+        return _Message(go_errno_text(target.value)) if isinstance(target.value, int) else None
     rule = _RULES.get(type_name)
     if rule is None and type_name.startswith("*"):
         # A pointer has the methods of what it points to.
@@ -115,32 +161,57 @@ def go_errno_text(number: int) -> str:
     return text
 
 
-def _text(value: Value | None) -> str:
+def _text(value: Value | None) -> _Message:
     """Return what a part contributes to a message."""
     if isinstance(value, NamedValue):
         return _text(value.value)
     if isinstance(value, StringValue):
-        return value.text.decode("utf-8", "surrogateescape") + ("..." if value.is_cut else "")
+        data = _whole_characters(value)
+        text = data.decode("utf-8", "surrogateescape")
+        return _Message(text, text, value.length) if value.is_cut else _Message(text)
     if isinstance(value, ErrorValue):
-        return value.message
+        return _Message(value.message, value.known, value.length)
+    if isinstance(value, TextValue):
+        return _Message(value.text)
     if isinstance(value, InterfaceValue):
         if isinstance(value.value, Unavailable):
             return _text(value.value)
-        return _address(value.value) or f"<{value.dynamic or 'error'}>"
+        return _address(value.value) or _missing(f"<{value.dynamic or 'error'}>")
     if isinstance(value, Unavailable):
-        return f"<unavailable: {value.why}>"
+        return _missing(f"<unavailable: {value.why}>")
     if isinstance(value, Nil):
-        return "<nil>"
-    return "" if value is None else str(value)
+        return _Message("<nil>")
+    if value is None or isinstance(value, bool | int | float | complex):
+        return _Message("" if value is None else str(value))
+    return _missing(f"<{getattr(value, 'type', 'error')}>")
 
 
-def _quoted(value: Value | None) -> str:
+def _missing(text: str) -> _Message:
+    """Return what stands in a message for what is not known of it."""
+    return _Message(text, "")
+
+
+def _whole_characters(value: StringValue) -> bytes:
+    """Return a string's text, without a last character that a cut went through."""
+    if value.is_cut:
+        try:
+            value.text.decode()
+        except UnicodeDecodeError as error:
+            if error.reason == "unexpected end of data":
+                return value.text[: error.start]
+    return value.text
+
+
+def _quoted(value: Value | None) -> _Message:
     if isinstance(value, NamedValue):
         return _quoted(value.value)
-    return quoted(value.text) if isinstance(value, StringValue) else _text(value)
+    if not isinstance(value, StringValue):
+        return _text(value)
+    shown = quoted(_whole_characters(value))
+    return _Message(f"{shown}...", shown[:-1]) if value.is_cut else _Message(shown)
 
 
-def _address(value: Value | None) -> str | None:
+def _address(value: Value | None) -> _Message | None:
     """Return a net.Addr of the standard library as it prints."""
     target = value.target if isinstance(value, PointerValue) else value
     if not isinstance(target, StructValue):
@@ -150,22 +221,27 @@ def _address(value: Value | None) -> str | None:
         return _text(fields.get("Name"))
     if target.type not in ("net.TCPAddr", "net.UDPAddr", "net.IPAddr"):
         return None
-    ip, zone = fields.get("IP"), fields.get("Zone")
-    text = ip.text if isinstance(ip, TextValue) else ""
-    if isinstance(ip, BytesValue):
-        text = address_text(ip.data) or ""
-    if isinstance(zone, StringValue) and zone.text:
-        text += "%" + _text(zone)
+    zone = fields.get("Zone")
+    text = _ip(fields.get("IP"))
+    if _is_set(zone):
+        text += _behind("%", zone)
     if target.type == "net.IPAddr":
         return text
-    return (
-        f"[{text}]:{_text(fields.get('Port'))}"
-        if ":" in text
-        else f"{text}:{_text(fields.get('Port'))}"
-    )
+    certain = text.text if text.known is None else text.known
+    host = "[" + text + "]" if ":" in certain else text
+    return host + ":" + _text(fields.get("Port"))
 
 
-def _parts(template: str) -> Callable[[_Fields], str]:
+def _ip(value: Value | None) -> _Message:
+    if isinstance(value, BytesValue) and not value.is_cut:
+        odd = f"?{value.data.hex()}" if value.data else ""
+        return _Message(address_text(value.data) or odd)
+    if isinstance(value, BytesValue):
+        return _missing("<net.IP>")
+    return _Message("") if value is None or isinstance(value, Nil) else _text(value)
+
+
+def _parts(template: str) -> _Rule:
     """Return a rule that fills ``{Field}`` with a field's text, ``{Field!q}`` with it quoted.
 
     ``{Field!code}`` is the name of an error code of HTTP/2. For what is no struct, a field without
@@ -173,28 +249,33 @@ def _parts(template: str) -> Callable[[_Fields], str]:
     """
     pieces = template.replace("}", "{").split("{")
 
-    def rule(fields: _Fields) -> str:
-        out = []
+    def rule(fields: _Fields) -> _Message:
+        message = _Message("")
         for index, piece in enumerate(pieces):
             if index % 2 == 0:
-                out.append(piece)
+                message += piece
             elif piece.endswith("!q"):
-                out.append(_quoted(fields.get(piece[:-2])))
+                message += _quoted(fields.get(piece[:-2]))
             elif piece.endswith("!code"):
-                out.append(_code(fields.get(piece[:-5])))
+                message += _code(fields.get(piece[:-5]))
             else:
-                out.append(_text(fields.get(piece)))
-        return "".join(out)
+                message += _text(fields.get(piece))
+        return message
 
     return rule
 
 
-def _joined(fields: _Fields) -> str:
+def _joined(fields: _Fields) -> _Message:
     errs = fields.get("errs")
     if not isinstance(errs, SequenceValue):
         return _text(errs)
-    lines = [_text(err) for err in errs.elements]
-    return "\n".join(lines + (["..."] if errs.is_cut else []))
+    message = _Message("")
+    for index, err in enumerate(errs.elements):
+        message = message + ("\n" if index else "") + _text(err)
+    if not errs.is_cut:
+        return message
+    start = "\n" if errs.elements else ""
+    return message + _Message(start, start)
 
 
 def _is_set(value: Value | None) -> bool:
@@ -203,30 +284,39 @@ def _is_set(value: Value | None) -> bool:
     return value is not None and not isinstance(value, Nil)
 
 
-def _op_error(fields: _Fields) -> str:
+def _behind(mark: str, value: Value | None) -> _Message:
+    """Return a part that is set with its mark, of which neither is certain if it is not known."""
+    if isinstance(value, Unavailable):
+        return _missing(mark + _text(value).text)
+    return mark + _text(value)
+
+
+def _op_error(fields: _Fields) -> _Message:
     text = _text(fields.get("Op"))
     if _is_set(fields.get("Net")):
-        text += " " + _text(fields["Net"])
+        text += _behind(" ", fields["Net"])
     if _is_set(fields.get("Source")):
-        text += " " + _text(fields["Source"])
+        text += _behind(" ", fields["Source"])
     if _is_set(fields.get("Addr")):
-        text += ("->" if _is_set(fields.get("Source")) else " ") + _text(fields["Addr"])
+        text += _behind("->" if _is_set(fields.get("Source")) else " ", fields["Addr"])
     return text + ": " + _text(fields.get("Err"))
 
 
-def _dns_error(fields: _Fields) -> str:
+def _dns_error(fields: _Fields) -> _Message:
     text = "lookup " + _text(fields.get("Name"))
     if _is_set(fields.get("Server")):
-        text += " on " + _text(fields["Server"])
+        text += _behind(" on ", fields["Server"])
     return text + ": " + _text(fields.get("Err"))
 
 
-def _addr_error(fields: _Fields) -> str:
-    text = _text(fields.get("Err"))
-    return f"address {_text(fields['Addr'])}: {text}" if _is_set(fields.get("Addr")) else text
+def _addr_error(fields: _Fields) -> _Message:
+    address, text = fields.get("Addr"), _text(fields.get("Err"))
+    if isinstance(address, Unavailable):
+        return _missing(f"address {_text(address).text}: ") + text
+    return "address " + _text(address) + ": " + text if _is_set(address) else text
 
 
-def _only_message(value: StructValue) -> str | None:
+def _only_message(value: StructValue) -> _Message | None:
     """Return a struct's only string where its name says that it is the message."""
     strings = [
         (name, field)
@@ -240,33 +330,36 @@ def _only_message(value: StructValue) -> str | None:
     return _text(text) if name in _MESSAGE_FIELDS else None
 
 
-def _address_parse_error(fields: _Fields) -> str:
+def _address_parse_error(fields: _Fields) -> _Message:
     at = fields.get("at")
-    text = f"ParseAddr({_quoted(fields.get('in'))}): {_text(fields.get('msg'))}"
-    return text + f" (at {_quoted(at)})" if _is_set(at) else text
+    text = "ParseAddr(" + _quoted(fields.get("in")) + "): " + _text(fields.get("msg"))
+    if isinstance(at, Unavailable):
+        return text + _behind(" (at ", at) + ")"
+    return text + " (at " + _quoted(at) + ")" if _is_set(at) else text
 
 
-def _roots_error(fields: _Fields) -> str:
-    text = "x509: failed to load system roots and no roots provided"
-    return f"{text}; {_text(fields['Err'])}" if _is_set(fields.get("Err")) else text
+def _roots_error(fields: _Fields) -> _Message:
+    text = _Message("x509: failed to load system roots and no roots provided")
+    return text + _behind("; ", fields["Err"]) if _is_set(fields.get("Err")) else text
 
 
-def _stream_error(fields: _Fields) -> str:
-    text = f"stream error: stream ID {_text(fields.get('StreamID'))}; {_code(fields.get('Code'))}"
-    return f"{text}; {_text(fields['Cause'])}" if _is_set(fields.get("Cause")) else text
+def _stream_error(fields: _Fields) -> _Message:
+    text = "stream error: stream ID " + _text(fields.get("StreamID"))
+    text = text + "; " + _code(fields.get("Code"))
+    return text + _behind("; ", fields["Cause"]) if _is_set(fields.get("Cause")) else text
 
 
-def _code(value: Value | None) -> str:
+def _code(value: Value | None) -> _Message:
     """Return an error code of HTTP/2 as it prints."""
     number = value.value if isinstance(value, NamedValue) else value
     if not isinstance(number, int):
         return _text(value)
-    return _HTTP2_CODES.get(number, f"unknown error code {number:#x}")
+    return _Message(_HTTP2_CODES.get(number, f"unknown error code {number:#x}"))
 
 
 _PATH = _parts("{Op} {Path}: {Err}")
 
-_RULES: dict[str, Callable[[_Fields], str]] = {
+_RULES: dict[str, _Rule] = {
     "*errors.errorString": _parts("{s}"),
     "*fmt.wrapError": _parts("{msg}"),
     "*fmt.wrapErrors": _parts("{msg}"),
@@ -321,7 +414,7 @@ _HTTP2_CODES = dict(
 )
 
 
-def _http2_rules(prefix: str) -> dict[str, Callable[[_Fields], str]]:
+def _http2_rules(prefix: str) -> dict[str, _Rule]:
     return {
         f"{prefix}ConnectionError": _parts("connection error: {!code}"),
         f"{prefix}StreamError": _stream_error,
@@ -337,7 +430,7 @@ def _http2_rules(prefix: str) -> dict[str, Callable[[_Fields], str]]:
 
 
 #: Rules of methods that have no pointer for a receiver.
-_VALUE_RULES: dict[str, Callable[[_Fields], str]] = {
+_VALUE_RULES: dict[str, _Rule] = {
     "compress/bzip2.StructuralError": _parts("bzip2 data invalid: {}"),
     "compress/flate.CorruptInputError": _parts("flate: corrupt input before offset {}"),
     "compress/flate.InternalError": _parts("flate: internal error: {}"),

@@ -18,10 +18,9 @@ from gotrace.goabi.capture import (
     Reader,
     Subplan,
 )
-from gotrace.goabi.nodes_errors import error_message
+from gotrace.goabi.nodes_errors import error_value
 from gotrace.goabi.types import ArrayType, GoType, Kind, StructType
 from gotrace.goabi.values import (
-    ErrorValue,
     InterfaceValue,
     Nil,
     PointerValue,
@@ -109,10 +108,8 @@ class _InterfaceReader(Reader):
         subplan, child = found
         value = subplan.reader.read(child)
         dynamic = subplan.type.name
-        message = error_message(dynamic, value, guess=self._is_error)
-        if message is not None:
-            return ErrorValue(dynamic, message, value)
-        return InterfaceValue(self._name, dynamic, value)
+        error = error_value(dynamic, value, guess=self._is_error)
+        return InterfaceValue(self._name, dynamic, value) if error is None else error
 
     def location(self) -> Location:
         """Return where the type word is, which is zero for nil."""

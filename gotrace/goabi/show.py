@@ -217,7 +217,10 @@ def _interface(value: InterfaceValue, depth: int, outer: str) -> str:
 
 def _error(value: ErrorValue, depth: int, outer: str) -> str:
     message = value.message.encode("utf-8", "surrogateescape")
-    return f"{quoted(message)} ({_type(value.type)})"
+    rest = "..." if value.is_cut else ""
+    if value.length is not None:
+        rest += f" (len {value.length})"
+    return f"{quoted(message)}{rest} ({_type(value.type)})"
 
 
 def _unavailable(value: Unavailable, depth: int, outer: str) -> str:

@@ -16,6 +16,7 @@ with keys that begin with ``$``, which no field of a struct does:
 {"$type": type, "$value": value}             an interface's dynamic type and value
 {"$type": type, "$error": message,           an error whose message is known; the value of its
  "$value": value}                            type is there where it says more
+{"$type", "$error", "$cut": true, "$value"}  an error of whose message not all is known
 {"$chan": address, "$len", "$cap",           a channel
  "$closed"}
 {"$func": name}                              a function; null when its name is not known
@@ -166,9 +167,11 @@ def _interface(value: InterfaceValue, depth: int) -> object:
 
 def _error(value: ErrorValue, depth: int) -> object:
     message = value.message.encode("utf-8", "surrogateescape")
-    text = _decoded(message, is_cut=False)
+    text = _decoded(message, value.is_cut)
     shown = {"$hex": message.hex()} if text is None else text
     found: dict[str, object] = {"$type": value.type, "$error": shown}
+    if value.is_cut:
+        found["$cut"] = True
     if depth > 0 and value.type != "*errors.errorString":
         found["$value"] = to_json(value.value, depth - 1)
     return found

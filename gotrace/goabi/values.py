@@ -182,11 +182,23 @@ class InterfaceValue:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ErrorValue:
-    """An error whose message is known; ``type`` is its dynamic type, ``value`` all of it."""
+    """An error whose message is known; ``type`` is its dynamic type, ``value`` all of it.
+
+    Where not all of the message is known, ``known`` is the beginning that is certain, and
+    ``length`` the true length in bytes where that can be told. ``message`` may go on behind what
+    is certain, with words in place of what is missing.
+    """
 
     type: str
     message: str
     value: Value
+    known: str | None = None
+    length: int | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Say whether not all of the message is known."""
+        return self.known is not None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -203,13 +203,14 @@ def _quote(content: bytes, mark: str, ascii_only: bool) -> str:
     return f"{mark}{''.join(parts)}{mark}"
 
 
-def text(content: bytes, length: int, directive: Directive) -> str:
+def text(content: bytes, length: int | None, directive: Directive) -> str:
     """Format a string by ``%v %s %q %x %X``; of a longer one than captured, say how long it is.
 
-    Precision cuts: to so many characters, or bytes for ``%x``.
+    ``length`` None: it is longer, but not known by how much. Precision cuts: to so many
+    characters, or bytes for ``%x``.
     """
     verb, precision = directive.verb, directive.precision
-    cut = len(content) < length
+    cut = length is None or len(content) < length
     if precision is not None:
         shortened = _shortened(content, precision, verb in "xX")
         cut = cut and shortened == content and len(content) < precision
@@ -220,7 +221,8 @@ def text(content: bytes, length: int, directive: Directive) -> str:
         shown = quoted(content, directive)
     else:
         shown = plain_text(content)
-    return pad(f"{shown}... (len {length})" if cut else shown, directive)
+    rest = "..." if length is None else f"... (len {length})"
+    return pad(f"{shown}{rest}" if cut else shown, directive)
 
 
 def _shortened(content: bytes, precision: int, of_bytes: bool) -> bytes:

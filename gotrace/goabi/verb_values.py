@@ -93,7 +93,7 @@ class Printer:
         if not self._syntax and self._verb in "vsxXq":
             content = _text_of(value)
             if content is not None:
-                return text(content, len(content), directive)
+                return text(content, _length_of(value, len(content)), directive)
         return self._plain(value, of, depth)
 
     def _plain(self, value: Value, of: GoType | None, depth: int) -> str:
@@ -277,6 +277,14 @@ def _text_of(value: Value) -> bytes | None:
     if isinstance(value, DurationValue):
         return duration_text(value.nanoseconds).encode()
     return time_text(value).encode() if isinstance(value, TimeValue) else None
+
+
+def _length_of(value: Value, shown: int) -> int | None:
+    """Return the true length of a text of which so many bytes are shown, None if not known."""
+    if not isinstance(value, ErrorValue) or not value.is_cut:
+        return shown
+    # A message that has a gap may be shorter than it is with the words in the gap's place.
+    return value.length if value.length is not None and value.length > shown else None
 
 
 def _is_composite(value: Value | None) -> bool:

@@ -49,6 +49,9 @@ __all__ = ["Specials", "evaluate", "keeps"]
 #: What the ``$`` names stand for in one call; text as str, the duration in nanoseconds.
 Specials = Mapping[SpecialName, int | str]
 
+#: The bytes at a text's beginning that are known, and its true length; None where that is not.
+_Text = tuple[bytes, int | None]
+
 _NOT_CAPTURED = Unavailable("not captured")
 
 
@@ -152,11 +155,13 @@ class _Evaluation:
             if test.needle in text[:CONTAINS_BYTES]:
                 return True
             # What was not captured may have it.
-            return False if len(text) >= min(length, CONTAINS_BYTES) else None
+            most = CONTAINS_BYTES if length is None else min(length, CONTAINS_BYTES)
+            return False if len(text) >= most else None
         if len(text) >= len(test.needle) or len(text) == length:
             return text.startswith(test.needle)
-        # What is shorter as a whole cannot begin with it either.
-        return None if length >= len(test.needle) and test.needle.startswith(text) else False
+        if length is not None and length < len(test.needle):
+            return False
+        return None if test.needle.startswith(text) else False
 
 
 def _number(value: Value) -> int | float | None:
@@ -180,9 +185,11 @@ def _as_float(number: int | float, kind: Kind) -> float:
     return exact
 
 
-def _text(value: Value) -> tuple[bytes, int] | None:
-    """Return the bytes that were captured of a string, slice of bytes or message; true length."""
+def _text(value: Value) -> _Text | None:
+    """Return what is known of a string, slice of bytes or message."""
     if isinstance(value, ErrorValue):
+        if value.known is not None:
+            return _encoded(value.known), value.length
         message = _encoded(value.message)
         return message, len(message)
     plain = unwrapped(value) if not isinstance(value, InterfaceValue) else value
@@ -195,7 +202,7 @@ def _text(value: Value) -> tuple[bytes, int] | None:
     return None
 
 
-def _bytes_of(sequence: SequenceValue) -> tuple[bytes, int] | None:
+def _bytes_of(sequence: SequenceValue) -> _Text | None:
     """Join the elements of a slice whose elements are a declared kind of byte."""
     elements = [unwrapped(element) for element in sequence.elements]
     if all(isinstance(element, int) and 0 <= element < 256 for element in elements):
@@ -204,7 +211,7 @@ def _bytes_of(sequence: SequenceValue) -> tuple[bytes, int] | None:
 
 
 def _compare_texts(
-    operator: BinaryOperator, left: tuple[bytes, int] | None, right: tuple[bytes, int] | None
+    operator: BinaryOperator, left: _Text | None, right: _Text | None
 ) -> bool | None:
     """Compare two texts of which only the beginnings may be known."""
     if left is None or right is None:
@@ -213,11 +220,20 @@ def _compare_texts(
     known = min(len(left_text), len(right_text))
     if left_text[:known] != right_text[:known]:
         return RELATIONS[operator](left_text[:known], right_text[:known])
-    left_ends, right_ends = known == left_length, known == right_length
-    if left_ends or right_ends:
-        orders = {(not left_ends) - (not right_ends)}
-    else:
-        # Equal as far as both are known, and both go on.
-        orders = {-1, 1} if left_length != right_length else {-1, 0, 1}
+    # They are equal as far as both are known: what follows from all that may come behind?
+    orders = [0] if _may_be_as_long(left, right) else []
+    orders += [] if known == left_length else [1]
+    orders += [] if known == right_length else [-1]
     truths = {RELATIONS[operator](order, 0) for order in orders}
     return truths.pop() if len(truths) == 1 else None
+
+
+def _may_be_as_long(left: _Text, right: _Text) -> bool:
+    (left_text, left_length), (right_text, right_length) = left, right
+    if left_length is None:
+        return right_length is None or right_length >= len(left_text)
+    return (
+        left_length == right_length
+        if right_length is not None
+        else (left_length >= len(right_text))
+    )

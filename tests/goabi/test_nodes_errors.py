@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gotrace.goabi.nodes_errors import error_message, go_errno_text
+from gotrace.goabi.nodes_errors import error_value, go_errno_text
 from gotrace.goabi.values import (
     BytesValue,
     ErrorValue,
@@ -32,6 +32,16 @@ def pointer(name: str, /, **fields: Value) -> PointerValue:
 
 def address(name: str, /, **fields: Value) -> InterfaceValue:
     return InterfaceValue("net.Addr", name, pointer(name, **fields))
+
+
+def error_message(name: str, value: Value, *, guess: bool) -> str | None:
+    """Return a message that is known as a whole."""
+    found = error_value(name, value, guess=guess)
+    if found is None:
+        return None
+    assert not found.is_cut and found.length is None
+    assert (found.type, found.value) == (name, value)
+    return found.message
 
 
 EOF = ErrorValue("*errors.errorString", "EOF", Nil(""))
@@ -82,26 +92,103 @@ PORT = address("*net.TCPAddr", IP=TextValue("net.IP", "::1"), Port=80, Zone=text
             "error parsing regexp: missing: `(`",
         ),
         ("*github.com/pkg/errors.withMessage", {"cause": EOF, "msg": text("m")}, "m: EOF"),
-        (
-            "*errors.joinError",
-            {"errs": SequenceValue("[]error", (EOF, EOF), 3, 3)},
-            "EOF\nEOF\n...",
-        ),
-        ("*fmt.wrapError", {"msg": text("cut", 300), "err": EOF}, "cut..."),
-        (
-            "*os.SyscallError",
-            {"Syscall": text("read"), "Err": Unavailable("capture limit reached")},
-            "read: <unavailable: capture limit reached>",
-        ),
-        (
-            "*os.SyscallError",
-            {"Syscall": text("read"), "Err": InterfaceValue("error", "*main.e", None)},
-            "read: <*main.e>",
-        ),
+        ("*errors.joinError", {"errs": SequenceValue("[]error", (EOF, EOF), 2, 2)}, "EOF\nEOF"),
     ],
 )
 def test_rules(name: str, fields: dict[str, Value], message: str) -> None:
     assert error_message(name, pointer(name, **fields), guess=False) == message
+
+
+LOST = Unavailable("capture limit reached")
+UNKNOWN = InterfaceValue("error", None, Unavailable("type not known"))
+LONG = ErrorValue("*errors.errorString", "abc", Nil(""), "abc", 300)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "expected"),
+    [
+        ("*errors.errorString", {"s": text("cut", 300)}, ("cut", "cut", 300)),
+        ("*errors.errorString", {"s": text("", 300)}, ("", "", 300)),
+        # Half of a character at the end is left out.
+        ("*errors.errorString", {"s": StringValue(b"a\xc3", 300)}, ("a", "a", 300)),
+        ("*errors.errorString", {"s": StringValue(b"a\xff", 300)}, ("a\udcff", "a\udcff", 300)),
+        ("*errors.errorString", {"s": LOST}, ("<unavailable: capture limit reached>", "", None)),
+        (
+            "*errors.joinError",
+            {"errs": SequenceValue("[]error", (EOF, EOF), 3, 3)},
+            ("EOF\nEOF\n", "EOF\nEOF\n", None),
+        ),
+        ("*errors.joinError", {"errs": SequenceValue("[]error", (), 3, 3)}, ("", "", None)),
+        (
+            "*errors.joinError",
+            {"errs": SequenceValue("[]error", (LONG, EOF), 2, 2)},
+            ("abc...\nEOF", "abc", 304),
+        ),
+        (
+            "*os.SyscallError",
+            {"Syscall": text("read"), "Err": LOST},
+            ("read: <unavailable: capture limit reached>", "read: ", None),
+        ),
+        (
+            "*io/fs.PathError",
+            {"Op": text("open"), "Path": text("/x"), "Err": UNKNOWN},
+            ("open /x: <unavailable: type not known>", "open /x: ", None),
+        ),
+        (
+            "*io/fs.PathError",
+            {"Op": text("open"), "Path": text("/x", 50), "Err": LONG},
+            ("open /x...: abc", "open /x", 357),
+        ),
+        (
+            "*os.SyscallError",
+            {"Syscall": text("read"), "Err": InterfaceValue("error", "*main.e", None)},
+            ("read: <*main.e>", "read: ", None),
+        ),
+        (
+            "*os.SyscallError",
+            {"Syscall": text("read"), "Err": StructValue("main.e", ())},
+            ("read: <main.e>", "read: ", None),
+        ),
+        (
+            "*os/exec.Error",
+            {"Name": text('a"b', 30), "Err": EOF},
+            ('exec: "a\\"b"...: EOF', 'exec: "a\\"b', None),
+        ),
+        (
+            # Without a source, no space would follow.
+            "*net.OpError",
+            {"Op": text("x"), "Net": text(""), "Source": LOST, "Addr": Nil(""), "Err": EOF},
+            ("x <unavailable: capture limit reached>: EOF", "x", None),
+        ),
+        (
+            "*net.DNSError",
+            {"Err": text("no such host"), "Name": text("h"), "Server": LOST},
+            ("lookup h on <unavailable: capture limit reached>: no such host", "lookup h", None),
+        ),
+        (
+            "*net.AddrError",
+            {"Err": text("bad"), "Addr": LOST},
+            ("address <unavailable: capture limit reached>: bad", "", None),
+        ),
+        (
+            "*net.OpError",
+            {
+                "Op": text("x"),
+                "Net": text(""),
+                "Source": Nil(""),
+                "Addr": address("*net.TCPAddr", IP=BytesValue("net.IP", b"1234", 16), Port=8),
+                "Err": EOF,
+            },
+            ("x <net.IP>:8: EOF", "x ", None),
+        ),
+    ],
+)
+def test_messages_of_which_not_all_is_known(
+    name: str, fields: dict[str, Value], expected: tuple[str, str, int | None]
+) -> None:
+    found = error_value(name, pointer(name, **fields), guess=False)
+    assert found is not None and found.is_cut
+    assert (found.message, found.known, found.length) == expected
 
 
 def test_addresses() -> None:

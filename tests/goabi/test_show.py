@@ -154,6 +154,21 @@ SHOWN: list[tuple[Value, str, object]] = [
         '"open x: gone" (*fs.PathError)',
         {"$type": "*io/fs.PathError", "$error": "open x: gone", "$value": {"n": 3}},
     ),
+    (
+        ErrorValue("*errors.errorString", "long", STORE, "long", 300),
+        '"long"... (len 300) (*errors.errorString)',
+        {"$type": "*errors.errorString", "$error": "long", "$cut": True},
+    ),
+    (
+        ErrorValue("*io/fs.PathError", "open x: <main.e>", STORE, "open x: "),
+        '"open x: <main.e>"... (*fs.PathError)',
+        {
+            "$type": "*io/fs.PathError",
+            "$error": "open x: <main.e>",
+            "$cut": True,
+            "$value": {"n": 3},
+        },
+    ),
     (DurationValue(31_200), "31.2\u00b5s", 31_200),
     (TimeValue(0, 5, "CET", 3600), "1970-01-01 01:00:00.000000005 +0100 CET", None),
     (TextValue("net.IP", "10.0.0.1"), "10.0.0.1", "10.0.0.1"),

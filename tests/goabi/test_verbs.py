@@ -6,7 +6,7 @@ import json
 import re
 import struct
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -302,6 +302,11 @@ def test_what_is_cut_says_how_long_it_is() -> None:
     assert shown("%v", BytesValue("[]uint8", b"\1\2", 9, 9)) == "[1 2 ... (len 9)]"
     assert shown("%.4s", long) == "user"
     assert shown("%.9s", long) == "user:42... (len 300)"
+    error = ErrorValue("main.e", "a: b", BOOM, "a: b", 300)
+    assert shown("%v %q", error, error) == 'a: b... (len 300) "a: b"... (len 300)'
+    assert shown("%.2v", error) == "a:"
+    for gap in (ErrorValue("main.e", "a: <b>", BOOM, "a: "), replace(error, length=4)):
+        assert shown("%s", gap) == f"{gap.message}..."
     assert shown("%v", SequenceValue("[]int", (1, 2), 100, 128)) == "[1 2 ... (len 100)]"
     assert shown("%#v", SequenceValue("[]int", (1, 2), 100, 128)) == "[]int{1, 2, ... (len 100)}"
     entries = ((string("a"), 1),)

@@ -18,7 +18,8 @@ from gotrace.goabi.values import (
     Unavailable,
     Value,
 )
-from gotrace.probes.evaluate import evaluate, keeps
+from gotrace.probes.evaluate import _compare_texts, evaluate, keeps
+from gotrace.probes.expression import BinaryOperator
 from gotrace.probes.spec import parse_probe
 from gotrace.probes.typed import Path, Typed, operands
 from tests.probes.go_types import SCOPE, SPECIALS, predicate
@@ -38,6 +39,9 @@ def text(content: bytes, length: int | None = None) -> StringValue:
 
 GONE = Unavailable("nil pointer")
 BOOM = ErrorValue("*errors.errorString", "request timeout: boom", PointerValue("*T", 1))
+CUT = ErrorValue("*errors.errorString", "abc", Nil(""), "abc", 9)
+GAP = ErrorValue("*os.SyscallError", "abc: <gone>", Nil(""), "abc")
+LENGTHY = ErrorValue("*errors.errorString", "a" * 200, Nil(""), "a" * 200, 300)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +123,18 @@ BOOM = ErrorValue("*errors.errorString", "request timeout: boom", PointerValue("
         ('contains(err, "timeout")', {"err": Nil("error")}, False),
         ('!contains(err, "timeout")', {"err": Nil("error")}, True),
         ('contains(err, "timeout")', {"err": InterfaceValue("error", "main.E", None)}, None),
+        ('contains(err, "bc")', {"err": CUT}, True),
+        ('contains(err, "x")', {"err": CUT}, None),
+        ('!contains(err, "x")', {"err": CUT}, None),
+        # The words in the place of what is missing are not the error's.
+        ('contains(err, "gone")', {"err": GAP}, None),
+        ('contains(err, "abc")', {"err": GAP}, True),
+        ('contains(err, "x")', {"err": LENGTHY}, False),
+        ('prefix(err, "abc")', {"err": CUT}, True),
+        ('prefix(err, "abcd")', {"err": CUT}, None),
+        ('prefix(err, "abcd")', {"err": GAP}, None),
+        ('prefix(err, "abd")', {"err": GAP}, False),
+        ('prefix(err, "abcdefghijkl")', {"err": CUT}, False),
         ("p == q", {"p": PointerValue("*int", 8, 1), "q": PointerValue("*int", 8, 1)}, True),
         ("p != q", {"p": Nil("*int"), "q": PointerValue("*int", 8, 1)}, True),
         ('3 < 4 && "a" != "b"', {}, True),
@@ -145,3 +161,33 @@ def test_values_of_a_format_are_evaluated() -> None:
     assert shown == [4, True, DurationValue(12_000_000), text(b"server"), text(b"x")]
     assert evaluate(resolved.values[0], {}, {}) == Unavailable("not captured")
     assert evaluate(resolved.values[2], {}, {}) == Unavailable("$duration is not known here")
+
+
+@pytest.mark.parametrize(
+    ("operator", "known", "expected"),
+    [
+        ("==", b"abc", None),
+        ("!=", b"abc", None),
+        ("==", b"abcd", None),
+        ("==", b"ab", False),
+        ("!=", b"ab", True),
+        ("==", b"abd", False),
+        ("!=", b"abd", True),
+        ("<", b"abc", False),
+        (">=", b"abc", True),
+        (">", b"abc", None),
+        ("<", b"abcd", None),
+        (">", b"ab", True),
+        ("<", b"b", True),
+    ],
+)
+def test_texts_that_end_nobody_knows_where(
+    operator: str, known: bytes, expected: bool | None
+) -> None:
+    """A message with a gap begins with abc; how long it is is not known."""
+    mirrored = {"<": ">", ">": "<", "<=": ">=", ">=": "<="}
+    whole = known, len(known)
+    assert _compare_texts(BinaryOperator(operator), (b"abc", None), whole) is expected
+    mirror = BinaryOperator(mirrored.get(operator, operator))
+    assert _compare_texts(mirror, whole, (b"abc", None)) is expected
+    assert _compare_texts(mirror, (b"abc", None), (b"abc", None)) is None
