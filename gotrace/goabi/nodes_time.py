@@ -7,7 +7,7 @@ import struct
 from gotrace.goabi.capture import REFUSED, Builder, Frame, Node, Position, Reader
 from gotrace.goabi.nodes_text import StringNode, ipv6_text
 from gotrace.goabi.types import Kind, PointerType, StructType, basic_type
-from gotrace.goabi.values import StringValue, TextValue, TimeValue, Value
+from gotrace.goabi.values import StringValue, TextValue, TimeValue, Unavailable, Value
 
 __all__ = ["NetipAddrNode", "TimeNode"]
 
@@ -120,9 +120,10 @@ class _TimeReader(Reader):
 class NetipAddrNode(Node):
     """Capture a netip.Addr (src/net/netip/netip.go: addr as two words, z as a pointer).
 
-    Since Go 1.23, z leads to an addrDetail {isV6 bool; zoneV6 string}. Before, it is compared
-    with variables of the package: an IPv4 address within IPv6 is then taken for plain IPv4, and a
-    zone is not seen.
+    Since Go 1.23, z leads to an addrDetail {isV6 bool; zoneV6 string}. Before, it leads to an
+    intern.Value that begins with an interface, which holds the zone; where there is none, z is one
+    of two variables of the package, and only their addresses tell IPv4 from IPv6. These are on the
+    heap and not known here: an address that may be IPv4, or the same within IPv6, is unavailable.
     """
 
     __slots__ = ("_has_detail",)
@@ -134,21 +135,29 @@ class NetipAddrNode(Node):
         self._has_detail = field is not None and isinstance(field.type, StructType)
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
-        """Plan to copy the detail."""
+        """Plan to copy what z leads to."""
         reader = _NetipAddrReader(self.type.name, position, self._has_detail)
-        if self._has_detail:
+        name = StringNode(basic_type(Kind.STRING))
 
-            def detail() -> None:
-                reader.detail = block = builder.deref(position.plus(16), 24)
-                if block is not None:
-                    name = StringNode(basic_type(Kind.STRING))
-                    reader.zone = name.plan(builder, Position(block, 8, 24))
+        def detail() -> None:
+            reader.detail = block = builder.deref(position.plus(16), 24)
+            if block is not None:
+                reader.zone = name.plan(builder, Position(block, 8, 24))
 
-            builder.defer(detail)
+        def interned() -> None:
+            reader.detail = block = builder.deref(position.plus(16), 16)
+            if block is None:
+                return
+            held = builder.deref(Position(block, 8, 16), 16)
+            if held is not None:
+                reader.zone = name.plan(builder, Position(held, 0, 16))
+
+        builder.defer(detail if self._has_detail else interned)
         return reader
 
 
 _address = struct.Struct("<QQQ").unpack_from
+_word = struct.Struct("<Q").unpack_from
 
 
 class _NetipAddrReader(Reader):
@@ -168,26 +177,28 @@ class _NetipAddrReader(Reader):
         high, low, z = _address(frame.data, frame.starts[source] + offset)
         if z == 0:
             return TextValue(self._name, "invalid IP")
-        is_v4 = high == 0 and low >> 32 == 0xFFFF
-        zone = ""
-        if self._has_detail:
-            if self.detail is None:
-                return REFUSED
-            if frame.lengths[self.detail] < 1:
-                return frame.why(self.detail)
-            is_v4 = not frame.data[frame.starts[self.detail]]
-            if not is_v4:
-                # Without the zone it would be another address.
-                found = self.zone.read(frame) if self.zone is not None else REFUSED
-                if not isinstance(found, StringValue):
-                    return found
-                zone = _zone_text(found)
+        if self.detail is None:
+            return REFUSED
+        if frame.lengths[self.detail] < (1 if self._has_detail else 8):
+            return frame.why(self.detail)
         data = struct.pack(">QQ", high, low)
-        if is_v4:
-            return TextValue(self._name, ".".join(map(str, data[12:])))
-        if data[:12] == b"\0" * 10 + b"\xff\xff":
-            return TextValue(self._name, "::ffff:" + ".".join(map(str, data[12:])) + zone)
-        return TextValue(self._name, ipv6_text(data) + zone)
+        v4 = ".".join(map(str, data[12:]))
+        maybe_v4 = data[:12] == b"\0" * 10 + b"\xff\xff"
+        start = frame.starts[self.detail]
+        if self._has_detail and not frame.data[start]:
+            return TextValue(self._name, v4)
+        zone = ""
+        if not self._has_detail and not _word(frame.data, start)[0]:
+            if maybe_v4:
+                return Unavailable(f"{v4} or ::ffff:{v4}")
+        else:
+            # Without its zone it would be another address.
+            found = self.zone.read(frame) if self.zone is not None else REFUSED
+            if not isinstance(found, StringValue):
+                return found
+            zone = _zone_text(found)
+        shown = f"::ffff:{v4}" if maybe_v4 else ipv6_text(data)
+        return TextValue(self._name, shown + zone)
 
 
 def _zone_text(zone: StringValue) -> str:

@@ -188,7 +188,14 @@ def test_every_kind_by_descriptors_alone(toolchain: Toolchain) -> None:
 def check_all(fixture: Fixture) -> None:
     fields = {field.name: field for field in fixture.type.fields}
     crowd = fixture.value(fields.pop("crowd"))
-    assert {name: go_syntax(fixture.value(f)) for name, f in fields.items()} == fixture.expected
+    expected = dict(fixture.expected)
+    version = fixture.program.table.go_version
+    assert version is not None
+    if "newer" in expected and (version.major, version.minor) < (1, 23):
+        # Nothing in memory tells it from the same within IPv6.
+        unknown = "host: <unavailable: 192.0.2.7 or ::ffff:192.0.2.7>"
+        expected["newer"] = expected["newer"].replace("host: 192.0.2.7", unknown)
+    assert {name: go_syntax(fixture.value(f)) for name, f in fields.items()} == expected
     assert isinstance(crowd, SequenceValue)
     entries: list[tuple[Value, Value]] = []
     for part in crowd.elements:
