@@ -122,6 +122,8 @@ def _run(arguments: Sequence[str]) -> int:
         if options.list:
             from gotrace.cli.listing import list_plan
 
+            if any(spec.signature or spec.predicate or spec.format for spec in specs):
+                plan = make_trace_plan(plan, specs, _choices(options)).plan
             list_plan(once(plan), output)
         else:
             _trace(options, target, plan, specs, output)
@@ -137,6 +139,11 @@ def _requests(options: argparse.Namespace, specs: Sequence[ProbeSpec]) -> list[B
     ]
 
 
+def _choices(options: argparse.Namespace) -> TraceChoices:
+    limits = CaptureLimits(options.string_size, options.depth, payload=_PHASE_BYTES)
+    return TraceChoices(limits, entry_only=options.entry, floats=not options.no_fp)
+
+
 def _trace(
     options: argparse.Namespace,
     target: Target,
@@ -147,9 +154,7 @@ def _trace(
     callers = find_callers(target, plan)
     if callers.warning:
         output.notice(Notice(NoticeKind.WARNING, callers.warning))
-    limits = CaptureLimits(options.string_size, options.depth, payload=_PHASE_BYTES)
-    choices = TraceChoices(limits, entry_only=options.entry, floats=not options.no_fp)
-    traced = make_trace_plan(plan, specs, choices)
+    traced = make_trace_plan(plan, specs, _choices(options))
     wanted = TraceOptions(user_stack=_STACK_FRAMES if options.user_stack else 0)
     with (
         waiter_for(target) as waiter,

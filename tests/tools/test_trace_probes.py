@@ -201,6 +201,13 @@ def test_errors_name_the_column(probe: str, column: int, hint: str) -> None:
     assert hint in line.partition("column")[2]
 
 
+def test_list_leaves_out_what_a_probe_does_not_fit() -> None:
+    none = run_tool("gotrace", "-l", f"{program()}:main.nest (nothing > 3)")
+    assert (none.status, none.lines) == (2, [])
+    result = run_tool("gotrace", "-l", "--json", f"{program()}:main.* (tag != \"\")")
+    assert [row["func"] for row in of_kind(result, "function")] == ["main.nest"]
+
+
 def names_shown(result: Result) -> list[str]:
     return [call.partition("(")[0] for call in text_calls(result)]
 
