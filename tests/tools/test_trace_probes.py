@@ -204,7 +204,7 @@ def test_errors_name_the_column(probe: str, column: int, hint: str) -> None:
 def test_list_leaves_out_what_a_probe_does_not_fit() -> None:
     none = run_tool("gotrace", "-l", f"{program()}:main.nest (nothing > 3)")
     assert (none.status, none.lines) == (2, [])
-    result = run_tool("gotrace", "-l", "--json", f"{program()}:main.* (tag != \"\")")
+    result = run_tool("gotrace", "-l", "--json", f'{program()}:main.* (tag != "")')
     assert [row["func"] for row in of_kind(result, "function")] == ["main.nest"]
 
 
