@@ -1,56 +1,19 @@
-"""Tell an error's message from its fields, since nobody can call its Error method.
-
-Each rule follows the method's source in Go's standard library (the same in all releases from 1.15
-to 1.27 that have the type), or in github.com/pkg/errors. Where releases differ there is no rule:
-net/textproto.Error, net/http.http2headerFieldValueError.
-"""
+"""Tell an error's message from its fields, since nobody can call its Error method."""
 
 from __future__ import annotations
 
-import dataclasses
-import os
-from collections.abc import Callable
-
-from gotrace.goabi.nodes_text import address_text
+from gotrace.goabi.error_rules import FIXED, POINTER_RULES, VALUE_RULES
+from gotrace.goabi.error_text import Message, go_errno_text, text_of
 from gotrace.goabi.values import (
-    BytesValue,
     ErrorValue,
-    InterfaceValue,
     NamedValue,
-    Nil,
     PointerValue,
-    SequenceValue,
     StringValue,
     StructValue,
-    TextValue,
-    Unavailable,
     Value,
 )
-from gotrace.goabi.verb_scalars import quoted
 
-__all__ = ["error_value", "go_errno_text"]
-
-#: Messages of types that have no fields.
-_FIXED = {
-    "context.deadlineExceededError": "context deadline exceeded",
-    "*internal/poll.DeadlineExceededError": "i/o timeout",
-    "*poll.DeadlineExceededError": "i/o timeout",
-    "internal/poll.errNetClosing": "use of closed network connection",
-    "*net.timeoutError": "i/o timeout",
-    "net.canceledError": "operation was canceled",
-    "net/http.tlsHandshakeTimeoutError": "net/http: TLS handshake timeout",
-    "net/http.http2noCachedConnError": "http2: no cached connection was available",
-    "net/http/internal/http2.noCachedConnError": "http2: no cached connection was available",
-    "net/http.http2goAwayFlowError": "connection exceeded flow control window size",
-    "net/http/internal/http2.goAwayFlowError": "connection exceeded flow control window size",
-    "*net/http.MaxBytesError": "http: request body too large",
-    "crypto/tls.timeoutError": "tls: DialWithDialer timed out",
-    "*crypto/tls.ECHRejectionError": "tls: server rejected ECH",
-    "crypto/x509.ConstraintViolationError": (
-        "x509: invalid signature: parent certificate cannot sign this kind of certificate"
-    ),
-    "crypto/x509.UnhandledCriticalExtension": "x509: unhandled critical extension",
-}
+__all__ = ["error_value"]
 
 #: Fields that hold a message where they are the only string of a struct.
 _MESSAGE_FIELDS = frozenset(
@@ -59,45 +22,6 @@ _MESSAGE_FIELDS = frozenset(
         *("errorString", "ErrorString", "reason", "Reason", "desc", "Desc", "str", "what"),
     }
 )
-
-_Fields = dict[str, Value]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Message:
-    """Hold a message, or a part of one; ``known`` and ``length`` as in ErrorValue."""
-
-    text: str
-    known: str | None = None
-    length: int | None = None
-
-    def __add__(self, other: _Message | str) -> _Message:
-        part = _Message(other) if isinstance(other, str) else other
-        if self.known is None:
-            known = None if part.known is None else self.text + part.known
-            return _Message(self.text + part.text, known, _sum(self, part))
-        # What was cut says so within a message, and what stands in for something does already.
-        gap = "..." if self.known == self.text and part.text else ""
-        return _Message(self.text + gap + part.text, self.known, _sum(self, part))
-
-    def __radd__(self, other: str) -> _Message:
-        return _Message(other) + self
-
-
-def _sum(*parts: _Message) -> int | None:
-    """Return the length of parts together, where at least one is not whole."""
-    total = 0
-    for part in parts:
-        length = part.length
-        if part.known is None:
-            length = len(part.text.encode("utf-8", "surrogateescape"))
-        if length is None:
-            return None
-        total += length
-    return total
-
-
-_Rule = Callable[[_Fields], _Message]
 
 
 def error_value(type_name: str, value: Value, *, guess: bool) -> ErrorValue | None:
@@ -114,19 +38,19 @@ def error_value(type_name: str, value: Value, *, guess: bool) -> ErrorValue | No
     return ErrorValue(type_name, message.text, value, message.known, length)
 
 
-def _message(type_name: str, value: Value, guess: bool) -> _Message | None:
-    fixed = _FIXED.get(type_name)
+def _message(type_name: str, value: Value, guess: bool) -> Message | None:
+    fixed = FIXED.get(type_name)
     if fixed is not None:
-        return _Message(fixed)
+        return Message(fixed)
     target = value.target if isinstance(value, PointerValue) else value
     if type_name == "syscall.Errno" and isinstance(target, NamedValue):
-        return _Message(go_errno_text(target.value)) if isinstance(target.value, int) else None
-    rule = _RULES.get(type_name)
+        return Message(go_errno_text(target.value)) if isinstance(target.value, int) else None
+    rule = POINTER_RULES.get(type_name)
     if rule is None and type_name.startswith("*"):
         # A pointer has the methods of what it points to.
-        rule = _VALUE_RULES.get(type_name[1:])
+        rule = VALUE_RULES.get(type_name[1:])
     elif rule is None:
-        rule = _VALUE_RULES.get(type_name)
+        rule = VALUE_RULES.get(type_name)
     if rule is not None and isinstance(target, StructValue):
         return rule(dict(target.fields))
     if not isinstance(target, NamedValue | StructValue):
@@ -137,7 +61,7 @@ def _message(type_name: str, value: Value, guess: bool) -> _Message | None:
         return None
     if isinstance(target, StructValue):
         return _only_message(target)
-    return _text(target) if isinstance(target.value, StringValue) else None
+    return text_of(target) if isinstance(target.value, StringValue) else None
 
 
 def _is_standard(type_name: str) -> bool:
@@ -148,175 +72,7 @@ def _is_standard(type_name: str) -> bool:
     return package != "main" and "." not in package.replace("%2e", ".")
 
 
-def go_errno_text(number: int) -> str:
-    """Return what syscall.Errno says: the C library's words, their first letter in lower case.
-
-    Done as mkerrors.sh in src/syscall did when it made Go's table, which ends with 132.
-    """
-    text = os.strerror(number) if 0 < number < 133 else ""
-    if not text or text.startswith("Unknown error"):
-        return f"errno {number}"
-    if text[:1].isupper() and text[1:2].islower():
-        text = text[0].lower() + text[1:]
-    return text
-
-
-def _text(value: Value | None) -> _Message:
-    """Return what a part contributes to a message."""
-    if isinstance(value, NamedValue):
-        return _text(value.value)
-    if isinstance(value, StringValue):
-        data = _whole_characters(value)
-        text = data.decode("utf-8", "surrogateescape")
-        return _Message(text, text, value.length) if value.is_cut else _Message(text)
-    if isinstance(value, ErrorValue):
-        return _Message(value.message, value.known, value.length)
-    if isinstance(value, TextValue):
-        return _Message(value.text)
-    if isinstance(value, InterfaceValue):
-        if isinstance(value.value, Unavailable):
-            return _text(value.value)
-        return _address(value.value) or _missing(f"<{value.dynamic or 'error'}>")
-    if isinstance(value, Unavailable):
-        return _missing(f"<unavailable: {value.why}>")
-    if isinstance(value, Nil):
-        return _Message("<nil>")
-    if value is None or isinstance(value, bool | int | float | complex):
-        return _Message("" if value is None else str(value))
-    return _missing(f"<{getattr(value, 'type', 'error')}>")
-
-
-def _missing(text: str) -> _Message:
-    """Return what stands in a message for what is not known of it."""
-    return _Message(text, "")
-
-
-def _whole_characters(value: StringValue) -> bytes:
-    """Return a string's text, without a last character that a cut went through."""
-    if value.is_cut:
-        try:
-            value.text.decode()
-        except UnicodeDecodeError as error:
-            if error.reason == "unexpected end of data":
-                return value.text[: error.start]
-    return value.text
-
-
-def _quoted(value: Value | None) -> _Message:
-    if isinstance(value, NamedValue):
-        return _quoted(value.value)
-    if not isinstance(value, StringValue):
-        return _text(value)
-    shown = quoted(_whole_characters(value))
-    return _Message(f"{shown}...", shown[:-1]) if value.is_cut else _Message(shown)
-
-
-def _address(value: Value | None) -> _Message | None:
-    """Return a net.Addr of the standard library as it prints."""
-    target = value.target if isinstance(value, PointerValue) else value
-    if not isinstance(target, StructValue):
-        return None
-    fields = dict(target.fields)
-    if target.type == "net.UnixAddr":
-        return _text(fields.get("Name"))
-    if target.type not in ("net.TCPAddr", "net.UDPAddr", "net.IPAddr"):
-        return None
-    zone = fields.get("Zone")
-    text = _ip(fields.get("IP"))
-    if _is_set(zone):
-        text += _behind("%", zone)
-    if target.type == "net.IPAddr":
-        return text
-    certain = text.text if text.known is None else text.known
-    host = "[" + text + "]" if ":" in certain else text
-    return host + ":" + _text(fields.get("Port"))
-
-
-def _ip(value: Value | None) -> _Message:
-    if isinstance(value, BytesValue) and not value.is_cut:
-        odd = f"?{value.data.hex()}" if value.data else ""
-        return _Message(address_text(value.data) or odd)
-    if isinstance(value, BytesValue):
-        return _missing("<net.IP>")
-    return _Message("") if value is None or isinstance(value, Nil) else _text(value)
-
-
-def _parts(template: str) -> _Rule:
-    """Return a rule that fills ``{Field}`` with a field's text, ``{Field!q}`` with it quoted.
-
-    ``{Field!code}`` is the name of an error code of HTTP/2. For what is no struct, a field without
-    a name stands for all of it.
-    """
-    pieces = template.replace("}", "{").split("{")
-
-    def rule(fields: _Fields) -> _Message:
-        message = _Message("")
-        for index, piece in enumerate(pieces):
-            if index % 2 == 0:
-                message += piece
-            elif piece.endswith("!q"):
-                message += _quoted(fields.get(piece[:-2]))
-            elif piece.endswith("!code"):
-                message += _code(fields.get(piece[:-5]))
-            else:
-                message += _text(fields.get(piece))
-        return message
-
-    return rule
-
-
-def _joined(fields: _Fields) -> _Message:
-    errs = fields.get("errs")
-    if not isinstance(errs, SequenceValue):
-        return _text(errs)
-    message = _Message("")
-    for index, err in enumerate(errs.elements):
-        message = message + ("\n" if index else "") + _text(err)
-    if not errs.is_cut:
-        return message
-    start = "\n" if errs.elements else ""
-    return message + _Message(start, start)
-
-
-def _is_set(value: Value | None) -> bool:
-    if isinstance(value, StringValue):
-        return value.length != 0
-    return value is not None and not isinstance(value, Nil)
-
-
-def _behind(mark: str, value: Value | None) -> _Message:
-    """Return a part that is set with its mark, of which neither is certain if it is not known."""
-    if isinstance(value, Unavailable):
-        return _missing(mark + _text(value).text)
-    return mark + _text(value)
-
-
-def _op_error(fields: _Fields) -> _Message:
-    text = _text(fields.get("Op"))
-    if _is_set(fields.get("Net")):
-        text += _behind(" ", fields["Net"])
-    if _is_set(fields.get("Source")):
-        text += _behind(" ", fields["Source"])
-    if _is_set(fields.get("Addr")):
-        text += _behind("->" if _is_set(fields.get("Source")) else " ", fields["Addr"])
-    return text + ": " + _text(fields.get("Err"))
-
-
-def _dns_error(fields: _Fields) -> _Message:
-    text = "lookup " + _text(fields.get("Name"))
-    if _is_set(fields.get("Server")):
-        text += _behind(" on ", fields["Server"])
-    return text + ": " + _text(fields.get("Err"))
-
-
-def _addr_error(fields: _Fields) -> _Message:
-    address, text = fields.get("Addr"), _text(fields.get("Err"))
-    if isinstance(address, Unavailable):
-        return _missing(f"address {_text(address).text}: ") + text
-    return "address " + _text(address) + ": " + text if _is_set(address) else text
-
-
-def _only_message(value: StructValue) -> _Message | None:
+def _only_message(value: StructValue) -> Message | None:
     """Return a struct's only string where its name says that it is the message."""
     strings = [
         (name, field)
@@ -327,153 +83,4 @@ def _only_message(value: StructValue) -> _Message | None:
     if len(strings) != 1:
         return None
     name, text = strings[0]
-    return _text(text) if name in _MESSAGE_FIELDS else None
-
-
-def _address_parse_error(fields: _Fields) -> _Message:
-    at = fields.get("at")
-    text = "ParseAddr(" + _quoted(fields.get("in")) + "): " + _text(fields.get("msg"))
-    if isinstance(at, Unavailable):
-        return text + _behind(" (at ", at) + ")"
-    return text + " (at " + _quoted(at) + ")" if _is_set(at) else text
-
-
-def _roots_error(fields: _Fields) -> _Message:
-    text = _Message("x509: failed to load system roots and no roots provided")
-    return text + _behind("; ", fields["Err"]) if _is_set(fields.get("Err")) else text
-
-
-def _stream_error(fields: _Fields) -> _Message:
-    text = "stream error: stream ID " + _text(fields.get("StreamID"))
-    text = text + "; " + _code(fields.get("Code"))
-    return text + _behind("; ", fields["Cause"]) if _is_set(fields.get("Cause")) else text
-
-
-def _code(value: Value | None) -> _Message:
-    """Return an error code of HTTP/2 as it prints."""
-    number = value.value if isinstance(value, NamedValue) else value
-    if not isinstance(number, int):
-        return _text(value)
-    return _Message(_HTTP2_CODES.get(number, f"unknown error code {number:#x}"))
-
-
-_PATH = _parts("{Op} {Path}: {Err}")
-
-_RULES: dict[str, _Rule] = {
-    "*errors.errorString": _parts("{s}"),
-    "*fmt.wrapError": _parts("{msg}"),
-    "*fmt.wrapErrors": _parts("{msg}"),
-    "*errors.joinError": _joined,
-    "*io/fs.PathError": _PATH,
-    "*fs.PathError": _PATH,
-    "*os.PathError": _PATH,
-    "*os.SyscallError": _parts("{Syscall}: {Err}"),
-    "*os.LinkError": _parts("{Op} {Old} {New}: {Err}"),
-    "*os/exec.Error": _parts("exec: {Name!q}: {Err}"),
-    "*net.OpError": _op_error,
-    "*net.DNSError": _dns_error,
-    "*net.AddrError": _addr_error,
-    "*net.ParseError": _parts("invalid {Type}: {Text}"),
-    "*net/url.Error": _parts("{Op} {URL!q}: {Err}"),
-    "*strconv.NumError": _parts("strconv.{Func}: parsing {Num!q}: {Err}"),
-    "*encoding/json.SyntaxError": _parts("{msg}"),
-    "*encoding/json.UnsupportedValueError": _parts("json: unsupported value: {Str}"),
-    "*encoding/json.InvalidUTF8Error": _parts("json: invalid UTF-8 in string: {S!q}"),
-    "*encoding/xml.SyntaxError": _parts("XML syntax error on line {Line}: {Msg}"),
-    "*compress/flate.ReadError": _parts("flate: read error at offset {Offset}: {Err}"),
-    "*compress/flate.WriteError": _parts("flate: write error at offset {Offset}: {Err}"),
-    "*crypto/tls.CertificateVerificationError": _parts("tls: failed to verify certificate: {Err}"),
-    "*crypto/tls.permanentError": _parts("{err}"),
-    "*crypto/tls.permamentError": _parts("{err}"),
-    "*go/build.NoGoError": _parts("no buildable Go source files in {Dir}"),
-    "*go/build/constraint.SyntaxError": _parts("{Err}"),
-    "*net.DNSConfigError": _parts("error reading DNS config: {Err}"),
-    "*net.notFoundError": _parts("{s}"),
-    "*net.temporaryError": _parts("{s}"),
-    "*net/http.ProtocolError": _parts("{ErrorString}"),
-    "*net/http.httpError": _parts("{err}"),
-    "*net/http.http2httpError": _parts("{msg}"),
-    "*net/http/internal/http2.httpError": _parts("{msg}"),
-    "*net/http.timeoutError": _parts("{err}"),
-    "*net/http.unsupportedTEError": _parts("{err}"),
-    "*regexp/syntax.Error": _parts("error parsing regexp: {Code}: `{Expr}`"),
-    "*github.com/pkg/errors.fundamental": _parts("{msg}"),
-    "*github.com/pkg/errors.withStack": _parts("{error}"),
-    "*github.com/pkg/errors.withMessage": _parts("{msg}: {cause}"),
-}
-
-_HTTP2_CODES = dict(
-    enumerate(
-        (
-            *("NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR"),
-            *("SETTINGS_TIMEOUT", "STREAM_CLOSED", "FRAME_SIZE_ERROR", "REFUSED_STREAM"),
-            *("CANCEL", "COMPRESSION_ERROR", "CONNECT_ERROR", "ENHANCE_YOUR_CALM"),
-            *("INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED"),
-        )
-    )
-)
-
-
-def _http2_rules(prefix: str) -> dict[str, _Rule]:
-    return {
-        f"{prefix}ConnectionError": _parts("connection error: {!code}"),
-        f"{prefix}StreamError": _stream_error,
-        f"{prefix}GoAwayError": _parts(
-            "http2: server sent GOAWAY and closed the connection; LastStreamID={LastStreamID}, "
-            "ErrCode={ErrCode!code}, debug={DebugData!q}"
-        ),
-        f"{prefix}connError": _parts("http2: connection error: {Code!code}: {Reason}"),
-        f"{prefix}pseudoHeaderError": _parts("invalid pseudo-header {!q}"),
-        f"{prefix}duplicatePseudoHeaderError": _parts("duplicate pseudo-header {!q}"),
-        f"{prefix}headerFieldNameError": _parts("invalid header field name {!q}"),
-    }
-
-
-#: Rules of methods that have no pointer for a receiver.
-_VALUE_RULES: dict[str, _Rule] = {
-    "compress/bzip2.StructuralError": _parts("bzip2 data invalid: {}"),
-    "compress/flate.CorruptInputError": _parts("flate: corrupt input before offset {}"),
-    "compress/flate.InternalError": _parts("flate: internal error: {}"),
-    "crypto/aes.KeySizeError": _parts("crypto/aes: invalid key size {}"),
-    "crypto/des.KeySizeError": _parts("crypto/des: invalid key size {}"),
-    "crypto/rc4.KeySizeError": _parts("crypto/rc4: invalid key size {}"),
-    "crypto/tls.RecordHeaderError": _parts("tls: {Msg}"),
-    "crypto/x509.SystemRootsError": _roots_error,
-    "encoding/ascii85.CorruptInputError": _parts("illegal ascii85 data at input byte {}"),
-    "encoding/asn1.StructuralError": _parts("asn1: structure error: {Msg}"),
-    "encoding/asn1.SyntaxError": _parts("asn1: syntax error: {Msg}"),
-    "encoding/base32.CorruptInputError": _parts("illegal base32 data at input byte {}"),
-    "encoding/base64.CorruptInputError": _parts("illegal base64 data at input byte {}"),
-    "encoding/xml.UnmarshalError": _parts("{}"),
-    "image/jpeg.FormatError": _parts("invalid JPEG format: {}"),
-    "image/jpeg.UnsupportedError": _parts("unsupported JPEG feature: {}"),
-    "image/png.FormatError": _parts("png: invalid format: {}"),
-    "image/png.UnsupportedError": _parts("png: unsupported feature: {}"),
-    "math/big.ErrNaN": _parts("{msg}"),
-    "net.InvalidAddrError": _parts("{}"),
-    "net.UnknownNetworkError": _parts("unknown network {}"),
-    "net/http.badRequestError": _parts("Bad Request: {}"),
-    "net/http.nothingWrittenError": _parts("{error}"),
-    "net/http.transportReadFromServerError": _parts(
-        "net/http: Transport failed to read from server: {err}"
-    ),
-    "net/mail.charsetError": _parts("charset not supported: {!q}"),
-    "net/netip.parseAddrError": _address_parse_error,
-    "net/netip.parsePrefixError": _parts("netip.ParsePrefix({in!q}): {msg}"),
-    "net/rpc.ServerError": _parts("{}"),
-    "net/textproto.ProtocolError": _parts("{}"),
-    "net/url.EscapeError": _parts("invalid URL escape {!q}"),
-    "net/url.InvalidHostError": _parts("invalid character {!q} in host name"),
-    "os/exec.wrappedError": _parts("{prefix}: {err}"),
-    "os/user.UnknownGroupError": _parts("group: unknown group {}"),
-    "os/user.UnknownGroupIdError": _parts("group: unknown groupid {}"),
-    "os/user.UnknownUserError": _parts("user: unknown user {}"),
-    "os/user.UnknownUserIdError": _parts("user: unknown userid {}"),
-    "runtime.errorAddressString": _parts("runtime error: {msg}"),
-    "runtime.errorString": _parts("runtime error: {}"),
-    "runtime.plainError": _parts("{}"),
-    "text/template.ExecError": _parts("{Err}"),
-    "time.fileSizeError": _parts("time: file {} is too large"),
-    **_http2_rules("net/http.http2"),
-    **_http2_rules("net/http/internal/http2."),
-}
+    return text_of(text) if name in _MESSAGE_FIELDS else None

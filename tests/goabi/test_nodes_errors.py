@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gotrace.goabi.nodes_errors import error_value, go_errno_text
+from gotrace.goabi.error_text import go_errno_text
+from gotrace.goabi.nodes_errors import error_value
 from gotrace.goabi.values import (
     BytesValue,
     ErrorValue,
