@@ -108,6 +108,7 @@ class LatencyMeter:
         ]
         self._slow: list[SlowCall] = []
         self._slow_lost = 0
+        self._unmatched: int | None = None
 
         def open_events(program: Program) -> None:
             if options.slower is not None:
@@ -164,6 +165,8 @@ class LatencyMeter:
         """
         half = 0
         if self._rows.halves == 1:
+            # Entries go first: calls that are entered then were not entered before the run.
+            self._unmatched = diagnostics(self.attached.program)[Diagnostic.UNMATCHED]
             self.attached.detach()
         else:
             half = self._rows.flip()
@@ -180,6 +183,8 @@ class LatencyMeter:
         """Return how often each irregularity has occurred so far."""
         counts = diagnostics(self.attached.program)
         counts[Diagnostic.SLOW_LOST] += self._slow_lost
+        if self._unmatched is not None:
+            counts[Diagnostic.UNMATCHED] = self._unmatched
         return counts
 
     def __enter__(self) -> LatencyMeter:

@@ -1,0 +1,36 @@
+"""Measure a busy program, and end while it is at it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+from gotrace.probes.select import Selector
+from gotrace.session.callers import find_callers
+from gotrace.session.calls import Diagnostic
+from gotrace.session.latency import LatencyMeter, LatencyOptions
+from gotrace.session.plan import BinaryRequest, make_plan
+from gotrace.session.target import Target
+from tests.toolchains import FIXTURES, build, newest
+from tests.tools.harness import Fixture
+
+
+@pytest.mark.live
+def test_calls_that_are_entered_while_probes_are_removed_are_nobodys() -> None:
+    """Their entries were not seen, but not because they came before the run."""
+    path = build(FIXTURES / "live_latency", newest())
+    with Fixture([path]) as fixture, ExitStack() as opened:
+        fixture.say("endless")
+        fixture.read_until("endless")
+        target = Target.of(fixture.ready, None)
+        opened.callback(target.close)
+        request = BinaryRequest(None, Selector(["main.short"]))
+        plan = make_plan(target, [request], returns=True, verb="measure")
+        callers = find_callers(target, plan)
+        meter = opened.enter_context(LatencyMeter(target, plan, callers, LatencyOptions(), None))
+        before = meter.diagnostics()[Diagnostic.UNMATCHED]
+        assert meter.take().rows[0].count > 0
+        assert meter.diagnostics()[Diagnostic.UNMATCHED] == before
+        fixture.work()
+        assert fixture.finish() == 0
