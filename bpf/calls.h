@@ -95,13 +95,6 @@ static inline __attribute__((always_inline)) void pop(struct caller_key *who, st
     frames.delete(&key);
 }
 
-static inline __attribute__((always_inline)) void drop(struct caller_key *who, struct stack *stack)
-{
-    note(UNWOUND, 1);
-    CALL_DROPPED(who, stack->level);
-    pop(who, stack);
-}
-
 /*
  * Drop calls at a depth greater than depth: they were unwound, their RET never comes. Depths grow
  * with levels, so the highest level that stays is found by halves, however many there are.
