@@ -25,7 +25,7 @@
 /* Functions that can have led to one another by tail jumps and return at one RET. */
 #define MOST_TAIL_JUMPS 4
 
-/* What could not be done or did not match; order shared with gotrace/session/calls.py. */
+/* What could not be done or did not match; order shared with gotrace/session/open_calls.py. */
 enum diagnostic {
     UNMATCHED,     /* returns of calls that were entered before the probes were there */
     UNWOUND,       /* calls ended by a panic or by runtime.Goexit instead of a RET */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * What a capture plan is made of: small operations that say which bytes of registers, stack and
- * memory to copy at a site, and whether the call is wanted. gotrace/goabi/capture.py makes the
+ * memory to copy at a site, and whether the call is wanted. gotrace/capture/plan.py makes the
  * plans and documents the operations; both sides share this layout.
  *
  * Compile-time settings:

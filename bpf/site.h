@@ -14,7 +14,7 @@
 #pragma once
 #include <uapi/linux/ptrace.h>
 
-/* Cookie layout, shared with gotrace/session/cookie.py. */
+/* Cookie layout, shared with gotrace/kernel/cookie.py. */
 #define COOKIE_INDEX_MASK 0xffffffffULL
 #define COOKIE_BRANCH (1ULL << 32)     /* a stack check's jbe: drop the hit if it is taken */
 #define COOKIE_G_REGISTER (1ULL << 33) /* the ABI keeps g in R14 here */

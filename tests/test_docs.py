@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from gotrace.cli.common import parse
-from gotrace.goabi.signature import parse_signature
-from gotrace.goabi.types import Kind, basic_type
+from gotrace.gotypes.from_text import parse_signature
+from gotrace.gotypes.types import Kind, basic_type
 from gotrace.probes.pattern import Pattern
 from gotrace.probes.spec import parse_probe
 from tests.toolchains import newest

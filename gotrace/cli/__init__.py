@@ -1,1 +1,5 @@
-"""Hold one module per command: options to request to report."""
+"""The commands: options to a request, session to report.
+
+May import: all other packages. Start reading at the module of the command's name; ``common`` for
+what they share.
+"""

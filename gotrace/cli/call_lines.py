@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path as FilePath
 
-from gotrace.goabi.capture import PhasePlan, read_phase
-from gotrace.goabi.values import Value
-from gotrace.goabi.verbs import format_values
+from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.probes.evaluate import Specials, evaluate, keeps
 from gotrace.probes.scope import Phase, SpecialName
 from gotrace.probes.typed import Path
@@ -16,6 +14,8 @@ from gotrace.report.fast_calls import Line, fast_json_line, fast_text_line, plai
 from gotrace.session.events import HEADER, Call, parse_call
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.trace_plan import TracedCall
+from gotrace.values.fmt import format_values
+from gotrace.values.model import Value
 
 __all__ = ["line_of"]
 

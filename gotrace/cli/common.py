@@ -16,14 +16,14 @@ from typing import NoReturn
 from gotrace import __version__
 from gotrace.cli.stream import open_standard_streams, result_stream
 from gotrace.errors import GotraceError, UsageError
+from gotrace.kernel.attach import Attached, Point, Rung, refusal
+from gotrace.kernel.cookie import INDEX_MASK
 from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
-from gotrace.probes.sites import FunctionSites
-from gotrace.report.notice import JsonOutput, Notice, NoticeKind, Output, TextOutput
-from gotrace.session.attach import Attached, Point, Rung, refusal
-from gotrace.session.cookie import INDEX_MASK
+from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.session.plan import BinaryRequest, Plan
-from gotrace.session.target import Target
+from gotrace.sites.sites import FunctionSites
+from gotrace.target.target import Target
 from gotrace.text import printable
 
 __all__ = [

@@ -18,10 +18,10 @@ from gotrace.cli.common import file_test
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
+from gotrace.kernel.attach import Rung
 from gotrace.probes.pattern import NameList, split_target
-from gotrace.session.attach import Rung
-from gotrace.session.command import resolve_command
-from gotrace.session.target import Target
+from gotrace.target.command import resolve_command
+from gotrace.target.target import Target
 
 __all__ = ["complete", "stepwise"]
 

@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterator
 
 from gotrace.cli.common import make_output
+from gotrace.doctor.examine import examine
+from gotrace.doctor.finding import Finding
+from gotrace.doctor.report import write_findings
 from gotrace.errors import UsageError
-from gotrace.finding import Finding
-from gotrace.report.doctor import write_findings
-from gotrace.session.doctor import examine
 from gotrace.text import printable
 
 __all__ = ["run_doctor"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 
-from gotrace.report.notice import Notice, NoticeKind
-from gotrace.session.calls import Diagnostic
+from gotrace.report.output import Notice, NoticeKind
+from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import Plan
 
 __all__ = ["not_shown"]

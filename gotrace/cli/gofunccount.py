@@ -23,10 +23,10 @@ from gotrace.cli.common import (
 )
 from gotrace.cli.pace import pace, waiter_for
 from gotrace.report.counts import CountRow, CountTable, write_counts
-from gotrace.report.notice import Notice, NoticeKind, Output
+from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.count import CallCounter
 from gotrace.session.plan import Plan, make_plan, once
-from gotrace.session.target import Target
+from gotrace.target.target import Target
 
 __all__ = ["main"]
 
@@ -57,7 +57,7 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         plan = once(make_plan(target, requests, returns=options.list, verb="count"))
         if options.list:
-            from gotrace.cli.listing import list_plan
+            from gotrace.report.listing import list_plan
 
             list_plan(plan, output)
             return 0

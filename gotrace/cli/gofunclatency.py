@@ -22,19 +22,19 @@ from gotrace.cli.common import (
     target_of,
 )
 from gotrace.cli.footer import not_shown
-from gotrace.cli.latency_rows import interval_of
 from gotrace.cli.pace import pace, waiter_for
 from gotrace.errors import GotraceError
-from gotrace.probes.sites import SiteForm
 from gotrace.report.latencies import SlowRow, duration, write_latencies, write_slow
-from gotrace.report.notice import Notice, NoticeKind, Output
+from gotrace.report.latency_rows import interval_of
+from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.calibrate import probe_cost
-from gotrace.session.callers import find_callers
-from gotrace.session.calls import Diagnostic
 from gotrace.session.latency import LatencyMeter, LatencyOptions, Period, SlowCall
+from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import Plan, make_plan, measurable, once
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.target import Target
+from gotrace.session.tasks import find_callers
+from gotrace.sites.sites import SiteForm
+from gotrace.target.target import Target
 
 __all__ = ["main"]
 
@@ -99,7 +99,7 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         plan = measurable(once(make_plan(target, requests, returns=True, verb="measure")))
         if options.list:
-            from gotrace.cli.listing import list_plan
+            from gotrace.report.listing import list_plan
 
             list_plan(plan, output)
         else:

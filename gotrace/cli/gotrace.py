@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
+from gotrace.capture.ops import CaptureLimits
 from gotrace.cli.call_lines import line_of
 from gotrace.cli.common import (
     add_run_options,
@@ -23,20 +24,19 @@ from gotrace.cli.common import (
 )
 from gotrace.cli.footer import not_shown
 from gotrace.cli.pace import pace, waiter_for
-from gotrace.goabi.capture import CaptureLimits
 from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import ProbeSpec, parse_probe
 from gotrace.report.calls import CALL_HEADING, Clock, TimeStyle, write_calls
-from gotrace.report.notice import JsonOutput, Notice, NoticeKind, Output
-from gotrace.session.callers import find_callers
-from gotrace.session.calls import Diagnostic
+from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.session.events import function_of
+from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import BinaryRequest, Plan, make_plan, once
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.target import Target
+from gotrace.session.tasks import find_callers
 from gotrace.session.trace import CallTracer, TraceOptions
 from gotrace.session.trace_plan import TraceChoices, TracePlan, make_trace_plan
+from gotrace.target.target import Target
 
 __all__ = ["main"]
 
@@ -120,7 +120,7 @@ def _run(arguments: Sequence[str]) -> int:
     try:
         plan = make_plan(target, _requests(options, specs), returns=True, verb="trace")
         if options.list:
-            from gotrace.cli.listing import list_plan
+            from gotrace.report.listing import list_plan
 
             if any(spec.signature or spec.predicate or spec.format for spec in specs):
                 plan = make_trace_plan(plan, specs, _choices(options)).plan

@@ -7,11 +7,11 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
-from gotrace.report.notice import Notice, NoticeKind, Output
+from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.lifetime import Lifetime
 from gotrace.session.plan import Plan
-from gotrace.session.target import Target
-from gotrace.session.wait import Reason, Waiter
+from gotrace.target.target import Target
+from gotrace.target.wait import Reason, Waiter
 
 __all__ = ["pace", "waiter_for"]
 

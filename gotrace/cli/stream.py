@@ -10,7 +10,7 @@ import stat
 import sys
 from typing import TYPE_CHECKING, TextIO
 
-from gotrace.session.wait import Waiter
+from gotrace.target.wait import Waiter
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from gotrace.elf.dwarf_constants import STRING_FORMS, Attr, Form, Tag
 from gotrace.elf.dwarf_die import Die, DwarfError, Unit, read_die, subprogram_offsets
-from gotrace.elf.dwarf_location import (
-    Location,
-    LocationPiece,
-    expression_at,
-    parse_expression,
-)
+from gotrace.elf.dwarf_location import Location, LocationPiece, expression_at, parse_expression
 from gotrace.elf.dwarf_search import find_runtime_type, find_type
 from gotrace.elf.dwarf_sections import DwarfSections
 from gotrace.elf.dwarf_units import UnitTable

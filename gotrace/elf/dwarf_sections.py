@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gotrace.elf.dwarf_die import DwarfError
-from gotrace.elf.image import ElfError
+from gotrace.elf.headers import ElfError
 
 if TYPE_CHECKING:
     from gotrace.elf.image import ElfImage

@@ -10,12 +10,17 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
-from gotrace.elf.build_version import read_build_version
-from gotrace.elf.buildinfo import GoVersion, compiler_version, read_build_info
-from gotrace.elf.functab import FunctionRows, load_rows
-from gotrace.elf.image import ElfError, ElfImage
-from gotrace.elf.inline import InlinedCall, InlinedFrame, InlineTrees
-from gotrace.elf.lines import SourceLine, source_file, source_line
+from gotrace.elf.buildinfo import GoVersion, compiler_version, read_build_info, read_build_version
+from gotrace.elf.headers import ElfError
+from gotrace.elf.image import ElfImage
+from gotrace.elf.pclntab.functab import (
+    FunctionRows,
+    SourceLine,
+    load_rows,
+    source_file,
+    source_line,
+)
+from gotrace.elf.pclntab.inline import InlinedCall, InlinedFrame, InlineTrees
 from gotrace.elf.symtab import FunctionSymbol, function_symbols, symbol_names
 
 __all__ = [

@@ -10,7 +10,8 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gotrace.elf.image import ElfError, ElfImage, Section
+from gotrace.elf.headers import ElfError, Section
+from gotrace.elf.image import ElfImage
 
 __all__ = ["FunctionSymbol", "function_symbols", "symbol_names", "symbol_value"]
 

@@ -1,1 +1,5 @@
-"""Turn the words a user typed into functions and probe sites."""
+"""The words that users type: patterns, signatures, predicates, formats.
+
+May import: errors, text, elf, gotypes, abi, values, capture, sites. Start reading at
+``spec.parse_probe``, ``select.Selector``.
+"""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from gotrace.goabi.types import GoType, Kind, basic_type
-from gotrace.probes.expression import BinaryOperator, LiteralKind
+from gotrace.gotypes.types import GoType, Kind, basic_type
+from gotrace.probes.parser import BinaryOperator, LiteralKind
 from gotrace.probes.typed import Constant, Typed
 
 __all__ = [

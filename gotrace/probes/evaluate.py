@@ -10,24 +10,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from gotrace.goabi.types import Kind
-from gotrace.goabi.values import (
-    BytesValue,
-    ChanValue,
-    DurationValue,
-    ErrorValue,
-    InterfaceValue,
-    NamedValue,
-    Nil,
-    PointerValue,
-    SequenceValue,
-    StringValue,
-    Unavailable,
-    Value,
-    unwrapped,
-)
+from gotrace.gotypes.types import Kind
 from gotrace.probes.constants import RELATIONS
-from gotrace.probes.expression import BinaryOperator, Function
+from gotrace.probes.parser import BinaryOperator, Function
 from gotrace.probes.scope import SpecialName
 from gotrace.probes.typed import (
     CONTAINS_BYTES,
@@ -42,6 +27,21 @@ from gotrace.probes.typed import (
     SpecialOperand,
     TextTest,
     Typed,
+)
+from gotrace.values.model import (
+    BytesValue,
+    ChanValue,
+    DurationValue,
+    ErrorValue,
+    InterfaceValue,
+    NamedValue,
+    Nil,
+    PointerValue,
+    SequenceValue,
+    StringValue,
+    Unavailable,
+    Value,
+    unwrapped,
 )
 
 __all__ = ["Specials", "evaluate", "keeps"]

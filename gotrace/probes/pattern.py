@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gotrace.errors import UsageError
-from gotrace.goabi.names import elide_type_arguments, spoken_name
+from gotrace.gotypes.symbols import elide_type_arguments, spoken_name
 from gotrace.text import printable
 
 __all__ = ["Match", "NameList", "Pattern", "quote", "split_target"]

@@ -10,9 +10,9 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gotrace.goabi.capture import OTHER_PHASE, Location, Op, OpCode
-from gotrace.goabi.types import Kind
-from gotrace.probes.expression import BinaryOperator, Function
+from gotrace.capture.ops import OTHER_PHASE, Location, Op, OpCode
+from gotrace.gotypes.types import Kind
+from gotrace.probes.parser import BinaryOperator, Function
 from gotrace.probes.scope import Phase, SpecialName
 from gotrace.probes.typed import (
     Comparison,

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from gotrace.goabi.types import GoType, Kind, Parameter, Signature, basic_type
+from gotrace.gotypes.types import GoType, Kind, Parameter, Signature, basic_type
 
 __all__ = [
     "SPECIAL_TYPES",

@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Protocol
 
 from gotrace.errors import NoMatchError
-from gotrace.goabi.names import elide_type_arguments, package_of, spoken_name
+from gotrace.gotypes.symbols import elide_type_arguments, package_of, spoken_name
 from gotrace.probes.pattern import Match, NameList, Pattern, quote
 from gotrace.text import printable
 

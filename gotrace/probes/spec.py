@@ -14,14 +14,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gotrace.goabi.signature import SignatureError, parse_signature
-from gotrace.goabi.verbs import Format, FormatError, parse_format, verb_problem
-from gotrace.probes.expression import Expression, Parser
+from gotrace.gotypes.from_text import SignatureError, parse_signature
+from gotrace.probes.parser import Expression, Parser
 from gotrace.probes.pattern import split_target
 from gotrace.probes.resolve import resolve, resolve_predicate
 from gotrace.probes.scope import Scope
 from gotrace.probes.tokens import Source, Span, SpecError, Token, TokenKind, tokenize
 from gotrace.probes.typed import Typed
+from gotrace.values.fmt import Format, FormatError, parse_format, verb_problem
 
 __all__ = ["ProbeSpec", "ResolvedProbe", "SpecError", "parse_probe"]
 
@@ -48,7 +48,7 @@ class ResolvedProbe:
 class ProbeSpec:
     """One probe in parts.
 
-    ``signature`` is the text, name included, for ``goabi.signature.parse_signature``. ``format``
+    ``signature`` is the text, name included, for ``gotypes.from_text.parse_signature``. ``format``
     is None where the user gave none; then there are no ``values`` either.
     """
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from gotrace.goabi.nodes_paths import PathStep
-from gotrace.goabi.types import GoType, Kind, basic_type
-from gotrace.probes.expression import BinaryOperator, Function
+from gotrace.capture.paths import PathStep
+from gotrace.gotypes.types import GoType, Kind, basic_type
+from gotrace.probes.parser import BinaryOperator, Function
 from gotrace.probes.scope import Phase, Root, SpecialName
 from gotrace.probes.tokens import Span
 
@@ -40,7 +40,7 @@ CONTAINS_BYTES = 128
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A way from a parameter or result to one value, in the terms of ``goabi.nodes_paths``."""
+    """A way from a parameter or result to one value, in the terms of ``capture.paths``."""
 
     root: Root
     steps: tuple[PathStep, ...] = ()

@@ -18,7 +18,7 @@ stack          array of {func, file, line}, innermost first; only when stacks we
 message        the user's own format, filled in; only when there is one
 =============  ===================================================================================
 
-Values are those of ``gotrace.goabi.show_json.to_json``. Keys may be added in later releases, always
+Values are those of ``gotrace.values.to_json.to_json``. Keys may be added in later releases, always
 behind these; none will be removed or change its meaning.
 """
 
@@ -32,11 +32,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TextIO
 
-from gotrace.goabi.show import go_syntax
-from gotrace.goabi.show_json import to_json
-from gotrace.goabi.values import Value
 from gotrace.report.latencies import duration
 from gotrace.text import printable
+from gotrace.values.go_syntax import go_syntax
+from gotrace.values.model import Value
+from gotrace.values.to_json import to_json
 
 __all__ = [
     "CALL_HEADING",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gotrace.report.notice import JsonOutput, Output
+from gotrace.report.output import JsonOutput, Output
 from gotrace.text import printable
 
 __all__ = ["CountRow", "CountTable", "write_counts"]

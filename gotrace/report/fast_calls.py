@@ -15,15 +15,17 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring_ascii
 from typing import cast
 
-from gotrace.goabi.capture import OpCode, PhasePlan, ReadContext, read_phase
-from gotrace.goabi.nodes_interfaces import InterfaceNode
-from gotrace.goabi.show import go_syntax
-from gotrace.goabi.show_json import to_json
-from gotrace.goabi.types import Kind
-from gotrace.goabi.values import NamedValue, Nil, StringValue, Value
+from gotrace.capture.interfaces import InterfaceNode
+from gotrace.capture.ops import OpCode
+from gotrace.capture.payload import ReadContext
+from gotrace.capture.plan import PhasePlan, read_phase
+from gotrace.gotypes.types import Kind
 from gotrace.report.calls import NO_DURATION, TEXT_PREFIX, Clock, TracedFunction
 from gotrace.report.latencies import duration
 from gotrace.text import printable
+from gotrace.values.go_syntax import go_syntax
+from gotrace.values.model import NamedValue, Nil, StringValue, Value
+from gotrace.values.to_json import to_json
 
 __all__ = ["Line", "PlainPhase", "PlainValue", "fast_json_line", "fast_text_line", "plain_phase"]
 

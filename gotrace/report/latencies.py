@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gotrace.histogram import Histogram
-from gotrace.report.notice import JsonOutput, Output
+from gotrace.report.output import JsonOutput, Output
 from gotrace.text import printable
 
 __all__ = [

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 
 from gotrace.histogram import Histogram
-from gotrace.probes.sites import Site, SiteForm, SiteKind
-from gotrace.session.attach import Point, ProbeGroup, Rung, attach
-from gotrace.session.callers import Callers
-from gotrace.session.cookie import cookie
+from gotrace.kernel.attach import Point, ProbeGroup, Rung, attach
+from gotrace.kernel.cookie import cookie
+from gotrace.kernel.own_function import OwnFunction, own_function
 from gotrace.session.histograms import HistogramRows
-from gotrace.session.process import Process
-from gotrace.session.selftext import OwnFunction, own_function
-from gotrace.session.target import Target
+from gotrace.session.tasks import Callers
+from gotrace.sites.sites import Site, SiteForm, SiteKind
+from gotrace.target.process import Process
+from gotrace.target.target import Target
 
 __all__ = ["probe_cost"]
 

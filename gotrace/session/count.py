@@ -5,9 +5,9 @@ from __future__ import annotations
 from array import array
 from types import TracebackType
 
-from gotrace.session.attach import Attached, Rung, attach
+from gotrace.kernel.attach import Attached, Rung, attach
 from gotrace.session.plan import Plan
-from gotrace.session.target import Target
+from gotrace.target.target import Target
 
 __all__ = ["CallCounter"]
 

@@ -7,14 +7,15 @@ from collections.abc import Iterable
 from functools import cached_property
 from itertools import islice
 
-from gotrace.elf.dwarf import DwarfError
+from gotrace.capture.factory import NodeFactory
+from gotrace.capture.payload import ReadContext, Subplan
+from gotrace.elf.dwarf_die import DwarfError
 from gotrace.elf.functions import FunctionTable
 from gotrace.elf.symtab import symbol_value
 from gotrace.errors import GotraceError
-from gotrace.goabi.capture import ReadContext, Subplan
-from gotrace.goabi.descriptors import DescriptorError, Descriptors
-from gotrace.goabi.nodes import NodeFactory
-from gotrace.goabi.types import (
+from gotrace.gotypes.from_rtype import Descriptors
+from gotrace.gotypes.rtype_table import DescriptorError
+from gotrace.gotypes.types import (
     ArrayType,
     GoType,
     InterfaceType,
@@ -23,7 +24,7 @@ from gotrace.goabi.types import (
     SliceType,
     StructType,
 )
-from gotrace.session.target import TargetBinary
+from gotrace.target.target import TargetBinary
 
 __all__ = ["DynamicTypes", "interfaces_within"]
 

@@ -66,7 +66,7 @@ _KNOWN_FLAGS = sum(CallFlag)
 class Call:
     """Hold one call as the kernel saw it; ``start_ns`` is 0 when only its entry was seen.
 
-    ``args`` and ``results`` are payloads for gotrace.goabi.capture.read_phase; ``stack`` has
+    ``args`` and ``results`` are payloads for gotrace.capture.plan.read_phase; ``stack`` has
     run-time addresses, innermost first. Floats are raw registers by number, None when not read.
     ``undecided``: whether the call is wanted could not be decided in the kernel.
     """

@@ -5,19 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 
+from gotrace.abi.amd64 import AMD64
+from gotrace.abi.assign import (
+    CLOSURE_CONTEXT,
+    CallingConvention,
+    IntReg,
+    Piece,
+    Place,
+    Stack,
+    calling_convention,
+)
+from gotrace.abi.gccgo.locations import gccgo_places, system_v_signature_places
+from gotrace.abi.gccgo.types import GccgoTypes
+from gotrace.abi.locations import FunctionPlaces, PlacedValue, function_places, signature_places
 from gotrace.elf.buildinfo import GoVersion
-from gotrace.elf.dwarf import DwarfError, DwarfReader
+from gotrace.elf.dwarf import DwarfReader
+from gotrace.elf.dwarf_die import DwarfError
 from gotrace.elf.functions import Function, Origin
-from gotrace.goabi.arch import AMD64
-from gotrace.goabi.assign import CallingConvention, IntReg, Piece, Place, Stack, calling_convention
-from gotrace.goabi.capture import CLOSURE_CONTEXT
-from gotrace.goabi.descriptors import DescriptorError, Descriptors
-from gotrace.goabi.dwarf_types import DwarfTypes
-from gotrace.goabi.gccgo_places import gccgo_places, system_v_signature_places
-from gotrace.goabi.gccgo_types import GccgoTypes
-from gotrace.goabi.places import FunctionPlaces, PlacedValue, function_places, signature_places
-from gotrace.goabi.signature import SignatureError, parse_signature
-from gotrace.goabi.types import GoType, Kind, basic_type
+from gotrace.gotypes.from_dwarf import DwarfTypes
+from gotrace.gotypes.from_rtype import Descriptors
+from gotrace.gotypes.from_text import SignatureError, parse_signature
+from gotrace.gotypes.rtype_table import DescriptorError
+from gotrace.gotypes.types import GoType, Kind, basic_type
 from gotrace.session.plan import BinaryPlan
 
 __all__ = ["FunctionValues"]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gotrace.histogram import ROW_SIZE, Histogram
-from gotrace.session.process import ended_processes
-from gotrace.session.program import Map
+from gotrace.kernel.program import Map
+from gotrace.target.process import ended_processes
 
 __all__ = ["OTHER_NAMESPACE", "GoroutineKey", "GoroutineRows", "GoroutineTimes", "Rest"]
 

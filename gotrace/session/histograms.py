@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gotrace.histogram import ROW_SIZE, Histogram
-from gotrace.session import kernel
-from gotrace.session.program import Map
+from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.program import Map
 
 __all__ = ["HistogramRows", "stripes_for"]
 

@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from gotrace.histogram import Histogram
-from gotrace.session import kernel
-from gotrace.session.attach import Attached, Rung, attach
-from gotrace.session.callers import Callers
-from gotrace.session.calls import Diagnostic, diagnostics, open_calls
-from gotrace.session.departed import Departed, Seldom
+from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.attach import Attached, Rung, attach
+from gotrace.kernel.program import Program
 from gotrace.session.goroutines import GoroutineKey, GoroutineRows, GoroutineTimes, Rest
 from gotrace.session.histograms import HistogramRows, stripes_for
+from gotrace.session.open_calls import Departed, Diagnostic, Seldom, diagnostics, open_calls
 from gotrace.session.plan import Plan
-from gotrace.session.program import Program
-from gotrace.session.target import Target
-from gotrace.session.watch import unwind_groups
+from gotrace.session.tasks import Callers, unwind_groups
+from gotrace.target.target import Target
 
 __all__ = ["LatencyMeter", "LatencyOptions", "Period", "SlowCall"]
 

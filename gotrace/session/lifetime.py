@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 from gotrace.elf.image import ElfImage, FileIdentity
 from gotrace.session.plan import BinaryPlan, Plan
-from gotrace.session.process import ProcessError, Program
-from gotrace.session.target import Target
+from gotrace.target.process import ProcessError, Program
+from gotrace.target.target import Target
 
 __all__ = ["Lifetime"]
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 from gotrace.elf.functions import Function, FunctionTable, load_functions
 from gotrace.errors import NoMatchError
+from gotrace.kernel.attach import Point, ProbeGroup
+from gotrace.kernel.cookie import CallerKind, Jumps, cookie
 from gotrace.probes.select import Selector
-from gotrace.probes.sites import FunctionSites, Site, function_sites
-from gotrace.session.attach import Point, ProbeGroup
-from gotrace.session.cookie import CallerKind, Jumps, cookie
-from gotrace.session.target import Target, TargetBinary
+from gotrace.sites.sites import FunctionSites, Site, function_sites
+from gotrace.target.target import Target, TargetBinary
 
 __all__ = ["BinaryPlan", "BinaryRequest", "Plan", "make_plan", "measurable", "once"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from gotrace.abi.amd64 import AMD64
 from gotrace.elf.functions import Function, Origin
 from gotrace.errors import GotraceError
-from gotrace.goabi.arch import AMD64
-from gotrace.probes.decode import control_flow
 from gotrace.session.plan import BinaryPlan
-from gotrace.session.process import Process
-from gotrace.session.target import load_bias
+from gotrace.sites.decode import control_flow
+from gotrace.target.process import Process
+from gotrace.target.target import load_bias
 
 __all__ = ["Symbolizer"]
 

@@ -9,24 +9,17 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TypeVar
 
-from gotrace.goabi.capture import Op, OpCode, Subplan
-from gotrace.session import kernel
-from gotrace.session.attach import Attached, Rung, attach
-from gotrace.session.btf import task_blocked_offset
-from gotrace.session.callers import Callers
-from gotrace.session.calls import Diagnostic, diagnostics, open_calls
-from gotrace.session.departed import Departed, Seldom
+from gotrace.capture.ops import Op, OpCode
+from gotrace.capture.payload import Subplan
+from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.attach import Attached, Rung, attach
+from gotrace.kernel.btf import task_blocked_offset
+from gotrace.kernel.program import Program, load_compiler
 from gotrace.session.events import HEADER, Losses, OrderWindow
-from gotrace.session.program import Program, load_compiler
-from gotrace.session.target import Target
-from gotrace.session.trace_plan import (
-    MOST_STEPS,
-    TracedCall,
-    TracePlan,
-    interfaces_in,
-    steps_of,
-)
-from gotrace.session.watch import signal_groups, unwind_groups
+from gotrace.session.open_calls import Departed, Diagnostic, Seldom, diagnostics, open_calls
+from gotrace.session.tasks import Callers, signal_groups, unwind_groups
+from gotrace.session.trace_plan import MOST_STEPS, TracedCall, TracePlan, interfaces_in, steps_of
+from gotrace.target.target import Target
 
 __all__ = ["CallTracer", "TraceOptions", "buffer_pages"]
 

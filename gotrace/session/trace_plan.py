@@ -6,29 +6,20 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gotrace.elf.dwarf import DwarfError
+from gotrace.abi.amd64 import AMD64
+from gotrace.abi.locations import CapturedValue, FunctionPlaces, PlacedValue
+from gotrace.capture.factory import NodeFactory
+from gotrace.capture.ops import CaptureLimits, Location, Op, OpCode
+from gotrace.capture.paths import place_captured, place_value
+from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
+from gotrace.elf.dwarf_die import DwarfError
 from gotrace.elf.functions import FunctionTable
 from gotrace.errors import GotraceError, NoMatchError
-from gotrace.goabi.arch import AMD64
-from gotrace.goabi.capture import (
-    CaptureLimits,
-    Location,
-    Op,
-    OpCode,
-    PhasePlan,
-    PlacedNode,
-    plan_phase,
-)
-from gotrace.goabi.nodes import NodeFactory
-from gotrace.goabi.nodes_paths import place_captured, place_value
-from gotrace.goabi.places import CapturedValue, FunctionPlaces, PlacedValue
-from gotrace.goabi.types import InterfaceType, Parameter, Signature
-from gotrace.probes.decode import step_over
+from gotrace.gotypes.types import InterfaceType, Parameter, Signature
 from gotrace.probes.predicate import CompiledPredicate, StringConstants, compile_predicate
 from gotrace.probes.scope import Phase, RootKind, Scope
-from gotrace.probes.sites import FunctionSites, SiteForm
-from gotrace.probes.spec import ProbeSpec, ResolvedProbe, SpecError
-from gotrace.probes.tokens import Span
+from gotrace.probes.spec import ProbeSpec, ResolvedProbe
+from gotrace.probes.tokens import Span, SpecError
 from gotrace.probes.typed import (
     CONTAINS_BYTES,
     Path,
@@ -40,6 +31,8 @@ from gotrace.probes.typed import (
 from gotrace.session.dynamic_types import DynamicTypes, interfaces_within
 from gotrace.session.function_values import FunctionValues
 from gotrace.session.plan import BinaryPlan, Plan
+from gotrace.sites.decode import step_over
+from gotrace.sites.sites import FunctionSites, SiteForm
 
 __all__ = [
     "MOST_STEPS",

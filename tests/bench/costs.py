@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gotrace.errors import GotraceError
-from gotrace.session.attach import Point, ProbeGroup, attach
+from gotrace.kernel.attach import Point, ProbeGroup, attach
 from tests.bench.commands import (
     Missing,
     bcc_count,

@@ -6,13 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.bench.commands import (
-    Missing,
-    bcc_count,
-    bpftrace,
-    bpftrace_attaches_all_at_once,
-    ours,
-)
+from tests.bench.commands import Missing, bcc_count, bpftrace, bpftrace_attaches_all_at_once, ours
 from tests.bench.results import Results
 from tests.bench.settings import Settings
 from tests.bench.stats import Requirement

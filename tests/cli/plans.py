@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import cast
 
 from gotrace.elf.functions import Function, FunctionTable, Origin
-from gotrace.probes.sites import FunctionSites, Site, SiteForm, SiteKind
 from gotrace.session.plan import BinaryPlan, Plan
-from gotrace.session.target import TargetBinary
+from gotrace.sites.sites import FunctionSites, Site, SiteForm, SiteKind
+from gotrace.target.target import TargetBinary
 
 __all__ = ["plan_of"]
 

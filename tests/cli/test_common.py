@@ -12,11 +12,11 @@ import pytest
 from gotrace.cli.common import attached_notices, parse, run_command
 from gotrace.cli.gofunccount import _parser
 from gotrace.errors import GotraceError
-from gotrace.probes.sites import Site, SiteForm, SiteKind
-from gotrace.report.notice import Notice, NoticeKind
-from gotrace.session.attach import Attached, Point, Rung
-from gotrace.session.cookie import CallerKind, cookie
-from gotrace.session.program import Program
+from gotrace.kernel.attach import Attached, Point, Rung
+from gotrace.kernel.cookie import CallerKind, cookie
+from gotrace.kernel.program import Program
+from gotrace.report.output import Notice, NoticeKind
+from gotrace.sites.sites import Site, SiteForm, SiteKind
 from tests.cli.plans import plan_of
 
 PLAN = plan_of("main.a", "main.b", "main.c", "main.d", "main.e", "main.f")

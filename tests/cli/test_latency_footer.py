@@ -12,10 +12,10 @@ import pytest
 
 from gotrace.cli import gofunclatency
 from gotrace.histogram import Histogram
-from gotrace.probes.sites import SiteForm
-from gotrace.report.notice import NoticeKind
-from gotrace.session.attach import AttachError, Rung
+from gotrace.kernel.attach import AttachError, Rung
+from gotrace.report.output import NoticeKind
 from gotrace.session.latency import LatencyMeter, Period
+from gotrace.sites.sites import SiteForm
 from tests.cli.plans import plan_of
 
 

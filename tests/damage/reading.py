@@ -13,24 +13,23 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from gotrace.capture.ops import CaptureLimits
 from gotrace.cli.call_lines import line_of
 from gotrace.cli.common import inlined_notices, problem_notices
-from gotrace.cli.listing import list_plan
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
-from gotrace.goabi.capture import CaptureLimits
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import parse_probe
 from gotrace.report.calls import Clock, TimeStyle
-from gotrace.report.notice import JsonOutput, TextOutput
-from gotrace.session.callers import find_callers
+from gotrace.report.listing import list_plan
+from gotrace.report.output import JsonOutput, TextOutput
 from gotrace.session.events import HEADER, CallFlag
 from gotrace.session.plan import BinaryPlan, BinaryRequest, Plan, make_plan, measurable
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.target import Target
+from gotrace.session.tasks import find_callers, signal_groups, unwind_groups
 from gotrace.session.trace import TraceOptions, _Tables
 from gotrace.session.trace_plan import TraceChoices, interfaces_in, make_trace_plan
-from gotrace.session.watch import signal_groups, unwind_groups
+from gotrace.target.target import Target
 
 __all__ = ["Outcome", "read_as_tools_do"]
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gotrace.elf.dwarf import DwarfError, DwarfReader
+from gotrace.elf.dwarf import DwarfReader
+from gotrace.elf.dwarf_die import DwarfError
 from gotrace.elf.dwarf_sections import DwarfSections
 from gotrace.elf.image import ElfImage
-from gotrace.goabi.dwarf_types import DwarfTypes
+from gotrace.gotypes.from_dwarf import DwarfTypes
 from tests.toolchains import FIXTURES, build, require
 
 NAMES = ("info", "abbrev", "ranges", "rnglists", "addr", "loc", "loclists", "str")

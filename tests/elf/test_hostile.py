@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from gotrace.elf.buildinfo import read_build_info
 from gotrace.elf.functions import FunctionTable, load_functions
-from gotrace.elf.image import ElfError, ElfImage
+from gotrace.elf.headers import ElfError
+from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
 from tests.elf.binaries import small
-from tests.elf.go116 import CODE, FunctionSpec, InlineSpec, write_go116
+from tests.elf.pclntab.go116 import CODE, FunctionSpec, InlineSpec, write_go116
 from tests.elf.truth import sections
 from tests.toolchains import require
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.elf.image import ElfError, ElfImage, Machine
+from gotrace.elf.headers import ElfError, Machine
+from gotrace.elf.image import ElfImage
 from gotrace.elf.symtab import symbol_value
 from tests.elf.binaries import MODES, small
 from tests.elf.truth import run, sections

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from gotrace.elf.functions import Origin, load_functions
-from gotrace.elf.image import ElfError, ElfImage
+from gotrace.elf.headers import ElfError
+from gotrace.elf.image import ElfImage
 from gotrace.elf.symtab import function_symbols, symbol_value
 from tests.elf.binaries import small
 from tests.elf.truth import elf_symbols, run

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gotrace.goabi.types import (
+from gotrace.gotypes.types import (
     ArrayType,
     ChanDirection,
     ChanType,

@@ -6,7 +6,11 @@ from collections.abc import Mapping
 
 import pytest
 
-from gotrace.goabi.values import (
+from gotrace.probes.evaluate import _compare_texts, evaluate, keeps
+from gotrace.probes.parser import BinaryOperator
+from gotrace.probes.spec import parse_probe
+from gotrace.probes.typed import Path, Typed, operands
+from gotrace.values.model import (
     BytesValue,
     DurationValue,
     ErrorValue,
@@ -18,10 +22,6 @@ from gotrace.goabi.values import (
     Unavailable,
     Value,
 )
-from gotrace.probes.evaluate import _compare_texts, evaluate, keeps
-from gotrace.probes.expression import BinaryOperator
-from gotrace.probes.spec import parse_probe
-from gotrace.probes.typed import Path, Typed, operands
 from tests.probes.go_types import SCOPE, SPECIALS, predicate
 
 

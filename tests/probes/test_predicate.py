@@ -15,21 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gotrace.goabi.assign import Piece, Stack
-from gotrace.goabi.capture import (
-    CaptureLimits,
-    Location,
-    OpCode,
-    PhasePlan,
-    ReadContext,
-    plan_phase,
-    read_phase,
-)
-from gotrace.goabi.nodes import NodeFactory
-from gotrace.goabi.nodes_paths import place_path
-from gotrace.goabi.reference import Machine, Memory, Outcome, run_reference
-from gotrace.goabi.types import Parameter, Signature
-from gotrace.goabi.values import Value
+from gotrace.abi.assign import Piece, Stack
+from gotrace.capture.factory import NodeFactory
+from gotrace.capture.ops import CaptureLimits, Location, OpCode
+from gotrace.capture.paths import place_path
+from gotrace.capture.payload import ReadContext
+from gotrace.capture.plan import PhasePlan, plan_phase, read_phase
+from gotrace.gotypes.types import Parameter, Signature
 from gotrace.probes.evaluate import keeps
 from gotrace.probes.predicate import (
     CompiledPredicate,
@@ -39,6 +31,8 @@ from gotrace.probes.predicate import (
 )
 from gotrace.probes.scope import Phase, RootKind, Scope
 from gotrace.probes.typed import CONTAINS_BYTES, Path, Typed, operands, string_bytes_needed
+from gotrace.values.model import Value
+from tests.capture.reference import Machine, Memory, Outcome, run_reference
 from tests.probes.go_types import SPECIALS, basic, pointer_to, predicate, slice_of, struct_of
 
 LIMITS = CaptureLimits(string_bytes=32, ops=400)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gotrace.capture.paths import PathMark, PathStep
 from gotrace.errors import GotraceError
-from gotrace.goabi.nodes_paths import PathMark, PathStep
-from gotrace.probes.expression import BinaryOperator, Expression, Parser
+from gotrace.probes.parser import BinaryOperator, Expression, Parser
 from gotrace.probes.resolve import resolve, resolve_predicate
 from gotrace.probes.scope import Phase, RootKind, Scope
 from gotrace.probes.tokens import Source, SpecError, TokenKind, tokenize

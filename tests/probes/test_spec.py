@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gotrace.errors import GotraceError, UsageError
-from gotrace.goabi.signature import parse_signature
-from gotrace.goabi.types import Kind
+from gotrace.gotypes.from_text import parse_signature
+from gotrace.gotypes.types import Kind
 from gotrace.probes.pattern import split_target
 from gotrace.probes.scope import Scope
-from gotrace.probes.spec import ProbeSpec, SpecError, parse_probe
+from gotrace.probes.spec import ProbeSpec, parse_probe
+from gotrace.probes.tokens import SpecError
 from tests.probes.go_types import SCOPE
 
 FILES = {"/usr/bin/x", "./a b (x86)/srv"}

@@ -12,24 +12,23 @@ from enum import Enum
 from types import TracebackType
 from unittest.mock import patch
 
+from gotrace.capture.ops import CaptureLimits
 from gotrace.cli.call_lines import line_of
 from gotrace.elf.functions import FunctionTable
-from gotrace.goabi.capture import CaptureLimits
+from gotrace.kernel.attach import Attached, ProbeGroup, Rung
+from gotrace.kernel.cookie import INDEX_MASK
 from gotrace.probes.select import Selector
-from gotrace.probes.sites import FunctionSites
 from gotrace.probes.spec import parse_probe
 from gotrace.report.calls import Clock, TimeStyle
-from gotrace.session.attach import Attached, ProbeGroup, Rung
-from gotrace.session.callers import find_callers
-from gotrace.session.cookie import INDEX_MASK
 from gotrace.session.count import CallCounter
 from gotrace.session.events import function_of
 from gotrace.session.latency import LatencyMeter, LatencyOptions
 from gotrace.session.plan import BinaryRequest, Plan, make_plan, measurable
-from gotrace.session.target import Target
+from gotrace.session.tasks import find_callers, signal_groups, unwind_groups
 from gotrace.session.trace import CallTracer, TraceOptions
 from gotrace.session.trace_plan import TraceChoices, make_trace_plan
-from gotrace.session.watch import signal_groups, unwind_groups
+from gotrace.sites.sites import FunctionSites
+from gotrace.target.target import Target
 
 __all__ = ["Held", "Soak", "Use"]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.session.sources import bpf_directory
+from gotrace.kernel.program import bpf_directory
 from tests.live import skip_or_fail
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import (

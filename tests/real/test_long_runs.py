@@ -14,15 +14,7 @@ import pytest
 
 from tests.real.report import figures
 from tests.toolchains import FIXTURES, build, newest
-from tests.tools.harness import (
-    Fixture,
-    Process,
-    code_at,
-    of_kind,
-    run_tool,
-    tool,
-    tool_command,
-)
+from tests.tools.harness import Fixture, Process, code_at, of_kind, run_tool, tool, tool_command
 from tests.tools.latency import program as latency_program
 
 pytestmark = pytest.mark.live

@@ -19,7 +19,7 @@ import pytest
 
 from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
-from tests.goabi.test_places import verdicts
+from tests.abi.test_locations import verdicts
 from tests.real.report import figures
 from tests.real.sources import SOURCES, built, compiler
 from tests.real.walk import functions_of, gosym, walk

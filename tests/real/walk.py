@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gotrace.elf.functions import Function, FunctionTable, Origin
 from gotrace.elf.image import ElfImage
-from gotrace.probes.sites import SiteForm, function_sites
+from gotrace.sites.sites import SiteForm, function_sites
 from tests.toolchains import build, newest
 
 __all__ = ["Walk", "functions_of", "gosym", "walk"]

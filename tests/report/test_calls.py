@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from gotrace.goabi.values import StringValue, Unavailable
 from gotrace.report.calls import (
     CALL_HEADING,
     CallRow,
@@ -22,6 +21,7 @@ from gotrace.report.calls import (
     write_calls,
 )
 from gotrace.session.events import HEADER, function_of
+from gotrace.values.model import StringValue, Unavailable
 
 SECOND = 1_000_000_000
 #: 1700000000.25 s after 1970 is 5.25 s on the kernel's clock; the run began at 1 s.

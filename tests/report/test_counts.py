@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from gotrace.report.counts import CountRow, CountTable, write_counts
-from gotrace.report.notice import JsonOutput, TextOutput
+from gotrace.report.output import JsonOutput, TextOutput
 
 
 @pytest.fixture(autouse=True)

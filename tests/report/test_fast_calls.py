@@ -10,19 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gotrace.goabi.assign import IntReg, Piece
-from gotrace.goabi.capture import (
-    CaptureLimits,
-    PhasePlan,
-    PlacedNode,
-    ReadContext,
-    plan_phase,
-    read_phase,
-)
-from gotrace.goabi.nodes import NodeFactory
-from gotrace.goabi.nodes_paths import PathMark, PathStep, place_path
-from gotrace.goabi.reference import Machine, Memory, run_reference
-from gotrace.goabi.types import (
+from gotrace.abi.assign import IntReg, Piece
+from gotrace.capture.factory import NodeFactory
+from gotrace.capture.ops import CaptureLimits
+from gotrace.capture.paths import PathMark, PathStep, place_path
+from gotrace.capture.payload import ReadContext
+from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase, read_phase
+from gotrace.gotypes.types import (
     ArrayType,
     BasicType,
     Field,
@@ -35,7 +29,6 @@ from gotrace.goabi.types import (
     StructType,
     basic_type,
 )
-from gotrace.goabi.values import Value
 from gotrace.report.calls import (
     CallRow,
     Clock,
@@ -47,6 +40,8 @@ from gotrace.report.calls import (
 )
 from gotrace.report.fast_calls import Line, fast_json_line, fast_text_line, plain_phase
 from gotrace.session.events import HEADER, CallFlag, parse_call
+from gotrace.values.model import Value
+from tests.capture.reference import Machine, Memory, run_reference
 
 SECOND = 1_000_000_000
 #: 1700000000.25 s after 1970 is 5.25 s on the kernel's clock; the run began at 1 s.

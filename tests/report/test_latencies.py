@@ -20,7 +20,7 @@ from gotrace.report.latencies import (
     write_latencies,
     write_slow,
 )
-from gotrace.report.notice import JsonOutput, TextOutput
+from gotrace.report.output import JsonOutput, TextOutput
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import cast
 
 from gotrace.histogram import BUCKETS, ROW_SIZE, UNIT_ROWS, Histogram
-from gotrace.session.program import Map
+from gotrace.kernel.program import Map
 
 __all__ = ["FakeMap", "row_bytes"]
 

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 import pytest
 
 from gotrace.probes.select import Selector
-from gotrace.session.callers import find_callers
-from gotrace.session.calls import Diagnostic
 from gotrace.session.latency import LatencyMeter, LatencyOptions
+from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import BinaryRequest, make_plan
-from gotrace.session.target import Target
+from gotrace.session.tasks import find_callers
+from gotrace.target.target import Target
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gotrace.goabi.capture import CaptureLimits
+from gotrace.capture.ops import CaptureLimits
 from gotrace.session.trace_plan import string_problem
 
 

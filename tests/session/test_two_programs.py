@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from gotrace.kernel.attach import AttachError, Rung, attach
 from gotrace.probes.select import Selector
-from gotrace.session.attach import AttachError, Rung, attach
 from gotrace.session.lifetime import Lifetime
 from gotrace.session.plan import BinaryRequest, Plan, make_plan
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.target import Target
+from gotrace.target.target import Target
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture
 

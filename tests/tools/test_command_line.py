@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from gotrace.capture.ops import CaptureLimits
 from gotrace.cli import gotrace
 from gotrace.cli.common import parse
 from gotrace.errors import UsageError
-from gotrace.goabi.capture import CaptureLimits
 from tests.tools.harness import CLONE
 
 TOOLS = ("gofunccount", "gofunclatency", "gotrace")

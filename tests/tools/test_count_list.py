@@ -11,14 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.toolchains import BUILD_MODES, FIXTURES, build, newest
-from tests.tools.harness import (
-    Fixture,
-    code_at,
-    of_kind,
-    run_tool,
-    sites,
-    tool_command,
-)
+from tests.tools.harness import Fixture, code_at, of_kind, run_tool, sites, tool_command
 
 pytestmark = pytest.mark.live
 

@@ -1,0 +1,258 @@
+"""Say where a function's values are when it is entered and when it returns.
+
+The ABI decides; the compiler's own entry locations are asked only where DWARF does not list all
+parameters (see gaps.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from gotrace.abi.amd64 import Architecture
+from gotrace.abi.assign import (
+    Assignment,
+    CallingConvention,
+    DictionaryPlace,
+    Piece,
+    assign,
+    calling_convention,
+    dictionary_place,
+    takes_dictionary,
+)
+from gotrace.abi.dwarf_gaps import Closed, Located, close_gaps, located
+from gotrace.elf.buildinfo import GoVersion
+from gotrace.elf.dwarf import DwarfReader, FunctionSignature, Variable
+from gotrace.gotypes.from_dwarf import DwarfTypes
+from gotrace.gotypes.symbols import NameKind, parse_name
+from gotrace.gotypes.types import GoType, PointerType, Signature, StructType
+
+__all__ = [
+    "CapturedValue",
+    "FunctionPlaces",
+    "PlacedValue",
+    "Within",
+    "function_places",
+    "signature_places",
+]
+
+#: The hidden dictionary is listed as a parameter of this name since Go 1.27.
+_DICTIONARY_NAME = ".dict"
+
+#: Since this release the compiler lists blank and unnamed parameters, as ``~p0`` and so on.
+_ALL_LISTED_SINCE = GoVersion(1, 22)
+
+_SHIFTED = "unnamed parameters before it may be missing from the debug information"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Within:
+    """Say that a value is a field of a struct, whose pieces are known instead of the value's own.
+
+    ``in_memory``: the pieces hold the struct's address.
+    """
+
+    struct: StructType
+    field: str
+    in_memory: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PlacedValue:
+    """A parameter or result and its pieces; none for types without size.
+
+    ``name`` is empty for blank and unnamed ones. ``pieces`` is None when the place cannot be told,
+    for the reason in ``problem``. ``dictionary_index``: the entry of the function's dictionary that
+    points to the type descriptor of the true type, where ``type`` is only its shape.
+    """
+
+    name: str
+    type: GoType
+    pieces: tuple[Piece, ...] | None
+    dictionary_index: int | None = None
+    problem: str | None = None
+    within: Within | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CapturedValue:
+    """A variable of an outer function, ``offset`` bytes into the closure object.
+
+    ``by_reference``: a pointer to a value of the type is kept there, instead of the value.
+    """
+
+    name: str
+    type: GoType
+    offset: int
+    by_reference: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FunctionPlaces:
+    """All values of a function that can be had at its entry and at its RET instructions.
+
+    ``size``: bytes that they take of the stack, None where that was not computed.
+    """
+
+    name: str
+    convention: CallingConvention
+    parameters: tuple[PlacedValue, ...]
+    results: tuple[PlacedValue, ...]
+    dictionary: Piece | None = None
+    captured: tuple[CapturedValue, ...] = ()
+    size: int | None = None
+
+
+def function_places(
+    function: FunctionSignature,
+    reader: DwarfReader,
+    types: DwarfTypes,
+    architecture: Architecture,
+    go_version: GoVersion,
+    *,
+    is_assembly: bool = False,
+    size: int | None = None,
+) -> FunctionPlaces:
+    """Return the places of a function's values; raise DwarfError when its DWARF is damaged.
+
+    ``size``: bytes of stack that its parameters and results take, as the function table says.
+    """
+    name = parse_name(function.name)
+    has_dictionary = takes_dictionary(name)
+    parameters = [
+        variable
+        for variable in function.parameters
+        if not (has_dictionary and variable.name == _DICTIONARY_NAME)
+    ]
+    variables = [*parameters, *function.results]
+    row_types = [types.parameter(variable).type for variable in variables]
+    convention = calling_convention(go_version, is_assembly)
+    place = dictionary_place(go_version) if has_dictionary else None
+
+    def assigner(fillers: Sequence[tuple[int, GoType]]) -> Assignment:
+        taken, given_back = row_types[: len(parameters)], row_types[len(parameters) :]
+        is_method = name.kind is NameKind.METHOD
+        return _assign_with(
+            fillers, taken, given_back, architecture, convention, place, is_method=is_method
+        )
+
+    closed = Closed(assigner(()), frozenset())
+    if go_version < _ALL_LISTED_SINCE:
+        evidence = [
+            _evidence(reader, function, variable, row_type, architecture)
+            for variable, row_type in zip(variables, row_types, strict=True)
+        ]
+        in_registers = convention is CallingConvention.ABI_INTERNAL
+        closed = close_gaps(assigner, evidence, size, in_registers=in_registers)
+    assignment = closed.assignment
+    pieces = assignment.parameters + assignment.results
+    placed = [
+        _placed(types, variable, pieces[row], row in closed.unsure)
+        for row, variable in enumerate(variables)
+    ]
+    dictionary = assignment.dictionary
+    for variable, value in zip(parameters, placed, strict=False):
+        if variable.name == _DICTIONARY_NAME and value.pieces:
+            # A literal that is called where it stands takes what it captures as parameters.
+            (dictionary,) = value.pieces
+    return FunctionPlaces(
+        function.name,
+        convention,
+        tuple(v for v in placed[: len(parameters)] if v.name != _DICTIONARY_NAME),
+        tuple(placed[len(parameters) :]),
+        dictionary,
+        tuple(_captured(types, variable) for variable in function.captured),
+    )
+
+
+def signature_places(
+    signature: Signature,
+    name: str,
+    architecture: Architecture,
+    go_version: GoVersion,
+    *,
+    is_assembly: bool = False,
+) -> FunctionPlaces:
+    """Return the places of a function's values where a user gives the signature, not DWARF.
+
+    ``name`` is the function's symbol, with the shapes of generic functions spelled out: these take
+    a dictionary.
+    """
+    parsed = parse_name(name)
+    convention = calling_convention(go_version, is_assembly)
+    assignment = assign(
+        [parameter.type for parameter in signature.parameters],
+        [result.type for result in signature.results],
+        architecture,
+        convention,
+        dictionary_place(go_version) if takes_dictionary(parsed) else None,
+        is_method=parsed.kind is NameKind.METHOD,
+    )
+    parameters = zip(signature.parameters, assignment.parameters, strict=True)
+    results = zip(signature.results, assignment.results, strict=True)
+    return FunctionPlaces(
+        name,
+        convention,
+        tuple(PlacedValue(value.name, value.type, pieces) for value, pieces in parameters),
+        tuple(PlacedValue(value.name, value.type, pieces) for value, pieces in results),
+        assignment.dictionary,
+        size=assignment.size,
+    )
+
+
+def _evidence(
+    reader: DwarfReader,
+    function: FunctionSignature,
+    variable: Variable,
+    value: GoType,
+    architecture: Architecture,
+) -> Located:
+    pieces = reader.entry_pieces(function, variable) or ()
+    from_list = variable.location is not None and variable.location.list_offset is not None
+    return located(pieces, value, architecture, from_list=from_list)
+
+
+def _assign_with(
+    fillers: Sequence[tuple[int, GoType]],
+    parameters: Sequence[GoType],
+    results: Sequence[GoType],
+    architecture: Architecture,
+    convention: CallingConvention,
+    dictionary: DictionaryPlace | None,
+    *,
+    is_method: bool,
+) -> Assignment:
+    """Assign parameters with fillers between them; the fillers' own places are left out."""
+    types: list[GoType] = []
+    listed: list[int] = []
+    for row, value in enumerate(parameters):
+        types += [filler for before, filler in fillers if before == row]
+        listed.append(len(types))
+        types.append(value)
+    types += [filler for before, filler in fillers if before >= len(parameters)]
+    whole = assign(types, results, architecture, convention, dictionary, is_method=is_method)
+    return dataclasses.replace(
+        whole,
+        parameters=tuple(whole.parameters[row] for row in listed),
+        spill_slots=tuple(whole.spill_slots[row] for row in listed),
+    )
+
+
+def _placed(
+    types: DwarfTypes, variable: Variable, pieces: tuple[Piece, ...], unsure: bool
+) -> PlacedValue:
+    return PlacedValue(
+        "" if variable.name.startswith("~") or variable.name == "_" else variable.name,
+        types.parameter(variable).type,
+        None if unsure else pieces,
+        types.dictionary_index(variable),
+        _SHIFTED if unsure else None,
+    )
+
+
+def _captured(types: DwarfTypes, variable: Variable) -> CapturedValue:
+    kept = types.parameter(variable).type
+    by_reference = variable.name.startswith("&") and isinstance(kept, PointerType)
+    value = kept.elem if by_reference and isinstance(kept, PointerType) else kept
+    name = variable.name.removeprefix("&")
+    return CapturedValue(name, value, variable.closure_offset or 0, by_reference)

@@ -1,0 +1,200 @@
+"""Plan the operations that capture values, within limits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from gotrace.capture.ops import MAX_BLOCKS, CaptureLimits, Location, Op, OpCode, Position, Step
+from gotrace.capture.payload import BEYOND, Constant, Frame, Reader
+from gotrace.gotypes.types import GoType
+from gotrace.values.model import Value
+
+__all__ = [
+    "Builder",
+    "FloatHole",
+    "Node",
+]
+
+_MAX_AT = 0xFFFF
+_WORD = 8
+
+
+class Node:
+    """Capture values of one type: a node plans its bytes and makes what reads them back.
+
+    ``type``, ``size`` and ``align`` are those of the value's image in memory. ``flat``: for types
+    that need no bytes but their own image, what reads an image at an offset; None for others.
+    """
+
+    __slots__ = ("align", "flat", "size", "type")
+
+    def __init__(self, go_type: GoType) -> None:
+        """Take the type."""
+        self.type = go_type
+        self.size = go_type.size
+        self.align = max(go_type.align, 1)
+        self.flat: Callable[[bytes, int], Value] | None = None
+
+    def plan(self, builder: Builder, position: Position) -> Reader:
+        """Plan what the value at a position needs beyond its image; return what reads it."""
+        end = position.offset + self.size
+        if self.flat is not None and end <= position.end:
+            if not builder.holes(position, self.size):
+                return _Flat(self, self.flat, position)
+            return self.plan_with_holes(builder, position)
+        if not self.is_divisible and end > position.end:
+            return Constant(BEYOND)
+        return self.plan_parts(builder, position)
+
+    @property
+    def is_divisible(self) -> bool:
+        """Say whether a part of the value's image is of use without the rest."""
+        return False
+
+    def location_at(self, position: Position) -> Location | None:
+        """Return where a flat value at a position is, for a predicate; None if it cannot be."""
+        return None
+
+    def plan_parts(self, builder: Builder, position: Position) -> Reader:
+        """Plan a value that is not flat, or whose image is not captured in whole."""
+        raise NotImplementedError(type(self).__name__)
+
+    def plan_with_holes(self, builder: Builder, position: Position) -> Reader:
+        """Plan a flat value of which float registers hold a part."""
+        return self.plan_parts(builder, position)
+
+
+class _Flat(Reader):
+    """Read a value from its image alone."""
+
+    __slots__ = ("_block", "_end", "_flat", "_node", "_offset")
+
+    def __init__(self, node: Node, flat: Callable[[bytes, int], Value], position: Position) -> None:
+        self._node = node
+        self._flat = flat
+        self._block, self._offset, _ = position
+        self._end = position.offset + node.size
+
+    def read(self, frame: Frame) -> Value:
+        if frame.lengths[self._block] < self._end:
+            return frame.why(self._block)
+        return self._flat(frame.data, frame.starts[self._block] + self._offset)
+
+    def location(self) -> Location | None:
+        return self._node.location_at(Position(self._block, self._offset, self._end))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FloatHole:
+    """Say that ``size`` bytes at an offset of the root image come from a float register."""
+
+    offset: int
+    size: int
+    register: int
+
+
+class Builder:
+    """Collect the operations of one plan and number its blocks, within limits.
+
+    What is refused for a limit is None; the value then reads as Unavailable.
+    """
+
+    def __init__(self, limits: CaptureLimits, ops: int) -> None:
+        """Take the limits and how many operations there may be, END aside."""
+        self.limits = limits
+        self.ops: list[Op] = []
+        self.float_holes: list[FloatHole] = []
+        self.bound = 0
+        self._steps: list[Step] = []
+        self._max_ops = ops
+        self._next = 1
+        self._now: list[Callable[[], None]] = []
+        self._late: list[Callable[[], None]] = []
+
+    @property
+    def blocks(self) -> int:
+        """Return how many block numbers are taken, block 0 included."""
+        return self._next
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Return what Frame walks by."""
+        return tuple(self._steps)
+
+    def deref(
+        self, at: Position, size: int, offset: int = 0, *, skip: int = 0, number: int | None = None
+    ) -> int | None:
+        """Copy ``size`` bytes from ``offset`` behind the pointer at a position.
+
+        ``number`` gives a block's number anew. ``skip``: operations, planned right after this one,
+        that are left out where it fails; the last of them gives a number anew, the others take one.
+        Return the block's number.
+        """
+        if not 0 < size < self.limits.payload or not 0 <= offset < 1 << 32:
+            return None
+        op = Op(OpCode.DEREF, 0, at.block, at.offset, 0, size, offset, skip)
+        return self._block(op, at.offset + _WORD, size, number)
+
+    def deref_n(
+        self,
+        at: Position,
+        count: Position,
+        size: int,
+        limit: int,
+        *,
+        skip: int = 0,
+        number: int | None = None,
+    ) -> int | None:
+        """Copy elements of ``size`` bytes, ``limit`` bytes at most; return the block's number.
+
+        The pointer and the count are in the same block. ``number`` gives a block's number anew.
+        """
+        if not 0 < size < 1 << 32 or not 0 < limit < self.limits.payload:
+            return None
+        op = Op(OpCode.DEREF_N, 0, at.block, at.offset, count.offset, size, limit, skip)
+        return self._block(op, max(at.offset, count.offset) + _WORD, limit, number)
+
+    def iface(self, type_word: Position, data_word: Position) -> int | None:
+        """Go on by the dynamic type of an interface; return the number of its block."""
+        op = Op(OpCode.IFACE, 0, type_word.block, type_word.offset, data_word.offset)
+        return self._block(op, max(type_word.offset, data_word.offset) + _WORD, 0, None)
+
+    def _block(self, op: Op, end: int, size: int, number: int | None) -> int | None:
+        if number is None:
+            number = self._next
+        # What an operation skips has to be there: else it would go on behind the plan's END.
+        if len(self.ops) + op.skip >= self._max_ops or end > _MAX_AT:
+            return None
+        if number + max(0, op.skip - 1) >= MAX_BLOCKS:
+            return None
+        self._next = max(self._next, number + 1)
+        self.ops.append(dataclasses.replace(op, reg=number))
+        self._steps.append(
+            Step(op.code, number, op.block, end, op.at, op.at2, op.skip, op.size, op.limit)
+        )
+        self.bound = (self.bound + 7 & ~7) + 8 + size
+        return number
+
+    def defer(self, task: Callable[[], None], *, late: bool = False) -> None:
+        """Have a task run after all of the present level; ``late``: after its siblings."""
+        (self._late if late else self._now).append(task)
+
+    def run(self) -> None:
+        """Run what has been deferred, level by level, until nothing is left."""
+        while self._now or self._late:
+            tasks = self._now + self._late
+            self._now, self._late = [], []
+            for task in tasks:
+                task()
+
+    def holes(self, position: Position, size: int) -> list[FloatHole]:
+        """Return which float registers hold parts of a value in the root image."""
+        if position.block or not self.float_holes:
+            return []
+        start, end = position.offset, position.offset + size
+        return [
+            hole
+            for hole in self.float_holes
+            if hole.offset < end and hole.offset + hole.size > start
+        ]

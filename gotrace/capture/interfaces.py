@@ -1,0 +1,158 @@
+"""Capture interfaces, and make the subplans for the types of the values in them."""
+
+from __future__ import annotations
+
+import struct
+
+from gotrace.capture.builder import Builder, Node
+from gotrace.capture.ops import CaptureLimits, Location, Op, OpCode, Position
+from gotrace.capture.payload import REFUSED, Constant, Frame, Reader, Subplan
+from gotrace.gotypes.types import ArrayType, GoType, Kind, StructType
+from gotrace.values.error_messages import error_value
+from gotrace.values.model import InterfaceValue, Nil, PointerValue, Value
+
+__all__ = [
+    "ERROR_INTERFACES",
+    "InterfaceNode",
+    "is_direct",
+    "make_subplan",
+]
+
+#: Interfaces whose dynamic values are errors.
+ERROR_INTERFACES = frozenset({"error", "net.Error", "runtime.Error"})
+
+_two_words = struct.Struct("<QQ").unpack_from
+
+_POINTER_KINDS = frozenset({Kind.POINTER, Kind.CHAN, Kind.MAP, Kind.FUNC, Kind.UNSAFE_POINTER})
+_DIRECT_BY_SIZE_SINCE = (1, 26)
+
+
+def is_direct(go_type: GoType, release: tuple[int, int] | None) -> bool:
+    """Say whether an interface holds a value of a type itself, instead of a pointer to it.
+
+    Types that are one pointer are (``IsDirectIface`` in cmd/compile/internal/types/type.go);
+    before Go 1.26 not those that have fields without size beside the pointer.
+    """
+    if go_type.kind in _POINTER_KINDS:
+        return True
+    if go_type.size != 8:
+        return False
+    if isinstance(go_type, ArrayType):
+        return go_type.length == 1 and is_direct(go_type.elem, release)
+    if isinstance(go_type, StructType):
+        fields = go_type.fields
+        if release is None or release >= _DIRECT_BY_SIZE_SINCE:
+            fields = tuple(field for field in fields if field.type.size)
+        return len(fields) == 1 and is_direct(fields[0].type, release)
+    return False
+
+
+class InterfaceNode(Node):
+    """Capture an interface: its dynamic type and, when followed, its dynamic value."""
+
+    __slots__ = ("_followed", "_is_error")
+
+    def __init__(self, go_type: GoType, followed: bool) -> None:
+        """Take the type, and whether to look at the value."""
+        super().__init__(go_type)
+        self._is_error = go_type.name in ERROR_INTERFACES
+        self._followed = followed
+
+    def plan_parts(self, builder: Builder, position: Position) -> Reader:
+        """Plan to go on by the dynamic type."""
+        reader = _InterfaceReader(self.type.name, position, self._is_error)
+        if self._followed:
+
+            def follow() -> None:
+                reader.block = builder.iface(position, position.plus(8))
+                reader.refused = reader.block is None
+
+            builder.defer(follow, late=True)
+        return reader
+
+
+class _InterfaceReader(Reader):
+    __slots__ = ("_end", "_is_error", "_name", "_offset", "_source", "block", "refused")
+
+    def __init__(self, name: str, position: Position, is_error: bool) -> None:
+        self._name = name
+        self._source = position.block
+        self._offset = position.offset
+        self._end = position.offset + 16
+        self._is_error = is_error
+        self.block: int | None = None
+        self.refused = False
+
+    def read(self, frame: Frame) -> Value:
+        source = self._source
+        if frame.lengths[source] < self._end:
+            return frame.why(source)
+        word, data = _two_words(frame.data, frame.starts[source] + self._offset)
+        if word == 0:
+            return Nil(self._name)
+        block = self.block
+        found = None if block is None else frame.children.get(block)
+        if found is None:
+            return self._unread(frame, word, data)
+        subplan, child = found
+        value = subplan.reader.read(child)
+        dynamic = subplan.type.name
+        error = error_value(dynamic, value, guess=self._is_error)
+        return InterfaceValue(self._name, dynamic, value) if error is None else error
+
+    def location(self) -> Location:
+        """Return where the type word is, which is zero for nil."""
+        return Location(self._source, self._offset, 8, False)
+
+    def _unread(self, frame: Frame, word: int, data: int) -> Value:
+        """Return the type, and the address where it says more than nothing."""
+        dynamic = frame.context.type_name(word)
+        if self.refused:
+            return InterfaceValue(self._name, dynamic, REFUSED)
+        if dynamic is not None and dynamic.startswith("*"):
+            pointer: Value = PointerValue(dynamic, data) if data else Nil(dynamic)
+            return InterfaceValue(self._name, dynamic, pointer)
+        if self.block is None:
+            return InterfaceValue(self._name, dynamic, None)
+        return InterfaceValue(self._name, dynamic, frame.why(self.block))
+
+
+def make_subplan(
+    go_type: GoType,
+    node: Node,
+    limits: CaptureLimits,
+    direct: bool,
+) -> Subplan:
+    """Return how the value of an interface is captured when its dynamic type is a given one.
+
+    ``direct``: the interface's second word is the value itself, not a pointer to it.
+    """
+    builder = Builder(limits, limits.subplan_ops - 1)
+    word = Position(0, 0, 8)
+    if direct:
+        reader = node.plan(builder, word)
+    elif go_type.size == 0:
+        reader = node.plan(builder, Position(0, 0, 0))
+    else:
+        size = min(go_type.size, limits.struct_bytes)
+        block = builder.deref(word, size)
+        if block is None:
+            reader = Constant(REFUSED)
+        else:
+            reader = _Boxed(block, node.plan(builder, Position(block, 0, size)))
+    builder.run()
+    ops = (*builder.ops, Op(OpCode.END))
+    return Subplan(go_type, ops, builder.steps, builder.blocks, reader)
+
+
+class _Boxed(Reader):
+    __slots__ = ("_block", "_reader")
+
+    def __init__(self, block: int, reader: Reader) -> None:
+        self._block = block
+        self._reader = reader
+
+    def read(self, frame: Frame) -> Value:
+        if frame.lengths[self._block] < 0:
+            return frame.why(self._block)
+        return self._reader.read(frame)

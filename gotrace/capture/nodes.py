@@ -1,0 +1,708 @@
+"""Nodes of ordinary types: scalars, strings and bytes, structs and arrays, pointers and slices."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Sequence
+
+from gotrace.capture.builder import Builder, FloatHole, Node
+from gotrace.capture.ops import Location, Position
+from gotrace.capture.payload import REFUSED, Constant, Frame, Reader
+from gotrace.gotypes.types import ArrayType, GoType, Kind, StructType
+from gotrace.values.model import (
+    BytesValue,
+    DurationValue,
+    FuncValue,
+    NamedValue,
+    Nil,
+    PointerValue,
+    SequenceValue,
+    StringValue,
+    StructValue,
+    TextValue,
+    Unavailable,
+    Value,
+)
+from gotrace.values.stdlib_text import address_text, hardware_address_text
+
+__all__ = [
+    "AddressNode",
+    "ArrayNode",
+    "ByteArrayNode",
+    "BytesNode",
+    "FuncNode",
+    "OpaqueNode",
+    "PointerNode",
+    "ScalarNode",
+    "SliceNode",
+    "StringNode",
+    "StructNode",
+    "UnreadNode",
+    "WordReader",
+    "shortest_float32",
+]
+
+_Flat = Callable[[bytes, int], Value]
+
+_FORMATS = {
+    Kind.BOOL: "<?",
+    Kind.INT: "<q",
+    Kind.INT8: "<b",
+    Kind.INT16: "<h",
+    Kind.INT32: "<i",
+    Kind.INT64: "<q",
+    Kind.UINT: "<Q",
+    Kind.UINT8: "<B",
+    Kind.UINT16: "<H",
+    Kind.UINT32: "<I",
+    Kind.UINT64: "<Q",
+    Kind.UINTPTR: "<Q",
+    Kind.UNSAFE_POINTER: "<Q",
+    Kind.FLOAT32: "<f",
+    Kind.FLOAT64: "<d",
+    Kind.COMPLEX64: "<ff",
+    Kind.COMPLEX128: "<dd",
+}
+_FLOATS = frozenset({Kind.FLOAT32, Kind.FLOAT64, Kind.COMPLEX64, Kind.COMPLEX128})
+_SIGNED = frozenset({Kind.INT, Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64})
+
+
+def shortest_float32(value: float) -> float:
+    """Return the number with the fewest decimal digits that is this float32, as Go prints it."""
+    if not math.isfinite(value):
+        return value
+    # Subnormal numbers have less than six significant digits.
+    for digits in range(6 if abs(value) > 1.2e-38 else 1, 9):
+        short = float(f"{value:.{digits}g}")
+        try:
+            if struct.unpack("<f", struct.pack("<f", short))[0] == value:
+                return short
+        except OverflowError:
+            # Rounded up beyond the greatest float32.
+            continue
+    return float(f"{value:.9g}")
+
+
+class ScalarNode(Node):
+    """Capture a value of a basic kind other than string.
+
+    ``format`` is the image's, in the struct module's terms.
+    """
+
+    __slots__ = ("format",)
+
+    def __init__(self, go_type: GoType) -> None:
+        """Take a type of one of the kinds."""
+        super().__init__(go_type)
+        self.format = _FORMATS[go_type.kind]
+        self.flat = _flat_scalar(go_type, self.format)
+
+    def location_at(self, position: Position) -> Location | None:
+        """Return where the value is; floats mean nothing to predicates in the kernel."""
+        if self.type.kind in _FLOATS:
+            return None
+        signed = self.type.kind in _SIGNED
+        return Location(position.block, position.offset, self.size, signed)
+
+    def plan_with_holes(self, builder: Builder, position: Position) -> Reader:
+        """Plan a value in float registers."""
+        assert self.flat is not None
+        return _InFloatRegisters(self.flat, position, self.size, builder.holes(position, self.size))
+
+
+class _InFloatRegisters(Reader):
+    __slots__ = ("_end", "_flat", "_offset", "_registers")
+
+    def __init__(self, flat: _Flat, position: Position, size: int, holes: list[FloatHole]) -> None:
+        self._flat = flat
+        self._offset = position.offset
+        self._end = position.offset + size
+        self._registers = frozenset(hole.register for hole in holes)
+
+    def read(self, frame: Frame) -> Value:
+        if frame.floats is None or not self._registers <= frame.floats:
+            return Unavailable(frame.no_floats)
+        if self._end > frame.lengths[0]:
+            return frame.why(0)
+        return self._flat(frame.data, frame.starts[0] + self._offset)
+
+
+def _flat_scalar(go_type: GoType, layout: str) -> _Flat:
+    unpack = struct.Struct(layout).unpack_from
+    kind, name = go_type.kind, go_type.name
+    if name == "time.Duration":
+        return lambda data, at: DurationValue(unpack(data, at)[0])
+    if kind is Kind.UNSAFE_POINTER:
+        return lambda data, at: _pointer(name, unpack(data, at)[0])
+    if kind is Kind.FLOAT32:
+        plain: _Flat = lambda data, at: shortest_float32(unpack(data, at)[0])  # noqa: E731
+    elif kind is Kind.COMPLEX64:
+        plain = lambda data, at: complex(*map(shortest_float32, unpack(data, at)))  # noqa: E731
+    elif kind is Kind.COMPLEX128:
+        plain = lambda data, at: complex(*unpack(data, at))  # noqa: E731
+    else:
+        plain = lambda data, at: unpack(data, at)[0]  # noqa: E731
+    if go_type.is_named or kind is Kind.UINTPTR:
+        return lambda data, at: NamedValue(name, plain(data, at))
+    return plain
+
+
+def _pointer(name: str, address: int) -> Value:
+    return PointerValue(name, address) if address else Nil(name)
+
+
+class OpaqueNode(Node):
+    """Capture memory of a type that nobody described, as bytes."""
+
+    __slots__ = ()
+
+    def __init__(self, go_type: GoType) -> None:
+        """Take the type."""
+        super().__init__(go_type)
+        name, size = go_type.name, go_type.size
+        self.flat = lambda data, at: BytesValue(name, data[at : at + size], size)
+
+
+class WordReader(Reader):
+    """Read a word, such as the length of a string, as an int."""
+
+    __slots__ = ("_flat", "_position")
+
+    def __init__(self, position: Position) -> None:
+        """Take the word's position."""
+        self._position = position
+        self._flat = struct.Struct("<q").unpack_from
+
+    def read(self, frame: Frame) -> Value:
+        """Return the word, as signed."""
+        block, offset, _ = self._position
+        if frame.lengths[block] < offset + 8:
+            return frame.why(block)
+        value: int = self._flat(frame.data, frame.starts[block] + offset)[0]
+        return value
+
+    def location(self) -> Location:
+        """Return the word's location."""
+        return Location(self._position.block, self._position.offset, 8, True)
+
+
+_two_words = struct.Struct("<Qq").unpack_from
+_three_words = struct.Struct("<Qqq").unpack_from
+
+
+class _Bytes(Node):
+    """Capture a pointer to bytes with its count behind it."""
+
+    __slots__ = ()
+
+    def plan_parts(self, builder: Builder, position: Position) -> Reader:
+        """Plan to copy the bytes."""
+        reader = self.reader(position)
+
+        def copy() -> None:
+            limit = builder.limits.text_bytes
+            reader.block = builder.deref_n(position, position.plus(8), 1, limit)
+
+        builder.defer(copy)
+        return reader
+
+    def reader(self, position: Position) -> _BytesReader:
+        """Return what reads the bytes."""
+        raise NotImplementedError
+
+
+class _BytesReader(Reader):
+    __slots__ = ("_at", "_end", "_name", "_source", "block")
+
+    def __init__(self, position: Position, size: int, name: str) -> None:
+        self._source = position.block
+        self._at = position.offset
+        self._end = position.offset + size
+        self._name = name
+        self.block: int | None = None
+
+    def location(self) -> Location:
+        return Location(self._source, self._at + 8, 8, True, self.block)
+
+    def text(self, frame: Frame, length: int) -> bytes | Unavailable:
+        """Return what was copied of the bytes."""
+        block = self.block
+        if block is None:
+            return REFUSED
+        copied = frame.lengths[block]
+        if copied <= 0:
+            return b"" if length == 0 else frame.why(block)
+        start = frame.starts[block]
+        return frame.data[start : start + min(copied, length) if length > 0 else start]
+
+
+class StringNode(_Bytes):
+    """Capture a string, or a value of a declared string type."""
+
+    __slots__ = ()
+
+    def reader(self, position: Position) -> _BytesReader:
+        """Return what reads the string."""
+        if self.type.kind is Kind.STRING and self.type.is_named:
+            return _NamedStringReader(position, self.size, self.type.name)
+        return _StringReader(position, self.size, self.type.name)
+
+
+class _StringReader(_BytesReader):
+    __slots__ = ()
+
+    def read(self, frame: Frame) -> Value:
+        source = self._source
+        if frame.lengths[source] < self._end:
+            return frame.why(source)
+        _, length = _two_words(frame.data, frame.starts[source] + self._at)
+        block = self.block
+        if block is not None and length > 0:
+            copied = frame.lengths[block]
+            if copied > 0:
+                start = frame.starts[block]
+                return StringValue(frame.data[start : start + min(copied, length)], length)
+        text = self.text(frame, length)
+        return StringValue(text, length) if isinstance(text, bytes) else text
+
+
+class _NamedStringReader(_StringReader):
+    __slots__ = ()
+
+    def read(self, frame: Frame) -> Value:
+        value = super().read(frame)
+        return value if isinstance(value, Unavailable) else NamedValue(self._name, value)
+
+
+class BytesNode(_Bytes):
+    """Capture a slice of bytes."""
+
+    __slots__ = ()
+
+    def reader(self, position: Position) -> _BytesReader:
+        """Return what reads the bytes."""
+        return _BytesSliceReader(position, self.size, self.type.name)
+
+
+class _BytesSliceReader(_BytesReader):
+    __slots__ = ()
+
+    def read(self, frame: Frame) -> Value:
+        source = self._source
+        if frame.lengths[source] < self._end:
+            return frame.why(source)
+        pointer, length, capacity = _three_words(frame.data, frame.starts[source] + self._at)
+        if pointer == 0:
+            return Nil(self._name)
+        data = self.text(frame, length)
+        if isinstance(data, Unavailable):
+            return data
+        return BytesValue(self._name, data, length, capacity)
+
+
+class AddressNode(BytesNode):
+    """Capture a net.IP or net.HardwareAddr, which print as addresses."""
+
+    __slots__ = ()
+
+    def reader(self, position: Position) -> _BytesReader:
+        """Return what reads the address."""
+        return _AddressReader(position, self.size, self.type.name)
+
+
+class _AddressReader(_BytesSliceReader):
+    __slots__ = ()
+
+    def read(self, frame: Frame) -> Value:
+        value = super().read(frame)
+        if not isinstance(value, BytesValue) or value.is_cut:
+            return value
+        if self._name == "net.IP":
+            text = address_text(value.data)
+        else:
+            text = hardware_address_text(value.data)
+        return value if text is None else TextValue(self._name, text)
+
+
+class StructNode(Node):
+    """Capture a struct by value: its fields, each by its own node."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(self, go_type: StructType, nodes: Sequence[Node]) -> None:
+        """Take the type and its fields' nodes, in order."""
+        super().__init__(go_type)
+        self._fields = tuple(
+            (field.name, field.offset, node)
+            for field, node in zip(go_type.fields, nodes, strict=True)
+        )
+        self.flat = _flat_struct(go_type.name, self._fields)
+
+    @property
+    def is_divisible(self) -> bool:
+        """Say that fields are of use one by one."""
+        return True
+
+    def plan_parts(self, builder: Builder, position: Position) -> Reader:
+        """Plan the fields."""
+        readers = [node.plan(builder, position.plus(at)) for _, at, node in self._fields]
+        return _StructReader(self.type.name, [name for name, _, _ in self._fields], readers)
+
+
+def _flat_struct(
+    type_name: str, fields: Sequence[tuple[str, int, Node]]
+) -> Callable[[bytes, int], Value] | None:
+    parts = [(name, at, node.flat) for name, at, node in fields if node.flat is not None]
+    if len(parts) != len(fields):
+        return None
+    return lambda data, start: StructValue(
+        type_name, tuple([(name, flat(data, start + at)) for name, at, flat in parts])
+    )
+
+
+class _StructReader(Reader):
+    __slots__ = ("_name", "_names", "_readers")
+
+    def __init__(self, name: str, names: Sequence[str], readers: Sequence[Reader]) -> None:
+        self._name = name
+        self._names = tuple(names)
+        self._readers = tuple(readers)
+
+    def read(self, frame: Frame) -> Value:
+        values = [reader.read(frame) for reader in self._readers]
+        return StructValue(self._name, tuple(zip(self._names, values, strict=True)))
+
+
+class ArrayNode(Node):
+    """Capture an array by value: its first elements."""
+
+    __slots__ = ("_elem", "_length", "_shown")
+
+    def __init__(self, go_type: ArrayType, elem: Node, shown: int) -> None:
+        """Take the type, the elements' node, and how many elements to read at most."""
+        super().__init__(go_type)
+        self._elem = elem
+        self._length = max(go_type.length, 0)
+        self._shown = min(self._length, shown)
+        self.flat = _flat_array(go_type.name, elem, self._length, self._shown)
+
+    @property
+    def is_divisible(self) -> bool:
+        """Say that elements are of use one by one."""
+        return True
+
+    def plan_parts(self, builder: Builder, position: Position) -> Reader:
+        """Plan the elements."""
+        readers = [
+            self._elem.plan(builder, position.plus(index * self._elem.size))
+            for index in range(self._shown)
+        ]
+        return _ArrayReader(self.type.name, self._length, readers)
+
+
+def _flat_array(
+    name: str, elem: Node, length: int, shown: int
+) -> Callable[[bytes, int], Value] | None:
+    flat, size = elem.flat, elem.size
+    if flat is None:
+        return None
+    return lambda data, start: SequenceValue(
+        name, tuple([flat(data, start + index * size) for index in range(shown)]), length
+    )
+
+
+class _ArrayReader(Reader):
+    __slots__ = ("_length", "_name", "_readers")
+
+    def __init__(self, name: str, length: int, readers: Sequence[Reader]) -> None:
+        self._name = name
+        self._length = length
+        self._readers = tuple(readers)
+
+    def read(self, frame: Frame) -> Value:
+        elements = tuple([reader.read(frame) for reader in self._readers])
+        return SequenceValue(self._name, elements, self._length)
+
+
+class ByteArrayNode(Node):
+    """Capture an array of bytes."""
+
+    __slots__ = ("_shown",)
+
+    def __init__(self, go_type: ArrayType, shown: int) -> None:
+        """Take the type and how many bytes to read at most."""
+        super().__init__(go_type)
+        self._shown = shown
+        name, length = go_type.name, go_type.size
+        count = min(length, shown)
+        self.flat = lambda data, at: BytesValue(name, data[at : at + count], length)
+
+    @property
+    def is_divisible(self) -> bool:
+        """Say that the first bytes are of use."""
+        return True
+
+    def plan_parts(self, builder: Builder, position: Position) -> Reader:
+        """Plan to read what is captured of the bytes."""
+        count = min(position.end - position.offset, self._shown)
+        if count <= 0:
+            return Constant(Unavailable("beyond the bytes captured"))
+        return _ByteArrayReader(self.type.name, position, count, self.size)
+
+
+class _ByteArrayReader(Reader):
+    __slots__ = ("_count", "_length", "_name", "_position")
+
+    def __init__(self, name: str, position: Position, count: int, length: int) -> None:
+        self._name = name
+        self._position = position
+        self._count = count
+        self._length = length
+
+    def read(self, frame: Frame) -> Value:
+        block, offset, _ = self._position
+        if frame.lengths[block] < offset + self._count:
+            return frame.why(block)
+        start = frame.starts[block] + offset
+        return BytesValue(self._name, frame.data[start : start + self._count], self._length)
+
+
+class UnreadNode(Node):
+    """Stand for a value of which nothing can be captured."""
+
+    __slots__ = ("_why",)
+
+    def __init__(self, go_type: GoType, why: str) -> None:
+        """Take the type and the reason."""
+        super().__init__(go_type)
+        self._why = why
+
+    @property
+    def is_divisible(self) -> bool:
+        """Say that it does not matter."""
+        return True
+
+    def plan_parts(self, builder: Builder, position: Position) -> Reader:
+        """Plan nothing."""
+        return Constant(Unavailable(self._why))
+
+
+_word = struct.Struct("<Q").unpack_from
+
+
+def _flat_pointer(name: str) -> Callable[[bytes, int], Value]:
+    def flat(data: bytes, at: int) -> Value:
+        (address,) = _word(data, at)
+        return PointerValue(name, address) if address else Nil(name)
+
+    return flat
+
+
+class PointerNode(Node):
+    """Capture a pointer, and what it points to where a node for that is given."""
+
+    __slots__ = ("_target",)
+
+    def __init__(self, go_type: GoType, target: Node | None = None) -> None:
+        """Take the pointer's type and the target's node, None not to follow the pointer."""
+        super().__init__(go_type)
+        self._target = target
+        if target is None:
+            self.flat = _flat_pointer(go_type.name)
+
+    def location_at(self, position: Position) -> Location:
+        """Return where the address is."""
+        return Location(position.block, position.offset, 8, False)
+
+    def plan_parts(self, builder: Builder, position: Position) -> Reader:
+        """Plan to copy what the pointer points to."""
+        reader = _PointerReader(self.type.name, position)
+        target = self._target
+        assert target is not None
+
+        def follow() -> None:
+            size = min(target.size, builder.limits.struct_bytes)
+            if target.size == 0:
+                reader.target = target.plan(builder, Position(position.block, 0, 0))
+                return
+            reader.block = block = builder.deref(position, size)
+            if block is not None:
+                reader.target = target.plan(builder, Position(block, 0, size))
+
+        builder.defer(follow)
+        return reader
+
+
+class _PointerReader(Reader):
+    __slots__ = ("_block", "_name", "_offset", "block", "target")
+
+    def __init__(self, name: str, position: Position) -> None:
+        self._name = name
+        self._block = position.block
+        self._offset = position.offset
+        self.block: int | None = None
+        self.target: Reader | None = None
+
+    def read(self, frame: Frame) -> Value:
+        source = self._block
+        if frame.lengths[source] < self._offset + 8:
+            return frame.why(source)
+        (address,) = _word(frame.data, frame.starts[source] + self._offset)
+        if address == 0:
+            return Nil(self._name)
+        if self.target is None:
+            return PointerValue(self._name, address, REFUSED)
+        if self.block is not None and frame.lengths[self.block] < 0:
+            return PointerValue(self._name, address, frame.why(self.block))
+        return PointerValue(self._name, address, self.target.read(frame))
+
+    def location(self) -> Location:
+        return Location(self._block, self._offset, 8, False)
+
+
+class SliceNode(Node):
+    """Capture a slice: length, capacity and, where a node for them is given, first elements."""
+
+    __slots__ = ("_elem",)
+
+    def __init__(self, go_type: GoType, elem: Node | None = None) -> None:
+        """Take the slice's type and the elements' node, None not to look at them."""
+        super().__init__(go_type)
+        self._elem = elem
+        if elem is None:
+            self.flat = _flat_slice(go_type.name)
+
+    def plan_parts(self, builder: Builder, position: Position) -> Reader:
+        """Plan to copy the first elements."""
+        reader = _SliceReader(self.type.name, position)
+        elem = self._elem
+        assert elem is not None
+
+        def copy() -> None:
+            limits = builder.limits
+            count = limits.slice_elements
+            if elem.size:
+                # One element at least, in part if need be.
+                count = min(count, max(1, limits.struct_bytes // elem.size))
+                limit = min(count * elem.size, limits.struct_bytes)
+                reader.block = builder.deref_n(position, position.plus(8), elem.size, limit)
+                if reader.block is None:
+                    return
+                reader.size = elem.size
+                if elem.flat is not None and elem.size <= limit:
+                    reader.flat = elem.flat
+                    return
+            ends = [(index + 1) * elem.size for index in range(count)]
+            reader.elements = [
+                elem.plan(
+                    builder, _element(reader.block, position, end, elem.size, limits.struct_bytes)
+                )
+                for end in ends
+            ]
+
+        builder.defer(copy)
+        return reader
+
+
+def _element(block: int | None, position: Position, end: int, size: int, most: int) -> Position:
+    if block is None:
+        return Position(position.block, 0, 0)
+    return Position(block, end - size, min(end, most))
+
+
+def _flat_slice(name: str) -> Callable[[bytes, int], Value]:
+    def flat(data: bytes, at: int) -> Value:
+        pointer, length, capacity = _three_words(data, at)
+        return SequenceValue(name, (), length, capacity) if pointer else Nil(name)
+
+    return flat
+
+
+class _SliceReader(Reader):
+    __slots__ = ("_end", "_name", "_offset", "_source", "block", "elements", "flat", "size")
+
+    def __init__(self, name: str, position: Position) -> None:
+        self._name = name
+        self._source = position.block
+        self._offset = position.offset
+        self._end = position.offset + 24
+        self.block: int | None = None
+        self.size = 0
+        self.flat: Callable[[bytes, int], Value] | None = None
+        self.elements: Sequence[Reader] = ()
+
+    def read(self, frame: Frame) -> Value:
+        source = self._source
+        if frame.lengths[source] < self._end:
+            return frame.why(source)
+        pointer, length, capacity = _three_words(frame.data, frame.starts[source] + self._offset)
+        if pointer == 0:
+            return Nil(self._name)
+        elements = self._elements(frame, length)
+        return SequenceValue(self._name, elements, length, capacity)
+
+    def _elements(self, frame: Frame, length: int) -> tuple[Value, ...]:
+        if length <= 0:
+            return ()
+        size = self.size
+        if size == 0:
+            return tuple([reader.read(frame) for reader in self.elements[:length]])
+        block = self.block
+        if block is None or frame.lengths[block] < 0:
+            return (REFUSED if block is None else frame.why(block),)
+        copied = frame.lengths[block]
+        flat = self.flat
+        if flat is not None:
+            start = frame.starts[block]
+            count = min(length, copied // size)
+            return tuple([flat(frame.data, start + index * size) for index in range(count)])
+        count = min(length, -(-copied // size))
+        return tuple([reader.read(frame) for reader in self.elements[:count]])
+
+    def location(self) -> Location:
+        return Location(self._source, self._offset + 8, 8, True)
+
+
+class FuncNode(Node):
+    """Capture a function value: the address of its code, which its closure object begins with."""
+
+    __slots__ = ()
+
+    def plan_parts(self, builder: Builder, position: Position) -> Reader:
+        """Plan to copy the closure object's first word."""
+        reader = _FuncReader(self.type.name, position)
+
+        def follow() -> None:
+            reader.block = builder.deref(position, 8)
+
+        builder.defer(follow)
+        return reader
+
+
+class _FuncReader(Reader):
+    __slots__ = ("_name", "_position", "block")
+
+    def __init__(self, name: str, position: Position) -> None:
+        self._name = name
+        self._position = position
+        self.block: int | None = None
+
+    def location(self) -> Location:
+        """Return where the closure's address is."""
+        return Location(self._position.block, self._position.offset, 8, False)
+
+    def read(self, frame: Frame) -> Value:
+        source, offset, _ = self._position
+        if frame.lengths[source] < offset + 8:
+            return frame.why(source)
+        (closure,) = _word(frame.data, frame.starts[source] + offset)
+        if closure == 0:
+            return Nil(self._name)
+        block = self.block
+        if block is None:
+            return REFUSED
+        if frame.lengths[block] < 8:
+            return frame.why(block)
+        (pc,) = _word(frame.data, frame.starts[block])
+        return FuncValue(self._name, pc, frame.context.function_name(pc))

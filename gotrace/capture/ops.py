@@ -1,0 +1,178 @@
+"""Define the operations of capture plans, as bpf/interpreter.h executes them."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import struct
+from typing import NamedTuple
+
+__all__ = [
+    "MAX_BLOCKS",
+    "MAX_NESTING",
+    "OTHER_PHASE",
+    "CaptureLimits",
+    "Location",
+    "Op",
+    "OpCode",
+    "Position",
+    "Status",
+    "Step",
+]
+
+#: Blocks of one phase, block 0 and those of subplans included.
+MAX_BLOCKS = 64
+#: How deep IFACE goes into interfaces within interfaces.
+MAX_NESTING = 4
+#: Set in an operation's block: a block of the entry, asked for at the return.
+OTHER_PHASE = 0x8000
+
+
+class OpCode(enum.IntEnum):
+    """Name the operations."""
+
+    END = 0
+    REG = 1
+    ZERO = 2
+    STACK = 3
+    DEREF = 4
+    DEREF_N = 5
+    IFACE = 6
+    PUSH_CONST = 16
+    PUSH_FIELD = 17
+    PUSH_SPECIAL = 18
+    COMPARE = 19
+    AND = 20
+    OR = 21
+    NOT = 22
+    STRING_TEST = 23
+    KEEP_IF = 24
+
+
+class Status(enum.IntEnum):
+    """Name the headers that are no lengths."""
+
+    NIL = 0x80000000
+    FAULT = 0x80000001
+    LIMIT = 0x80000002
+    UNKNOWN_TYPE = 0x80000003
+    KNOWN_TYPE = 0x80000004
+
+
+#: A header with this is the size of what could be read of a block, up to the end of a page.
+CUT = 0x40000000
+#: What can be in memory or not by itself.
+PAGE_SIZE = 4096
+
+
+_OP = struct.Struct("<BBHHHIIHHI")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Op:
+    """One operation; what the fields mean depends on ``code``:
+
+    REG: append the low ``size`` bytes of register ``reg``. ZERO: append ``size`` zero bytes, at
+    most 64. STACK: append ``size`` bytes from ``limit`` above the stack pointer at entry.
+    DEREF: into block ``reg``, copy ``size`` bytes from ``limit`` behind the pointer that stands in
+    ``block`` at ``at``. DEREF_N: likewise, with a count in ``block`` at ``at2``, copy
+    min(count * ``size``, ``limit``) bytes. IFACE: go on by the type word at ``at``, for the data
+    word at ``at2``. When one of these three copies nothing, the next ``skip`` operations are
+    skipped. Predicates: see bpf/predicate.h.
+    """
+
+    code: OpCode
+    reg: int = 0
+    block: int = 0
+    at: int = 0
+    at2: int = 0
+    size: int = 0
+    limit: int = 0
+    skip: int = 0
+
+    def pack(self) -> bytes:
+        """Return the operation's 24 bytes as the interpreter's struct op has them."""
+        return _OP.pack(
+            self.code,
+            self.reg,
+            self.block,
+            self.at,
+            self.at2,
+            self.size,
+            self.limit,
+            self.skip,
+            0,
+            0,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CaptureLimits:
+    """Bound what is captured of one phase of one call.
+
+    ``string_bytes``: of each string or byte slice; ``depth``: pointers followed one behind the
+    other; ``slice_elements`` and ``map_entries``: of each; ``struct_bytes``: of anything behind
+    one pointer; ``payload``: bytes of all; ``ops``: operations, END included; ``subplan_ops``:
+    those of one subplan.
+    """
+
+    string_bytes: int = 256
+    depth: int = 1
+    slice_elements: int = 8
+    map_entries: int = 8
+    struct_bytes: int = 1024
+    payload: int = 4096
+    ops: int = 96
+    subplan_ops: int = 32
+
+    @property
+    def text_bytes(self) -> int:
+        """Return how many bytes of a string are copied: at most half of the payload."""
+        return max(1, min(self.string_bytes, self.most_text_bytes))
+
+    @property
+    def most_text_bytes(self) -> int:
+        """Return how many bytes of a string are copied whatever ``string_bytes`` asks for."""
+        return self.payload // 2
+
+
+class Location(NamedTuple):
+    """Say where a scalar is captured, for PUSH_FIELD; of a string or slice, its length.
+
+    ``width`` in bytes. ``bytes_block``: the block of the string's bytes, for STRING_TEST.
+    """
+
+    block: int
+    offset: int
+    width: int
+    signed: bool
+    bytes_block: int | None = None
+
+
+class Position(NamedTuple):
+    """Name a place in a block; bytes from ``end`` on are not this value's or not captured."""
+
+    block: int
+    offset: int
+    end: int
+
+    def plus(self, delta: int) -> Position:
+        """Return the position of a part of the value here."""
+        return Position(self.block, self.offset + delta, self.end)
+
+
+class Step(NamedTuple):
+    """What an operation that writes a block means to the walk over a payload.
+
+    ``end``: how far it reaches into its source ``block``; the other fields are those of ``Op``.
+    """
+
+    code: OpCode
+    number: int
+    block: int
+    end: int
+    at: int
+    at2: int
+    skip: int
+    size: int
+    limit: int

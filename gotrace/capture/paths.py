@@ -1,0 +1,324 @@
+"""Capture what a path such as ``r.URL.Path`` leads to, and nothing beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Sequence
+
+from gotrace.abi.assign import CLOSURE_CONTEXT, Piece, Stack
+from gotrace.abi.locations import CapturedValue, PlacedValue
+from gotrace.capture.builder import Builder, Node
+from gotrace.capture.factory import NodeFactory
+from gotrace.capture.nodes import WordReader
+from gotrace.capture.ops import Location, Position
+from gotrace.capture.payload import REFUSED, Constant, Frame, Reader
+from gotrace.capture.plan import PlacedNode
+from gotrace.errors import GotraceError
+from gotrace.gotypes.types import (
+    ArrayType,
+    ChanType,
+    Field,
+    GoType,
+    Kind,
+    Lazy,
+    MapType,
+    PointerType,
+    SliceType,
+    StructType,
+    basic_type,
+)
+from gotrace.values.model import Value
+
+__all__ = [
+    "PathError",
+    "PathMark",
+    "PathStep",
+    "path_node",
+    "place_captured",
+    "place_path",
+    "place_value",
+]
+
+
+class PathError(GotraceError):
+    """Report that a type has no such field, element, target or length."""
+
+
+class PathMark(enum.Enum):
+    """Name the steps of a path that are neither a field nor an element."""
+
+    DEREF = "*"
+    LEN = "len"
+    CAP = "cap"
+
+
+#: A step of a path: a field's name, the number of an element, or a mark. Pointers on the way are
+#: followed by DEREF only; promoted fields are reached through the embedded ones.
+PathStep = str | int | PathMark
+
+_INT = basic_type(Kind.INT)
+_BYTE = basic_type(Kind.UINT8)
+_WORD = 8
+
+
+@dataclasses.dataclass(slots=True)
+class _Area:
+    """A stretch of memory on the way, and which bytes of it are needed.
+
+    ``stride`` is 0 for what a pointer leads to; else the area is the elements of a slice, whose
+    header is at the end of the way so far, up to the one with the number ``index``.
+    """
+
+    stride: int = 0
+    index: int = 0
+    start: int = 0
+    size: int = 0
+
+
+class _Way:
+    """Walk along a path's steps from a type."""
+
+    def __init__(self, go_type: GoType, most: int) -> None:
+        self.type = go_type
+        self.areas = [_Area()]
+        self.constant: int | None = None
+        self.word = False
+        self._most = most
+
+    def walk(self, steps: Sequence[PathStep]) -> None:
+        for step in steps:
+            if self.word or self.constant is not None:
+                raise PathError("a length has no parts: len and cap end a path")
+            if isinstance(step, str):
+                self._field(step)
+            elif isinstance(step, int):
+                self._element(step)
+            elif step is PathMark.DEREF:
+                self._deref()
+            else:
+                self._measure(step)
+        if not self.word and self.constant is None:
+            self.areas[-1].size = self.type.size
+
+    def _field(self, name: str) -> None:
+        field = self.type.field(name) if isinstance(self.type, StructType) else None
+        if field is None:
+            raise PathError(f"{self.type.name} has no field {name}")
+        self.areas[-1].start += field.offset
+        self.type = field.type
+
+    def _deref(self) -> None:
+        if not isinstance(self.type, PointerType):
+            raise PathError(f"{self.type.name} is no pointer")
+        self._enter(_Area(), _WORD)
+        self.type = self.type.elem
+
+    def _enter(self, area: _Area, needed: int) -> None:
+        self.areas[-1].size = needed
+        self.areas.append(area)
+
+    def _element(self, index: int) -> None:
+        found = self.type
+        if isinstance(found, ArrayType):
+            if not 0 <= index < found.length:
+                raise PathError(f"{found.name} has no element {index}")
+            self.areas[-1].start += index * found.elem.size
+            self.type = found.elem
+            return
+        if not isinstance(found, SliceType) and found.kind is not Kind.STRING:
+            raise PathError(f"{found.name} has no elements that can be had by their number")
+        elem = found.elem if isinstance(found, SliceType) else _BYTE
+        if index < 0 or (index + 1) * elem.size > self._most:
+            raise PathError(f"element {index} of {found.name} is too far from its beginning")
+        self._enter(_Area(elem.size, index), 2 * _WORD)
+        self.areas[-1].start = index * elem.size
+        self.type = elem
+
+    def _measure(self, mark: PathMark) -> None:
+        found, is_len = self.type, mark is PathMark.LEN
+        if isinstance(found, ArrayType):
+            self.constant = found.length
+        elif isinstance(found, SliceType) or (found.kind is Kind.STRING and is_len):
+            self.areas[-1].start += _WORD if is_len else 2 * _WORD
+            self.areas[-1].size = _WORD
+            self.word = True
+        elif isinstance(found, ChanType) or (isinstance(found, MapType) and is_len):
+            # Both headers begin with the length; a channel's capacity is behind it.
+            self._enter(_Area(start=0 if is_len else _WORD, size=_WORD), _WORD)
+            self.word = True
+        else:
+            raise PathError(f"{found.name} has no {mark.value}")
+        self.type = _INT
+
+
+class _PathNode(Node):
+    """Capture what is at the end of a way; the image is only the part of the root's needed."""
+
+    __slots__ = ("_areas", "_constant", "_last", "_zero_if_nil")
+
+    def __init__(self, way: _Way, last: Node | None, zero_if_nil: bool) -> None:
+        super().__init__(way.type)
+        self.size = way.areas[0].size
+        self.align = min(_WORD, (self.size & -self.size) or 1)
+        self._areas = tuple(way.areas)
+        self._constant = way.constant
+        self._last = last
+        self._zero_if_nil = zero_if_nil
+
+    def plan(self, builder: Builder, position: Position) -> Reader:
+        """Plan to go the way, and what its end needs."""
+        if self._constant is not None:
+            return Constant(self._constant)
+        for area in self._areas[1:]:
+            block, start = self._enter(builder, position, area)
+            if block is None:
+                return Constant(REFUSED)
+            position = Position(block, start, start + area.size)
+        if self._last is not None:
+            return self._last.plan(builder, position)
+        reader = WordReader(position)
+        return _LengthBehindPointer(reader, position.block) if self._zero_if_nil else reader
+
+    @staticmethod
+    def _enter(builder: Builder, at: Position, area: _Area) -> tuple[int | None, int]:
+        """Plan to copy an area; return its block and where in it the way goes on."""
+        if not area.stride:
+            # What is of no size is copied nowhere, but its pointer has to be one.
+            return builder.deref(at, max(area.size, 1), area.start), 0
+        limit = (area.index + 1) * area.stride
+        return builder.deref_n(at, at.plus(_WORD), area.stride, limit), area.start
+
+
+class _LengthBehindPointer(Reader):
+    """Read the length of a map or channel, which is 0 when that is nil."""
+
+    __slots__ = ("_block", "_reader")
+
+    def __init__(self, reader: WordReader, block: int) -> None:
+        self._reader = reader
+        self._block = block
+
+    def read(self, frame: Frame) -> Value:
+        return 0 if frame.is_nil(self._block) else self._reader.read(frame)
+
+    def location(self) -> Location:
+        return self._reader.location()
+
+
+def path_node(factory: NodeFactory, root: GoType, steps: Sequence[PathStep]) -> tuple[Node, int]:
+    """Return the node of what a path leads to, and where in the root's image its own begins.
+
+    Raise PathError when the types do not allow the steps.
+    """
+    way = _Way(root, factory.limits.struct_bytes)
+    way.walk(steps)
+    measured = way.word or way.constant is not None
+    last = None if measured else factory.node(way.type)
+    behind_pointer = measured and len(way.areas) > 1 and _ends_in_header(root, steps)
+    return _PathNode(way, last, behind_pointer), way.areas[0].start
+
+
+def _ends_in_header(root: GoType, steps: Sequence[PathStep]) -> bool:
+    """Say whether a path asks for the length of a map or channel."""
+    way = _Way(root, 1 << 62)
+    way.walk(steps[:-1])
+    return isinstance(way.type, MapType | ChanType)
+
+
+class _Inside(Node):
+    """Capture the whole image of a value of which a part is wanted: a register holds more of it."""
+
+    __slots__ = ("_node", "_start")
+
+    def __init__(self, root: GoType, node: Node, start: int) -> None:
+        super().__init__(root)
+        self.type = node.type
+        self._node = node
+        self._start = start
+
+    def plan(self, builder: Builder, position: Position) -> Reader:
+        """Plan what the part needs."""
+        start = position.offset + self._start
+        end = min(start + self._node.size, position.end)
+        return self._node.plan(builder, Position(position.block, start, end))
+
+
+def place_value(
+    factory: NodeFactory, name: str, value: PlacedValue, steps: Sequence[PathStep] = ()
+) -> PlacedNode:
+    """Return what captures a parameter or result, or a path from it.
+
+    Raise PathError when the types do not allow the steps.
+    """
+    within = value.within
+    if within is None:
+        return place_path(factory, name, value.type, value.pieces, steps, value.problem)
+    way = [within.field, *steps]
+    root: GoType = within.struct
+    if within.in_memory:
+        root = _pointer_to(root)
+        way = [PathMark.DEREF, *way]
+    return place_path(factory, name, root, value.pieces, way, value.problem)
+
+
+def place_path(
+    factory: NodeFactory,
+    name: str,
+    root: GoType,
+    pieces: Sequence[Piece] | None,
+    steps: Sequence[PathStep],
+    problem: str | None = None,
+) -> PlacedNode:
+    """Return what captures a path from a value of type ``root`` that is at ``pieces``.
+
+    Raise PathError when the types do not allow the steps.
+    """
+    node, start = path_node(factory, root, steps)
+    clipped = None if pieces is None else _clipped(pieces, start, node.size)
+    if pieces is not None and clipped is None:
+        return PlacedNode(name, _Inside(root, node, start), pieces, problem, first=True)
+    return PlacedNode(name, node, clipped, problem, first=True)
+
+
+def place_captured(
+    factory: NodeFactory, captured: CapturedValue, steps: Sequence[PathStep] = ()
+) -> PlacedNode:
+    """Return what captures a closure's variable, or a path from it.
+
+    The context register holds the address of the closure object, in which the variable, or its
+    address, is. Raise PathError when the types do not allow the steps.
+    """
+    kept = captured.type
+    if captured.by_reference:
+        kept = _pointer_to(kept)
+    field = Field(captured.name, captured.offset, kept)
+    end = captured.offset + kept.size
+    closure = _pointer_to(StructType("closure", Kind.STRUCT, end, _WORD, (field,)))
+    way: list[PathStep] = [PathMark.DEREF, captured.name]
+    way += [PathMark.DEREF] if captured.by_reference else []
+    return place_path(
+        factory, captured.name, closure, (Piece(0, _WORD, CLOSURE_CONTEXT),), [*way, *steps]
+    )
+
+
+def _pointer_to(elem: GoType) -> PointerType:
+    return PointerType(f"*{elem.name}", Kind.POINTER, _WORD, _WORD, Lazy.of(elem))
+
+
+def _clipped(pieces: Sequence[Piece], start: int, size: int) -> tuple[Piece, ...] | None:
+    """Return the pieces of a part of a value; None where it begins within a register."""
+    clipped: list[Piece] = []
+    for piece in pieces:
+        skipped = max(start - piece.offset, 0)
+        left = min(piece.offset + piece.size, start + size) - piece.offset - skipped
+        if left <= 0:
+            continue
+        place = piece.place
+        if isinstance(place, Stack):
+            place = Stack(place.offset + skipped)
+        elif skipped:
+            # Go's own convention gives each field a register, that of C each eight bytes.
+            return None
+        clipped.append(Piece(piece.offset + skipped - start, left, place))
+    return tuple(clipped)

@@ -1,0 +1,312 @@
+"""Find the blocks of a payload, and read values from them."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import struct
+
+from gotrace.capture.ops import CUT, MAX_BLOCKS, MAX_NESTING, Location, Op, OpCode, Step
+from gotrace.gotypes.types import GoType
+from gotrace.values.model import Unavailable, Value
+
+__all__ = [
+    "BEYOND",
+    "REFUSED",
+    "Constant",
+    "Frame",
+    "ReadContext",
+    "Reader",
+    "Subplan",
+]
+
+_WORD = 8
+#: A payload and what is read behind it: four times the largest payload.
+_MOST_BYTES = 1 << 15
+
+# How Frame.lengths tells what a block is: bytes, or one of these.
+_ABSENT = -1
+_NIL = -2
+_FAULT = -3
+_LIMIT = -4
+_UNKNOWN = -5
+_KNOWN = -6
+
+_WHY = {
+    _NIL: "nil pointer",
+    _FAULT: "memory not readable",
+    _LIMIT: "capture limit reached",
+    _UNKNOWN: "type not known",
+}
+BEYOND = Unavailable("beyond the bytes captured")
+REFUSED = Unavailable("capture limit reached")
+
+_header_at = struct.Struct("<I").unpack_from
+_word_at = struct.Struct("<Q").unpack_from
+
+
+class Frame:
+    """Hold where the blocks of one payload, or of one subplan's part of it, are.
+
+    ``starts`` and ``lengths`` are by block number; ``lengths`` is negative for blocks that have
+    no bytes. ``floats``: whether the float registers' values have been put into block 0.
+
+    The kernel reads no page that is not in memory, such as one of constants that the program has
+    yet to look at, or of memory that it has yet to write to. What the context knows of the memory
+    that it could not read is put behind the payload in ``data``, and what that leads to is followed
+    here as the kernel would have.
+    """
+
+    __slots__ = (
+        "_cut",
+        "_end",
+        "_steps",
+        "children",
+        "context",
+        "data",
+        "floats",
+        "lengths",
+        "no_floats",
+        "starts",
+    )
+
+    def __init__(
+        self,
+        data: bytes,
+        context: ReadContext,
+        steps: tuple[Step, ...],
+        count: int,
+        end: int | None = None,
+    ) -> None:
+        """Take a payload and the plan by which it was written, with its number of blocks.
+
+        ``end``: where the payload ends, if more is behind it already.
+        """
+        self.data = data
+        self._end = len(data) if end is None else end
+        self.context = context
+        self.starts = [0] * count
+        self.lengths = [_ABSENT] * count
+        self._cut: dict[int, tuple[int, int]] = {}  # where a part of a block is, and its size
+        self.children: dict[int, tuple[Subplan, Frame]] = {}
+        self.floats: frozenset[int] | None = None
+        self.no_floats = ""
+        self._steps = steps
+
+    def find_blocks(self, at: int, nesting: int = 0) -> int:
+        """Walk over the blocks from an offset on; return where the next one would begin."""
+        unread: dict[int, Step] = {}
+        at = self._walk(at, nesting, unread)
+        if unread:
+            self._read_missing(unread, set(), nesting)
+        return at
+
+    def _walk(self, at: int, nesting: int, unread: dict[int, Step]) -> int:
+        """Find the blocks that the kernel made; ``unread`` gets those that it could not read."""
+        data, starts, lengths = self.data, self.starts, self.lengths
+        total = self._end
+        skip = 0
+        for step in self._steps:
+            code, number, block, end, type_at, data_at, skipped, _, _ = step
+            if skip:
+                skip -= 1
+                continue
+            lengths[number] = _ABSENT
+            self._cut.pop(number, None)
+            if lengths[block] < end:
+                skip = skipped
+                continue
+            at = (at + 7) & ~7
+            if at + 8 > total:
+                return total
+            header = _header_at(data, at + 4)[0]
+            at += 8
+            if header < 0x80000000:
+                if header & CUT:
+                    header &= CUT - 1
+                    if at + header > total:
+                        return total
+                    self._cut[number] = at, header
+                    lengths[number] = _FAULT
+                    unread[number] = step
+                    at += header
+                    skip = skipped
+                    continue
+                if at + header > total:
+                    return total
+                starts[number] = at
+                lengths[number] = header
+                at += header
+                if not header:
+                    skip = skipped
+                continue
+            lengths[number] = status = _NIL - (header & 0xFF)
+            if status != _KNOWN:
+                skip = skipped
+                if status == _FAULT:
+                    unread[number] = step
+            elif code is OpCode.IFACE:
+                at = self._enter(
+                    number, starts[block] + type_at, starts[block] + data_at, at, nesting
+                )
+        return at
+
+    def _enter(self, number: int, type_at: int, data_at: int, at: int, nesting: int) -> int:
+        (word,) = _word_at(self.data, type_at)
+        subplan = self.context.subplan(word)
+        if subplan is None or nesting >= MAX_NESTING:
+            # Without the plan nobody can tell where its blocks end: none behind is found.
+            return self._end
+        child = self._child(number, subplan, data_at)
+        at = child.find_blocks(at, nesting + 1)
+        self.data = child.data
+        return at
+
+    def _child(self, number: int, subplan: Subplan, data_at: int) -> Frame:
+        child = Frame(self.data, self.context, subplan.steps, subplan.blocks, self._end)
+        child.starts[0] = data_at
+        child.lengths[0] = _WORD
+        self.children[number] = (subplan, child)
+        return child
+
+    def _read_missing(self, unread: dict[int, Step], read: set[int], nesting: int) -> None:
+        """Run the steps that the kernel could not: those unread, and on blocks ``read`` here."""
+        for step in self._steps:
+            is_unread = unread.get(step.number) is step and self.lengths[step.number] == _FAULT
+            if (is_unread or step.block in read) and self._run(step, nesting):
+                read.add(step.number)
+
+    def _run(self, step: Step, nesting: int) -> bool:
+        """Do what the interpreter does at a step; return whether that has given a block bytes."""
+        number, start = step.number, self.starts[step.block]
+        if self.lengths[step.block] < step.end:
+            self.lengths[number] = _ABSENT
+            return False
+        if step.code is OpCode.IFACE:
+            self.lengths[number] = self._follow(number, start + step.at, start + step.at2, nesting)
+            return False
+        (pointer,) = _word_at(self.data, start + step.at)
+        size, offset = step.size, step.limit
+        if step.code is OpCode.DEREF_N:
+            (count,) = _word_at(self.data, start + step.at2)
+            size, offset = min(count * size, step.limit), 0
+        if not size or not pointer:
+            self.lengths[number] = _NIL if size else 0
+            return False
+        if len(self.data) + size > _MOST_BYTES:
+            self.lengths[number] = _LIMIT
+            return False
+        found = self._known_bytes(number, pointer + offset, size)
+        if not found:
+            self.lengths[number] = _FAULT
+            return False
+        self.starts[number] = len(self.data)
+        self.lengths[number] = len(found)
+        self.data += found
+        return True
+
+    def _known_bytes(self, number: int, address: int, size: int) -> bytes | None:
+        """Return a block's bytes, or the first of them, where they can be known."""
+        found = self.context.constant_bytes(address, size)
+        if found is not None:
+            return found
+        at, first = self._cut.get(number, (0, 0))
+        first = min(first, size)
+        rest = size - first
+        zeros = bytes(rest) if rest and self.context.is_untouched(address + first, rest) else b""
+        return self.data[at : at + first] + zeros
+
+    def _follow(self, number: int, type_at: int, data_at: int, nesting: int) -> int:
+        """Read an interface's value as its dynamic type says; return the block's status."""
+        (word,) = _word_at(self.data, type_at)
+        # Asking for the name of a type makes its plan.
+        if not word or self.context.type_name(word) is None:
+            return _UNKNOWN if word else _NIL
+        subplan = self.context.subplan(word)
+        if subplan is None or nesting >= MAX_NESTING:
+            return _LIMIT if subplan else _UNKNOWN
+        child = self._child(number, subplan, data_at)
+        child._read_missing({}, {0}, nesting + 1)
+        self.data = child.data
+        return _KNOWN
+
+    def is_nil(self, block: int) -> bool:
+        """Say whether a block is missing because its pointer was nil."""
+        return self.lengths[block] == _NIL
+
+    def why(self, block: int) -> Unavailable:
+        """Say why bytes of a block are missing."""
+        sources = {step.number: step.block for step in self._steps}
+        for _ in range(MAX_BLOCKS):
+            status = self.lengths[block]
+            if status != _ABSENT or block not in sources:
+                break
+            block = sources[block]
+        why = _WHY.get(_FAULT if block in self._cut else status)
+        return BEYOND if why is None else Unavailable(why)
+
+
+class ReadContext:
+    """Answer what decoding asks of the traced program; this one knows nothing.
+
+    A subclass that knows a binary overrides any of the methods.
+    """
+
+    def subplan(self, word: int) -> Subplan | None:
+        """Return the subplan that the interpreter was given for an itab's or type's address."""
+        return None
+
+    def type_name(self, word: int) -> str | None:
+        """Return the name of the dynamic type that an itab's or type's address means."""
+        return None
+
+    def constant_bytes(self, address: int, size: int) -> bytes | None:
+        """Return bytes of the program's memory that are the same at all times, if these are."""
+        return None
+
+    def is_untouched(self, address: int, size: int) -> bool:
+        """Tell whether memory is the program's and has never been written to: it reads as zeros."""
+        return False
+
+    def function_name(self, pc: int) -> str | None:
+        """Return the name of the function whose code begins at an address."""
+        return None
+
+
+class Reader(abc.ABC):
+    """Read one planned value from payloads."""
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def read(self, frame: Frame) -> Value:
+        """Return the value; what is missing is Unavailable, nothing is raised."""
+
+    def location(self) -> Location | None:
+        """Return where the value's scalar, or a string's or slice's length, is captured."""
+        return None
+
+
+class Constant(Reader):
+    """Give one value, whatever the payload."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Value) -> None:
+        """Take the value."""
+        self._value = value
+
+    def read(self, frame: Frame) -> Value:
+        """Return the value."""
+        return self._value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Subplan:
+    """Hold how an interface's value of one dynamic type is captured; ``ops`` end with END."""
+
+    type: GoType
+    ops: tuple[Op, ...]
+    steps: tuple[Step, ...]
+    blocks: int
+    reader: Reader

@@ -1,0 +1,228 @@
+"""Plan which bytes of a call to copy, and read the copies back.
+
+A plan is a list of operations for the interpreter in bpf/interpreter.h. One phase, a call's entry
+or its return, runs one plan and fills one payload:
+
+    block 0     the root image: the in-memory images of all values, as the plan's REG, ZERO and
+                STACK operations append them. It has no header.
+    block k     begins at the next multiple of 8: u32 zero, u32 header, the bytes. The header is
+                the number of bytes, or a Status.
+
+Every DEREF, DEREF_N and IFACE writes one block, in the order of the plan; an operation whose
+source bytes lie outside of what its source block holds writes none, and leaves its block number
+without bytes. A block number may be given anew: operations behind see the latest. IFACE goes on
+with the subplan of a dynamic type, whose block 0 is the data word and whose block numbers count
+from IFACE's own. So the same walk over the plan that wrote a payload finds every block in it:
+that is ``Frame.find_blocks``, after which values are read in any order, by block number.
+
+Values are planned breadth first: what all values hold directly comes before what their pointers
+lead to, so that a limit cuts the deepest first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from gotrace.abi.assign import FloatReg, IntReg, Piece, Stack
+from gotrace.capture.builder import Builder, FloatHole, Node
+from gotrace.capture.ops import (
+    CaptureLimits,
+    Location,
+    Op,
+    OpCode,
+    Position,
+    Step,
+)
+from gotrace.capture.payload import REFUSED, Constant, Frame, ReadContext, Reader
+from gotrace.values.model import Unavailable, Value
+
+__all__ = [
+    "PhasePlan",
+    "PlacedNode",
+    "plan_phase",
+    "read_phase",
+]
+
+#: Root images beyond this leave no room for blocks; values that do not fit are refused.
+_MAX_IMAGE = 2048
+_MAX_ZERO = 64
+#: Room that an interface's value is given. Errors that wrap three others take less than half.
+_SUBPLAN_BYTES = 1024
+
+
+class PlacedNode(NamedTuple):
+    """A value to capture: ``pieces`` say where its image is; None: nobody knows, for ``problem``.
+
+    ``first``: plan it, whatever its depth, before the others, since a predicate needs it.
+    """
+
+    name: str
+    node: Node
+    pieces: Sequence[Piece] | None
+    problem: str | None = None
+    first: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PhasePlan:
+    """Hold how all values of a call's entry, or of its return, are captured.
+
+    ``root`` has (name, offset in the root image, node) of each value, ``readers`` what reads it.
+    After the first ``early`` of ``ops``, everything that values marked ``first`` need is there:
+    predicates belong there. ``payload_bound``: room that a payload wants; what does not fit into
+    it reads as Unavailable, which only great values of interfaces can come to. ``float_holes``:
+    what read_phase takes from ``floats``.
+    """
+
+    ops: tuple[Op, ...]
+    root: tuple[tuple[str, int, Node], ...]
+    readers: tuple[Reader, ...]
+    image_size: int
+    payload_bound: int
+    early: int
+    float_holes: tuple[FloatHole, ...]
+    steps: tuple[Step, ...]
+    blocks: int
+
+    @property
+    def float_registers(self) -> tuple[int, ...]:
+        """Return the float registers whose values are wanted, each once, in order."""
+        return tuple(sorted({hole.register for hole in self.float_holes}))
+
+    def location(self, index: int) -> Location | None:
+        """Return where the value of an index is captured, None where a predicate cannot see it."""
+        return self.readers[index].location()
+
+    def with_predicate(self, predicate: Sequence[Op]) -> PhasePlan:
+        """Return the plan with a predicate, evaluated as soon as what it needs is there."""
+        ops = (*self.ops[: self.early], *predicate, *self.ops[self.early :])
+        return dataclasses.replace(self, ops=ops, early=self.early + len(predicate))
+
+
+def plan_phase(values: Sequence[PlacedNode], limits: CaptureLimits) -> PhasePlan:
+    """Plan how to capture values.
+
+    A value without a place, or beyond the limits, reads as Unavailable; it shifts no other.
+    """
+    builder = Builder(limits, limits.ops - 1)
+    image = _Image(builder)
+    positions = [image.add(value) for value in values]
+    builder.bound = image.size
+    readers: dict[int, Reader] = {}
+    for is_first in (True, False):
+        for index, (value, position) in enumerate(zip(values, positions, strict=True)):
+            if value.first is is_first:
+                readers[index] = _reader(builder, value, position)
+        builder.run()
+        if is_first:
+            early = len(builder.ops)
+    interfaces = sum(op.code is OpCode.IFACE for op in builder.ops)
+    bound = min((builder.bound + 7 & ~7) + interfaces * _SUBPLAN_BYTES, limits.payload)
+    return PhasePlan(
+        (*builder.ops, Op(OpCode.END)),
+        tuple(
+            (value.name, position.offset if isinstance(position, Position) else 0, value.node)
+            for value, position in zip(values, positions, strict=True)
+        ),
+        tuple(readers[index] for index in range(len(values))),
+        image.size,
+        bound,
+        early,
+        tuple(builder.float_holes),
+        builder.steps,
+        builder.blocks,
+    )
+
+
+def _reader(builder: Builder, value: PlacedNode, position: Position | Unavailable) -> Reader:
+    if isinstance(position, Unavailable):
+        return Constant(position)
+    return value.node.plan(builder, position)
+
+
+class _Image:
+    """Lay the images of values out, one behind the other, in block 0."""
+
+    def __init__(self, builder: Builder) -> None:
+        self._builder = builder
+        self.size = 0
+
+    def add(self, value: PlacedNode) -> Position | Unavailable:
+        """Append a value's image; return where it is, or why it is not."""
+        if value.pieces is None:
+            return Unavailable(value.problem or "its place is not known")
+        limits = self._builder.limits
+        node = value.node
+        size = min(node.size, limits.struct_bytes)
+        start = -(-self.size // node.align) * node.align
+        holes = [piece for piece in value.pieces if isinstance(piece.place, FloatReg)]
+        ops = self._ops(value.pieces, start, size)
+        room = limits.ops - 1 - len(self._builder.ops)
+        if len(ops) > room or start + size > min(_MAX_IMAGE, limits.payload // 2):
+            return REFUSED
+        self._builder.ops += ops
+        self._builder.float_holes += [
+            FloatHole(start + piece.offset, piece.size, piece.place.index)
+            for piece in holes
+            if isinstance(piece.place, FloatReg) and piece.offset + piece.size <= size
+        ]
+        self.size = start + size
+        return Position(0, start, start + size)
+
+    def _ops(self, pieces: Sequence[Piece], start: int, size: int) -> list[Op]:
+        ops = self._zeros(start - self.size)
+        filled = 0
+        for piece in sorted(pieces, key=lambda piece: piece.offset):
+            wanted = min(piece.size, size - piece.offset)
+            if wanted <= 0 or piece.offset < filled:
+                continue
+            ops += self._zeros(piece.offset - filled)
+            if isinstance(piece.place, IntReg):
+                ops.append(Op(OpCode.REG, reg=piece.place.index, size=wanted))
+            elif isinstance(piece.place, Stack):
+                ops.append(Op(OpCode.STACK, size=wanted, limit=piece.place.offset))
+            else:
+                ops += self._zeros(wanted)
+            filled = piece.offset + wanted
+        return ops + self._zeros(size - filled)
+
+    @staticmethod
+    def _zeros(count: int) -> list[Op]:
+        sizes = [min(_MAX_ZERO, count - at) for at in range(0, count, _MAX_ZERO)]
+        return [Op(OpCode.ZERO, size=size) for size in sizes]
+
+
+def read_phase(
+    plan: PhasePlan,
+    payload: bytes | memoryview,
+    context: ReadContext,
+    floats: Mapping[int, bytes] | None = None,
+    no_floats: str = "in a float register",
+) -> list[Value]:
+    """Return the values of one payload, in the order in which they were planned.
+
+    ``floats``: 8 bytes of each float register that could be had; a value that needs another one
+    is unavailable because of ``no_floats``. Any payload gives values; nothing is raised.
+    """
+    data = bytes(payload)
+    if plan.float_holes and floats:
+        data = _filled(plan, data, floats)
+    frame = Frame(data, context, plan.steps, plan.blocks)
+    frame.lengths[0] = min(plan.image_size, len(data))
+    if plan.steps:
+        frame.find_blocks(plan.image_size)
+    if plan.float_holes:
+        frame.floats = frozenset(floats or ())
+        frame.no_floats = no_floats
+    return [reader.read(frame) for reader in plan.readers]
+
+
+def _filled(plan: PhasePlan, data: bytes, floats: Mapping[int, bytes]) -> bytes:
+    filled = bytearray(data)
+    for hole in plan.float_holes:
+        value = floats.get(hole.register)
+        if value is not None and hole.offset + hole.size <= len(filled):
+            filled[hole.offset : hole.offset + hole.size] = value[: hole.size].ljust(hole.size)
+    return bytes(filled)

@@ -1,0 +1,213 @@
+"""Capture time.Time and netip.Addr, whose fields mean nothing to a reader as they are."""
+
+from __future__ import annotations
+
+import struct
+
+from gotrace.capture.builder import Builder, Node
+from gotrace.capture.nodes import StringNode
+from gotrace.capture.ops import Position
+from gotrace.capture.payload import REFUSED, Frame, Reader
+from gotrace.gotypes.types import Kind, PointerType, StructType, basic_type
+from gotrace.values.model import StringValue, TextValue, TimeValue, Unavailable, Value
+from gotrace.values.stdlib_text import ipv6_text
+
+__all__ = [
+    "NetipAddrNode",
+    "TimeNode",
+]
+
+_HAS_MONOTONIC = 1 << 63
+_NANOSECOND_MASK = (1 << 30) - 1
+#: Seconds from the year 1 to 1970, and to 1885, from which times with a monotonic reading count.
+_UNIX_TO_INTERNAL = 62135596800
+_WALL_TO_INTERNAL = 59453308800
+_LAST_SECOND = (1 << 63) - 1
+
+_time = struct.Struct("<QqQ").unpack_from
+_signed_word = struct.Struct("<q").unpack_from
+
+#: Offsets in time.Location (src/time/zoneinfo.go) since Go 1.15; DWARF's are used where they are.
+_LOCATION = {"name": 0, "cacheStart": 80, "cacheEnd": 88, "cacheZone": 96}
+_ZONE_BYTES = 24
+
+
+class TimeNode(Node):
+    """Capture a time.Time (src/time/time.go: wall, ext, loc) and its zone.
+
+    The zone is the one that the location keeps at hand, which is that of the present; times of
+    another season are given in UTC.
+    """
+
+    __slots__ = ("_location",)
+
+    def __init__(self, go_type: StructType) -> None:
+        """Take the type."""
+        super().__init__(go_type)
+        self._location = _location_offsets(go_type)
+
+    def plan_parts(self, builder: Builder, position: Position) -> Reader:
+        """Plan to copy the location, the zone at hand, and its name."""
+        reader = _TimeReader(position, self._location)
+        offsets = self._location
+        size = offsets["cacheZone"] + 8
+
+        def location() -> None:
+            reader.location_block = block = builder.deref(position.plus(16), size)
+            if block is None:
+                return
+            at = Position(block, offsets["cacheZone"], size)
+            reader.zone_block = zone = builder.deref(at, _ZONE_BYTES)
+            if zone is not None:
+                name = StringNode(basic_type(Kind.STRING))
+                reader.name = name.plan(builder, Position(zone, 0, _ZONE_BYTES))
+
+        builder.defer(location)
+        return reader
+
+
+def _location_offsets(go_type: StructType) -> dict[str, int]:
+    field = go_type.field("loc")
+    location = field.type.elem if field and isinstance(field.type, PointerType) else None
+    if isinstance(location, StructType):
+        found = {part.name: part.offset for part in location.fields if part.name in _LOCATION}
+        if len(found) == len(_LOCATION):
+            return found
+    return _LOCATION
+
+
+class _TimeReader(Reader):
+    __slots__ = ("_offsets", "_position", "location_block", "name", "zone_block")
+
+    def __init__(self, position: Position, offsets: dict[str, int]) -> None:
+        self._position = position
+        self._offsets = offsets
+        self.location_block: int | None = None
+        self.zone_block: int | None = None
+        self.name: Reader | None = None
+
+    def read(self, frame: Frame) -> Value:
+        source, offset, _ = self._position
+        if frame.lengths[source] < offset + 24:
+            return frame.why(source)
+        wall, ext, location = _time(frame.data, frame.starts[source] + offset)
+        monotonic = None
+        seconds = ext
+        if wall & _HAS_MONOTONIC:
+            seconds = _WALL_TO_INTERNAL + (wall >> 30 & 0x1FFFFFFFF)
+            monotonic = ext
+        seconds -= _UNIX_TO_INTERNAL
+        nanoseconds = wall & _NANOSECOND_MASK
+        if location == 0:
+            return TimeValue(seconds, nanoseconds, "UTC", 0, monotonic)
+        zone, east = self._zone(frame, seconds)
+        return TimeValue(seconds, nanoseconds, zone, east, monotonic)
+
+    def _zone(self, frame: Frame, seconds: int) -> tuple[str | None, int]:
+        block, zone = self.location_block, self.zone_block
+        if block is None or zone is None or self.name is None:
+            return None, 0
+        start_at, end_at = self._offsets["cacheStart"], self._offsets["cacheEnd"]
+        # Either may be cut where a page that could not be read begins.
+        if frame.lengths[block] < max(start_at, end_at) + 8 or frame.lengths[zone] < _ZONE_BYTES:
+            return None, 0
+        (start,) = _signed_word(frame.data, frame.starts[block] + start_at)
+        (end,) = _signed_word(frame.data, frame.starts[block] + end_at)
+        if seconds < start or (seconds >= end and end != _LAST_SECOND):
+            return None, 0
+        name = self.name.read(frame)
+        (east,) = _signed_word(frame.data, frame.starts[zone] + 16)
+        # Zones are less than a day from UTC; else the copy was made in the middle of a change.
+        if not isinstance(name, StringValue) or name.is_cut or abs(east) >= 86400:
+            return None, 0
+        return name.text.decode("utf-8", "backslashreplace"), east
+
+
+class NetipAddrNode(Node):
+    """Capture a netip.Addr (src/net/netip/netip.go: addr as two words, z as a pointer).
+
+    Since Go 1.23, z leads to an addrDetail {isV6 bool; zoneV6 string}. Before, it leads to an
+    intern.Value that begins with an interface, which holds the zone; where there is none, z is one
+    of two variables of the package, and only their addresses tell IPv4 from IPv6. These are on the
+    heap and not known here: an address that may be IPv4, or the same within IPv6, is unavailable.
+    """
+
+    __slots__ = ("_has_detail",)
+
+    def __init__(self, go_type: StructType) -> None:
+        """Take the type."""
+        super().__init__(go_type)
+        field = go_type.field("z")
+        self._has_detail = field is not None and isinstance(field.type, StructType)
+
+    def plan_parts(self, builder: Builder, position: Position) -> Reader:
+        """Plan to copy what z leads to."""
+        reader = _NetipAddrReader(self.type.name, position, self._has_detail)
+        name = StringNode(basic_type(Kind.STRING))
+
+        def detail() -> None:
+            reader.detail = block = builder.deref(position.plus(16), 24)
+            if block is not None:
+                reader.zone = name.plan(builder, Position(block, 8, 24))
+
+        def interned() -> None:
+            reader.detail = block = builder.deref(position.plus(16), 16)
+            if block is None:
+                return
+            held = builder.deref(Position(block, 8, 16), 16)
+            if held is not None:
+                reader.zone = name.plan(builder, Position(held, 0, 16))
+
+        builder.defer(detail if self._has_detail else interned)
+        return reader
+
+
+_address = struct.Struct("<QQQ").unpack_from
+_word = struct.Struct("<Q").unpack_from
+
+
+class _NetipAddrReader(Reader):
+    __slots__ = ("_has_detail", "_name", "_position", "detail", "zone")
+
+    def __init__(self, name: str, position: Position, has_detail: bool) -> None:
+        self._name = name
+        self._position = position
+        self._has_detail = has_detail
+        self.detail: int | None = None
+        self.zone: Reader | None = None
+
+    def read(self, frame: Frame) -> Value:
+        source, offset, _ = self._position
+        if frame.lengths[source] < offset + 24:
+            return frame.why(source)
+        high, low, z = _address(frame.data, frame.starts[source] + offset)
+        if z == 0:
+            return TextValue(self._name, "invalid IP")
+        if self.detail is None:
+            return REFUSED
+        if frame.lengths[self.detail] < (1 if self._has_detail else 8):
+            return frame.why(self.detail)
+        data = struct.pack(">QQ", high, low)
+        v4 = ".".join(map(str, data[12:]))
+        maybe_v4 = data[:12] == b"\0" * 10 + b"\xff\xff"
+        start = frame.starts[self.detail]
+        if self._has_detail and not frame.data[start]:
+            return TextValue(self._name, v4)
+        zone = ""
+        if not self._has_detail and not _word(frame.data, start)[0]:
+            if maybe_v4:
+                return Unavailable(f"{v4} or ::ffff:{v4}")
+        else:
+            # Without its zone it would be another address.
+            found = self.zone.read(frame) if self.zone is not None else REFUSED
+            if not isinstance(found, StringValue):
+                return found
+            zone = _zone_text(found)
+        shown = f"::ffff:{v4}" if maybe_v4 else ipv6_text(data)
+        return TextValue(self._name, shown + zone)
+
+
+def _zone_text(zone: StringValue) -> str:
+    if not zone.length:
+        return ""
+    return "%" + zone.text.decode("utf-8", "backslashreplace") + ("..." if zone.is_cut else "")

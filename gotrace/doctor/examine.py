@@ -1,0 +1,59 @@
+"""Examine this machine, and a process on it, for what tracing needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gotrace.doctor import machine
+from gotrace.doctor.finding import Finding, State
+from gotrace.doctor.privileges import read_privileges
+from gotrace.doctor.target import examine_target
+
+__all__ = [
+    "examine",
+]
+
+
+def examine(pid: int | None = None) -> Iterator[Finding]:
+    """Yield what each check finds, of the process ``pid`` too when it is given.
+
+    What must be mended is found first by looking; only where there is no such thing programs are
+    loaded and attached for real, as everything else would fail for the same reason.
+    """
+    sound = True
+    for finding in _machine():
+        sound = sound and finding.state is not State.MEND
+        yield finding
+    if sound:
+        from gotrace.doctor.trials import run_trials
+
+        for finding in run_trials():
+            sound = sound and finding.state is not State.MEND
+            yield finding
+    if pid is not None:
+        yield from examine_target(pid, attach=sound)
+
+
+def _machine() -> Iterator[Finding]:
+    yield machine.architecture()
+    yield machine.kernel_release()
+    mounts = machine.mounts()
+    yield mounts
+    if mounts.state is State.MEND:
+        return
+    own = read_privileges()
+    privileges = machine.privileges(own)
+    yield privileges
+    if privileges.state is not State.MEND:
+        yield machine.bpf_call(own)
+        yield machine.perf_call(own)
+    yield machine.lockdown()
+    yield machine.unprivileged_bpf()
+    yield machine.ptrace_scope()
+    yield machine.pid_namespace()
+    yield machine.btf()
+    yield machine.open_files(own)
+    yield machine.memory_limits(own)
+    yield machine.python()
+    yield machine.bcc_binding()
+    yield machine.capstone_library()

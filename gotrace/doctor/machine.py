@@ -1,0 +1,259 @@
+"""Check what can be read off the machine: privileges, system calls, mounts, limits, libraries."""
+
+from __future__ import annotations
+
+import errno
+import inspect
+import os
+import re
+import resource
+import sys
+from pathlib import Path
+
+from gotrace.doctor.finding import Finding, State
+from gotrace.doctor.privileges import Capability, Privileges
+from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.btf import task_fsbase_offset
+from gotrace.kernel.own_function import own_function
+from gotrace.kernel.program import import_binding
+from gotrace.target.process import in_initial_pid_namespace
+
+__all__ = [
+    "architecture",
+    "bcc_binding",
+    "bpf_call",
+    "btf",
+    "capstone_library",
+    "kernel_release",
+    "lockdown",
+    "memory_limits",
+    "mounts",
+    "open_files",
+    "perf_call",
+    "pid_namespace",
+    "privileges",
+    "ptrace_scope",
+    "python",
+    "unprivileged_bpf",
+]
+
+_ROOT = Path("/")
+_OLDEST_CAPSTONE = (4, 0, 2)
+_ENOUGH_FILES = 4096  # for 1,000 functions: an entry and a RET of two descriptors each
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return None
+
+
+def architecture() -> Finding:
+    """Check that the machine is one whose instructions and calling convention are known."""
+    machine = os.uname().machine
+    if machine == "x86_64":
+        return Finding("architecture", State.FINE, "amd64")
+    advice = "use an amd64 machine: no other is supported"
+    return Finding("architecture", State.MEND, machine, advice)
+
+
+def kernel_release() -> Finding:
+    """Tell the kernel's release; what it can do is tried, as distributions port things back."""
+    return Finding("kernel", State.FINE, f"Linux {os.uname().release}")
+
+
+def python() -> Finding:
+    """Tell which interpreter runs this: it has to be one that sees the BCC binding."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Finding("python", State.FINE, f"{version}, {sys.executable}")
+
+
+def privileges(own: Privileges) -> Finding:
+    """Check the effective capabilities."""
+    lacking = own.lacks(Capability.CAP_BPF, Capability.CAP_PERFMON)
+    if own.in_user_namespace or lacking:
+        found = "those of a user namespace" if own.in_user_namespace else f"no {', '.join(lacking)}"
+        return Finding("privileges", State.MEND, found, own.cure())
+    if not own.has(Capability.CAP_SYS_PTRACE):
+        advice = "-p cannot name processes of others, or with more rights"
+        return Finding("privileges", State.FALLS_BACK, "no CAP_SYS_PTRACE", advice)
+    who = "root" if own.is_root else "not root, but"
+    return Finding("privileges", State.FINE, f"{who} with all capabilities that matter")
+
+
+def bpf_call(own: Privileges) -> Finding:
+    """Check that bpf(2) may be called."""
+    try:
+        os.close(kernel.create_array_map(value_size=8))
+    except OSError as error:
+        advice = own.cure()
+        if error.errno == errno.ENOSYS and not own.has_seccomp_filter:
+            advice = "use a kernel with CONFIG_BPF_SYSCALL"
+        return Finding("bpf(2)", State.MEND, error.strerror or str(error), advice)
+    return Finding("bpf(2)", State.FINE, "may be called")
+
+
+def perf_call(own: Privileges) -> Finding:
+    """Check that perf_event_open(2) gives a uprobe, on a function of this process.
+
+    It wants CAP_SYS_ADMIN even where CAP_PERFMON is enough for other events (perf_uprobe_event_init
+    in kernel/events/core.c); event buffers are such others.
+    """
+    name = "perf_event_open(2)"
+    try:
+        with own_function(b"\xc3") as function:  # ret
+            os.close(kernel.open_uprobe(function.path, 0))
+    except OSError as error:
+        found = error.strerror or str(error)
+        if error.errno == errno.ENOENT:  # there is no /sys/bus/event_source/devices/uprobe
+            advice = "perf-cookie and perf-ip need Linux 4.17 and, in a container, all of /sys"
+            return Finding(name, State.FALLS_BACK, found, advice)
+        if not own.has(Capability.CAP_SYS_ADMIN):
+            advice = "perf-cookie and perf-ip need CAP_SYS_ADMIN; multi does not"
+            return Finding(name, State.FALLS_BACK, f"no uprobes: {found}", advice)
+        return Finding(name, State.MEND, found, own.cure())
+    return Finding(name, State.FINE, "may be called, for uprobes too")
+
+
+def mounts(root: Path = _ROOT) -> Finding:
+    """Check that /proc is this pid namespace's and that /sys is there."""
+    try:
+        seen = os.readlink(root / "proc/self")
+    except OSError:
+        seen = ""
+    if seen != str(os.getpid()):
+        found = "/proc is another pid namespace's" if seen else "/proc is not mounted"
+        return Finding("mounts", State.MEND, found, "mount -t proc proc /proc")
+    if not (root / "sys/devices/system/cpu/possible").exists():
+        advice = "mount -t sysfs -o ro sysfs /sys, or -v /sys:/sys:ro for the container"
+        return Finding("mounts", State.MEND, "/sys is not mounted", advice)
+    return Finding("mounts", State.FINE, "/proc and /sys are there")
+
+
+def lockdown(root: Path = _ROOT) -> Finding:
+    """Check the kernel's lockdown mode (kernel_lockdown(7)).
+
+    Confidentiality takes bpf_probe_read_kernel away: kernel commit 9d1f8be5cf42.
+    """
+    text = _read(root / "sys/kernel/security/lockdown")
+    mode = re.search(r"\[(\w+)\]", text or "")
+    if mode is None:
+        return Finding("lockdown", State.FINE, "not in force, as far as can be seen")
+    if mode[1] != "confidentiality":
+        return Finding("lockdown", State.FINE, mode[1])
+    advice = (
+        "boot with lockdown=integrity: gofunclatency and gotrace have BPF programs that read"
+        " kernel memory"
+    )
+    return Finding("lockdown", State.MEND, mode[1], advice)
+
+
+def unprivileged_bpf(root: Path = _ROOT) -> Finding:
+    """Tell kernel.unprivileged_bpf_disabled, which never opens what tracing needs to others."""
+    value = _read(root / "proc/sys/kernel/unprivileged_bpf_disabled")
+    found = "not there" if value is None else value
+    return Finding("unprivileged_bpf_disabled", State.FINE, f"{found}: concerns no privileged user")
+
+
+def ptrace_scope(root: Path = _ROOT) -> Finding:
+    """Tell Yama's ptrace_scope, which restricts debuggers (Documentation/admin-guide/LSM/Yama)."""
+    value = _read(root / "proc/sys/kernel/yama/ptrace_scope")
+    found = "no Yama" if value is None else f"{value}: concerns debuggers; none is used here"
+    return Finding("ptrace_scope", State.FINE, found)
+
+
+def btf() -> Finding:
+    """Check that the kernel tells where it keeps a thread's TLS base."""
+    offset = task_fsbase_offset()
+    if offset is not None:
+        return Finding("BTF", State.FINE, f"a thread's TLS base is at {offset} in task_struct")
+    advice = (
+        "calls of assembly functions, and of programs built with Go 1.16 or older, are counted but"
+        " not timed or shown; a kernel with CONFIG_DEBUG_INFO_BTF, seen through /sys, mends that"
+    )
+    found = "/sys/kernel/btf/vmlinux does not say where a thread's TLS base is"
+    return Finding("BTF", State.FALLS_BACK, found, advice)
+
+
+def pid_namespace() -> Finding:
+    """Check whether all processes have a number here."""
+    if in_initial_pid_namespace():
+        return Finding("pid namespace", State.FINE, "the initial one")
+    advice = (
+        "without -p or -c, processes of other containers that run the same file are traced too,"
+        " and shown with PID 0"
+    )
+    return Finding("pid namespace", State.FALLS_BACK, "not the initial one", advice)
+
+
+def open_files(own: Privileges) -> Finding:
+    """Check RLIMIT_NOFILE, of which each perf event and link takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    found = f"{_limit(soft)}, may be raised to {_limit(hard)}"
+    if own.has(Capability.CAP_SYS_RESOURCE):
+        return Finding("open files", State.FINE, f"{_limit(soft)}, may be raised")
+    if hard == resource.RLIM_INFINITY or hard >= _ENOUGH_FILES:
+        return Finding("open files", State.FINE, found)
+    advice = "attaching by perf events is limited to few functions: raise ulimit -n"
+    return Finding("open files", State.FALLS_BACK, found, advice)
+
+
+def memory_limits(own: Privileges, root: Path = _ROOT) -> Finding:
+    """Tell what bounds locked memory: event buffers, and before Linux 5.11 BPF maps.
+
+    Source: perf_mmap in kernel/events/core.c.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    limits = f"RLIMIT_MEMLOCK {_bytes(soft)}, may be raised to {_bytes(hard)}"
+    per_cpu = _read(root / "proc/sys/kernel/perf_event_mlock_kb")
+    limits += f"; perf_event_mlock_kb {per_cpu} for each CPU"
+    free = "; CAP_IPC_LOCK lifts them for event buffers" if own.has(Capability.CAP_IPC_LOCK) else ""
+    return Finding("locked memory", State.FINE, limits + free)
+
+
+def _limit(value: int) -> str:
+    return "unlimited" if value == resource.RLIM_INFINITY else str(value)
+
+
+def _bytes(value: int) -> str:
+    return "unlimited" if value == resource.RLIM_INFINITY else f"{value >> 10} kB"
+
+
+def bcc_binding() -> Finding:
+    """Check that the BCC binding can be imported, is BCC's, and need not wake for each record."""
+    cure = (
+        "install python3-bpfcc (Debian, Ubuntu) or python3-bcc (Fedora); a virtual environment"
+        " needs --system-site-packages and the system's python3"
+    )
+    try:
+        bcc = import_binding()
+    except (ImportError, OSError) as error:  # OSError: there is no libbcc.so
+        return Finding("bcc", State.MEND, f"cannot be imported: {error}", cure)
+    where = os.path.dirname(bcc.__file__ or "")
+    if not hasattr(bcc, "BPF"):
+        found = f"{where} is PyPI's package of that name, which is something else"
+        return Finding("bcc", State.MEND, found, f"pip uninstall bcc, then {cure}")
+    found = f"{getattr(bcc, '__version__', 'unknown version')}, {where}"
+    # What BCC before 0.25 lacks for uprobe-multi links, session.program does by itself.
+    buffers = getattr(bcc, "PerfEventArray", None)
+    opened_with = inspect.signature(buffers.open_perf_buffer).parameters if buffers else {}
+    if "wakeup_events" not in opened_with:
+        advice = (
+            "each record of gotrace and of gofunclatency --slower wakes the tool, some microseconds"
+            " more a call for the target: BCC 0.24 does without"
+        )
+        return Finding("bcc", State.FALLS_BACK, found, advice)
+    return Finding("bcc", State.FINE, found)
+
+
+def capstone_library() -> Finding:
+    """Check the version of capstone, which finds the RET instructions."""
+    import capstone
+
+    found = f"{capstone.__version__}, {os.path.dirname(capstone.__file__)}"
+    numbers = tuple(int(number) for number in re.findall(r"\d+", capstone.__version__)[:3])
+    if numbers < _OLDEST_CAPSTONE:
+        advice = "pip install 'capstone>=4.0.2', or python3-capstone of the distribution"
+        return Finding("capstone", State.MEND, found, advice)
+    return Finding("capstone", State.FINE, found)

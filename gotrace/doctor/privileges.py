@@ -1,0 +1,84 @@
+"""Learn from /proc what this process may do, and tell why the kernel refused it something."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+__all__ = [
+    "Capability",
+    "Privileges",
+    "read_privileges",
+]
+
+_SECCOMP_FILTER = 2  # SECCOMP_MODE_FILTER, include/uapi/linux/seccomp.h
+_IDENTITY = ["0", "0", str(2**32 - 1)]  # the initial user namespace's map: user_namespaces(7)
+
+
+class Capability(Enum):
+    """Name the capabilities that matter here; values are those of linux/capability.h."""
+
+    CAP_IPC_LOCK = 14
+    CAP_SYS_PTRACE = 19
+    CAP_SYS_ADMIN = 21
+    CAP_SYS_RESOURCE = 24
+    CAP_PERFMON = 38
+    CAP_BPF = 39
+
+
+# What CAP_SYS_ADMIN has included since these were split off it: capabilities(7).
+_IN_SYS_ADMIN = {Capability.CAP_PERFMON, Capability.CAP_BPF}
+
+
+@dataclass(frozen=True, slots=True)
+class Privileges:
+    """Hold the effective capabilities, as a mask, and what else decides over system calls."""
+
+    effective: int
+    is_root: bool
+    in_user_namespace: bool
+    has_seccomp_filter: bool
+
+    def has(self, capability: Capability) -> bool:
+        """Tell whether a capability, or one that includes it, is effective."""
+        if self.effective >> capability.value & 1:
+            return True
+        return capability in _IN_SYS_ADMIN and self.has(Capability.CAP_SYS_ADMIN)
+
+    def lacks(self, *capabilities: Capability) -> list[str]:
+        """Return the names of those that are not effective."""
+        return [capability.name for capability in capabilities if not self.has(capability)]
+
+    def cure(self) -> str:
+        """Say what to do about a system call that the kernel has refused."""
+        if self.in_user_namespace:
+            return (
+                "capabilities of a user namespace do not count: run as root of the host; a"
+                " container must not be rootless"
+            )
+        if self.lacks(Capability.CAP_BPF, Capability.CAP_PERFMON):
+            if self.is_root:
+                return (
+                    "this root's capabilities have been taken away: start the container with"
+                    " --cap-add=BPF --cap-add=PERFMON --cap-add=SYS_PTRACE, or --privileged"
+                )
+            return "run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE"
+        if self.has_seccomp_filter:
+            return (
+                "a seccomp filter is in force, probably the container's: start the container with"
+                " --security-opt seccomp=unconfined"
+            )
+        return "a security module forbids it: see the kernel's log"
+
+
+def read_privileges(root: Path = Path("/")) -> Privileges:
+    """Read this process's own; ``root`` is where ``proc`` lies."""
+    text = (root / "proc/self/status").read_text(errors="replace")
+    status = dict(line.split(":", 1) for line in text.split("\n") if ":" in line)
+    return Privileges(
+        effective=int(status["CapEff"], 16),
+        is_root=status["Uid"].split()[1] == "0",
+        in_user_namespace=(root / "proc/self/uid_map").read_text().split() != _IDENTITY,
+        has_seccomp_filter=int(status.get("Seccomp", "0")) == _SECCOMP_FILTER,
+    )

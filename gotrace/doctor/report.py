@@ -1,0 +1,66 @@
+"""Render what was found out about the machine: a line a check, or JSON lines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from gotrace.doctor.finding import Finding, State
+from gotrace.report.output import JsonOutput, Output
+from gotrace.text import printable
+
+__all__ = [
+    "write_findings",
+]
+
+_STATE_WIDTH = max(len(state.value) for state in State)
+_CHECK_WIDTH = 25  # that of the longest name
+
+
+def write_findings(output: Output, findings: Iterable[Finding]) -> bool:
+    """Write findings as they come, then the verdict; return whether tracing is possible."""
+    states: Counter[State] = Counter()
+    for finding in findings:
+        states[finding.state] += 1
+        if isinstance(output, JsonOutput):
+            output.write("check", _fields(finding))
+        else:
+            output.out.write(_lines(finding))
+        output.out.flush()
+    possible = not states[State.MEND]
+    message = _verdict(states)
+    if isinstance(output, JsonOutput):
+        output.write("verdict", {"possible": possible, "message": message})
+    else:
+        output.out.write(f"\n{message}\n")
+    output.out.flush()
+    return possible
+
+
+def _fields(finding: Finding) -> dict[str, object]:
+    return {
+        "check": finding.check,
+        "state": finding.state.value,
+        "found": finding.found,
+        "advice": finding.advice,
+    }
+
+
+def _lines(finding: Finding) -> str:
+    state, check = finding.state.value, finding.check
+    text = f"{state:<{_STATE_WIDTH}}  {check:<{_CHECK_WIDTH}} {printable(finding.found)}\n"
+    if finding.advice:
+        text += f"{'':<{_STATE_WIDTH}}  {'':<{_CHECK_WIDTH}} -> {printable(finding.advice)}\n"
+    return text
+
+
+def _verdict(states: Counter[State]) -> str:
+    if states[State.MEND]:
+        return f"Not all is possible: {_things(states[State.MEND])} must be mended."
+    if states[State.FALLS_BACK]:
+        return f"Tracing is possible: {_things(states[State.FALLS_BACK])} less than complete."
+    return "Tracing is possible."
+
+
+def _things(count: int) -> str:
+    return f"{count} thing{'' if count == 1 else 's'}"

@@ -1,0 +1,140 @@
+"""Check one process: may it be looked into, and what can be known of the program that it runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+from gotrace.doctor.finding import Finding, State
+from gotrace.elf.dwarf_sections import DwarfSections
+from gotrace.elf.functions import FunctionTable, load_functions
+from gotrace.elf.image import ElfImage
+from gotrace.errors import GotraceError
+from gotrace.gotypes.runtime import runtime_layout
+from gotrace.kernel.btf import task_fsbase_offset
+from gotrace.probes.select import Selector
+from gotrace.session.count import CallCounter
+from gotrace.session.plan import BinaryRequest, make_plan
+from gotrace.target.process import Process
+from gotrace.target.target import Target
+
+__all__ = [
+    "examine_target",
+]
+
+# Run once, before a program's own code: probes there are hit by nobody.
+_QUIET = ("runtime.schedinit", "main.main", "main")
+
+
+def examine_target(pid: int, attach: bool) -> Iterator[Finding]:
+    """Yield what is found about the process ``pid``; ``attach``: also try to attach to it."""
+    try:
+        target = Target.of(pid, None)
+    except GotraceError as error:
+        advice = "give the number of a live process that this user may look into"
+        yield Finding("process", State.MEND, str(error), advice)
+        return
+    try:
+        assert target.process is not None
+        yield _process(target.process)
+        try:
+            image = target.binary(None).image
+            table = load_functions(image)
+        except GotraceError as error:
+            advice = "trace a program that is an amd64 ELF file with a Go function table or symbols"
+            yield Finding("program", State.MEND, str(error), advice)
+            return
+        yield _program(target.process, image, table)
+        yield _go_version(image, table)
+        yield _runtime(image, table)
+        yield _symbols(image, table)
+        yield _debugging_information(image)
+        if attach:
+            yield _attach(target, table)
+    finally:
+        target.close()
+
+
+def _process(process: Process) -> Finding:
+    found = f"{process.tgid} may be looked into"
+    same = process.pid_namespace() == Process(os.getpid()).pid_namespace()
+    inner = "" if same else ", and has another number in its own pid namespace"
+    return Finding("process", State.FINE, found + inner)
+
+
+def _program(process: Process, image: ElfImage, table: FunctionTable) -> Finding:
+    deleted = os.readlink(process.executable).endswith(" (deleted)")
+    replaced = ", deleted or replaced since it was started" if deleted else ""
+    kind = "position independent" if image.is_pie else "at fixed addresses"
+    found = f"{image.display}{replaced}: {len(table.names)} functions, {kind}"
+    return Finding("program", State.FINE, found)
+
+
+def _go_version(image: ElfImage, table: FunctionTable) -> Finding:
+    if table.go_version is not None:
+        return Finding("Go version", State.FINE, table.go_version.text)
+    if table.has_pclntab:
+        return Finding("Go version", State.FINE, "not told; a Go function table is there")
+    advice = "its functions are known from symbols, its calls are told apart by thread"
+    return Finding("Go version", State.FALLS_BACK, f"{image.display} is not Go's linker's", advice)
+
+
+def _runtime(image: ElfImage, table: FunctionTable) -> Finding:
+    name = "goroutines"
+    if not table.has_pclntab:
+        return Finding(name, State.FALLS_BACK, "no Go runtime that is known", "threads are used")
+    only_counts = "gofunccount works, gofunclatency and gotrace do not"
+    try:
+        layout = runtime_layout(image, table.go_version)
+    except GotraceError as error:
+        return Finding(name, State.FALLS_BACK, str(error), only_counts)
+    if layout.assumed:
+        advice = "its goroutines are assumed to look like those of the nearest release known"
+        return Finding(name, State.FALLS_BACK, "this Go release is not known", advice)
+    if not layout.g_in_register and (layout.tls_offset is None or task_fsbase_offset() is None):
+        found = "found through thread-local storage only, which cannot be reached"
+        return Finding(name, State.FALLS_BACK, found, only_counts)
+    where = "the g register" if layout.g_in_register else "thread-local storage"
+    found = f"found through {where}; offsets from {_SOURCES[layout.source.value]}"
+    return Finding(name, State.FINE, found)
+
+
+_SOURCES = {"dwarf": "the program's DWARF", "table": "what is known of the release"}
+
+
+def _symbols(image: ElfImage, table: FunctionTable) -> Finding:
+    if image.section(".symtab") is not None:
+        return Finding("symbols", State.FINE, "not stripped")
+    names = "; names come from Go's function table" if table.has_pclntab else ""
+    return Finding("symbols", State.FINE, f"stripped{names}")
+
+
+def _debugging_information(image: ElfImage) -> Finding:
+    if DwarfSections(image).present("info"):
+        return Finding("DWARF", State.FINE, "there: gotrace knows parameters, results and types")
+    advice = (
+        "gotrace shows values of functions whose signature it is given:"
+        " 'main.add(x int, y int) int'; gofunccount and gofunclatency need none"
+    )
+    return Finding("DWARF", State.FALLS_BACK, "none", advice)
+
+
+def _attach(target: Target, table: FunctionTable) -> Finding:
+    """Attach for a moment to a function that is not called any more."""
+    name = "attach to it"
+    chosen = next((each for each in _QUIET if table.rows_named(each)), None)
+    if chosen is None:
+        return Finding(name, State.FINE, f"not tried: there is none of {', '.join(_QUIET)}")
+    try:
+        plan = make_plan(
+            target, [BinaryRequest(None, Selector([chosen]))], returns=False, verb="count"
+        )
+        with CallCounter(target, plan, None) as counter:
+            attached = counter.attached
+    except GotraceError as error:
+        return Finding(name, State.MEND, str(error), "see the kernel's log, and --debug")
+    if attached.failed:
+        reason = next(iter(attached.failed.values()))
+        advice = "the file system that the program lies on may not support uprobes"
+        return Finding(name, State.MEND, f"{chosen}: {reason.strerror}", advice)
+    return Finding(name, State.FINE, f"works through {attached.rung.value}")

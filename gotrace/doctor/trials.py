@@ -1,0 +1,263 @@
+"""Try for real what versions and return codes do not tell: programs, ways to attach, signals.
+
+Each trial runs in a child process, all at the same time: LLVM ends its process where it cannot
+generate code for an old kernel, and compiling takes most of the time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+
+from gotrace.doctor.finding import Finding, State
+from gotrace.errors import GotraceError
+from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.attach import Attached, Point, ProbeGroup, Rung, attach
+from gotrace.kernel.btf import task_fsbase_offset
+from gotrace.kernel.cookie import cookie
+from gotrace.kernel.features import multi_filters_by_process
+from gotrace.kernel.own_function import OwnFunction, own_function
+from gotrace.kernel.program import AttachKind, LoadError, Program
+from gotrace.session.tasks import Callers
+from gotrace.session.trace import buffer_pages
+from gotrace.sites.sites import Site, SiteForm, SiteKind
+from gotrace.target.process import Process
+from gotrace.target.target import Target
+
+__all__ = [
+    "run_trials",
+    "rung_findings",
+]
+
+_CODE = b"\x55\x5d\xc3"  # push %rbp; pop %rbp; ret
+_CALLS = 3
+_SIGNAL_WAIT = 0.5  # seconds
+_PAGE = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """Name a trial, for when its process dies, and what it runs."""
+
+    name: str
+    run: Callable[[], Sequence[Finding]]
+
+
+def run_trials() -> Iterator[Finding]:
+    """Run all trials and yield what they find, in a fixed order. Takes a second or two."""
+    context = multiprocessing.get_context("fork")
+    running = []
+    for trial in _TRIALS:
+        here, there = context.Pipe(duplex=False)
+        process = context.Process(target=_run, args=(trial, there))
+        process.start()
+        there.close()
+        running.append((trial, process, here))
+    for trial, process, results in running:
+        try:
+            findings: Sequence[Finding] = results.recv()
+        except EOFError:
+            process.join()
+            findings = [_died(trial, process.exitcode or 0)]
+        yield from findings
+
+
+def _run(trial: _Trial, results: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    results.send(trial.run())
+
+
+def _died(trial: _Trial, status: int) -> Finding:
+    how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
+    advice = "use a newer kernel or BCC: the BPF compiler cannot serve this pair"
+    return Finding(trial.name, State.MEND, f"the trial's process ended with {how}", advice)
+
+
+# What the commands need at compile time, at their usual sizes.
+_PAIRING = {"STACKS": 1 << 14, "FRAMES": 1 << 14}
+_LATENCY = {"ROWS": 1, "HALVES": 2, "STRIPES": 1, "GOROUTINES": 1 << 13, "SLOWER": 1}
+_TRACE = {
+    "FUNCTIONS": 1,
+    "SAVED": 1 << 8,
+    "OPS": 1 << 10,
+    "TYPES": 1 << 10,
+    "CONSTANTS": 1,
+    "PAYLOAD": 4096,
+    "USER_STACK": 0,
+    "BEHIND": 0,
+    "FLOATS": 1,
+    "RETURNS": 1,
+    "WAITING": 1 << 10,
+    "INTERFACES": 1,
+    "PREDICATES": 1,
+    "STEPS": 32,
+}
+_NEWER = "use a newer kernel or BCC; --doctor --debug shows the whole log"
+_PAIRED = ("on_entry", "on_return", "on_recovery", "on_goexit")
+
+
+def _own_target() -> Target:
+    return Target(process=Process(os.getpid()))
+
+
+def _callers() -> Mapping[str, int]:
+    defines = {**Callers((), None).defines(), **_own_target().defines()}
+    offset = task_fsbase_offset()
+    return defines if offset is None else {**defines, "TASK_FSBASE": offset}
+
+
+def _program_of(tool: str, error: LoadError | None = None) -> Finding:
+    """Say whether a tool's program has been compiled and verified."""
+    name = f"program of {tool}"
+    if error is None:
+        return Finding(name, State.FINE, "compiles, and the kernel's verifier accepts it")
+    return Finding(name, State.MEND, str(error), _NEWER, error.log)
+
+
+def _latency() -> list[Finding]:
+    try:
+        program = Program("latency.c", {**_callers(), **_PAIRING, **_LATENCY})
+        program.load(_PAIRED, AttachKind.PERF_EVENT)
+    except LoadError as error:
+        return [_program_of("gofunclatency", error)]
+    return [_program_of("gofunclatency")]
+
+
+def _trace() -> list[Finding]:
+    try:
+        program = Program("trace.c", {**_callers(), **_PAIRING, **_TRACE})
+        program.load((*_PAIRED, "on_signal"), AttachKind.PERF_EVENT)
+    except LoadError as error:
+        return [_program_of("gotrace", error)]
+    return [_program_of("gotrace"), _buffers(program)]
+
+
+def _buffers(program: Program) -> Finding:
+    """Map event buffers of the size that gotrace uses."""
+    name = "event buffers"
+    pages = buffer_pages()
+    size = f"{pages * _PAGE >> 10} kB for each CPU"
+    try:
+        program.open_events("events", _ignore, _ignore, pages)
+    except LoadError as error:
+        advice = (
+            "gotrace and gofunclatency --slower need CAP_IPC_LOCK, or"
+            f" sysctl kernel.perf_event_mlock_kb={(pages + 1) * _PAGE >> 10}"
+        )
+        return Finding(name, State.MEND, f"{size}: not permitted", advice, error.log)
+    return Finding(name, State.FINE, size)
+
+
+def _ignore(*event: object) -> None:
+    """Take an event of a trial that sends none."""
+
+
+def _fetch() -> list[Finding]:
+    name = "atomic fetch"
+    try:
+        Program("doctor.c", {"FETCH": 1}).load(["fetch"], AttachKind.PERF_EVENT)
+    except LoadError as error:
+        advice = "use Linux 5.12 or newer: gofunclatency and gotrace need it, gofunccount does not"
+        return [Finding(name, State.MEND, str(error), advice, error.log)]
+    return [Finding(name, State.FINE, "the kernel knows the instructions")]
+
+
+def _signal() -> list[Finding]:
+    """Have a BPF program send this thread the signal that makes float registers readable."""
+    name = "signals from BPF"
+    advice = "give gotrace --no-fp: values in float registers cannot be shown"
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})
+    try:
+        with own_function(_CODE) as function:
+            attached = _attach(function, "doctor.c", "send_signal", {"SIGNAL": 1}, None)
+            try:
+                function.call()
+                seen = signal.sigtimedwait({signal.SIGURG}, _SIGNAL_WAIT)
+            finally:
+                attached.close()
+    except GotraceError as error:
+        return [Finding(name, State.FALLS_BACK, str(error), advice, getattr(error, "log", ""))]
+    if seen is None:
+        return [Finding(name, State.FALLS_BACK, "sent, but never came", advice)]
+    return [Finding(name, State.FINE, "a thread gets its SIGURG")]
+
+
+def _attach(
+    function: OwnFunction,
+    source: str,
+    program: str,
+    defines: Mapping[str, int],
+    rung: Rung | None,
+) -> Attached:
+    target = _own_target()
+    site = Site(0, SiteKind.ENTRY, SiteForm.EMULATED, 0)
+    points = [Point(0, 0, cookie(1, site))]
+    display = "a function of its own"
+    group = ProbeGroup(program, function.path, display, points, function.address, target.pid)
+    return attach(source, {**defines, **target.defines()}, [group], rung)
+
+
+def _rungs() -> list[Finding]:
+    problems = {rung: _rung_problem(rung) for rung in Rung}
+    return rung_findings(problems, multi_filters_by_process())
+
+
+def _rung_problem(rung: Rung) -> str | None:
+    """Count calls of an own function, by its cookie; return what went wrong, None when nothing."""
+    try:
+        with own_function(_CODE) as function:
+            attached = _attach(function, "count.c", "on_entry", {"COUNTERS": 2}, rung)
+            try:
+                for _ in range(_CALLS):
+                    function.call()
+                values = memoryview(attached.program.map("counts").read_array()).cast("Q")
+            finally:
+                attached.close()
+    except GotraceError as error:
+        return str(error)
+    cpus = kernel.possible_cpus()
+    counted = sum(values[cpus:])
+    if counted != _CALLS:
+        return f"counts {counted} calls where there were {_CALLS}"
+    return None
+
+
+def rung_findings(problems: Mapping[Rung, str | None], filters: bool) -> list[Finding]:
+    """Say what each way to attach is worth beside the others.
+
+    ``problems`` has None for each that works; ``filters`` tells whether uprobe-multi links see all
+    threads of the process that they are for.
+    """
+    best = next((rung for rung in Rung if problems[rung] is None), None)
+    return [_rung_finding(rung, problems[rung], best, filters) for rung in Rung]
+
+
+def _rung_finding(rung: Rung, problem: str | None, best: Rung | None, filters: bool) -> Finding:
+    name = f"attach: {rung.value}"
+    if problem is None and rung is Rung.MULTI and not filters:
+        advice = "the programs filter by themselves: hits of other processes cost more (Linux 6.10)"
+        return Finding(name, State.FALLS_BACK, "works, but not for one process only", advice)
+    if problem is None:
+        return Finding(name, State.FINE, "works" + (", and is used" if rung is best else ""))
+    if best is None:
+        return Finding(name, State.MEND, problem, f"use {_NEEDS[rung]}")
+    return Finding(name, State.FALLS_BACK, problem, f"{best.value} is used instead")
+
+
+_NEEDS = {
+    Rung.MULTI: "Linux 6.6 or newer",
+    Rung.COOKIE: "Linux 5.15 or newer",
+    Rung.ADDRESS: "Linux 4.17 or newer, with CONFIG_UPROBES and /sys mounted",
+}
+
+_TRIALS = (
+    _Trial("program of gofunclatency", _latency),
+    _Trial("program of gotrace", _trace),
+    _Trial("attach", _rungs),
+    _Trial("atomic fetch", _fetch),
+    _Trial("signals from BPF", _signal),
+)

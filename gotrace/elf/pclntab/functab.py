@@ -1,0 +1,338 @@
+"""The function rows of a pclntab: entries, names, source lines, and each function's record.
+
+Sources: ``runtime/runtime2.go`` (type _func), ``runtime/symtab.go`` (functab, pcdatastart,
+funcdata, moduledataverify1, funcline1, funcfile) of Go 1.15 to 1.27 and
+``cmd/link/internal/ld/pcln.go``.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from itertools import islice
+from operator import le, or_
+from typing import NamedTuple
+
+from gotrace.elf.headers import ElfError, string_at
+from gotrace.elf.image import ElfImage
+from gotrace.elf.pclntab.header import PclntabFormat, PclntabHeader, find_pclntab
+from gotrace.elf.pclntab.moduledata import ModuleData, find_module_data
+from gotrace.elf.pclntab.pcvalue import first_value, value_at, values_at
+from gotrace.elf.symtab import symbol_value
+
+__all__ = [
+    "FunctionRecord",
+    "FunctionRows",
+    "SourceLine",
+    "load_rows",
+    "source_file",
+    "source_line",
+    "source_lines",
+]
+
+_WORD = struct.Struct("<I")
+_SIGNED = struct.Struct("<i")
+
+#: FuncIDNormal: "not a special function".
+_NORMAL = 0
+
+#: The longest name to accept when names are read one by one.
+_MAX_NAME = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class _RecordLayout:
+    """Give the offsets in ``_func`` that differ by format.
+
+    ``fields`` unpacks, from ``tables`` on: pcfile, pcln, npcdata, cuOffset (not in Go 1.2's
+    format), startLine (not before Go 1.20) and, last, nfuncdata.
+    """
+
+    name: int
+    tables: int
+    fields: struct.Struct
+    size: int
+
+
+_LAYOUTS = {
+    PclntabFormat.GO_1_2: _RecordLayout(8, 24, struct.Struct("<3I3xB"), 40),
+    PclntabFormat.GO_1_16: _RecordLayout(8, 24, struct.Struct("<4I3xB"), 44),
+    PclntabFormat.GO_1_18: _RecordLayout(4, 20, struct.Struct("<4I3xB"), 40),
+    PclntabFormat.GO_1_20: _RecordLayout(4, 20, struct.Struct("<5I3xB"), 44),
+}
+
+
+class FunctionRecord(NamedTuple):
+    """Hold what one ``_func`` says; a tuple, because they are made by the ten thousand.
+
+    ``files`` and ``lines`` are the file offsets of pc-value tables, zero for none. ``unit`` is
+    the index of the compile unit's first file number. ``start_line`` is the line of the ``func``
+    keyword, zero before Go 1.20. ``value_tables`` and ``data_tables`` are the file offsets of
+    the arrays of PCDATA tables and of FUNCDATA, with their lengths.
+    """
+
+    files: int
+    lines: int
+    unit: int
+    start_line: int
+    value_tables: int
+    value_table_count: int
+    data_tables: int
+    data_table_count: int
+
+
+class FunctionRows:
+    """Give the functions of one pclntab by row, in order of address."""
+
+    def __init__(
+        self,
+        image: ElfImage,
+        header: PclntabHeader,
+        module: ModuleData | None,
+        entries: array[int],
+        records: array[int],
+    ) -> None:
+        """Take over checked rows; use :func:`load_rows` instead."""
+        self.image = image
+        self.header = header
+        self.module = module
+        #: Entry addresses by row, and behind them the end of the last function.
+        self.entries = entries
+        self._records = records
+        #: Whether records have pointers to function data, aligned, and not offsets (to Go 1.17).
+        self.has_pointers = not header.format.relative_entries
+        self._layout = _LAYOUTS[header.format]
+
+    def __len__(self) -> int:
+        """Return the number of functions."""
+        return len(self._records)
+
+    def find(self, pc: int) -> int | None:
+        """Return the row of the function that contains ``pc``."""
+        row = bisect_right(self.entries, pc) - 1
+        return row if 0 <= row < len(self) else None
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Return the functions' names by row."""
+        header, data = self.header, self.image.data
+        find, base, limit = data.find, header.names, header.limit
+        names: list[str] = []
+        # Names are stored once: all together they cannot be much longer than the table. The
+        # limit keeps rows that share the tail of one endless string from filling the memory.
+        budget = 4 * (limit - header.start) + (1 << 20)
+        for offset in self._name_offsets():
+            start = base + offset
+            end = find(b"\0", start, limit)
+            budget -= end - start
+            if end < 0 or budget < 0:
+                raise ElfError(f"{self.image.display}: damaged names in the Go function table")
+            names.append(str(data[start:end], "utf-8", "backslashreplace"))
+        return names
+
+    def _name_offsets(self) -> list[int]:
+        header = self.header
+        end = header.limit - (header.limit - header.records) % 4
+        skip = self._layout.name // 4
+        with (
+            memoryview(self.image.data) as whole,
+            whole[header.records : end] as part,
+            part.cast("I") as words,
+        ):
+            # The rows' offsets were checked to leave room for a whole record.
+            return [words[(record >> 2) + skip] for record in self._records]
+
+    def name_at(self, offset: int) -> str:
+        """Return the name at an offset in the name table, as inline trees refer to it."""
+        header = self.header
+        start = header.names + offset
+        limit = min(header.limit, start + _MAX_NAME)
+        end = self.image.data.find(b"\0", start, limit) if offset >= 0 else -1
+        if end < 0:
+            raise ElfError(f"{self.image.display}: damaged names in the Go function table")
+        return str(self.image.data[start:end], "utf-8", "backslashreplace")
+
+    def record(self, row: int) -> FunctionRecord:
+        """Read one function's record."""
+        layout, header = self._layout, self.header
+        start = header.records + self._records[row]
+        fields = layout.fields.unpack_from(self.image.data, start + layout.tables)
+        files, lines, value_tables = fields[:3]
+        data_tables = start + layout.size + 4 * value_tables
+        if self.has_pointers:
+            data_tables += -(data_tables - header.start + header.address) % 8
+        base = header.pc_values
+        return FunctionRecord(
+            files and base + files,
+            lines and base + lines,
+            fields[3] if len(fields) > 4 else 0,
+            fields[4] if len(fields) > 5 else 0,
+            start + layout.size,
+            value_tables,
+            data_tables,
+            fields[-1],
+        )
+
+    def arguments_size(self, row: int) -> int | None:
+        """Return ``_func.args``: the bytes of stack that arguments and results take.
+
+        None for functions of which it is not known (abi.ArgsSizeUnknown), and rows beyond.
+        """
+        if row >= len(self):
+            return None
+        start = self.header.records + self._records[row] + self._layout.name + 4
+        (size,) = _SIGNED.unpack_from(self.image.data, start)
+        return size if size >= 0 else None
+
+    def is_marked_wrapper(self, row: int) -> bool:
+        """Tell whether the function's FuncID is FuncIDWrapper.
+
+        Its number differs by release. It has been the last one since Go 1.12, and every binary
+        has wrappers in the runtime.
+        """
+        return self._function_id(row) == self._wrapper_id != _NORMAL
+
+    @cached_property
+    def _wrapper_id(self) -> int:
+        return max(map(self._function_id, range(len(self))))
+
+    def _function_id(self, row: int) -> int:
+        return self.image.data[self.header.records + self._records[row] + self._layout.size - 4]
+
+    def value_table(self, record: FunctionRecord, index: int) -> int:
+        """Return the file offset of a function's PCDATA table, zero when it has none."""
+        if index >= record.value_table_count:
+            return 0
+        offset = self.word(record.value_tables + 4 * index)
+        return offset and self.header.pc_values + offset
+
+    def word(self, offset: int) -> int:
+        """Return the 32-bit word at a file offset in the table; ElfError outside of it."""
+        if offset + 4 > self.header.limit:
+            raise ElfError(f"{self.image.display}: damaged rows in the Go function table")
+        value: int = _WORD.unpack_from(self.image.data, offset)[0]
+        return value
+
+
+def load_rows(image: ElfImage) -> FunctionRows | None:
+    """Read an image's pclntab rows; None when it has no pclntab.
+
+    Raise ElfError when the table is damaged, or when its addresses cannot be confirmed: a probe
+    at a wrong address would destroy the traced program.
+    """
+    header = find_pclntab(image)
+    if header is None:
+        return None
+    module = find_module_data(image, header)
+    entries, records = _read_rows(image, header, module)
+    damaged = f"{image.display}: the Go function table is damaged"
+    last_record = header.limit - header.records - _LAYOUTS[header.format].size
+    if max(records) > last_record or reduce(or_, records) & 3:
+        raise ElfError(f"{damaged}: a function's record lies outside of it")
+    if not all(map(le, entries, islice(entries, 1, None))):
+        raise ElfError(f"{damaged}: functions are not in order of address")
+    if not image.executable(entries[0], entries[-1] - entries[0]):
+        raise ElfError(f"{damaged}: functions lie outside of the executable segments")
+    if module is not None and (module.first_pc, module.last_pc) != (entries[0], entries[-1]):
+        raise ElfError(f"{damaged}: its addresses are not those of the runtime's module data")
+    return FunctionRows(image, header, module, entries, records)
+
+
+def _read_rows(
+    image: ElfImage, header: PclntabHeader, module: ModuleData | None
+) -> tuple[array[int], array[int]]:
+    """Return (entry addresses with the end address behind them, offsets of records)."""
+    if not header.format.relative_entries:
+        words = array("Q", image.read_relocated(header.rows_address, header.rows_size))
+        return words[0::2], words[1::2]
+    text_start = _text_start(image, header, module)
+    words = array("I", image.read(header.rows_address, header.rows_size))
+    return array("Q", [text_start + offset for offset in words[0::2]]), words[1::2]
+
+
+def _text_start(image: ElfImage, header: PclntabHeader, module: ModuleData | None) -> int:
+    """Return the address that entries are counted from, confirmed by two sources that agree.
+
+    The header has it in Go 1.18 to 1.25, module data and the symbol ``runtime.text`` always.
+    """
+    symbol = symbol_value(image, "runtime.text")
+    claims = {
+        "its header": header.text_start or None,
+        "module data": None if module is None else module.text,
+        "symbol runtime.text": symbol,
+    }
+    known = {source: value for source, value in claims.items() if value is not None}
+    if len(set(known.values())) > 1:
+        said = ", ".join(f"{value:#x} in {source}" for source, value in known.items())
+        raise ElfError(
+            f"{image.display}: the start of the text is {said}: "
+            f"refusing to guess where the functions are"
+        )
+    if module is None and symbol is None:
+        raise ElfError(
+            f"{image.display}: no module data for the Go function table: "
+            f"cannot tell for certain where the functions are"
+        )
+    return next(iter(known.values()))
+
+
+#: Linux's PATH_MAX: no source file has a longer name.
+_MAX_FILE_NAME = 4096
+_NO_FILE = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLine:
+    """Name a place in the source, as the binary does (``-trimpath`` shortens paths)."""
+
+    file: str
+    line: int
+
+
+def source_line(rows: FunctionRows, record: FunctionRecord, offset: int) -> SourceLine | None:
+    """Return the innermost source line of the instruction ``offset`` bytes into a function."""
+    return next(iter(source_lines(rows, record, (offset,))))
+
+
+def source_lines(
+    rows: FunctionRows, record: FunctionRecord, offsets: Sequence[int]
+) -> list[SourceLine | None]:
+    """Return the innermost source lines of several instructions; ``offsets`` must ascend."""
+    if not record.files or not record.lines:
+        return [None] * len(offsets)
+    data, quantum = rows.image.data, rows.header.quantum
+    files = values_at(data, record.files, quantum, offsets)
+    lines = values_at(data, record.lines, quantum, offsets)
+    places: list[SourceLine | None] = []
+    for number, line in zip(files, lines, strict=True):
+        file = file_name(rows, record, number)
+        places.append(None if file is None or line < 0 else SourceLine(file, line))
+    return places
+
+
+def source_file(rows: FunctionRows, record: FunctionRecord, offset: int) -> str | None:
+    """Return the source file of the instruction ``offset`` bytes into a function."""
+    if not record.files:
+        return None
+    data = rows.image.data
+    if offset == 0:
+        return file_name(rows, record, first_value(data, record.files))
+    return file_name(rows, record, value_at(data, record.files, rows.header.quantum, offset))
+
+
+def file_name(rows: FunctionRows, record: FunctionRecord, number: int) -> str | None:
+    """Return the file of a number in a function's table of files; None for "no file"."""
+    if number < 0:
+        return None
+    header = rows.header
+    place = rows.word(header.units + 4 * (record.unit + number))
+    if place == _NO_FILE:
+        return None
+    start = header.files + place
+    if start >= header.limit:
+        raise ElfError(f"{rows.image.display}: damaged file names in the Go function table")
+    return string_at(rows.image.data, start, min(header.limit, start + _MAX_FILE_NAME))

@@ -1,0 +1,283 @@
+"""Read the inline trees: which functions were inlined into which, and where.
+
+Sources: ``runtime/symtabinl.go`` (Go 1.21 to 1.27) and ``runtime/symtab.go`` (Go 1.15 to 1.20),
+type inlinedCall. A tree is an array of records without a length; a function's PCDATA table 2
+gives the record that an instruction belongs to, -1 for the function's own code. ``parentPc`` in
+a record is an instruction whose position is the call site; in all releases at hand it leads to
+the record of the calling frame, so the older records' own parent, file and line are not needed.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from gotrace.elf.headers import ElfError
+from gotrace.elf.pclntab.functab import (
+    FunctionRecord,
+    FunctionRows,
+    SourceLine,
+    source_line,
+    source_lines,
+)
+from gotrace.elf.pclntab.header import PclntabFormat
+from gotrace.elf.pclntab.pcvalue import first_value, value_at, value_runs
+
+__all__ = [
+    "InlineTrees",
+    "InlinedCall",
+    "InlinedFrame",
+]
+
+PCDATA_INLINE_TREE = 2
+
+#: The runtime's register maps took a number before the inline tree until Go 1.15.
+_FUNCDATA_INLINE_TREE = {PclntabFormat.GO_1_2: 4}
+_DEFAULT_FUNCDATA_INLINE_TREE = 3
+
+_ENTRY = struct.Struct("<ii")
+_NO_DATA = 0xFFFFFFFF
+_NOWHERE = SourceLine("?", 0)
+
+#: The largest functions at hand have some ten thousand runs of inlined instructions.
+_MAX_RUNS = 1 << 20
+
+#: How many trees must make sense before a base address for all of them is believed.
+_SAMPLES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class InlinedCall:
+    """Say that ``name`` was inlined where ``caller`` calls it, at ``file:line``.
+
+    ``row`` is the function whose code it ended up in; ``caller`` may itself be inlined there.
+    """
+
+    name: str
+    caller: str
+    file: str
+    line: int
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
+class InlinedFrame:
+    """Describe one logical frame of an instruction."""
+
+    name: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class _TreeLayout:
+    """Give the size of a record and the offset of (name, parentPc) in it."""
+
+    size: int
+    name: int
+
+
+class InlineTrees:
+    """Read inline trees of the functions of one pclntab."""
+
+    def __init__(self, rows: FunctionRows) -> None:
+        """Prepare to read; nothing is decoded until it is asked for."""
+        self._rows = rows
+        self._data = rows.image.data
+        self._quantum = rows.header.quantum
+        form = rows.header.format
+        # Go 1.20 dropped the parent's index, the file and the line, and added the start line.
+        self._layout = _TreeLayout(16, 4) if form is PclntabFormat.GO_1_20 else _TreeLayout(20, 12)
+        self._funcdata = _FUNCDATA_INLINE_TREE.get(form, _DEFAULT_FUNCDATA_INLINE_TREE)
+
+    def frames(self, row: int, offset: int) -> Iterator[InlinedFrame]:
+        """Yield the logical frames of an instruction, innermost first.
+
+        ``offset`` is counted from the entry of the function ``row``, which is the last frame.
+        """
+        record = self._rows.record(row)
+        for inner, name in self._walk(record, offset):
+            place = source_line(self._rows, record, inner) or _NOWHERE
+            function = self._rows.names[row] if name is None else self._rows.name_at(name)
+            yield InlinedFrame(function, place.file, place.line)
+
+    def own_offset(self, record: FunctionRecord) -> int:
+        """Return the offset of an instruction of a function's own.
+
+        It is the first one, or where the code inlined there was called.
+        """
+        indices = self._indices(record)
+        if not indices or first_value(self._data, indices) < 0:
+            return 0
+        return list(self._walk(record, 0))[-1][0]
+
+    def _walk(self, record: FunctionRecord, offset: int) -> Iterator[tuple[int, int | None]]:
+        """Yield (offset of an instruction, offset of the inlined function's name) outwards.
+
+        The last one is of the function itself and has no name.
+        """
+        indices = self._indices(record)
+        tree = self._tree(record) if indices else None
+        seen: set[int] = set()
+        while tree is not None:
+            index = value_at(self._data, indices, self._quantum, offset)
+            # Where a function's first instruction is inlined code, a call site that had no
+            # instruction of its own may be given as offset zero, and the way outwards is lost
+            # (seen in a package's init of Go 1.27).
+            if index < 0 or index in seen:
+                break
+            seen.add(index)
+            name, parent = self._entry(tree, index)
+            yield offset, name
+            offset = parent
+        yield offset, None
+
+    def calls(self, wanted: Collection[str] | None = None) -> Iterator[InlinedCall]:
+        """Yield the inlined calls in all functions, or only those of the names ``wanted``."""
+        names = None if wanted is None else self._offsets_of(wanted)
+        if names is not None and not names:
+            return
+        for row in range(len(self._rows)):
+            record = self._rows.record(row)
+            indices = self._indices(record)
+            tree = self._tree(record) if indices else None
+            if tree is not None:
+                yield from self._calls_in(row, record, indices, tree, names)
+
+    def _calls_in(
+        self,
+        row: int,
+        record: FunctionRecord,
+        indices: int,
+        tree: int,
+        wanted: Collection[int] | None,
+    ) -> Iterator[InlinedCall]:
+        rows = self._rows
+        ends, values = self._runs(row, indices)
+        entries = []
+        for index in set(values):
+            if index >= 0:
+                name, parent = self._entry(tree, index)
+                if wanted is None or name in wanted:
+                    entries.append((parent, name))
+        if not entries:
+            return
+        entries.sort()
+        places = source_lines(rows, record, [parent for parent, _ in entries])
+        for (parent, name), place in zip(entries, places, strict=True):
+            run = bisect_right(ends, parent)
+            outer = values[run] if run < len(values) else -1
+            caller = rows.names[row] if outer < 0 else rows.name_at(self._entry(tree, outer)[0])
+            place = place or _NOWHERE
+            yield InlinedCall(rows.name_at(name), caller, place.file, place.line, row)
+
+    def _runs(self, row: int, indices: int) -> tuple[list[int], list[int]]:
+        """Return a function's (end offsets, tree indices) of runs of instructions."""
+        size = self._rows.entries[row + 1] - self._rows.entries[row]
+        ends, values = [], []
+        for end, value in value_runs(self._data, indices, self._quantum):
+            ends.append(end)
+            values.append(value)
+            if end >= size:
+                break
+            if len(ends) == _MAX_RUNS:
+                raise ElfError(f"{self._rows.image.display}: damaged inline trees")
+        return ends, values
+
+    def _entry(self, tree: int, index: int) -> tuple[int, int]:
+        """Return (offset of the name, parentPc) of a tree's record."""
+        try:
+            name, parent = _ENTRY.unpack_from(
+                self._data, tree + index * self._layout.size + self._layout.name
+            )
+        except struct.error:
+            raise ElfError(
+                f"{self._rows.image.display}: an inline tree runs out of the file"
+            ) from None
+        return name, parent
+
+    def _indices(self, record: FunctionRecord) -> int:
+        """Return the file offset of the table of tree indices, zero without one."""
+        if record.data_table_count <= self._funcdata:
+            return 0
+        return self._rows.value_table(record, PCDATA_INLINE_TREE)
+
+    def _tree(self, record: FunctionRecord) -> int | None:
+        """Return the file offset of a function's tree, None when there is none to be read."""
+        rows = self._rows
+        if rows.has_pointers:
+            place = record.data_tables + 8 * self._funcdata - rows.header.start
+            (pointer,) = struct.unpack(
+                "<Q", rows.image.read_relocated(rows.header.address + place, 8)
+            )
+            return rows.image.offset_of(pointer) if pointer else None
+        if self._base is None:
+            return None
+        offset = rows.word(record.data_tables + 4 * self._funcdata)
+        return None if offset == _NO_DATA else self._base + offset
+
+    @cached_property
+    def _base(self) -> int | None:
+        """Return the file offset that function data is counted from; None when it is not found.
+
+        Its place in module data moved in Go 1.20 and 1.27, and the build information that would
+        name the release may be missing: so what is found there is tried, not believed.
+        """
+        rows = self._rows
+        for address in rows.module.function_data if rows.module else ():
+            try:
+                base = rows.image.offset_of(address)
+                if self._makes_sense(base):
+                    return base
+            except ElfError:
+                continue
+        return None
+
+    def _makes_sense(self, base: int) -> bool:
+        """Tell whether the first trees have names and call sites where ``base`` puts them."""
+        rows = self._rows
+        seen = named = 0
+        for row in range(len(rows)):
+            record = rows.record(row)
+            indices = self._indices(record)
+            if not indices:
+                continue
+            offset = rows.word(record.data_tables + 4 * self._funcdata)
+            if offset == _NO_DATA:
+                continue
+            size = rows.entries[row + 1] - rows.entries[row]
+            for index in set(self._runs(row, indices)[1]):
+                if index >= 0:
+                    name, parent = self._entry(base + offset, index)
+                    if not (0 <= parent < size and self._is_name(name)):
+                        return False
+                    named += name > 0
+            seen += 1
+            if seen == _SAMPLES:
+                break
+        # The name at zero is one like others, but a place that has zeros only is no tree.
+        return named > 0
+
+    def _is_name(self, offset: int) -> bool:
+        before = self._rows.header.names + offset - 1
+        return offset == 0 or (
+            offset > 0 and before < self._rows.header.limit and self._data[before] == 0
+        )
+
+    def _offsets_of(self, names: Collection[str]) -> set[int]:
+        """Return the offsets of names in the name table, which may hold one more than once."""
+        header = self._rows.header
+        offsets = set()
+        for name in names:
+            needle = name.encode("utf-8", "surrogateescape") + b"\0"
+            if self._data[header.names : header.names + len(needle)] == needle:
+                offsets.add(0)
+            needle = b"\0" + needle
+            position = self._data.find(needle, header.names, header.limit)
+            while position >= 0:
+                offsets.add(position + 1 - header.names)
+                position = self._data.find(needle, position + 1, header.limit)
+        return offsets

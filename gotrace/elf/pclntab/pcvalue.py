@@ -1,0 +1,97 @@
+"""Decode pc-value tables: runs of one value (line, file number, inline index) along a function.
+
+Source: ``runtime/symtab.go`` (step, pcvalue, readvarint), unchanged since Go 1.2. A table is a
+sequence of pairs (zig-zag value delta, pc delta in units of the instruction quantum), both
+base-128 varints, ended by a zero value delta that is not the first. The value starts at -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from mmap import mmap
+
+from gotrace.elf.headers import ElfError
+
+__all__ = [
+    "first_value",
+    "value_at",
+    "value_runs",
+    "values_at",
+]
+
+#: Varints here hold 32 bits, five bytes at most.
+_MAX_SHIFT = 28
+
+
+def value_at(data: mmap | bytes, position: int, quantum: int, offset: int) -> int:
+    """Return the value for the instruction ``offset`` bytes into the function, -1 without one.
+
+    ``position`` is the table's place in ``data``. Raise ElfError for a damaged table.
+    """
+    for end, value in value_runs(data, position, quantum):
+        if offset < end:
+            return value
+    return -1
+
+
+def values_at(data: mmap | bytes, position: int, quantum: int, offsets: Sequence[int]) -> list[int]:
+    """Return the values for several instructions in one pass; ``offsets`` must ascend."""
+    values: list[int] = []
+    wanted = iter(offsets)
+    offset = next(wanted, None)
+    runs = value_runs(data, position, quantum)
+    while offset is not None:
+        end, value = next(runs, (None, -1))
+        while offset is not None and (end is None or offset < end):
+            values.append(value)
+            offset = next(wanted, None)
+    return values
+
+
+def first_value(data: mmap | bytes, position: int) -> int:
+    """Return the value for a function's first instruction; faster than the others."""
+    delta = data[position] if position < len(data) else 0x80
+    if delta & 0x80:
+        return next(value_runs(data, position, 1))[1]
+    return -1 + (~(delta >> 1) if delta & 1 else delta >> 1)
+
+
+def value_runs(data: mmap | bytes, position: int, quantum: int) -> Iterator[tuple[int, int]]:
+    """Yield a table's (end offset, value) runs; ends grow strictly.
+
+    The caller stops at the function's end, which also bounds the work on a damaged table. Raise
+    ElfError for a table that runs out of the file or does not advance.
+    """
+    value = -1
+    end = 0
+    try:
+        while True:
+            delta = data[position]
+            position += 1
+            if delta == 0 and end:
+                return
+            if delta & 0x80:
+                delta, position = _varint(data, position, delta)
+            value += ~(delta >> 1) if delta & 1 else delta >> 1
+            advance = data[position]
+            position += 1
+            if advance & 0x80:
+                advance, position = _varint(data, position, advance)
+            if advance == 0:
+                raise ElfError("a pc-value table of the Go function table does not advance")
+            end += advance * quantum
+            yield end, value
+    except IndexError:
+        raise ElfError("a pc-value table of the Go function table runs out of the file") from None
+
+
+def _varint(data: mmap | bytes, position: int, low: int) -> tuple[int, int]:
+    """Return (value, position behind it) of a varint whose first byte, ``low``, was read."""
+    value = low & 0x7F
+    for shift in range(7, _MAX_SHIFT + 1, 7):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ElfError("a number in the Go function table is too long")

@@ -1,1 +1,0 @@
-"""Know what Go promises: names, types, layout, argument places and runtime structs."""

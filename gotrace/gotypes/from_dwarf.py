@@ -1,0 +1,242 @@
+"""Build Go types and signatures from a binary's DWARF.
+
+How Go's linker describes types: src/cmd/link/internal/ld/dwarf.go, ``newtype`` and the
+``synthesize*types`` functions (Go 1.15 to 1.27).
+"""
+
+from __future__ import annotations
+
+from gotrace.elf.dwarf import DwarfReader, FunctionSignature, Variable
+from gotrace.elf.dwarf_constants import Attr, Tag
+from gotrace.elf.dwarf_die import Die, DwarfError
+from gotrace.gotypes.types import (
+    ArrayType,
+    ChanDirection,
+    ChanType,
+    Field,
+    FuncType,
+    GoType,
+    InterfaceType,
+    Kind,
+    Lazy,
+    MapType,
+    OpaqueType,
+    Parameter,
+    PointerType,
+    Signature,
+    SliceType,
+    StructType,
+    basic_type,
+    struct_alignment,
+)
+
+__all__ = [
+    "DwarfTypes",
+]
+
+_WORD = 8
+
+#: No type nests arrays and structs by value as deep as this; a circle of damaged DWARF does.
+_MAX_NESTING = 64
+
+#: What C's base types (DW_AT_encoding, size in bytes) are in Go's terms.
+_C_KINDS = {
+    (2, 1): Kind.BOOL,
+    (4, 4): Kind.FLOAT32,
+    (4, 8): Kind.FLOAT64,
+    (3, 8): Kind.COMPLEX64,
+    (3, 16): Kind.COMPLEX128,
+    (5, 1): Kind.INT8,
+    (6, 1): Kind.INT8,
+    (5, 2): Kind.INT16,
+    (5, 4): Kind.INT32,
+    (5, 8): Kind.INT64,
+    (7, 1): Kind.UINT8,
+    (8, 1): Kind.UINT8,
+    (7, 2): Kind.UINT16,
+    (7, 4): Kind.UINT32,
+    (7, 8): Kind.UINT64,
+}
+
+
+class DwarfTypes:
+    """Give the types of one binary's DWARF, each built once, when first asked for.
+
+    Methods, and the lazy references of the types they return, raise DwarfError for damaged data.
+    """
+
+    def __init__(self, reader: DwarfReader) -> None:
+        """Take the reader of the binary's debugging information."""
+        self._reader = reader
+        self._types: dict[int, GoType] = {}
+        self._nesting = 0
+
+    def at(self, offset: int) -> GoType:
+        """Return the type whose entry is at an offset of .debug_info."""
+        known = self._types.get(offset)
+        if known is None:
+            self._nesting += 1
+            try:
+                if self._nesting > _MAX_NESTING:
+                    raise DwarfError(f"type at {offset:#x} contains itself")
+                known = self._types[offset] = self._build(self._resolve(offset))
+            finally:
+                self._nesting -= 1
+        return known
+
+    def named(self, name: str) -> GoType | None:
+        """Return the type of a linker name, None when DWARF has none."""
+        offset = self._reader.find_type(name)
+        return None if offset is None else self.at(offset)
+
+    def of_runtime_type(self, address: int, types_start: int) -> GoType | None:
+        """Return the type of a type descriptor (runtime._type), None when DWARF has none.
+
+        ``address`` is the descriptor's link-time address, ``types_start`` that of
+        ``runtime.types`` as module data has it: the linker writes the difference.
+        """
+        offset = self._reader.find_runtime_type(address - types_start)
+        if offset is None:
+            offset = self._reader.find_runtime_type(address)
+        return None if offset is None else self.at(offset)
+
+    def signature(self, function: FunctionSignature) -> Signature:
+        """Return a function's parameters and results with their types."""
+        return Signature(
+            function.name,
+            tuple(map(self.parameter, function.parameters)),
+            tuple(map(self.parameter, function.results)),
+        )
+
+    def dictionary_index(self, variable: Variable) -> int | None:
+        """Return which entry of a generic function's dictionary is a variable's true type.
+
+        None for variables whose type does not depend on type parameters.
+        """
+        if variable.type_offset is None:
+            return None
+        die = self._reader.die(variable.type_offset)
+        index = die.values.get(Attr.GO_DICT_INDEX)
+        return None if index is None else int(index)
+
+    def parameter(self, variable: Variable) -> Parameter:
+        """Return a variable's name and type; raise DwarfError when it has no type."""
+        if variable.type_offset is None:
+            raise DwarfError(f"parameter {variable.name} has no type")
+        return Parameter(variable.name, self.at(variable.type_offset))
+
+    def _lazy(self, die: Die, attribute: int) -> Lazy[GoType]:
+        """Return a reference to the type in an attribute; to nothing, as of C's void, without."""
+        offset = die.values.get(attribute)
+        if offset is None:
+            return Lazy.of(OpaqueType("void", Kind.INVALID, 0, 1))
+        return Lazy(lambda: self.at(offset))
+
+    def _resolve(self, offset: int) -> Die:
+        """Follow typedefs that only rename, and C's qualifiers, to the entry that describes."""
+        for _ in range(_MAX_NESTING):
+            die = self._reader.die(offset)
+            if Attr.GO_KIND in die.values or die.tag not in (Tag.TYPEDEF, Tag.CONST, Tag.VOLATILE):
+                return die
+            target = die.values.get(Attr.TYPE)
+            if target is None:
+                return die
+            offset = target
+        raise DwarfError(f"typedefs at {offset:#x} go in a circle")
+
+    def _build(self, die: Die) -> GoType:
+        kind = self._kind(die)
+        name = self._reader.name(die)
+        if kind is Kind.POINTER:
+            return PointerType(name, kind, _WORD, _WORD, self._lazy(die, Attr.TYPE))
+        if kind is Kind.SLICE:
+            return SliceType(name, kind, 3 * _WORD, _WORD, self._lazy(die, Attr.GO_ELEM))
+        if kind is Kind.MAP:
+            key, elem = self._lazy(die, Attr.GO_KEY), self._lazy(die, Attr.GO_ELEM)
+            return MapType(name, kind, _WORD, _WORD, key, elem, self._header(die))
+        if kind is Kind.CHAN:
+            elem, header = self._lazy(die, Attr.GO_ELEM), self._header(die)
+            return ChanType(name, kind, _WORD, _WORD, _direction(name), elem, header)
+        if kind is Kind.INTERFACE:
+            layout = self._reader.name(self._resolve(die.values.get(Attr.TYPE, die.offset)))
+            return InterfaceType(name, kind, 2 * _WORD, _WORD, layout == "runtime.eface")
+        if kind is Kind.FUNC:
+            return FuncType(name, kind, _WORD, _WORD)
+        if kind is Kind.ARRAY:
+            return self._array(die, name)
+        if kind is Kind.STRUCT:
+            return self._struct(die, name)
+        if kind is Kind.INVALID:
+            size = die.values.get(Attr.BYTE_SIZE, 0)
+            return OpaqueType(name, kind, size, _opaque_alignment(size))
+        return basic_type(kind, name)
+
+    def _kind(self, die: Die) -> Kind:
+        number = die.values.get(Attr.GO_KIND)
+        if number:
+            try:
+                return Kind(number & 0x1F)
+            except ValueError:
+                raise DwarfError(f"type at {die.offset:#x} has the unknown kind {number}") from None
+        if die.tag == Tag.POINTER_TYPE:
+            return Kind.UNSAFE_POINTER if Attr.TYPE not in die.values else Kind.POINTER
+        if die.tag in (Tag.BASE_TYPE, Tag.ENUMERATION):
+            size = die.values.get(Attr.BYTE_SIZE, 0)
+            return _C_KINDS.get((die.values.get(Attr.ENCODING, 5), size), Kind.INVALID)
+        by_tag = {
+            Tag.STRUCTURE_TYPE: Kind.STRUCT,
+            Tag.ARRAY_TYPE: Kind.ARRAY,
+            Tag.SUBROUTINE_TYPE: Kind.FUNC,
+        }
+        return next((kind for tag, kind in by_tag.items() if tag == die.tag), Kind.INVALID)
+
+    def _header(self, die: Die) -> Lazy[GoType] | None:
+        """Return a map's or channel's header type: its own type is a pointer to that."""
+        offset = die.values.get(Attr.TYPE)
+        if offset is None:
+            return None
+
+        def header() -> GoType:
+            pointer = self.at(offset)
+            return pointer.elem if isinstance(pointer, PointerType) else pointer
+
+        return Lazy(header)
+
+    def _array(self, die: Die, name: str) -> ArrayType:
+        elem_offset = die.values.get(Attr.TYPE)
+        if elem_offset is None:
+            raise DwarfError(f"array at {die.offset:#x} has no element type")
+        elem = self.at(elem_offset)
+        length = 1
+        for child in self._reader.children(die):
+            if child.tag == Tag.SUBRANGE_TYPE:
+                upper = child.values.get(Attr.UPPER_BOUND, -1)
+                length *= child.values.get(Attr.COUNT, upper + 1 if isinstance(upper, int) else 0)
+        size = die.values.get(Attr.BYTE_SIZE, length * elem.size)
+        return ArrayType(name, Kind.ARRAY, size, elem.align, elem, length)
+
+    def _struct(self, die: Die, name: str) -> StructType:
+        fields = tuple(
+            Field(
+                self._reader.name(child),
+                self._reader.member_offset(child),
+                self.at(child.values[Attr.TYPE]),
+                bool(child.values.get(Attr.GO_EMBEDDED_FIELD, 0)),
+            )
+            for child in self._reader.children(die)
+            if child.tag == Tag.MEMBER and Attr.TYPE in child.values
+        )
+        size = die.values.get(Attr.BYTE_SIZE, 0)
+        return StructType(name, Kind.STRUCT, size, struct_alignment(fields), fields)
+
+
+def _direction(name: str) -> ChanDirection:
+    for direction in (ChanDirection.SEND, ChanDirection.RECEIVE):
+        if name.startswith(direction.value):
+            return direction
+    return ChanDirection.BOTH
+
+
+def _opaque_alignment(size: int) -> int:
+    """Return the greatest alignment that a size allows: C's types are multiples of theirs."""
+    return min(size & -size, _WORD) if size else 1

@@ -1,0 +1,243 @@
+"""Know where the runtime keeps what a tracer needs of a goroutine (runtime.g) and a thread (m).
+
+Offsets come from the binary's own DWARF when it has some, else from one table by Go release.
+Sources of the table: ``type g struct``, ``type m struct`` and ``type gobuf struct`` in
+src/runtime/runtime2.go of each release, laid out for a 64-bit machine; the rows for 1.15, 1.19 and
+1.21 to 1.27 were also read from DWARF of binaries built with these releases. A ``-race`` build has
+the same offsets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import re
+import struct
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from gotrace.elf.dwarf import DwarfReader
+from gotrace.elf.dwarf_die import DwarfError
+from gotrace.errors import GotraceError
+
+if TYPE_CHECKING:
+    from gotrace.elf.buildinfo import GoVersion
+    from gotrace.elf.image import ElfImage
+
+__all__ = [
+    "LayoutSource",
+    "RuntimeLayout",
+    "RuntimeLayoutError",
+    "runtime_layout",
+    "table_layout",
+    "tls_offset",
+]
+
+
+class RuntimeLayoutError(GotraceError):
+    """Report that the offsets in the runtime's structs cannot be known for a binary."""
+
+
+class LayoutSource(enum.Enum):
+    """Say where a layout comes from."""
+
+    DWARF = "dwarf"
+    TABLE = "table"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RuntimeLayout:
+    """Hold byte offsets in ``runtime.g`` and ``runtime.m``, and the ways to find the running g.
+
+    ``g_goid`` and the pcs are 8 bytes wide, ``g_atomicstatus`` 4, ``g_waitreason`` 1.
+    ``g_parent_goid`` is None before Go 1.21, which did not keep it.
+
+    ``g_in_register``: functions of the register ABI (ABIInternal, Go >= 1.17) hold g in the
+    architecture's g register (R14 on amd64). Assembly functions and older releases do not.
+    ``tls_offset``: bytes from the thread pointer (FS base) to the thread's g pointer, negative
+    on amd64; None where only the dynamic loader knows it (shared libraries).
+    ``assumed``: the release is outside of the table and the nearest row was taken.
+    """
+
+    g_stack_lo: int
+    g_stack_hi: int
+    g_m: int
+    g_sched_sp: int
+    g_atomicstatus: int
+    g_goid: int
+    g_waitreason: int
+    g_parent_goid: int | None
+    g_gopc: int
+    g_startpc: int
+    m_g0: int
+    m_procid: int
+    m_curg: int
+    g_in_register: bool
+    tls_offset: int | None = None
+    source: LayoutSource = LayoutSource.TABLE
+    assumed: bool = False
+
+
+_REGISTER_ABI_SINCE = (1, 17)
+
+# g: atomicstatus, goid, waitreason, parentGoid, gopc, startpc; m: procid, curg.
+# stack.lo, stack.hi, g.m, g.sched.sp and m.g0 have been at 0, 8, 48, 56 and 0 throughout.
+# 1.17 put the scheduling latency fields before gopc; 1.21 took the tracer's fields out and put
+# parentGoid in; 1.23 added g.syscallbp; 1.25 removed gobuf.ret, which g and m both contain.
+_Row = tuple[int, int, int, int | None, int, int, int, int]
+_G_1_15: _Row = (144, 152, 176, None, 280, 296, 72, 192)
+_G_1_17: _Row = (144, 152, 176, None, 296, 312, 72, 192)
+_G_1_21: _Row = (144, 152, 176, 272, 280, 296, 72, 192)
+_G_1_23: _Row = (152, 160, 184, 280, 288, 304, 72, 192)
+_G_1_25: _Row = (144, 152, 176, 272, 280, 296, 64, 184)
+_G_1_26: _Row = (144, 152, 176, 280, 288, 304, 64, 184)
+
+_TABLE: dict[tuple[int, int], _Row] = {
+    (1, 15): _G_1_15,
+    (1, 16): _G_1_15,
+    (1, 17): _G_1_17,
+    (1, 18): _G_1_17,
+    (1, 19): _G_1_17,
+    (1, 20): _G_1_17,
+    (1, 21): _G_1_21,
+    (1, 22): _G_1_21,
+    (1, 23): _G_1_23,
+    (1, 24): _G_1_23,
+    (1, 25): _G_1_25,
+    (1, 26): _G_1_26,
+    (1, 27): _G_1_26,
+}
+
+
+def table_layout(release: tuple[int, int]) -> RuntimeLayout:
+    """Return the layout of a Go release on a 64-bit machine, without ``tls_offset``.
+
+    ``release`` is (major, minor). A release newer (older) than all rows gets the newest (oldest)
+    row with ``assumed`` set.
+    """
+    known = min(max(release, min(_TABLE)), max(_TABLE))
+    status, goid, waitreason, parent, gopc, startpc, procid, curg = _TABLE[known]
+    return RuntimeLayout(
+        g_stack_lo=0,
+        g_stack_hi=8,
+        g_m=48,
+        g_sched_sp=56,
+        g_atomicstatus=status,
+        g_goid=goid,
+        g_waitreason=waitreason,
+        g_parent_goid=parent,
+        g_gopc=gopc,
+        g_startpc=startpc,
+        m_g0=0,
+        m_procid=procid,
+        m_curg=curg,
+        g_in_register=known >= _REGISTER_ABI_SINCE,
+        assumed=known != release,
+    )
+
+
+def runtime_layout(
+    image: ElfImage, go_version: GoVersion | None, dwarf: DwarfReader | None = None
+) -> RuntimeLayout:
+    """Return the runtime layout of a Go binary: from its DWARF, else from the table.
+
+    ``dwarf`` is the image's reader where the caller has one already. Raise RuntimeLayoutError
+    when the binary has neither usable DWARF for ``runtime.g`` nor a known Go version.
+    """
+    release = None if go_version is None else (go_version.major, go_version.minor)
+    offsets = _dwarf_offsets(image, dwarf)
+    if offsets is not None:
+        newest = max(_TABLE)
+        layout = dataclasses.replace(
+            table_layout(newest),
+            **offsets,
+            g_in_register=(release or newest) >= _REGISTER_ABI_SINCE,
+            source=LayoutSource.DWARF,
+        )
+    elif release is not None:
+        layout = table_layout(release)
+    else:
+        raise RuntimeLayoutError(
+            f"{image.display}: cannot tell where goroutines keep their id: the binary has neither "
+            "DWARF nor a Go version; trace a build with build info"
+        )
+    return dataclasses.replace(layout, tls_offset=tls_offset(image))
+
+
+_FIELDS = {
+    "runtime.g": {
+        "g_stack_lo": "stack",
+        "g_m": "m",
+        "g_sched_sp": "sched",  # gobuf's first field
+        "g_atomicstatus": "atomicstatus",
+        "g_goid": "goid",
+        "g_waitreason": "waitreason",
+        "g_gopc": "gopc",
+        "g_startpc": "startpc",
+    },
+    "runtime.m": {"m_g0": "g0", "m_procid": "procid", "m_curg": "curg"},
+}
+
+
+def _dwarf_offsets(image: ElfImage, dwarf: DwarfReader | None) -> dict[str, Any] | None:
+    """Return the offset fields of RuntimeLayout from DWARF; None when DWARF cannot give all."""
+    offsets: dict[str, Any] = {}
+    try:
+        dwarf = dwarf or DwarfReader.open(image)
+        if dwarf is None:
+            return None
+        for struct_name, wanted in _FIELDS.items():
+            members = dwarf.struct_members(struct_name)
+            if not members.keys() >= set(wanted.values()):
+                return None
+            offsets.update((key, members[field]) for key, field in wanted.items())
+            if struct_name == "runtime.g":
+                offsets["g_parent_goid"] = members.get("parentGoid")
+                offsets["g_stack_hi"] = members["stack"] + 8
+    except DwarfError:
+        # DWARF that cannot be read is no worse here than DWARF that is absent.
+        return None
+    return offsets
+
+
+# runtime.rt0_go (src/runtime/asm_amd64.s, all releases) tests thread-local storage with
+# `get_tls(BX); MOVQ $0x123, g(BX)`. The linker turns that into one of:
+#   movq $0x123, %fs:disp32                  executables at a fixed address
+#   movq $imm32, %rbx; movq $0x123, %fs:(%rbx)    position independent executables
+# In shared libraries RBX is loaded from the GOT: the offset exists only at run time.
+_TLS_FORMS = re.compile(
+    rb"\x64\x48\xc7\x04\x25(?P<disp>.{4})\x23\x01\x00\x00"
+    rb"|\x48\xc7\xc3(?P<imm>.{4})\x64\x48\xc7\x03\x23\x01\x00\x00",
+    re.DOTALL,
+)
+_TLS_MARKS = (b"\x64\x48\xc7\x04\x25", b"\x64\x48\xc7\x03\x23\x01\x00\x00")
+_PF_X = 1
+_PT_LOAD = 1
+
+
+def tls_offset(image: ElfImage) -> int | None:
+    """Return the offset of the g pointer from the thread pointer on amd64, None if not fixed.
+
+    It is read from the instruction of the runtime that tests it, which says what the linker
+    chose whatever the symbol table still holds. It equals the value of ``runtime.tlsg`` minus
+    the TLS segment's size rounded up to its alignment (ELF TLS variant II), which is -8 in
+    binaries linked by Go's own linker.
+    """
+    found = set(_tls_candidates(image))
+    return found.pop() if len(found) == 1 else None
+
+
+def _tls_candidates(image: ElfImage) -> Iterator[int]:
+    for segment in image.segments:
+        if segment.type != _PT_LOAD or not segment.flags & _PF_X:
+            continue
+        code = image.read(segment.address, segment.file_size)
+        for mark in _TLS_MARKS:
+            at = code.find(mark)
+            while at >= 0:
+                match = _TLS_FORMS.match(code, at) or _TLS_FORMS.match(code, max(at - 7, 0))
+                if match:
+                    (value,) = struct.unpack("<i", match["disp"] or match["imm"])
+                    if value < 0:
+                        yield value
+                at = code.find(mark, at + 1)

@@ -1,0 +1,371 @@
+"""Attach BPF programs to sites by the best means that the kernel has."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gotrace.elf.image import FileIdentity
+from gotrace.errors import GotraceError
+from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.features import multi_filters_by_process
+from gotrace.kernel.keeper import Keeper
+from gotrace.kernel.program import AttachKind, LoadError, Program
+
+__all__ = [
+    "AttachError",
+    "Attached",
+    "Point",
+    "ProbeGroup",
+    "Rung",
+    "attach",
+    "refusal",
+]
+
+
+class AttachError(GotraceError):
+    """Report that no rung of the ladder, or not the forced one, can be stood on."""
+
+
+class Rung(Enum):
+    """Name the ways to attach, best first; the values are those of ``--attach``."""
+
+    MULTI = "multi"  # one uprobe-multi link with cookies: Linux 6.6
+    COOKIE = "perf-cookie"  # a perf event and a link with a cookie for each site: Linux 5.15
+    ADDRESS = "perf-ip"  # a perf event for each site, found by instruction pointer: Linux 4.17
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One place to attach to: its offset in the file, its link-time address, its cookie."""
+
+    offset: int
+    address: int
+    cookie: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeGroup:
+    """Points of one file that run one BPF function.
+
+    ``path`` is what the kernel opens, ``display`` what messages call the file. ``bias`` is what the
+    target's mapping adds to link-time addresses, None where processes differ in it or it is not
+    known yet. ``pid`` limits the breakpoints to one process where the rung can do that, 0 is all.
+    ``identity`` is the state of the file in which its points were found.
+    """
+
+    function: str
+    path: str
+    display: str
+    points: Sequence[Point]
+    bias: int | None
+    pid: int
+    identity: FileIdentity | None = None
+
+
+@dataclass
+class Attached:
+    """Own the program and the processes that keep its probes in place.
+
+    ``functions`` are the descriptors of the program's loaded functions, by name.
+    """
+
+    program: Program
+    rung: Rung
+    functions: Mapping[str, int] = field(default_factory=dict)
+    failed: dict[Point, OSError] = field(default_factory=dict)
+    _keepers: list[Keeper] = field(default_factory=list)
+    _killed: bool = False
+
+    def add(self, groups: Sequence[ProbeGroup]) -> None:
+        """Attach all points, some in each of the groups, whose functions are loaded.
+
+        Groups are attached in order. Raises AttachError.
+        """
+        if self.rung is Rung.MULTI and any(group.pid for group in groups):
+            multi_filters_by_process()  # what is found out in the keeper is forgotten with it
+        probes = _Probes(self.program, self.rung, self.functions)
+        keeper = Keeper(lambda: probes.attach(groups), probes.detach)
+        self._keepers.append(keeper)
+        self.failed |= keeper.result
+
+    def detach(self) -> None:
+        """Remove all probes, those attached last first; maps can still be read."""
+        while self._keepers:
+            keeper = self._keepers.pop()
+            keeper.end()
+            self._killed = self._killed or keeper.killed
+
+    def close(self) -> None:
+        """Remove all probes and unload the program.
+
+        Raises AttachError where the probes were gone before that: the results are not whole.
+        """
+        self.detach()
+        self.program.close()
+        if self._killed:
+            raise AttachError(
+                "the process that held the probes, gotrace-keeper, was killed: what came after that"
+                " is missing"
+            )
+
+
+@dataclass
+class _Probes:
+    """Own, in the keeper, the descriptors that keep probes in place, by group."""
+
+    program: Program
+    rung: Rung
+    functions: Mapping[str, int]
+    descriptors: list[list[int]] = field(default_factory=list)
+    failed: dict[Point, OSError] = field(default_factory=dict)
+
+    def attach(self, groups: Iterable[ProbeGroup]) -> dict[Point, OSError]:
+        """Attach all points and return those that the kernel refused."""
+        for group in groups:
+            self.descriptors.append([])
+            _ATTACHERS[self.rung](self, group, self.functions[group.function])
+            if not self.descriptors[-1]:
+                raise _RungMissing(self._refusal(group))
+        return self.failed
+
+    def _refusal(self, group: ProbeGroup) -> str:
+        """Return why the kernel refused all points of the group that was attached last."""
+        numbers = {self.failed[point].errno for point in group.points}
+        untried = self.rung is Rung.MULTI and len(self.descriptors) == 1
+        if untried and numbers == {errno.EINVAL}:
+            # What a kernel that does not know the attachment answers, whatever the point.
+            return (
+                "this kernel has no uprobe-multi links (Linux 6.6), or another tracer, such as"
+                " bcc's, has probes there: end that one"
+            )
+        return refusal(self.failed[group.points[0]])
+
+    def detach(self) -> None:
+        """Remove all probes, the groups attached last first.
+
+        Each perf event waits for the kernel's grace periods when it is closed; many threads wait
+        together, which makes hundreds of probes go in the time of a few.
+        """
+        while self.descriptors:
+            group = self.descriptors.pop()
+            if len(group) == 1:
+                os.close(group[0])
+                continue
+            with ThreadPoolExecutor(_CLOSERS) as pool:
+                for fd in group:
+                    pool.submit(os.close, fd)
+
+
+_CLOSERS = 64
+
+
+def attach(
+    source: str,
+    defines: Mapping[str, int],
+    groups: Sequence[ProbeGroup],
+    forced: Rung | None = None,
+    prepare: Callable[[Program], None] | None = None,
+) -> Attached:
+    """Compile ``source``, load the groups' functions and attach all points, groups in order.
+
+    ``prepare`` is called with the loaded program before anything is attached, to fill its maps.
+
+    Tries the rungs from the best on, or only ``forced``. A point that the kernel refuses while
+    others of its group are accepted is listed in ``Attached.failed``. Raises AttachError where no
+    rung works, LoadError where the program is at fault.
+    """
+    causes: list[str] = []
+    for rung in [forced] if forced else list(Rung):
+        try:
+            return _attach_on(rung, source, defines, groups, prepare)
+        except _RungMissing as error:
+            causes.append(f"{rung.value}: {error}")
+    what = groups[0].display if groups else source
+    raise AttachError(f"cannot attach to {what}: {'; '.join(causes)}")
+
+
+def refusal(error: OSError) -> str:
+    """Return why the kernel refused a probe, where it is known what to do about it with that."""
+    if error.errno == errno.EINVAL:
+        # Source: alloc_uprobe in kernel/events/uprobes.c ("ref_ctr_offset mismatch").
+        return "another tracer has one there that bears none beside it, such as bcc's: end that one"
+    return error.strerror or str(error)
+
+
+class _RungMissing(Exception):
+    """Say why a rung cannot be used here, though another may."""
+
+
+def _attach_on(
+    rung: Rung,
+    source: str,
+    defines: Mapping[str, int],
+    groups: Sequence[ProbeGroup],
+    prepare: Callable[[Program], None] | None,
+) -> Attached:
+    defines = dict(defines)
+    if rung is Rung.ADDRESS:
+        unknown = next((group for group in groups if group.bias is None), None)
+        if unknown:
+            raise _RungMissing(
+                f"{unknown.display} is position independent and its address is not known before"
+                " it runs: use -p PID"
+            )
+        _need_own_addresses(groups)
+        defines["SITES_BY_IP"] = sum(len(group.points) for group in groups) or 1
+    attached = Attached(Program(source, defines), rung)
+    try:
+        wanted = [group for group in groups if group.points]
+        attached.functions = _load(attached, {group.function for group in wanted})
+        if prepare is not None:
+            prepare(attached.program)
+        _check_unchanged(wanted)
+        attached.add(wanted)
+        _check_unchanged(wanted)
+    except BaseException:
+        attached.close()
+        raise
+    return attached
+
+
+def _need_own_addresses(groups: Iterable[ProbeGroup]) -> None:
+    """Raise _RungMissing where sites of two files are at one address, in different processes."""
+    owners: dict[int, str] = {}
+    for group in groups:
+        for point in group.points:
+            address = point.address + (group.bias or 0)
+            owner = owners.setdefault(address, group.display)
+            if owner != group.display:
+                raise _RungMissing(
+                    f"{owner} and {group.display} have functions at the same address: trace one of"
+                    " them, or use -p PID"
+                )
+
+
+def _check_unchanged(groups: Iterable[ProbeGroup]) -> None:
+    """Refuse files that were written to since they were read: their code may be elsewhere now.
+
+    Asked before and after attaching, so that there is no moment in between. The file of a running
+    program cannot be written to, but libraries and programs yet to be started can.
+    """
+    for group in groups:
+        if group.identity is not None and FileIdentity.of(group.path) != group.identity:
+            raise AttachError(
+                f"cannot attach to {group.display}: it was written to while it was being read:"
+                " start again when that is done"
+            )
+
+
+def _load(attached: Attached, functions: Iterable[str]) -> dict[str, int]:
+    is_multi = attached.rung is Rung.MULTI
+    kind = AttachKind.UPROBE_MULTI if is_multi else AttachKind.PERF_EVENT
+    try:
+        return attached.program.load(functions, kind)
+    except LoadError as error:
+        if attached.rung is Rung.ADDRESS or "permit" in str(error):
+            raise
+        raise _RungMissing(str(error)) from error
+
+
+def _attach_multi(probes: _Probes, group: ProbeGroup, program: int) -> None:
+    _link_all(probes, group, program, list(group.points))
+
+
+def _link_all(probes: _Probes, group: ProbeGroup, program: int, points: Sequence[Point]) -> None:
+    """Link all points, by halves where the kernel refuses the whole, to find those at fault."""
+    try:
+        fd = kernel.link_uprobe_multi(
+            program,
+            group.path,
+            [point.offset for point in points],
+            [point.cookie for point in points],
+            # Where that filter is wrong the programs' own is enough; others' hits just cost more.
+            group.pid if group.pid and multi_filters_by_process() else 0,
+        )
+        probes.descriptors[-1].append(fd)
+    except OSError as error:
+        if error.errno == errno.EPERM:
+            raise _not_permitted(group) from error
+        if error.errno == errno.ESRCH:
+            raise AttachError(f"cannot attach to {group.display}: the process has ended") from error
+        if len(points) == 1:
+            probes.failed[points[0]] = error
+            return
+        middle = len(points) // 2
+        _link_all(probes, group, program, points[:middle])
+        _link_all(probes, group, program, points[middle:])
+
+
+def _attach_cookie(probes: _Probes, group: ProbeGroup, program: int) -> None:
+    _need_descriptors(2 * len(group.points), group)
+    for point in group.points:
+        event = _open_event(probes, group, point)
+        if event is None:
+            continue
+        try:
+            probes.descriptors[-1].append(kernel.link_perf_event(program, event, point.cookie))
+        except OSError as error:
+            raise _RungMissing(f"no cookie for perf events: {error.strerror}") from error
+
+
+def _attach_address(probes: _Probes, group: ProbeGroup, program: int) -> None:
+    _need_descriptors(len(group.points), group)
+    site_by_ip = probes.program.map("site_by_ip")
+    assert group.bias is not None
+    for point in group.points:
+        address = point.address + group.bias
+        site_by_ip.update(address.to_bytes(8, "little"), point.cookie.to_bytes(8, "little"))
+    for point in group.points:
+        event = _open_event(probes, group, point)
+        if event is not None:
+            kernel.set_perf_event_program(event, program)
+
+
+def _open_event(probes: _Probes, group: ProbeGroup, point: Point) -> int | None:
+    try:
+        event = kernel.open_uprobe(group.path, point.offset)
+    except OSError as error:
+        if error.errno in (errno.EPERM, errno.EACCES):
+            raise _not_permitted(group) from error
+        if error.errno == errno.ENOENT:
+            raise _RungMissing(error.strerror or "no uprobe event source") from error
+        probes.failed[point] = error
+        return None
+    probes.descriptors[-1].append(event)
+    return event
+
+
+_ATTACHERS = {
+    Rung.MULTI: _attach_multi,
+    Rung.COOKIE: _attach_cookie,
+    Rung.ADDRESS: _attach_address,
+}
+
+
+def _not_permitted(group: ProbeGroup) -> AttachError:
+    return AttachError(
+        f"cannot attach to {group.display}: the kernel does not permit it: run as root, or with"
+        " CAP_BPF and CAP_PERFMON (CAP_SYS_ADMIN for perf events)"
+    )
+
+
+def _need_descriptors(count: int, group: ProbeGroup) -> None:
+    """Raise this process's limit of open files to hold ``count`` more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = len(os.listdir("/proc/self/fd")) + count + 32
+    if soft >= wanted or soft == resource.RLIM_INFINITY:
+        return
+    try:
+        top = wanted if hard == resource.RLIM_INFINITY else max(hard, wanted)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, top))
+    except (OSError, ValueError) as error:
+        raise AttachError(
+            f"cannot attach to {group.display}: {len(group.points)} probes need {wanted} open"
+            f" files here and the limit is {hard}: trace fewer functions or raise ulimit -n"
+        ) from error

@@ -1,0 +1,43 @@
+"""Try out what the running kernel can do, where versions and return codes do not say."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import cache
+
+from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.own_function import own_function
+
+__all__ = [
+    "multi_filters_by_process",
+]
+
+_CODE = b"\x55\x5d\xc3"  # push %rbp; pop %rbp; ret
+
+
+@cache
+def multi_filters_by_process() -> bool:
+    """Tell whether a uprobe-multi link with a pid sees all threads of that process.
+
+    Linux 6.6 to 6.9 compare with one thread only (mended by kernel commit 46ba0e49b642) and lose
+    the other threads' hits without a word. Tried on a function of this process that another of
+    its threads calls. False also where there are no such links.
+    """
+    opened: list[int] = []
+    try:
+        counter = kernel.create_array_map(value_size=8)
+        opened.append(counter)
+        opened.append(kernel.load_counting_program(counter))
+        with own_function(_CODE) as function:
+            link = kernel.link_uprobe_multi(opened[-1], function.path, [0], [0], os.getpid())
+            opened.append(link)
+            caller = threading.Thread(target=function.call)
+            caller.start()
+            caller.join()
+        return kernel.map_lookup(counter, bytes(4), 8) == (1).to_bytes(8, "little")
+    except (OSError, RuntimeError):  # or no thread can be started
+        return False
+    finally:
+        for descriptor in reversed(opened):
+            os.close(descriptor)

@@ -1,0 +1,108 @@
+"""Turn a period's measurements into what is shown: names, the busiest first, the rest in sum."""
+
+from __future__ import annotations
+
+import argparse
+
+from gotrace.histogram import Histogram
+from gotrace.report.latencies import Interval, LatencyGroup, LatencyRest
+from gotrace.session.goroutines import GoroutineKey, GoroutineTimes
+from gotrace.session.latency import Period
+from gotrace.session.plan import Plan
+from gotrace.session.symbols import Symbolizer
+
+__all__ = [
+    "interval_of",
+]
+
+_TOP_GOROUTINES = 10
+
+
+def interval_of(
+    options: argparse.Namespace,
+    plan: Plan,
+    period: Period,
+    symbols: Symbolizer | None,
+    when: tuple[float, float, int],
+) -> Interval:
+    """Return what is shown of a period; ``when`` is its end, length and display unit."""
+    ended, seconds, unit = when
+    if options.goroutine:
+        groups, rest = _goroutines(options, plan, period, symbols)
+        return Interval(groups, rest, ended, seconds, unit)
+    return Interval(_functions(options, plan, period), [], ended, seconds, unit)
+
+
+def _name(options: argparse.Namespace, plan: Plan, row: int) -> str | None:
+    return plan.functions[row].name if options.function or len(plan.functions) == 1 else None
+
+
+def _functions(options: argparse.Namespace, plan: Plan, period: Period) -> list[LatencyGroup]:
+    """Return a group for each function name, the one with the most total time last."""
+    by_name: dict[str | None, Histogram] = {}
+    for row, times in period.rows.items():
+        if times.count:
+            by_name.setdefault(_name(options, plan, row), Histogram()).merge(times)
+    ranked = sorted(by_name.items(), key=lambda item: item[1].sum)
+    if options.top:
+        ranked = ranked[-options.top :]
+    return [LatencyGroup(name, times) for name, times in ranked]
+
+
+def _goroutines(
+    options: argparse.Namespace, plan: Plan, period: Period, symbols: Symbolizer | None
+) -> tuple[list[LatencyGroup], list[LatencyRest]]:
+    """Return a group for each goroutine, the one with the most total time first, and the rest."""
+    ranked = sorted(period.goroutines.items(), key=lambda item: item[1].times.sum, reverse=True)
+    top = ranked[: options.top or _TOP_GOROUTINES]
+    by_path = options.pid is None and options.command is None
+    groups = [
+        LatencyGroup(
+            _name(options, plan, key.row),
+            goroutine.times,
+            key.goid,
+            _label(key, goroutine, symbols, by_path),
+            key.pid,
+        )
+        for key, goroutine in top
+    ]
+    rests = []
+    for row in sorted(period.rows):
+        shown = [goroutine.times for key, goroutine in top if key.row == row]
+        count = period.rows[row].count - sum(times.count for times in shown)
+        if count <= 0:
+            continue
+        total = period.rows[row].sum - sum(times.sum for times in shown)
+        folded = period.rest.get(row)
+        others = sum(key.row == row for key, _ in ranked[len(top) :])
+        rests.append(
+            LatencyRest(
+                _name(options, plan, row),
+                others + (folded.goroutines if folded else 0),
+                count,
+                total,
+                folded.unnamed if folded else 0,
+            )
+        )
+    return groups, rests
+
+
+def _label(
+    key: GoroutineKey, goroutine: GoroutineTimes, symbols: Symbolizer | None, by_path: bool
+) -> str:
+    """Describe a goroutine as a stack dump does, with what could be read of its beginning.
+
+    ``by_path``: it may be of any process, and each has its own goroutine 1.
+    """
+    process = f"process {key.pid}" if key.pid else "process of another pid namespace"
+    if key.goid == 0:
+        return f"no goroutine [{process}]"
+    known = []
+    if symbols is not None:
+        start = symbols.started(key.tgid, goroutine.startpc)
+        created = symbols.line_before(key.tgid, goroutine.gopc)
+        known = [text for text in (start, created and f"created at {created}") if text]
+    name = f"goroutine {key.goid}"
+    if by_path:
+        name += f" of {process}" if key.pid else f" of a {process}"
+    return name + (f" [{', '.join(known)}]" if known else "")

@@ -1,0 +1,115 @@
+"""Open calls in the BPF programs' tables, and what went wrong there (bpf/calls.h).
+
+A process that ends by os.Exit or a signal returns from nothing. Where one process is traced, the
+run ends with it. Where every process that runs a file is, there can be thousands of them, and what
+they left in the tables is freed.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from array import array
+from collections.abc import Callable
+from enum import Enum
+
+from gotrace.kernel.program import Program
+from gotrace.target.process import ended_processes, in_initial_pid_namespace
+
+__all__ = [
+    "STACK_LEVEL",
+    "Departed",
+    "Diagnostic",
+    "Seldom",
+    "diagnostics",
+    "open_calls",
+]
+
+#: struct stack: how many calls are open.
+STACK_LEVEL = struct.Struct("=32xQ")
+
+
+class Diagnostic(Enum):
+    """Name what did not match or was not possible; values are those of enum diagnostic."""
+
+    UNMATCHED = 0
+    UNWOUND = 1
+    STACKS_FULL = 2
+    FRAMES_FULL = 3
+    NO_GOROUTINE = 4
+    ENDED_FULL = 5
+    SLOW_LOST = 6
+    EVENTS_LOST = 7
+    WORK_BUSY = 8
+    SAVED_FULL = 9
+    TAIL_CALLS = 10
+    EXTREMES_LOST = 11
+
+
+def diagnostics(program: Program) -> dict[Diagnostic, int]:
+    """Return how often each irregularity has occurred so far."""
+    values = array("Q", program.map("diagnostics").read_array())
+    cpus = len(values) // len(Diagnostic)
+    return {what: sum(values[what.value * cpus : (what.value + 1) * cpus]) for what in Diagnostic}
+
+
+def open_calls(program: Program) -> int:
+    """Return how many calls have been entered and have not returned."""
+    return sum(STACK_LEVEL.unpack(value)[0] for _, value in program.map("stacks").entries())
+
+
+_CALLER = struct.Struct("=QQ")  # struct caller_key of bpf/calls.h
+_FRAME = struct.Struct("=QII")  # struct frame_key
+_SHARE = 20
+
+
+class Departed:
+    """Remove the open calls of ended processes from the maps of bpf/calls.h.
+
+    The kernel's helpers number processes as the initial pid namespace does: in another one it is
+    not known which have ended, and nothing is removed.
+    """
+
+    def __init__(self, program: Program, *by_frame: str) -> None:
+        """Take over ``stacks``, ``frames``, and further maps whose key is a struct frame_key."""
+        self._stacks = program.map("stacks")
+        self._by_frame = [program.map(name) for name in ("frames", *by_frame)]
+        self._known = in_initial_pid_namespace()
+        #: Calls that were open when their process ended, as far as they have been removed.
+        self.calls = 0
+
+    def remove(self) -> None:
+        """Remove what ended processes have left."""
+        if not self._known:
+            return
+        keys = [key for key, _ in self._stacks.entries()]
+        ended = ended_processes(_CALLER.unpack(key)[1] for key in keys)
+        for key in keys:
+            caller, tgid = _CALLER.unpack(key)
+            # Looked up now that nobody changes it: calls may have returned since, and come.
+            stack = self._stacks.lookup(key) if tgid in ended else None
+            if stack is not None:
+                self._remove_calls(caller, tgid, STACK_LEVEL.unpack(stack)[0])
+                self._stacks.delete(key)
+
+    def _remove_calls(self, caller: int, tgid: int, level: int) -> None:
+        self.calls += level
+        for number in range(1, level + 1):
+            for found in self._by_frame:
+                found.delete(_FRAME.pack(caller, tgid, number))
+
+
+class Seldom:
+    """Do something once a second, or less often where it takes more than a small part of that."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action = action
+        self._next = time.monotonic() + 1.0
+
+    def __call__(self) -> None:
+        """Do it if it is time."""
+        began = time.monotonic()
+        if began >= self._next:
+            self._action()
+            ended = time.monotonic()
+            self._next = ended + max(1.0, _SHARE * (ended - began))

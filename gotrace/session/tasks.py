@@ -1,0 +1,171 @@
+"""Whose calls they are: how goroutines are identified in a run, and the probes that takes.
+
+Where g is found and what it looks like comes from the target's runtime; the runtime's own
+functions are probed where pairing calls, or reading float registers, depends on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from gotrace.elf.functions import Function, FunctionTable, Origin, load_functions
+from gotrace.elf.headers import ElfError
+from gotrace.errors import GotraceError
+from gotrace.gotypes.runtime import RuntimeLayout, runtime_layout
+from gotrace.kernel.attach import Point, ProbeGroup
+from gotrace.kernel.btf import task_fsbase_offset
+from gotrace.kernel.cookie import CallerKind, cookie
+from gotrace.session.plan import BinaryPlan, Plan
+from gotrace.sites.sites import Site, function_sites
+from gotrace.sites.unwind import unwind_sites
+from gotrace.target.target import Target
+
+__all__ = [
+    "Callers",
+    "find_callers",
+    "signal_groups",
+    "unwind_groups",
+]
+
+_NO_OFFSETS = dict.fromkeys(
+    ("G_STACK_HI", "G_M", "G_GOID", "G_SCHED_SP", "G_STARTPC", "G_GOPC", "M_CURG", "TLS_G"), 0
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """Say how callers are identified, and which files hold code of the Go runtime.
+
+    ``files`` begins with those of the plan; none where calls are told apart by thread. A plugin
+    shares its host's data but runs its own copy of the runtime's functions.
+    """
+
+    files: tuple[BinaryPlan, ...]
+    layout: RuntimeLayout | None
+
+    def defines(self) -> Mapping[str, int]:
+        """Return the compile-time settings of bpf/goroutine.h."""
+        if self.layout is None:
+            return _NO_OFFSETS
+        settings = {
+            "G_STACK_HI": self.layout.g_stack_hi,
+            "G_M": self.layout.g_m,
+            "G_GOID": self.layout.g_goid,
+            "G_SCHED_SP": self.layout.g_sched_sp,
+            "G_STARTPC": self.layout.g_startpc,
+            "G_GOPC": self.layout.g_gopc,
+            "M_CURG": self.layout.m_curg,
+        }
+        fsbase = task_fsbase_offset()
+        if fsbase is not None and self.layout.tls_offset is not None:
+            settings |= {"TASK_FSBASE": fsbase, "TLS_G": self.layout.tls_offset % (1 << 64)}
+        return settings
+
+    def kind(self, table: FunctionTable, function: Function) -> CallerKind:
+        """Return how the caller of a function is found."""
+        if self.layout is None or function.origin is Origin.SYMTAB:
+            return CallerKind.THREAD
+        if self.layout.g_in_register and not table.is_assembly(function.row):
+            return CallerKind.G_REGISTER
+        return CallerKind.G_TLS
+
+    @property
+    def warning(self) -> str | None:
+        """Return what the user should know of the identification, None when all is well."""
+        if self.layout is None:
+            return "no Go runtime that is known here: calls are told apart by thread"
+        if self.layout.assumed:
+            version = self.files[0].table.go_version
+            return (
+                f"{version.text if version else 'this Go'} is newer than this tool: its"
+                " goroutines are assumed to look like those of the newest release known"
+            )
+        return None
+
+
+def find_callers(target: Target, plan: Plan) -> Callers:
+    """Read the runtime's layout from the plan's files.
+
+    Raises GotraceError where two files have different ones, or where no probe can find the
+    running goroutine; RuntimeLayoutError where a file that has a runtime does not tell its layout.
+    """
+    files = [binary for binary in plan.binaries if binary.table.has_pclntab]
+    if not files:
+        return Callers((), None)
+    if all(binary.binary.image.is_shared_library for binary in files):
+        files += _host(target)
+    layouts = [runtime_layout(file.binary.image, file.table.go_version) for file in files]
+    # Only an executable's offset of g is fixed in the file; its plugins use the same variable.
+    layout = next((found for found in layouts if found.tls_offset is not None), layouts[0])
+    for file, other in zip(files, layouts, strict=True):
+        offset = layout.tls_offset if other.tls_offset is None else other.tls_offset
+        if replace(other, tls_offset=offset, source=layout.source) != layout:
+            first = files[layouts.index(layout)]
+            raise GotraceError(
+                f"{first.binary.image.display} and {file.binary.image.display} have different Go"
+                " runtimes: trace them one by one"
+            )
+    if not layout.g_in_register and layout.tls_offset is None:
+        version = files[0].table.go_version
+        raise GotraceError(
+            f"{files[0].binary.image.display}: where a thread's goroutine is kept in a library of"
+            f" {version.text if version else 'this Go'} is only known to its process: its calls can"
+            " be counted only, or give -p PID of a Go program that has it as a plugin"
+        )
+    return Callers(tuple(files), layout)
+
+
+def _host(target: Target) -> list[BinaryPlan]:
+    """Return the program that loads the libraries to be traced, where there is one and it is Go."""
+    if target.process is None:
+        return []
+    try:
+        binary = target.binary(None)
+        table = load_functions(binary.image)
+    except ElfError:  # a script, perhaps
+        return []
+    return [BinaryPlan(binary, table, ())] if table.has_pclntab else []
+
+
+def unwind_groups(target: Target, callers: Callers) -> list[ProbeGroup]:
+    """Return the groups that watch the runtime unwind frames and end goroutines."""
+    if callers.layout is None:
+        return []
+    kind = CallerKind.G_REGISTER if callers.layout.g_in_register else CallerKind.G_TLS
+    groups = []
+    for file in callers.files:
+        found = unwind_sites(file.table)
+        goexit = (found.goexit,) if found.goexit else ()
+        groups.append(_group("on_recovery", target, file, found.recoveries, kind))
+        groups.append(_group("on_goexit", target, file, goexit, kind))
+    return groups
+
+
+def signal_groups(target: Target, callers: Callers) -> list[ProbeGroup]:
+    """Return the groups that watch the entry of the runtime's signal handlers."""
+    groups = []
+    for file in callers.files:
+        table, image = file.table, file.binary.image
+        rows = [
+            row
+            for name in ("runtime.sigtramp", "runtime.cgoSigtramp")
+            for row in table.rows_named(name)
+            if not table.is_wrapper(row)
+        ]
+        found = [function_sites(image, table.function(row), returns=False).entry for row in rows]
+        sites = [site for site in found if site is not None]
+        groups.append(_group("on_signal", target, file, sites, CallerKind.THREAD))
+    return groups
+
+
+def _group(
+    program: str, target: Target, file: BinaryPlan, sites: Iterable[Site], kind: CallerKind
+) -> ProbeGroup:
+    image = file.binary.image
+    points = [
+        Point(image.offset_of(site.address), site.address, cookie(0, site, kind)) for site in sites
+    ]
+    path, bias = file.binary.attach_path, file.binary.bias
+    identity = image.identity
+    return ProbeGroup(program, path, image.display, points, bias, target.pid, identity)

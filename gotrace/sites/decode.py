@@ -1,0 +1,153 @@
+"""Decode a function's instructions as far as choosing probe sites needs them (capstone)."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Container, Iterator
+from dataclasses import dataclass
+
+import capstone
+
+from gotrace.abi.amd64 import Architecture
+
+__all__ = [
+    "Branch",
+    "Flow",
+    "control_flow",
+    "step_over",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """Hold one direct jump or call and where it goes, as offsets from the function's entry."""
+
+    at: int
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Summarise the control flow of one function; all places are offsets from its entry.
+
+    ``returns`` are its RETs, ``branches`` its direct jumps, conditional or not, also those to
+    other functions, ``calls`` its direct calls, ``tail_jumps`` counts the jumps that leave it,
+    indirect ones included. ``undecodable`` is where decoding stopped, None when all but padding
+    was decoded.
+    """
+
+    returns: tuple[int, ...]
+    branches: tuple[Branch, ...]
+    calls: tuple[Branch, ...]
+    tail_jumps: int
+    undecodable: int | None
+
+
+#: Zero bytes, or Go's int3, after the last instruction; one zero byte alone does not decode.
+_PADDING = re.compile(rb"[\x00\xcc]*\Z")
+_NEAR_RETURN = re.compile(rb"[\xf2\xf3]*[\xc2\xc3]")
+_IMMEDIATE = re.compile(r"(?:0x[0-9a-f]+|[0-9]+)\Z")
+#: A jump through a scaled table, which is how compilers lay out a switch.
+_TABLE = re.compile(r"\*[48]\b")
+
+#: Decoding is done in pieces, since capstone spends 240 bytes of memory on each instruction.
+_PIECE = 1 << 16
+_LONGEST_INSTRUCTION = 15
+
+#: offset, size, mnemonic, operands as capstone prints them
+_Instruction = tuple[int, int, str, str]
+
+
+def control_flow(code: bytes, arch: Architecture) -> Flow:
+    """Decode all of a function's ``code`` and return where it branches and returns.
+
+    A jump through a scaled table, or to a register that the instruction before computed by
+    addition, is a switch and stays in the function; other indirect jumps leave it.
+    """
+    returns: list[int] = []
+    branches: list[Branch] = []
+    calls: list[Branch] = []
+    tail_jumps = 0
+    end = 0
+    sum_register = ""
+    for at, size, mnemonic, operands in _instructions(code, arch):
+        end = at + size
+        if mnemonic.startswith(("j", "loop")) or "jmp" in mnemonic:
+            if _IMMEDIATE.match(operands):
+                target = _signed(int(operands, 0))
+                branches.append(Branch(at, target))
+                tail_jumps += not 0 <= target < len(code)
+            elif operands != sum_register and not _TABLE.search(operands):
+                tail_jumps += 1
+        elif "call" in mnemonic:
+            if _IMMEDIATE.match(operands):
+                calls.append(Branch(at, _signed(int(operands, 0))))
+        elif "ret" in mnemonic and _NEAR_RETURN.match(code, at):
+            returns.append(at)
+        sum_register = operands.partition(",")[0] if mnemonic == "add" else ""
+    undecodable = None if _PADDING.match(code, end) else end
+    return Flow(tuple(returns), tuple(branches), tuple(calls), tail_jumps, undecodable)
+
+
+_READING = frozenset({"nop", "cmp", "test"})
+_ELSEWHERE = re.compile(r"j|call|ret|sys|int|iret|loop|ud|hlt|pop|leave|enter|xchg|bnd")
+_STACK_CHANGE = re.compile(r"rsp, (0x[0-9a-f]+|[0-9]+)\Z")
+_FLOAT_WRITTEN = re.compile(r"xmm([0-9]+)\b")
+
+
+def step_over(
+    code: bytes, falls_through: bool, floats: Container[int], arch: Architecture
+) -> tuple[int, int] | None:
+    """Return the size of the instruction that ``code`` begins with, and what it adds to SP.
+
+    None where it cannot be decoded or execution may go on elsewhere, where SP changes by an unknown
+    amount, or where one of the float registers ``floats`` is written. ``falls_through``: the caller
+    knows of a conditional jump that it is not taken.
+    """
+    first = next(_instructions(code[:_LONGEST_INSTRUCTION], arch), None)
+    if first is None:
+        return None
+    _, size, mnemonic, operands = first
+    written = _FLOAT_WRITTEN.match(operands)
+    if written is not None and int(written[1]) in floats:
+        return None
+    if mnemonic == "push":
+        return size, -arch.pointer_size
+    if mnemonic[0] == "j" and mnemonic != "jmp" and falls_through:
+        return size, 0
+    if _ELSEWHERE.match(mnemonic):
+        return None
+    if mnemonic in _READING or not operands.startswith("rsp"):
+        return size, 0
+    change = _STACK_CHANGE.match(operands)
+    if change is None or mnemonic not in ("sub", "add"):
+        return None
+    return size, int(change[1], 0) if mnemonic == "add" else -int(change[1], 0)
+
+
+def _instructions(code: bytes, arch: Architecture) -> Iterator[_Instruction]:
+    """Decode ``code`` linearly, with offsets from its start, up to the first undecodable byte."""
+    disassembler = _disassembler(arch)
+    at = 0
+    while at < len(code):
+        piece = code[at : at + _PIECE]
+        end = at
+        for instruction in disassembler.disasm_lite(piece, at):
+            yield instruction
+            end = instruction[0] + instruction[1]
+        # An instruction may be cut by the end of the piece; further off, it is not one.
+        if end == at or at + len(piece) - end >= _LONGEST_INSTRUCTION:
+            return
+        at = end
+
+
+def _signed(target: int) -> int:
+    """Return a 64-bit offset as a signed number: jumps may go to before the entry."""
+    return target - (1 << 64) if target >> 63 else target
+
+
+@functools.cache
+def _disassembler(arch: Architecture) -> capstone.Cs:
+    """Open capstone once for each architecture."""
+    return capstone.Cs(arch.capstone_arch, arch.capstone_mode)

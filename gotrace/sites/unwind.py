@@ -1,0 +1,63 @@
+"""Find where the runtime unwinds frames that will never return: recovered panics and Goexit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gotrace.abi.amd64 import AMD64, Architecture
+from gotrace.sites.decode import control_flow
+from gotrace.sites.sites import Site, SiteError, SiteForm, SiteKind, entry_site
+
+if TYPE_CHECKING:
+    from gotrace.elf.functions import FunctionTable
+
+__all__ = [
+    "UnwindSites",
+    "unwind_sites",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class UnwindSites:
+    """Hold the sites that tell of unwound frames.
+
+    ``recoveries`` are the calls of ``runtime.gogo`` in ``runtime.recovery``: there g.sched.sp is
+    where the deferring function goes on (src/runtime/panic.go, all releases from 1.15 to 1.27).
+    ``goexit`` is the entry of ``runtime.goexit1``, which ends every goroutine. Empty or None where
+    the binary has no such function.
+    """
+
+    recoveries: tuple[Site, ...]
+    goexit: Site | None
+
+
+def unwind_sites(table: FunctionTable, arch: Architecture = AMD64) -> UnwindSites:
+    """Return the unwinding sites of a Go binary."""
+    return UnwindSites(
+        tuple(_calls(table, "runtime.recovery", "runtime.gogo", arch)), _goexit(table)
+    )
+
+
+def _calls(table: FunctionTable, caller: str, callee: str, arch: Architecture) -> list[Site]:
+    targets = {table.function(row).entry for row in table.rows_named(callee)}
+    sites = []
+    for row in table.rows_named(caller):
+        function = table.function(row)
+        code = table.image.read(function.entry, function.end - function.entry)
+        for call in control_flow(code, arch).calls:
+            if function.entry + call.target in targets:
+                address = function.entry + call.at
+                sites.append(Site(address, SiteKind.ENTRY, SiteForm.EMULATED, 0))
+    return sites
+
+
+def _goexit(table: FunctionTable) -> Site | None:
+    for row in table.rows_named("runtime.goexit1"):
+        function = table.function(row)
+        code = table.image.read(function.entry, function.end - function.entry)
+        try:
+            return entry_site(code, function)
+        except SiteError:
+            continue
+    return None

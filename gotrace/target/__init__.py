@@ -1,0 +1,4 @@
+"""What is traced: processes, commands, files, and waiting for their end.
+
+May import: errors, text, elf. Start reading at ``target.Target``.
+"""

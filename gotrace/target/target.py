@@ -1,0 +1,180 @@
+"""Say what is traced: a process, every process that runs a file, or a command to be started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from gotrace.elf.image import ElfImage
+from gotrace.errors import GotraceError, UsageError
+from gotrace.target.command import Command
+from gotrace.target.process import Process, Program, find_process, in_initial_pid_namespace
+
+__all__ = [
+    "Target",
+    "TargetBinary",
+    "load_bias",
+]
+
+_PAGE_MASK = ~0xFFF
+_PT_LOAD = 1  # elf(5)
+
+
+@dataclass(slots=True)
+class TargetBinary:
+    """One file of the target, open, with what attaching to it needs.
+
+    ``bias`` is what the mapping adds to link-time addresses: 0 for position-dependent programs,
+    None where it differs by process or the process has not mapped the file yet. ``process`` is
+    there when it is known which one will.
+    """
+
+    image: ElfImage
+    bias: int | None
+    process: Process | None = None
+
+    @property
+    def attach_path(self) -> str:
+        """Return a path to the very inode that was read, whatever happens to its name."""
+        return f"/proc/self/fd/{self.image.fileno()}"
+
+    def find_bias(self) -> int | None:
+        """Return the bias as far as it is known by now; once found it is, the process may end."""
+        if self.bias is None and self.process is not None:
+            with suppress(GotraceError):
+                self.bias = load_bias(self.image, self.process)
+        return self.bias
+
+
+@dataclass
+class Target:
+    """What the user named with ``-p``, ``-c`` or a path; close it at the end.
+
+    ``process`` is None when every process counts. ``command`` is there when the process was
+    started here and waits to be released. ``program`` is what a process that was there already ran
+    before its files were read.
+    """
+
+    process: Process | None = None
+    command: Command | None = None
+    program: Program | None = None
+    _open: list[TargetBinary] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, pid: int | None, command: Sequence[str] | None) -> Target:
+        """Find the process or fork the command. Raises ProcessError or CommandError."""
+        if pid is not None:
+            process = find_process(pid)
+            return cls(process=process, program=process.program())
+        if command is not None:
+            child = Command(command)
+            return cls(process=Process(child.pid), command=child)
+        return cls()
+
+    @property
+    def pid(self) -> int:
+        """Return the process's number for the kernel's own filter, 0 for every process."""
+        return self.process.tgid if self.process else 0
+
+    def defines(self) -> Mapping[str, int]:
+        """Return the compile-time settings of bpf/site.h that make programs see this target only.
+
+        BPF helpers count in the initial pid namespace; in another one they must be told which, and
+        know only the tasks whose own it is (kernel commit b4490c5c4e02): so it is the target's.
+        """
+        if in_initial_pid_namespace():
+            return {"TGID": self.process.tgid} if self.process else {}
+        device, inode = (self.process or Process(os.getpid())).pid_namespace()
+        settings = {"PIDNS_DEV": device, "PIDNS_INO": inode}
+        if self.process is None:
+            return settings
+        number = self.process.innermost_number()
+        if number != self.process.tgid:
+            settings["SEEN_TGID"] = self.process.tgid
+        return settings | {"TGID": number}
+
+    def binary(self, name: str | None) -> TargetBinary:
+        """Open the file that ``name`` stands for in this target, its executable when None.
+
+        A name without a slash is looked up on PATH. In a running process the file must be mapped.
+        Raises GotraceError.
+        """
+        if self.command is not None:
+            path = self.command.path if name is None else _file_named(name)
+            return self._opened(path, path, self.process, mapped=False)
+        if self.process is None:
+            if name is None:
+                raise UsageError("what is to be traced? Give -p PID, -c CMD or BINARY:PATTERN")
+            path = _file_named(name)
+            return self._opened(path, path)
+        if name is None:
+            shown = self.process.executable_name
+            return self._opened(self.process.executable, shown, self.process)
+        return self._library(self.process, _file_named(name, self.process))
+
+    def _library(self, process: Process, path: str) -> TargetBinary:
+        """Open a file that a process has mapped, through the process's own mount namespace.
+
+        By its path: /proc/PID/map_files would take CAP_CHECKPOINT_RESTORE.
+        """
+        inside = f"/proc/{process.tgid}/root{path}"
+        opened = self._opened(inside if os.path.exists(inside) else path, path, process)
+        inode = opened.image.identity.inode
+        if any(mapping.inode == inode for mapping in process.mappings()):
+            return opened
+        raise GotraceError(
+            f"process {process.tgid} does not have {path} mapped: see /proc/{process.tgid}/maps"
+        )
+
+    def _opened(
+        self, path: str, shown: str, process: Process | None = None, mapped: bool = True
+    ) -> TargetBinary:
+        """Open a file; ``mapped``: the process, where there is one, runs it already."""
+        # The file of a running program cannot be written to, others can.
+        image = ElfImage.open(path, display=shown, copied=process is None or not mapped)
+        moves = image.is_pie or image.is_shared_library
+        binary = TargetBinary(image, None if moves else 0, process)
+        self._open.append(binary)
+        if moves and process and mapped:
+            binary.bias = load_bias(image, process)
+        return binary
+
+    def start(self) -> None:
+        """Release a command that waits, and learn where its files are while it lives.
+
+        Raises CommandError.
+        """
+        if self.command is not None:
+            self.command.release()
+            for binary in self._open:
+                binary.find_bias()
+
+    def close(self) -> None:
+        """Close the files and end a command that was never released."""
+        if self.command is not None:
+            self.command.close()
+        for binary in self._open:
+            binary.image.close()
+
+
+def _file_named(name: str, process: Process | None = None) -> str:
+    if "/" not in name and not os.path.exists(name):
+        found = shutil.which(name)
+        if found is None:
+            raise UsageError(f"there is no file {name!r} here or on PATH")
+        return os.path.realpath(found)
+    inside = process is not None and os.path.exists(f"/proc/{process.tgid}/root{name}")
+    return name if inside else os.path.abspath(name)
+
+
+def load_bias(image: ElfImage, process: Process) -> int | None:
+    """Return mapping start minus link-time start of a file's first segment in a process."""
+    first = next(segment for segment in image.segments if segment.type == _PT_LOAD)
+    inode = image.identity.inode
+    for mapping in process.mappings():
+        if mapping.inode == inode and mapping.offset == first.offset & _PAGE_MASK:
+            return mapping.start - (first.address & _PAGE_MASK)
+    return None

@@ -1,0 +1,495 @@
+"""Messages of errors, from their fields: no Error method of the program can be called.
+
+Each rule follows the method's source in Go's standard library (the same in all releases from 1.15
+to 1.27 that have the type), or in github.com/pkg/errors. Where releases differ there is no rule:
+net/textproto.Error, net/http.http2headerFieldValueError. Parts of a message that are not known are
+kept apart from those that are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+
+from gotrace.values.model import (
+    BytesValue,
+    ErrorValue,
+    InterfaceValue,
+    NamedValue,
+    Nil,
+    PointerValue,
+    SequenceValue,
+    StringValue,
+    StructValue,
+    TextValue,
+    Unavailable,
+    Value,
+)
+from gotrace.values.scalars import quoted
+from gotrace.values.stdlib_text import address_text
+
+__all__ = [
+    "FIXED",
+    "POINTER_RULES",
+    "VALUE_RULES",
+    "Message",
+    "behind",
+    "error_value",
+    "go_errno_text",
+    "is_set",
+    "missing_text",
+    "quoted_text",
+    "text_of",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Message:
+    """Hold a message, or a part of one; ``known`` and ``length`` as in ErrorValue."""
+
+    text: str
+    known: str | None = None
+    length: int | None = None
+
+    def __add__(self, other: Message | str) -> Message:
+        part = Message(other) if isinstance(other, str) else other
+        if self.known is None:
+            known = None if part.known is None else self.text + part.known
+            return Message(self.text + part.text, known, _sum(self, part))
+        # What was cut says so within a message, and what stands in for something does already.
+        gap = "..." if self.known == self.text and part.text else ""
+        return Message(self.text + gap + part.text, self.known, _sum(self, part))
+
+    def __radd__(self, other: str) -> Message:
+        return Message(other) + self
+
+
+def _sum(*parts: Message) -> int | None:
+    """Return the length of parts together, where at least one is not whole."""
+    total = 0
+    for part in parts:
+        length = part.length
+        if part.known is None:
+            length = len(part.text.encode("utf-8", "surrogateescape"))
+        if length is None:
+            return None
+        total += length
+    return total
+
+
+def go_errno_text(number: int) -> str:
+    """Return what syscall.Errno says: the C library's words, their first letter in lower case.
+
+    Done as mkerrors.sh in src/syscall did when it made Go's table, which ends with 132.
+    """
+    text = os.strerror(number) if 0 < number < 133 else ""
+    if not text or text.startswith("Unknown error"):
+        return f"errno {number}"
+    if text[:1].isupper() and text[1:2].islower():
+        text = text[0].lower() + text[1:]
+    return text
+
+
+def text_of(value: Value | None) -> Message:
+    """Return what a part contributes to a message."""
+    if isinstance(value, NamedValue):
+        return text_of(value.value)
+    if isinstance(value, StringValue):
+        data = _whole_characters(value)
+        text = data.decode("utf-8", "surrogateescape")
+        return Message(text, text, value.length) if value.is_cut else Message(text)
+    if isinstance(value, ErrorValue):
+        return Message(value.message, value.known, value.length)
+    if isinstance(value, TextValue):
+        return Message(value.text)
+    if isinstance(value, InterfaceValue):
+        if isinstance(value.value, Unavailable):
+            return text_of(value.value)
+        return _address(value.value) or missing_text(f"<{value.dynamic or 'error'}>")
+    if isinstance(value, Unavailable):
+        return missing_text(f"<unavailable: {value.why}>")
+    if isinstance(value, Nil):
+        return Message("<nil>")
+    if value is None or isinstance(value, bool | int | float | complex):
+        return Message("" if value is None else str(value))
+    return missing_text(f"<{getattr(value, 'type', 'error')}>")
+
+
+def missing_text(text: str) -> Message:
+    """Return what stands in a message for what is not known of it."""
+    return Message(text, "")
+
+
+def _whole_characters(value: StringValue) -> bytes:
+    """Return a string's text, without a last character that a cut went through."""
+    if value.is_cut:
+        try:
+            value.text.decode()
+        except UnicodeDecodeError as error:
+            if error.reason == "unexpected end of data":
+                return value.text[: error.start]
+    return value.text
+
+
+def quoted_text(value: Value | None) -> Message:
+    if isinstance(value, NamedValue):
+        return quoted_text(value.value)
+    if not isinstance(value, StringValue):
+        return text_of(value)
+    shown = quoted(_whole_characters(value))
+    return Message(f"{shown}...", shown[:-1]) if value.is_cut else Message(shown)
+
+
+def _address(value: Value | None) -> Message | None:
+    """Return a net.Addr of the standard library as it prints."""
+    target = value.target if isinstance(value, PointerValue) else value
+    if not isinstance(target, StructValue):
+        return None
+    fields = dict(target.fields)
+    if target.type == "net.UnixAddr":
+        return text_of(fields.get("Name"))
+    if target.type not in ("net.TCPAddr", "net.UDPAddr", "net.IPAddr"):
+        return None
+    zone = fields.get("Zone")
+    text = _ip(fields.get("IP"))
+    if is_set(zone):
+        text += behind("%", zone)
+    if target.type == "net.IPAddr":
+        return text
+    certain = text.text if text.known is None else text.known
+    host = "[" + text + "]" if ":" in certain else text
+    return host + ":" + text_of(fields.get("Port"))
+
+
+def _ip(value: Value | None) -> Message:
+    if isinstance(value, BytesValue) and not value.is_cut:
+        odd = f"?{value.data.hex()}" if value.data else ""
+        return Message(address_text(value.data) or odd)
+    if isinstance(value, BytesValue):
+        return missing_text("<net.IP>")
+    return Message("") if value is None or isinstance(value, Nil) else text_of(value)
+
+
+def is_set(value: Value | None) -> bool:
+    if isinstance(value, StringValue):
+        return value.length != 0
+    return value is not None and not isinstance(value, Nil)
+
+
+def behind(mark: str, value: Value | None) -> Message:
+    """Return a part that is set with its mark, of which neither is certain if it is not known."""
+    if isinstance(value, Unavailable):
+        return missing_text(mark + text_of(value).text)
+    return mark + text_of(value)
+
+
+#: Messages of types that have no fields.
+FIXED = {
+    "context.deadlineExceededError": "context deadline exceeded",
+    "*internal/poll.DeadlineExceededError": "i/o timeout",
+    "*poll.DeadlineExceededError": "i/o timeout",
+    "internal/poll.errNetClosing": "use of closed network connection",
+    "*net.timeoutError": "i/o timeout",
+    "net.canceledError": "operation was canceled",
+    "net/http.tlsHandshakeTimeoutError": "net/http: TLS handshake timeout",
+    "net/http.http2noCachedConnError": "http2: no cached connection was available",
+    "net/http/internal/http2.noCachedConnError": "http2: no cached connection was available",
+    "net/http.http2goAwayFlowError": "connection exceeded flow control window size",
+    "net/http/internal/http2.goAwayFlowError": "connection exceeded flow control window size",
+    "*net/http.MaxBytesError": "http: request body too large",
+    "crypto/tls.timeoutError": "tls: DialWithDialer timed out",
+    "*crypto/tls.ECHRejectionError": "tls: server rejected ECH",
+    "crypto/x509.ConstraintViolationError": (
+        "x509: invalid signature: parent certificate cannot sign this kind of certificate"
+    ),
+    "crypto/x509.UnhandledCriticalExtension": "x509: unhandled critical extension",
+}
+
+_Fields = dict[str, Value]
+
+
+_Rule = Callable[[_Fields], Message]
+
+
+def _parts(template: str) -> _Rule:
+    """Return a rule that fills ``{Field}`` with a field's text, ``{Field!q}`` with it quoted.
+
+    ``{Field!code}`` is the name of an error code of HTTP/2. For what is no struct, a field without
+    a name stands for all of it.
+    """
+    pieces = template.replace("}", "{").split("{")
+
+    def rule(fields: _Fields) -> Message:
+        message = Message("")
+        for index, piece in enumerate(pieces):
+            if index % 2 == 0:
+                message += piece
+            elif piece.endswith("!q"):
+                message += quoted_text(fields.get(piece[:-2]))
+            elif piece.endswith("!code"):
+                message += _code(fields.get(piece[:-5]))
+            else:
+                message += text_of(fields.get(piece))
+        return message
+
+    return rule
+
+
+def _joined(fields: _Fields) -> Message:
+    errs = fields.get("errs")
+    if not isinstance(errs, SequenceValue):
+        return text_of(errs)
+    message = Message("")
+    for index, err in enumerate(errs.elements):
+        message = message + ("\n" if index else "") + text_of(err)
+    if not errs.is_cut:
+        return message
+    start = "\n" if errs.elements else ""
+    return message + Message(start, start)
+
+
+def _op_error(fields: _Fields) -> Message:
+    text = text_of(fields.get("Op"))
+    if is_set(fields.get("Net")):
+        text += behind(" ", fields["Net"])
+    if is_set(fields.get("Source")):
+        text += behind(" ", fields["Source"])
+    if is_set(fields.get("Addr")):
+        text += behind("->" if is_set(fields.get("Source")) else " ", fields["Addr"])
+    return text + ": " + text_of(fields.get("Err"))
+
+
+def _dns_error(fields: _Fields) -> Message:
+    text = "lookup " + text_of(fields.get("Name"))
+    if is_set(fields.get("Server")):
+        text += behind(" on ", fields["Server"])
+    return text + ": " + text_of(fields.get("Err"))
+
+
+def _addr_error(fields: _Fields) -> Message:
+    address, text = fields.get("Addr"), text_of(fields.get("Err"))
+    if isinstance(address, Unavailable):
+        return missing_text(f"address {text_of(address).text}: ") + text
+    return "address " + text_of(address) + ": " + text if is_set(address) else text
+
+
+def _address_parse_error(fields: _Fields) -> Message:
+    at = fields.get("at")
+    text = "ParseAddr(" + quoted_text(fields.get("in")) + "): " + text_of(fields.get("msg"))
+    if isinstance(at, Unavailable):
+        return text + behind(" (at ", at) + ")"
+    return text + " (at " + quoted_text(at) + ")" if is_set(at) else text
+
+
+def _roots_error(fields: _Fields) -> Message:
+    text = Message("x509: failed to load system roots and no roots provided")
+    return text + behind("; ", fields["Err"]) if is_set(fields.get("Err")) else text
+
+
+def _stream_error(fields: _Fields) -> Message:
+    text = "stream error: stream ID " + text_of(fields.get("StreamID"))
+    text = text + "; " + _code(fields.get("Code"))
+    return text + behind("; ", fields["Cause"]) if is_set(fields.get("Cause")) else text
+
+
+def _code(value: Value | None) -> Message:
+    """Return an error code of HTTP/2 as it prints."""
+    number = value.value if isinstance(value, NamedValue) else value
+    if not isinstance(number, int):
+        return text_of(value)
+    return Message(_HTTP2_CODES.get(number, f"unknown error code {number:#x}"))
+
+
+_PATH = _parts("{Op} {Path}: {Err}")
+
+#: By the type of a pointer; fields are those of what it points to.
+POINTER_RULES: dict[str, _Rule] = {
+    "*errors.errorString": _parts("{s}"),
+    "*fmt.wrapError": _parts("{msg}"),
+    "*fmt.wrapErrors": _parts("{msg}"),
+    "*errors.joinError": _joined,
+    "*io/fs.PathError": _PATH,
+    "*fs.PathError": _PATH,
+    "*os.PathError": _PATH,
+    "*os.SyscallError": _parts("{Syscall}: {Err}"),
+    "*os.LinkError": _parts("{Op} {Old} {New}: {Err}"),
+    "*os/exec.Error": _parts("exec: {Name!q}: {Err}"),
+    "*net.OpError": _op_error,
+    "*net.DNSError": _dns_error,
+    "*net.AddrError": _addr_error,
+    "*net.ParseError": _parts("invalid {Type}: {Text}"),
+    "*net/url.Error": _parts("{Op} {URL!q}: {Err}"),
+    "*strconv.NumError": _parts("strconv.{Func}: parsing {Num!q}: {Err}"),
+    "*encoding/json.SyntaxError": _parts("{msg}"),
+    "*encoding/json.UnsupportedValueError": _parts("json: unsupported value: {Str}"),
+    "*encoding/json.InvalidUTF8Error": _parts("json: invalid UTF-8 in string: {S!q}"),
+    "*encoding/xml.SyntaxError": _parts("XML syntax error on line {Line}: {Msg}"),
+    "*compress/flate.ReadError": _parts("flate: read error at offset {Offset}: {Err}"),
+    "*compress/flate.WriteError": _parts("flate: write error at offset {Offset}: {Err}"),
+    "*crypto/tls.CertificateVerificationError": _parts("tls: failed to verify certificate: {Err}"),
+    "*crypto/tls.permanentError": _parts("{err}"),
+    "*crypto/tls.permamentError": _parts("{err}"),
+    "*go/build.NoGoError": _parts("no buildable Go source files in {Dir}"),
+    "*go/build/constraint.SyntaxError": _parts("{Err}"),
+    "*net.DNSConfigError": _parts("error reading DNS config: {Err}"),
+    "*net.notFoundError": _parts("{s}"),
+    "*net.temporaryError": _parts("{s}"),
+    "*net/http.ProtocolError": _parts("{ErrorString}"),
+    "*net/http.httpError": _parts("{err}"),
+    "*net/http.http2httpError": _parts("{msg}"),
+    "*net/http/internal/http2.httpError": _parts("{msg}"),
+    "*net/http.timeoutError": _parts("{err}"),
+    "*net/http.unsupportedTEError": _parts("{err}"),
+    "*regexp/syntax.Error": _parts("error parsing regexp: {Code}: `{Expr}`"),
+    "*github.com/pkg/errors.fundamental": _parts("{msg}"),
+    "*github.com/pkg/errors.withStack": _parts("{error}"),
+    "*github.com/pkg/errors.withMessage": _parts("{msg}: {cause}"),
+}
+
+_HTTP2_CODES = dict(
+    enumerate(
+        (
+            *("NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR"),
+            *("SETTINGS_TIMEOUT", "STREAM_CLOSED", "FRAME_SIZE_ERROR", "REFUSED_STREAM"),
+            *("CANCEL", "COMPRESSION_ERROR", "CONNECT_ERROR", "ENHANCE_YOUR_CALM"),
+            *("INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED"),
+        )
+    )
+)
+
+
+def _http2_rules(prefix: str) -> dict[str, _Rule]:
+    return {
+        f"{prefix}ConnectionError": _parts("connection error: {!code}"),
+        f"{prefix}StreamError": _stream_error,
+        f"{prefix}GoAwayError": _parts(
+            "http2: server sent GOAWAY and closed the connection; LastStreamID={LastStreamID}, "
+            "ErrCode={ErrCode!code}, debug={DebugData!q}"
+        ),
+        f"{prefix}connError": _parts("http2: connection error: {Code!code}: {Reason}"),
+        f"{prefix}pseudoHeaderError": _parts("invalid pseudo-header {!q}"),
+        f"{prefix}duplicatePseudoHeaderError": _parts("duplicate pseudo-header {!q}"),
+        f"{prefix}headerFieldNameError": _parts("invalid header field name {!q}"),
+    }
+
+
+#: Rules of methods that have no pointer for a receiver.
+VALUE_RULES: dict[str, _Rule] = {
+    "compress/bzip2.StructuralError": _parts("bzip2 data invalid: {}"),
+    "compress/flate.CorruptInputError": _parts("flate: corrupt input before offset {}"),
+    "compress/flate.InternalError": _parts("flate: internal error: {}"),
+    "crypto/aes.KeySizeError": _parts("crypto/aes: invalid key size {}"),
+    "crypto/des.KeySizeError": _parts("crypto/des: invalid key size {}"),
+    "crypto/rc4.KeySizeError": _parts("crypto/rc4: invalid key size {}"),
+    "crypto/tls.RecordHeaderError": _parts("tls: {Msg}"),
+    "crypto/x509.SystemRootsError": _roots_error,
+    "encoding/ascii85.CorruptInputError": _parts("illegal ascii85 data at input byte {}"),
+    "encoding/asn1.StructuralError": _parts("asn1: structure error: {Msg}"),
+    "encoding/asn1.SyntaxError": _parts("asn1: syntax error: {Msg}"),
+    "encoding/base32.CorruptInputError": _parts("illegal base32 data at input byte {}"),
+    "encoding/base64.CorruptInputError": _parts("illegal base64 data at input byte {}"),
+    "encoding/xml.UnmarshalError": _parts("{}"),
+    "image/jpeg.FormatError": _parts("invalid JPEG format: {}"),
+    "image/jpeg.UnsupportedError": _parts("unsupported JPEG feature: {}"),
+    "image/png.FormatError": _parts("png: invalid format: {}"),
+    "image/png.UnsupportedError": _parts("png: unsupported feature: {}"),
+    "math/big.ErrNaN": _parts("{msg}"),
+    "net.InvalidAddrError": _parts("{}"),
+    "net.UnknownNetworkError": _parts("unknown network {}"),
+    "net/http.badRequestError": _parts("Bad Request: {}"),
+    "net/http.nothingWrittenError": _parts("{error}"),
+    "net/http.transportReadFromServerError": _parts(
+        "net/http: Transport failed to read from server: {err}"
+    ),
+    "net/mail.charsetError": _parts("charset not supported: {!q}"),
+    "net/netip.parseAddrError": _address_parse_error,
+    "net/netip.parsePrefixError": _parts("netip.ParsePrefix({in!q}): {msg}"),
+    "net/rpc.ServerError": _parts("{}"),
+    "net/textproto.ProtocolError": _parts("{}"),
+    "net/url.EscapeError": _parts("invalid URL escape {!q}"),
+    "net/url.InvalidHostError": _parts("invalid character {!q} in host name"),
+    "os/exec.wrappedError": _parts("{prefix}: {err}"),
+    "os/user.UnknownGroupError": _parts("group: unknown group {}"),
+    "os/user.UnknownGroupIdError": _parts("group: unknown groupid {}"),
+    "os/user.UnknownUserError": _parts("user: unknown user {}"),
+    "os/user.UnknownUserIdError": _parts("user: unknown userid {}"),
+    "runtime.errorAddressString": _parts("runtime error: {msg}"),
+    "runtime.errorString": _parts("runtime error: {}"),
+    "runtime.plainError": _parts("{}"),
+    "text/template.ExecError": _parts("{Err}"),
+    "time.fileSizeError": _parts("time: file {} is too large"),
+    **_http2_rules("net/http.http2"),
+    **_http2_rules("net/http/internal/http2."),
+}
+
+
+#: Fields that hold a message where they are the only string of a struct.
+_MESSAGE_FIELDS = frozenset(
+    {
+        *("s", "msg", "Msg", "message", "Message", "text", "Text", "err", "Err", "error", "Error"),
+        *("errorString", "ErrorString", "reason", "Reason", "desc", "Desc", "str", "what"),
+    }
+)
+
+
+def error_value(type_name: str, value: Value, *, guess: bool) -> ErrorValue | None:
+    """Return an error of a dynamic type with its message; None when its rule is not known.
+
+    ``guess``: the value is known to be an error, so that the text of a string kind, or a struct's
+    only string where its name says so, is taken for the message. No type of the standard library
+    is guessed about: its sources are known, and those that have no rule say more than that.
+    """
+    message = _message(type_name, value, guess)
+    if message is None:
+        return None
+    length = None if message.known is None else message.length
+    return ErrorValue(type_name, message.text, value, message.known, length)
+
+
+def _message(type_name: str, value: Value, guess: bool) -> Message | None:
+    fixed = FIXED.get(type_name)
+    if fixed is not None:
+        return Message(fixed)
+    target = value.target if isinstance(value, PointerValue) else value
+    if type_name == "syscall.Errno" and isinstance(target, NamedValue):
+        return Message(go_errno_text(target.value)) if isinstance(target.value, int) else None
+    rule = POINTER_RULES.get(type_name)
+    if rule is None and type_name.startswith("*"):
+        # A pointer has the methods of what it points to.
+        rule = VALUE_RULES.get(type_name[1:])
+    elif rule is None:
+        rule = VALUE_RULES.get(type_name)
+    if rule is not None and isinstance(target, StructValue):
+        return rule(dict(target.fields))
+    if not isinstance(target, NamedValue | StructValue):
+        return None
+    if rule is not None:
+        return rule({"": target})
+    if not guess or _is_standard(type_name):
+        return None
+    if isinstance(target, StructValue):
+        return _only_message(target)
+    return text_of(target) if isinstance(target.value, StringValue) else None
+
+
+def _is_standard(type_name: str) -> bool:
+    """Say whether a type is the standard library's: its path begins with a word without a dot."""
+    path = type_name.partition("[")[0].lstrip("*")
+    first, slash, _ = path.partition("/")
+    package = first if slash else first.rpartition(".")[0]
+    return package != "main" and "." not in package.replace("%2e", ".")
+
+
+def _only_message(value: StructValue) -> Message | None:
+    """Return a struct's only string where its name says that it is the message."""
+    strings = [
+        (name, field)
+        for name, field in value.fields
+        if isinstance(field, StringValue)
+        or (isinstance(field, NamedValue) and isinstance(field.value, StringValue))
+    ]
+    if len(strings) != 1:
+        return None
+    name, text = strings[0]
+    return text_of(text) if name in _MESSAGE_FIELDS else None

@@ -1,0 +1,260 @@
+"""Hold values of a traced program as they were decoded: small, frozen and hashable.
+
+Values of Go's own bool, number and string kinds are Python's bool, int, float and complex and
+StringValue; a declared type of these kinds wraps them in NamedValue. ``type`` is always the
+linker's name of a type, as in gotypes.types.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Union
+
+__all__ = [
+    "BytesValue",
+    "ChanValue",
+    "DurationValue",
+    "ErrorValue",
+    "FuncValue",
+    "InterfaceValue",
+    "MapValue",
+    "NamedValue",
+    "Nil",
+    "PointerValue",
+    "SequenceValue",
+    "StringValue",
+    "StructValue",
+    "TextValue",
+    "TimeValue",
+    "Unavailable",
+    "Value",
+    "is_cut",
+    "unwrapped",
+]
+
+#: Any decoded value; float and complex are as wide as Go's, float32 holds its shortest decimal.
+Value = Union[
+    bool,
+    int,
+    float,
+    complex,
+    "StringValue",
+    "BytesValue",
+    "NamedValue",
+    "PointerValue",
+    "StructValue",
+    "SequenceValue",
+    "MapValue",
+    "ChanValue",
+    "FuncValue",
+    "InterfaceValue",
+    "ErrorValue",
+    "DurationValue",
+    "TimeValue",
+    "TextValue",
+    "Nil",
+    "Unavailable",
+]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StringValue:
+    """A string: the bytes that were captured, from its start, and its true length in bytes."""
+
+    text: bytes
+    length: int
+
+    @property
+    def is_cut(self) -> bool:
+        """Say whether the string is longer than what was captured."""
+        return len(self.text) != self.length
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class BytesValue:
+    """A slice or array of bytes, or memory of an unknown type; ``capacity`` only for slices."""
+
+    type: str
+    data: bytes
+    length: int
+    capacity: int | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Say whether there are more bytes than were captured."""
+        return len(self.data) != self.length
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NamedValue:
+    """A bool, number or string of a declared type, or a uintptr or unsafe.Pointer."""
+
+    type: str
+    value: Value
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PointerValue:
+    """A pointer that is not nil; ``target`` is None where it was not followed."""
+
+    type: str
+    address: int
+    target: Value | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StructValue:
+    """A struct: (name, value) of each field, in order of declaration."""
+
+    type: str
+    fields: tuple[tuple[str, Value], ...]
+
+    def field(self, name: str) -> Value | None:
+        """Return the value of a field, None when there is no such field."""
+        return next((value for key, value in self.fields if key == name), None)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SequenceValue:
+    """The first elements of an array or slice, its true length, and a slice's capacity."""
+
+    type: str
+    elements: tuple[Value, ...]
+    length: int
+    capacity: int | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Say whether there are more elements than were captured."""
+        return len(self.elements) != self.length
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MapValue:
+    """Some entries of a map, in the order in which they lie in memory, and its true length.
+
+    ``missing`` says why there are none where they could not be had.
+    """
+
+    type: str
+    entries: tuple[tuple[Value, Value], ...]
+    length: int
+    missing: Unavailable | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Say whether there are more entries than were captured."""
+        return len(self.entries) != self.length
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ChanValue:
+    """A channel: how many elements wait in its buffer, and the buffer's capacity."""
+
+    type: str
+    address: int
+    length: int
+    capacity: int
+    closed: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FuncValue:
+    """A function value: its code's address, and the function's name where it is known."""
+
+    type: str
+    pc: int
+    name: str | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class InterfaceValue:
+    """An interface that is not nil.
+
+    ``dynamic`` names the type of the value in it, if that is known; ``value`` is None where it was
+    not looked at.
+    """
+
+    type: str
+    dynamic: str | None
+    value: Value | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ErrorValue:
+    """An error whose message is known; ``type`` is its dynamic type, ``value`` all of it.
+
+    Where not all of the message is known, ``known`` is the beginning that is certain, and
+    ``length`` the true length in bytes where that can be told. ``message`` may go on behind what
+    is certain, with words in place of what is missing.
+    """
+
+    type: str
+    message: str
+    value: Value
+    known: str | None = None
+    length: int | None = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Say whether not all of the message is known."""
+        return self.known is not None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DurationValue:
+    """A time.Duration."""
+
+    nanoseconds: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TimeValue:
+    """A time.Time: seconds since 1970 UTC, nanoseconds within, and its zone.
+
+    ``zone`` and ``offset`` (seconds east of UTC) are those in force at that time; ``zone`` is None
+    where they could not be told and UTC stands for it. ``monotonic``: nanoseconds of the monotonic
+    clock since the traced program's start, where the time holds such a reading.
+    """
+
+    seconds: int
+    nanoseconds: int
+    zone: str | None = "UTC"
+    offset: int = 0
+    monotonic: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TextValue:
+    """A value that Go prints by a String method that was followed here, such as net.IP."""
+
+    type: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Nil:
+    """A nil pointer, slice, map, channel, function or interface of a type."""
+
+    type: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unavailable:
+    """A value that could not be read, and why."""
+
+    why: str
+
+
+def is_cut(value: Value) -> bool:
+    """Say whether a string, sequence or map is longer than what was captured of it."""
+    return isinstance(value, StringValue | BytesValue | SequenceValue | MapValue) and value.is_cut
+
+
+def unwrapped(value: Value) -> Value:
+    """Return what a named type or an interface holds, through all such layers."""
+    while isinstance(value, NamedValue | InterfaceValue | ErrorValue):
+        if value.value is None:
+            break
+        value = value.value
+    return value

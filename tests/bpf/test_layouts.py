@@ -1,0 +1,126 @@
+"""Hold what Python takes for the layout of BPF maps' values to what a C compiler makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gotrace.histogram import BUCKETS, ROW_SIZE, UNIT_ROWS, Histogram, bucket_bounds
+from gotrace.kernel.cookie import INDEX_MASK, CallerKind, Jumps, cookie
+from gotrace.session import goroutines, latency
+from gotrace.session import open_calls as calls
+from gotrace.sites.sites import Site, SiteForm, SiteKind
+from tests.bpf.c import CLayout, run_c
+
+
+@pytest.fixture
+def c(tmp_path: Path) -> CLayout:
+    return CLayout("latency.c", tmp_path)
+
+
+@pytest.mark.parametrize("form", [SiteForm.EMULATED, SiteForm.BRANCH, SiteForm.FIRST])
+@pytest.mark.parametrize("caller", CallerKind)
+@pytest.mark.parametrize(
+    ("index", "sp_offset", "jumps"),
+    [
+        (0, 0, Jumps.NONE),
+        (INDEX_MASK, 0, Jumps.AWAY),
+        (7, 0xFFFFFF, Jumps.NONE),
+        (5, 8, Jumps.TRACED),
+    ],
+)
+def test_cookie(
+    c: CLayout, form: SiteForm, caller: CallerKind, index: int, sp_offset: int, jumps: Jumps
+) -> None:
+    value = cookie(index, Site(0x401000, SiteKind.ENTRY, form, sp_offset), caller, jumps)
+    assert 0 <= value < 1 << 64
+    parts = (
+        "COOKIE_INDEX_MASK",
+        "COOKIE_BRANCH",
+        "COOKIE_G_REGISTER",
+        "COOKIE_G_TLS",
+        "COOKIE_JUMPS",
+        "COOKIE_LEAVES",
+    )
+    asked = [f"{value}ULL & {part}" for part in parts]
+    found_index, branch, register, tls, to_traced, leaves, offset = c.constants(
+        *asked, f"{value}ULL >> COOKIE_SP_SHIFT"
+    )
+    assert (found_index, offset) == (index, sp_offset)
+    assert bool(branch) is (form is SiteForm.BRANCH)
+    assert bool(register) is (caller is CallerKind.G_REGISTER)
+    assert bool(tls) is (caller is CallerKind.G_TLS)
+    assert bool(leaves) is (jumps is not Jumps.NONE)
+    assert bool(to_traced) is (jumps is Jumps.TRACED)
+
+
+def test_histogram_row(c: CLayout) -> None:
+    last_bucket, last_unit = f"buckets[{BUCKETS - 1}]", f"units[{UNIT_ROWS - 1}]"
+    names = ("count", "sum", "inverted_min", "max", "buckets[0]", last_bucket, "units[0]")
+    row, values = c.fields("histogram", *names, last_unit)
+    assert len(row) == ROW_SIZE
+    times = Histogram.from_row(row)
+    assert values == [
+        times.count,
+        times.sum,
+        (1 << 64) - 1 - times.minimum,
+        times.maximum,
+        times.buckets[0],
+        times.buckets[BUCKETS - 1],
+        times.units[0],
+        times.units[UNIT_ROWS - 1],
+    ]
+    assert c.constants("BUCKETS", "UNIT_ROWS") == [BUCKETS, UNIT_ROWS]
+
+
+def test_buckets(tmp_path: Path) -> None:
+    values = [0, 1, (1 << 62) - 1]
+    for exponent in range(1, 62):
+        values += [(1 << exponent) + step for step in (-1, 0, 1, 1 << exponent >> 1)]
+    show = "\n".join(f'printf("%u %u\\n", bucket_of({v}ULL), log2_of({v}ULL));' for v in values)
+    output = run_c("latency.c", ["above", "log2_of", "bucket_of"], show, tmp_path)
+    for value, line in zip(values, output.splitlines(), strict=True):
+        bucket, exponent = map(int, line.split())
+        assert exponent == max(value.bit_length() - 1, 0)
+        low, high = bucket_bounds(bucket)
+        if value < 1 << 44:
+            assert low <= value < high
+            assert high - low <= max(1, low / 16)
+        else:
+            assert bucket == BUCKETS - 1
+
+
+def test_goroutine_key(c: CLayout) -> None:
+    row, values = c.fields("goroutine_key", "goid", "tgid", "row")
+    assert list(goroutines._KEY.unpack(row)) == values
+
+
+def test_goroutine_row(c: CLayout) -> None:
+    row, values = c.fields("goroutine_row", "times.count", "startpc", "gopc")
+    assert Histogram.from_row(row[:ROW_SIZE]).count == values[0]
+    assert list(goroutines._PLACES.unpack_from(row, ROW_SIZE)) == values[1:]
+    assert len(row) == ROW_SIZE + goroutines._PLACES.size
+
+
+def test_slow_call(c: CLayout) -> None:
+    row, values = c.fields("slow_call", "end", "duration", "goid", "tgid", "tid", "function")
+    call = latency.SlowCall(*latency._SLOW.unpack(row))
+    assert [call.end, call.duration, call.goid, call.tgid, call.tid, call.function] == values
+
+
+def test_stack(c: CLayout) -> None:
+    row, values = c.fields("stack", "level")
+    assert list(calls.STACK_LEVEL.unpack(row)) == values
+
+
+def test_diagnostics(c: CLayout) -> None:
+    names = [what.name for what in calls.Diagnostic]
+    *values, number = c.constants(*names, "DIAGNOSTICS")
+    assert values == [what.value for what in calls.Diagnostic]
+    assert number == len(names)
+
+
+def test_levels_of_open_calls_are_found_by_halves(c: CLayout) -> None:
+    (most,) = c.constants("(1ULL << LEVEL_BITS) - 1")
+    assert latency._FRAMES < most

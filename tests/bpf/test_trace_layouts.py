@@ -1,0 +1,183 @@
+"""Hold what Python takes for the layout of the trace program's data to what a C compiler makes."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import pytest
+
+from gotrace.abi.amd64 import AMD64
+from gotrace.abi.assign import CLOSURE_CONTEXT
+from gotrace.capture import ops as capture_ops
+from gotrace.capture.ops import Op, OpCode, Status
+from gotrace.kernel.program import joined_source
+from gotrace.probes import predicate
+from gotrace.session import events, trace
+from gotrace.session.events import HEADER, CallFlag, parse_call
+from tests.bpf import c as compiler
+from tests.bpf.c import CLayout
+from tests.capture import reference
+
+PAYLOAD = 256
+
+
+_SETTINGS = f"""\
+#define _GNU_SOURCE
+#include <ucontext.h>
+#define GOTRACE_PAYLOAD {PAYLOAD}
+#define GOTRACE_FLOATS 1
+"""
+
+
+@pytest.fixture
+def c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CLayout:
+    monkeypatch.setattr(compiler, "_PRELUDE", _SETTINGS + compiler._PRELUDE)
+    return CLayout("trace.c", tmp_path)
+
+
+def enumerators(name: str) -> list[str]:
+    """Return the names that an enum of the program lists."""
+    found = re.search(rf"^enum {name} \{{(.*?)^\}};", joined_source("trace.c"), re.M | re.S)
+    assert found is not None
+    return re.findall(r"^\s+(\w+)", re.sub(r"/\*.*?\*/", "", found[1], flags=re.S), re.M)
+
+
+def test_op(c: CLayout) -> None:
+    fields = ("code", "reg", "block", "at", "at2", "size", "limit", "skip")
+    row, values = c.fields("op", *fields)
+    op = Op(OpCode.DEREF_N, 0xF1, 0xF203, 0xF405, 0xF607, 0xF8090A0B, 0xFC0D0E0F, 0xF011)
+    assert len(op.pack()) == len(row)
+    assert list(capture_ops._OP.unpack(row)[: len(fields)]) == values
+    assert capture_ops._OP.unpack(op.pack())[:8] == tuple(getattr(op, name) for name in fields)
+
+
+def test_every_op_code(c: CLayout) -> None:
+    names = enumerators("op_code")
+    assert names == [f"OP_{code.name}" for code in OpCode]
+    assert c.constants(*names) == list(OpCode)
+
+
+def test_every_status(c: CLayout) -> None:
+    names = enumerators("block_status")
+    assert names == [f"BLOCK_{status.name}" for status in Status]
+    assert c.constants(*(f"(u32){name}" for name in names)) == list(Status)
+
+
+def test_string_tests(c: CLayout) -> None:
+    order = c.constants("TEST_EQUAL", "TEST_PREFIX", "TEST_CONTAINS")
+    assert order == list(predicate._TESTS.values())
+    assert order[:2] == [reference._EQUAL, reference._PREFIX]
+
+
+def test_bounds_and_marks(c: CLayout) -> None:
+    names = ("MOST_BLOCKS", "MOST_NESTED - 1", "OTHER_PHASE", "CONTEXT_REGISTER")
+    assert c.constants(*names) == [
+        capture_ops.MAX_BLOCKS,
+        capture_ops.MAX_NESTING,
+        capture_ops.OTHER_PHASE,
+        CLOSURE_CONTEXT.index,
+    ]
+    registers, floats = c.constants("REGISTERS", "FLOAT_REGISTERS")
+    assert registers == len(AMD64.int_registers) + 1  # the closure's context behind them
+    assert floats == len(AMD64.float_registers)
+
+
+def test_registers_are_numbered_as_the_abi_orders_them() -> None:
+    # The last is the context register.
+    source = joined_source("trace.c")
+    read = re.findall(r"w->regs\[([^\]]+)\] = ctx->(\w+);", source)
+    names = [name if name.startswith("r") else f"r{name}" for _, name in read]
+    assert names[:-1] == list(AMD64.int_registers)
+    assert [number for number, _ in read[:-1]] == [str(n) for n in range(len(read) - 1)]
+    assert read[-1] == ("REGISTERS - 1", "dx")
+
+
+def test_constant(c: CLayout) -> None:
+    row, values = c.fields("constant", "length", "words[0]", "words[CONSTANT_WORDS - 1]")
+    assert [*struct.unpack_from("<QQ", row), *struct.unpack("<Q", row[-8:])] == values
+    assert len(row) == 8 + predicate.CONSTANT_BYTES
+    constants = predicate.StringConstants()
+    constants.number(b"needle")
+    (packed,) = constants.packed()
+    assert len(packed) == len(row)
+    assert packed[:14] == struct.pack("<Q", 6) + b"needle"
+
+
+def test_site_plan(c: CLayout) -> None:
+    row, values = c.fields(
+        "site_plan", "entry", "result", "flags", "reserved", "next_pc", "next_sp"
+    )
+    assert [field % (1 << 64) for field in trace._SITE_PLAN.unpack(row)] == values
+
+
+def test_event(c: CLayout) -> None:
+    fields = ("end", "start", "goid", "tgid", "tid", "function", "args_length", "results_length")
+    row, values = c.fields("event", *fields, "flags")
+    assert list(HEADER.unpack(row)) == values
+    assert len(row) == HEADER.size
+    assert events.function_of(row) == values[5]
+
+
+def test_event_flags(c: CLayout) -> None:
+    names = ("EVENT_STACK", "EVENT_FLOATS_ENTRY", "EVENT_FLOATS", "EVENT_UNDECIDED")
+    assert c.constants(*names) == list(CallFlag)
+
+
+def test_plan_flags(c: CLayout) -> None:
+    names = ("PLAN_ENTRY_ONLY", "PLAN_ENTRY_FLOATS", "PLAN_FLOATS")
+    assert c.constants(*names) == [trace._ENTRY_ONLY, trace._ENTRY_FLOATS, trace._FLOATS]
+
+
+def test_call(c: CLayout) -> None:
+    offsets = c.constants(
+        "offsetof(struct call, event)",
+        "offsetof(struct call, payload)",
+        "sizeof(struct call)",
+        "offsetof(struct call, length)",
+    )
+    head = trace._CALL_HEAD.size
+    assert offsets == [head, head + HEADER.size, head + HEADER.size + PAYLOAD, 0]
+    assert HEADER.size + trace._CALL_HEAD.size < trace._CALL_OVERHEAD
+
+
+def test_wait_and_waiting(c: CLayout) -> None:
+    row, values = c.fields("wait", "pc", "sp", "at_entry", "flag")
+    pc, sp, key, at_entry, flag = trace._WAIT.unpack(row)
+    assert [pc, sp, at_entry, flag] == values
+    assert len(key) == c.constants("sizeof(struct frame_key)")[0]
+    offsets = c.constants("offsetof(struct waiting, wait)", "offsetof(struct waiting, call)")
+    assert offsets == [0, trace._WAIT.size]
+    # A struct waiting is copied out of a struct work.
+    wait, call = c.constants("offsetof(struct work, wait)", "offsetof(struct work, call)")
+    assert call - wait == trace._WAIT.size
+
+
+def test_record_that_waits_is_found() -> None:
+    event = HEADER.pack(9, 8, 7, 6, 5, 4, 16, 0, 0)
+    payload = bytes(range(16))
+
+    def value(at_entry: int) -> bytes:
+        wait = trace._WAIT.pack(1, 2, bytes(16), at_entry, 0)
+        head = trace._CALL_HEAD.pack(len(payload), 0, *[0] * 79)
+        return wait + head + event + payload + bytes(PAYLOAD - 16)
+
+    record = trace._waiting_record(value(0))
+    assert record is not None
+    assert parse_call(record).args == payload
+    assert trace._waiting_record(value(1)) is None
+
+
+def test_block_of_floats(c: CLayout) -> None:
+    (floats,) = c.constants("8 + 8 * FLOAT_REGISTERS")
+    assert floats == trace._FLOAT_BLOCK
+
+
+def test_signal_frame(c: CLayout) -> None:
+    """The C library's headers tell where a signal frame has what the program reads."""
+    context = "offsetof(ucontext_t, uc_mcontext.{})"
+    true = [context.format(name) for name in ("gregs[REG_RSP]", "gregs[REG_RIP]", "fpregs")]
+    true.append("offsetof(struct _libc_fpstate, _xmm)")
+    names = ("UCONTEXT_SP", "UCONTEXT_PC", "UCONTEXT_FPSTATE", "FPSTATE_XMM0")
+    assert c.constants(*names) == c.constants(*true)

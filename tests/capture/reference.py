@@ -1,0 +1,274 @@
+"""Run capture plans in Python, exactly as bpf/interpreter.h does in the kernel.
+
+For tests of plans, and as the plain statement of what the operations mean.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Mapping, Sequence
+
+from gotrace.capture.ops import (
+    CUT,
+    MAX_BLOCKS,
+    MAX_NESTING,
+    OTHER_PHASE,
+    PAGE_SIZE,
+    Op,
+    OpCode,
+    Status,
+)
+
+__all__ = ["Machine", "Memory", "Outcome", "run_reference"]
+
+_MASK = (1 << 64) - 1
+_SEARCHED = 128
+_EQUAL, _PREFIX = 0, 1
+
+
+class Memory:
+    """Hold a process's memory as ranges of bytes by address."""
+
+    def __init__(self, ranges: Mapping[int, bytes]) -> None:
+        """Take the ranges; they do not overlap."""
+        self._ranges = dict(ranges)
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return bytes, None where any of them is not there."""
+        for start, data in self._ranges.items():
+            if start <= address and address + size <= start + len(data):
+                return data[address - start : address - start + size]
+        return None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Machine:
+    """Hold what a plan runs over: a thread at a site, and what has been installed.
+
+    ``registers``: by the numbers that REG uses; ``stack_pointer``: at the function's entry;
+    ``subplans``: operations by type word; ``specials``: $goid, $pid, $tid and $duration;
+    ``constants``: those of STRING_TEST; ``entry``: how the entry's plan ended, at the return.
+    """
+
+    memory: Memory
+    registers: Mapping[int, int] = dataclasses.field(default_factory=dict)
+    stack_pointer: int = 0
+    subplans: Mapping[int, Sequence[Op]] = dataclasses.field(default_factory=dict)
+    specials: Sequence[int] = (0, 0, 0, 0)
+    constants: Sequence[bytes] = ()
+    entry: Outcome | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Outcome:
+    """Hold what a plan gave: ``kept`` is None when its predicate could not be decided.
+
+    ``blocks`` has the bytes of each block that has some, or is known to have none, by its number;
+    ``steps`` how many operations ran.
+    """
+
+    payload: bytes
+    kept: bool | None
+    blocks: Mapping[int, bytes]
+    steps: int
+
+
+def run_reference(
+    ops: Sequence[Op], machine: Machine, *, payload: int = 4096, steps: int = 96
+) -> Outcome:
+    """Run a plan over a machine, for at most so many bytes of payload and operations."""
+    return _Run(machine, payload, steps).run(ops)
+
+
+class _Run:
+    def __init__(self, machine: Machine, payload: int, steps: int) -> None:
+        self._machine = machine
+        self._most = payload
+        self._left = steps
+        self._out = bytearray()
+        self._blocks: dict[int, bytes] = {}
+        self._is_cut = False
+        self._stack: list[int | None] = []
+        self._steps = 0
+        self._kept: bool | None = True
+
+    def run(self, ops: Sequence[Op]) -> Outcome:
+        self._blocks[0] = b""
+        if not self._list(ops, 0, 0):
+            self._kept = self._kept and None
+        return Outcome(bytes(self._out), self._kept, dict(self._blocks), self._steps)
+
+    def _list(self, ops: Sequence[Op], base: int, nesting: int) -> bool:
+        """Run one list to its END; return False when all has to stop."""
+        at = 0
+        while at < len(ops):
+            if self._steps >= self._left or self._kept is False:
+                return False
+            self._steps += 1
+            op = ops[at]
+            at += 1
+            if op.code is OpCode.END:
+                return True
+            if op.code in (OpCode.REG, OpCode.ZERO, OpCode.STACK):
+                self._append(op)
+            elif op.code in (OpCode.DEREF, OpCode.DEREF_N):
+                if not self._deref(op, base):
+                    at += op.skip
+                    assert at < len(ops), "a plan goes on behind its END"
+            elif op.code is OpCode.IFACE:
+                found = self._iface(op, base, nesting)
+                if found is None:
+                    at += op.skip
+                elif not self._list(found, base + op.reg, nesting + 1):
+                    return False
+            else:
+                self._predicate(op, base)
+        return True
+
+    def _append(self, op: Op) -> None:
+        data: bytes | None
+        if op.code is OpCode.REG:
+            data = (self._machine.registers.get(op.reg, 0) & _MASK).to_bytes(8, "little")[: op.size]
+        elif op.code is OpCode.ZERO:
+            data = bytes(op.size)
+        else:
+            address = self._machine.stack_pointer + op.limit
+            data = self._machine.memory.read(address, op.size)
+        if self._is_cut or data is None or len(self._out) + len(data) > self._most:
+            self._is_cut = True
+            return
+        self._out += data
+        self._blocks[0] += data
+
+    def _block(self, op_block: int, base: int) -> bytes | None:
+        """Return a block's bytes, None when they could not be had."""
+        if op_block & OTHER_PHASE:
+            entry = self._machine.entry
+            return None if entry is None else entry.blocks.get(op_block & ~OTHER_PHASE)
+        return self._blocks.get(base + op_block)
+
+    def _source(self, op_block: int, base: int, at: int, size: int) -> bytes:
+        return (self._block(op_block, base) or b"")[at : at + size]
+
+    def _word(self, op: Op, base: int, at: int) -> int | None:
+        data = self._source(op.block, base, at, 8)
+        return struct.unpack("<Q", data)[0] if len(data) == 8 else None
+
+    def _has_room(self) -> bool:
+        """Tell whether another block can begin."""
+        return not self._is_cut and (len(self._out) + 7 & ~7) + 8 <= self._most
+
+    def _header(self, header: int, data: bytes = b"") -> bool:
+        """Begin a block; return whether there was room for it."""
+        if not self._has_room():
+            return False
+        start = len(self._out) + 7 & ~7
+        self._out += bytes(start - len(self._out)) + struct.pack("<II", 0, header) + data
+        return True
+
+    def _deref(self, op: Op, base: int) -> bool:
+        number = base + op.reg
+        self._blocks.pop(number, None)
+        pointer = self._word(op, base, op.at)
+        count: int | None = 1
+        size = op.size
+        if op.code is OpCode.DEREF_N:
+            count = self._word(op, base, op.at2)
+        if pointer is None or count is None or not self._has_room():
+            return False
+        if op.code is OpCode.DEREF_N:
+            size = min(count * size, op.limit)
+        elif pointer:
+            pointer = pointer + op.limit & _MASK
+        if count == 0:
+            self._header(0)
+            if number < MAX_BLOCKS:
+                self._blocks[number] = b""
+            return False
+        if pointer == 0:
+            self._header(Status.NIL)
+            return False
+        room = self._most - (len(self._out) + 7 & ~7) - 8
+        if size > room or number >= MAX_BLOCKS:
+            self._header(Status.LIMIT)
+            return False
+        data = self._machine.memory.read(pointer, size)
+        if data is None:
+            first = PAGE_SIZE - pointer % PAGE_SIZE
+            data = self._machine.memory.read(pointer, first) if first < size else None
+            self._header(Status.FAULT if data is None else first | CUT, data or b"")
+            return False
+        self._header(size, data)
+        self._blocks[number] = data
+        return True
+
+    def _iface(self, op: Op, base: int, nesting: int) -> Sequence[Op] | None:
+        number = base + op.reg
+        self._blocks[number] = b""
+        word, data = self._word(op, base, op.at), self._word(op, base, op.at2)
+        if word is None or data is None:
+            return None
+        plan = self._machine.subplans.get(word)
+        header = Status.KNOWN_TYPE
+        if word == 0:
+            header = Status.NIL
+        elif plan is None:
+            header = Status.UNKNOWN_TYPE
+        elif nesting >= MAX_NESTING or number >= MAX_BLOCKS:
+            header = Status.LIMIT
+        if not self._header(header) or header is not Status.KNOWN_TYPE:
+            return None
+        self._blocks[number] = data.to_bytes(8, "little")
+        return plan
+
+    def _predicate(self, op: Op, base: int) -> None:
+        stack = self._stack
+        if op.code is OpCode.PUSH_CONST:
+            stack.append(op.limit | op.size << 32)
+        elif op.code is OpCode.PUSH_FIELD:
+            width = op.reg & 0xF
+            data = self._source(op.block, base, op.at, width)
+            signed = bool(op.reg & 0x80)
+            word = int.from_bytes(data, "little", signed=signed) & _MASK
+            stack.append(word if len(data) == width and not self._is_cut else None)
+        elif op.code is OpCode.PUSH_SPECIAL:
+            stack.append(self._machine.specials[op.reg] & _MASK)
+        elif op.code is OpCode.STRING_TEST:
+            stack.append(self._string_test(op, base))
+        elif op.code is OpCode.KEEP_IF:
+            value = stack.pop()
+            if value is None:
+                self._kept = None
+            elif self._kept:
+                self._kept = bool(value)
+        else:
+            stack.append(self._operator(op))
+
+    def _operator(self, op: Op) -> int | None:
+        right = self._stack.pop()
+        if op.code is OpCode.NOT:
+            return None if right is None else int(not right)
+        left = self._stack.pop()
+        if left is None or right is None:
+            return None
+        if op.code is OpCode.AND:
+            return int(bool(left and right))
+        if op.code is OpCode.OR:
+            return int(bool(left or right))
+        if op.reg & 0x80:
+            left, right = left ^ 1 << 63, right ^ 1 << 63
+        results = (left == right, left != right, left < right)
+        more = (left <= right, left > right, left >= right)
+        return int((*results, *more)[op.reg & 7])
+
+    def _string_test(self, op: Op, base: int) -> int | None:
+        data = self._block(op.block, base)
+        if data is None:
+            return None
+        constant = self._machine.constants[op.limit]
+        if op.reg == _EQUAL:
+            return int(data == constant)
+        if op.reg == _PREFIX:
+            return int(data.startswith(constant))
+        return int(constant in data[:_SEARCHED])

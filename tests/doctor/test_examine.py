@@ -1,0 +1,205 @@
+"""Judge what is found on machines that this one is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from gotrace.doctor import machine
+from gotrace.doctor import trials as doctor_trials
+from gotrace.doctor.finding import Finding, State
+from gotrace.doctor.privileges import Capability, Privileges, read_privileges
+from gotrace.doctor.trials import run_trials, rung_findings
+from gotrace.kernel.attach import Rung
+
+ALL = (1 << 41) - 1  # CAP_CHECKPOINT_RESTORE, 40, is the last
+#: What Docker leaves to root in a container: its documentation's list of default capabilities.
+DOCKER = 0x00000000A80425FB
+
+
+def proc(root: Path, effective: int, *, uid: int = 0, uid_map: str = "", seccomp: int = 0) -> Path:
+    """Make the files of /proc/self that privileges are read from."""
+    directory = root / "proc" / "self"
+    directory.mkdir(parents=True)
+    status = (
+        f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCapPrm:\t{ALL:016x}\n"
+        f"CapEff:\t{effective:016x}\nNoNewPrivs:\t0\nSeccomp:\t{seccomp}\n"
+    )
+    (directory / "status").write_text(status)
+    (directory / "uid_map").write_text(uid_map or "         0          0 4294967295\n")
+    return root
+
+
+def bits(*capabilities: Capability) -> int:
+    return sum(1 << capability.value for capability in capabilities)
+
+
+def test_root_has_all(tmp_path: Path) -> None:
+    own = read_privileges(proc(tmp_path, ALL))
+    assert own == Privileges(ALL, True, False, False)
+    assert machine.privileges(own).state is State.FINE
+
+
+def test_own_process_is_read_as_the_kernel_tells_it() -> None:
+    own = read_privileges()
+    assert own.is_root == (os.geteuid() == 0)
+    assert f"CapEff:\t{own.effective:016x}" in Path("/proc/self/status").read_text()
+
+
+def test_sys_admin_includes_what_was_split_off_it(tmp_path: Path) -> None:
+    own = read_privileges(proc(tmp_path, bits(Capability.CAP_SYS_ADMIN)))
+    assert own.lacks(*Capability) == ["CAP_IPC_LOCK", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE"]
+
+
+def test_container_root_is_told_to_add_capabilities(tmp_path: Path) -> None:
+    found = machine.privileges(read_privileges(proc(tmp_path, DOCKER, seccomp=2)))
+    assert found.state is State.MEND
+    assert found.found == "no CAP_BPF, CAP_PERFMON"
+    assert "--cap-add=BPF --cap-add=PERFMON" in (found.advice or "")
+
+
+def test_user_without_rights_is_told_to_become_root(tmp_path: Path) -> None:
+    found = machine.privileges(read_privileges(proc(tmp_path, 0, uid=1000)))
+    assert found.state is State.MEND
+    assert found.advice == "run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE"
+
+
+def test_all_capabilities_of_a_user_namespace_are_worth_nothing(tmp_path: Path) -> None:
+    own = read_privileges(proc(tmp_path, ALL, uid_map="0 1000 1\n"))
+    found = machine.privileges(own)
+    assert found.state is State.MEND
+    assert "rootless" in (found.advice or "")
+
+
+def test_what_follows_from_a_missing_capability() -> None:
+    least = bits(Capability.CAP_BPF, Capability.CAP_PERFMON)
+    found = machine.privileges(Privileges(least, False, False, False))
+    assert (found.state, found.found) == (State.FALLS_BACK, "no CAP_SYS_PTRACE")
+    assert "-p cannot name processes of others" in (found.advice or "")
+
+
+def test_refusal_in_spite_of_all_capabilities_is_the_seccomp_filters(tmp_path: Path) -> None:
+    own = read_privileges(proc(tmp_path, ALL, seccomp=2))
+    assert "seccomp=unconfined" in own.cure()
+    assert "seccomp" not in Privileges(ALL, True, False, False).cure()
+
+
+@pytest.mark.parametrize(
+    ("text", "state", "found"),
+    [
+        ("[none] integrity confidentiality\n", State.FINE, "none"),
+        ("none [integrity] confidentiality\n", State.FINE, "integrity"),
+        ("none integrity [confidentiality]\n", State.MEND, "confidentiality"),
+        (None, State.FINE, "not in force, as far as can be seen"),
+    ],
+)
+def test_lockdown(tmp_path: Path, text: str | None, state: State, found: str) -> None:
+    if text is not None:
+        path = tmp_path / "sys/kernel/security/lockdown"
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    result = machine.lockdown(tmp_path)
+    assert (result.state, result.found) == (state, found)
+
+
+def test_mounts(tmp_path: Path) -> None:
+    assert machine.mounts(tmp_path).found == "/proc is not mounted"
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "self").symlink_to("1")
+    assert machine.mounts(tmp_path).found == "/proc is another pid namespace's"
+    (tmp_path / "proc" / "self").unlink()
+    (tmp_path / "proc" / "self").symlink_to(str(os.getpid()))
+    missing = machine.mounts(tmp_path)
+    assert (missing.state, missing.found) == (State.MEND, "/sys is not mounted")
+    possible = tmp_path / "sys/devices/system/cpu/possible"
+    possible.parent.mkdir(parents=True)
+    possible.write_text("0-3\n")
+    assert machine.mounts(tmp_path).state is State.FINE
+
+
+def states(findings: Sequence[Finding]) -> list[State]:
+    return [finding.state for finding in findings]
+
+
+def test_lower_rungs_that_are_missing_do_not_matter() -> None:
+    problems = {Rung.MULTI: None, Rung.COOKIE: "no permission", Rung.ADDRESS: None}
+    found = rung_findings(problems, True)
+    assert states(found) == [State.FINE, State.FALLS_BACK, State.FINE]
+    assert found[0].found == "works, and is used"
+    assert found[1].advice == "multi is used instead"
+
+
+def test_best_rung_that_is_left_is_named() -> None:
+    problems = {Rung.MULTI: "Invalid argument", Rung.COOKIE: "Invalid argument", Rung.ADDRESS: None}
+    found = rung_findings(problems, False)
+    assert states(found) == [State.FALLS_BACK, State.FALLS_BACK, State.FINE]
+    assert {finding.advice for finding in found[:2]} == {"perf-ip is used instead"}
+
+
+def test_no_rung_must_be_mended() -> None:
+    found = rung_findings(dict.fromkeys(Rung, "no"), False)
+    assert states(found) == [State.MEND] * 3
+    assert "Linux 4.17" in (found[2].advice or "")
+
+
+def test_links_that_cannot_filter_by_process_fall_back() -> None:
+    found = rung_findings(dict.fromkeys(Rung), False)
+    assert states(found) == [State.FALLS_BACK, State.FINE, State.FINE]
+    assert states(rung_findings(dict.fromkeys(Rung), True)) == [State.FINE] * 3
+
+
+def test_compiler_that_ends_its_process_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    fine = Finding("after", State.FINE, "still here")
+
+    def end() -> Sequence[Finding]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return []
+
+    trials = [doctor_trials._Trial("program", end), doctor_trials._Trial("after", lambda: [fine])]
+    monkeypatch.setattr(doctor_trials, "_TRIALS", trials)
+    died, after = run_trials()
+    assert (died.check, died.state) == ("program", State.MEND)
+    assert "SIGKILL" in died.found
+    assert after == fine
+
+
+@pytest.mark.parametrize(
+    ("wakes_in_batches", "loads_for_multi", "state"),
+    [
+        (True, True, State.FINE),
+        (True, False, State.FINE),  # 0.24: uprobe-multi links are loaded for without its help
+        (False, False, State.FALLS_BACK),
+    ],
+)
+def test_what_an_old_bcc_lacks(
+    wakes_in_batches: bool, loads_for_multi: bool, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Recent:
+        def load_func(self, name: str, kind: int, device: str = "", attach_type: int = -1) -> None:
+            pass
+
+        def open_perf_buffer(self, callback: object, wakeup_events: int = 1) -> None:
+            pass
+
+    class Old:
+        def load_func(self, name: str, kind: int) -> None:
+            pass
+
+        def open_perf_buffer(self, callback: object) -> None:
+            pass
+
+    bcc = ModuleType("bcc")
+    bcc.__file__ = "/usr/lib/python3/dist-packages/bcc/__init__.py"
+    bcc.BPF = Recent if loads_for_multi else Old  # type: ignore[attr-defined]
+    bcc.PerfEventArray = Recent if wakes_in_batches else Old  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "bcc", bcc)
+    found = machine.bcc_binding()
+    assert found.state is state
+    assert "uprobe-multi" not in (found.advice or "")
+    assert (found.advice is None) == (state is State.FINE)

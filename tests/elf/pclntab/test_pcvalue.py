@@ -1,0 +1,64 @@
+"""Decode pc-value tables that this test encodes, and any other bytes."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gotrace.elf.headers import ElfError
+from gotrace.elf.pclntab.pcvalue import first_value, value_at, value_runs, values_at
+from tests.elf.pclntab.go116 import encode_runs
+
+#: (length, value) of runs; two neighbours never have the same value.
+RUNS = st.lists(
+    st.tuples(st.integers(1, 1 << 20), st.integers(-1, (1 << 30) - 1)), min_size=1, max_size=40
+).filter(lambda runs: all(a[1] != b[1] for a, b in pairwise(runs)))
+
+
+def with_ends(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    end = 0
+    return [(end := end + length, value) for length, value in runs]
+
+
+@given(RUNS, st.binary(max_size=8))
+def test_what_was_encoded_is_decoded(runs: list[tuple[int, int]], before: bytes) -> None:
+    expected = with_ends(runs)
+    data, start = before + encode_runs(expected) + b"\xff", len(before)
+    assert list(value_runs(data, start, 1)) == expected
+    assert [end for end, _ in value_runs(data, start, 4)] == [4 * end for end, _ in expected]
+    assert first_value(data, start) == expected[0][1]
+    offsets = [offset for end, _ in expected for offset in (end - 1, end)]
+    values = values_at(data, start, 1, offsets)
+    assert values == [value_at(data, start, 1, offset) for offset in offsets]
+    assert values[::2] == [value for _, value in expected]
+    assert values[1::2] == [*(value for _, value in expected[1:]), -1]
+
+
+@given(st.binary(max_size=64))
+def test_any_bytes_are_decoded_or_refused(data: bytes) -> None:
+    last = 0
+    try:
+        for end, _ in value_runs(data, 0, 1):
+            assert end > last
+            last = end
+    except ElfError:
+        return
+    assert 0 in data
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "runs out"),
+        (b"\2", "runs out"),
+        (b"\2\1\2", "runs out"),
+        (b"\2\0", "does not advance"),
+        (b"\2\xff\xff\xff\xff\xff\xff\1", "too long"),
+    ],
+)
+def test_damage_is_named(data: bytes, message: str) -> None:
+    with pytest.raises(ElfError, match=message):
+        list(value_runs(data, 0, 1))

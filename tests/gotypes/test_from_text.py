@@ -1,0 +1,130 @@
+"""Parse signatures as users write them; names and sizes as the compiler has them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gotrace.errors import UsageError
+from gotrace.gotypes.from_text import SignatureError, parse_signature, parse_type
+from gotrace.gotypes.types import GoType, InterfaceType, Kind, StructType, basic_type
+
+
+def read(text: str) -> tuple[str, list[tuple[str, str]], list[tuple[str, str]]]:
+    signature = parse_signature(text)
+    parameters = [(parameter.name, parameter.type.name) for parameter in signature.parameters]
+    return signature.name, parameters, [(r.name, r.type.name) for r in signature.results]
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("main.add(x int, y int) int", ("main.add", [("x", "int"), ("y", "int")], [("", "int")])),
+        (
+            "func(s *main.Store, key string) (v string, err error)",
+            ("", [("s", "*main.Store"), ("key", "string")], [("v", "string"), ("err", "error")]),
+        ),
+        (
+            "main.(*Store).Get(key string) error",
+            ("main.(*Store).Get", [("", "*main.Store"), ("key", "string")], [("", "error")]),
+        ),
+        ("func(*int) (string, error)", ("", [("", "*int")], [("", "string"), ("", "error")])),
+        (
+            "a.b/c.f(a, b int8, c ...string)",
+            ("a.b/c.f", [("a", "int8"), ("b", "int8"), ("c", "[]string")], []),
+        ),
+        (
+            "main.Max[go.shape.int](d byte, e rune)",
+            ("main.Max[go.shape.int]", [("d", "uint8"), ("e", "int32")], []),
+        ),
+        ("main.f(p *main.G[int, string],)", ("main.f", [("p", "*main.G[int,string]")], [])),
+        ("main.f()", ("main.f", [], [])),
+    ],
+)
+def test_signatures(
+    text: str, expected: tuple[str, list[tuple[str, str]], list[tuple[str, str]]]
+) -> None:
+    assert read(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text, name, size, align",
+    [
+        ("[]byte", "[]uint8", 24, 8),
+        ("[4]float32", "[4]float32", 16, 4),
+        ("[0]int", "[0]int", 0, 8),
+        ("map[string][]*main.T", "map[string][]*main.T", 8, 8),
+        ("chan<- int", "chan<- int", 8, 8),
+        ("<-chan error", "<-chan error", 8, 8),
+        ("chan (<-chan int)", "chan <-chan int", 8, 8),
+        ("func(int, string) error", "func(int, string) error", 8, 8),
+        ("interface{}", "interface {}", 16, 8),
+        ("any", "interface {}", 16, 8),
+        ("error", "error", 16, 8),
+        ("complex64", "complex64", 8, 4),
+        ("complex128", "complex128", 16, 8),
+        ("unsafe.Pointer", "unsafe.Pointer", 8, 8),
+        ("time.Duration", "time.Duration", 8, 8),
+        ("struct{}", "struct {}", 0, 1),
+        ("struct{a, b int8; c int64}", "struct { a int8; b int8; c int64 }", 16, 8),
+        ("struct{a int32; b struct{}}", "struct { a int32; b struct {} }", 8, 4),
+        ("(((int)))", "int", 8, 8),
+    ],
+)
+def test_types(text: str, name: str, size: int, align: int) -> None:
+    found = parse_type(text)
+    assert (found.name, found.size, found.align) == (name, size, align)
+
+
+def test_struct_offsets() -> None:
+    found = parse_type("struct{flag bool; count int64; small int16; last struct{x uint8}}")
+    assert isinstance(found, StructType)
+    assert [field.offset for field in found.fields] == [0, 8, 16, 18]
+    assert found.size == 24
+
+
+def test_interfaces_differ_in_their_methods() -> None:
+    kinds = [parse_type(text) for text in ("any", "error")]
+    assert [isinstance(kind, InterfaceType) and kind.is_empty for kind in kinds] == [True, False]
+
+
+def test_declared_types_are_looked_up() -> None:
+    celsius: GoType = basic_type(Kind.FLOAT64, "main.Celsius")
+    types = {celsius.name: [celsius]}
+    signature = parse_signature("main.f(t main.Celsius) main.Celsius", lambda n: types.get(n, ()))
+    assert signature.parameters[0].type is celsius
+    assert signature.results[0].type is celsius
+
+
+@pytest.mark.parametrize(
+    "text, column, what",
+    [
+        ("main.f", 1, "expected NAME"),
+        ("main.f(x", 9, "expected a type, found the end"),
+        ("main.f(x int) int int", 19, "unexpected 'int'"),
+        ("main.f(x int y int)", 14, "expected ',', found 'y'"),
+        ("main.f(x [n]int)", 11, "expected the array's length, found 'n'"),
+        ("main.f(x [3]main.T)", 13, "the size of main.T is not known"),
+        ("main.f(x main.T)", 8, "the size of main.T is not known"),
+        ("main.f() main.T", 10, "the size of main.T is not known"),
+        ("main.f(x int,,)", 14, "expected a type, found ','"),
+        ("main.f(x interface{ M() })", 21, "methods of interfaces"),
+        ("main.f(a, b)", 8, "the size of a is not known"),
+        ("main.f(x " + "*" * 100 + "int)", 42, "nested too deep"),
+    ],
+)
+def test_errors_name_the_column(text: str, column: int, what: str) -> None:
+    with pytest.raises(SignatureError) as caught:
+        parse_signature(text)
+    assert f"column {column}: " in str(caught.value)
+    assert what in str(caught.value)
+    assert isinstance(caught.value, UsageError)
+
+
+@given(st.text(alphabet="mainfuctr.()[]{}*,;<-3 xé\0", max_size=60))
+def test_any_text_gives_a_signature_or_an_error(text: str) -> None:
+    try:
+        parse_signature("f(" + text)
+    except SignatureError as error:
+        assert str(error)

@@ -1,0 +1,165 @@
+"""Compare the table of runtime offsets with the DWARF of binaries built with each release."""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import SymbolTableSection
+
+from gotrace.elf.buildinfo import GoVersion
+from gotrace.elf.image import ElfImage
+from gotrace.gotypes.runtime import (
+    LayoutSource,
+    RuntimeLayoutError,
+    runtime_layout,
+    table_layout,
+    tls_offset,
+)
+from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
+
+RUNTIME = FIXTURES / "abi_runtime"
+CGO = FIXTURES / "abi_runtime_cgo"
+NEWEST_RELEASE = (1, 27)
+
+
+def release(toolchain: Toolchain) -> GoVersion:
+    version = GoVersion.parse(f"go{toolchain.version}")
+    assert version is not None
+    return version
+
+
+def dwarf_members(path: Path, struct_name: str) -> dict[str, int]:
+    """Return a struct's field offsets as pyelftools reads them."""
+    with path.open("rb") as file:
+        dwarf = ELFFile(file).get_dwarf_info()
+        for unit in dwarf.iter_CUs():
+            for die in unit.iter_DIEs():
+                if die.tag != "DW_TAG_structure_type":
+                    continue
+                if die.attributes["DW_AT_name"].value == struct_name.encode():
+                    return {
+                        child.attributes["DW_AT_name"].value.decode(): child.attributes[
+                            "DW_AT_data_member_location"
+                        ].value
+                        for child in die.iter_children()
+                    }
+    raise AssertionError(f"{path} has no {struct_name}")
+
+
+def linked_tls_offset(path: Path) -> int:
+    """Return where the linker put runtime.tlsg: its value in a block that ends at FS base."""
+    with path.open("rb") as file:
+        elf = ELFFile(file)
+        (tls,) = (segment for segment in elf.iter_segments() if segment["p_type"] == "PT_TLS")
+        symbols = elf.get_section_by_name(".symtab")
+        assert isinstance(symbols, SymbolTableSection)
+        symbol = (symbols.get_symbol_by_name("runtime.tlsg") or [])[0]
+        alignment = tls["p_align"]
+        size = (tls["p_memsz"] + alignment - 1) // alignment * alignment
+        return int(symbol["st_value"] - size)
+
+
+@each_toolchain
+def test_table_agrees_with_the_compilers_dwarf(toolchain: Toolchain) -> None:
+    path = build(RUNTIME, toolchain)
+    layout = table_layout((release(toolchain).major, release(toolchain).minor))
+    g, m = dwarf_members(path, "runtime.g"), dwarf_members(path, "runtime.m")
+    stack = dwarf_members(path, "runtime.stack")
+    assert {
+        "g_stack_lo": g["stack"] + stack["lo"],
+        "g_stack_hi": g["stack"] + stack["hi"],
+        "g_m": g["m"],
+        "g_atomicstatus": g["atomicstatus"],
+        "g_goid": g["goid"],
+        "g_waitreason": g["waitreason"],
+        "g_parent_goid": g.get("parentGoid"),
+        "g_gopc": g["gopc"],
+        "g_startpc": g["startpc"],
+        "m_g0": m["g0"],
+        "m_procid": m["procid"],
+        "m_curg": m["curg"],
+    }.items() <= dataclasses.asdict(layout).items()
+    assert not layout.assumed
+
+
+@each_toolchain
+@pytest.mark.parametrize("mode", ["default", "stripped", "pie"])
+def test_layout_of_a_binary(toolchain: Toolchain, mode: str) -> None:
+    path = build(RUNTIME, toolchain, flags=BUILD_MODES[mode])
+    version = release(toolchain)
+    with ElfImage.open(path) as image:
+        layout = runtime_layout(image, version)
+    source = LayoutSource.TABLE if mode == "stripped" else LayoutSource.DWARF
+    table = table_layout((version.major, version.minor))
+    assert layout == dataclasses.replace(table, source=source, tls_offset=-8)
+    assert layout.g_in_register == (version >= GoVersion(1, 17))
+
+
+@each_toolchain
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param((), id="dynamic"),
+        pytest.param(("-buildmode=pie",), id="pie"),
+        pytest.param(("-ldflags=-linkmode=external -extldflags=-static",), id="static"),
+    ],
+)
+def test_tls_offset_of_externally_linked_programs(
+    toolchain: Toolchain, flags: tuple[str, ...]
+) -> None:
+    path = build(CGO, toolchain, flags=flags, env={"CGO_ENABLED": "1"})
+    expected = linked_tls_offset(path)
+    assert expected <= -8 - 20 * 8
+    with ElfImage.open(path) as image:
+        assert tls_offset(image) == expected
+
+
+def test_tls_offset_does_not_need_symbols() -> None:
+    plain = build(CGO, newest(), env={"CGO_ENABLED": "1"})
+    stripped = build(CGO, newest(), flags=("-ldflags=-s -w",), env={"CGO_ENABLED": "1"})
+    with ElfImage.open(stripped) as image:
+        assert tls_offset(image) == linked_tls_offset(plain)
+
+
+def test_tls_offset_of_a_shared_library_is_not_fixed() -> None:
+    path = build(CGO, newest(), flags=("-buildmode=c-shared",), env={"CGO_ENABLED": "1"})
+    with ElfImage.open(path) as image:
+        assert tls_offset(image) is None
+
+
+@pytest.mark.parametrize("asked, assumed", [((1, 40), True), ((1, 2), True), ((1, 20), False)])
+def test_releases_outside_of_the_table_are_marked(asked: tuple[int, int], assumed: bool) -> None:
+    layout = table_layout(asked)
+    assert layout.assumed == assumed
+    if asked > NEWEST_RELEASE:
+        newest_row = table_layout(NEWEST_RELEASE)
+        assert layout == dataclasses.replace(newest_row, assumed=True)
+
+
+def test_stripped_binary_of_unknown_release_is_refused() -> None:
+    path = build(RUNTIME, newest(), flags=BUILD_MODES["stripped"])
+    with (
+        ElfImage.open(path, "prog") as image,
+        pytest.raises(RuntimeLayoutError, match=r"prog: .*neither DWARF nor a Go version"),
+    ):
+        runtime_layout(image, None)
+
+
+def test_damaged_dwarf_falls_back_to_the_table(tmp_path: Path) -> None:
+    toolchain = newest()
+    path = build(RUNTIME, toolchain)
+    with ElfImage.open(path) as image:
+        section = image.section(".debug_info")
+        assert section is not None
+        data = bytearray(path.read_bytes())
+    struct.pack_into("<Q", data, section.offset + 24, 0xDEAD)  # the compressed stream's start
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(data)
+    with ElfImage.open(damaged) as image:
+        layout = runtime_layout(image, release(toolchain))
+    assert layout.source is LayoutSource.TABLE
+    assert not layout.assumed

@@ -1,0 +1,65 @@
+"""Say why the kernel refused probes, by the errors of kernels that this one is not."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+
+from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.attach import Point, ProbeGroup, Rung, _Probes, _RungMissing
+from gotrace.kernel.program import Program
+
+ENTRIES = [Point(0x100, 0x100, 1), Point(0x200, 0x200, 2)]
+RETS = [Point(0x1F0, 0x1F0, 1), Point(0x2F0, 0x2F0, 2)]
+
+
+def missing(monkeypatch: pytest.MonkeyPatch, refused: dict[int, int]) -> str:
+    """Return why a kernel that refuses these file offsets, with these errors, has no multi."""
+
+    def link(
+        program: int, path: str, offsets: Sequence[int], cookies: Sequence[int], pid: int
+    ) -> int:
+        for offset in offsets:
+            if offset in refused:
+                raise OSError(refused[offset], os.strerror(refused[offset]))
+        return os.open(os.devnull, os.O_RDONLY)
+
+    monkeypatch.setattr(kernel, "link_uprobe_multi", link)
+    groups = [
+        ProbeGroup(name, "/server", "/server", points, None, 0)
+        for name, points in (("on_return", RETS), ("on_entry", ENTRIES))
+    ]
+    probes = _Probes(cast(Program, None), Rung.MULTI, {"on_return": 3, "on_entry": 4})
+    try:
+        with pytest.raises(_RungMissing) as caught:
+            probes.attach(groups)
+    finally:
+        probes.detach()
+    return str(caught.value)
+
+
+def test_a_kernel_that_may_lack_the_attachment_is_told_as_such(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    every = dict.fromkeys([point.offset for point in (*RETS, *ENTRIES)], errno.EINVAL)
+    why = missing(monkeypatch, every)
+    assert "no uprobe-multi links (Linux 6.6), or another tracer" in why
+
+
+def test_a_kernel_that_took_other_probes_has_the_attachment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries = dict.fromkeys([point.offset for point in ENTRIES], errno.EINVAL)
+    why = missing(monkeypatch, entries)
+    assert "uprobe-multi" not in why and why.startswith("another tracer has one there")
+
+
+def test_another_error_among_them_says_that_the_attachment_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    why = missing(monkeypatch, {0x1F0: errno.EOPNOTSUPP, 0x2F0: errno.EINVAL})
+    assert why == os.strerror(errno.EOPNOTSUPP)

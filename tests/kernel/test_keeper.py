@@ -1,0 +1,115 @@
+"""Hold the process that keeps probes to what is asked of it, with files in place of probes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from gotrace.errors import GotraceError
+from gotrace.kernel.keeper import Keeper
+from gotrace.target.command import Command
+from tests.tools.harness import CLONE
+
+
+def test_attaches_at_once_and_detaches_in_the_end(tmp_path: Path) -> None:
+    place = tmp_path / "probe"
+
+    def attach() -> dict[str, int]:
+        place.write_text("here")
+        return {"pid": os.getpid()}
+
+    keeper = Keeper(attach, place.unlink)
+    assert keeper.result["pid"] != os.getpid()
+    assert Path(f"/proc/{keeper.result['pid']}/comm").read_text() == "gotrace-keeper\n"
+    assert place.exists()
+    keeper.end()
+    assert not place.exists()
+    assert not Path(f"/proc/{keeper.result['pid']}").exists()
+    keeper.end()  # once more does nothing
+
+
+def test_raises_what_attaching_raises_and_detaches(tmp_path: Path) -> None:
+    place = tmp_path / "probe"
+
+    def attach() -> NoReturn:
+        place.touch()
+        raise GotraceError("no probe can be had")
+
+    with pytest.raises(GotraceError, match="no probe can be had"):
+        Keeper(attach, place.unlink)
+    assert not place.exists()
+
+
+def no_process() -> NoReturn:
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def test_no_process_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where pids.max of a control group is reached."""
+    monkeypatch.setattr(os, "fork", no_process)
+    what = "Resource temporarily unavailable: raise ulimit -u, or pids.max of the control group"
+    with pytest.raises(GotraceError, match=f"start a process that holds the probes: {what}"):
+        Keeper(no_process, no_process)
+    with pytest.raises(GotraceError, match=f"start a process for /.*/true: {what}"):
+        Command(["true"])
+
+
+def test_ends_in_any_order(tmp_path: Path) -> None:
+    """A keeper has its elders' ends of sockets open: none may wait for these to be closed."""
+    places = [tmp_path / "elder", tmp_path / "younger"]
+    elder, younger = (Keeper(place.touch, place.unlink) for place in places)
+    elder.end()
+    assert [place.exists() for place in places] == [False, True]
+    younger.end()
+    assert not any(place.exists() for place in places)
+
+
+def test_no_signal_but_one_to_itself_ends_it(tmp_path: Path) -> None:
+    place = tmp_path / "probe"
+
+    def attach() -> int:
+        place.touch()
+        return os.getpid()
+
+    keeper = Keeper(attach, place.unlink)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+        os.kill(keeper.result, number)
+    assert os.getpgid(keeper.result) != os.getpgid(0)
+    assert place.exists()
+    keeper.end()
+    assert not place.exists()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from gotrace.kernel.keeper import Keeper
+place = Path(sys.argv[1])
+keeper = Keeper(place.touch, place.unlink)
+assert place.exists()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_detaches_when_its_maker_is_killed(tmp_path: Path) -> None:
+    place = tmp_path / "probe"
+    command = [sys.executable, "-c", KILLED, str(place)]
+    # The keeper has the output open for as long as it lives.
+    done = subprocess.run(command, cwd=CLONE, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert not place.exists()
+
+
+def test_a_killed_keeper_is_told_of(tmp_path: Path) -> None:
+    def attach() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(GotraceError, match="was killed"):
+        Keeper(attach, attach)

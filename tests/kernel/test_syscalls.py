@@ -1,0 +1,197 @@
+"""Use BPF maps and attachments of the running kernel through bpf(2) itself."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+import threading
+from array import array
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.own_function import own_function
+from gotrace.kernel.program import AttachKind, LoadError, Program
+
+pytestmark = pytest.mark.live
+
+OFFSETS = ("G_STACK_HI", "G_M", "G_GOID", "G_SCHED_SP", "G_STARTPC", "G_GOPC", "M_CURG", "TLS_G")
+ROOM = 1000
+
+
+@pytest.fixture(scope="module")
+def program() -> Iterator[Program]:
+    sizes = {"ROWS": 3, "HALVES": 2, "STRIPES": 5, "STACKS": 8, "FRAMES": ROOM, "GOROUTINES": 16}
+    loaded = Program("latency.c", {**dict.fromkeys(OFFSETS, 0), **sizes})
+    yield loaded
+    loaded.close()
+
+
+def frame(number: int) -> tuple[bytes, bytes]:
+    """Return a key and a value of the map ``frames``."""
+    return struct.pack("=QII", number, 1, 1), struct.pack("=4Q", *range(number, number + 4))
+
+
+def test_map_knows_its_shape(program: Program) -> None:
+    frames = program.map("frames")
+    assert (frames.key_size, frames.value_size, frames.max_entries) == (16, 32, ROOM)
+    assert (frames.cpus, frames.stride) == (0, 32)
+    per_cpu = program.map("diagnostics")
+    assert per_cpu.stride == 8 * kernel.possible_cpus() == 8 * per_cpu.cpus
+    assert program.map("histograms").max_entries == 3 * 2 * 5
+
+
+def test_programs_are_loaded_for_links_where_bcc_cannot_ask_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """BCC before 0.25 cannot; what is loaded without it goes with the rest."""
+    monkeypatch.setattr("gotrace.kernel.program._takes", lambda function, parameter: False)
+    before = os.listdir("/proc/self/fd")
+    loaded = Program("count.c", {"COUNTERS": 1})
+    (number,) = loaded.load(["on_entry"], AttachKind.UPROBE_MULTI).values()
+    assert os.readlink(f"/proc/self/fd/{number}") == "anon_inode:bpf-prog"
+    with pytest.raises(OSError) as missing:  # any other program is EINVAL, before the file is
+        kernel.link_uprobe_multi(number, str(tmp_path / "none"), [0], [0], 0)
+    assert missing.value.errno in (errno.ENOENT, errno.EBADF)
+    loaded.close()
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_hash_map_holds_what_is_put_in(program: Program) -> None:
+    frames = program.map("frames")
+    assert dict(frames.entries()) == {}
+    expected = dict(frame(number) for number in range(ROOM))
+    for key, value in expected.items():
+        frames.update(key, value)
+    assert dict(frames.entries()) == expected
+    with pytest.raises(OSError) as full:
+        frames.update(*frame(ROOM))
+    assert full.value.errno == errno.E2BIG
+    key, value = frame(7)
+    assert frames.lookup(key) == value
+    frames.delete(key)
+    frames.delete(key)
+    assert frames.lookup(key) is None
+    del expected[key]
+    assert dict(frames.entries()) == expected
+    for key in expected:
+        frames.delete(key)
+    assert dict(frames.entries()) == {}
+
+
+def test_array_is_read_at_once_as_one_by_one(program: Program) -> None:
+    array = program.map("histograms")
+    for index in (0, 13, 29):
+        array.update(index.to_bytes(4, "little"), bytes([index + 1]) * array.value_size)
+    values = array.read_array()
+    assert len(values) == 30 * array.stride
+    assert values == b"".join(value for _, value in array.array_range(0, 30))
+    assert [index for index, value in array.array_range(0, 30) if any(value)] == [0, 13, 29]
+    assert values[13 * array.stride] == 14
+
+
+def test_array_is_read_where_there_is_no_batch(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = program.map("diagnostics")
+    expected = array.read_array()
+    assert len(expected) == array.max_entries * array.stride
+
+    def refuse(*arguments: int) -> tuple[bytes, bytes]:
+        raise OSError(524, "ENOTSUPP")
+
+    monkeypatch.setattr(kernel, "map_lookup_batch", refuse)
+    assert array.read_array() == expected
+
+
+def test_empty_queue_has_nothing(program: Program) -> None:
+    assert program.map("ended").pop() is None
+
+
+def test_possible_cpus_are_those_that_the_kernel_lists() -> None:
+    listed = len(list(Path("/sys/devices/system/cpu").glob("cpu[0-9]*")))
+    assert kernel.possible_cpus() >= listed >= (os.cpu_count() or 1)
+
+
+def test_attaching_where_there_is_no_file_or_no_code(program: Program, tmp_path: Path) -> None:
+    fd = program.load(["on_goexit"], AttachKind.UPROBE_MULTI)["on_goexit"]
+    with pytest.raises(OSError) as missing:
+        kernel.link_uprobe_multi(fd, str(tmp_path / "none"), [0], [0], 0)
+    assert missing.value.errno in (errno.ENOENT, errno.EBADF)
+    with pytest.raises(OSError):
+        kernel.open_uprobe(str(tmp_path / "none"), 0)
+
+
+def test_program_that_does_not_compile_is_explained() -> None:
+    with pytest.raises(LoadError, match=r"cannot compile bpf/latency\.c: .*error") as raised:
+        Program("latency.c", {"ROWS": 1})
+    assert "GOTRACE_" in raised.value.log
+
+
+@pytest.mark.parametrize("options", range(8))
+def test_every_variant_of_the_latency_program_passes_the_verifier(options: int) -> None:
+    sizes = {"ROWS": 3, "HALVES": 2, "STRIPES": 2, "STACKS": 8, "FRAMES": 8}
+    chosen = {"GOROUTINES": 16, "SLOWER": 1000, "UNIT": 1000}
+    chosen = {name: size for bit, (name, size) in enumerate(chosen.items()) if options >> bit & 1}
+    loaded = Program("latency.c", {**dict.fromkeys(OFFSETS, 0), **sizes, **chosen})
+    try:
+        for function in ("on_entry", "on_return", "on_recovery", "on_goexit"):
+            assert loaded.load([function], AttachKind.PERF_EVENT)[function] >= 0
+    finally:
+        loaded.close()
+
+
+def test_programs_that_run_are_waited_for() -> None:
+    """This one runs for a while: it tries to read from address 0, which faults, again and again."""
+    begun, ended = 0, 8
+    with ExitStack() as opened:
+
+        def own(descriptor: int) -> int:
+            opened.callback(os.close, descriptor)
+            return descriptor
+
+        counters = own(kernel.create_array_map(16))
+        program = own(kernel.load_program(_slow_program(counters, begun, ended), b"GPL"))
+        function = opened.enter_context(own_function(b"\x55\x5d\xc3"))
+        own(kernel.link_uprobe_multi(program, function.path, [0], [0], os.getpid()))
+
+        def count(place: int) -> int:
+            values = kernel.map_lookup(counters, bytes(4), 16)
+            assert values is not None
+            return values[place]
+
+        def call_and_wait(number: int) -> bool:
+            """Return whether the program was still running when the wait began."""
+            caller = threading.Thread(target=function.call)
+            caller.start()
+            while count(begun) < number:
+                pass
+            was_running = count(ended) < number
+            kernel.wait_for_programs()
+            assert count(ended) == number
+            caller.join()
+            return was_running
+
+        assert any(call_and_wait(number) for number in range(1, 51))
+
+
+def _slow_program(counters: int, begun: int, ended: int) -> bytes:
+    def count(place: int) -> list[int]:
+        # r1 = address of the map's value; r2 = 1; lock *(u64 *)(r1 + 0) += r2
+        return [0x2118 | counters << 32, place << 32, 0x02B7 | 1 << 32, 0x21DB]
+
+    body = [
+        0xA1BF,  # r1 = r10
+        0x0107 | (-8 & 0xFFFFFFFF) << 32,  # r1 += -8
+        0x02B7 | 8 << 32,  # r2 = 8
+        0x03B7,  # r3 = 0
+        0x0085 | 112 << 32,  # call bpf_probe_read_user
+        0x0607 | (-1 & 0xFFFFFFFF) << 32,  # r6 += -1
+    ]
+    again = 0x0655 | (-len(body) - 1 & 0xFFFF) << 16  # if r6 != 0 goto the first of them
+    loop = [0x06B7 | 100_000 << 32, *body, again]  # r6 = 100,000
+    return array("Q", [*count(begun), *loop, *count(ended), 0x00B7, 0x0095]).tobytes()

@@ -1,0 +1,45 @@
+"""Turn measurements of several processes into rows that can be told apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gotrace.cli.common import parse
+from gotrace.cli.gofunclatency import _parser
+from gotrace.histogram import Histogram
+from gotrace.report.latency_rows import interval_of
+from gotrace.session.goroutines import OTHER_NAMESPACE, GoroutineKey, GoroutineTimes
+from gotrace.session.latency import Period
+from tests.cli.plans import plan_of
+
+
+def rows(*words: str) -> list[tuple[int, int | None, str | None]]:
+    """Return process, goroutine and description of the rows that a command line shows."""
+    times = [Histogram(1, 9 - n, 9 - n, 9 - n, Counter({9 - n: 1})) for n in range(4)]
+    keys = [(5, 1234), (5, 77), (5, OTHER_NAMESPACE | 3), (0, 77)]
+    goroutines = {
+        GoroutineKey(goid, tgid, 0): GoroutineTimes(0, 0, each)
+        for (goid, tgid), each in zip(keys, times, strict=True)
+    }
+    total = Histogram()
+    for each in times:
+        total.merge(each)
+    options = parse(_parser(), ["-g", *words])
+    period = Period({0: total}, goroutines, {})
+    shown = interval_of(options, plan_of("main.f"), period, None, (0.0, 1.0, 1))
+    assert not shown.rest
+    return [(group.pid, group.goid, group.goroutine) for group in shown.groups]
+
+
+def test_goroutines_of_several_processes_name_them() -> None:
+    assert rows("./server:main.f") == [
+        (1234, 5, "goroutine 5 of process 1234"),
+        (77, 5, "goroutine 5 of process 77"),
+        (0, 5, "goroutine 5 of a process of another pid namespace"),
+        (77, 0, "no goroutine [process 77]"),
+    ]
+
+
+def test_goroutines_of_one_process_are_as_in_a_stack_dump() -> None:
+    for words in (("-p", "1234", "main.f"), ("main.f", "--", "./server")):
+        assert rows(*words)[0] == (1234, 5, "goroutine 5")

@@ -1,0 +1,103 @@
+"""Processes that end with calls open, while every process that runs their file is traced."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from gotrace.probes.select import Selector
+from gotrace.session.latency import LatencyMeter, LatencyOptions
+from gotrace.session.open_calls import Seldom
+from gotrace.session.plan import BinaryRequest, make_plan
+from gotrace.session.tasks import find_callers
+from gotrace.target.process import ended_processes
+from gotrace.target.target import Target
+from tests.toolchains import FIXTURES, build, newest
+
+PROCESSES = 5
+OPEN = 7  # calls that the fixture's exits leaves open
+
+
+@pytest.fixture
+def meter() -> Iterator[LatencyMeter]:
+    path = build(FIXTURES / "live_latency", newest())
+    with ExitStack() as opened:
+        target = Target()
+        opened.callback(target.close)
+        request = BinaryRequest(str(path), Selector(["main.exits", "main.spawn"]))
+        plan = make_plan(target, [request], returns=True, verb="measure")
+        options = LatencyOptions(per_goroutine=True)
+        yield opened.enter_context(
+            LatencyMeter(target, plan, find_callers(target, plan), options, None)
+        )
+
+
+def run(*scenarios: str) -> int:
+    path = build(FIXTURES / "live_latency", newest())
+    return subprocess.run(
+        [path], input=" ".join(scenarios) + "\n\n", text=True, stdout=subprocess.DEVNULL
+    ).returncode
+
+
+def entries(meter: LatencyMeter, name: str) -> int:
+    return len(list(meter.attached.program.map(name).entries()))
+
+
+@pytest.mark.live
+def test_open_calls_make_room_and_are_still_told(meter: LatencyMeter) -> None:
+    for _ in range(PROCESSES):
+        assert run("spawn", "exit") == 3
+    assert entries(meter, "stacks") == entries(meter, "named") == PROCESSES
+    assert entries(meter, "frames") == PROCESSES * (OPEN - 1)
+    before = meter.open_calls()
+    meter._remove_departed()
+    assert [entries(meter, name) for name in ("stacks", "frames", "named")] == [0, 0, 0]
+    assert before == meter.open_calls() == PROCESSES * OPEN
+    period = meter.take()
+    assert period.rows[0].count == sum(t.times.count for t in period.goroutines.values())
+    assert period.rows[0].count == PROCESSES
+
+
+@pytest.mark.live
+def test_calls_of_living_processes_stay(meter: LatencyMeter) -> None:
+    path = build(FIXTURES / "live_latency", newest())
+    with subprocess.Popen(
+        [path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin and process.stdout
+        process.stdin.write("spawn\n")
+        process.stdin.flush()
+        while not process.stdout.readline().startswith("truth"):
+            pass
+        meter._remove_departed()
+        assert entries(meter, "named") == 1
+        process.stdin.write("\n")
+    meter._remove_departed()
+    assert entries(meter, "named") == 0
+
+
+def test_ended_processes() -> None:
+    with subprocess.Popen(["sleep", "100"]) as living:
+        with subprocess.Popen(["true"]) as brief:
+            brief.wait()
+        assert ended_processes([living.pid, brief.pid, brief.pid, 1]) == {brief.pid}
+        living.kill()
+
+
+def test_what_takes_long_is_done_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, done = [0.0], []
+
+    def action() -> None:
+        done.append(now[0])
+        now[0] += 1.0 if len(done) == 2 else 0.0
+
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    seldom = Seldom(action)
+    while now[0] < 30:
+        seldom()
+        now[0] += 0.5
+    assert done[:2] == [1.0, 2.0]
+    assert done[2] == 23.0

@@ -1,0 +1,80 @@
+"""Decoding a function's control flow."""
+
+from __future__ import annotations
+
+import pytest
+
+from gotrace.abi.amd64 import AMD64
+from gotrace.sites.decode import Branch, control_flow, step_over
+
+
+def flow(code: str, repeat: int = 1) -> tuple[tuple[int, ...], int, int | None]:
+    found = control_flow(bytes.fromhex(code) * repeat, AMD64)
+    return found.returns, found.tail_jumps, found.undecodable
+
+
+@pytest.mark.parametrize(
+    ("code", "returns"),
+    [
+        ("c3", (0,)),
+        ("90 f3 c3", (1,)),  # repz ret
+        ("f2 c3", (0,)),  # bnd ret
+        ("c2 10 00", (0,)),  # ret $16
+        ("b8 c3 c3 c3 c3 c3", (5,)),  # mov $0xc3c3c3c3,%eax; ret
+        ("31 c0 c3 48 ff c0 c3", (2, 6)),
+        ("48 cf", ()),  # iretq
+        ("0f 05 0f 0b", ()),  # syscall; ud2
+    ],
+)
+def test_near_returns(code: str, returns: tuple[int, ...]) -> None:
+    assert flow(code) == (returns, 0, None)
+
+
+@pytest.mark.parametrize("padding", ["cc cc cc", "00", "00 00 00", "66 90", "0f 1f 40 00", "90 cc"])
+def test_padding_is_no_error(padding: str) -> None:
+    assert flow("c3" + padding) == ((0,), 0, None)
+
+
+def test_undecodable_bytes_are_reported_where_they_are() -> None:
+    assert flow("31 c0 06 c3") == ((), 0, 2)  # xor %eax,%eax; push %es, invalid in 64-bit mode
+    assert flow("c3 48 8b") == ((0,), 0, 1)  # ret; a mov that is cut off
+
+
+def test_direct_jumps_have_targets() -> None:
+    # 74 02 je 4; eb fc jmp 0; e9 .. jmp past the end; e8 .. call before the start
+    found = control_flow(bytes.fromhex("74 02 eb fc e9 00 01 00 00 e8 00 ff ff ff c3"), AMD64)
+    assert found.branches == (Branch(0, 4), Branch(2, 0), Branch(4, 0x109))
+    assert found.calls == (Branch(9, 14 - 0x100),)
+    assert found.tail_jumps == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "tail_jumps"),
+    [
+        ("e9 00 ff ff ff", 1),  # jmp to before the function
+        ("0f 84 00 01 00 00 c3", 1),  # je to behind it
+        ("ff e0", 1),  # jmp *%rax
+        ("ff 22", 1),  # jmp *(%rdx): through a closure
+        ("ff 24 c8 c3", 0),  # jmp *(%rax,%rcx,8): Go's switch
+        ("48 01 d0 ff e0 c3", 0),  # add %rdx,%rax; jmp *%rax: C's switch
+        ("48 01 d0 ff e1", 1),  # add %rdx,%rax; jmp *%rcx
+    ],
+)
+def test_jumps_out_of_the_function_are_counted(code: str, tail_jumps: int) -> None:
+    assert flow(code)[1] == tail_jumps
+
+
+def test_long_functions_are_decoded_piece_by_piece() -> None:
+    # 7 bytes do not divide a piece: instructions are cut by its end.
+    returns, _, undecodable = flow("48 b8 c3 c3 c3 c3 c3 c3 c3 c3 c3", repeat=20_000)
+    assert undecodable is None
+    assert returns == tuple(range(10, 11 * 20_000, 11))
+
+
+@pytest.mark.parametrize("code", ["", "06", "0f", "66 66 66"])
+def test_nothing_is_known_of_what_cannot_be_decoded(code: str) -> None:
+    assert step_over(bytes.fromhex(code), True, (), AMD64) is None
+
+
+def test_error_in_a_later_piece_is_reported() -> None:
+    assert control_flow(b"\x90" * 100_000 + b"\x06\xc3", AMD64).undecodable == 100_000

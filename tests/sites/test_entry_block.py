@@ -1,0 +1,104 @@
+"""Walking the entry block of functions without a stack check."""
+
+from __future__ import annotations
+
+import pytest
+
+from gotrace.sites.prologue import first_emulated, may_branch_to_start
+
+# code, offset of the first emulated instruction, bytes by which SP is lowered there
+WALKS = {
+    "push rbp": ("55 48 89 e5", 0, 0),
+    "push with REX": ("41 57 41 56", 0, 0),
+    "jmp": ("e9 10 20 00 00", 0, 0),
+    "endbr64; push": ("f3 0f 1e fa 53", 4, 0),
+    # 48 85 c0 74 10                test %rax,%rax; je
+    "test; jcc": ("48 85 c0 74 10", 3, 0),
+    # 48 83 f8 07 0f 85 ...         cmp $0x7,%rax; jne
+    "cmp; jcc near": ("48 83 f8 07 0f 85 00 01 00 00", 4, 0),
+    # 66 83 f9 10 77 02             cmp $0x10,%cx; ja
+    "16-bit cmp": ("66 83 f9 10 77 02", 4, 0),
+    # 48 89 44 24 08                mov %rax,0x8(%rsp): the spill slot
+    # 48 39 d8 7e 05                cmp %rbx,%rax; jle
+    "spill; cmp; jcc": ("48 89 44 24 08 48 39 d8 7e 05", 8, 0),
+    # 48 83 ec 18                   sub $0x18,%rsp
+    # 48 89 6c 24 10                mov %rbp,0x10(%rsp)
+    # 48 8d 6c 24 10                lea 0x10(%rsp),%rbp
+    # e8 00 00 00 00                call
+    "frame of Go 1.19; call": (
+        "48 83 ec 18 48 89 6c 24 10 48 8d 6c 24 10 e8 00 00 00 00",
+        *(14, 0x18),
+    ),
+    # 48 81 ec 00 04 00 00 74 00    sub $0x400,%rsp; je
+    "large frame": ("48 81 ec 00 04 00 00 74 00", 7, 0x400),
+    # 48 83 c4 80 90                add $-0x80,%rsp; nop
+    "frame of 128": ("48 83 c4 80 90", 4, 128),
+    # 44 0f 11 7c 24 10 90          movups %xmm15,0x10(%rsp); nop
+    "zero the frame": ("44 0f 11 7c 24 10 90", 6, 0),
+    # 4d 8b 66 20 4d 85 e4 75 30    mov 0x20(%r14),%r12; test %r12,%r12; jne
+    "wrapper": ("4d 8b 66 20 4d 85 e4 75 30", 7, 0),
+}
+
+
+@pytest.mark.parametrize(("code", "offset", "lowered"), WALKS.values(), ids=WALKS)
+def test_walk_to_the_first_emulated_instruction(code: str, offset: int, lowered: int) -> None:
+    assert first_emulated(bytes.fromhex(code) + b"\xc3") == (offset, lowered)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "48 8b 00 74 10",  # mov (%rax),%rax: may fault, and writes an argument
+        "84 00 74 10",  # test %al,(%rax): may fault
+        "48 83 38 00 74 10",  # cmpq $0,(%rax): may fault
+        "31 c0 74 10",  # xor %eax,%eax: writes an argument
+        "48 8b 4c 24 08 74 10",  # mov 0x8(%rsp),%rcx: writes an argument
+        "4c 8b 35 00 00 00 00 74 10",  # mov (%rip),%r14: writes g
+        "0f 28 c1 74 10",  # movaps %xmm1,%xmm0: writes an argument
+        "41 89 44 24 08 74 10",  # mov %eax,0x8(%r12): not the stack
+        "48 89 44 04 08 74 10",  # mov %rax,0x8(%rsp,%rax,1): anywhere
+        "48 83 e4 f0 74 10",  # and $-16,%rsp: SP moves by an unknown amount
+        "48 f7 f1 74 10",  # div %rcx: may fault
+        "83 3d 00 00 00 00 00 74 10",  # cmpl $0,(%rip): memory
+        "c3",
+        "48",
+        "",
+    ],
+)
+def test_walk_ends_where_something_may_be_lost(code: str) -> None:
+    assert first_emulated(bytes.fromhex(code)) is None
+
+
+def test_walk_is_bounded() -> None:
+    assert first_emulated(b"\x0f\x1f\x00" * 100_000 + b"\x90") is None
+
+
+@pytest.mark.parametrize(
+    ("code", "last"),
+    [
+        ("48 ff c8 75 fb c3", 0),  # dec %rax; jne 0
+        ("90 48 ff c8 eb fb c3", 1),  # nop; dec %rax; jmp 1
+        ("48 ff c8 e2 fb", 0),  # dec %rax; loop 0
+        ("48 ff c8 0f 85 f7 ff ff ff c3", 0),  # dec %rax; jne 0, near
+    ],
+)
+def test_branches_to_the_start_are_seen(code: str, last: int) -> None:
+    assert may_branch_to_start(bytes.fromhex(code), last)
+
+
+def test_far_branch_to_the_start_is_seen() -> None:
+    code = b"\x90" * 70_000 + b"\xe9" + (-70_005).to_bytes(4, "little", signed=True)
+    assert may_branch_to_start(code, 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "last"),
+    [
+        ("90 48 ff c8 75 fb c3", 0),  # nop; dec %rax; jne 1: behind the site
+        ("48 ff c8 75 05 c3", 0),  # forwards
+        ("75 fc c3", 0),  # before the function
+        ("e9 00 ff ff ff", 0),  # far before the function
+    ],
+)
+def test_other_branches_are_not(code: str, last: int) -> None:
+    assert not may_branch_to_start(bytes.fromhex(code), last)

@@ -1,0 +1,95 @@
+"""Sites of every form, counted in a running program that counts its own calls."""
+
+from __future__ import annotations
+
+import subprocess
+from array import array
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gotrace.elf.functions import load_functions
+from gotrace.elf.image import ElfImage
+from gotrace.kernel.attach import Point, ProbeGroup, attach
+from gotrace.kernel.cookie import cookie
+from gotrace.sites.sites import Site, SiteForm, SiteKind, function_sites
+from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain
+
+pytestmark = [pytest.mark.live, pytest.mark.apart]
+
+#: Whose first instruction runs again when the stack has grown.
+GROWING = ("main.small", "main.large", "main.huge")
+OTHERS = (
+    *("main.compare", "main.load", "main.spin", "main.framed", "main.touch", "main.nothing"),
+    *("main.stacked", "main.tail"),
+)
+
+Probe = tuple[str, Site]
+
+
+@each_toolchain
+@pytest.mark.parametrize("flags", [(), ("-gcflags=-N -l",)], ids=["default", "unoptimized"])
+def test_hits_equal_calls(toolchain: Toolchain, flags: tuple[str, ...]) -> None:
+    binary = build(FIXTURES / "sites_forms", toolchain, flags=flags)
+    with ElfImage.open(binary) as image:
+        probes = chosen_sites(image)
+        naive = [
+            (name, Site(function, SiteKind.ENTRY, SiteForm.FIRST, 0))
+            for name, function in entries(image, GROWING)
+        ]
+        hits, calls = run(binary, image, probes + naive)
+    for name, site in probes:
+        assert hits[name, site.kind, site.form] == calls[name], (name, site.form)
+    for name, _ in naive:
+        assert hits[name, SiteKind.ENTRY, SiteForm.FIRST] > calls[name], name
+    forms = {name: site.form for name, site in probes if site.kind is SiteKind.ENTRY}
+    assert set(forms) >= {*GROWING, *OTHERS} - {"main.spin"}
+    assert all(forms[name] in (SiteForm.BRANCH, SiteForm.EMULATED) for name in GROWING)
+    assert forms["main.nothing"] is SiteForm.FIRST
+
+
+def chosen_sites(image: ElfImage) -> list[Probe]:
+    table = load_functions(image)
+    return [
+        (name, site)
+        for name in (*GROWING, *OTHERS)
+        for row in table.rows_named(name)
+        if not table.is_wrapper(row)
+        for found in [function_sites(image, table.function(row), returns=True)]
+        for site in (*([found.entry] if found.entry else []), *found.returns)
+    ]
+
+
+def entries(image: ElfImage, names: Sequence[str]) -> list[tuple[str, int]]:
+    table = load_functions(image)
+    return [(name, table.function(row).entry) for name in names for row in table.rows_named(name)]
+
+
+def run(
+    binary: Path, image: ElfImage, probes: Sequence[Probe]
+) -> tuple[Counter[tuple[str, SiteKind, SiteForm]], dict[str, int]]:
+    """Run the program with all probes in place; return hits by site, and the program's truth."""
+    points = [
+        Point(image.offset_of(site.address), site.address, cookie(index, site))
+        for index, (_, site) in enumerate(probes)
+    ]
+    with subprocess.Popen(
+        [binary], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        group = ProbeGroup("on_entry", str(binary), binary.name, points, None, 0)
+        attached = attach("count.c", {"COUNTERS": len(points)}, [group])
+        try:
+            assert not attached.failed
+            printed, _ = process.communicate("go\n")
+            values = array("Q", attached.program.map("counts").read_array())
+        finally:
+            attached.close()
+    cpus = len(values) // len(probes)
+    hits: Counter[tuple[str, SiteKind, SiteForm]] = Counter()
+    for index, (name, site) in enumerate(probes):
+        hits[name, site.kind, site.form] += sum(values[index * cpus : (index + 1) * cpus])
+    return hits, {name: int(calls) for name, calls in map(str.split, printed.splitlines())}

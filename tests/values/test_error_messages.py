@@ -1,0 +1,325 @@
+"""Check messages of errors that test_nodes_program does not come by."""
+
+from __future__ import annotations
+
+import pytest
+
+from gotrace.values.error_messages import error_value, go_errno_text
+from gotrace.values.model import (
+    BytesValue,
+    ErrorValue,
+    InterfaceValue,
+    NamedValue,
+    Nil,
+    PointerValue,
+    SequenceValue,
+    StringValue,
+    StructValue,
+    TextValue,
+    Unavailable,
+    Value,
+)
+
+
+def text(content: str, length: int | None = None) -> StringValue:
+    data = content.encode()
+    return StringValue(data, len(data) if length is None else length)
+
+
+def pointer(name: str, /, **fields: Value) -> PointerValue:
+    return PointerValue(name, 0xC000, StructValue(name.removeprefix("*"), tuple(fields.items())))
+
+
+def address(name: str, /, **fields: Value) -> InterfaceValue:
+    return InterfaceValue("net.Addr", name, pointer(name, **fields))
+
+
+def error_message(name: str, value: Value, *, guess: bool) -> str | None:
+    """Return a message that is known as a whole."""
+    found = error_value(name, value, guess=guess)
+    if found is None:
+        return None
+    assert not found.is_cut and found.length is None
+    assert (found.type, found.value) == (name, value)
+    return found.message
+
+
+EOF = ErrorValue("*errors.errorString", "EOF", Nil(""))
+PORT = address("*net.TCPAddr", IP=TextValue("net.IP", "::1"), Port=80, Zone=text("lo"))
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("*os.PathError", {"Op": text("open"), "Path": text("/x"), "Err": EOF}, "open /x: EOF"),
+        ("*os.SyscallError", {"Syscall": text("read"), "Err": EOF}, "read: EOF"),
+        (
+            "*os.LinkError",
+            {"Op": text("rename"), "Old": text("a"), "New": text("b"), "Err": EOF},
+            "rename a b: EOF",
+        ),
+        ("*os/exec.Error", {"Name": text("ls"), "Err": EOF}, 'exec: "ls": EOF'),
+        (
+            "*net.OpError",
+            {"Op": text("read"), "Net": text("tcp"), "Source": PORT, "Addr": PORT, "Err": EOF},
+            "read tcp [::1%lo]:80->[::1%lo]:80: EOF",
+        ),
+        (
+            "*net.OpError",
+            {"Op": text("x"), "Net": text(""), "Source": Nil(""), "Addr": Nil(""), "Err": EOF},
+            "x: EOF",
+        ),
+        (
+            "*net.DNSError",
+            {"Err": text("no such host"), "Name": text("h"), "Server": text("s:53")},
+            "lookup h on s:53: no such host",
+        ),
+        ("*net.AddrError", {"Err": text("bad"), "Addr": text("q")}, "address q: bad"),
+        ("*net.AddrError", {"Err": text("bad"), "Addr": text("")}, "bad"),
+        (
+            "*encoding/xml.SyntaxError",
+            {"Msg": text("unexpected EOF"), "Line": 7},
+            "XML syntax error on line 7: unexpected EOF",
+        ),
+        (
+            "*encoding/json.InvalidUTF8Error",
+            {"S": text('a"')},
+            'json: invalid UTF-8 in string: "a\\""',
+        ),
+        (
+            "*regexp/syntax.Error",
+            {"Code": NamedValue("regexp/syntax.ErrorCode", text("missing")), "Expr": text("(")},
+            "error parsing regexp: missing: `(`",
+        ),
+        ("*github.com/pkg/errors.withMessage", {"cause": EOF, "msg": text("m")}, "m: EOF"),
+        ("*errors.joinError", {"errs": SequenceValue("[]error", (EOF, EOF), 2, 2)}, "EOF\nEOF"),
+    ],
+)
+def test_rules(name: str, fields: dict[str, Value], message: str) -> None:
+    assert error_message(name, pointer(name, **fields), guess=False) == message
+
+
+LOST = Unavailable("capture limit reached")
+UNKNOWN = InterfaceValue("error", None, Unavailable("type not known"))
+LONG = ErrorValue("*errors.errorString", "abc", Nil(""), "abc", 300)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "expected"),
+    [
+        ("*errors.errorString", {"s": text("cut", 300)}, ("cut", "cut", 300)),
+        ("*errors.errorString", {"s": text("", 300)}, ("", "", 300)),
+        # Half of a character at the end is left out.
+        ("*errors.errorString", {"s": StringValue(b"a\xc3", 300)}, ("a", "a", 300)),
+        ("*errors.errorString", {"s": StringValue(b"a\xff", 300)}, ("a\udcff", "a\udcff", 300)),
+        ("*errors.errorString", {"s": LOST}, ("<unavailable: capture limit reached>", "", None)),
+        (
+            "*errors.joinError",
+            {"errs": SequenceValue("[]error", (EOF, EOF), 3, 3)},
+            ("EOF\nEOF\n", "EOF\nEOF\n", None),
+        ),
+        ("*errors.joinError", {"errs": SequenceValue("[]error", (), 3, 3)}, ("", "", None)),
+        (
+            "*errors.joinError",
+            {"errs": SequenceValue("[]error", (LONG, EOF), 2, 2)},
+            ("abc...\nEOF", "abc", 304),
+        ),
+        (
+            "*os.SyscallError",
+            {"Syscall": text("read"), "Err": LOST},
+            ("read: <unavailable: capture limit reached>", "read: ", None),
+        ),
+        (
+            "*io/fs.PathError",
+            {"Op": text("open"), "Path": text("/x"), "Err": UNKNOWN},
+            ("open /x: <unavailable: type not known>", "open /x: ", None),
+        ),
+        (
+            "*io/fs.PathError",
+            {"Op": text("open"), "Path": text("/x", 50), "Err": LONG},
+            ("open /x...: abc", "open /x", 357),
+        ),
+        (
+            "*os.SyscallError",
+            {"Syscall": text("read"), "Err": InterfaceValue("error", "*main.e", None)},
+            ("read: <*main.e>", "read: ", None),
+        ),
+        (
+            "*os.SyscallError",
+            {"Syscall": text("read"), "Err": StructValue("main.e", ())},
+            ("read: <main.e>", "read: ", None),
+        ),
+        (
+            "*os/exec.Error",
+            {"Name": text('a"b', 30), "Err": EOF},
+            ('exec: "a\\"b"...: EOF', 'exec: "a\\"b', None),
+        ),
+        (
+            # Without a source, no space would follow.
+            "*net.OpError",
+            {"Op": text("x"), "Net": text(""), "Source": LOST, "Addr": Nil(""), "Err": EOF},
+            ("x <unavailable: capture limit reached>: EOF", "x", None),
+        ),
+        (
+            "*net.DNSError",
+            {"Err": text("no such host"), "Name": text("h"), "Server": LOST},
+            ("lookup h on <unavailable: capture limit reached>: no such host", "lookup h", None),
+        ),
+        (
+            "*net.AddrError",
+            {"Err": text("bad"), "Addr": LOST},
+            ("address <unavailable: capture limit reached>: bad", "", None),
+        ),
+        (
+            "*net.OpError",
+            {
+                "Op": text("x"),
+                "Net": text(""),
+                "Source": Nil(""),
+                "Addr": address("*net.TCPAddr", IP=BytesValue("net.IP", b"1234", 16), Port=8),
+                "Err": EOF,
+            },
+            ("x <net.IP>:8: EOF", "x ", None),
+        ),
+    ],
+)
+def test_messages_of_which_not_all_is_known(
+    name: str, fields: dict[str, Value], expected: tuple[str, str, int | None]
+) -> None:
+    found = error_value(name, pointer(name, **fields), guess=False)
+    assert found is not None and found.is_cut
+    assert (found.message, found.known, found.length) == expected
+
+
+def test_addresses() -> None:
+    for name, fields, shown in [
+        ("*net.UDPAddr", {"IP": BytesValue("", bytes([1, 2, 3, 4]), 4), "Port": 5}, "1.2.3.4:5"),
+        ("*net.IPAddr", {"IP": TextValue("net.IP", "1.2.3.4"), "Zone": text("")}, "1.2.3.4"),
+        ("*net.UnixAddr", {"Name": text("/run/s"), "Net": text("unix")}, "/run/s"),
+    ]:
+        fields_of: dict[str, Value] = {
+            "Op": text("dial"),
+            "Net": text("n"),
+            "Source": Nil(""),
+            "Addr": address(name, **fields),  # type: ignore[arg-type]
+            "Err": EOF,
+        }
+        error = pointer("*net.OpError", **fields_of)
+        assert error_message("*net.OpError", error, guess=False) == f"dial n {shown}: EOF"
+
+
+def test_strings_are_messages_of_errors_only() -> None:
+    label = NamedValue("main.e", text("told"))
+    assert error_message("main.e", label, guess=True) == "told"
+    assert error_message("main.e", label, guess=False) is None
+    runtime = NamedValue("runtime.errorString", text("index out of range"))
+    told = error_message("runtime.errorString", runtime, guess=False)
+    assert told == "runtime error: index out of range"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("net/url.EscapeError", text("%zz"), 'invalid URL escape "%zz"'),
+        ("net/url.InvalidHostError", text(" "), 'invalid character " " in host name'),
+        ("os/user.UnknownUserError", text("bob"), "user: unknown user bob"),
+        ("os/user.UnknownUserIdError", 12, "user: unknown userid 12"),
+        ("os/user.UnknownGroupError", text("bob"), "group: unknown group bob"),
+        ("compress/flate.InternalError", text("x"), "flate: internal error: x"),
+        ("image/png.FormatError", text("chunk"), "png: invalid format: chunk"),
+        ("encoding/base64.CorruptInputError", 4, "illegal base64 data at input byte 4"),
+        ("net.InvalidAddrError", text("told"), "told"),
+        ("net/http.http2ConnectionError", 1, "connection error: PROTOCOL_ERROR"),
+        (
+            "net/http/internal/http2.ConnectionError",
+            99,
+            "connection error: unknown error code 0x63",
+        ),
+    ],
+)
+def test_rules_of_kinds_that_are_no_structs(name: str, value: Value, message: str) -> None:
+    assert error_message(name, NamedValue(name, value), guess=False) == message
+    held = PointerValue(f"*{name}", 0xC000, NamedValue(name, value))
+    assert error_message(f"*{name}", held, guess=True) == message
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "message"),
+    [
+        ("crypto/tls.RecordHeaderError", {"Msg": text("odd")}, "tls: odd"),
+        ("encoding/asn1.SyntaxError", {"Msg": text("cut")}, "asn1: syntax error: cut"),
+        ("encoding/asn1.StructuralError", {"Msg": text("tag")}, "asn1: structure error: tag"),
+        ("runtime.errorAddressString", {"msg": text("m"), "addr": 4}, "runtime error: m"),
+        (
+            "net/http.http2connError",
+            {"Code": NamedValue("net/http.http2ErrCode", 6), "Reason": text("why")},
+            "http2: connection error: FRAME_SIZE_ERROR: why",
+        ),
+        (
+            "net/http.http2StreamError",
+            {"StreamID": 3, "Code": NamedValue("net/http.http2ErrCode", 8), "Cause": EOF},
+            "stream error: stream ID 3; CANCEL; EOF",
+        ),
+        (
+            "net/http.http2StreamError",
+            {"StreamID": 3, "Code": NamedValue("net/http.http2ErrCode", 8), "Cause": Nil("error")},
+            "stream error: stream ID 3; CANCEL",
+        ),
+        (
+            "net/netip.parseAddrError",
+            {"in": text("1.2"), "msg": text("too short"), "at": text("")},
+            'ParseAddr("1.2"): too short',
+        ),
+        (
+            "net/netip.parseAddrError",
+            {"in": text("1.x"), "msg": text("odd"), "at": text("x")},
+            'ParseAddr("1.x"): odd (at "x")',
+        ),
+        (
+            "crypto/x509.SystemRootsError",
+            {"Err": EOF},
+            "x509: failed to load system roots and no roots provided; EOF",
+        ),
+    ],
+)
+def test_rules_of_structs(name: str, fields: dict[str, Value], message: str) -> None:
+    value = StructValue(name, tuple(fields.items()))
+    assert error_message(name, value, guess=False) == message
+    assert error_message(f"*{name}", pointer(f"*{name}", **fields), guess=False) == message
+
+
+def test_what_the_standard_library_says_is_not_guessed() -> None:
+    for name in ("*net/textproto.Error", "*errors.e", "*encoding/json.e", "*vendor/x/y.e"):
+        assert error_message(name, pointer(name, msg=text("m")), guess=True) is None
+        plain = name[1:]
+        assert error_message(plain, NamedValue(plain, text("m")), guess=True) is None
+    for name in ("*main.e", "*example.com/x.e", "*example%2ecom.e", "*main.e[net/url.Error]"):
+        assert error_message(name, pointer(name, msg=text("m")), guess=True) == "m"
+        assert error_message(name[1:], NamedValue(name[1:], text("m")), guess=True) == "m"
+    assert error_message("*e.x/y.e[main.T]", pointer("", name=text("m")), guess=True) is None
+
+
+def test_a_guess_needs_one_string_that_is_named_as_a_message() -> None:
+    assert error_message("*main.e", pointer("*main.e", why=text("only")), guess=True) is None
+    assert error_message("*main.e", pointer("*main.e", msg=text("m"), n=1), guess=True) == "m"
+    assert error_message("*main.e", pointer("*main.e", name=text("m"), n=1), guess=True) is None
+    assert (
+        error_message("*main.e", pointer("*main.e", msg=text("m"), to=text("")), guess=True) is None
+    )
+    assert error_message("*main.e", Nil("*main.e"), guess=True) is None
+    assert error_message("*main.e", Unavailable("why"), guess=True) is None
+
+
+def test_errno() -> None:
+    # As printed by syscall.Errno(n).Error() on Linux.
+    assert go_errno_text(2) == "no such file or directory"
+    assert go_errno_text(5) == "input/output error"
+    assert go_errno_text(104) == "connection reset by peer"
+    assert go_errno_text(77) == "file descriptor in bad state"
+    assert go_errno_text(133) == "errno 133"
+    assert go_errno_text(0) == "errno 0"
+    assert go_errno_text(5000) == "errno 5000"
+    assert go_errno_text(-1) == "errno -1"
+    assert error_message("syscall.Errno", NamedValue("syscall.Errno", 17), guess=False) == (
+        "file exists"
+    )
