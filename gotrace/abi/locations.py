@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from gotrace.abi.amd64 import Architecture
+from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import (
     Assignment,
     CallingConvention,
@@ -29,6 +29,7 @@ from gotrace.gotypes.types import GoType, PointerType, Signature, StructType
 
 __all__ = [
     "CapturedValue",
+    "FunctionCode",
     "FunctionPlaces",
     "PlacedValue",
     "Within",
@@ -91,7 +92,8 @@ class CapturedValue:
 class FunctionPlaces:
     """All values of a function that can be had at its entry and at its RET instructions.
 
-    ``size``: bytes that they take of the stack, None where that was not computed.
+    ``size``: bytes that they take of the stack, None where that was not computed. ``is_bare``:
+    nothing says what the function takes, these are the words where parameters would be.
     """
 
     name: str
@@ -101,23 +103,31 @@ class FunctionPlaces:
     dictionary: Piece | None = None
     captured: tuple[CapturedValue, ...] = ()
     size: int | None = None
+    is_bare: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FunctionCode:
+    """What decides on a function's calling convention, and how much stack its values take.
+
+    ``arguments_size``: bytes of stack for its parameters and results, spill slots included, as the
+    function table says; None where it does not.
+    """
+
+    go_version: GoVersion
+    is_assembly: bool = False
+    arguments_size: int | None = None
 
 
 def function_places(
     function: FunctionSignature,
     reader: DwarfReader,
     types: DwarfTypes,
-    architecture: Architecture,
-    go_version: GoVersion,
-    *,
-    is_assembly: bool = False,
-    size: int | None = None,
+    code: FunctionCode,
 ) -> FunctionPlaces:
-    """Return the places of a function's values; raise DwarfError when its DWARF is damaged.
-
-    ``size``: bytes of stack that its parameters and results take, as the function table says.
-    """
+    """Return the places of a function's values; raise DwarfError when its DWARF is damaged."""
     name = parse_name(function.name)
+    go_version = code.go_version
     has_dictionary = takes_dictionary(name)
     parameters = [
         variable
@@ -126,24 +136,22 @@ def function_places(
     ]
     variables = [*parameters, *function.results]
     row_types = [types.parameter(variable).type for variable in variables]
-    convention = calling_convention(go_version, is_assembly)
+    convention = calling_convention(go_version, code.is_assembly)
     place = dictionary_place(go_version) if has_dictionary else None
 
     def assigner(fillers: Sequence[tuple[int, GoType]]) -> Assignment:
         taken, given_back = row_types[: len(parameters)], row_types[len(parameters) :]
         is_method = name.kind is NameKind.METHOD
-        return _assign_with(
-            fillers, taken, given_back, architecture, convention, place, is_method=is_method
-        )
+        return _assign_with(fillers, taken, given_back, convention, place, is_method=is_method)
 
     closed = Closed(assigner(()), frozenset())
     if go_version < _ALL_LISTED_SINCE:
         evidence = [
-            _evidence(reader, function, variable, row_type, architecture)
+            _evidence(reader, function, variable, row_type)
             for variable, row_type in zip(variables, row_types, strict=True)
         ]
         in_registers = convention is CallingConvention.ABI_INTERNAL
-        closed = close_gaps(assigner, evidence, size, in_registers=in_registers)
+        closed = close_gaps(assigner, evidence, code.arguments_size, in_registers=in_registers)
     assignment = closed.assignment
     pieces = assignment.parameters + assignment.results
     placed = [
@@ -165,25 +173,19 @@ def function_places(
     )
 
 
-def signature_places(
-    signature: Signature,
-    name: str,
-    architecture: Architecture,
-    go_version: GoVersion,
-    *,
-    is_assembly: bool = False,
-) -> FunctionPlaces:
+def signature_places(signature: Signature, name: str, code: FunctionCode) -> FunctionPlaces:
     """Return the places of a function's values where a user gives the signature, not DWARF.
 
     ``name`` is the function's symbol, with the shapes of generic functions spelled out: these take
     a dictionary.
     """
     parsed = parse_name(name)
-    convention = calling_convention(go_version, is_assembly)
+    go_version = code.go_version
+    convention = calling_convention(go_version, code.is_assembly)
     assignment = assign(
         [parameter.type for parameter in signature.parameters],
         [result.type for result in signature.results],
-        architecture,
+        AMD64,
         convention,
         dictionary_place(go_version) if takes_dictionary(parsed) else None,
         is_method=parsed.kind is NameKind.METHOD,
@@ -205,18 +207,16 @@ def _evidence(
     function: FunctionSignature,
     variable: Variable,
     value: GoType,
-    architecture: Architecture,
 ) -> Located:
     pieces = reader.entry_pieces(function, variable) or ()
     from_list = variable.location is not None and variable.location.list_offset is not None
-    return located(pieces, value, architecture, from_list=from_list)
+    return located(pieces, value, AMD64, from_list=from_list)
 
 
 def _assign_with(
     fillers: Sequence[tuple[int, GoType]],
     parameters: Sequence[GoType],
     results: Sequence[GoType],
-    architecture: Architecture,
     convention: CallingConvention,
     dictionary: DictionaryPlace | None,
     *,
@@ -230,7 +230,7 @@ def _assign_with(
         listed.append(len(types))
         types.append(value)
     types += [filler for before, filler in fillers if before >= len(parameters)]
-    whole = assign(types, results, architecture, convention, dictionary, is_method=is_method)
+    whole = assign(types, results, AMD64, convention, dictionary, is_method=is_method)
     return dataclasses.replace(
         whole,
         parameters=tuple(whole.parameters[row] for row in listed),

@@ -60,7 +60,7 @@ class _DecodedLine:
         self._no_floats = _FLOATS_MISSED if floats else _NO_FLOATS
         self._comms: dict[int, str] = {}
         places = call.places
-        at = call.table.declared_at(call.function.function.row)
+        at = call.binary.functions.declared_at(call.function.function.row)
         shown = call.spec.format is None
         self.function = TracedFunction(
             call.function.function.name,

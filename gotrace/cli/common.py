@@ -285,10 +285,10 @@ def inlined_notices(plan: Plan, verb: str) -> Iterator[Notice]:
     none: there it is the rule.
     """
     places: Counter[str] = Counter()
-    for binary in plan.binaries:
-        names = {sites.function.name for sites in binary.functions}
+    for file in plan.binaries:
+        names = {sites.function.name for sites in file.functions}
         if len(names) <= _MOST_LOOKED_UP:
-            places.update(call.name for call in binary.table.inlined_calls(names))
+            places.update(call.name for call in file.binary.functions.inlined_calls(names))
     for name, count in places.most_common(_MOST_PROBLEMS):
         text = (
             f"{name} is also inlined in {count} place{'' if count == 1 else 's'}: not {verb} there"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gotrace.cli.common import file_test
-from gotrace.elf.functions import FunctionTable, load_functions
+from gotrace.elf.functions import FunctionTable
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Rung
@@ -92,7 +92,7 @@ def _names(options: argparse.Namespace, binary: str | None, prefix: str) -> list
     if binary is None and options.cmd is not None:
         binary = resolve_command(shlex.split(options.cmd))
     try:
-        return _names_in(load_functions(target.binary(binary).image), prefix)
+        return _names_in(target.binary(binary).functions, prefix)
     finally:
         target.close()
 

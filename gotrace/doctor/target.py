@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from gotrace.doctor.finding import Finding, State
 from gotrace.elf.dwarf_sections import DwarfSections
-from gotrace.elf.functions import FunctionTable, load_functions
+from gotrace.elf.functions import FunctionTable
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
-from gotrace.gotypes.runtime import runtime_layout
+from gotrace.gotypes.binary import Binary
 from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.probes.select import Selector
 from gotrace.session.count import CallCounter
@@ -38,15 +38,15 @@ def examine_target(pid: int, attach: bool) -> Iterator[Finding]:
         assert target.process is not None
         yield _process(target.process)
         try:
-            image = target.binary(None).image
-            table = load_functions(image)
+            binary = target.binary(None)
+            image, table = binary.image, binary.functions
         except GotraceError as error:
             advice = "trace a program that is an amd64 ELF file with a Go function table or symbols"
             yield Finding("program", State.MEND, str(error), advice)
             return
         yield _program(target.process, image, table)
         yield _go_version(image, table)
-        yield _runtime(image, table)
+        yield _runtime(binary)
         yield _symbols(image, table)
         yield _debugging_information(image)
         if attach:
@@ -79,13 +79,13 @@ def _go_version(image: ElfImage, table: FunctionTable) -> Finding:
     return Finding("Go version", State.FALLS_BACK, f"{image.display} is not Go's linker's", advice)
 
 
-def _runtime(image: ElfImage, table: FunctionTable) -> Finding:
+def _runtime(binary: Binary) -> Finding:
     name = "goroutines"
-    if not table.has_pclntab:
+    if not binary.functions.has_pclntab:
         return Finding(name, State.FALLS_BACK, "no Go runtime that is known", "threads are used")
     only_counts = "gofunccount works, gofunclatency and gotrace do not"
     try:
-        layout = runtime_layout(image, table.go_version)
+        layout = binary.runtime
     except GotraceError as error:
         return Finding(name, State.FALLS_BACK, str(error), only_counts)
     if layout.assumed:

@@ -21,6 +21,7 @@ from gotrace.elf.pclntab.functab import (
     source_line,
 )
 from gotrace.elf.pclntab.inline import InlinedCall, InlinedFrame, InlineTrees
+from gotrace.elf.pclntab.moduledata import ModuleData
 from gotrace.elf.symtab import FunctionSymbol, function_symbols, symbol_names
 
 __all__ = [
@@ -112,6 +113,11 @@ class FunctionTable:
             return info.go_version
         told = None if self._rows is None else read_build_version(self.image, self._rows)
         return told or compiler_version(self.image)
+
+    @property
+    def module(self) -> ModuleData | None:
+        """Return the runtime's module data, None where there is none or no pclntab."""
+        return None if self._rows is None else self._rows.module
 
     @property
     def text_start(self) -> int:

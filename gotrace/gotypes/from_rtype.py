@@ -23,6 +23,7 @@ from itertools import islice
 
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.image import ElfImage
+from gotrace.elf.pclntab.moduledata import ModuleData
 from gotrace.gotypes.rtype_names import DescriptorNames, escape_path
 from gotrace.gotypes.rtype_table import DescriptorError, DescriptorTable, Record
 from gotrace.gotypes.types import (
@@ -329,13 +330,17 @@ class Descriptors:
         self._fields = self._labels = 0
 
     @classmethod
-    def open(cls, image: ElfImage, go_version: GoVersion | None) -> Descriptors | None:
+    def open(
+        cls, image: ElfImage, go_version: GoVersion | None, module: ModuleData | None
+    ) -> Descriptors | None:
         """Return the descriptors of an image, None when it has none of a known layout.
 
-        ``go_version`` is the release that the image was built with, which decides on the layout.
-        Raise DescriptorError when the tables that lead to them are damaged.
+        ``go_version`` is the release that the image was built with, which decides on the layout;
+        ``module`` leads to them. Raise DescriptorError when the tables on the way are damaged.
         """
-        table = None if go_version is None else DescriptorTable.open(image, go_version)
+        if go_version is None or module is None:
+            return None
+        table = DescriptorTable.open(image, go_version, module)
         return None if table is None else cls(table)
 
     @property

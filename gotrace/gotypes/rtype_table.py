@@ -18,8 +18,7 @@ from itertools import islice
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.headers import ElfError
 from gotrace.elf.image import ElfImage
-from gotrace.elf.pclntab.header import find_pclntab
-from gotrace.elf.pclntab.moduledata import find_module_data
+from gotrace.elf.pclntab.moduledata import ModuleData
 from gotrace.errors import GotraceError
 from gotrace.gotypes.types import Kind
 
@@ -188,17 +187,15 @@ class DescriptorTable:
         self._module = module
 
     @classmethod
-    def open(cls, image: ElfImage, version: GoVersion) -> DescriptorTable | None:
-        """Return the table of an image; None when there is none, or none of a known layout."""
+    def open(
+        cls, image: ElfImage, version: GoVersion, module: ModuleData
+    ) -> DescriptorTable | None:
+        """Return the table that an image's module data leads to, None without a known layout."""
         layout = layout_of(version)
         if layout is None:
             return None
         try:
-            header = find_pclntab(image)
-            found = None if header is None else find_module_data(image, header)
-            if found is None:
-                return None
-            raw = image.read_relocated(found.address, _MODULE_DATA)
+            raw = image.read_relocated(module.address, _MODULE_DATA)
         except ElfError as error:
             raise DescriptorError(str(error)) from None
         table = cls(image, layout, struct.unpack(f"<{_MODULE_DATA // 8}Q", raw))

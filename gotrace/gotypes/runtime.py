@@ -137,15 +137,15 @@ def table_layout(release: tuple[int, int]) -> RuntimeLayout:
 
 
 def runtime_layout(
-    image: ElfImage, go_version: GoVersion | None, dwarf: DwarfReader | None = None
+    image: ElfImage, go_version: GoVersion | None, dwarf: DwarfReader | None
 ) -> RuntimeLayout:
     """Return the runtime layout of a Go binary: from its DWARF, else from the table.
 
-    ``dwarf`` is the image's reader where the caller has one already. Raise RuntimeLayoutError
-    when the binary has neither usable DWARF for ``runtime.g`` nor a known Go version.
+    Raise RuntimeLayoutError when the binary has neither usable DWARF for ``runtime.g`` nor a known
+    Go version.
     """
     release = None if go_version is None else (go_version.major, go_version.minor)
-    offsets = _dwarf_offsets(image, dwarf)
+    offsets = None if dwarf is None else _dwarf_offsets(dwarf)
     if offsets is not None:
         newest = max(_TABLE)
         layout = dataclasses.replace(
@@ -179,13 +179,10 @@ _FIELDS = {
 }
 
 
-def _dwarf_offsets(image: ElfImage, dwarf: DwarfReader | None) -> dict[str, Any] | None:
+def _dwarf_offsets(dwarf: DwarfReader) -> dict[str, Any] | None:
     """Return the offset fields of RuntimeLayout from DWARF; None when DWARF cannot give all."""
     offsets: dict[str, Any] = {}
     try:
-        dwarf = dwarf or DwarfReader.open(image)
-        if dwarf is None:
-            return None
         for struct_name, wanted in _FIELDS.items():
             members = dwarf.struct_members(struct_name)
             if not members.keys() >= set(wanted.values()):

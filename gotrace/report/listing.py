@@ -51,11 +51,11 @@ def list_plan(plan: Plan, output: Output) -> None:
 def _rows(plan: BinaryPlan) -> Iterator[_Listed]:
     names = {sites.function.name for sites in plan.functions}
     inlined: dict[str, list[InlinedCall]] = {}
-    for call in plan.table.inlined_calls(names):
+    for call in plan.binary.functions.inlined_calls(names):
         inlined.setdefault(call.name, []).append(call)
     for sites in plan.functions:
         function = sites.function
-        at = plan.table.declared_at(function.row)
+        at = plan.binary.functions.declared_at(function.row)
         yield _Listed(
             function.name,
             plan.binary.image.display,

@@ -10,9 +10,7 @@ from itertools import islice
 from gotrace.capture.factory import NodeFactory
 from gotrace.capture.payload import ReadContext, Subplan
 from gotrace.elf.dwarf_die import DwarfError
-from gotrace.elf.functions import FunctionTable
 from gotrace.elf.symtab import symbol_value
-from gotrace.errors import GotraceError
 from gotrace.gotypes.from_rtype import Descriptors
 from gotrace.gotypes.rtype_table import DescriptorError
 from gotrace.gotypes.types import (
@@ -46,9 +44,8 @@ class DynamicTypes(ReadContext):
     until it is there.
     """
 
-    def __init__(self, binary: TargetBinary, table: FunctionTable, factory: NodeFactory) -> None:
+    def __init__(self, binary: TargetBinary, factory: NodeFactory) -> None:
         self._binary = binary
-        self._table = table
         self._bias = binary.bias
         self._factory = factory
         self._subplans: dict[int, Subplan] = {}
@@ -85,9 +82,9 @@ class DynamicTypes(ReadContext):
         planned = [self._plan(address + self._bias) for address in islice(addresses, room)]
         return [subplan for subplan in planned if subplan is not None]
 
-    @cached_property
+    @property
     def _descriptors(self) -> Descriptors | None:
-        return _descriptors(self._table)
+        return self._binary.rtypes
 
     def take_new(self) -> list[tuple[int, Subplan]]:
         """Return the plans made for types met since the last time, to be given to the kernel."""
@@ -110,7 +107,7 @@ class DynamicTypes(ReadContext):
         """Return bytes of what the file maps read-only: constants, in the main."""
         if self._bias is None:
             return None
-        image, place = self._table.image, address - self._bias
+        image, place = self._binary.image, address - self._bias
         if place in self._small_values and place + size <= self._small_values.stop:
             return bytes(image.read(place, size))
         return image.read_only(place, size)
@@ -127,7 +124,7 @@ class DynamicTypes(ReadContext):
         Source: ``staticuint64s`` in runtime/iface.go, the words from 0 to 255. A stripped program
         does not name it; there it is the only one of that content.
         """
-        image = self._table.image
+        image = self._binary.image
         start = symbol_value(image, "runtime.staticuint64s")
         places = [start] if start is not None else image.occurrences(_SMALL_VALUES)
         return range(places[0], places[0] + len(_SMALL_VALUES)) if len(places) == 1 else range(0)
@@ -136,7 +133,7 @@ class DynamicTypes(ReadContext):
         """Return the name of the function that holds a run-time address."""
         if self._bias is None:
             return None
-        function = self._table.find(pc - self._bias)
+        function = self._binary.functions.find(pc - self._bias)
         return function.name if function else None
 
     def _learn(self, word: int) -> str | None:
@@ -158,15 +155,6 @@ class DynamicTypes(ReadContext):
         self._subplans[word] = subplan
         self._new.append((word, subplan))
         return subplan
-
-
-def _descriptors(table: FunctionTable) -> Descriptors | None:
-    if table.go_version is None:
-        return None
-    try:
-        return Descriptors.open(table.image, table.go_version)
-    except GotraceError:
-        return None
 
 
 def _itabs(descriptors: Descriptors, interface: str) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gotrace.elf.functions import Function, FunctionTable, load_functions
+from gotrace.elf.functions import Function, FunctionTable
 from gotrace.errors import NoMatchError
 from gotrace.kernel.attach import Point, ProbeGroup
 from gotrace.kernel.cookie import CallerKind, Jumps, cookie
@@ -35,7 +35,6 @@ class BinaryPlan:
     """Hold what is to be traced in one file; every one of ``functions`` has an entry site."""
 
     binary: TargetBinary
-    table: FunctionTable
     functions: tuple[FunctionSites, ...]
 
 
@@ -94,7 +93,10 @@ class Plan:
                     image.offset_of(site.address),
                     site.address,
                     cookie(
-                        number, site, caller(plan.table, sites.function), _jumps(sites, entries)
+                        number,
+                        site,
+                        caller(plan.binary.functions, sites.function),
+                        _jumps(sites, entries),
                     ),
                 )
                 for number, sites in enumerate(plan.functions, start)
@@ -126,7 +128,7 @@ def make_plan(target: Target, requests: Sequence[BinaryRequest], returns: bool, 
     plans, problems = [], []
     for request in requests:
         binary = target.binary(request.name)
-        table = load_functions(binary.image)
+        table = binary.functions
         selection = request.selector.select(table, verb=verb)
         found = [
             function_sites(binary.image, table.function(row), returns) for row in selection.rows
@@ -135,7 +137,7 @@ def make_plan(target: Target, requests: Sequence[BinaryRequest], returns: bool, 
         usable = tuple(sites for sites in found if sites.entry is not None)
         if not usable:
             raise NoMatchError(f"nothing to {verb} in {binary.image.display}: {problems[0]}")
-        plans.append(BinaryPlan(binary, table, usable))
+        plans.append(BinaryPlan(binary, usable))
     return Plan(tuple(plans), tuple(problems))
 
 
@@ -146,15 +148,15 @@ def once(plan: Plan) -> Plan:
     """
     seen: set[tuple[int, int, int]] = set()
     binaries = []
-    for binary in plan.binaries:
-        file = binary.binary.image.identity
+    for file_plan in plan.binaries:
+        file = file_plan.binary.image.identity
         kept = []
-        for sites in binary.functions:
+        for sites in file_plan.functions:
             key = (file.device, file.inode, sites.function.entry)
             if key not in seen:
                 seen.add(key)
                 kept.append(sites)
-        binaries.append(replace(binary, functions=tuple(kept)))
+        binaries.append(replace(file_plan, functions=tuple(kept)))
     return replace(plan, binaries=tuple(binaries))
 
 
@@ -177,7 +179,7 @@ def measurable(plan: Plan) -> Plan:
                     f"{sites.function.name} also ends by jumping to another function: of such"
                     " calls only those are measured where that function is traced too"
                 )
-        binaries.append(BinaryPlan(binary.binary, binary.table, tuple(kept)))
+        binaries.append(replace(binary, functions=tuple(kept)))
     if not any(binary.functions for binary in binaries):
         raise NoMatchError(problems[0])
     return Plan(tuple(binaries), tuple(problems))

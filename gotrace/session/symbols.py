@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from gotrace.abi.amd64 import AMD64
 from gotrace.elf.functions import Function, Origin
 from gotrace.errors import GotraceError
-from gotrace.session.plan import BinaryPlan
 from gotrace.sites.decode import control_flow
 from gotrace.target.process import Process
-from gotrace.target.target import load_bias
+from gotrace.target.target import TargetBinary, load_bias
 
 __all__ = ["Symbolizer"]
 
@@ -18,10 +17,10 @@ __all__ = ["Symbolizer"]
 class _File:
     """Hold one file's functions and where processes have mapped it."""
 
-    def __init__(self, file: BinaryPlan, alone: bool) -> None:
+    def __init__(self, file: TargetBinary, alone: bool) -> None:
         """Take the file, and whether every process that is traced runs it."""
-        self.table = file.table
-        self._binary = file.binary
+        self.table = file.functions
+        self._binary = file
         self._alone = alone
         self._biases: dict[int, int] = {}
 
@@ -57,7 +56,7 @@ class _File:
 class Symbolizer:
     """Translate addresses of the processes that run some files, each with its own load biases."""
 
-    def __init__(self, files: Sequence[BinaryPlan]) -> None:
+    def __init__(self, files: Sequence[TargetBinary]) -> None:
         self._files = [_File(file, len(files) == 1) for file in files]
 
     def _find(self, tgid: int, pc: int) -> tuple[_File, Function, int] | None:

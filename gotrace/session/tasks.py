@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gotrace.elf.functions import Function, FunctionTable, Origin, load_functions
+from gotrace.elf.functions import Function, FunctionTable, Origin
 from gotrace.elf.headers import ElfError
 from gotrace.errors import GotraceError
-from gotrace.gotypes.runtime import RuntimeLayout, runtime_layout
+from gotrace.gotypes.runtime import RuntimeLayout
 from gotrace.kernel.attach import Point, ProbeGroup
 from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.kernel.cookie import CallerKind, cookie
-from gotrace.session.plan import BinaryPlan, Plan
+from gotrace.session.plan import Plan
 from gotrace.sites.sites import Site, function_sites
 from gotrace.sites.unwind import unwind_sites
-from gotrace.target.target import Target
+from gotrace.target.target import Target, TargetBinary
 
 __all__ = [
     "Callers",
@@ -41,7 +41,7 @@ class Callers:
     shares its host's data but runs its own copy of the runtime's functions.
     """
 
-    files: tuple[BinaryPlan, ...]
+    files: tuple[TargetBinary, ...]
     layout: RuntimeLayout | None
 
     def defines(self) -> Mapping[str, int]:
@@ -76,7 +76,7 @@ class Callers:
         if self.layout is None:
             return "no Go runtime that is known here: calls are told apart by thread"
         if self.layout.assumed:
-            version = self.files[0].table.go_version
+            version = self.files[0].go_version
             return (
                 f"{version.text if version else 'this Go'} is newer than this tool: its"
                 " goroutines are assumed to look like those of the newest release known"
@@ -90,12 +90,12 @@ def find_callers(target: Target, plan: Plan) -> Callers:
     Raises GotraceError where two files have different ones, or where no probe can find the
     running goroutine; RuntimeLayoutError where a file that has a runtime does not tell its layout.
     """
-    files = [binary for binary in plan.binaries if binary.table.has_pclntab]
+    files = list(dict.fromkeys(p.binary for p in plan.binaries if p.binary.functions.has_pclntab))
     if not files:
         return Callers((), None)
-    if all(binary.binary.image.is_shared_library for binary in files):
+    if all(file.image.is_shared_library for file in files):
         files += _host(target)
-    layouts = [runtime_layout(file.binary.image, file.table.go_version) for file in files]
+    layouts = [file.runtime for file in files]
     # Only an executable's offset of g is fixed in the file; its plugins use the same variable.
     layout = next((found for found in layouts if found.tls_offset is not None), layouts[0])
     for file, other in zip(files, layouts, strict=True):
@@ -103,29 +103,29 @@ def find_callers(target: Target, plan: Plan) -> Callers:
         if replace(other, tls_offset=offset, source=layout.source) != layout:
             first = files[layouts.index(layout)]
             raise GotraceError(
-                f"{first.binary.image.display} and {file.binary.image.display} have different Go"
+                f"{first.image.display} and {file.image.display} have different Go"
                 " runtimes: trace them one by one"
             )
     if not layout.g_in_register and layout.tls_offset is None:
-        version = files[0].table.go_version
+        version = files[0].go_version
         raise GotraceError(
-            f"{files[0].binary.image.display}: where a thread's goroutine is kept in a library of"
+            f"{files[0].image.display}: where a thread's goroutine is kept in a library of"
             f" {version.text if version else 'this Go'} is only known to its process: its calls can"
             " be counted only, or give -p PID of a Go program that has it as a plugin"
         )
     return Callers(tuple(files), layout)
 
 
-def _host(target: Target) -> list[BinaryPlan]:
+def _host(target: Target) -> list[TargetBinary]:
     """Return the program that loads the libraries to be traced, where there is one and it is Go."""
     if target.process is None:
         return []
     try:
         binary = target.binary(None)
-        table = load_functions(binary.image)
+        is_go = binary.functions.has_pclntab
     except ElfError:  # a script, perhaps
         return []
-    return [BinaryPlan(binary, table, ())] if table.has_pclntab else []
+    return [binary] if is_go else []
 
 
 def unwind_groups(target: Target, callers: Callers) -> list[ProbeGroup]:
@@ -135,7 +135,7 @@ def unwind_groups(target: Target, callers: Callers) -> list[ProbeGroup]:
     kind = CallerKind.G_REGISTER if callers.layout.g_in_register else CallerKind.G_TLS
     groups = []
     for file in callers.files:
-        found = unwind_sites(file.table)
+        found = unwind_sites(file.functions)
         goexit = (found.goexit,) if found.goexit else ()
         groups.append(_group("on_recovery", target, file, found.recoveries, kind))
         groups.append(_group("on_goexit", target, file, goexit, kind))
@@ -146,7 +146,7 @@ def signal_groups(target: Target, callers: Callers) -> list[ProbeGroup]:
     """Return the groups that watch the entry of the runtime's signal handlers."""
     groups = []
     for file in callers.files:
-        table, image = file.table, file.binary.image
+        table, image = file.functions, file.image
         rows = [
             row
             for name in ("runtime.sigtramp", "runtime.cgoSigtramp")
@@ -160,12 +160,12 @@ def signal_groups(target: Target, callers: Callers) -> list[ProbeGroup]:
 
 
 def _group(
-    program: str, target: Target, file: BinaryPlan, sites: Iterable[Site], kind: CallerKind
+    program: str, target: Target, file: TargetBinary, sites: Iterable[Site], kind: CallerKind
 ) -> ProbeGroup:
-    image = file.binary.image
+    image = file.image
     points = [
         Point(image.offset_of(site.address), site.address, cookie(0, site, kind)) for site in sites
     ]
-    path, bias = file.binary.attach_path, file.binary.bias
+    path, bias = file.attach_path, file.bias
     identity = image.identity
     return ProbeGroup(program, path, image.display, points, bias, target.pid, identity)

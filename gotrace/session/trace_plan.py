@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gotrace.abi.amd64 import AMD64
+from gotrace.abi.function_values import FunctionValues
 from gotrace.abi.locations import CapturedValue, FunctionPlaces, PlacedValue
 from gotrace.capture.factory import NodeFactory
 from gotrace.capture.ops import CaptureLimits, Location, Op, OpCode
 from gotrace.capture.paths import place_captured, place_value
 from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
 from gotrace.elf.dwarf_die import DwarfError
-from gotrace.elf.functions import FunctionTable
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.gotypes.types import InterfaceType, Parameter, Signature
 from gotrace.probes.predicate import CompiledPredicate, StringConstants, compile_predicate
@@ -29,10 +29,10 @@ from gotrace.probes.typed import (
     string_bytes_needed,
 )
 from gotrace.session.dynamic_types import DynamicTypes, interfaces_within
-from gotrace.session.function_values import FunctionValues
-from gotrace.session.plan import BinaryPlan, Plan
+from gotrace.session.plan import Plan
 from gotrace.sites.decode import step_over
 from gotrace.sites.sites import FunctionSites, SiteForm
+from gotrace.target.target import TargetBinary
 
 __all__ = [
     "MOST_STEPS",
@@ -80,7 +80,7 @@ class TracedCall:
     result: PhasePlan | None
     paths: dict[Phase, tuple[Path, ...]]
     compiled: CompiledPredicate | None
-    table: FunctionTable
+    binary: TargetBinary
     context: DynamicTypes
     entry_floats: bool
     result_floats: bool
@@ -115,13 +115,14 @@ def make_trace_plan(plan: Plan, specs: Sequence[ProbeSpec], choices: TraceChoice
     files: dict[tuple[int, int], _FileTypes] = {}
     problems = list(plan.problems)
     seen: set[tuple[int, int, int]] = set()
-    for binary, spec in zip(plan.binaries, specs, strict=True):
-        identity = binary.binary.image.identity
+    for file_plan, spec in zip(plan.binaries, specs, strict=True):
+        binary = file_plan.binary
+        identity = binary.image.identity
         file = files.setdefault((identity.device, identity.inode), _FileTypes(binary, choices))
         planner = _Planner(binary, spec, choices, constants, file)
         planned: list[TracedCall] = []
         refused: list[SpecError] = []
-        for sites in binary.functions:
+        for sites in file_plan.functions:
             key = (identity.device, identity.inode, sites.function.entry)
             if key in seen:
                 problems.append(f"{sites.function.name} is traced by an earlier probe")
@@ -135,11 +136,11 @@ def make_trace_plan(plan: Plan, specs: Sequence[ProbeSpec], choices: TraceChoice
             raise refused[0]
         problems += [str(error) for error in refused] + planner.problems
         kept = tuple(call.function for call in planned)
-        binaries.append(dataclasses.replace(binary, functions=kept))
+        binaries.append(dataclasses.replace(file_plan, functions=kept))
         calls += planned
     if not calls:
         raise NoMatchError("nothing to trace: " + "; ".join(problems[:1]))
-    traced = Plan(tuple(binaries), tuple(problems))
+    traced = Plan(tuple(binaries), tuple(dict.fromkeys(problems)))
     contexts = tuple(file.context for file in files.values())
     return TracePlan(traced, tuple(calls), contexts, constants)
 
@@ -147,11 +148,12 @@ def make_trace_plan(plan: Plan, specs: Sequence[ProbeSpec], choices: TraceChoice
 class _FileTypes:
     """Hold what all probes of a file share: a dynamic type that one has met is known to all."""
 
-    def __init__(self, binary: BinaryPlan, choices: TraceChoices) -> None:
-        version = binary.table.go_version
+    def __init__(self, binary: TargetBinary, choices: TraceChoices) -> None:
+        version = binary.go_version
         release = (version.major, version.minor) if version else None
         self.factory = NodeFactory(choices.limits, release)
-        self.context = DynamicTypes(binary.binary, binary.table, self.factory)
+        self.context = DynamicTypes(binary, self.factory)
+        self.values = FunctionValues(binary)
 
 
 class _Planner:
@@ -159,7 +161,7 @@ class _Planner:
 
     def __init__(
         self,
-        binary: BinaryPlan,
+        binary: TargetBinary,
         spec: ProbeSpec,
         choices: TraceChoices,
         constants: StringConstants,
@@ -169,7 +171,8 @@ class _Planner:
         self._spec = spec
         self._choices = choices
         self._constants = constants
-        self._values = FunctionValues(binary)
+        self._values = file.values
+        self._bare: list[str] = []
         self._factory = file.factory
         self._context = file.context
 
@@ -177,7 +180,7 @@ class _Planner:
     def problems(self) -> list[str]:
         """Return what was wrong with the file's debugging information, or missing in it."""
         problems = [self._values.problem] if self._values.problem else []
-        bare = self._values.without_types
+        bare = self._bare
         if bare:
             more = f" and {len(bare) - 1} more functions" if len(bare) > 1 else ""
             problems.append(
@@ -188,6 +191,8 @@ class _Planner:
 
     def plan(self, sites: FunctionSites) -> TracedCall:
         places = self._values.of(sites.function, self._spec.signature)
+        if places.is_bare:
+            self._bare.append(sites.function.name)
         probe = self._spec.resolve(_scope(places))
         self._check_string_size(probe)
         paths = _paths(probe)
@@ -219,7 +224,7 @@ class _Planner:
             result,
             paths,
             compiled,
-            self._binary.table,
+            self._binary,
             self._context,
             entry_floats=floats and step is not None and bool(entry.float_registers),
             result_floats=floats and result is not None and bool(result.float_registers),
@@ -312,7 +317,7 @@ class _Planner:
         entry = sites.entry
         if entry is None:
             return None
-        code = self._binary.binary.image.read(entry.address, sites.function.end - entry.address)
+        code = self._binary.image.read(entry.address, sites.function.end - entry.address)
         return step_over(code, entry.form is SiteForm.BRANCH, floats, AMD64)
 
 

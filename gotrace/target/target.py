@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError, UsageError
+from gotrace.gotypes.binary import Binary
 from gotrace.target.command import Command
 from gotrace.target.process import Process, Program, find_process, in_initial_pid_namespace
 
@@ -23,8 +24,7 @@ _PAGE_MASK = ~0xFFF
 _PT_LOAD = 1  # elf(5)
 
 
-@dataclass(slots=True)
-class TargetBinary:
+class TargetBinary(Binary):
     """One file of the target, open, with what attaching to it needs.
 
     ``bias`` is what the mapping adds to link-time addresses: 0 for position-dependent programs,
@@ -32,9 +32,10 @@ class TargetBinary:
     there when it is known which one will.
     """
 
-    image: ElfImage
-    bias: int | None
-    process: Process | None = None
+    def __init__(self, image: ElfImage, bias: int | None, process: Process | None = None) -> None:
+        super().__init__(image)
+        self.bias = bias
+        self.process = process
 
     @property
     def attach_path(self) -> str:
@@ -135,6 +136,10 @@ class Target:
         """Open a file; ``mapped``: the process, where there is one, runs it already."""
         # The file of a running program cannot be written to, others can.
         image = ElfImage.open(path, display=shown, copied=process is None or not mapped)
+        known = next((b for b in self._open if b.image.identity == image.identity), None)
+        if known is not None:
+            image.close()
+            return known
         moves = image.is_pie or image.is_shared_library
         binary = TargetBinary(image, None if moves else 0, process)
         self._open.append(binary)
@@ -157,7 +162,7 @@ class Target:
         if self.command is not None:
             self.command.close()
         for binary in self._open:
-            binary.image.close()
+            binary.close()
 
 
 def _file_named(name: str, process: Process | None = None) -> str:

@@ -12,7 +12,13 @@ import pytest
 from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import CallingConvention, FloatReg, IntReg, Piece, Place, Stack, assign
 from gotrace.abi.dwarf_gaps import Located, located
-from gotrace.abi.locations import FunctionPlaces, PlacedValue, function_places, signature_places
+from gotrace.abi.locations import (
+    FunctionCode,
+    FunctionPlaces,
+    PlacedValue,
+    function_places,
+    signature_places,
+)
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.dwarf import DwarfReader, FunctionSignature
 from gotrace.elf.image import ElfImage
@@ -42,7 +48,7 @@ def all_places(
     dwarf = reader(path)
     types = DwarfTypes(dwarf)
     for function in dwarf.functions():
-        yield function, function_places(function, dwarf, types, AMD64, release(toolchain))
+        yield function, function_places(function, dwarf, types, FunctionCode(release(toolchain)))
 
 
 def places(path: Path, toolchain: Toolchain, name: str) -> FunctionPlaces:
@@ -191,9 +197,8 @@ def test_assembly_functions_take_all_from_the_stack() -> None:
     path = build(FIXTURES / "dwarf_signatures", toolchain)
     dwarf = reader(path)
     function = next(found for found in dwarf.functions() if found.name == "main.add")
-    found = function_places(
-        function, dwarf, DwarfTypes(dwarf), AMD64, release(toolchain), is_assembly=True
-    )
+    code = FunctionCode(release(toolchain), is_assembly=True)
+    found = function_places(function, dwarf, DwarfTypes(dwarf), code)
     assert found.convention is CallingConvention.ABI0
     assert by_name(found.parameters) == {"x": [Stack(8)], "y": [Stack(16)]}
     assert by_name(found.results) == {"": [Stack(24)]}
@@ -205,7 +210,9 @@ def test_signatures_given_by_users_are_placed_like_those_of_dwarf() -> None:
     name = "main.(*Box[go.shape.int]).Set"
     told = places(path, toolchain, name)
     given = signature_places(
-        parse_signature(f"{name}(key string, value int) int"), name, AMD64, release(toolchain)
+        parse_signature(f"{name}(key string, value int) int"),
+        name,
+        FunctionCode(release(toolchain)),
     )
     assert given.dictionary == told.dictionary
     assert [value.pieces for value in given.parameters] == [v.pieces for v in told.parameters]

@@ -51,7 +51,7 @@ class Program(ReadContext, Mapping[int, "tuple[Op, ...]"]):
         assert version is not None
         self.memory = memory
         self.factory = NodeFactory(limits, (version.major, version.minor))
-        descriptors = Descriptors.open(image, version)
+        descriptors = Descriptors.open(image, version, self.table.module)
         assert descriptors is not None
         self.descriptors = descriptors
         self._subplans: dict[int, Subplan | None] = {}

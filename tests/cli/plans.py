@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from gotrace.elf.functions import Function, FunctionTable, Origin
+from gotrace.elf.functions import Function, Origin
 from gotrace.session.plan import BinaryPlan, Plan
 from gotrace.sites.sites import FunctionSites, Site, SiteForm, SiteKind
 from gotrace.target.target import TargetBinary
@@ -21,5 +21,5 @@ def plan_of(*names: str) -> Plan:
         first = Site(entry, SiteKind.ENTRY, SiteForm.FIRST, 0)
         ret = Site(entry + 0xFF, SiteKind.RET, SiteForm.RET, 0)
         functions.append(FunctionSites(function, first, (ret,), None))
-    binary, table = cast(TargetBinary, None), cast(FunctionTable, None)
-    return Plan((BinaryPlan(binary, table, tuple(functions)),), ())
+    binary = cast(TargetBinary, None)
+    return Plan((BinaryPlan(binary, tuple(functions)),), ())

@@ -209,7 +209,7 @@ def _of_functions(image: ElfImage, table: FunctionTable) -> list[Region]:
 
 def _of_types(image: ElfImage, table: FunctionTable) -> list[Region]:
     """Return the descriptors, and their neighbourhood, of types that captures come to."""
-    descriptors = table.go_version and Descriptors.open(image, table.go_version)
+    descriptors = Descriptors.open(image, table.go_version, table.module)
     if not descriptors:
         return []
     found = [

@@ -29,7 +29,7 @@ from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import find_callers, signal_groups, unwind_groups
 from gotrace.session.trace import TraceOptions, _Tables
 from gotrace.session.trace_plan import TraceChoices, interfaces_in, make_trace_plan
-from gotrace.target.target import Target
+from gotrace.target.target import Target, TargetBinary
 
 __all__ = ["Outcome", "read_as_tools_do"]
 
@@ -93,10 +93,10 @@ def steps(path: Path, target: Target, plan: Plan) -> Iterator[tuple[str, Callabl
     yield "identify", lambda: identify(binary.binary.image)
     yield "measure", lambda: watch(path, target, measurable(plan))
     yield "symbolize", lambda: symbolize(binary)
-    yield "inlined", lambda: list(islice(binary.table.inlined_calls(), _MOST_INLINED))
+    yield "inlined", lambda: list(islice(binary.binary.functions.inlined_calls(), _MOST_INLINED))
     yield "trace", lambda: trace(plan, PROBES[0], "main.")
     yield "trace with expressions", lambda: trace(plan, PROBES[1], "main.(*Store).Get")
-    yield "explain", lambda: Selector(["main.Stroe"]).select(binary.table)
+    yield "explain", lambda: Selector(["main.Stroe"]).select(binary.binary.functions)
 
 
 def identify(image: ElfImage) -> object:
@@ -121,7 +121,7 @@ def watch(path: Path, target: Target, plan: Plan) -> None:
 
 
 def symbolize(binary: BinaryPlan) -> None:
-    symbolizer = Symbolizer([binary])
+    symbolizer = Symbolizer([binary.binary])
     for sites in binary.functions[:: max(1, len(binary.functions) // 40)]:
         middle = (sites.function.entry + sites.function.end) // 2
         symbolizer.started(1, sites.function.entry)
@@ -134,7 +134,7 @@ def trace(plan: Plan, probe: str, start: str) -> None:
     spec = parse_probe(probe, split=lambda text: (None, text))
     (binary,) = plan.binaries
     chosen = [sites for sites in binary.functions if sites.function.name.startswith(start)]
-    placed = dataclasses.replace(binary.binary, bias=0)  # as in a process: types are looked up
+    placed = TargetBinary(binary.binary.image, bias=0)  # as in a process: types are looked up
     plan = Plan((dataclasses.replace(binary, binary=placed, functions=tuple(chosen)),), ())
     callers = find_callers(Target(), plan)
     limits = CaptureLimits(256, 2, payload=3584)

@@ -38,7 +38,7 @@ class Program:
         info = read_build_info(self.image)
         assert info is not None
         self.version = info.go_version
-        found = Descriptors.open(self.image, self.version)
+        found = Descriptors.open(self.image, self.version, load_functions(self.image).module)
         assert found is not None
         self.descriptors = found
 

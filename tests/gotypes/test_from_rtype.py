@@ -9,7 +9,9 @@ import pytest
 
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.dwarf import DwarfReader
+from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
+from gotrace.gotypes.binary import Binary
 from gotrace.gotypes.from_dwarf import DwarfTypes
 from gotrace.gotypes.from_rtype import Descriptors
 from gotrace.gotypes.types import (
@@ -281,9 +283,10 @@ def test_other_maps(minor: str, experiment: str) -> None:
 
 def test_none_without_descriptors() -> None:
     found = program(newest())
-    assert Descriptors.open(found.image, None) is None
-    assert Descriptors.open(found.image, GoVersion.parse("go1.14")) is None
+    module = load_functions(found.image).module
+    assert Descriptors.open(found.image, None, module) is None
+    assert Descriptors.open(found.image, GoVersion.parse("go1.14"), module) is None
     shell = shutil.which("sh")
     assert shell is not None
-    with ElfImage.open(shell) as image:
-        assert Descriptors.open(image, found.version) is None
+    with Binary(ElfImage.open(shell)) as binary:
+        assert binary.rtypes is None

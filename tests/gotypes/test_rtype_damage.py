@@ -13,6 +13,7 @@ import pytest
 
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
+from gotrace.gotypes.binary import Binary
 from gotrace.gotypes.from_rtype import Descriptors
 from gotrace.gotypes.rtype_table import DescriptorError
 from gotrace.gotypes.types import ChanType, Kind, MapType
@@ -27,7 +28,7 @@ def patched(found: Program, copy: Path, changes: dict[int, bytes]) -> Descriptor
         for address, content in changes.items():
             file.seek(found.image.offset_of(address))
             file.write(content)
-    descriptors = Descriptors.open(ElfImage.open(copy), found.version)
+    descriptors = Binary(ElfImage.open(copy)).rtypes
     assert descriptors is not None
     return descriptors
 
@@ -129,5 +130,5 @@ def test_mutated_descriptors(tmp_path: Path, mode: str, seed: int) -> None:
             file.seek(start + address - found.descriptors.types_start + chance.randrange(96))
             other = struct.pack("<Q", chance.choice(addresses))
             file.write(chance.choice((b"\0", b"\xff", b"\x7f\xff\xff", chance.randbytes(1), other)))
-    descriptors = Descriptors.open(ElfImage.open(copy), found.version)
+    descriptors = Binary(ElfImage.open(copy)).rtypes
     assert descriptors is None or exercise(descriptors, addresses) > 0

@@ -12,6 +12,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.image import ElfImage
+from gotrace.gotypes.binary import Binary
 from gotrace.gotypes.runtime import (
     LayoutSource,
     RuntimeLayoutError,
@@ -91,8 +92,8 @@ def test_table_agrees_with_the_compilers_dwarf(toolchain: Toolchain) -> None:
 def test_layout_of_a_binary(toolchain: Toolchain, mode: str) -> None:
     path = build(RUNTIME, toolchain, flags=BUILD_MODES[mode])
     version = release(toolchain)
-    with ElfImage.open(path) as image:
-        layout = runtime_layout(image, version)
+    with Binary(ElfImage.open(path)) as binary:
+        layout = binary.runtime
     source = LayoutSource.TABLE if mode == "stripped" else LayoutSource.DWARF
     table = table_layout((version.major, version.minor))
     assert layout == dataclasses.replace(table, source=source, tls_offset=-8)
@@ -146,7 +147,7 @@ def test_stripped_binary_of_unknown_release_is_refused() -> None:
         ElfImage.open(path, "prog") as image,
         pytest.raises(RuntimeLayoutError, match=r"prog: .*neither DWARF nor a Go version"),
     ):
-        runtime_layout(image, None)
+        runtime_layout(image, None, None)
 
 
 def test_damaged_dwarf_falls_back_to_the_table(tmp_path: Path) -> None:
@@ -159,7 +160,8 @@ def test_damaged_dwarf_falls_back_to_the_table(tmp_path: Path) -> None:
     struct.pack_into("<Q", data, section.offset + 24, 0xDEAD)  # the compressed stream's start
     damaged = tmp_path / "damaged"
     damaged.write_bytes(data)
-    with ElfImage.open(damaged) as image:
-        layout = runtime_layout(image, release(toolchain))
+    with Binary(ElfImage.open(damaged)) as binary:
+        layout = binary.runtime
+        assert binary.dwarf_problem is not None
     assert layout.source is LayoutSource.TABLE
     assert not layout.assumed

@@ -38,11 +38,11 @@ def plan_of(target: Target, *paths: Path) -> Plan:
 def test_names_are_those_of_the_program_that_a_process_runs(target: Target) -> None:
     other, ours = program("live_latency"), program("live_count")
     plan = plan_of(target, other, ours)
-    symbols = Symbolizer(plan.binaries)
+    symbols = Symbolizer([file.binary for file in plan.binaries])
     leaf = next(
         function
-        for row in plan.binaries[1].table.rows_named("main.leaf")
-        for function in [plan.binaries[1].table.function(row)]
+        for row in plan.binaries[1].binary.functions.rows_named("main.leaf")
+        for function in [plan.binaries[1].binary.functions.function(row)]
     )
     with Fixture([ours]) as fixture:
         (frame,) = symbols.frames_before(fixture.ready, leaf.entry + 1)

@@ -164,11 +164,12 @@ def test_a_command_that_is_replaced_before_it_starts(copied: Path, replaced: boo
 def test_a_file_that_became_shorter_is_still_read_as_it_was(copied: Path, target: Target) -> None:
     """A mapping of it would end this process by SIGBUS."""
     plan = plan_of(target, copied)
-    (binary,) = plan.binaries
+    (file,) = plan.binaries
+    functions, image = file.binary.functions, file.binary.image
     os.truncate(copied, 10)
-    assert [call.name for call in binary.table.inlined_calls()]
-    assert binary.table.declared_at(plan.functions[0].row) is not None
-    binary.binary.image.section_bytes(binary.binary.image.sections[-1])
+    assert [call.name for call in functions.inlined_calls()]
+    assert functions.declared_at(plan.functions[0].row) is not None
+    image.section_bytes(image.sections[-1])
 
 
 def test_a_file_that_changes_while_it_is_copied_is_refused(

@@ -1,7 +1,7 @@
 """Say where the values of a function that gccgo compiled are, at its entry and at its RETs.
 
-The System V ABI decides (``sysv.py``); DWARF's locations at the entry, where optimised code has some,
-are compared with it: a value whose two places differ is unavailable.
+The System V ABI decides (``sysv.py``); DWARF's locations at the entry, where optimised code has
+some, are compared with it: a value whose two places differ is unavailable.
 """
 
 from __future__ import annotations

@@ -17,17 +17,19 @@ from gotrace.abi.assign import (
 )
 from gotrace.abi.gccgo.locations import gccgo_places, system_v_signature_places
 from gotrace.abi.gccgo.types import GccgoTypes
-from gotrace.abi.locations import FunctionPlaces, PlacedValue, function_places, signature_places
+from gotrace.abi.locations import (
+    FunctionCode,
+    FunctionPlaces,
+    PlacedValue,
+    function_places,
+    signature_places,
+)
 from gotrace.elf.buildinfo import GoVersion
-from gotrace.elf.dwarf import DwarfReader
 from gotrace.elf.dwarf_die import DwarfError
 from gotrace.elf.functions import Function, Origin
-from gotrace.gotypes.from_dwarf import DwarfTypes
-from gotrace.gotypes.from_rtype import Descriptors
+from gotrace.gotypes.binary import Binary
 from gotrace.gotypes.from_text import SignatureError, parse_signature
-from gotrace.gotypes.rtype_table import DescriptorError
 from gotrace.gotypes.types import GoType, Kind, basic_type
-from gotrace.session.plan import BinaryPlan
 
 __all__ = ["FunctionValues"]
 
@@ -47,25 +49,17 @@ _RESULT_WORDS = 4
 
 
 class FunctionValues:
-    """Give the values of one file's functions."""
+    """The values of one file's functions, and where they are."""
 
-    def __init__(self, binary: BinaryPlan) -> None:
-        """Open the file's debugging information, if it has some that can be read.
+    def __init__(self, binary: Binary) -> None:
+        self._binary = binary
+        self._damage: str | None = None
+        self._version = binary.go_version or GoVersion(1, 21, 0, "go1.21")
 
-        ``problem`` says what is wrong with it; ``without_types`` collects the functions of which
-        neither it nor the user said anything.
-        """
-        self._table = binary.table
-        self.problem: str | None = None
-        self.without_types: list[str] = []
-        self.reader: DwarfReader | None = None
-        try:
-            self.reader = DwarfReader.open(binary.binary.image)
-        except DwarfError as error:
-            self.problem = str(error)
-        self.types = DwarfTypes(self.reader) if self.reader else None
-        version = binary.table.go_version
-        self._version = version or GoVersion(1, 21, 0, "go1.21")
+    @property
+    def problem(self) -> str | None:
+        """Return what is wrong with the debugging information, None while nothing is."""
+        return self._damage or self._binary.dwarf_problem or self._binary.rtypes_problem
 
     def of(self, function: Function, signature: str | None) -> FunctionPlaces:
         """Return a function's values: as the user says, as DWARF says, else bare words.
@@ -73,45 +67,39 @@ class FunctionValues:
         Bare words are named after their registers, or ``8(SP)`` and so on after their place on the
         stack. Raises SignatureError.
         """
-        is_assembly = function.origin is Origin.PCLNTAB and self._table.is_assembly(function.row)
+        table = self._binary.functions
+        is_go = function.origin is Origin.PCLNTAB
+        code = FunctionCode(
+            self._version,
+            is_go and table.is_assembly(function.row),
+            table.arguments_size(function.row) if is_go else None,
+        )
         if signature is not None:
-            return self._as_given(function, signature, is_assembly)
-        if function.origin is Origin.PCLNTAB and self.reader and self.types:
-            try:
-                known = self.reader.function(function.entry)
-                if known is not None:
-                    return function_places(
-                        known,
-                        self.reader,
-                        self.types,
-                        AMD64,
-                        self._version,
-                        is_assembly=is_assembly,
-                        size=self._table.arguments_size(function.row),
-                    )
-            except DwarfError as error:
-                self.problem = str(error)
-        return self._of_gccgo(function) or self._bare_words(function, is_assembly)
-
-    def _of_gccgo(self, function: Function) -> FunctionPlaces | None:
-        """Return the values of a function that gccgo has compiled, None for all others."""
-        if function.origin is not Origin.SYMTAB or self.reader is None:
-            return None
+            return self._as_given(function, signature, code)
         try:
-            known = self.reader.function(function.entry)
-            if known is None or not self.reader.is_gccgo(known):
-                return None
-            return gccgo_places(known, function.name, self.reader, self._gccgo_types)
+            return self._as_described(function, code) or self._bare_words(function, code)
         except DwarfError as error:
-            self.problem = str(error)
+            self._damage = str(error)
+            return self._bare_words(function, code)
+
+    def _as_described(self, function: Function, code: FunctionCode) -> FunctionPlaces | None:
+        """Return the values that DWARF describes, None where it does not know the function."""
+        reader, types = self._binary.dwarf, self._binary.types
+        known = reader.function(function.entry) if reader else None
+        if reader is None or types is None or known is None:
             return None
+        if function.origin is Origin.PCLNTAB:
+            return function_places(known, reader, types, code)
+        if not reader.is_gccgo(known):
+            return None
+        return gccgo_places(known, function.name, reader, self._gccgo_types)
 
     @cached_property
     def _gccgo_types(self) -> GccgoTypes:
-        assert self.reader is not None
-        return GccgoTypes(self.reader)
+        assert self._binary.dwarf is not None
+        return GccgoTypes(self._binary.dwarf)
 
-    def _as_given(self, function: Function, signature: str, is_assembly: bool) -> FunctionPlaces:
+    def _as_given(self, function: Function, signature: str, code: FunctionCode) -> FunctionPlaces:
         """Return the places by a user's signature, if the function can have that.
 
         The compiler records how much stack a function's arguments and results take, with spill
@@ -120,10 +108,8 @@ class FunctionValues:
         parsed = parse_signature(signature, self._lookup)
         if function.origin is Origin.SYMTAB:
             return system_v_signature_places(parsed, function.name)
-        places = signature_places(
-            parsed, function.name, AMD64, self._version, is_assembly=is_assembly
-        )
-        own = None if is_assembly else self._table.arguments_size(function.row)
+        places = signature_places(parsed, function.name, code)
+        own = None if code.is_assembly else code.arguments_size
         if self._lookup is not None and own not in (None, places.size):
             raise SignatureError(
                 f"signature {signature!r} is not that of {function.name}, whose arguments and"
@@ -134,13 +120,8 @@ class FunctionValues:
 
     @cached_property
     def _lookup(self) -> Callable[[str], Sequence[GoType]] | None:
-        """Give what finds declared types: in DWARF, then among the runtime's own descriptions."""
-        try:
-            descriptors = Descriptors.open(self._table.image, self._table.go_version)
-        except DescriptorError as error:
-            self.problem = str(error)
-            descriptors = None
-        types = self.types
+        """Return what finds declared types: in DWARF, then among the runtime's own descriptions."""
+        types, descriptors = self._binary.types, self._binary.rtypes
         if types is None and descriptors is None:
             return None
 
@@ -152,9 +133,8 @@ class FunctionValues:
 
         return cache(lookup)
 
-    def _bare_words(self, function: Function, is_assembly: bool) -> FunctionPlaces:
-        self.without_types.append(function.name)
-        convention = calling_convention(self._version, is_assembly)
+    def _bare_words(self, function: Function, code: FunctionCode) -> FunctionPlaces:
+        convention = calling_convention(code.go_version, code.is_assembly)
         if function.origin is Origin.SYMTAB:
             return _words(function.name, convention, _C_PARAMETERS, _C_RESULTS)
         if convention is CallingConvention.ABI0:
@@ -175,7 +155,7 @@ def _words(
     parameters: dict[str, Place] | dict[str, IntReg],
     results: dict[str, Place] | dict[str, IntReg],
 ) -> FunctionPlaces:
-    return FunctionPlaces(name, convention, _placed(parameters), _placed(results))
+    return FunctionPlaces(name, convention, _placed(parameters), _placed(results), is_bare=True)
 
 
 def _placed(places: dict[str, Place] | dict[str, IntReg]) -> tuple[PlacedValue, ...]:

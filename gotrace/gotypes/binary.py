@@ -1,0 +1,92 @@
+"""One executable file and all that is known about it, each part read once, on first use."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from types import TracebackType
+
+from gotrace.elf.buildinfo import GoVersion
+from gotrace.elf.dwarf import DwarfError, DwarfReader
+from gotrace.elf.functions import FunctionTable, load_functions
+from gotrace.elf.image import ElfImage
+from gotrace.gotypes.from_dwarf import DwarfTypes
+from gotrace.gotypes.from_rtype import Descriptors
+from gotrace.gotypes.rtype_table import DescriptorError
+from gotrace.gotypes.runtime import RuntimeLayout, runtime_layout
+
+__all__ = ["Binary"]
+
+
+class Binary:
+    """An executable or shared library, with its functions, debugging information and types.
+
+    Whatever passes a file on passes this on, so that nothing is opened, decompressed or searched
+    twice in a run. A context manager that closes the file.
+
+    >>> with Binary(ElfImage.open("/usr/bin/caddy")) as binary:
+    ...     binary.go_version, len(binary.functions)
+    """
+
+    def __init__(self, image: ElfImage) -> None:
+        """Take over an open image."""
+        self.image = image
+        #: What is wrong with the debugging information, None while nothing is.
+        self.dwarf_problem: str | None = None
+        #: What is wrong with the runtime's type descriptors, None while nothing is.
+        self.rtypes_problem: str | None = None
+
+    @cached_property
+    def functions(self) -> FunctionTable:
+        """Return the file's functions; raise ElfError where there are none or they are damaged."""
+        return load_functions(self.image)
+
+    @property
+    def go_version(self) -> GoVersion | None:
+        """Return the Go release that built the file, None where nothing in it says so."""
+        return self.functions.go_version
+
+    @cached_property
+    def dwarf(self) -> DwarfReader | None:
+        """Return the debugging information; None without any, or with ``dwarf_problem`` set."""
+        try:
+            return DwarfReader.open(self.image)
+        except DwarfError as error:
+            self.dwarf_problem = str(error)
+            return None
+
+    @cached_property
+    def types(self) -> DwarfTypes | None:
+        """Return the types that the debugging information describes, None without it."""
+        return DwarfTypes(self.dwarf) if self.dwarf else None
+
+    @cached_property
+    def rtypes(self) -> Descriptors | None:
+        """Return the types that the program carries for its own use.
+
+        None where there are none of a known layout, or with ``rtypes_problem`` set.
+        """
+        try:
+            return Descriptors.open(self.image, self.go_version, self.functions.module)
+        except DescriptorError as error:
+            self.rtypes_problem = str(error)
+            return None
+
+    @cached_property
+    def runtime(self) -> RuntimeLayout:
+        """Return where the runtime keeps its state; raise RuntimeLayoutError if that is unknown."""
+        return runtime_layout(self.image, self.go_version, self.dwarf)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.image.close()
+
+    def __enter__(self) -> Binary:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,443 @@
+"""Decoded values as Python objects, for scripts: from a trace, or from the JSON of one.
+
+Go's bool, integers, floats and complex numbers are Python's; a string is a ``str`` (bytes that are
+not UTF-8 are surrogate escapes), a slice or array of bytes ``bytes``, other slices and arrays are
+lists, maps are dicts, and nil is None. A pointer that was followed is what it points to. A declared
+type is what it is made of. What Python has no type for is a class of this module. Whatever is
+longer than what was captured of it is a ``Cut...``, which knows its true ``length``. A value that
+could not be read is ``Unavailable``, which says why and equals nothing.
+
+>>> to_python(StringValue(b"GET", 3))
+'GET'
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NoReturn
+
+from gotrace.values.go_syntax import go_syntax
+from gotrace.values.model import (
+    BytesValue,
+    ChanValue,
+    DurationValue,
+    ErrorValue,
+    FuncValue,
+    InterfaceValue,
+    MapValue,
+    NamedValue,
+    Nil,
+    PointerValue,
+    SequenceValue,
+    StringValue,
+    StructValue,
+    TextValue,
+    TimeValue,
+    Value,
+)
+from gotrace.values.model import Unavailable as MissingValue
+from gotrace.values.stdlib_text import duration_text, time_text
+
+__all__ = [
+    "Chan",
+    "CutBytes",
+    "CutDict",
+    "CutList",
+    "CutStr",
+    "Duration",
+    "Func",
+    "GoError",
+    "Pointer",
+    "Struct",
+    "Unavailable",
+    "from_json",
+    "to_python",
+]
+
+
+class Unavailable:
+    """A value that could not be read: false, equal to nothing, and not to be computed with.
+
+    >>> bool(Unavailable("memory not readable"))
+    False
+    """
+
+    __slots__ = ("why",)
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def __repr__(self) -> str:
+        return f"<unavailable: {self.why}>"
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __eq__(self, other: object) -> bool:
+        return False
+
+    def __ne__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise TypeError(f"this value is unavailable: {self.why}")
+
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __int__ = __float__ = __index__ = __len__ = __iter__ = __getitem__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _refuse
+
+
+class CutStr(str):
+    """The beginning of a string; ``length`` is its true length in bytes."""
+
+    length: int
+
+    def __new__(cls, text: str, length: int) -> CutStr:
+        cut = super().__new__(cls, text)
+        cut.length = length
+        return cut
+
+
+class CutBytes(bytes):
+    """The beginning of a slice or array of bytes; ``length`` is its true length."""
+
+    length: int
+
+    def __new__(cls, data: bytes, length: int) -> CutBytes:
+        cut = super().__new__(cls, data)
+        cut.length = length
+        return cut
+
+
+class CutList(list[Any]):
+    """The first elements of a slice or array; ``length`` is how many there are."""
+
+    def __init__(self, elements: list[Any], length: int) -> None:
+        super().__init__(elements)
+        self.length = length
+
+
+class CutDict(dict[Any, Any]):
+    """Some entries of a map; ``length`` is how many there are, ``why`` what was in the way."""
+
+    def __init__(self, entries: Mapping[Any, Any], length: int, why: str | None = None) -> None:
+        super().__init__(entries)
+        self.length = length
+        self.why = why
+
+
+class Duration(int):
+    """A time.Duration in nanoseconds, written as Go writes it.
+
+    >>> Duration(1_500_000_000)
+    1.5s
+    """
+
+    def __repr__(self) -> str:
+        return duration_text(int(self))
+
+    __str__ = __repr__
+
+    @property
+    def seconds(self) -> float:
+        """Return it in seconds."""
+        return self / 1e9
+
+
+class Pointer(int):
+    """The address in a pointer that was not followed, or a uintptr."""
+
+    def __repr__(self) -> str:
+        return f"{int(self):#x}"
+
+    __str__ = __repr__
+
+
+class Func:
+    """A function value: the function's name, None where it is not known."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name or "<func>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Func) and self.name == other.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+
+class Chan:
+    """A channel: how many elements wait in its buffer (``len()``), and the buffer's capacity."""
+
+    __slots__ = ("address", "capacity", "closed", "length")
+
+    def __init__(self, address: int, length: int, capacity: int, closed: bool) -> None:
+        self.address = address
+        self.length = length
+        self.capacity = capacity
+        self.closed = closed
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        closed = ", closed" if self.closed else ""
+        return f"<chan {self.address:#x}: {self.length} of {self.capacity}{closed}>"
+
+
+class GoError:
+    """An error: its message (``str()``), its dynamic type and the value in it.
+
+    ``is_cut``: not all of the message is known. Where it is, an error equals its message.
+    """
+
+    __slots__ = ("is_cut", "message", "type", "value")
+
+    def __init__(self, type: str | None, message: str, value: object, is_cut: bool = False) -> None:
+        self.type = type
+        self.message = message
+        self.value = value
+        self.is_cut = is_cut
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __repr__(self) -> str:
+        return f"<{self.type}: {self.message}>"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str):
+            return not self.is_cut and self.message == other
+        if not isinstance(other, GoError) or self.is_cut or other.is_cut:
+            return False
+        return (self.type, self.message) == (other.type, other.message)
+
+    def __hash__(self) -> int:
+        return hash(self.message)
+
+
+class Struct(Mapping[str, Any]):
+    """A struct: its fields as attributes and by name, written as Go writes it.
+
+    A field with the name of a method of mappings (``keys``, ``items``, ``get``...) is found by
+    name only. From JSON, a map is a Struct too: JSON does not distinguish them.
+
+    >>> request.Method, request["Method"]
+    ('GET', 'GET')
+    """
+
+    __slots__ = ("_fields", "_source", "_type")
+
+    def __init__(
+        self, fields: Mapping[str, Any], type: str | None = None, source: StructValue | None = None
+    ) -> None:
+        self._fields = dict(fields)
+        self._type = type
+        self._source = source
+
+    @property
+    def go_type(self) -> str | None:
+        """Return the name of its type, None where that is not known."""
+        return self._type
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        try:
+            return self._fields[name]
+        except KeyError:
+            raise AttributeError(f"{self._type or 'this struct'} has no field {name}") from None
+
+    def __getitem__(self, name: str) -> Any:
+        return self._fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Mapping) and self._fields == dict(other)
+
+    def __hash__(self) -> int:
+        return hash(tuple(self._fields))
+
+    def __repr__(self) -> str:
+        if self._source is not None:
+            return go_syntax(self._source)
+        inner = ", ".join(f"{name}: {value!r}" for name, value in self._fields.items())
+        return f"{self._type or ''}{{{inner}}}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Struct, (self._fields, self._type, self._source)
+
+
+def to_python(value: Value) -> Any:
+    """Return a decoded value as a Python object; see this module's description."""
+    if isinstance(value, bool | int | float | complex):
+        return value
+    return _PYTHON[type(value)](value)
+
+
+def _string(value: StringValue) -> str:
+    text = value.text.decode("utf-8", "surrogateescape")
+    return CutStr(text, value.length) if value.is_cut else text
+
+
+def _bytes(value: BytesValue) -> bytes:
+    return CutBytes(value.data, value.length) if value.is_cut else value.data
+
+
+def _named(value: NamedValue) -> Any:
+    if isinstance(value.value, int) and value.type in ("uintptr", "unsafe.Pointer"):
+        return Pointer(value.value)
+    return to_python(value.value)
+
+
+def _pointer(value: PointerValue) -> Any:
+    return Pointer(value.address) if value.target is None else to_python(value.target)
+
+
+def _struct(value: StructValue) -> Struct:
+    fields = {name: to_python(field) for name, field in value.fields}
+    return Struct(fields, value.type, value)
+
+
+def _sequence(value: SequenceValue) -> list[Any]:
+    elements = [to_python(element) for element in value.elements]
+    return CutList(elements, value.length) if value.is_cut else elements
+
+
+def _map(value: MapValue) -> dict[Any, Any]:
+    entries = {_key(to_python(key)): to_python(elem) for key, elem in value.entries}
+    if not value.is_cut:
+        return entries
+    return CutDict(entries, value.length, value.missing.why if value.missing else None)
+
+
+def _key(key: Any) -> Any:
+    """Return a map's key as a hashable object: an array is a tuple."""
+    if isinstance(key, list):
+        return tuple(map(_key, key))
+    return repr(key) if isinstance(key, Unavailable | dict) else key
+
+
+def _interface(value: InterfaceValue) -> Any:
+    if value.value is None:
+        return Unavailable(f"{value.dynamic or 'a type that is not known'}, not followed")
+    return to_python(value.value)
+
+
+def _error(value: ErrorValue) -> GoError:
+    return GoError(value.type, value.message, to_python(value.value), value.is_cut)
+
+
+def _time(value: TimeValue) -> Any:
+    """Return an aware datetime, to the microsecond; text for years that Python does not know."""
+    zone = datetime.timezone(datetime.timedelta(seconds=value.offset), value.zone or "UTC")
+    try:
+        moment = datetime.datetime.fromtimestamp(0, zone) + datetime.timedelta(
+            seconds=value.seconds, microseconds=value.nanoseconds // 1000
+        )
+    except OverflowError:
+        return time_text(value)
+    return moment
+
+
+_PYTHON: Mapping[type, Callable[..., Any]] = {
+    StringValue: _string,
+    BytesValue: _bytes,
+    NamedValue: _named,
+    PointerValue: _pointer,
+    StructValue: _struct,
+    SequenceValue: _sequence,
+    MapValue: _map,
+    ChanValue: lambda value: Chan(value.address, value.length, value.capacity, value.closed),
+    FuncValue: lambda value: Func(value.name),
+    InterfaceValue: _interface,
+    ErrorValue: _error,
+    DurationValue: lambda value: Duration(value.nanoseconds),
+    TimeValue: _time,
+    TextValue: lambda value: value.text,
+    Nil: lambda value: None,
+    MissingValue: lambda value: Unavailable(value.why),
+}
+
+
+def from_json(value: Any) -> Any:
+    """Return what ``gotrace.values.to_json`` wrote as a Python object.
+
+    JSON keeps less: a time.Duration is an int, a time.Time its text, a map or struct a Struct, and
+    bytes that are text are a string.
+    """
+    if isinstance(value, list):
+        return [from_json(element) for element in value]
+    if not isinstance(value, dict):
+        return value
+    for mark, reader in _MARKS.items():
+        if mark in value:
+            return reader(value)
+    return Struct({name: from_json(inner) for name, inner in value.items()})
+
+
+def _json_text(value: Mapping[str, Any]) -> str:
+    text: str = value["$string"]
+    return CutStr(text, value["$len"]) if "$len" in value else text
+
+
+def _json_hex(value: Mapping[str, Any]) -> bytes:
+    data = bytes.fromhex(value["$hex"])
+    return CutBytes(data, value["$len"]) if "$len" in value else data
+
+
+def _json_elements(value: Mapping[str, Any]) -> list[Any]:
+    return CutList([from_json(element) for element in value["$elements"]], value["$len"])
+
+
+def _json_entries(value: Mapping[str, Any]) -> dict[Any, Any]:
+    entries = value["$entries"]
+    pairs = entries.items() if isinstance(entries, dict) else entries
+    found = {_key(from_json(key)): from_json(elem) for key, elem in pairs}
+    if len(found) == value["$len"]:
+        return found
+    return CutDict(found, value["$len"], value.get("$unavailable"))
+
+
+def _json_error(value: Mapping[str, Any]) -> GoError:
+    message = value["$error"]
+    if isinstance(message, dict):
+        message = bytes.fromhex(message["$hex"]).decode("utf-8", "surrogateescape")
+    return GoError(value["$type"], message, from_json(value.get("$value")), bool(value.get("$cut")))
+
+
+#: Keys that only marked objects have, in the order in which they decide.
+_MARKS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "$entries": _json_entries,
+    "$elements": _json_elements,
+    "$error": _json_error,
+    "$string": _json_text,
+    "$hex": _json_hex,
+    "$pointer": lambda value: Pointer(int(value["$pointer"], 16)),
+    "$chan": lambda value: Chan(
+        int(value["$chan"], 16), value["$len"], value["$cap"], value["$closed"]
+    ),
+    "$func": lambda value: Func(value["$func"]),
+    "$real": lambda value: complex(float(value["$real"]), float(value["$imag"])),
+    "$unavailable": lambda value: Unavailable(value["$unavailable"]),
+    "$value": lambda value: from_json(value["$value"]),
+}
