@@ -13,6 +13,7 @@
  */
 #pragma once
 #include <uapi/linux/ptrace.h>
+#include "stack.h"
 
 /* Cookie layout, shared with gotrace/kernel/cookie.py. */
 #define COOKIE_INDEX_MASK 0xffffffffULL
@@ -68,6 +69,7 @@ static inline __attribute__((always_inline)) int is_target(void)
 /* Store the cookie of the site that was hit; return 0 where the hit is not a call of the target. */
 static inline __attribute__((always_inline)) int site_hit(struct pt_regs *ctx, u64 *cookie)
 {
+    keep_own_stack(ctx);
     if (!is_target())
         return 0;
 #ifdef GOTRACE_SITES_BY_IP

@@ -156,6 +156,7 @@ static inline __attribute__((always_inline)) int wait_for_floats(struct work *w,
 /* At the entry of the runtime's signal handler. */
 int on_signal(struct pt_regs *ctx)
 {
+    keep_own_stack(ctx);
     if (!is_target())
         return 0;
     u32 tid = bpf_get_current_pid_tgid();
