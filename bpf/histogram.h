@@ -15,6 +15,7 @@
 #define LARGEST_EXPONENT 43 /* 2^44 ns is 4.9 hours; longer calls share the last bucket */
 #define UNIT_ROWS 64
 #define BUCKETS ((LARGEST_EXPONENT - SUB_BITS + 2) * SUB_BUCKETS)
+#define BUCKET_MASK 1023 /* of the next power of two */
 
 struct histogram {
     u64 count;
@@ -79,8 +80,12 @@ static inline __attribute__((always_inline)) void raise_to(u64 *place, u64 value
 static inline __attribute__((always_inline)) void add_value(struct histogram *row, u64 value)
 {
     u64 bucket = bucket_of(value);
-    /* What a compiler knows of it, it leaves out or says in other registers: not to the verifier. */
-    asm volatile("" : "+r"(bucket));
+    /*
+     * What a compiler knows of it, it leaves out or says in other registers: not to the verifier.
+     * That of Linux 6.1 follows a branch that is never taken, with bounds that exclude each other,
+     * and refuses what is added to: a mask gives it bounds again.
+     */
+    asm volatile("%0 &= %1" : "+r"(bucket) : "i"(BUCKET_MASK));
     if (bucket >= BUCKETS)
         return;
     __sync_fetch_and_add(&row->buckets[bucket], 1);
