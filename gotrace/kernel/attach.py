@@ -15,7 +15,8 @@ from gotrace.errors import GotraceError
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.keeper import Keeper
-from gotrace.kernel.program import AttachKind, LoadError, Program
+from gotrace.kernel.program import AttachKind, LackingError, LoadError, Program
+from gotrace.session.lacking import has_attach_cookies
 
 __all__ = [
     "AttachError",
@@ -140,10 +141,7 @@ class _Probes:
         untried = self.rung is Rung.MULTI and len(self.descriptors) == 1
         if untried and numbers == {errno.EINVAL}:
             # What a kernel that does not know the attachment answers, whatever the point.
-            return (
-                "this kernel has no uprobe-multi links (Linux 6.6), or another tracer, such as"
-                " bcc's, has probes there: end that one"
-            )
+            return f"{_NO_MULTI}, or another tracer, such as bcc's, has probes there: end that one"
         return refusal(self.failed[group.points[0]])
 
     def detach(self) -> None:
@@ -196,6 +194,9 @@ def refusal(error: OSError) -> str:
         # Source: alloc_uprobe in kernel/events/uprobes.c ("ref_ctr_offset mismatch").
         return "another tracer has one there that bears none beside it, such as bcc's: end that one"
     return error.strerror or str(error)
+
+
+_NO_MULTI = "this kernel has no uprobe-multi links (Linux 6.6)"
 
 
 class _RungMissing(Exception):
@@ -267,10 +268,19 @@ def _load(attached: Attached, functions: Iterable[str]) -> dict[str, int]:
     kind = AttachKind.UPROBE_MULTI if is_multi else AttachKind.PERF_EVENT
     try:
         return attached.program.load(functions, kind)
+    except LackingError:
+        raise  # on any rung
     except LoadError as error:
         if attached.rung is Rung.ADDRESS or "permit" in str(error):
             raise
-        raise _RungMissing(str(error)) from error
+        raise _RungMissing(_load_refusal(attached.rung, error)) from error
+
+
+def _load_refusal(rung: Rung, error: LoadError) -> str:
+    """Return why a program could not be loaded for a rung that gives it cookies."""
+    if has_attach_cookies():
+        return str(error)
+    return _NO_MULTI if rung is Rung.MULTI else "this kernel has no cookies (Linux 5.15)"
 
 
 def _attach_multi(probes: _Probes, group: ProbeGroup, program: int) -> None:

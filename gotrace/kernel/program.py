@@ -19,9 +19,11 @@ from typing import Any, TypeVar
 
 from gotrace.errors import GotraceError
 from gotrace.kernel import syscalls as kernel
+from gotrace.session.lacking import what_is_lacking
 
 __all__ = [
     "AttachKind",
+    "LackingError",
     "LoadError",
     "Map",
     "Program",
@@ -83,6 +85,10 @@ class LoadError(GotraceError):
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
         self.log = log
+
+
+class LackingError(LoadError):
+    """Report a program that no kernel as old as this one can run, however it is attached."""
 
 
 class AttachKind(Enum):
@@ -173,8 +179,21 @@ def _quietly(what: str, action: Callable[[], _T], cure: str = _ROOT_OR_CAPABILIT
 def _load_error(what: str, error: Exception, detail: str, cure: str) -> LoadError:
     if "Operation not permitted" in f"{error} {detail}":
         return LoadError(f"{what}: the kernel does not permit it: {cure}", detail)
-    first = next((line for line in detail.splitlines() if "error" in line.lower()), "")
-    return LoadError(f"{what}: {first or error}: run with --debug for the whole log", detail)
+    why = _reason(detail) or str(error)
+    return LoadError(f"{what}: {why}: run with --debug for the whole log", detail)
+
+
+def _reason(log: str) -> str:
+    """Return the line that says what is wrong: the compiler's first, or the verifier's last.
+
+    The verifier lists the instructions that it has followed, then says what it does not like, then
+    counts: "processed 23 insns ...".
+    """
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    for number, line in enumerate(lines):
+        if number and line.startswith("processed "):
+            return f"the kernel's verifier refuses it: {lines[number - 1]}"
+    return next((line for line in lines if "error" in line.lower()), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,15 +311,36 @@ class Program:
                 return dict(pool.map(load_one, wanted))
             return dict(map(load_one, wanted))  # no thread could be started
 
-        return _quietly(f"cannot load bpf/{self.source}", load_all)
+        try:
+            return _quietly(f"cannot load bpf/{self.source}", load_all)
+        except LoadError as error:
+            raise self._what_is_lacking(functions, error.log) or error from error
 
     def _load_for_multi(self, name: bytes) -> int:
-        module = self._bpf.module
-        start = self._lib.bpf_function_start(module, name)
-        code = ctypes.string_at(start, self._lib.bpf_function_size(module, name))
-        loaded = kernel.load_program(code, self._lib.bpf_module_license(module))
+        license_text = self._lib.bpf_module_license(self._bpf.module)
+        loaded = kernel.load_program(self._code(name), license_text)
         self._loaded.append(loaded)
         return loaded
+
+    def _code(self, name: bytes) -> bytes:
+        """Return a function's instructions as they were compiled."""
+        module = self._bpf.module
+        start = self._lib.bpf_function_start(module, name)
+        return ctypes.string_at(start, self._lib.bpf_function_size(module, name))
+
+    def _what_is_lacking(self, functions: Iterable[str], log: str) -> LackingError | None:
+        """Return what to say of refused functions that need what the kernel does not know."""
+        for function in sorted(set(functions)):
+            found = what_is_lacking(self._code(function.encode()))
+            if found is not None:
+                name, release = found
+                tool = _TOOLS.get(self.source, f"bpf/{self.source}")
+                return LackingError(
+                    f"{tool} needs Linux {release} or newer: this kernel's BPF does not know"
+                    f" {name}",
+                    log,
+                )
+        return None
 
     def map(self, name: str) -> Map:
         """Return the map that the source declares under ``name``."""
@@ -376,4 +416,5 @@ class Program:
 _COMPILER_BYTES = 320 << 20
 _MOST_IN_TURN = 1 << 18  # records
 _WAKEUP_EVENTS = 1 << 16  # never, in effect: buffers are looked at by the clock
+_TOOLS = {"count.c": "gofunccount", "latency.c": "gofunclatency", "trace.c": "gotrace"}
 _PER_CPU_TYPES = {5, 6, 10}  # BPF_MAP_TYPE_PERCPU_HASH, _PERCPU_ARRAY, _LRU_PERCPU_HASH

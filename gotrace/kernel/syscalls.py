@@ -34,6 +34,7 @@ __all__ = [
     "open_uprobe",
     "possible_cpus",
     "set_perf_event_program",
+    "verifier_log",
     "wait_for_programs",
 ]
 
@@ -48,6 +49,7 @@ _MAP_TYPE_ARRAY, _MAP_TYPE_ARRAY_OF_MAPS, _PROG_TYPE_KPROBE = 2, 12, 2
 _PERF_FLAG_FD_CLOEXEC = 8
 _PERF_ATTR_SIZE = 128
 _INSTRUCTION_SIZE = 8
+_LOG_BYTES = 1 << 16
 _IOC_ENABLE, _IOC_SET_BPF = 0x2400, 0x40042408
 _POSSIBLE_CPUS = Path("/sys/devices/system/cpu/possible")
 _UPROBE_PMU = Path("/sys/bus/event_source/devices/uprobe/type")
@@ -167,6 +169,28 @@ def load_program(instructions: bytes, license_text: bytes) -> int:
     # log level, size and buffer, kernel version, flags, name and interface are left 0
     attributes = attributes.ljust(68, b"\0") + struct.pack("=I", ATTACH_TYPE_UPROBE_MULTI)
     return _bpf(_PROG_LOAD, attributes)
+
+
+def verifier_log(instructions: bytes) -> str | None:
+    """Return what the verifier says against a program of the kprobe type, None where it accepts it.
+
+    Raises OSError where the kernel does not get so far: EPERM.
+    """
+    code = ctypes.create_string_buffer(instructions, len(instructions))
+    log, words = ctypes.create_string_buffer(_LOG_BYTES), ctypes.create_string_buffer(b"GPL")
+    attributes = struct.pack(
+        "=IIQQIIQ",
+        *(_PROG_TYPE_KPROBE, len(instructions) // _INSTRUCTION_SIZE),
+        *(ctypes.addressof(code), ctypes.addressof(words)),
+        *(1, _LOG_BYTES, ctypes.addressof(log)),
+    )
+    try:
+        os.close(_bpf(_PROG_LOAD, attributes.ljust(72, b"\0")))
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EACCES):
+            raise
+        return log.value.decode(errors="replace")
+    return None
 
 
 def open_uprobe(path: str, offset: int) -> int:

@@ -1,0 +1,125 @@
+"""Name what a kernel lacks: trials that this one refuses stand in for those of an old one."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+
+import pytest
+
+from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.attach import AttachError, Point, ProbeGroup, Rung, attach
+from gotrace.kernel.program import LackingError, LoadError, Program, _reason, load_compiler
+from gotrace.session import lacking
+
+pytestmark = pytest.mark.live
+
+GROUP = ProbeGroup("fetch", "/proc/self/exe", "a program", [Point(0, 0, 0)], 0, 0)
+#: A number that no helper has, and an atomic operation that no kernel has.
+NO_HELPER = lacking._helper(99999, "nothing", "99.9").trial
+NO_ATOMIC = lacking._encode(
+    (0xB7, 1, 0, 1), (0x7B, 0x1A, -8, 0), (0xDB, 0x1A, -8, 0x13), (0x95, 0, 0, 0)
+)
+
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have each program refused, as BCC does."""
+
+    def refuse(*arguments: object, attach_type: int = -1) -> None:
+        raise Exception("Failed to load BPF program b'fetch': Invalid argument")
+
+    monkeypatch.setattr(load_compiler().BPF, "load_func", refuse)
+
+
+def without(name: str, monkeypatch: pytest.MonkeyPatch, trial: bytes) -> None:
+    """Make this kernel one that does not know a feature."""
+    assert name in [feature.name for feature in lacking._FEATURES]
+    changed = [
+        dataclasses.replace(feature, trial=trial) if feature.name == name else feature
+        for feature in lacking._FEATURES
+    ]
+    monkeypatch.setattr(lacking, "_FEATURES", changed)
+
+
+def test_this_kernel_knows_what_is_asked_for() -> None:
+    assert all(lacking._is_known(feature.trial) for feature in lacking._FEATURES)
+    assert not lacking._is_known(NO_HELPER)
+    assert not lacking._is_known(NO_ATOMIC)
+
+
+def test_what_a_program_uses_is_found_in_its_code() -> None:
+    offsets = ("G_STACK_HI", "G_M", "G_GOID", "G_SCHED_SP", "G_STARTPC", "G_GOPC", "M_CURG")
+    sizes = {"ROWS": 1, "HALVES": 1, "STRIPES": 1, "STACKS": 8, "FRAMES": 8, "TLS_G": 0}
+    compiled = Program("latency.c", {**dict.fromkeys(offsets, 0), **sizes, "TASK_FSBASE": 8})
+    try:
+        code = list(lacking._decode(compiled._code(b"on_return")))
+    finally:
+        compiled.close()
+    used = {each.name for each in lacking._FEATURES if any(map(each.is_used, code))}
+    assert used == {
+        "loops",
+        "reads of user memory (bpf_probe_read_user)",
+        "reads of kernel memory (bpf_probe_read_kernel)",
+        "atomic operations that return a value",
+    }
+
+
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize("rung", [None, *Rung])
+def test_tool_that_no_such_kernel_can_run_is_said_to_need_another(
+    rung: Rung | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without("atomic operations that return a value", monkeypatch, NO_ATOMIC)
+    with pytest.raises(LackingError) as raised:
+        attach("doctor.c", {"FETCH": 1}, [GROUP], rung)
+    assert str(raised.value) == (
+        "bpf/doctor.c needs Linux 5.12 or newer: this kernel's BPF does not know atomic operations"
+        " that return a value"
+    )
+
+
+@pytest.mark.usefixtures("refused")
+def test_feature_that_a_program_does_not_use_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    without("ids in a pid namespace (bpf_get_ns_current_pid_tgid)", monkeypatch, NO_HELPER)
+    with pytest.raises(LoadError, match="Failed to load") as raised:
+        attach("doctor.c", {"FETCH": 1}, [GROUP], Rung.ADDRESS)
+    assert not isinstance(raised.value, LackingError)
+
+
+@pytest.mark.usefixtures("refused")
+@pytest.mark.parametrize(
+    ("rung", "why"),
+    [
+        (Rung.MULTI, "multi: this kernel has no uprobe-multi links (Linux 6.6)"),
+        (Rung.COOKIE, "perf-cookie: this kernel has no cookies (Linux 5.15)"),
+    ],
+)
+def test_rung_without_cookies(rung: Rung, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lacking, "_ATTACH_COOKIE", 99999)
+    with pytest.raises(AttachError) as raised:
+        attach("doctor.c", {"FETCH": 1}, [GROUP], rung)
+    assert str(raised.value) == f"cannot attach to a program: {why}"
+
+
+def test_trial_that_is_not_permitted_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(command: int, attributes: bytes) -> int:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(kernel, "_bpf", forbid)
+    assert lacking.has_attach_cookies()
+    assert lacking.what_is_lacking(NO_HELPER + NO_ATOMIC) is None
+
+
+def test_verifiers_reason_is_the_line_before_its_count() -> None:
+    log = (
+        "637: (07) r1 += 32\n638: (db) lock *(u64 *)(r1 +32) += r2\n"
+        "misaligned access off (0x0; 0xffffffffffffffff)+0+32 size 8\n"
+        "processed 1789 insns (limit 1000000) max_states_per_insn 4 total_states 51\n\n"
+    )
+    assert _reason(log) == (
+        "the kernel's verifier refuses it: misaligned access off (0x0; 0xffffffffffffffff)+0+32"
+        " size 8"
+    )
+    assert _reason("x.c:3: error: expected ';'\nx.c:9: error: more\n").endswith("expected ';'")
+    assert _reason("") == ""
