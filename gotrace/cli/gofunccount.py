@@ -25,7 +25,7 @@ from gotrace.cli.pace import pace, waiter_for
 from gotrace.report.counts import CountRow, CountTable, write_counts
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.count import CallCounter
-from gotrace.session.plan import Plan, make_plan, once
+from gotrace.session.plan import Plan, make_plan, once, to_be_traced
 from gotrace.target.target import Target
 
 __all__ = ["main"]
@@ -55,13 +55,13 @@ def _run(arguments: Sequence[str]) -> int:
     output = make_output(options)
     target = target_of(options)
     try:
-        plan = once(make_plan(target, requests, returns=options.list, verb="count"))
         if options.list:
-            from gotrace.report.listing import list_plan
+            from gotrace.report.listing import list_functions
 
-            list_plan(plan, output)
-            return 0
-        _count(options, target, plan, output)
+            list_functions(target, requests, output, "count", to_be_traced)
+        else:
+            plan = once(make_plan(target, requests, returns=False, verb="count"))
+            _count(options, target, plan, output)
     finally:
         target.close()
     return 0

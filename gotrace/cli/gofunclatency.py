@@ -30,7 +30,7 @@ from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.calibrate import probe_cost
 from gotrace.session.latency import LatencyMeter, LatencyOptions, Period, SlowCall
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import Plan, make_plan, measurable, once
+from gotrace.session.plan import Plan, make_plan, measurable, once, to_be_measured
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import find_callers
 from gotrace.sites.sites import SiteForm
@@ -97,12 +97,12 @@ def _run(arguments: Sequence[str]) -> int:
     output = make_output(options)
     target = target_of(options)
     try:
-        plan = measurable(once(make_plan(target, requests, returns=True, verb="measure")))
         if options.list:
-            from gotrace.report.listing import list_plan
+            from gotrace.report.listing import list_functions
 
-            list_plan(plan, output)
+            list_functions(target, requests, output, "measure", to_be_measured)
         else:
+            plan = measurable(once(make_plan(target, requests, returns=True, verb="measure")))
             _measure(options, target, plan, output)
     finally:
         target.close()

@@ -31,7 +31,7 @@ from gotrace.report.calls import CALL_HEADING, Clock, TimeStyle, write_calls
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.session.events import function_of
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import BinaryRequest, Plan, make_plan, once
+from gotrace.session.plan import BinaryRequest, Plan, make_plan, once, to_be_traced
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import find_callers
 from gotrace.session.trace import CallTracer, TraceOptions
@@ -118,18 +118,31 @@ def _run(arguments: Sequence[str]) -> int:
     output = make_output(options)
     target = target_of(options)
     try:
-        plan = make_plan(target, _requests(options, specs), returns=True, verb="trace")
+        requests = _requests(options, specs)
         if options.list:
-            from gotrace.report.listing import list_plan
-
-            if any(spec.signature or spec.predicate or spec.format for spec in specs):
-                plan = make_trace_plan(plan, specs, _choices(options)).plan
-            list_plan(once(plan), output)
+            _list(options, target, requests, specs, output)
         else:
+            plan = make_plan(target, requests, returns=True, verb="trace")
             _trace(options, target, plan, specs, output)
     finally:
         target.close()
     return 0
+
+
+def _list(
+    options: argparse.Namespace,
+    target: Target,
+    requests: Sequence[BinaryRequest],
+    specs: Sequence[ProbeSpec],
+    output: Output,
+) -> None:
+    from gotrace.report.listing import list_functions, list_plan
+
+    if any(spec.signature or spec.predicate or spec.format for spec in specs):
+        plan = make_plan(target, requests, returns=True, verb="trace")
+        list_plan(once(make_trace_plan(plan, specs, _choices(options)).plan), output)
+    else:
+        list_functions(target, requests, output, "trace", to_be_traced)
 
 
 def _requests(options: argparse.Namespace, specs: Sequence[ProbeSpec]) -> list[BinaryRequest]:

@@ -20,7 +20,7 @@ from gotrace.elf.pclntab.functab import (
     source_file,
     source_line,
 )
-from gotrace.elf.pclntab.inline import InlinedCall, InlinedFrame, InlineTrees
+from gotrace.elf.pclntab.inline import InlinedCall, InlinedCalls, InlinedFrame, InlineTrees
 from gotrace.elf.pclntab.moduledata import ModuleData
 from gotrace.elf.symtab import FunctionSymbol, function_symbols, symbol_names
 
@@ -28,6 +28,7 @@ __all__ = [
     "Function",
     "FunctionTable",
     "InlinedCall",
+    "InlinedCalls",
     "InlinedFrame",
     "Origin",
     "SourceLine",
@@ -91,6 +92,7 @@ class FunctionTable:
         self._trees = None if rows is None else InlineTrees(rows)
         self._go_count = 0 if rows is None else len(rows)
         self._symbols = symbols
+        self._own_files: dict[int, str | None] = {}
         self._symbol_entries = array("Q", [symbol.address for symbol in symbols])
 
     def __len__(self) -> int:
@@ -208,8 +210,11 @@ class FunctionTable:
         """Return the source file of a function's own code, not of what is inlined at its entry."""
         if self._rows is None or self._trees is None or row >= self._go_count:
             return None
-        record = self._rows.record(row)
-        return source_file(self._rows, record, self._trees.own_offset(record))
+        if row not in self._own_files:
+            record = self._rows.record(row)
+            offset = self._trees.own_offset(record)
+            self._own_files[row] = source_file(self._rows, record, offset)
+        return self._own_files[row]
 
     def declared_at(self, row: int) -> SourceLine | None:
         """Return where a function begins in the source.
@@ -220,10 +225,10 @@ class FunctionTable:
         if self._rows is None or self._trees is None or row >= self._go_count:
             return None
         record = self._rows.record(row)
-        place = source_line(self._rows, record, self._trees.own_offset(record))
-        if place is None or not record.start_line:
-            return place
-        return SourceLine(place.file, record.start_line)
+        if not record.start_line:
+            return source_line(self._rows, record, self._trees.own_offset(record))
+        file = self._own_file(row)
+        return None if file is None else SourceLine(file, record.start_line)
 
     def source_line(self, pc: int) -> SourceLine | None:
         """Return the source line of an instruction, of the innermost function inlined there."""
@@ -242,6 +247,10 @@ class FunctionTable:
         """
         if self._trees is not None:
             yield from self._trees.calls(names)
+
+    def inlined_by_name(self) -> InlinedCalls | None:
+        """Count the inlined calls of the whole binary; None when it has no pclntab."""
+        return None if self._trees is None else InlinedCalls(self._trees, self._go_count)
 
     def inlined_at(self, row: int, pc: int) -> tuple[InlinedFrame, ...]:
         """Return the logical frames of the instruction at ``pc`` in ``row``, innermost first.

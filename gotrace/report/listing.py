@@ -1,119 +1,247 @@
-"""List what would be traced: functions, where they are, their sites, where they were inlined."""
+"""List what would be traced: functions, where they are, their sites, where they were inlined.
+
+A program may have 90,000 functions. Each is written as soon as its sites are chosen.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
-from gotrace.elf.pclntab.inline import InlinedCall
+from gotrace.elf.pclntab.inline import InlinedCall, InlinedCalls
+from gotrace.errors import NoMatchError
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
-from gotrace.session.plan import BinaryPlan, Plan
+from gotrace.session.plan import BinaryRequest, Check, Plan, select
 from gotrace.sites.sites import FunctionSites
+from gotrace.target.target import Target, TargetBinary
 from gotrace.text import printable
 
 __all__ = [
+    "list_functions",
     "list_plan",
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Listed:
-    name: str
-    binary: str
-    file: str | None
-    line: int | None
-    sites: FunctionSites
-    inlined: list[InlinedCall]
-
-
 def list_plan(plan: Plan, output: Output) -> None:
-    """Write one row a function, and a warning for each one that cannot be traced.
-
-    Columns: name, source position, address, entry site and its form, number of RETs (and of jumps
-    out of the function), places that the function was inlined into.
-    """
+    """Write one row a function, and a warning for each one that cannot be traced."""
     for problem in plan.problems:
         output.notice(Notice(NoticeKind.WARNING, problem))
-    listed = [row for binary in plan.binaries for row in _rows(binary)]
-    if isinstance(output, JsonOutput):
-        for row in listed:
-            output.write("function", _fields(row))
-        output.out.flush()
-        return
-    from tabulate import tabulate
-
-    headers = ["NAME", "POSITION", "ADDRESS", "SITE", "RETS", "INLINED INTO"]
-    table = tabulate([_cells(row) for row in listed], headers, "plain", disable_numparse=True)
-    output.out.write(table + "\n")
-    output.out.flush()
+    writer = _writer(output)
+    for binary in plan.binaries:
+        names = [sites.function.name for sites in binary.functions]
+        writer.begin(binary.binary, names)
+        for sites in binary.functions:
+            writer.write(sites)
+    writer.end()
 
 
-def _rows(plan: BinaryPlan) -> Iterator[_Listed]:
-    names = {sites.function.name for sites in plan.functions}
-    inlined: dict[str, list[InlinedCall]] = {}
-    for call in plan.binary.functions.inlined_calls(names):
-        inlined.setdefault(call.name, []).append(call)
-    for sites in plan.functions:
-        function = sites.function
-        at = plan.binary.functions.declared_at(function.row)
-        yield _Listed(
-            function.name,
-            plan.binary.image.display,
-            at.file if at else None,
-            at.line if at else None,
-            sites,
-            inlined.get(function.name, []),
+def list_functions(
+    target: Target, requests: Sequence[BinaryRequest], output: Output, verb: str, check: Check
+) -> None:
+    """Write one row a function, and a warning for each one that cannot be traced, as they come.
+
+    ``verb`` is what the tool does to a function, for messages. A function that several requests
+    select comes once. Raises NoMatchError where a request selects nothing, before there is any
+    output; at the end where ``check`` allows none of what one selects; ElfError and UsageError.
+    """
+    writer = _writer(output)
+    seen: set[tuple[int, int, int]] = set()
+    for selected in list(select(target, requests, verb)):
+        for problem in selected.problems:
+            output.notice(Notice(NoticeKind.WARNING, problem))
+        file = selected.binary.image.identity
+        names = selected.binary.functions.names
+        writer.begin(selected.binary, [names[row] for row in selected.rows])
+        first_problem, usable = None, False
+        for sites in selected.sites(returns=True):
+            verdict = check(sites)
+            for problem in verdict.problems:
+                first_problem = first_problem or problem
+                output.notice(Notice(NoticeKind.WARNING, problem))
+            usable = usable or verdict.usable
+            key = (file.device, file.inode, sites.function.entry)
+            if verdict.usable and key not in seen:
+                seen.add(key)
+                writer.write(sites)
+        if not usable:
+            display = selected.binary.image.display
+            raise NoMatchError(f"nothing to {verb} in {display}: {first_problem}")
+    writer.end()
+
+
+class _Writer:
+    """What is common to both forms of a list."""
+
+    #: Rows after which they are handed on.
+    _FLUSHED = 64
+
+    def __init__(self, output: Output) -> None:
+        self._out = output.out
+        self._written = 0
+
+    def begin(self, binary: TargetBinary, names: Sequence[str]) -> None:
+        """Begin with the functions of a file; ``names`` are those to come, maybe not all."""
+        self._binary = binary
+        self._table = binary.functions
+        self._inlined: InlinedCalls | None = self._table.inlined_by_name()
+
+    def write(self, sites: FunctionSites) -> None:
+        """Write one function that has an entry site."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Write what is left."""
+        self._out.flush()
+
+    def _count(self) -> None:
+        self._written += 1
+        if self._written % self._FLUSHED == 0:
+            self._out.flush()
+
+    def _calls(self, name: str) -> Iterable[InlinedCall]:
+        return self._inlined.of(name) if self._inlined is not None else ()
+
+
+class _JsonWriter(_Writer):
+    """One object a function."""
+
+    def __init__(self, output: JsonOutput) -> None:
+        super().__init__(output)
+        self._json = output
+
+    def write(self, sites: FunctionSites) -> None:
+        entry, function = sites.entry, sites.function
+        assert entry is not None
+        at = self._table.declared_at(function.row)
+        self._json.write(
+            "function",
+            {
+                "func": function.name,
+                "binary": self._binary.image.display,
+                "file": at.file if at else None,
+                "line": at.line if at else None,
+                "address": function.entry,
+                "site": entry.address,
+                "form": entry.form.value,
+                "rets": [site.address for site in sites.returns],
+                "tail_jumps": sites.tail_jumps,
+                "inlined": [
+                    {"caller": call.caller, "file": call.file, "line": call.line}
+                    for call in self._calls(function.name)
+                ],
+            },
         )
+        self._count()
 
 
-def _fields(row: _Listed) -> dict[str, object]:
-    entry = row.sites.entry
-    assert entry is not None
-    return {
-        "func": row.name,
-        "binary": row.binary,
-        "file": row.file,
-        "line": row.line,
-        "address": row.sites.function.entry,
-        "site": entry.address,
-        "form": entry.form.value,
-        "rets": [site.address for site in row.sites.returns],
-        "tail_jumps": row.sites.tail_jumps,
-        "inlined": [
-            {"caller": call.caller, "file": call.file, "line": call.line} for call in row.inlined
-        ],
-    }
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One column; ``width`` is what a long list gives it at least, when it is not the last."""
+
+    title: str
+    width: int
 
 
-_MOST_PLACES = 3
-_WIDEST = 1000
+_COLUMNS = (
+    _Column("NAME", 0),
+    _Column("POSITION", 20),
+    _Column("ADDRESS", 8),
+    _Column("SITE", 14),
+    _Column("RETS", 4),
+    _Column("INLINED INTO", 0),
+)
+#: The columns of a longer list are not made to fit all of it, since it is written as it comes.
+_MAX_FITTED = 256
+#: In a longer list a name that is wider than this moves the rest of its row to the right.
+_MAX_NAME = 60
+_MAX_PLACES = 3
+_MAX_CELL = 1000
 
 
-def _cells(row: _Listed) -> list[str]:
-    entry = row.sites.entry
-    assert entry is not None
-    function = row.sites.function
-    rets = str(len(row.sites.returns))
-    if row.sites.tail_jumps:
-        rets += f" (+{row.sites.tail_jumps} jumps out)"
-    places = [f"{call.caller} ({_position(call.file, call.line)})" for call in row.inlined]
-    more = len(places) - _MOST_PLACES
-    shown = ", ".join(places[:_MOST_PLACES]) + (f" and {more} more" if more > 0 else "")
-    return [
-        _fit(row.name),
-        _fit(_position(row.file, row.line)),
-        f"{function.entry:#x}",
-        f"+{entry.address - function.entry:#x} {entry.form.value}",
-        rets,
-        _fit(shown) or "-",
-    ]
+class _TextWriter(_Writer):
+    """A table of one row a function, see ``_COLUMNS``.
+
+    SITE is the entry site's offset and form; RETS the number of RETs, and of jumps out of the
+    function; INLINED INTO some of the places that the function was inlined into.
+    """
+
+    def __init__(self, output: Output) -> None:
+        super().__init__(output)
+        self._held: list[list[str]] = [[column.title for column in _COLUMNS]]
+        self._widths: list[int] | None = None
+        self._name_width = 0
+
+    def begin(self, binary: TargetBinary, names: Sequence[str]) -> None:
+        super().begin(binary, names)
+        self._name_width = max(self._name_width, *map(len, names), 0)
+
+    def write(self, sites: FunctionSites) -> None:
+        cells = self._cells(sites)
+        if self._widths is not None:
+            self._line(cells, self._widths)
+            self._count()
+            return
+        self._held.append(cells)
+        if len(self._held) > _MAX_FITTED:
+            least = [column.width for column in _COLUMNS]
+            least[0] = min(self._name_width, _MAX_NAME)
+            self._fit(least)
+
+    def end(self) -> None:
+        if self._widths is None and len(self._held) > 1:
+            self._fit([0] * len(_COLUMNS))
+        super().end()
+
+    def _fit(self, least: Sequence[int]) -> None:
+        """Write the rows held back, in columns of the width that they need."""
+        columns = zip(*self._held, strict=True)
+        widths = [max(len(cells[0]) + 2, *map(len, cells)) for cells in columns]
+        if any(least):
+            widths[0] = min(widths[0], _MAX_NAME)
+        self._widths = [max(pair) for pair in zip(widths, least, strict=True)]
+        for cells in self._held:
+            self._line(cells, self._widths)
+        self._out.flush()
+
+    def _line(self, cells: Sequence[str], widths: Sequence[int]) -> None:
+        padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
+        self._out.write("  ".join(padded).rstrip() + "\n")
+
+    def _cells(self, sites: FunctionSites) -> list[str]:
+        entry, function = sites.entry, sites.function
+        assert entry is not None
+        at = self._table.declared_at(function.row)
+        rets = str(len(sites.returns))
+        if sites.tail_jumps:
+            rets += f" (+{sites.tail_jumps} jumps out)"
+        return [
+            _fit(function.name),
+            _fit(_position(at.file, at.line)) if at else "-",
+            f"{function.entry:#x}",
+            f"+{entry.address - function.entry:#x} {entry.form.value}",
+            rets,
+            _fit(self._places(function.name)) or "-",
+        ]
+
+    def _places(self, name: str) -> str:
+        if self._inlined is None:
+            return ""
+        calls = islice(self._inlined.of(name), _MAX_PLACES)
+        places = [f"{call.caller} ({_position(call.file, call.line)})" for call in calls]
+        more = self._inlined.count(name) - len(places)
+        return ", ".join(places) + (f" and {more} more" if more > 0 else "")
+
+
+def _writer(output: Output) -> _Writer:
+    return _JsonWriter(output) if isinstance(output, JsonOutput) else _TextWriter(output)
 
 
 def _fit(text: str) -> str:
     """Make text fit for a cell: a damaged file can have names that would widen all rows."""
     shown = printable(text)
-    return shown if len(shown) <= _WIDEST else f"{shown[:_WIDEST]}... ({len(text)} characters)"
+    return shown if len(shown) <= _MAX_CELL else f"{shown[:_MAX_CELL]}... ({len(text)} characters)"
 
 
-def _position(file: str | None, line: int | None) -> str:
+def _position(file: str, line: int) -> str:
     return f"{file.rsplit('/', 1)[-1]}:{line}" if file else "-"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gotrace.elf.functions import Function, FunctionTable
@@ -13,7 +13,20 @@ from gotrace.probes.select import Selector
 from gotrace.sites.sites import FunctionSites, Site, function_sites
 from gotrace.target.target import Target, TargetBinary
 
-__all__ = ["BinaryPlan", "BinaryRequest", "Plan", "make_plan", "measurable", "once"]
+__all__ = [
+    "BinaryPlan",
+    "BinaryRequest",
+    "Check",
+    "Plan",
+    "Selected",
+    "Verdict",
+    "make_plan",
+    "measurable",
+    "once",
+    "select",
+    "to_be_measured",
+    "to_be_traced",
+]
 
 CallerOf = Callable[[FunctionTable, Function], CallerKind]
 
@@ -28,6 +41,35 @@ class BinaryRequest:
 
     name: str | None
     selector: Selector
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The functions selected in one file, before their sites are chosen.
+
+    ``problems`` has a line for each pattern that matches nothing while others do.
+    """
+
+    binary: TargetBinary
+    rows: Sequence[int]
+    problems: tuple[str, ...]
+
+    def sites(self, returns: bool) -> Iterator[FunctionSites]:
+        """Choose the functions' sites, one after the other; with ``returns`` find their RETs."""
+        for row in self.rows:
+            yield function_sites(self.binary.image, self.binary.functions.function(row), returns)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a function can be used, and what there is to warn of."""
+
+    usable: bool
+    problems: tuple[str, ...] = ()
+
+
+#: What decides whether a function can be used.
+Check = Callable[[FunctionSites], Verdict]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,25 +161,44 @@ def _jumps(sites: FunctionSites, traced: Container[int]) -> Jumps:
     return Jumps.TRACED if is_indirect or any(t in traced for t in sites.jumps_to) else Jumps.AWAY
 
 
+def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Iterator[Selected]:
+    """Select functions in the target's files, one file after the other.
+
+    ``verb`` is what the tool does to a function, for messages. Raises NoMatchError where a request
+    selects nothing; ElfError and UsageError.
+    """
+    for request in requests:
+        binary = target.binary(request.name)
+        selection = request.selector.select(binary.functions, verb=verb)
+        yield Selected(binary, selection.rows, selection.unmatched)
+
+
+def to_be_traced(sites: FunctionSites) -> Verdict:
+    """Return whether a function's calls can be seen: it needs an entry site."""
+    return Verdict(sites.entry is not None, (sites.problem,) if sites.problem else ())
+
+
 def make_plan(target: Target, requests: Sequence[BinaryRequest], returns: bool, verb: str) -> Plan:
     """Select functions in the target's files and choose their sites, with RETs if asked for.
 
     ``verb`` is what the tool does to a function, for messages. Raises NoMatchError where a request
     selects nothing, or nothing that can be probed; ElfError and UsageError.
     """
-    plans, problems = [], []
-    for request in requests:
-        binary = target.binary(request.name)
-        table = binary.functions
-        selection = request.selector.select(table, verb=verb)
-        found = [
-            function_sites(binary.image, table.function(row), returns) for row in selection.rows
-        ]
-        problems += [*selection.unmatched, *(sites.problem for sites in found if sites.problem)]
-        usable = tuple(sites for sites in found if sites.entry is not None)
+    plans: list[BinaryPlan] = []
+    problems: list[str] = []
+    for selected in select(target, requests, verb):
+        problems += selected.problems
+        usable = []
+        for sites in selected.sites(returns):
+            verdict = to_be_traced(sites)
+            problems += verdict.problems
+            if verdict.usable:
+                usable.append(sites)
         if not usable:
-            raise NoMatchError(f"nothing to {verb} in {binary.image.display}: {problems[0]}")
-        plans.append(BinaryPlan(binary, usable))
+            raise NoMatchError(
+                f"nothing to {verb} in {selected.binary.image.display}: {problems[0]}"
+            )
+        plans.append(BinaryPlan(selected.binary, tuple(usable)))
     return Plan(tuple(plans), tuple(problems))
 
 
@@ -169,20 +230,28 @@ def measurable(plan: Plan) -> Plan:
     for binary in plan.binaries:
         kept = []
         for sites in binary.functions:
-            problem = _unmeasurable(sites)
-            if problem is None:
+            verdict = to_be_measured(sites)
+            problems += verdict.problems
+            if verdict.usable:
                 kept.append(sites)
-            else:
-                problems.append(f"{sites.function.name} cannot be measured: {problem}")
-            if sites.tail_jumps and sites.returns:
-                problems.append(
-                    f"{sites.function.name} also ends by jumping to another function: of such"
-                    " calls only those are measured where that function is traced too"
-                )
         binaries.append(replace(binary, functions=tuple(kept)))
     if not any(binary.functions for binary in binaries):
         raise NoMatchError(problems[0])
     return Plan(tuple(binaries), tuple(problems))
+
+
+def to_be_measured(sites: FunctionSites) -> Verdict:
+    """Return whether a function's calls can be seen to begin and to end."""
+    name, problems = sites.function.name, []
+    problem = _unmeasurable(sites)
+    if problem is not None:
+        problems.append(f"{name} cannot be measured: {problem}")
+    if sites.tail_jumps and sites.returns:
+        problems.append(
+            f"{name} also ends by jumping to another function: of such"
+            " calls only those are measured where that function is traced too"
+        )
+    return Verdict(sites.entry is not None and problem is None, tuple(problems))
 
 
 def _unmeasurable(sites: FunctionSites) -> str | None:

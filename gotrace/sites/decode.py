@@ -10,11 +10,14 @@ from dataclasses import dataclass
 import capstone
 
 from gotrace.abi.amd64 import Architecture
+from gotrace.sites.lengths import run_to_jump
 
 __all__ = [
     "Branch",
+    "Exits",
     "Flow",
     "control_flow",
+    "exits",
     "step_over",
 ]
 
@@ -40,6 +43,21 @@ class Flow:
     returns: tuple[int, ...]
     branches: tuple[Branch, ...]
     calls: tuple[Branch, ...]
+    tail_jumps: int
+    undecodable: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Exits:
+    """The ways out of one function; all places are offsets from its entry.
+
+    ``returns`` are its RETs, ``targets`` the places that direct jumps out of it lead to,
+    ``tail_jumps`` counts all jumps out of it, indirect ones included. ``undecodable`` is as in
+    `Flow`.
+    """
+
+    returns: tuple[int, ...]
+    targets: tuple[int, ...]
     tail_jumps: int
     undecodable: int | None
 
@@ -89,6 +107,55 @@ def control_flow(code: bytes, arch: Architecture) -> Flow:
     undecodable = None if _PADDING.match(code, end) else end
     return Flow(tuple(returns), tuple(branches), tuple(calls), tail_jumps, undecodable)
 
+
+def exits(code: bytes, arch: Architecture) -> Exits:
+    """Decode all of a function's ``code`` and return where it ends.
+
+    The same as `control_flow` finds, sooner where a function has common instructions only.
+    """
+    global _disassembled
+    if _disassembled < _FEW:
+        _disassembled += len(code)
+    elif (found := _common_exits(code)) is not None:
+        return found
+    flow = control_flow(code, arch)
+    targets = (jump.target for jump in flow.branches if not 0 <= jump.target < len(code))
+    return Exits(flow.returns, tuple(targets), flow.tail_jumps, flow.undecodable)
+
+
+#: Bytes of code that are disassembled in the time in which the expression is compiled.
+_FEW = 1 << 18
+_disassembled = 0
+
+
+def _common_exits(code: bytes) -> Exits | None:
+    """Return the ways out of a function of which all instructions are common ones."""
+    returns: list[int] = []
+    targets: list[int] = []
+    size = len(code)
+    last = size - _SHORT_REACH
+    at = 0
+    for run in run_to_jump().finditer(code):
+        end = run.end()
+        what = run.lastindex
+        if what == 2 and _SHORT_REACH <= end < last:
+            pass  # it cannot leave the function
+        elif what == 1:
+            returns.append(run.start(1))
+        elif what is not None:
+            target = end + int.from_bytes(run[what], "little", signed=True)
+            if not 0 <= target < size:
+                targets.append(target)
+        elif end == at:
+            if _PADDING.match(code, at):
+                break
+            return None
+        at = end
+    return Exits(tuple(returns), tuple(targets), len(targets), None)
+
+
+#: A short jump leads no further than this.
+_SHORT_REACH = 128
 
 _READING = frozenset({"nop", "cmp", "test"})
 _ELSEWHERE = re.compile(r"j|call|ret|sys|int|iret|loop|ud|hlt|pop|leave|enter|xchg|bnd")

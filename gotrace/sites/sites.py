@@ -21,7 +21,7 @@ from gotrace.elf.functions import Function
 from gotrace.elf.headers import ElfError
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
-from gotrace.sites.decode import control_flow
+from gotrace.sites.decode import control_flow, exits
 from gotrace.sites.emulation import refusal
 from gotrace.sites.prologue import first_emulated, may_branch_to_start, split_stack, stack_check
 
@@ -174,11 +174,11 @@ def return_sites(code: bytes, function: Function, arch: Architecture = AMD64) ->
     """
     if len(code) > _LARGEST:
         raise SiteError(f"{function.name}: too large to be decoded ({len(code)} bytes): entry only")
-    flow = control_flow(code, arch)
-    if flow.undecodable is not None:
-        where = function.entry + flow.undecodable
+    found = exits(code, arch)
+    if found.undecodable is not None:
+        where = function.entry + found.undecodable
         raise SiteError(f"{function.name}: cannot be decoded at {where:#x}: entry only")
-    offsets = list(flow.returns)
+    offsets = list(found.returns)
     split = split_stack(code)
     if split is not None:
         # __morestack calls the body itself; to the RET after its call it comes back only in
@@ -186,9 +186,8 @@ def return_sites(code: bytes, function: Function, arch: Architecture = AMD64) ->
         resumed = next((at for at in offsets if at >= split.slow), None)
         offsets = [at for at in offsets if at != resumed]
     sites = (Site(function.entry + at, SiteKind.RET, SiteForm.RET, 0) for at in offsets)
-    targets = (jump.target for jump in flow.branches if not 0 <= jump.target < len(code))
-    jumps_to = tuple(function.entry + target for target in targets)
-    return Returns(tuple(sites), flow.tail_jumps, jumps_to)
+    jumps_to = tuple(function.entry + target for target in found.targets)
+    return Returns(tuple(sites), found.tail_jumps, jumps_to)
 
 
 _Choice = tuple[int, SiteForm, int]  # offset from the entry, form, sp_offset

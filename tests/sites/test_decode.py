@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import random
+import re
+
+import capstone
 import pytest
 
 from gotrace.abi.amd64 import AMD64
-from gotrace.sites.decode import Branch, control_flow, step_over
+from gotrace.elf.functions import load_functions
+from gotrace.elf.image import ElfImage
+from gotrace.sites import decode, lengths
+from gotrace.sites.decode import Branch, Exits, control_flow, exits, step_over
+from tests.toolchains import FIXTURES, Toolchain, build, gccgo_build, newest, toolchains
 
 
 def flow(code: str, repeat: int = 1) -> tuple[tuple[int, ...], int, int | None]:
@@ -78,3 +86,71 @@ def test_nothing_is_known_of_what_cannot_be_decoded(code: str) -> None:
 
 def test_error_in_a_later_piece_is_reported() -> None:
     assert control_flow(b"\x90" * 100_000 + b"\x06\xc3", AMD64).undecodable == 100_000
+
+
+def exits_by_disassembler(code: bytes) -> Exits:
+    found = control_flow(code, AMD64)
+    leave = (branch.target for branch in found.branches if not 0 <= branch.target < len(code))
+    return Exits(found.returns, tuple(leave), found.tail_jumps, found.undecodable)
+
+
+@pytest.mark.parametrize(
+    "toolchain",
+    [pytest.param(found, id=f"go{found.minor}") for found in {*toolchains()[:1], newest()}],
+)
+def test_common_instructions_are_read_as_the_disassembler_reads_them(toolchain: Toolchain) -> None:
+    program = build(FIXTURES / "sites_http", toolchain, env={"CGO_ENABLED": "0"})
+    with ElfImage.open(program) as image:
+        table = load_functions(image)
+        functions = [table.function(row) for row in range(len(table))]
+        known = 0
+        for function in functions:
+            code = image.read(function.entry, function.end - function.entry)
+            found = decode._common_exits(code)
+            if found is not None:
+                known += 1
+                assert found == exits_by_disassembler(code), function.name
+        assert known > 0.95 * len(functions) > 4_000
+
+
+def test_what_another_compiler_makes_is_read_alike() -> None:
+    with ElfImage.open(gccgo_build(FIXTURES / "sites_gccgo", ("-O2", "-static-libgo"))) as image:
+        table = load_functions(image)
+        known = 0
+        for row in range(0, len(table), 7):
+            function = table.function(row)
+            code = image.read(function.entry, function.end - function.entry)
+            found = decode._common_exits(code)
+            assert found is None or found == exits_by_disassembler(code), function.name
+            known += found is not None
+        assert known > 500
+
+
+def test_bytes_at_random_are_read_as_the_disassembler_reads_them() -> None:
+    one = re.compile(f"(?:{lengths._instruction()})".encode(), re.DOTALL)
+    disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    chance = random.Random(20)
+    prefixes = ["", "0f", "48", "66", "66 0f", "f2 0f", "f3 48 0f", "f0", "64", "41 ff", "4f 0f"]
+    known = 0
+    for number in range(200_000):
+        prefix = bytes.fromhex(prefixes[number % len(prefixes)])
+        code = prefix + chance.randbytes(18)
+        match = one.match(code)
+        if match is None:
+            continue
+        known += 1
+        _, size, mnemonic, _ = next(disassembler.disasm_lite(code, 0, 1))
+        assert size == match.end(), code.hex(" ")
+        leads_elsewhere = mnemonic.startswith(("j", "loop", "ret", "iret"))
+        assert not leads_elsewhere or re.match(rb"[\x40-\x4f]?\xff", code), code.hex(" ")
+    assert known > 50_000
+
+
+def test_exits_are_the_same_before_and_after_the_expression_is_compiled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    code = bytes.fromhex("48 89 c3 74 10 e9 00 01 00 00 c3 ff e0 cc cc")
+    for decoded in (0, 1 << 30):
+        monkeypatch.setattr(decode, "_disassembled", decoded)
+        found = exits(code, AMD64)
+        assert (found.returns, found.targets, found.tail_jumps) == ((10,), (21, 266), 3)

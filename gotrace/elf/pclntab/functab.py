@@ -106,6 +106,20 @@ class FunctionRows:
         #: Whether records have pointers to function data, aligned, and not offsets (to Go 1.17).
         self.has_pointers = not header.format.relative_entries
         self._layout = _LAYOUTS[header.format]
+        #: Names that inline trees refer to: each many times, so they are read once.
+        self._names_at: dict[int, str] = {}
+        self._budget = self._name_budget
+        #: Names of source files by their place, kept by those who read them.
+        self.files_at: dict[int, str] = {}
+
+    @property
+    def _name_budget(self) -> int:
+        """Return a limit for the length of all names in characters.
+
+        Names are stored once: all together they cannot be much longer than the table. The limit
+        keeps references into the tail of one endless string from filling the memory.
+        """
+        return 4 * (self.header.limit - self.header.start) + (1 << 20)
 
     def __len__(self) -> int:
         """Return the number of functions."""
@@ -122,9 +136,7 @@ class FunctionRows:
         header, data = self.header, self.image.data
         find, base, limit = data.find, header.names, header.limit
         names: list[str] = []
-        # Names are stored once: all together they cannot be much longer than the table. The
-        # limit keeps rows that share the tail of one endless string from filling the memory.
-        budget = 4 * (limit - header.start) + (1 << 20)
+        budget = self._name_budget
         for offset in self._name_offsets():
             start = base + offset
             end = find(b"\0", start, limit)
@@ -148,13 +160,20 @@ class FunctionRows:
 
     def name_at(self, offset: int) -> str:
         """Return the name at an offset in the name table, as inline trees refer to it."""
+        known = self._names_at.get(offset)
+        if known is not None:
+            return known
         header = self.header
         start = header.names + offset
         limit = min(header.limit, start + _MAX_NAME)
         end = self.image.data.find(b"\0", start, limit) if offset >= 0 else -1
         if end < 0:
             raise ElfError(f"{self.image.display}: damaged names in the Go function table")
-        return str(self.image.data[start:end], "utf-8", "backslashreplace")
+        name = str(self.image.data[start:end], "utf-8", "backslashreplace")
+        self._budget -= end - start
+        if self._budget > 0:
+            self._names_at[offset] = name
+        return name
 
     def record(self, row: int) -> FunctionRecord:
         """Read one function's record."""
@@ -282,6 +301,8 @@ def _text_start(image: ElfImage, header: PclntabHeader, module: ModuleData | Non
 
 #: Linux's PATH_MAX: no source file has a longer name.
 _MAX_FILE_NAME = 4096
+#: The largest programs at hand have 20,000 source files.
+_MAX_FILES = 1 << 16
 _NO_FILE = 0xFFFFFFFF
 
 
@@ -332,7 +353,13 @@ def file_name(rows: FunctionRows, record: FunctionRecord, number: int) -> str | 
     place = rows.word(header.units + 4 * (record.unit + number))
     if place == _NO_FILE:
         return None
+    known = rows.files_at.get(place)
+    if known is not None:
+        return known
     start = header.files + place
     if start >= header.limit:
         raise ElfError(f"{rows.image.display}: damaged file names in the Go function table")
-    return string_at(rows.image.data, start, min(header.limit, start + _MAX_FILE_NAME))
+    name = string_at(rows.image.data, start, min(header.limit, start + _MAX_FILE_NAME))
+    if len(rows.files_at) < _MAX_FILES:
+        rows.files_at[place] = name
+    return name

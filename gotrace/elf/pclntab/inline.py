@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -29,6 +29,7 @@ from gotrace.elf.pclntab.pcvalue import first_value, value_at, value_runs
 __all__ = [
     "InlineTrees",
     "InlinedCall",
+    "InlinedCalls",
     "InlinedFrame",
 ]
 
@@ -47,6 +48,9 @@ _MAX_RUNS = 1 << 20
 
 #: How many trees must make sense before a base address for all of them is believed.
 _SAMPLES = 32
+
+#: So few names are searched for; of more, each name in the trees is looked up among them.
+_MAX_SEARCHED = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,25 +141,37 @@ class InlineTrees:
 
     def calls(self, wanted: Collection[str] | None = None) -> Iterator[InlinedCall]:
         """Yield the inlined calls in all functions, or only those of the names ``wanted``."""
-        names = None if wanted is None else self._offsets_of(wanted)
-        if names is not None and not names:
-            return
+        names: Container[int] | None = None
+        if wanted is not None and len(wanted) <= _MAX_SEARCHED:
+            names = self._offsets_of(wanted)
+            if not names:
+                return
+        elif wanted is not None:
+            names = _NamesAmong(self._rows, wanted)
         for row in range(len(self._rows)):
-            record = self._rows.record(row)
-            indices = self._indices(record)
-            tree = self._tree(record) if indices else None
-            if tree is not None:
-                yield from self._calls_in(row, record, indices, tree, names)
+            yield from self.calls_in(row, names)
 
-    def _calls_in(
-        self,
-        row: int,
-        record: FunctionRecord,
-        indices: int,
-        tree: int,
-        wanted: Collection[int] | None,
-    ) -> Iterator[InlinedCall]:
+    def name_offsets_in(self, row: int) -> list[int]:
+        """Return the offset of the function's name of each inlined call in a row."""
+        record = self._rows.record(row)
+        indices = self._indices(record)
+        tree = self._tree(record) if indices else None
+        if tree is None:
+            return []
+        return [self._entry(tree, i)[0] for i in set(self._runs(row, indices)[1]) if i >= 0]
+
+    def name_at(self, offset: int) -> str:
+        """Return the name at an offset in the name table."""
+        return self._rows.name_at(offset)
+
+    def calls_in(self, row: int, wanted: Container[int] | None = None) -> Iterator[InlinedCall]:
+        """Yield the inlined calls in one function, or those of names at the offsets ``wanted``."""
         rows = self._rows
+        record = rows.record(row)
+        indices = self._indices(record)
+        tree = self._tree(record) if indices else None
+        if tree is None:
+            return
         ends, values = self._runs(row, indices)
         entries = []
         for index in set(values):
@@ -281,3 +297,57 @@ class InlineTrees:
                 offsets.add(position + 1 - header.names)
                 position = self._data.find(needle, position + 1, header.limit)
         return offsets
+
+
+class _NamesAmong:
+    """The offsets in the name table where one of many names is."""
+
+    def __init__(self, rows: FunctionRows, names: Collection[str]) -> None:
+        self._rows = rows
+        self._names = frozenset(names)
+        self._known: dict[int, bool] = {}
+
+    def __contains__(self, offset: object) -> bool:
+        if not isinstance(offset, int):
+            return False
+        known = self._known.get(offset)
+        if known is None:
+            known = self._known[offset] = self._rows.name_at(offset) in self._names
+        return known
+
+
+class InlinedCalls:
+    """All inlined calls of a binary by the name of the inlined function.
+
+    Counting them takes one pass over the trees; their source lines, which take longer, are read for
+    one caller after the other, when they are asked for.
+    """
+
+    def __init__(self, trees: InlineTrees, row_count: int) -> None:
+        """Count the calls."""
+        self._trees = trees
+        self._calls: dict[int, dict[str, list[InlinedCall]]] = {}
+        rows: dict[int, list[int]] = {}
+        for row in range(row_count):
+            for offset in trees.name_offsets_in(row):
+                rows.setdefault(offset, []).append(row)
+        #: The rows that calls of a name are in, one entry for each call, ascending.
+        self._rows: dict[str, list[int]] = {}
+        for offset, found in rows.items():
+            name = trees.name_at(offset)
+            # A table may hold a name twice.
+            self._rows[name] = sorted(self._rows[name] + found) if name in self._rows else found
+
+    def count(self, name: str) -> int:
+        """Return in how many places a function is inlined."""
+        return len(self._rows.get(name, ()))
+
+    def of(self, name: str) -> Iterator[InlinedCall]:
+        """Yield a function's inlined calls, by the address of the code they ended up in."""
+        for row in dict.fromkeys(self._rows.get(name, ())):
+            if row not in self._calls:
+                by_name: dict[str, list[InlinedCall]] = {}
+                for call in self._trees.calls_in(row):
+                    by_name.setdefault(call.name, []).append(call)
+                self._calls[row] = by_name
+            yield from self._calls[row][name]

@@ -1,0 +1,179 @@
+"""Lists of whole programs: written as they are made, with work that grows with the functions."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+from collections import Counter
+from collections.abc import Collection, Iterator
+from pathlib import Path
+
+import pytest
+
+from gotrace.cli.common import inlined_notices
+from gotrace.elf import headers
+from gotrace.elf.functions import Function
+from gotrace.elf.image import ElfImage
+from gotrace.elf.pclntab import functab as lines
+from gotrace.elf.pclntab import inline, pcvalue
+from gotrace.elf.pclntab.functab import FunctionRecord, FunctionRows
+from gotrace.elf.pclntab.inline import InlineTrees
+from gotrace.errors import NoMatchError
+from gotrace.probes.select import Selector
+from gotrace.report.listing import list_functions
+from gotrace.report.output import JsonOutput, Output, TextOutput
+from gotrace.session import plan as plans
+from gotrace.session.plan import BinaryRequest, Check, make_plan, to_be_measured, to_be_traced
+from gotrace.sites.sites import FunctionSites, function_sites
+from gotrace.target.target import Target
+from tests.toolchains import FIXTURES, build, newest
+
+
+@pytest.fixture(scope="module")
+def program() -> Path:
+    return build(FIXTURES / "sites_http", newest(), env={"CGO_ENABLED": "0"})
+
+
+def listed(
+    program: Path, *patterns: str, as_json: bool = False, check: Check = to_be_traced
+) -> list[str]:
+    out = io.StringIO()
+    show(program, patterns, JsonOutput(out) if as_json else TextOutput(out, io.StringIO()), check)
+    return out.getvalue().splitlines()
+
+
+def show(
+    program: Path, patterns: tuple[str, ...], output: Output, check: Check = to_be_traced
+) -> None:
+    target = Target()
+    try:
+        request = BinaryRequest(os.fspath(program), Selector(patterns))
+        list_functions(target, [request], output, "trace", check)
+    finally:
+        target.close()
+
+
+@pytest.fixture
+def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """Count what is read of a function table."""
+    counts: Counter[str] = Counter()
+    record, runs = FunctionRows.record, pcvalue.value_runs
+
+    def counted_record(rows: FunctionRows, row: int) -> FunctionRecord:
+        counts["records"] += 1
+        return record(rows, row)
+
+    def counted_runs(*arguments: object) -> Iterator[tuple[int, int]]:
+        counts["tables"] += 1
+        for run in runs(*arguments):  # type: ignore[arg-type]
+            counts["runs"] += 1
+            yield run
+
+    def counted_search(trees: InlineTrees, names: Collection[str]) -> set[int]:
+        counts["names searched for"] += len(names)
+        return search(trees, names)
+
+    search = InlineTrees._offsets_of
+    monkeypatch.setattr(InlineTrees, "_offsets_of", counted_search)
+    monkeypatch.setattr(FunctionRows, "record", counted_record)
+    monkeypatch.setattr(inline, "value_runs", counted_runs)
+    yield counts
+
+
+@pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
+def test_work_grows_no_faster_than_the_list(
+    program: Path, work: Counter[str], as_json: bool
+) -> None:
+    few = len(listed(program, "net/http.*", as_json=as_json))
+    work_of_few = Counter(work)
+    work.clear()
+    many = len(listed(program, "*", as_json=as_json))
+    assert many > 8 * few > 2_000
+    # Where each function of the program is inlined is read for either.
+    for what, count in work.items():
+        assert count - work_of_few[what] < 30 * (many - few), what
+    assert work["records"] < 6 * many
+    # A search through all names for each function was what made lists slow.
+    assert work["names searched for"] == 0
+
+
+def test_notices_of_many_functions_search_for_none_of_them(
+    program: Path, work: Counter[str]
+) -> None:
+    target = Target()
+    try:
+        request = BinaryRequest(os.fspath(program), Selector(["strings.*"]))
+        plan = make_plan(target, [request], returns=False, verb="count")
+        assert 50 < len(plan.functions) <= 200
+        assert list(inlined_notices(plan, "counted"))
+    finally:
+        target.close()
+    assert work["names searched for"] == 0
+
+
+def test_rows_are_written_before_the_last_is_known(
+    program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = io.StringIO()
+    seen: list[int] = []
+
+    def watched(image: ElfImage, function: Function, returns: bool) -> FunctionSites:
+        seen.append(len(out.getvalue().splitlines()))
+        return function_sites(image, function, returns)
+
+    monkeypatch.setattr(plans, "function_sites", watched)
+    show(program, ("*",), TextOutput(out, io.StringIO()))
+    assert seen[0] == 0
+    assert seen[400] > 256
+    assert seen[-1] > len(seen) - 200  # some cannot be traced
+
+
+def test_a_short_list_fits_its_columns(program: Path) -> None:
+    rows = listed(program, "net/http.(*Client).*")
+    for title in ("POSITION", "ADDRESS", "SITE", "RETS", "INLINED INTO"):
+        at = rows[0].index(f" {title}")
+        assert {row[at] for row in rows} == {" "}
+
+
+def test_a_long_list_keeps_its_columns_but_for_long_names(program: Path) -> None:
+    head, *rows = listed(program, "*")
+    at = head.index("POSITION")
+    assert at == 60 + 2
+    assert all(row[at - 1] == " " or len(row.split("  ")[0]) > 60 for row in rows)
+    addresses = [int(row.split(" 0x")[1].split()[0], 16) for row in rows]
+    assert addresses == sorted(addresses)
+
+
+def test_both_forms_list_the_same(program: Path) -> None:
+    objects = [json.loads(row) for row in listed(program, "net/http.*", as_json=True)]
+    _, *rows = listed(program, "net/http.*")
+    found = [found for found in objects if found["kind"] == "function"]
+    assert [row.split(" ")[0] for row in rows] == [entry["func"].split(" ")[0] for entry in found]
+    for row, entry in zip(rows, found, strict=True):
+        places = entry["inlined"]
+        assert row.endswith("  -") == (not places)
+        if len(places) > 3:
+            assert row.endswith(f" and {len(places) - 3} more")
+
+
+def test_what_cannot_be_measured_is_left_out(program: Path) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    show(program, ("runtime.*",), TextOutput(out, err), to_be_measured)
+    assert "runtime.cmpstring cannot be measured: it ends by jumping" in err.getvalue()
+    assert "runtime.cmpstring " not in out.getvalue()
+    with pytest.raises(NoMatchError, match=r"nothing to trace in .* it ends by"):
+        listed(program, "runtime.cmpstring", check=to_be_measured)
+
+
+def test_names_of_files_are_read_once(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: Counter[int] = Counter()
+    string_at = headers.string_at
+
+    def counted(data: bytes, offset: int, limit: int) -> str:
+        read[offset] += 1
+        return string_at(data, offset, limit)
+
+    monkeypatch.setattr(lines, "string_at", counted)
+    listed(program, "*")
+    assert set(read.values()) == {1}
