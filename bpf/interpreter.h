@@ -3,7 +3,7 @@
  * Run a capture plan over a struct work.
  *
  * Compile-time settings, beside those of plan.h and payload.h:
- *   GOTRACE_STEPS        operations, and positions looked at in a search, that a plan may take
+ *   GOTRACE_STEPS        operations, and steps of searches, that a plan may take
  *   GOTRACE_INTERFACES   1 where a plan has IFACE operations
  *   GOTRACE_PREDICATES   1 where a plan has predicates
  *                        (these three keep the verifier's work down to what the run needs)
@@ -129,11 +129,11 @@ static inline __attribute__((always_inline)) int step(struct work *w, struct op 
             /* The buffer holds what earlier events left: clear in words, the last one rounded. */
 #pragma clang loop unroll(disable)
             for (u32 i = 0; i < 8; i++) {
-                u64 at = w->call.length + 8 * i, zero = 0;
+                u64 at = w->call.length + 8 * i;
                 if (8 * i >= op->size)
                     break;
                 BOUND(at, GOTRACE_PAYLOAD - 1);
-                __builtin_memcpy(payload(w) + at, &zero, 8);
+                put_word(payload(w) + at, 0);
             }
             w->call.length += op->size;
         } else {
@@ -188,12 +188,15 @@ static inline __attribute__((always_inline)) int step(struct work *w, struct op 
         if (string_test(w, op))
             w->pc--;
         break;
-    case OP_KEEP_IF:
+    case OP_KEEP_IF: {
+        u64 is_wanted = pull(w);
         if (w->unknown)
             w->call.event.flags |= EVENT_UNDECIDED;
-        else if (!pull(w))
+        else if (!is_wanted)
             w->dropped = 1;
+        w->unknown = 0; /* a later condition that is false decides */
         break;
+    }
 #endif
     default: /* OP_END */
         if (!w->nested)
@@ -217,6 +220,7 @@ static inline __attribute__((always_inline)) void run(struct work *w, u32 first)
     w->nested = 0;
     w->values_top = 0;
     w->search = 0;
+    w->search_steps = 0;
     w->unknown = 0;
     w->dropped = 0;
     w->full = 0;

@@ -80,6 +80,7 @@ struct work {
     u64 file; /* number of the traced file, for keys of types */
     u32 values_top;
     u32 search;  /* how far a search for a string has come */
+    u32 search_steps; /* that it has taken */
     u32 unknown; /* a predicate could not be decided here: user space will */
     u32 dropped;
     u32 full; /* block 0 is cut: there is no more of it, and no block behind it */
@@ -98,6 +99,20 @@ struct work {
 
 /* Keep the compiler from dropping a bound that it knows and the verifier does not. */
 #define BOUND(value, mask) asm volatile("%0 &= %1" : "+r"(value) : "i"(mask))
+
+/*
+ * Words of the payload are not aligned. x86 does not mind, and so nor does the verifier there
+ * (CONFIG_HAVE_EFFICIENT_UNALIGNED_ACCESS), but where the compiler knows, it moves bytes one by one.
+ */
+static inline __attribute__((always_inline)) u64 get_word(u8 *place)
+{
+    return *(u64 *)place;
+}
+
+static inline __attribute__((always_inline)) void put_word(u8 *place, u64 word)
+{
+    *(u64 *)place = word;
+}
 
 static inline __attribute__((always_inline)) u8 *payload(struct work *w)
 {
@@ -125,7 +140,7 @@ static inline __attribute__((always_inline)) void append_word(struct work *w, u6
         return;
     }
     BOUND(at, GOTRACE_PAYLOAD - 1);
-    __builtin_memcpy(payload(w) + at, &word, 8);
+    put_word(payload(w) + at, word);
     w->call.length += size;
 }
 
@@ -151,7 +166,7 @@ static inline __attribute__((always_inline)) int block_word(struct work *w, u32 
         return 0;
     u64 place = block->start + at;
     BOUND(place, GOTRACE_PAYLOAD - 1);
-    __builtin_memcpy(word, payload(w) + place, 8);
+    *word = get_word(payload(w) + place);
     return 1;
 }
 
@@ -163,7 +178,6 @@ static inline __attribute__((always_inline)) u32 *begin_block(struct work *w)
         return 0;
     w->call.length = at + 8;
     BOUND(at, GOTRACE_PAYLOAD - 1);
-    u64 zero = 0;
-    __builtin_memcpy(payload(w) + at, &zero, 8);
+    put_word(payload(w) + at, 0);
     return (u32 *)(payload(w) + at + 4);
 }

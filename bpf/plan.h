@@ -13,7 +13,13 @@
 
 #define MOST_BLOCKS 64
 #define MOST_NESTED 5
-#define SEARCHED_BYTES 128 /* of a string, for something that it contains */
+/*
+ * A search looks at the first positions of a string, some in a step, and takes only so many steps:
+ * what it has not found by then is left to user space.
+ */
+#define SEARCHED_BYTES 512
+#define SEARCH_STRIDE 16
+#define SEARCH_STEPS 48
 #define CONSTANT_WORDS 8
 #define OTHER_PHASE 0x8000 /* in op.block: a block of the entry, seen from the return */
 #define CONTEXT_REGISTER 0x20
@@ -71,7 +77,8 @@ struct op {
 
 struct constant {
     u64 length;
-    u64 words[CONSTANT_WORDS];
+    u64 words[CONSTANT_WORDS]; /* zero from length on */
+    u64 masks[CONSTANT_WORDS]; /* all ones up to length, then zero */
 };
 
 /* ops: key = address of an operation; plans lie one behind the other. Filled before attaching. */

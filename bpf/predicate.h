@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * Decide whether a call is wanted: a predicate's operations work on a stack of words. Where an
- * operand is not there, the call is marked and user space decides.
+ * operand is not there, or a string goes on after what can be searched here, the call is marked and
+ * user space decides.
  */
 #pragma once
 #include "payload.h"
@@ -56,28 +57,45 @@ static inline __attribute__((always_inline)) void compare(struct work *w, u32 ho
     }
 }
 
-/* Tell whether a string's bytes stand at an offset of the payload. */
-static inline __attribute__((always_inline)) int same_bytes(struct work *w, u32 start,
-                                                            struct constant *constant)
+/* Return whether a constant is at a place of the payload; any bytes may follow it. */
+static inline __attribute__((always_inline)) int is_at(struct work *w, u64 place,
+                                                       struct constant *constant)
 {
-#pragma clang loop unroll(disable)
-    for (u32 i = 0; i < CONSTANT_WORDS; i++) {
-        if (8 * i >= constant->length)
-            break;
-        u64 place = start + 8 * i, word;
-        BOUND(place, GOTRACE_PAYLOAD - 1);
-        __builtin_memcpy(&word, payload(w) + place, 8);
-        word ^= constant->words[i];
-        u32 left = constant->length - 8 * i;
-        if (left < 8)
-            word <<= (64 - 8 * left) & 63;
-        if (word)
-            return 0;
-    }
-    return 1;
+    u64 differs = 0;
+    BOUND(place, GOTRACE_PAYLOAD - 1);
+#pragma clang loop unroll(full)
+    for (int i = 0; i < CONSTANT_WORDS; i++)
+        differs |= (get_word(payload(w) + place + 8 * i) & constant->masks[i]) ^ constant->words[i];
+    return !differs;
 }
 
-/* Test a string against a constant; return 1 where the operation has to be run once more. */
+/*
+ * Return which of SEARCH_STRIDE places is the first that has a constant's first word, SEARCH_STRIDE
+ * where none has. Without branches, which the verifier would follow at each step: what has passed
+ * through asm no compiler knows to be a comparison.
+ */
+static inline __attribute__((always_inline)) u64 first_match(struct work *w, u64 place,
+                                                             struct constant *constant)
+{
+    u64 found = SEARCH_STRIDE, word = constant->words[0], mask = constant->masks[0];
+    BOUND(place, GOTRACE_PAYLOAD - 1);
+#pragma clang loop unroll(full)
+    for (int i = SEARCH_STRIDE - 1; i >= 0; i--) {
+        u64 differs = (get_word(payload(w) + place + i) & mask) ^ word, negative = -differs;
+        asm volatile("" : "+r"(negative));
+        differs = (differs | negative) >> 63;
+        asm volatile("" : "+r"(differs));
+        found = i + (found - i) * differs;
+    }
+    return found;
+}
+
+/*
+ * Test a string against a constant; return 1 where a search has to go on, by the same operation once
+ * more. op->size is how many bytes of a string are captured at most: one of that size may go on.
+ * Where the search has not found the constant and that is so, or the search ends for its own bounds,
+ * user space decides.
+ */
 static inline __attribute__((always_inline)) int string_test(struct work *w, struct op *op)
 {
     u32 number = op->limit;
@@ -88,18 +106,28 @@ static inline __attribute__((always_inline)) int string_test(struct work *w, str
         push(w, 0);
         return 0;
     }
-    u32 at = w->search, size = block->size;
-    if (op->reg == TEST_CONTAINS && size > SEARCHED_BYTES)
-        size = SEARCHED_BYTES;
-    int over = at + constant->length > size;
-    if (op->reg == TEST_EQUAL)
-        over = size != constant->length;
-    int same = !over && same_bytes(w, block->start + at, constant);
-    if (op->reg == TEST_CONTAINS && !over && !same) {
-        w->search++;
-        return 1;
+    u64 at = w->search, length = constant->length, size = block->size, skipped = 0;
+    if (op->reg == TEST_CONTAINS)
+        skipped = first_match(w, block->start + at, constant);
+    at += skipped;
+    if (at + length <= size && at < SEARCHED_BYTES && (op->reg != TEST_EQUAL || length == size)) {
+        if (skipped < SEARCH_STRIDE) {
+            if (is_at(w, block->start + at, constant)) {
+                w->search = 0;
+                w->search_steps = 0;
+                push(w, 1);
+                return 0;
+            }
+            at++;
+        }
+        w->search = at;
+        if (op->reg == TEST_CONTAINS && ++w->search_steps < SEARCH_STEPS)
+            return 1;
     }
+    if (op->reg == TEST_CONTAINS && (size >= op->size || at + length <= size))
+        w->unknown = 1;
     w->search = 0;
-    push(w, same);
+    w->search_steps = 0;
+    push(w, 0);
     return 0;
 }

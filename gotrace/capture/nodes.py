@@ -194,15 +194,21 @@ _three_words = struct.Struct("<Qqq").unpack_from
 class _Bytes(Node):
     """Capture a pointer to bytes with its count behind it."""
 
-    __slots__ = ()
+    __slots__ = ("_most",)
+
+    def __init__(self, go_type: GoType, most: int | None = None) -> None:
+        """Take the type, and how many bytes to copy where that is not the limits' number."""
+        super().__init__(go_type)
+        self._most = most
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
         """Plan to copy the bytes."""
         reader = self.reader(position)
 
         def copy() -> None:
-            limit = builder.limits.text_bytes
+            limit = self._most or builder.limits.text_bytes
             reader.block = builder.deref_n(position, position.plus(8), 1, limit)
+            reader.limit = limit
 
         builder.defer(copy)
         return reader
@@ -213,7 +219,7 @@ class _Bytes(Node):
 
 
 class _BytesReader(Reader):
-    __slots__ = ("_at", "_end", "_name", "_source", "block")
+    __slots__ = ("_at", "_end", "_name", "_source", "block", "limit")
 
     def __init__(self, position: Position, size: int, name: str) -> None:
         self._source = position.block
@@ -221,9 +227,10 @@ class _BytesReader(Reader):
         self._end = position.offset + size
         self._name = name
         self.block: int | None = None
+        self.limit = 0
 
     def location(self) -> Location:
-        return Location(self._source, self._at + 8, 8, True, self.block)
+        return Location(self._source, self._at + 8, 8, True, self.block, self.limit)
 
     def text(self, frame: Frame, length: int) -> bytes | Unavailable:
         """Return what was copied of the bytes."""

@@ -139,7 +139,8 @@ class CaptureLimits:
 class Location(NamedTuple):
     """Say where a scalar is captured, for PUSH_FIELD; of a string or slice, its length.
 
-    ``width`` in bytes. ``bytes_block``: the block of the string's bytes, for STRING_TEST.
+    ``width`` in bytes. ``bytes_block``: the block of the string's bytes, for STRING_TEST, and
+    ``bytes_limit`` how many of them are copied at most.
     """
 
     block: int
@@ -147,6 +148,7 @@ class Location(NamedTuple):
     width: int
     signed: bool
     bytes_block: int | None = None
+    bytes_limit: int = 0
 
 
 class Position(NamedTuple):

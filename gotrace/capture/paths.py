@@ -10,7 +10,7 @@ from gotrace.abi.assign import CLOSURE_CONTEXT, Piece, Stack
 from gotrace.abi.locations import CapturedValue, PlacedValue
 from gotrace.capture.builder import Builder, Node
 from gotrace.capture.factory import NodeFactory
-from gotrace.capture.nodes import WordReader
+from gotrace.capture.nodes import BytesNode, StringNode, WordReader
 from gotrace.capture.ops import Location, Position
 from gotrace.capture.payload import REFUSED, Constant, Frame, Reader
 from gotrace.capture.plan import PlacedNode
@@ -206,15 +206,23 @@ class _LengthBehindPointer(Reader):
         return self._reader.location()
 
 
-def path_node(factory: NodeFactory, root: GoType, steps: Sequence[PathStep]) -> tuple[Node, int]:
+def path_node(
+    factory: NodeFactory,
+    root: GoType,
+    steps: Sequence[PathStep],
+    text_bytes: int | None = None,
+) -> tuple[Node, int]:
     """Return the node of what a path leads to, and where in the root's image its own begins.
 
-    Raise PathError when the types do not allow the steps.
+    ``text_bytes``: how many bytes to copy of a string or slice of bytes at its end, where that is
+    not as many as of any other. Raise PathError when the types do not allow the steps.
     """
     way = _Way(root, factory.limits.struct_bytes)
     way.walk(steps)
     measured = way.word or way.constant is not None
     last = None if measured else factory.node(way.type)
+    if text_bytes is not None and isinstance(last, StringNode | BytesNode):
+        last = type(last)(last.type, text_bytes)
     behind_pointer = measured and len(way.areas) > 1 and _ends_in_header(root, steps)
     return _PathNode(way, last, behind_pointer), way.areas[0].start
 
@@ -245,21 +253,25 @@ class _Inside(Node):
 
 
 def place_value(
-    factory: NodeFactory, name: str, value: PlacedValue, steps: Sequence[PathStep] = ()
+    factory: NodeFactory,
+    name: str,
+    value: PlacedValue,
+    steps: Sequence[PathStep] = (),
+    text_bytes: int | None = None,
 ) -> PlacedNode:
     """Return what captures a parameter or result, or a path from it.
 
-    Raise PathError when the types do not allow the steps.
+    ``text_bytes`` is as for ``path_node``. Raise PathError when the types do not allow the steps.
     """
     within = value.within
     if within is None:
-        return place_path(factory, name, value.type, value.pieces, steps, value.problem)
+        return place_path(factory, name, value.type, value.pieces, steps, value.problem, text_bytes)
     way = [within.field, *steps]
     root: GoType = within.struct
     if within.in_memory:
         root = _pointer_to(root)
         way = [PathMark.DEREF, *way]
-    return place_path(factory, name, root, value.pieces, way, value.problem)
+    return place_path(factory, name, root, value.pieces, way, value.problem, text_bytes)
 
 
 def place_path(
@@ -269,12 +281,13 @@ def place_path(
     pieces: Sequence[Piece] | None,
     steps: Sequence[PathStep],
     problem: str | None = None,
+    text_bytes: int | None = None,
 ) -> PlacedNode:
     """Return what captures a path from a value of type ``root`` that is at ``pieces``.
 
-    Raise PathError when the types do not allow the steps.
+    ``text_bytes`` is as for ``path_node``. Raise PathError when the types do not allow the steps.
     """
-    node, start = path_node(factory, root, steps)
+    node, start = path_node(factory, root, steps, text_bytes)
     clipped = None if pieces is None else _clipped(pieces, start, node.size)
     if pieces is not None and clipped is None:
         return PlacedNode(name, _Inside(root, node, start), pieces, problem, first=True)
@@ -282,12 +295,16 @@ def place_path(
 
 
 def place_captured(
-    factory: NodeFactory, captured: CapturedValue, steps: Sequence[PathStep] = ()
+    factory: NodeFactory,
+    captured: CapturedValue,
+    steps: Sequence[PathStep] = (),
+    text_bytes: int | None = None,
 ) -> PlacedNode:
     """Return what captures a closure's variable, or a path from it.
 
     The context register holds the address of the closure object, in which the variable, or its
-    address, is. Raise PathError when the types do not allow the steps.
+    address, is. ``text_bytes`` is as for ``path_node``. Raise PathError when the types do not allow
+    the steps.
     """
     kept = captured.type
     if captured.by_reference:
@@ -297,8 +314,9 @@ def place_captured(
     closure = _pointer_to(StructType("closure", Kind.STRUCT, end, _WORD, (field,)))
     way: list[PathStep] = [PathMark.DEREF, captured.name]
     way += [PathMark.DEREF] if captured.by_reference else []
+    pieces = (Piece(0, _WORD, CLOSURE_CONTEXT),)
     return place_path(
-        factory, captured.name, closure, (Piece(0, _WORD, CLOSURE_CONTEXT),), [*way, *steps]
+        factory, captured.name, closure, pieces, [*way, *steps], text_bytes=text_bytes
     )
 
 

@@ -12,6 +12,7 @@ from gotrace.values.model import Unavailable, Value
 
 __all__ = [
     "BEYOND",
+    "NIL_POINTER",
     "REFUSED",
     "Constant",
     "Frame",
@@ -32,11 +33,12 @@ _LIMIT = -4
 _UNKNOWN = -5
 _KNOWN = -6
 
+NIL_POINTER = Unavailable("nil pointer")
 _WHY = {
-    _NIL: "nil pointer",
-    _FAULT: "memory not readable",
-    _LIMIT: "capture limit reached",
-    _UNKNOWN: "type not known",
+    _NIL: NIL_POINTER,
+    _FAULT: Unavailable("memory not readable"),
+    _LIMIT: Unavailable("capture limit reached"),
+    _UNKNOWN: Unavailable("type not known"),
 }
 BEYOND = Unavailable("beyond the bytes captured")
 REFUSED = Unavailable("capture limit reached")
@@ -243,7 +245,7 @@ class Frame:
                 break
             block = sources[block]
         why = _WHY.get(_FAULT if block in self._cut else status)
-        return BEYOND if why is None else Unavailable(why)
+        return BEYOND if why is None else why
 
 
 class ReadContext:

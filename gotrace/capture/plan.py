@@ -35,7 +35,13 @@ from gotrace.capture.ops import (
     Position,
     Step,
 )
-from gotrace.capture.payload import REFUSED, Constant, Frame, ReadContext, Reader
+from gotrace.capture.payload import (
+    REFUSED,
+    Constant,
+    Frame,
+    ReadContext,
+    Reader,
+)
 from gotrace.values.model import Unavailable, Value
 
 __all__ = [

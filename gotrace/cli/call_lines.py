@@ -3,35 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path as FilePath
 
 from gotrace.capture.plan import PhasePlan, read_phase
-from gotrace.probes.evaluate import Specials, evaluate, keeps
+from gotrace.probes.evaluate import Specials, decide, evaluate
 from gotrace.probes.scope import Phase, SpecialName
-from gotrace.probes.typed import Path
+from gotrace.probes.typed import Operand, Path
 from gotrace.report.calls import CallRow, Clock, Frame, TracedFunction, json_line, text_line
 from gotrace.report.fast_calls import Line, fast_json_line, fast_text_line, plain_phase
 from gotrace.session.events import HEADER, Call, parse_call
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.trace_plan import TracedCall
 from gotrace.values.fmt import format_values
-from gotrace.values.model import Value
+from gotrace.values.model import BytesValue, NamedValue, StringValue, Value
 
-__all__ = ["line_of"]
+__all__ = ["Undecided", "line_of"]
 
 _NO_FLOATS = "in a float register; --no-fp"
 _FLOATS_MISSED = "in a float register that could not be read"
 
 
+class Undecided:
+    """Count the calls of which predicates could not say whether they are wanted."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+
 def line_of(
-    call: TracedCall, symbols: Symbolizer | None, clock: Clock, as_json: bool, floats: bool
+    call: TracedCall,
+    symbols: Symbolizer | None,
+    clock: Clock,
+    as_json: bool,
+    floats: bool,
+    undecided: Undecided,
 ) -> Line:
     """Return what makes the line of a record of a function's call.
 
-    It makes nothing of a call that the probe's predicate does not want. ``floats`` tells whether
-    float registers are asked for, for the reason where a value of theirs is missing.
+    It makes nothing of a call that the probe's predicate does not want, nor of one that it cannot
+    decide, which is added to ``undecided``. ``floats`` tells whether float registers are asked
+    for, for the reason where a value of theirs is missing.
     """
-    decoded = _DecodedLine(call, symbols, clock, as_json, floats)
+    decoded = _DecodedLine(call, symbols, clock, as_json, floats, undecided)
     entry = plain_phase(call.entry)
     result = plain_phase(call.result) if call.result else None
     plain = entry is not None and (call.result is None or result is not None)
@@ -52,8 +66,10 @@ class _DecodedLine:
         clock: Clock,
         as_json: bool,
         floats: bool,
+        undecided: Undecided,
     ) -> None:
         self._call = call
+        self._undecided = undecided
         self._symbols = symbols
         self._clock = clock
         self._write = json_line if as_json else text_line
@@ -118,17 +134,24 @@ class _DecodedLine:
         compiled = self._call.compiled
         if compiled is None:
             return True
-        if undecided:
-            predicate = self._call.probe.predicate
-            return predicate is None or keeps(predicate, found, specials)
-        return compiled.rest is None or keeps(compiled.rest, found, specials)
+        predicate = self._call.probe.predicate if undecided else compiled.rest
+        if predicate is None:
+            return True
+        decided = decide(predicate, found, specials)
+        self._undecided.calls += decided is None
+        return decided is True
 
     def _message(self, found: Mapping[Path, Value], specials: Specials) -> str | None:
         template = self._call.spec.format
         if template is None:
             return None
         values = self._call.probe.values
-        shown = [evaluate(value, found, specials) for value in values]
+        most = self._call.text_bytes
+        shown = [
+            _shortened(evaluated, most) if isinstance(value, Operand) else evaluated
+            for value in values
+            for evaluated in [evaluate(value, found, specials)]
+        ]
         return format_values(template, shown, [value.type for value in values])
 
     def _specials(self, call: Call) -> Specials:
@@ -163,3 +186,14 @@ class _DecodedLine:
         assert self._symbols is not None
         frames = self._symbols.frames_before(tgid, pc)
         return [Frame(*frame) for frame in frames] or [Frame(f"{pc:#x}")]
+
+
+def _shortened(value: Value, most: int) -> Value:
+    """Return a value with no more than so many bytes of a text."""
+    if isinstance(value, NamedValue):
+        return replace(value, value=_shortened(value.value, most))
+    if isinstance(value, StringValue):
+        return replace(value, text=value.text[:most])
+    if isinstance(value, BytesValue):
+        return replace(value, data=value.data[:most])
+    return value

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from gotrace.capture.ops import CaptureLimits
-from gotrace.cli.call_lines import line_of
+from gotrace.cli.call_lines import Undecided, line_of
 from gotrace.cli.common import (
     add_run_options,
     add_target_options,
@@ -181,7 +181,7 @@ def _trace(
         printer = _Printer(options, traced, symbols, tracer, output)
         for _ in pace(options, waiter, target, traced.plan, output, printer.poll, _POLL):
             printer.finish()
-        for notice in _footer(tracer, traced.plan):
+        for notice in _footer(tracer, traced.plan, printer.undecided):
             output.notice(notice)
         output.notice(Notice(NoticeKind.DETACHED, "Detaching..."))
 
@@ -200,7 +200,10 @@ class _Printer:
         style = TimeStyle.SINCE_START if options.time else TimeStyle.TIME_OF_DAY
         clock = Clock.started_now(style)
         as_json, floats = isinstance(output, JsonOutput), not options.no_fp
-        self._lines = [line_of(call, symbols, clock, as_json, floats) for call in traced.calls]
+        self.undecided = Undecided()
+        self._lines = [
+            line_of(call, symbols, clock, as_json, floats, self.undecided) for call in traced.calls
+        ]
         self._tracer = tracer
         self._out = output.out
         self._left: int | None = options.max_events
@@ -248,10 +251,17 @@ _FOOTER = {
 }
 
 
-def _footer(tracer: CallTracer, plan: Plan) -> Iterator[Notice]:
+def _footer(tracer: CallTracer, plan: Plan, undecided: Undecided) -> Iterator[Notice]:
     """Yield what the lines do not show."""
     losses = _FOOTER.keys() - {Diagnostic.UNWOUND}
     yield from not_shown(tracer.open_calls(), tracer.diagnostics(), _FOOTER, losses, plan)
+    if undecided.calls:
+        text = (
+            f"{undecided.calls} calls not shown: the predicate could not be decided, since it looks"
+            " at more of a string than is copied, or at memory that could not be read"
+        )
+        fields = {"what": "undecided", "calls": undecided.calls}
+        yield Notice(NoticeKind.LOST, text, fields)
     dropped = tracer.losses.total + tracer.window.losses.total
     if dropped:
         text = f"{dropped} calls lost: they came faster than they could be shown"

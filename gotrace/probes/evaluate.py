@@ -2,7 +2,9 @@
 
 An operand that cannot be read, behind a nil pointer for example, makes what is compared with it
 unknown. ``&&`` and ``||`` follow Kleene: false && unknown is false, true || unknown is true, else
-unknown stays unknown; a predicate that is unknown does not keep the call.
+unknown stays unknown; a predicate that is unknown does not keep the call. What is unknown since it
+was not captured, such as the rest of a long string, has a truth all the same: where that would
+make the predicate true, the call is undecided, and callers count it.
 """
 
 from __future__ import annotations
@@ -10,12 +12,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
+from gotrace.capture.payload import BEYOND, NIL_POINTER
 from gotrace.gotypes.types import Kind
 from gotrace.probes.constants import RELATIONS
 from gotrace.probes.parser import BinaryOperator, Function
 from gotrace.probes.scope import SpecialName
 from gotrace.probes.typed import (
-    CONTAINS_BYTES,
     Comparison,
     Constant,
     Domain,
@@ -27,6 +29,7 @@ from gotrace.probes.typed import (
     SpecialOperand,
     TextTest,
     Typed,
+    operands,
 )
 from gotrace.values.model import (
     BytesValue,
@@ -44,7 +47,7 @@ from gotrace.values.model import (
     unwrapped,
 )
 
-__all__ = ["Specials", "evaluate", "keeps"]
+__all__ = ["NO_RESULT", "Specials", "decide", "evaluate"]
 
 #: What the ``$`` names stand for in one call; text as str, the duration in nanoseconds.
 Specials = Mapping[SpecialName, int | str]
@@ -53,6 +56,8 @@ Specials = Mapping[SpecialName, int | str]
 _Text = tuple[bytes, int | None]
 
 _NOT_CAPTURED = Unavailable("not captured")
+#: The value of the results of a call that did not return.
+NO_RESULT = Unavailable("the call did not return")
 
 
 def evaluate(expression: Typed, values: Mapping[Path, Value], specials: Specials) -> Value:
@@ -72,9 +77,17 @@ def evaluate(expression: Typed, values: Mapping[Path, Value], specials: Specials
     return Unavailable("an operand is unavailable") if truth is None else truth
 
 
-def keeps(predicate: Typed, values: Mapping[Path, Value], specials: Specials) -> bool:
-    """Say whether a predicate keeps a call: only when it is known to be true."""
-    return _Evaluation(values, specials).truth(predicate) is True
+def decide(predicate: Typed, values: Mapping[Path, Value], specials: Specials) -> bool | None:
+    """Return whether a predicate keeps a call, None where what was not captured might make it.
+
+    Where it depends on what does not exist, behind a nil pointer or for want of results, the
+    predicate is not true and the call is not kept.
+    """
+    evaluation = _Evaluation(values, specials)
+    truth = evaluation.truth(predicate)
+    if truth is not None:
+        return truth
+    return None if True in evaluation.outcomes(predicate) else False
 
 
 def _special(name: SpecialName, specials: Specials) -> Value:
@@ -118,15 +131,39 @@ class _Evaluation:
         plain = unwrapped(value)
         return plain if isinstance(plain, bool) else None
 
+    def outcomes(self, expression: Typed) -> frozenset[bool | None]:
+        """Return which truths an expression may have, by what may be where nothing was captured.
+
+        None among them: an operand does not exist.
+        """
+        if isinstance(expression, Logic):
+            decisive = expression.operator is BinaryOperator.OR
+            left, right = self.outcomes(expression.left), self.outcomes(expression.right)
+            return frozenset(_combined(decisive, one, other) for one in left for other in right)
+        if isinstance(expression, Not):
+            found = self.outcomes(expression.operand)
+            return frozenset(None if truth is None else not truth for truth in found)
+        truth = self.truth(expression)
+        if truth is not None or any(map(self._is_missing, operands(expression))):
+            return frozenset({truth})
+        return frozenset({True, False})
+
+    def _is_missing(self, operand: Operand) -> bool:
+        """Return whether there is no such value.
+
+        It is behind a nil pointer, in an element that a slice does not have, or the result of a
+        call that did not return.
+        """
+        value = self._value(operand)
+        is_element = any(isinstance(step, int) for step in operand.path.steps)
+        return value in (NIL_POINTER, NO_RESULT) or (is_element and value == BEYOND)
+
     def _logic(self, expression: Logic) -> bool | None:
         decisive = expression.operator is BinaryOperator.OR
         left = self.truth(expression.left)
         if left is decisive:
             return decisive
-        right = self.truth(expression.right)
-        if right is decisive:
-            return decisive
-        return None if left is None or right is None else not decisive
+        return _combined(decisive, left, self.truth(expression.right))
 
     def _value(self, expression: Typed) -> Value:
         return evaluate(expression, self._values, self._specials)
@@ -152,16 +189,27 @@ class _Evaluation:
             return None
         text, length = captured
         if test.function is Function.CONTAINS:
-            if test.needle in text[:CONTAINS_BYTES]:
+            if test.needle in text:
                 return True
-            # What was not captured may have it.
-            most = CONTAINS_BYTES if length is None else min(length, CONTAINS_BYTES)
-            return False if len(text) >= most else None
+            # What was not captured may have it, where there is enough for it.
+            return False if len(text) == length or _is_shorter(length, test.needle) else None
         if len(text) >= len(test.needle) or len(text) == length:
             return text.startswith(test.needle)
-        if length is not None and length < len(test.needle):
+        if _is_shorter(length, test.needle):
             return False
         return None if test.needle.startswith(text) else False
+
+
+def _combined(decisive: bool, left: bool | None, right: bool | None) -> bool | None:
+    """Return the truth of ``||`` (``decisive`` true) or ``&&`` of two conditions."""
+    if left is decisive or right is decisive:
+        return decisive
+    return None if left is None or right is None else not decisive
+
+
+def _is_shorter(length: int | None, needle: bytes) -> bool:
+    """Return whether a text is known to be too short for another one."""
+    return length is not None and length < len(needle)
 
 
 def _number(value: Value) -> int | float | None:

@@ -1,7 +1,8 @@
 """Compile predicates to operations of the capture interpreter, so that the kernel drops calls.
 
 The meaning is that of ``evaluate``. Where an operand cannot be read, behind a nil pointer for
-example, the interpreter (bpf/interpreter.h) marks the call as undecided and ``evaluate`` decides.
+example, or a string is too long to be searched in the kernel, the interpreter (bpf/interpreter.h)
+marks the call as undecided and ``evaluate`` decides.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ __all__ = [
 
 #: The longest string constant that the kernel compares with.
 CONSTANT_BYTES = 64
+_CONSTANT = struct.Struct(f"<Q{CONSTANT_BYTES}s{CONSTANT_BYTES}s")
 _STACK = 16
 _COMPARE = {
     BinaryOperator.EQUAL: 0,
@@ -79,7 +81,10 @@ class StringConstants:
 
     def packed(self) -> list[bytes]:
         """Return the constants in order of their numbers, as the interpreter's struct constant."""
-        return [struct.pack(f"<Q{CONSTANT_BYTES}s", len(c), c) for c in self._numbers]
+        return [
+            _CONSTANT.pack(len(content), content, b"\xff" * len(content))
+            for content in self._numbers
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ class CompiledPredicate:
     """A predicate cut at its outermost ``&&`` by where and when each part is decided.
 
     ``entry`` and ``result`` are the kernel's operations of either phase, END aside. ``rest`` is
-    left to ``keeps``, None when nothing is. Where the kernel marks a call as undecided, ``keeps``
+    left to ``decide``, None when nothing is. Where the kernel marks a call as undecided, ``decide``
     is to be asked about the whole predicate.
     """
 
@@ -101,7 +106,6 @@ def compile_predicate(
     locate: Locate,
     constants: StringConstants,
     *,
-    text_bytes: int,
     entry_room: int,
     result_room: int,
 ) -> CompiledPredicate:
@@ -115,7 +119,7 @@ def compile_predicate(
     for part in conjuncts(negated(predicate)):
         phase = phase_of(part)
         left = room[phase] - len(ops[phase])
-        compiled = predicate_ops(part, locate, constants, text_bytes=text_bytes, room=left)
+        compiled = predicate_ops(part, locate, constants, room=left)
         if compiled is None:
             rest.append(part)
         else:
@@ -124,15 +128,14 @@ def compile_predicate(
 
 
 def predicate_ops(
-    predicate: Typed, locate: Locate, constants: StringConstants, *, text_bytes: int, room: int
+    predicate: Typed, locate: Locate, constants: StringConstants, *, room: int
 ) -> list[Op] | None:
     """Compile a predicate for the phase in which it can be decided, ``phase_of(predicate)``.
 
     Returns None when the kernel cannot decide it with the same meaning. ``locate`` numbers blocks
-    as the plan of the operand's own phase does; ``text_bytes`` says of how many bytes strings are
-    captured, ``room`` how many operations there may be.
+    as the plan of the operand's own phase does; ``room`` says how many operations there may be.
     """
-    compiler = _Compiler(locate, constants, text_bytes, phase_of(predicate))
+    compiler = _Compiler(locate, constants, phase_of(predicate))
     ops: list[Op] = []
     try:
         for part in conjuncts(negated(predicate)):
@@ -162,12 +165,9 @@ class _NotInKernel(Exception):
 class _Compiler:
     """Compile conditions whose ``!`` stand before single operands."""
 
-    def __init__(
-        self, locate: Locate, constants: StringConstants, text_bytes: int, phase: Phase
-    ) -> None:
+    def __init__(self, locate: Locate, constants: StringConstants, phase: Phase) -> None:
         self._locate = locate
         self._constants = constants
-        self._text_bytes = text_bytes
         self._phase = phase
 
     def condition(self, condition: Typed) -> list[Op]:
@@ -217,11 +217,17 @@ class _Compiler:
         wanted = len(needle) + (function is None)
         if location.bytes_block is None or not needle or len(needle) > CONSTANT_BYTES:
             raise _NotInKernel
-        if function is not Function.CONTAINS and wanted > self._text_bytes:
+        if function is not Function.CONTAINS and wanted > location.bytes_limit:
             raise _NotInKernel
         block = location.bytes_block | self._other_phase(operand.path)
         number = self._constants.number(needle)
-        test = Op(OpCode.STRING_TEST, reg=_TESTS[function], block=block, limit=number)
+        test = Op(
+            OpCode.STRING_TEST,
+            reg=_TESTS[function],
+            block=block,
+            size=location.bytes_limit,
+            limit=number,
+        )
         return [test] if positive else [test, Op(OpCode.NOT)]
 
     def _nil_test(self, test: NilTest) -> list[Op]:

@@ -13,7 +13,6 @@ from gotrace.probes.scope import Phase, Root, SpecialName
 from gotrace.probes.tokens import Span
 
 __all__ = [
-    "CONTAINS_BYTES",
     "Comparison",
     "Constant",
     "Domain",
@@ -31,11 +30,8 @@ __all__ = [
     "operands",
     "phase_of",
     "string_bytes_needed",
+    "texts_needed_whole",
 ]
-
-
-#: contains() looks at so many bytes, counted from the string's first.
-CONTAINS_BYTES = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +127,8 @@ class NilTest(Typed):
 class TextTest(Typed):
     """``prefix(operand, needle)`` or ``contains(operand, needle)``.
 
-    Both look at what is captured of the operand, contains() at its first 128 bytes. It is a
-    string, a slice of bytes, or an error, of which the message is meant.
+    The operand is a string, a slice of bytes, or an error, of which the message is meant. Where
+    what is captured of it does not decide, the truth is unknown.
     """
 
     function: Function
@@ -191,7 +187,8 @@ def phase_of(expression: Typed) -> Phase:
 def string_bytes_needed(expression: Typed) -> dict[Path, int]:
     """Say of how many bytes each string must be captured for its tests to be decided.
 
-    Comparisons of two strings of the call are not listed: they use what there is.
+    For contains() these are as many as make it true; for the contrary, and for comparisons of two
+    strings of the call, there is no number: see ``texts_needed_whole``.
     """
     needed: dict[Path, int] = {}
 
@@ -201,14 +198,27 @@ def string_bytes_needed(expression: Typed) -> dict[Path, int]:
 
     for part in _walk(expression):
         if isinstance(part, TextTest):
-            contains = part.function is Function.CONTAINS
-            need(part.operand, CONTAINS_BYTES if contains else len(part.needle))
+            need(part.operand, len(part.needle))
         elif isinstance(part, Comparison) and part.domain is Domain.STRING:
             for one, other in ((part.left, part.right), (part.right, part.left)):
                 if isinstance(other, Constant) and isinstance(other.value, bytes):
                     # One byte more tells whether an ordering goes on behind the constant.
                     need(one, len(other.value) + 1)
     return needed
+
+
+def texts_needed_whole(expression: Typed) -> tuple[Path, ...]:
+    """List the strings that an expression may look at to their end, however long they are."""
+    found: dict[Path, None] = {}
+    for part in _walk(expression):
+        sides: tuple[Typed, ...] = ()
+        if isinstance(part, TextTest) and part.function is Function.CONTAINS:
+            sides = (part.operand,)
+        elif isinstance(part, Comparison) and part.domain is Domain.STRING:
+            sides = part.left, part.right
+        if all(isinstance(side, Operand) for side in sides):
+            found |= {side.path: None for side in sides if isinstance(side, Operand)}
+    return tuple(found)
 
 
 def conjuncts(expression: Typed) -> list[Typed]:

@@ -21,12 +21,12 @@ from gotrace.probes.scope import Phase, RootKind, Scope
 from gotrace.probes.spec import ProbeSpec, ResolvedProbe
 from gotrace.probes.tokens import Span, SpecError
 from gotrace.probes.typed import (
-    CONTAINS_BYTES,
     Path,
     Typed,
     operands,
     phase_of,
     string_bytes_needed,
+    texts_needed_whole,
 )
 from gotrace.session.dynamic_types import DynamicTypes, interfaces_within
 from gotrace.session.plan import Plan
@@ -50,6 +50,7 @@ MOST_STEPS = 160
 _NESTED_STEPS = 24  # allowed for each interface's subplan
 _LARGEST_PREDICATE = 40  # operations of one phase
 _CONTAINS = 2  # Op.reg of a STRING_TEST that searches: TEST_CONTAINS of bpf/plan.h
+_SEARCH_STEPS = 48  # that a search takes at most: SEARCH_STEPS of bpf/plan.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class TracedCall:
     the operands of the probe's expressions, which ``paths`` names. ``result`` is None where calls
     are reported at their entry. ``next_pc`` and ``next_sp`` say where the instruction behind the
     entry site begins, from the site, and what it adds to SP; where that is not known, or float
-    registers are to be left alone, ``entry_floats`` and ``result_floats`` are false.
+    registers are to be left alone, ``entry_floats`` and ``result_floats`` are false. Of a string
+    no more than ``text_bytes`` are shown, although a predicate may have more captured.
     """
 
     function: FunctionSites
@@ -86,6 +88,7 @@ class TracedCall:
     result_floats: bool
     next_pc: int
     next_sp: int
+    text_bytes: int
 
     def shown(self, phase: Phase) -> int:
         """Return how many values of a phase are shown as the function's own."""
@@ -194,7 +197,7 @@ class _Planner:
         if places.is_bare:
             self._bare.append(sites.function.name)
         probe = self._spec.resolve(_scope(places))
-        self._check_string_size(probe)
+        text_bytes = self._text_bytes(probe)
         paths = _paths(probe)
         at_entry = self._choices.entry_only or not sites.returns
         if at_entry and _needs_return(probe):
@@ -205,10 +208,10 @@ class _Planner:
                 Span(0, len(self._spec.source.text)),
                 f"it asks for what is known when {sites.function.name} returns: {remedy}",
             )
-        entry = self._phase(places, places.parameters, paths[Phase.ENTRY], Phase.ENTRY)
+        entry = self._phase(places, places.parameters, paths[Phase.ENTRY], text_bytes)
         result = None
         if not at_entry:
-            result = self._phase(places, places.results, paths[Phase.RETURN], Phase.RETURN)
+            result = self._phase(places, places.results, paths[Phase.RETURN], text_bytes)
         compiled = self._predicate(probe, paths, entry, result)
         if compiled is not None:
             entry = entry.with_predicate(compiled.entry)
@@ -230,25 +233,39 @@ class _Planner:
             result_floats=floats and result is not None and bool(result.float_registers),
             next_pc=step[0] if step else 0,
             next_sp=step[1] if step else 0,
+            text_bytes=self._choices.limits.text_bytes,
         )
 
-    def _check_string_size(self, probe: ResolvedProbe) -> None:
-        """Raise SpecError where less of a string would be captured than a predicate looks at."""
-        needed = string_bytes_needed(probe.predicate) if probe.predicate else {}
-        most = max(needed.values(), default=0)
-        problem = string_problem(most, self._choices.limits)
+    def _text_bytes(self, probe: ResolvedProbe) -> dict[Path, int]:
+        """Return how much to capture of each string that the predicate looks at.
+
+        Those that it may look at to their end share half of their phase's payload. Raise SpecError
+        where a constant is longer than anything that is captured.
+        """
+        if probe.predicate is None:
+            return {}
+        limits = self._choices.limits
+        needed = string_bytes_needed(probe.predicate)
+        problem = string_problem(max(needed.values(), default=0), limits)
         if problem is not None:
             raise self._spec.source.error(Span(0, len(self._spec.source.text)), problem)
+        whole = texts_needed_whole(probe.predicate)
+        for phase in Phase:
+            paths = [path for path in whole if path.root.phase is phase]
+            for path in paths:
+                share = limits.most_text_bytes // len(paths)
+                needed[path] = max(share, needed.get(path, 0))
+        return {path: max(count, limits.text_bytes) for path, count in needed.items()}
 
     def _phase(
         self,
         places: FunctionPlaces,
         shown: Sequence[PlacedValue],
         paths: Sequence[Path],
-        phase: Phase,
+        text_bytes: Mapping[Path, int],
     ) -> PhasePlan:
         values = [] if self._spec.format is not None else [self._whole(value) for value in shown]
-        values += [self._operand(places, path) for path in paths]
+        values += [self._operand(places, path, text_bytes.get(path)) for path in paths]
         return plan_phase(values, self._choices.limits)
 
     def _whole(self, value: PlacedValue) -> PlacedNode:
@@ -260,15 +277,15 @@ class _Planner:
             raise GotraceError(f"{value.name}: {error}") from error
         return PlacedNode(value.name, node, value.pieces, value.problem)
 
-    def _operand(self, places: FunctionPlaces, path: Path) -> PlacedNode:
+    def _operand(self, places: FunctionPlaces, path: Path, text_bytes: int | None) -> PlacedNode:
         steps = path.steps
         root = path.root
         if root.kind is RootKind.CAPTURED:
             captured: CapturedValue = places.captured[root.index]
-            return place_captured(self._factory, captured, steps)
+            return place_captured(self._factory, captured, steps, text_bytes)
         values = places.parameters if root.kind is RootKind.PARAMETER else places.results
         value = values[root.index]
-        return place_value(self._factory, root.name, value, steps)
+        return place_value(self._factory, root.name, value, steps, text_bytes)
 
     def _predicate(
         self,
@@ -307,7 +324,6 @@ class _Planner:
             predicate,
             locate,
             self._constants,
-            text_bytes=self._choices.limits.text_bytes,
             entry_room=room[Phase.ENTRY],
             result_room=room[Phase.RETURN],
         )
@@ -323,15 +339,13 @@ class _Planner:
 
 def string_problem(needed: int, limits: CaptureLimits) -> str | None:
     """Return why a predicate cannot look at ``needed`` bytes of a string, and what to do."""
-    if needed <= limits.text_bytes:
-        return None
     bound = limits.most_text_bytes
-    if needed > bound:
-        return (
-            f"its predicate looks at {needed:,} bytes of a string, and no more than {bound:,} are"
-            " copied whatever -Z says: use a shorter constant"
-        )
-    return f"its predicate looks at {needed} bytes of a string: use -Z {needed}"
+    if needed <= bound:
+        return None
+    return (
+        f"its predicate looks at {needed:,} bytes of a string, and no more than {bound:,} are"
+        " copied: use a shorter constant"
+    )
 
 
 def _takes_too_long(predicate: tuple[Op, ...], plan: PhasePlan) -> bool:
@@ -340,9 +354,9 @@ def _takes_too_long(predicate: tuple[Op, ...], plan: PhasePlan) -> bool:
 
 
 def steps_of(ops: Sequence[Op]) -> int:
-    """Return how many steps a phase's operations take at most; a search takes one a position."""
+    """Return how many steps a phase's operations take at most."""
     nested = sum(op.code is OpCode.IFACE for op in ops) * _NESTED_STEPS
-    return len(ops) + nested + sum(map(_is_search, ops)) * CONTAINS_BYTES
+    return len(ops) + nested + sum(map(_is_search, ops)) * _SEARCH_STEPS
 
 
 def _is_search(op: Op) -> bool:

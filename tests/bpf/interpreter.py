@@ -247,7 +247,7 @@ class Interpreter:
         site = struct.pack("=IIIIhh", starts[0], starts[1], flags, reserved, 0, 0)
         program.map("plans").update(bytes(4), site)
         for number, text in enumerate(constants):
-            row = struct.pack("<Q64s", len(text), text)
+            row = struct.pack("<Q64s64s", len(text), text, b"\xff" * len(text))
             program.map("constants").update(number.to_bytes(4, "little"), row)
 
     def call(

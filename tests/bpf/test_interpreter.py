@@ -229,6 +229,7 @@ class Maker:
                 OpCode.STRING_TEST,
                 reg=how,
                 block=self.random.choice(texts),
+                size=self.random.choice((8, 64, 200, 1000)),
                 limit=self.random.randrange(CONSTANTS),
             )
             return [test] if self.random.random() < 0.7 else [test, Op(OpCode.NOT)]
@@ -351,9 +352,6 @@ def test_random_plans(interpreter: Interpreter, arena: Arena) -> None:
     assert all(seen[status.name] > 20 for status in Status), seen
 
 
-TEXT = Op(OpCode.DEREF, 1, 0, 0, 0, 200)
-
-
 def run(interpreter: Interpreter, arena: Arena, entry: list[Op], **fields: Any) -> Call | None:
     """Capture a call of which the first register leads to the arena's beginning."""
     at_entry = dict.fromkeys(REGISTERS, arena.start)
@@ -361,18 +359,51 @@ def run(interpreter: Interpreter, arena: Arena, entry: list[Op], **fields: Any) 
     return interpreter.call(at_entry, at_entry, fields.get("stack", arena.start + Arena.STACK))
 
 
-@pytest.mark.parametrize(("at", "kept"), [(0, True), (122, True), (123, False), (190, False)])
-def test_search_covers_the_first_128_bytes(
-    interpreter: Interpreter, arena: Arena, at: int, kept: bool
+_LONG = b"a needle of more than one word"
+
+
+@pytest.mark.parametrize("negated", [False, True])
+@pytest.mark.parametrize(
+    ("text", "needle", "most", "found"),
+    [
+        (b"." * 300 + b"needle", b"needle", 1000, True),
+        (b"." * 300 + b"needl", b"needle", 1000, False),
+        (b"." * 300 + b"needl", b"needle", 305, None),  # all that is captured: it may go on
+        (b"needl", b"needle", 1000, False),
+        (b"." * 511 + b"needle", b"needle", 1000, True),
+        (b"." * 512 + b"needle", b"needle", 1000, None),  # beyond what is searched
+        (b"." * 512 + b"needl", b"needle", 1000, False),
+        (b"." * 400 + _LONG, _LONG, 1000, True),
+        (b"a needle" * 40 + _LONG, _LONG, 1000, True),
+        # Each beginning that turns out not to be it takes a step, and there are only so many.
+        (b"a needle" * 60 + _LONG, _LONG, 1000, None),
+        (b"a needle", b"e", 1000, True),
+    ],
+)
+def test_searches(
+    interpreter: Interpreter,
+    arena: Arena,
+    text: bytes,
+    needle: bytes,
+    most: int,
+    found: bool | None,
+    negated: bool,
 ) -> None:
-    arena.write(0, b"." * at + b"needle" + b"." * 200)
-    test = Op(OpCode.STRING_TEST, reg=2, block=1, limit=0)
-    root = Op(OpCode.REG, reg=0, size=8)
-    ops = [root, TEXT, test, Op(OpCode.KEEP_IF)]
-    call = run(interpreter, arena, ops, constants=[b"needle"])
-    assert (call is not None) is kept
-    machine = Machine(arena.memory(), {0: arena.start}, constants=[b"needle"])
-    assert reference.run_reference([*ops, END], machine).kept is kept
+    """A search finds what is there, and leaves open what it has not looked at."""
+    arena.write(0, text + needle)
+    ops = [
+        Op(OpCode.REG, reg=0, size=8),
+        Op(OpCode.DEREF, 1, 0, 0, 0, len(text)),
+        Op(OpCode.STRING_TEST, reg=2, block=1, size=most, limit=0),
+        *([Op(OpCode.NOT)] if negated else []),
+        Op(OpCode.KEEP_IF),
+    ]
+    expected = found if found is None or not negated else not found
+    call = run(interpreter, arena, ops, constants=[needle])
+    assert (call is not None) is (expected is not False)
+    assert call is None or call.undecided is (expected is None)
+    machine = Machine(arena.memory(), {0: arena.start}, constants=[needle])
+    assert reference.run_reference([*ops, END], machine).kept is expected
 
 
 @pytest.mark.parametrize("before", [8, 3])

@@ -14,7 +14,7 @@ from gotrace.capture import ops as capture_ops
 from gotrace.capture.ops import Op, OpCode, Status
 from gotrace.kernel.program import joined_source
 from gotrace.probes import predicate
-from gotrace.session import events, trace
+from gotrace.session import events, trace, trace_plan
 from gotrace.session.events import HEADER, CallFlag, parse_call
 from tests.bpf import c as compiler
 from tests.bpf.c import CLayout
@@ -79,6 +79,10 @@ def test_bounds_and_marks(c: CLayout) -> None:
         capture_ops.OTHER_PHASE,
         CLOSURE_CONTEXT.index,
     ]
+    searches = ("SEARCHED_BYTES", "SEARCH_STRIDE", "SEARCH_STEPS")
+    own = [reference._SEARCHED, reference._STRIDE, reference._SEARCH_STEPS]
+    assert c.constants(*searches) == own
+    assert trace_plan._SEARCH_STEPS == reference._SEARCH_STEPS
     registers, floats = c.constants("REGISTERS", "FLOAT_REGISTERS")
     assert registers == len(AMD64.int_registers) + 1  # the closure's context behind them
     assert floats == len(AMD64.float_registers)
@@ -95,14 +99,17 @@ def test_registers_are_numbered_as_the_abi_orders_them() -> None:
 
 
 def test_constant(c: CLayout) -> None:
-    row, values = c.fields("constant", "length", "words[0]", "words[CONSTANT_WORDS - 1]")
-    assert [*struct.unpack_from("<QQ", row), *struct.unpack("<Q", row[-8:])] == values
-    assert len(row) == 8 + predicate.CONSTANT_BYTES
+    ends = ("words[0]", "words[CONSTANT_WORDS - 1]", "masks[0]", "masks[CONSTANT_WORDS - 1]")
+    row, values = c.fields("constant", "length", *ends)
+    words = struct.unpack("<17Q", row)
+    assert [words[0], words[1], words[8], words[9], words[16]] == values
+    assert len(row) == 8 + 2 * predicate.CONSTANT_BYTES
     constants = predicate.StringConstants()
     constants.number(b"needle")
     (packed,) = constants.packed()
     assert len(packed) == len(row)
     assert packed[:14] == struct.pack("<Q", 6) + b"needle"
+    assert packed[72:80] == b"\xff" * 6 + b"\0\0"
 
 
 def test_site_plan(c: CLayout) -> None:

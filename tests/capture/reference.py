@@ -23,7 +23,8 @@ from gotrace.capture.ops import (
 __all__ = ["Machine", "Memory", "Outcome", "run_reference"]
 
 _MASK = (1 << 64) - 1
-_SEARCHED = 128
+#: Of a search: positions looked at, of them in one step, and steps that it may take.
+_SEARCHED, _STRIDE, _SEARCH_STEPS = 512, 16, 48
 _EQUAL, _PREFIX = 0, 1
 
 
@@ -240,8 +241,8 @@ class _Run:
             value = stack.pop()
             if value is None:
                 self._kept = None
-            elif self._kept:
-                self._kept = bool(value)
+            elif not value:
+                self._kept = False
         else:
             stack.append(self._operator(op))
 
@@ -271,4 +272,23 @@ class _Run:
             return int(data == constant)
         if op.reg == _PREFIX:
             return int(data.startswith(constant))
-        return int(constant in data[:_SEARCHED])
+        return _search(data, constant, op.size)
+
+
+def _search(data: bytes, constant: bytes, most: int) -> int | None:
+    """Return whether a string has a constant in it, None where that is not decided here.
+
+    ``most``: how many bytes of a string are captured; one of that size may go on.
+    """
+    at = 0
+    for _ in range(_SEARCH_STEPS):
+        begins = (i for i in range(_STRIDE) if data.startswith(constant[:8], at + i))
+        skipped = next(begins, _STRIDE)
+        at += skipped
+        if at + len(constant) > len(data) or at >= _SEARCHED:
+            break
+        if skipped < _STRIDE:
+            if data.startswith(constant, at):
+                return 1
+            at += 1
+    return None if len(data) >= most or at + len(constant) <= len(data) else 0

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gotrace.capture.ops import CaptureLimits
-from gotrace.cli.call_lines import line_of
+from gotrace.cli.call_lines import Undecided, line_of
 from gotrace.cli.common import inlined_notices, problem_notices
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
@@ -148,7 +148,7 @@ def trace(plan: Plan, probe: str, start: str) -> None:
     for call in traced.calls[:_CALLS]:
         record = _record(len(traced.calls), pcs)
         for as_json in (False, True):
-            line = line_of(call, symbols, clock, as_json, True)(record)
+            line = line_of(call, symbols, clock, as_json, True, Undecided())(record)
             assert line.isprintable() or line.rstrip("\n").replace("\n", "").isprintable()
 
 

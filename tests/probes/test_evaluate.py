@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gotrace.probes.evaluate import _compare_texts, evaluate, keeps
+from gotrace.probes.evaluate import NO_RESULT, _compare_texts, decide, evaluate
 from gotrace.probes.parser import BinaryOperator
 from gotrace.probes.spec import parse_probe
 from gotrace.probes.typed import Path, Typed, operands
@@ -107,11 +107,12 @@ LENGTHY = ErrorValue("*errors.errorString", "a" * 200, Nil(""), "a" * 200, 300)
         ('contains(key, "se")', {"key": text(b"user")}, True),
         ('contains(key, "sex")', {"key": text(b"user", 99)}, None),
         ('!contains(key, "sex")', {"key": text(b"user", 99)}, None),
-        ('contains(key, "sex")', {"key": text(b"user" * 31, 125)}, None),
-        ('contains(key, "sex")', {"key": text(b"user" * 32, 999)}, False),
+        ('contains(key, "sex")', {"key": text(b"user" * 32, 129)}, None),
+        ('contains(key, "sex")', {"key": text(b"user" * 32, 128)}, False),
+        ('contains(key, "sex")', {"key": text(b"", 2)}, False),
         ('contains(key, "se")', {"key": text(b"user", 99)}, True),
-        ('contains(key, "x")', {"key": text(b"a" * 127 + b"x")}, True),
-        ('contains(key, "x")', {"key": text(b"a" * 128 + b"x")}, False),
+        ('contains(key, "x")', {"key": text(b"a" * 999 + b"x")}, True),
+        ('!contains(key, "x")', {"key": text(b"a" * 999 + b"x")}, False),
         ('prefix(b, "\\x00\\xff")', {"b": BytesValue("[]uint8", b"\0\xff\1", 3, 3)}, True),
         ('prefix(b, "a")', {"b": Nil("[]uint8")}, False),
         ('prefix(b, "")', {"b": Nil("[]uint8")}, True),
@@ -129,7 +130,7 @@ LENGTHY = ErrorValue("*errors.errorString", "a" * 200, Nil(""), "a" * 200, 300)
         # The words in the place of what is missing are not the error's.
         ('contains(err, "gone")', {"err": GAP}, None),
         ('contains(err, "abc")', {"err": GAP}, True),
-        ('contains(err, "x")', {"err": LENGTHY}, False),
+        ('contains(err, "x")', {"err": LENGTHY}, None),
         ('prefix(err, "abc")', {"err": CUT}, True),
         ('prefix(err, "abcd")', {"err": CUT}, None),
         ('prefix(err, "abcd")', {"err": GAP}, None),
@@ -150,7 +151,36 @@ def test_what_a_predicate_means(
             captured[path] = GONE  # what lies behind a nil pointer
     truth = evaluate(typed, captured, SPECIALS)
     assert truth == (Unavailable("an operand is unavailable") if expected is None else expected)
-    assert keeps(typed, captured, SPECIALS) is (expected is True)
+    assert (decide(typed, captured, SPECIALS) is True) is (expected is True)
+
+
+CUT_TEXT = text(b"user", 99)
+
+
+@pytest.mark.parametrize(
+    ("expression", "key", "decided"),
+    [
+        ('contains(key, "x")', CUT_TEXT, None),
+        ('!contains(key, "x")', CUT_TEXT, None),
+        ('contains(key, "x") || ok', CUT_TEXT, None),
+        ('contains(key, "x") && ok', CUT_TEXT, False),
+        # One of the two is true, but that is not looked into.
+        ('contains(key, "x") || !contains(key, "x")', CUT_TEXT, None),
+        ('contains(key, "x")', Unavailable("memory not readable"), None),
+        ('contains(key, "x")', NO_RESULT, False),
+        ('contains(key, "x") || i8 == 1', NO_RESULT, True),
+        # Whatever the string says, a nil pointer is not followed.
+        ('contains(key, "x") && r.URL.Path == "a"', CUT_TEXT, False),
+        ('contains(key, "x") || r.URL.Path == "a"', CUT_TEXT, None),
+        ('!(contains(key, "x") || r.URL.Path == "a")', CUT_TEXT, False),
+    ],
+)
+def test_undecided_is_what_more_bytes_might_keep(
+    expression: str, key: Value, decided: bool | None
+) -> None:
+    typed = predicate(expression)
+    captured = values_of(typed, {"key": key, "ok": False, "i8": 1, "r": GONE})
+    assert decide(typed, captured, SPECIALS) is decided
 
 
 def test_values_of_a_format_are_evaluated() -> None:

@@ -22,7 +22,7 @@ from gotrace.capture.paths import place_path
 from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, plan_phase, read_phase
 from gotrace.gotypes.types import Parameter, Signature
-from gotrace.probes.evaluate import keeps
+from gotrace.probes.evaluate import decide
 from gotrace.probes.predicate import (
     CompiledPredicate,
     StringConstants,
@@ -30,14 +30,14 @@ from gotrace.probes.predicate import (
     predicate_ops,
 )
 from gotrace.probes.scope import Phase, RootKind, Scope
-from gotrace.probes.typed import CONTAINS_BYTES, Path, Typed, operands, string_bytes_needed
+from gotrace.probes.typed import Path, Typed, operands
 from gotrace.values.model import Value
 from tests.capture.reference import Machine, Memory, Outcome, run_reference
 from tests.probes.go_types import SPECIALS, basic, pointer_to, predicate, slice_of, struct_of
 
 LIMITS = CaptureLimits(string_bytes=32, ops=400)
-# A session refuses contains() where less of a string is captured.
-SEARCHED = dataclasses.replace(LIMITS, string_bytes=CONTAINS_BYTES)
+#: All of any string here, more than the kernel searches.
+WHOLE = CaptureLimits(string_bytes=2048, payload=1 << 15, ops=400)
 # Predicates in the kernel, over calls as they lie in memory.
 
 BASE = struct_of("main.Base", ("ID", basic("int64")), ("label", basic("string")))
@@ -70,6 +70,7 @@ STACK = 0x7000_0000
 INTEGERS = [0, 1, 3, -1, 127, -128, 255, 300, 1 << 31, -(1 << 63), (1 << 63) - 1, (1 << 64) - 1]
 STRINGS = [b"", b"a", b"user", b"user:42", b"user:43", b"\0\xff", b"x" * 31, b"x" * 32, b"x" * 33]
 STRINGS += [b"x" * 40 + b"user", b"x" * 127, b"x" * 128, b"x" * 129, b"ab" * 70]
+STRINGS += [b"x" * 511 + b"user", b"x" * 512 + b"user", b"x" * 600, b"x" * 900 + b"user:42"]
 NIL, WILD = 0, 0xDEAD_0000  # no memory is there
 
 
@@ -150,9 +151,14 @@ def lay_out(seed: int) -> LaidOut:
 class Captured:
     """The plans of both phases for a predicate's operands, and their compiled predicate."""
 
-    def __init__(self, typed: Typed, offsets: Mapping[str, int], room: int = 200) -> None:
-        most = max(string_bytes_needed(typed).values(), default=0)
-        limits = SEARCHED if most >= CONTAINS_BYTES else LIMITS
+    def __init__(
+        self,
+        typed: Typed,
+        offsets: Mapping[str, int],
+        limits: CaptureLimits = LIMITS,
+        room: int = 200,
+    ) -> None:
+        self._limits = limits
         factory = NodeFactory(limits)
         self.paths: dict[Phase, list[Path]] = {Phase.ENTRY: [], Phase.RETURN: []}
         placed: dict[Phase, list[object]] = {Phase.ENTRY: [], Phase.RETURN: []}
@@ -173,7 +179,6 @@ class Captured:
             typed,
             self.locate,
             self.constants,
-            text_bytes=limits.text_bytes,
             entry_room=room,
             result_room=room,
         )
@@ -193,7 +198,12 @@ class Captured:
         ops = {Phase.ENTRY: self.compiled.entry, Phase.RETURN: self.compiled.result}
         for phase, plan in self.plans.items():
             machine = dataclasses.replace(machine, entry=entry)
-            outcome = run_reference(plan.with_predicate(ops[phase]).ops, machine, steps=2000)
+            outcome = run_reference(
+                plan.with_predicate(ops[phase]).ops,
+                machine,
+                payload=self._limits.payload,
+                steps=2000,
+            )
             if outcome.kept is False:
                 return False, {}
             kept = kept and outcome.kept
@@ -203,9 +213,9 @@ class Captured:
         return kept, values
 
 
-def everything(typed: Typed, call: LaidOut) -> dict[Path, Value]:
+def everything(typed: Typed, call: LaidOut, limits: CaptureLimits = LIMITS) -> dict[Path, Value]:
     """Capture a call's values without any predicate in the kernel."""
-    captured = Captured(typed, call.offsets, room=0)
+    captured = Captured(typed, call.offsets, limits, room=0)
     assert captured.compiled.entry == captured.compiled.result == ()
     return captured.run(call)[1]
 
@@ -273,20 +283,23 @@ def test_kernel_and_user_space_agree(expression: str, seed: int) -> None:
     typed = valid(expression)
     if typed is None:
         return
-    for part in range(8):
+    for part in range(4):
         call = lay_out(seed + part)
-        expected = keeps(typed, everything(typed, call), SPECIALS)
-        captured = Captured(typed, call.offsets)
-        kept, values = captured.run(call)
-        if kept is None:
-            kept = keeps(typed, values, SPECIALS)
-        elif kept and captured.compiled.rest is not None:
-            kept = keeps(captured.compiled.rest, values, SPECIALS)
-        assert kept is expected, (expression, everything(typed, call))
+        truth = decide(typed, everything(typed, call, WHOLE), SPECIALS)
+        for limits in (LIMITS, WHOLE):
+            expected = decide(typed, everything(typed, call, limits), SPECIALS)
+            assert expected in (truth, None)  # undecided for want of bytes, but never wrong
+            captured = Captured(typed, call.offsets, limits)
+            kept, values = captured.run(call)
+            if kept is None:
+                kept = decide(typed, values, SPECIALS)
+            elif kept and captured.compiled.rest is not None:
+                kept = decide(captured.compiled.rest, values, SPECIALS)
+            assert kept is expected, (expression, everything(typed, call, limits))
 
 
 def somewhere(path: Path) -> Location:
-    return Location(1, 8, 8, True, 2)
+    return Location(1, 8, 8, True, 2, 256)
 
 
 @pytest.mark.parametrize(
@@ -311,12 +324,10 @@ def somewhere(path: Path) -> Location:
 def test_the_kernel_decides_scalars_and_strings(expression: str) -> None:
     typed = predicate(expression)
     constants = StringConstants()
-    ops = predicate_ops(typed, somewhere, constants, text_bytes=256, room=40)
+    ops = predicate_ops(typed, somewhere, constants, room=40)
     assert ops is not None
     assert ops[-1].code is OpCode.KEEP_IF
-    compiled = compile_predicate(
-        typed, somewhere, constants, text_bytes=256, entry_room=40, result_room=40
-    )
+    compiled = compile_predicate(typed, somewhere, constants, entry_room=40, result_room=40)
     assert compiled.rest is None
 
 
@@ -335,12 +346,11 @@ def test_the_kernel_decides_scalars_and_strings(expression: str) -> None:
 )
 def test_user_space_decides_the_others(expression: str) -> None:
     typed = predicate(expression)
-    assert predicate_ops(typed, somewhere, StringConstants(), text_bytes=256, room=40) is None
+    assert predicate_ops(typed, somewhere, StringConstants(), room=40) is None
     compiled = compile_predicate(
         predicate(f"n > 3 && ({expression}) && $ret == 1"),
         somewhere,
         StringConstants(),
-        text_bytes=256,
         entry_room=40,
         result_room=40,
     )
@@ -354,7 +364,6 @@ def test_a_part_is_decided_as_early_as_possible() -> None:
         predicate('key == "a" && $ret > n && i8 < 0'),
         somewhere,
         StringConstants(),
-        text_bytes=256,
         entry_room=40,
         result_room=40,
     )
@@ -377,7 +386,10 @@ def test_strings_are_compared_in_what_is_captured(
     text_bytes: int, expression: str, possible: bool
 ) -> None:
     ops = predicate_ops(
-        predicate(expression), somewhere, StringConstants(), text_bytes=text_bytes, room=40
+        predicate(expression),
+        lambda path: somewhere(path)._replace(bytes_limit=text_bytes),
+        StringConstants(),
+        room=40,
     )
     assert (ops is not None) is possible
 
@@ -388,7 +400,6 @@ def test_what_does_not_fit_is_left_to_user_space() -> None:
         predicate(expression),
         somewhere,
         StringConstants(),
-        text_bytes=256,
         entry_room=9,
         result_room=40,
     )
@@ -397,11 +408,9 @@ def test_what_does_not_fit_is_left_to_user_space() -> None:
     deep = "n > 3"
     for _ in range(20):
         deep = f"n > 3 || ({deep})"
-    assert (
-        predicate_ops(predicate(deep), somewhere, StringConstants(), text_bytes=9, room=200) is None
-    )
+    assert predicate_ops(predicate(deep), somewhere, StringConstants(), room=200) is None
     flat = " || ".join(["n > 3"] * 20)
-    assert predicate_ops(predicate(flat), somewhere, StringConstants(), text_bytes=9, room=200)
+    assert predicate_ops(predicate(flat), somewhere, StringConstants(), room=200)
 
 
 def test_a_value_without_a_place_is_left_to_user_space() -> None:
@@ -409,7 +418,6 @@ def test_a_value_without_a_place_is_left_to_user_space() -> None:
         predicate("n > 3 && u > 3"),
         lambda path: None if path.root.name == "u" else somewhere(path),
         StringConstants(),
-        text_bytes=256,
         entry_room=40,
         result_room=40,
     )
@@ -420,9 +428,9 @@ def test_a_value_without_a_place_is_left_to_user_space() -> None:
 def test_constants_are_numbered_once() -> None:
     constants = StringConstants()
     for expression in ('key == "a" || key == "b"', 'prefix(key, "a")'):
-        predicate_ops(predicate(expression), somewhere, constants, text_bytes=9, room=40)
+        predicate_ops(predicate(expression), somewhere, constants, room=40)
     assert [packed[:10] for packed in constants.packed()] == [
         b"\1\0\0\0\0\0\0\0a\0",
         b"\1\0\0\0\0\0\0\0b\0",
     ]
-    assert {len(packed) for packed in constants.packed()} == {72}
+    assert {len(packed) for packed in constants.packed()} == {136}

@@ -13,7 +13,7 @@ from types import TracebackType
 from unittest.mock import patch
 
 from gotrace.capture.ops import CaptureLimits
-from gotrace.cli.call_lines import line_of
+from gotrace.cli.call_lines import Undecided, line_of
 from gotrace.elf.functions import FunctionTable
 from gotrace.kernel.attach import Attached, ProbeGroup, Rung
 from gotrace.kernel.cookie import INDEX_MASK
@@ -206,7 +206,10 @@ def _trace(
     # Up to Go 1.16 nothing is in a float register.
     groups = [group for group in groups if group.function in tracer.attached.functions]
     clock = Clock.started_now(TimeStyle.SINCE_START)
-    lines = [line_of(call, None, clock, as_json=True, floats=True) for call in traced.calls]
+    lines = [
+        line_of(call, None, clock, as_json=True, floats=True, undecided=Undecided())
+        for call in traced.calls
+    ]
 
     def read() -> Iterable[tuple[int, int]]:
         tracer.poll()
