@@ -89,6 +89,16 @@ static inline __attribute__((always_inline)) void read_registers(struct work *w,
     w->sp = ctx->sp + (cookie >> COOKIE_SP_SHIFT);
 }
 
+/* What a frame pointer leads to. */
+struct link {
+    u64 frame; /* the caller's frame pointer, 0 in the outermost function */
+    u64 pc;    /* return address */
+};
+
+/*
+ * Append a block of return addresses: their number, 1 where there are more of them, and each in 8
+ * bytes, innermost first.
+ */
 static inline __attribute__((always_inline)) void append_stack(struct work *w, u64 frame)
 {
 #if GOTRACE_USER_STACK
@@ -102,11 +112,15 @@ static inline __attribute__((always_inline)) void append_stack(struct work *w, u
             break;
         append_word(w, pc, 8);
         count++;
-        u64 outer = frame ? read_word(frame) : 0;
-        pc = frame ? read_word(frame + 8) : 0;
-        frame = outer != frame ? outer : 0; /* systemstack leads to a stack that may lie lower */
+        struct link link = {};
+        if (frame)
+            bpf_probe_read_user(&link, sizeof(link), (void *)frame);
+        pc = link.pc;
+        /* systemstack leads to a stack that may lie lower */
+        frame = link.frame != frame ? link.frame : 0;
     }
     header[-1] = count;
+    header[0] = pc != 0;
     w->call.event.flags |= EVENT_STACK;
 #endif
 }

@@ -111,6 +111,7 @@ class _DecodedLine:
             call.duration_ns,
             self._stack(call),
             message,
+            call.stack_cut,
         )
         return self._write(row, self._clock)
 

@@ -55,8 +55,8 @@ examples:
 """
 
 _POLL = 0.025  # seconds
-_STACK_FRAMES = 64
-_PHASE_BYTES = 3584  # of an entry, and of a return: both, stack and floats fit 8192
+_STACK_FRAMES = 256
+_PHASE_BYTES = 3584  # of an entry, and of a return: both, floats and 94 frames fit 8192
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -15,6 +15,7 @@ results        object, result name to value, an unnamed one ``$ret``, several ``
 duration_ns    from entry to return; null when only the entry was seen
 file, line     where the function is declared; null when not known
 stack          array of {func, file, line}, innermost first; only when stacks were asked for
+stack_cut      true where the stack has more frames than are shown; only then
 message        the user's own format, filled in; only when there is one
 =============  ===================================================================================
 
@@ -109,7 +110,8 @@ class CallRow:
     ``ended`` is when it returned, or was entered where only that was seen, as CLOCK_MONOTONIC in
     ns. ``args`` and ``results`` go with the function's names; ``results`` and ``duration`` (ns)
     are None when only the entry was seen. ``stack`` is innermost first, None when not asked for.
-    ``message`` is the user's own format, filled in: it takes the place of the values in a line.
+    ``stack_cut``: it has more frames. ``message`` is the user's own format, filled in: it takes the
+    place of the values in a line.
     """
 
     function: TracedFunction
@@ -122,6 +124,7 @@ class CallRow:
     duration: int | None = None
     stack: Sequence[Frame] | None = None
     message: str | None = None
+    stack_cut: bool = False
 
 
 class TimeStyle(Enum):
@@ -167,6 +170,8 @@ def text_line(row: CallRow, clock: Clock) -> str:
     lines = [prefix + (_call(row) if row.message is None else _message(row))]
     for frame in row.stack or ():
         lines.append(_INDENT + frame.function + _place(frame.file, frame.line))
+    if row.stack_cut:
+        lines.append(_INDENT + "...")
     return "".join(printable(line) + "\n" for line in lines)
 
 
@@ -193,6 +198,8 @@ def json_line(row: CallRow, clock: Clock) -> str:
         fields["stack"] = [
             {"func": frame.function, "file": frame.file, "line": frame.line} for frame in row.stack
         ]
+    if row.stack_cut:
+        fields["stack_cut"] = True
     if row.message is not None:
         fields["message"] = printable(row.message)
     return json.dumps(fields, separators=(",", ":")) + "\n"

@@ -49,7 +49,7 @@ class RecordError(GotraceError):
 class CallFlag(IntFlag):
     """Name the blocks that follow a record's payloads, and what is left to do (EVENT_* in BPF)."""
 
-    #: u32 number of frames, u32 zero, u64 pc of each, innermost first.
+    #: u32 number of frames, u32 1 where the stack has more, u64 pc of each, innermost first.
     STACK = 1
     #: Float registers at entry: u32 mask of register numbers, u32 zero, 8 bytes of each, ascending.
     ENTRY_FLOATS = 2
@@ -67,7 +67,8 @@ class Call:
     """Hold one call as the kernel saw it; ``start_ns`` is 0 when only its entry was seen.
 
     ``args`` and ``results`` are payloads for gotrace.capture.plan.read_phase; ``stack`` has
-    run-time addresses, innermost first. Floats are raw registers by number, None when not read.
+    run-time addresses, innermost first; ``stack_cut``: it has more frames. Floats are raw registers
+    by number, None when not read.
     ``undecided``: whether the call is wanted could not be decided in the kernel.
     """
 
@@ -83,6 +84,7 @@ class Call:
     entry_floats: Mapping[int, bytes] | None = None
     return_floats: Mapping[int, bytes] | None = None
     undecided: bool = False
+    stack_cut: bool = False
 
     @property
     def duration_ns(self) -> int | None:
@@ -104,8 +106,9 @@ def parse_call(record: bytes) -> Call:
         if flags & ~_KNOWN_FLAGS or at > len(record):
             raise RecordError(_message(record))
         stack = entry_floats = return_floats = None
+        is_cut = False
         if flags & CallFlag.STACK:
-            stack, at = _stack(record, at)
+            stack, is_cut, at = _stack(record, at)
         if flags & CallFlag.ENTRY_FLOATS:
             entry_floats, at = _floats(record, at)
         if flags & CallFlag.RETURN_FLOATS:
@@ -126,6 +129,7 @@ def parse_call(record: bytes) -> Call:
         entry_floats,
         return_floats,
         bool(flags & CallFlag.UNDECIDED),
+        is_cut,
     )
 
 
@@ -136,12 +140,12 @@ def _message(record: bytes) -> str:
     )
 
 
-def _stack(record: bytes, at: int) -> tuple[tuple[int, ...], int]:
-    count, _ = _BLOCK.unpack_from(record, at)
+def _stack(record: bytes, at: int) -> tuple[tuple[int, ...], bool, int]:
+    count, more = _BLOCK.unpack_from(record, at)
     if count > _MOST_FRAMES:
         raise RecordError(_message(record))
     pcs = struct.unpack_from(f"<{count}Q", record, at + _BLOCK.size)
-    return pcs, at + _BLOCK.size + 8 * count
+    return pcs, bool(more), at + _BLOCK.size + 8 * count
 
 
 def _floats(record: bytes, at: int) -> tuple[dict[int, bytes], int]:

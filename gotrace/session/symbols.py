@@ -14,6 +14,10 @@ from gotrace.target.target import TargetBinary, load_bias
 __all__ = ["Symbolizer"]
 
 
+#: Return addresses whose frames are kept: stacks have the same ones over and over.
+_MAX_CACHED = 1 << 16
+
+
 class _File:
     """Hold one file's functions and where processes have mapped it."""
 
@@ -58,6 +62,7 @@ class Symbolizer:
 
     def __init__(self, files: Sequence[TargetBinary]) -> None:
         self._files = [_File(file, len(files) == 1) for file in files]
+        self._frames: dict[tuple[int, int], list[tuple[str, str, int]]] = {}
 
     def _find(self, tgid: int, pc: int) -> tuple[_File, Function, int] | None:
         """Return the file and the function that hold a run-time address, and where it is there."""
@@ -99,9 +104,15 @@ class Symbolizer:
 
         Several where functions are inlined there; none where the address is not known.
         """
+        frames = self._frames.get((tgid, pc))
+        if frames is not None:
+            return frames
         found = self._find(tgid, pc - 1)
         if found is None:
             return []
         file, function, address = found
-        frames = file.table.inlined_at(function.row, address)
-        return [(frame.name, frame.file, frame.line) for frame in frames]
+        inlined = file.table.inlined_at(function.row, address)
+        frames = [(frame.name, frame.file, frame.line) for frame in inlined]
+        if len(self._frames) < _MAX_CACHED:
+            self._frames[tgid, pc] = frames
+        return frames

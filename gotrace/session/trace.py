@@ -36,7 +36,10 @@ _STACKS = _FRAMES = _WAITING = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """Say what to report beside values: at most so many return addresses, 0 for none."""
+    """Say what to report beside values: at most so many return addresses, 0 for none.
+
+    They are fewer where values take so much of the payload that no more have room.
+    """
 
     user_stack: int = 0
 
@@ -175,9 +178,12 @@ class _Tables:
     def __init__(self, traced: TracePlan, options: TraceOptions) -> None:
         calls = self._calls = traced.calls
         self.floats = any(call.entry_floats or call.result_floats for call in calls)
-        self._user_stack = options.user_stack
         self._behind = 2 * _FLOAT_BLOCK if self.floats else 0
-        self._behind += 8 * (options.user_stack + 1) if options.user_stack else 0
+        self._values = max(map(_payload_bound, calls))
+        # Where values leave less room than is asked for, stacks are cut earlier.
+        room = (_PAYLOADS[-1] - self._values - self._behind - 8) // 8 - 1
+        self._user_stack = min(options.user_stack, room)
+        self._behind += 8 * (self._user_stack + 1) if self._user_stack else 0
         self._constants = traced.constants.packed()
         self._files = {id(context): number for number, context in enumerate(traced.contexts)}
         self._ops: list[Op] = []
@@ -213,7 +219,7 @@ class _Tables:
     def defines(self) -> dict[str, int]:
         """Return the compile-time settings of bpf/trace.c and its headers."""
         # Never filled to the last byte: lengths are bounded by a mask, which makes PAYLOAD nothing.
-        payload = max(map(_payload_bound, self._calls)) + self._behind + 8
+        payload = self._values + self._behind + 8
         payload = next((size for size in _PAYLOADS if size >= payload), _PAYLOADS[-1])
         return {
             "FUNCTIONS": len(self._calls),

@@ -158,7 +158,11 @@ def test_a_stack_stands_below_its_call() -> None:
         {"func": "main.handle", "file": "/src/app/main.go", "line": 12},
         {"func": "0x4a1b2c", "file": None, "line": None},
     ]
+    assert "stack_cut" not in found
     assert json.loads(json_line(get(stack=()), CLOCK))["stack"] == []
+    cut = get(stack=stack, stack_cut=True)
+    assert text_line(cut, CLOCK).splitlines()[1:] == [*rest, "        ..."]
+    assert json.loads(json_line(cut, CLOCK)) == {**found, "stack_cut": True}
 
 
 def test_the_users_own_format_takes_the_place_of_the_values() -> None:

@@ -141,6 +141,24 @@ def test_stacks(minor: str) -> None:
     assert frames == [f"{func} at main.go:{number}" for func, number in wanted]
 
 
+@pytest.mark.parametrize("where", [[], ["--entry"]])
+def test_a_stack_is_marked_where_it_has_more_frames_than_shown(where: list[str]) -> None:
+    truth, result = trace(program(), "depths", "--json", "-U", *where, "main.bottom")
+    calls = calls_of(result, "main.bottom")
+    assert [row["args"]["n"] for row in calls] == list(range(truth["Depths"]))
+    frames = [len(row["stack"]) for row in calls]
+    whole = [frames[0] + n for n in range(truth["Depths"])]
+    assert max(frames) == 256
+    assert frames == [min(count, 256) for count in whole]
+    assert [row.get("stack_cut", False) for row in calls] == [count > 256 for count in whole]
+    _, result = trace(program(), "depths", "-U", *where, "main.bottom (n == 10 || n == 299)")
+    names = [text.split()[0] for text in result.lines if text.startswith("        ")]
+    assert [name for name in names if name != "main.deep"] == [
+        *("main.depths", "main.main", "runtime.main", "runtime.goexit"),
+        "...",
+    ]
+
+
 def test_stack_and_floats_in_one_record() -> None:
     _, result = trace(program(), "floats", "--json", "-U", "--entry", "main.scale")
     calls = calls_of(result, "main.scale")
