@@ -1,4 +1,4 @@
-"""Enforce the direction of imports between gotrace's packages, and that bcc stays in one place."""
+"""Enforce the direction of imports between gotrace's packages, and where libraries are imported."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import configparser
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -67,6 +67,9 @@ def violations(room: str, package: str, source: str) -> list[str]:
             if parts[0] == "gotrace" and len(parts) > 1 and not parts[1].startswith("__"):
                 if parts[1] not in ALLOWED[room] | {room}:
                     found.append(f"{room} imports gotrace.{parts[1]}")
+            elif parts[0] == "elftools":
+                if package != "gotrace.elf.dwarf" or id(node) in lazy:
+                    found.append(f"{package} imports elftools")
             elif parts[0] == "bcc":
                 if room != "kernel":
                     found.append(f"{room} imports bcc")
@@ -100,6 +103,8 @@ def test_imports_go_one_way(path: Path) -> None:
         ("cli", "def f():\n    import bcc"),
         ("kernel", "import bcc"),
         ("kernel", "class C:\n    from bcc import BPF"),
+        ("elf", "from elftools.elf.elffile import ELFFile"),
+        ("gotypes", "def f():\n    from elftools.dwarf.die import DIE"),
     ],
 )
 def test_each_forbidden_import_is_seen(room: str, source: str) -> None:
@@ -132,14 +137,38 @@ def test_required_packages_are_those_that_are_used() -> None:
     }
     # bcc is the system's, _typeshed the type checker's
     distributions = used - sys.stdlib_module_names - {"gotrace", "bcc", "_typeshed"}
-    assert distributions == set(required)
+    renamed = {"elftools": "pyelftools"}
+    assert {renamed.get(name, name) for name in distributions} == set(required)
 
 
-def test_commands_start_without_bcc() -> None:
-    commands = [path.stem for path in (GOTRACE / "cli").glob("go*.py")]
-    assert commands
-    imports = "".join(f"import gotrace.cli.{name}\n" for name in commands)
-    code = f"import sys\n{imports}print('bcc' in sys.modules)"
+def loaded_by(names: Iterable[str]) -> set[str]:
+    """Return the top-level packages that importing modules loads."""
+    imports = "".join(f"import {name}\n" for name in names)
+    code = f"import sys\n{imports}print(*{{name.partition('.')[0] for name in sys.modules}})"
     run = [sys.executable, "-c", code]
     done = subprocess.run(run, cwd=GOTRACE.parent, capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
+    return set(done.stdout.split())
+
+
+def test_commands_start_without_bcc_and_pyelftools() -> None:
+    commands = [path.stem for path in (GOTRACE / "cli").glob("go*.py")]
+    assert commands
+    loaded = loaded_by(f"gotrace.cli.{name}" for name in commands)
+    assert "gotrace" in loaded
+    assert not loaded & {"bcc", "elftools"}
+
+
+def test_only_readers_of_dwarf_load_pyelftools() -> None:
+    dwarf = GOTRACE / "elf" / "dwarf"
+    loading = {dwarf / f"{name}.py" for name in ("reader", "search", "units")}
+    assert loading < set(modules())
+    others = (path for path in modules() if path not in loading)
+    names = [".".join(path.relative_to(GOTRACE.parent).with_suffix("").parts) for path in others]
+    assert "elftools" not in loaded_by(name.removesuffix(".__init__") for name in names)
+    assert "elftools" in loaded_by(["gotrace.elf.dwarf.reader"])
+
+
+def test_files_are_read_without_other_packages() -> None:
+    loaded = loaded_by(["gotrace.elf.functions"])
+    assert "gotrace" in loaded
+    assert not loaded & {"bcc", "capstone", "elftools", "numpy"}

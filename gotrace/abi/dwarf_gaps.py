@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 
 from gotrace.abi.amd64 import Architecture
 from gotrace.abi.assign import Assignment, FloatReg, IntReg, Piece, Place, Stack, register_parts
-from gotrace.elf.dwarf_location import LocationPiece, PieceKind
+from gotrace.elf.dwarf.loclist import LocationPiece, PieceKind
+from gotrace.elf.dwarf.regnum import AMD64_REGISTERS
 from gotrace.gotypes.types import GoType, Kind, OpaqueType, basic_type
 
 __all__ = [
@@ -23,14 +24,6 @@ __all__ = [
     "close_gaps",
     "located",
 ]
-
-#: DWARF register numbers of amd64 (System V ABI, AMD64 supplement, figure 3.36).
-_AMD64_DWARF_REGISTERS = (
-    *("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp"),
-    *(f"r{number}" for number in range(8, 16)),
-    "rip",
-    *(f"xmm{number}" for number in range(16)),
-)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,8 +109,8 @@ def _place(piece: LocationPiece, architecture: Architecture) -> Place | None:
     if piece.kind is PieceKind.FRAME:
         # The canonical frame address is the stack pointer before the call pushed its word.
         return Stack(piece.number + architecture.pointer_size)
-    if piece.kind is PieceKind.REGISTER and piece.number < len(_AMD64_DWARF_REGISTERS):
-        name = _AMD64_DWARF_REGISTERS[piece.number]
+    if piece.kind is PieceKind.REGISTER and piece.number < len(AMD64_REGISTERS):
+        name = AMD64_REGISTERS[piece.number]
         if name in architecture.int_registers:
             return IntReg(architecture.int_registers.index(name))
         if name in architecture.float_registers:

@@ -25,7 +25,7 @@ from gotrace.abi.locations import (
     signature_places,
 )
 from gotrace.elf.buildinfo import GoVersion
-from gotrace.elf.dwarf_die import DwarfError
+from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import Function, Origin
 from gotrace.gotypes.binary import Binary
 from gotrace.gotypes.from_text import SignatureError, parse_signature

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import (
@@ -22,10 +23,12 @@ from gotrace.abi.assign import (
 )
 from gotrace.abi.dwarf_gaps import Closed, Located, close_gaps, located
 from gotrace.elf.buildinfo import GoVersion
-from gotrace.elf.dwarf import DwarfReader, FunctionSignature, Variable
 from gotrace.gotypes.from_dwarf import DwarfTypes
 from gotrace.gotypes.symbols import NameKind, parse_name
 from gotrace.gotypes.types import GoType, PointerType, Signature, StructType
+
+if TYPE_CHECKING:
+    from gotrace.elf.dwarf.reader import DwarfReader, FunctionSignature, Variable
 
 __all__ = [
     "CapturedValue",

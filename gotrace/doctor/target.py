@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterator
 
 from gotrace.doctor.finding import Finding, State
-from gotrace.elf.dwarf_sections import DwarfSections
 from gotrace.elf.functions import FunctionTable
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
@@ -110,7 +109,7 @@ def _symbols(image: ElfImage, table: FunctionTable) -> Finding:
 
 
 def _debugging_information(image: ElfImage) -> Finding:
-    if DwarfSections(image).present("info"):
+    if image.debug_section("info") is not None:
         return Finding("DWARF", State.FINE, "there: gotrace knows parameters, results and types")
     advice = (
         "gotrace shows values of functions whose signature it is given:"

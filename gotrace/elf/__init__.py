@@ -3,3 +3,13 @@
 May import: errors. Start reading at ``image.ElfImage`` (one file), ``functions.load_functions``
 (its functions by name and address).
 """
+
+from __future__ import annotations
+
+from gotrace.errors import GotraceError
+
+__all__ = ["ElfError"]
+
+
+class ElfError(GotraceError):
+    """A file that is not a usable ELF image, or a table in it that is damaged."""

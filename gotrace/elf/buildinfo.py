@@ -15,10 +15,11 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gotrace.elf.headers import PF_W, PT_LOAD, ElfError
-from gotrace.elf.image import ElfImage
+from gotrace.elf import ElfError
+from gotrace.elf.image import PF_W, PT_LOAD, ElfImage
 from gotrace.elf.pclntab.functab import FunctionRows
 from gotrace.elf.pclntab.header import PclntabFormat
+from gotrace.elf.scan import find_all
 
 __all__ = [
     "BuildInfo",
@@ -136,12 +137,10 @@ def _find(image: ElfImage) -> int | None:
             if segment.type == PT_LOAD and segment.flags & PF_W
         ]
     for start, end in ranges:
-        position = image.data.find(_MAGIC, start, end)
-        while position >= 0:
+        for position in find_all(image.data, _MAGIC, start, end):
             address = image.address_of(position)
             if address % _ALIGNMENT == 0:
                 return address
-            position = image.data.find(_MAGIC, position + 1, end)
     return None
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 
+from gotrace.elf import ElfError
 from gotrace.elf.buildinfo import GoVersion, compiler_version, read_build_info, read_build_version
-from gotrace.elf.headers import ElfError
 from gotrace.elf.image import ElfImage
 from gotrace.elf.pclntab.functab import (
     FunctionRows,

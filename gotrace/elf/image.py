@@ -1,4 +1,9 @@
-"""Open an ELF executable or shared library and translate between addresses and file bytes."""
+"""ELF executables and shared libraries: headers, and addresses translated to bytes of the file.
+
+Layouts are those of the System V gABI, chapters 4 (ELF header, sections) and 5 (program header).
+They are read here and not by pyelftools, since every command reads them at its start: importing
+it takes longer than all that is read (docs/design.md has the figures).
+"""
 
 from __future__ import annotations
 
@@ -7,32 +12,67 @@ import os
 import stat
 import struct
 import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
 from types import TracebackType
+from typing import TypeVar, cast
 
-from gotrace.elf.headers import (
-    ET_DYN,
-    PF_W,
-    PF_X,
-    PT_INTERP,
-    PT_LOAD,
-    PT_NOTE,
-    SHT_NOBITS,
-    SHT_NOTE,
-    ElfError,
-    FileHeader,
-    Machine,
-    Section,
-    Segment,
-    read_file_header,
-    read_sections,
-    read_segments,
-)
-from gotrace.elf.notes import read_build_id
+from gotrace.elf import ElfError
 from gotrace.elf.relocations import Relocations, dynamic_entries
+from gotrace.elf.scan import find_all
+from gotrace.errors import GotraceError
 
-__all__ = ["ElfError", "ElfImage", "FileIdentity", "Machine", "Section", "Segment"]
+__all__ = [
+    "PF_W",
+    "PF_X",
+    "PT_LOAD",
+    "ElfError",
+    "ElfImage",
+    "FileIdentity",
+    "Machine",
+    "Section",
+    "Segment",
+    "string_at",
+]
+
+_T = TypeVar("_T")
+
+ET_EXEC, ET_DYN = 2, 3
+PT_LOAD, PT_DYNAMIC, PT_INTERP = 1, 2, 3
+PF_X, PF_W = 1, 2
+SHT_NOBITS = 8
+SHN_LORESERVE = 0xFF00
+
+_FILE_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+
+#: No linker writes more program headers than this; a larger number is a damaged header.
+_MAX_SEGMENTS = 1024
+
+#: SHT_NOBITS sections have no bytes in the file, but offsets have to be such as a file can have.
+_MAX_NOBITS = (1 << 63) - 1
+
+_ADDRESSES = 1 << 64
+
+#: No section name that means anything to a tracer is longer.
+_MAX_SECTION_NAME = 256
+
+_OTHER_TYPES = {1: "an object file (not linked)", 4: "a core dump"}
+_OTHER_MACHINES = {
+    2: "SPARC",
+    3: "386",
+    8: "MIPS",
+    20: "PowerPC",
+    21: "PowerPC64",
+    22: "S/390",
+    40: "ARM (32-bit)",
+    243: "RISC-V",
+    247: "BPF",
+    258: "LoongArch",
+}
 
 DT_SONAME, DT_FLAGS_1 = 14, 0x6FFFFFFB
 DF_1_PIE = 0x08000000
@@ -42,12 +82,64 @@ ELFCOMPRESS_ZLIB, ELFCOMPRESS_ZSTD = 1, 2
 #: Debug sections of the largest Go programs have a tenth of this; a larger claim is refused.
 _MAX_DECOMPRESSED = 1 << 29
 
-_MOST_COPIED = 1 << 30
+_MAX_COPIED = 1 << 30
+
+
+class Machine(Enum):
+    """The processor that a file is for; values are ELF's ``e_machine``."""
+
+    AMD64 = 62
+    ARM64 = 183
+
+
+#: R_X86_64_RELATIVE and R_AARCH64_RELATIVE.
+_RELATIVE = {Machine.AMD64: 8, Machine.ARM64: 1027}
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeader:
+    """What the ELF header says; offsets and sizes in bytes."""
+
+    type: int
+    machine: Machine
+    entry: int
+    segments_offset: int
+    segment_count: int
+    sections_offset: int
+    section_count: int
+    names_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One section header; ``size`` is that of the raw bytes in the file."""
+
+    name: str
+    type: int
+    flags: int
+    address: int
+    offset: int
+    size: int
+    link: int
+    entsize: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One program header; addresses are link-time virtual addresses."""
+
+    type: int
+    flags: int
+    address: int
+    offset: int
+    file_size: int
+    memory_size: int
 
 
 @dataclass(frozen=True, slots=True)
 class FileIdentity:
-    """Tell one state of one file from all others, as ``fstat`` reports it."""
+    """One state of one file, as ``fstat`` reports it."""
 
     device: int
     inode: int
@@ -86,10 +178,12 @@ class ElfImage:
         self.data = data
         self.identity = identity
         self._descriptor = descriptor
-        self._header: FileHeader = read_file_header(data, display)
+        self._header: FileHeader = _read_file_header(data, display)
         self.machine = self._header.machine
-        self.segments = read_segments(data, self._header, display)
+        self.segments = _read_segments(data, self._header, display)
         self._loads = tuple(segment for segment in self.segments if segment.type == PT_LOAD)
+        self._unpacked: dict[int, bytes] = {}
+        self._made: dict[object, object] = {}
 
     @classmethod
     def open(
@@ -114,7 +208,7 @@ class ElfImage:
         try:
             identity = FileIdentity.of(descriptor)
             whole = _map(descriptor, display)
-            if copied and identity.size < _MOST_COPIED:
+            if copied and identity.size < _MAX_COPIED:
                 whole.close()
                 whole = _copy(descriptor, display, identity)
             return cls(path, display, descriptor, whole, identity)
@@ -155,7 +249,7 @@ class ElfImage:
     @cached_property
     def sections(self) -> tuple[Section, ...]:
         """Return the sections whose bytes are in the file; empty without section headers."""
-        return read_sections(self.data, self._header)
+        return _read_sections(self.data, self._header)
 
     @cached_property
     def _sections_by_name(self) -> dict[str, Section]:
@@ -163,7 +257,10 @@ class ElfImage:
 
     @cached_property
     def _dynamic(self) -> dict[int, int]:
-        return dynamic_entries(self)
+        for segment in self.segments:
+            if segment.type == PT_DYNAMIC:
+                return dynamic_entries(self.data, segment.offset, segment.file_size)
+        return {}
 
     @cached_property
     def is_pie(self) -> bool:
@@ -180,35 +277,46 @@ class ElfImage:
         """Tell whether this is a library: ET_DYN, and not an executable of that type."""
         return self._header.type == ET_DYN and not self.is_pie
 
-    @property
-    def base_address(self) -> int:
-        """Return the first PT_LOAD's address, page aligned: load bias = mapping start - base."""
-        return self._loads[0].address & -mmap.PAGESIZE
-
-    @cached_property
-    def build_id(self) -> str | None:
-        """Return the GNU build id in hexadecimal, else Go's build id string, else None."""
-        notes = [(s.offset, s.size) for s in self.sections if s.type == SHT_NOTE]
-        notes += [(s.offset, s.file_size) for s in self.segments if s.type == PT_NOTE]
-        return read_build_id(self.data, notes)
-
     @cached_property
     def relocations(self) -> Relocations:
         """Return the relative relocations, read on first use."""
-        return Relocations(self)
+        kind = _RELATIVE[self.machine]
+        return Relocations(self._dynamic, kind, self.read, self.display)
 
     def section(self, name: str) -> Section | None:
         """Return the first section of a name, None when there is none."""
         return self._sections_by_name.get(name)
 
+    def debug_section(self, name: str) -> Section | None:
+        """Return the section ``.debug_NAME``, or ``.zdebug_NAME`` as Go up to 1.18 calls it."""
+        return self.section(f".debug_{name}") or self.section(f".zdebug_{name}")
+
+    def once(self, make: Callable[[ElfImage], _T]) -> _T:
+        """Return what ``make`` gives for this image: it is called the first time only.
+
+        So whatever is read of a file is read once in a run. A GotraceError is raised again.
+        """
+        if make not in self._made:
+            try:
+                self._made[make] = make(self)
+            except GotraceError as error:
+                self._made[make] = error
+        made = self._made[make]
+        if isinstance(made, GotraceError):
+            raise made
+        return cast(_T, made)
+
     def section_bytes(self, section: Section) -> bytes | memoryview:
         """Return a section's contents, decompressed when SHF_COMPRESSED or named ``.zdebug_*``.
 
-        Uncompressed contents are a view of the mapping, not a copy. Raise ElfError for contents
-        that do not decompress or claim an absurd size.
+        What is decompressed is kept; other contents are a view of the mapping, not a copy. Raise
+        ElfError for contents that do not decompress or claim an absurd size.
         """
         if section.type == SHT_NOBITS:
             return b""
+        unpacked = self._unpacked.get(section.index)
+        if unpacked is not None:
+            return unpacked
         raw = memoryview(self.data)[section.offset : section.offset + section.size]
         if section.flags & SHF_COMPRESSED:
             if len(raw) < 24:
@@ -236,6 +344,7 @@ class ElfImage:
             raise ElfError(f"{where} does not decompress: {error}") from None
         if len(content) != size:
             raise ElfError(f"{where} decompresses to another size than it says: it is damaged")
+        self._unpacked[section.index] = content
         return content
 
     def _load_of(self, address: int, size: int) -> Segment:
@@ -280,10 +389,8 @@ class ElfImage:
             if not segment.flags & PF_W:
                 continue
             end = segment.offset + segment.file_size
-            at = self.data.find(content, segment.offset, end)
-            while at >= 0:
-                found.append(at - segment.offset + segment.address)
-                at = self.data.find(content, at + 1, end)
+            places = find_all(self.data, content, segment.offset, end)
+            found += [at - segment.offset + segment.address for at in places]
         return found
 
     @property
@@ -350,3 +457,120 @@ def _map(descriptor: int, display: str) -> mmap.mmap:
         return mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
     except OSError as error:
         raise ElfError(f"{display}: cannot map: {error.strerror}") from None
+
+
+def string_at(data: mmap.mmap | bytes, offset: int, limit: int) -> str:
+    """Decode the NUL-terminated UTF-8 string at ``offset``.
+
+    ``limit`` is the offset that the string must end before. Bytes that are not UTF-8 come out as
+    backslash escapes. Raise ElfError when the string is not inside.
+    """
+    end = data.find(b"\0", offset, limit) if 0 <= offset < limit else -1
+    if end < 0:
+        raise ElfError(f"string at file offset {offset:#x} is not terminated: the file is damaged")
+    return data[offset:end].decode("utf-8", "backslashreplace")
+
+
+def _read_file_header(data: mmap.mmap, display: str) -> FileHeader:
+    """Parse the ELF header; ``display`` is the file's name in messages.
+
+    Raise ElfError for whatever is not a linked 64-bit little-endian ELF file for AMD64 or ARM64.
+    """
+    if data[:4] != b"\x7fELF":
+        raise ElfError(f"{display}: not an ELF file")
+    if len(data) < _FILE_HEADER.size:
+        raise ElfError(f"{display}: the file is truncated: no whole ELF header")
+    (
+        ident,
+        kind,
+        machine,
+        _,
+        entry,
+        phoff,
+        shoff,
+        _,
+        _,
+        phentsize,
+        phnum,
+        shentsize,
+        shnum,
+        names,
+    ) = _FILE_HEADER.unpack_from(data)
+    if ident[4] != 2:
+        raise ElfError(f"{display}: a 32-bit program; only 64-bit programs can be traced")
+    if ident[5] != 1:
+        raise ElfError(f"{display}: a big-endian program; only AMD64 programs can be traced")
+    if kind not in (ET_EXEC, ET_DYN):
+        what = _OTHER_TYPES.get(kind, f"an ELF file of type {kind}")
+        raise ElfError(f"{display}: {what}, not an executable or a shared library")
+    try:
+        known = Machine(machine)
+    except ValueError:
+        other = _OTHER_MACHINES.get(machine, f"machine {machine}")
+        raise ElfError(f"{display}: a program for {other}; AMD64 is needed") from None
+    if phnum and phentsize != _SEGMENT.size:
+        raise ElfError(f"{display}: program headers of {phentsize} bytes: the file is damaged")
+    if shentsize != _SECTION.size:
+        shoff = shnum = 0
+    return FileHeader(kind, known, entry, phoff, phnum, shoff, shnum, names)
+
+
+def _read_segments(data: mmap.mmap, header: FileHeader, display: str) -> tuple[Segment, ...]:
+    """Parse the program headers, in file order.
+
+    Raise ElfError when they, or the file bytes of a PT_LOAD, lie outside of the file.
+    """
+    count = header.segment_count
+    end = header.segments_offset + count * _SEGMENT.size
+    if count > _MAX_SEGMENTS or end > len(data):
+        raise ElfError(f"{display}: {count} program headers do not fit: the file is damaged")
+    segments = []
+    for kind, flags, offset, address, _, file_size, memory_size, _ in _SEGMENT.iter_unpack(
+        data[header.segments_offset : end]
+    ):
+        if kind == PT_LOAD and offset + file_size > len(data):
+            raise ElfError(
+                f"{display}: the file is truncated: a segment needs bytes up to "
+                f"{offset + file_size}, the file has {len(data)}"
+            )
+        if kind == PT_LOAD and address + file_size > _ADDRESSES:
+            raise ElfError(f"{display}: a segment ends beyond all addresses: the file is damaged")
+        segments.append(Segment(kind, flags, address, offset, file_size, memory_size))
+    if not any(segment.type == PT_LOAD for segment in segments):
+        raise ElfError(f"{display}: nothing to load in it: no PT_LOAD program header")
+    return tuple(segments)
+
+
+def _read_sections(data: mmap.mmap, header: FileHeader) -> tuple[Section, ...]:
+    """Parse the section headers, in file order, as an empty tuple when there are none.
+
+    The kernel never reads them, so a process may well run from a file whose section headers were
+    cut off or overwritten: unusable ones count as absent, and so does a section beyond the end.
+    """
+    count = header.section_count
+    if not 0 < count < SHN_LORESERVE or not header.sections_offset:
+        return ()
+    end = header.sections_offset + count * _SECTION.size
+    if end > len(data) or header.names_index >= count:
+        return ()
+    raw = list(_SECTION.iter_unpack(data[header.sections_offset : end]))
+    names = _section_names(data, raw, header.names_index)
+    return tuple(
+        Section(name, kind, flags, address, offset, size, link, entsize, index)
+        for index, (
+            name,
+            (_, kind, flags, address, offset, size, link, _, _, entsize),
+        ) in enumerate(zip(names, raw, strict=True))
+        if offset + size <= (_MAX_NOBITS if kind == SHT_NOBITS else len(data))
+    )
+
+
+def _section_names(data: mmap.mmap, raw: Sequence[tuple[int, ...]], names_index: int) -> list[str]:
+    start = raw[names_index][4]
+    limit = min(start + raw[names_index][5], len(data))
+    names = []
+    for offset, *_ in raw:
+        begin = min(start + offset, limit)
+        end = data.find(b"\0", begin, min(limit, begin + _MAX_SECTION_NAME))
+        names.append(data[begin:end].decode("ascii", "backslashreplace") if end >= 0 else "")
+    return names

@@ -10,55 +10,56 @@ from __future__ import annotations
 import struct
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping
 from itertools import islice
+from mmap import mmap
 from operator import le
-from typing import TYPE_CHECKING
 
-from gotrace.elf.headers import PT_DYNAMIC, ElfError, Machine
-
-if TYPE_CHECKING:
-    from gotrace.elf.image import ElfImage
+from gotrace.elf import ElfError
 
 __all__ = ["Relocations", "dynamic_entries"]
 
 DT_RELA, DT_RELASZ, DT_RELAENT = 7, 8, 9
 _RELA_SIZE = 24
-_RELATIVE = {Machine.AMD64: 8, Machine.ARM64: 1027}
 
 #: A dynamic section has some thirty entries; more than this is a damaged file.
 _MAX_DYNAMIC = 4096
 
 
-def dynamic_entries(image: ElfImage) -> dict[int, int]:
-    """Return the dynamic section's entries by tag, empty for a static program."""
-    for segment in image.segments:
-        if segment.type == PT_DYNAMIC:
-            size = min(segment.file_size, _MAX_DYNAMIC * 16) // 16 * 16
-            raw = image.data[segment.offset : segment.offset + size]
-            entries: dict[int, int] = {}
-            for tag, value in struct.iter_unpack("<QQ", raw[: len(raw) // 16 * 16]):
-                if tag == 0:
-                    break
-                entries.setdefault(tag, value)
-            return entries
-    return {}
+def dynamic_entries(data: mmap | bytes, offset: int, size: int) -> dict[int, int]:
+    """Return the entries, by tag, of the dynamic section at a file offset."""
+    raw = data[offset : offset + min(size, _MAX_DYNAMIC * 16) // 16 * 16]
+    entries: dict[int, int] = {}
+    for tag, value in struct.iter_unpack("<QQ", raw[: len(raw) // 16 * 16]):
+        if tag == 0:
+            break
+        entries.setdefault(tag, value)
+    return entries
 
 
 class Relocations:
-    """Hold an image's relative relocations: places and the link-time addresses stored there."""
+    """An image's relative relocations: places and the link-time addresses stored there."""
 
-    def __init__(self, image: ElfImage) -> None:
-        """Read the relocation table that ``image``'s dynamic section names, if any."""
+    def __init__(
+        self,
+        entries: Mapping[int, int],
+        kind: int,
+        read: Callable[[int, int], bytes],
+        display: str,
+    ) -> None:
+        """Read the relocation table that a dynamic section's entries name, if any.
+
+        ``kind`` is the machine's type of relative relocations, ``read`` returns the bytes (of a
+        size) at an address, ``display`` is the file's name in messages.
+        """
         self._places: array[int] = array("Q")
         self._values: array[int] = array("Q")
-        entries = dynamic_entries(image)
         size = entries.get(DT_RELASZ, 0)
         if not size or DT_RELA not in entries:
             return
         if entries.get(DT_RELAENT, _RELA_SIZE) != _RELA_SIZE or size % _RELA_SIZE:
-            raise ElfError(f"{image.display}: relocation table of odd size: the file is damaged")
-        words: array[int] = array("Q", image.read(entries[DT_RELA], size))
-        kind = _RELATIVE[image.machine]
+            raise ElfError(f"{display}: relocation table of odd size: the file is damaged")
+        words: array[int] = array("Q", read(entries[DT_RELA], size))
         kinds = words[1::3]
         self._places, self._values = words[0::3], words[2::3]
         if kinds.count(kind) != len(kinds):

@@ -10,8 +10,8 @@ from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gotrace.elf.headers import ElfError, Section
-from gotrace.elf.image import ElfImage
+from gotrace.elf import ElfError
+from gotrace.elf.image import ElfImage, Section
 
 __all__ = ["FunctionSymbol", "function_symbols", "symbol_names", "symbol_value"]
 

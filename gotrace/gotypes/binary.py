@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from functools import cached_property
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from gotrace.elf.buildinfo import GoVersion
-from gotrace.elf.dwarf import DwarfError, DwarfReader
+from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.from_dwarf import DwarfTypes
 from gotrace.gotypes.from_rtype import Descriptors
 from gotrace.gotypes.rtype_table import DescriptorError
 from gotrace.gotypes.runtime import RuntimeLayout, runtime_layout
+
+if TYPE_CHECKING:
+    from gotrace.elf.dwarf.reader import DwarfReader
 
 __all__ = ["Binary"]
 
@@ -48,6 +52,9 @@ class Binary:
     @cached_property
     def dwarf(self) -> DwarfReader | None:
         """Return the debugging information; None without any, or with ``dwarf_problem`` set."""
+        # Commands that read no DWARF use this class too, and need no pyelftools.
+        from gotrace.elf.dwarf.reader import DwarfReader
+
         try:
             return DwarfReader.open(self.image)
         except DwarfError as error:

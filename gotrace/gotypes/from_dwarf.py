@@ -6,9 +6,10 @@ How Go's linker describes types: src/cmd/link/internal/ld/dwarf.go, ``newtype`` 
 
 from __future__ import annotations
 
-from gotrace.elf.dwarf import DwarfReader, FunctionSignature, Variable
-from gotrace.elf.dwarf_constants import Attr, Tag
-from gotrace.elf.dwarf_die import Die, DwarfError
+from typing import TYPE_CHECKING
+
+from gotrace.elf.dwarf import DwarfError
+from gotrace.elf.dwarf.constants import GoAttribute
 from gotrace.gotypes.types import (
     ArrayType,
     ChanDirection,
@@ -30,7 +31,12 @@ from gotrace.gotypes.types import (
     struct_alignment,
 )
 
+if TYPE_CHECKING:
+    from gotrace.elf.dwarf.reader import DwarfReader, FunctionSignature, Variable
+    from gotrace.elf.dwarf.units import Die
+
 __all__ = [
+    "RENAMING_TAGS",
     "DwarfTypes",
 ]
 
@@ -38,6 +44,9 @@ _WORD = 8
 
 #: No type nests arrays and structs by value as deep as this; a circle of damaged DWARF does.
 _MAX_NESTING = 64
+
+#: Typedefs, which may only rename, and C's qualifiers.
+RENAMING_TAGS = ("DW_TAG_typedef", "DW_TAG_const_type", "DW_TAG_volatile_type")
 
 #: What C's base types (DW_AT_encoding, size in bytes) are in Go's terms.
 _C_KINDS = {
@@ -89,17 +98,6 @@ class DwarfTypes:
         offset = self._reader.find_type(name)
         return None if offset is None else self.at(offset)
 
-    def of_runtime_type(self, address: int, types_start: int) -> GoType | None:
-        """Return the type of a type descriptor (runtime._type), None when DWARF has none.
-
-        ``address`` is the descriptor's link-time address, ``types_start`` that of
-        ``runtime.types`` as module data has it: the linker writes the difference.
-        """
-        offset = self._reader.find_runtime_type(address - types_start)
-        if offset is None:
-            offset = self._reader.find_runtime_type(address)
-        return None if offset is None else self.at(offset)
-
     def signature(self, function: FunctionSignature) -> Signature:
         """Return a function's parameters and results with their types."""
         return Signature(
@@ -116,7 +114,7 @@ class DwarfTypes:
         if variable.type_offset is None:
             return None
         die = self._reader.die(variable.type_offset)
-        index = die.values.get(Attr.GO_DICT_INDEX)
+        index = die.values.get(GoAttribute.DICT_INDEX)
         return None if index is None else int(index)
 
     def parameter(self, variable: Variable) -> Parameter:
@@ -125,7 +123,7 @@ class DwarfTypes:
             raise DwarfError(f"parameter {variable.name} has no type")
         return Parameter(variable.name, self.at(variable.type_offset))
 
-    def _lazy(self, die: Die, attribute: int) -> Lazy[GoType]:
+    def _lazy(self, die: Die, attribute: str | int) -> Lazy[GoType]:
         """Return a reference to the type in an attribute; to nothing, as of C's void, without."""
         offset = die.values.get(attribute)
         if offset is None:
@@ -136,9 +134,9 @@ class DwarfTypes:
         """Follow typedefs that only rename, and C's qualifiers, to the entry that describes."""
         for _ in range(_MAX_NESTING):
             die = self._reader.die(offset)
-            if Attr.GO_KIND in die.values or die.tag not in (Tag.TYPEDEF, Tag.CONST, Tag.VOLATILE):
+            if GoAttribute.KIND in die.values or die.tag not in RENAMING_TAGS:
                 return die
-            target = die.values.get(Attr.TYPE)
+            target = die.values.get("DW_AT_type")
             if target is None:
                 return die
             offset = target
@@ -148,17 +146,17 @@ class DwarfTypes:
         kind = self._kind(die)
         name = self._reader.name(die)
         if kind is Kind.POINTER:
-            return PointerType(name, kind, _WORD, _WORD, self._lazy(die, Attr.TYPE))
+            return PointerType(name, kind, _WORD, _WORD, self._lazy(die, "DW_AT_type"))
         if kind is Kind.SLICE:
-            return SliceType(name, kind, 3 * _WORD, _WORD, self._lazy(die, Attr.GO_ELEM))
+            return SliceType(name, kind, 3 * _WORD, _WORD, self._lazy(die, GoAttribute.ELEM))
         if kind is Kind.MAP:
-            key, elem = self._lazy(die, Attr.GO_KEY), self._lazy(die, Attr.GO_ELEM)
+            key, elem = self._lazy(die, GoAttribute.KEY), self._lazy(die, GoAttribute.ELEM)
             return MapType(name, kind, _WORD, _WORD, key, elem, self._header(die))
         if kind is Kind.CHAN:
-            elem, header = self._lazy(die, Attr.GO_ELEM), self._header(die)
+            elem, header = self._lazy(die, GoAttribute.ELEM), self._header(die)
             return ChanType(name, kind, _WORD, _WORD, _direction(name), elem, header)
         if kind is Kind.INTERFACE:
-            layout = self._reader.name(self._resolve(die.values.get(Attr.TYPE, die.offset)))
+            layout = self._reader.name(self._resolve(die.values.get("DW_AT_type", die.offset)))
             return InterfaceType(name, kind, 2 * _WORD, _WORD, layout == "runtime.eface")
         if kind is Kind.FUNC:
             return FuncType(name, kind, _WORD, _WORD)
@@ -167,32 +165,32 @@ class DwarfTypes:
         if kind is Kind.STRUCT:
             return self._struct(die, name)
         if kind is Kind.INVALID:
-            size = die.values.get(Attr.BYTE_SIZE, 0)
+            size = die.values.get("DW_AT_byte_size", 0)
             return OpaqueType(name, kind, size, _opaque_alignment(size))
         return basic_type(kind, name)
 
     def _kind(self, die: Die) -> Kind:
-        number = die.values.get(Attr.GO_KIND)
+        number = die.values.get(GoAttribute.KIND)
         if number:
             try:
                 return Kind(number & 0x1F)
             except ValueError:
                 raise DwarfError(f"type at {die.offset:#x} has the unknown kind {number}") from None
-        if die.tag == Tag.POINTER_TYPE:
-            return Kind.UNSAFE_POINTER if Attr.TYPE not in die.values else Kind.POINTER
-        if die.tag in (Tag.BASE_TYPE, Tag.ENUMERATION):
-            size = die.values.get(Attr.BYTE_SIZE, 0)
-            return _C_KINDS.get((die.values.get(Attr.ENCODING, 5), size), Kind.INVALID)
+        if die.tag == "DW_TAG_pointer_type":
+            return Kind.UNSAFE_POINTER if "DW_AT_type" not in die.values else Kind.POINTER
+        if die.tag in ("DW_TAG_base_type", "DW_TAG_enumeration_type"):
+            size = die.values.get("DW_AT_byte_size", 0)
+            return _C_KINDS.get((die.values.get("DW_AT_encoding", 5), size), Kind.INVALID)
         by_tag = {
-            Tag.STRUCTURE_TYPE: Kind.STRUCT,
-            Tag.ARRAY_TYPE: Kind.ARRAY,
-            Tag.SUBROUTINE_TYPE: Kind.FUNC,
+            "DW_TAG_structure_type": Kind.STRUCT,
+            "DW_TAG_array_type": Kind.ARRAY,
+            "DW_TAG_subroutine_type": Kind.FUNC,
         }
         return next((kind for tag, kind in by_tag.items() if tag == die.tag), Kind.INVALID)
 
     def _header(self, die: Die) -> Lazy[GoType] | None:
         """Return a map's or channel's header type: its own type is a pointer to that."""
-        offset = die.values.get(Attr.TYPE)
+        offset = die.values.get("DW_AT_type")
         if offset is None:
             return None
 
@@ -203,16 +201,17 @@ class DwarfTypes:
         return Lazy(header)
 
     def _array(self, die: Die, name: str) -> ArrayType:
-        elem_offset = die.values.get(Attr.TYPE)
+        elem_offset = die.values.get("DW_AT_type")
         if elem_offset is None:
             raise DwarfError(f"array at {die.offset:#x} has no element type")
         elem = self.at(elem_offset)
         length = 1
         for child in self._reader.children(die):
-            if child.tag == Tag.SUBRANGE_TYPE:
-                upper = child.values.get(Attr.UPPER_BOUND, -1)
-                length *= child.values.get(Attr.COUNT, upper + 1 if isinstance(upper, int) else 0)
-        size = die.values.get(Attr.BYTE_SIZE, length * elem.size)
+            if child.tag == "DW_TAG_subrange_type":
+                upper = child.values.get("DW_AT_upper_bound", -1)
+                known = upper + 1 if isinstance(upper, int) else 0
+                length *= child.values.get("DW_AT_count", known)
+        size = die.values.get("DW_AT_byte_size", length * elem.size)
         return ArrayType(name, Kind.ARRAY, size, elem.align, elem, length)
 
     def _struct(self, die: Die, name: str) -> StructType:
@@ -220,13 +219,13 @@ class DwarfTypes:
             Field(
                 self._reader.name(child),
                 self._reader.member_offset(child),
-                self.at(child.values[Attr.TYPE]),
-                bool(child.values.get(Attr.GO_EMBEDDED_FIELD, 0)),
+                self.at(child.values["DW_AT_type"]),
+                bool(child.values.get(GoAttribute.EMBEDDED_FIELD, 0)),
             )
             for child in self._reader.children(die)
-            if child.tag == Tag.MEMBER and Attr.TYPE in child.values
+            if child.tag == "DW_TAG_member" and "DW_AT_type" in child.values
         )
-        size = die.values.get(Attr.BYTE_SIZE, 0)
+        size = die.values.get("DW_AT_byte_size", 0)
         return StructType(name, Kind.STRUCT, size, struct_alignment(fields), fields)
 
 

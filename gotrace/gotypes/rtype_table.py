@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
+from gotrace.elf import ElfError
 from gotrace.elf.buildinfo import GoVersion
-from gotrace.elf.headers import ElfError
 from gotrace.elf.image import ElfImage
 from gotrace.elf.pclntab.moduledata import ModuleData
 from gotrace.errors import GotraceError

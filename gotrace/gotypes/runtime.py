@@ -16,12 +16,13 @@ import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gotrace.elf.dwarf import DwarfReader
-from gotrace.elf.dwarf_die import DwarfError
+from gotrace.elf.dwarf import DwarfError
+from gotrace.elf.scan import find_all
 from gotrace.errors import GotraceError
 
 if TYPE_CHECKING:
     from gotrace.elf.buildinfo import GoVersion
+    from gotrace.elf.dwarf.reader import DwarfReader
     from gotrace.elf.image import ElfImage
 
 __all__ = [
@@ -230,11 +231,9 @@ def _tls_candidates(image: ElfImage) -> Iterator[int]:
             continue
         code = image.read(segment.address, segment.file_size)
         for mark in _TLS_MARKS:
-            at = code.find(mark)
-            while at >= 0:
+            for at in find_all(code, mark):
                 match = _TLS_FORMS.match(code, at) or _TLS_FORMS.match(code, max(at - 7, 0))
                 if match:
                     (value,) = struct.unpack("<i", match["disp"] or match["imm"])
                     if value < 0:
                         yield value
-                at = code.find(mark, at + 1)

@@ -9,7 +9,7 @@ from itertools import islice
 
 from gotrace.capture.factory import NodeFactory
 from gotrace.capture.payload import ReadContext, Subplan
-from gotrace.elf.dwarf_die import DwarfError
+from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.symtab import symbol_value
 from gotrace.gotypes.from_rtype import Descriptors
 from gotrace.gotypes.rtype_table import DescriptorError

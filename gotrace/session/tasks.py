@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from gotrace.elf import ElfError
 from gotrace.elf.functions import Function, FunctionTable, Origin
-from gotrace.elf.headers import ElfError
 from gotrace.errors import GotraceError
 from gotrace.gotypes.runtime import RuntimeLayout
 from gotrace.kernel.attach import Point, ProbeGroup

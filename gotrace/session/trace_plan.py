@@ -13,7 +13,7 @@ from gotrace.capture.factory import NodeFactory
 from gotrace.capture.ops import CaptureLimits, Location, Op, OpCode
 from gotrace.capture.paths import place_captured, place_value
 from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
-from gotrace.elf.dwarf_die import DwarfError
+from gotrace.elf.dwarf import DwarfError
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.gotypes.types import InterfaceType, Parameter, Signature
 from gotrace.probes.predicate import CompiledPredicate, StringConstants, compile_predicate

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gotrace.abi.amd64 import AMD64, Architecture
+from gotrace.elf import ElfError
 from gotrace.elf.functions import Function
-from gotrace.elf.headers import ElfError
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
 from gotrace.sites.decode import control_flow, exits

@@ -20,7 +20,7 @@ from gotrace.abi.locations import (
     signature_places,
 )
 from gotrace.elf.buildinfo import GoVersion
-from gotrace.elf.dwarf import DwarfReader, FunctionSignature
+from gotrace.elf.dwarf.reader import DwarfReader, FunctionSignature
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.from_dwarf import DwarfTypes
 from gotrace.gotypes.from_text import parse_signature

@@ -19,7 +19,7 @@ from gotrace.capture.ops import CaptureLimits, Op
 from gotrace.capture.paths import PathMark, PathStep, place_path
 from gotrace.capture.payload import ReadContext, Subplan
 from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase, read_phase
-from gotrace.elf.dwarf import DwarfReader
+from gotrace.elf.dwarf.reader import DwarfReader
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.from_dwarf import DwarfTypes

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from gotrace.cli.common import inlined_notices
-from gotrace.elf import headers
 from gotrace.elf.functions import Function
-from gotrace.elf.image import ElfImage
+from gotrace.elf.image import ElfImage, string_at
 from gotrace.elf.pclntab import functab as lines
 from gotrace.elf.pclntab import inline, pcvalue
 from gotrace.elf.pclntab.functab import FunctionRecord, FunctionRows
@@ -168,7 +167,6 @@ def test_what_cannot_be_measured_is_left_out(program: Path) -> None:
 
 def test_names_of_files_are_read_once(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: Counter[int] = Counter()
-    string_at = headers.string_at
 
     def counted(data: bytes, offset: int, limit: int) -> str:
         read[offset] += 1

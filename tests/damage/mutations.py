@@ -6,7 +6,7 @@ import random
 import struct
 from dataclasses import dataclass
 
-from gotrace.elf.headers import Section
+from gotrace.elf.image import Section
 from tests.damage.programs import Region, intact, pack, regions, unpack
 
 __all__ = ["Mutation", "damaged", "mutation"]

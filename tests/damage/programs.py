@@ -11,8 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 from gotrace.elf.functions import FunctionTable, load_functions
-from gotrace.elf.headers import Section
-from gotrace.elf.image import SHF_COMPRESSED, ElfImage
+from gotrace.elf.image import SHF_COMPRESSED, ElfImage, Section
 from gotrace.elf.pclntab.header import find_pclntab
 from gotrace.gotypes.from_rtype import Descriptors
 from tests.toolchains import FIXTURES, build, gccgo_build, newest, require

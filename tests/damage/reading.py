@@ -100,7 +100,7 @@ def steps(path: Path, target: Target, plan: Plan) -> Iterator[tuple[str, Callabl
 
 
 def identify(image: ElfImage) -> object:
-    return image.build_id, image.is_pie, image.base_address, image.identity
+    return image.is_pie, image.identity
 
 
 def watch(path: Path, target: Target, plan: Plan) -> None:

@@ -7,13 +7,12 @@ import re
 import shutil
 import socket
 import struct
-import sys
 from pathlib import Path
 
 import pytest
 
-from gotrace.elf.headers import ElfError, Machine
-from gotrace.elf.image import ElfImage
+from gotrace.elf import ElfError
+from gotrace.elf.image import ElfImage, Machine
 from gotrace.elf.symtab import symbol_value
 from tests.elf.binaries import MODES, small
 from tests.elf.truth import run, sections
@@ -49,7 +48,7 @@ def test_sections_are_those_of_readelf(mode: str) -> None:
 
 @each_toolchain
 @each_mode
-def test_kind_and_base_are_those_of_readelf(toolchain: Toolchain, mode: str) -> None:
+def test_kind_and_offsets_are_those_of_readelf(toolchain: Toolchain, mode: str) -> None:
     path = small(toolchain, mode)
     headers = run(["readelf", "-lW", path])
     loads = re.findall(r"^\s+LOAD\s+0x([0-9a-f]+)\s+0x([0-9a-f]+)", headers, re.MULTILINE)
@@ -57,7 +56,6 @@ def test_kind_and_base_are_those_of_readelf(toolchain: Toolchain, mode: str) -> 
         assert image.machine is Machine.AMD64
         assert image.is_pie == ("file type is DYN" in headers) == ("pie" in mode)
         assert not image.is_shared_library
-        assert image.base_address == int(loads[0][1], 16)
         for offset, address in loads:
             assert image.offset_of(int(address, 16)) == int(offset, 16)
 
@@ -69,16 +67,6 @@ def test_shared_libraries_are_no_programs() -> None:
     for name in names:
         with ElfImage.open(name) as image:
             assert image.is_shared_library and not image.is_pie
-
-
-@each_toolchain
-@pytest.mark.parametrize("mode", ["default", "external-pie", "stripped"])
-def test_build_id_is_that_of_readelf(toolchain: Toolchain, mode: str) -> None:
-    path = small(toolchain, mode)
-    gnu = re.search(r"Build ID: ([0-9a-f]+)", run(["readelf", "-nW", path]))
-    go = run([toolchain.go, "tool", "buildid", path], env=toolchain.env()).strip()
-    with ElfImage.open(path) as image:
-        assert image.build_id == (gnu[1] if gnu else go)
 
 
 @pytest.mark.parametrize("minor", ["1.15", "1.19", "1.27"])
@@ -218,13 +206,6 @@ def test_unusable_section_headers_count_as_absent(binary: Path, tmp_path: Path) 
     for offset, content in ((40, b"\xff" * 8), (58, b"\1\0"), (62, b"\xff\xfe")):
         with ElfImage.open(patched(binary, tmp_path / "copy", offset, content)) as image:
             assert image.sections == ()
-
-
-def test_importing_needs_no_other_packages() -> None:
-    code = "import sys, gotrace.elf.functions; print(*sys.modules)"
-    modules = {name.partition(".")[0] for name in run([sys.executable, "-c", code]).split()}
-    assert "gotrace" in modules
-    assert not modules & {"bcc", "capstone", "elftools", "numpy"}
 
 
 @pytest.mark.parametrize("minor", ["1.15", "1.19"])

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from gotrace.elf import ElfError
 from gotrace.elf.functions import Origin, load_functions
-from gotrace.elf.headers import ElfError
 from gotrace.elf.image import ElfImage
 from gotrace.elf.symtab import function_symbols, symbol_value
 from tests.elf.binaries import small

@@ -82,7 +82,7 @@ def test_addresses_of_nothing() -> None:
     found = program(newest())
     address = found.descriptors.basic(Kind.INT)
     assert address is not None
-    for wrong in (0, -8, 1 << 63, found.image.base_address, address + 4):
+    for wrong in (0, -8, 1 << 63, found.image.segments[0].address, address + 4):
         assert wrong not in found.descriptors
         for method in (found.descriptors.type_at, found.descriptors.name):
             with pytest.raises(DescriptorError, match="outside"):

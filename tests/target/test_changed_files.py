@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gotrace.elf.headers import ElfError
+from gotrace.elf import ElfError
 from gotrace.elf.image import ElfImage, FileIdentity
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import AttachError, Rung

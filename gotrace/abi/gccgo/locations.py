@@ -7,16 +7,20 @@ some, are compared with it: a value whose two places differ is unavailable.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import CLOSURE_CONTEXT, CallingConvention, FloatReg, Piece, Place, Stack
 from gotrace.abi.gccgo.sysv import SystemVAssignment, assign_system_v
 from gotrace.abi.gccgo.types import GccgoTypes
 from gotrace.abi.locations import FunctionPlaces, PlacedValue, Within
-from gotrace.elf.dwarf import DwarfReader, FunctionSignature, Variable
-from gotrace.elf.dwarf_location import LocationPiece, PieceKind
+from gotrace.elf.dwarf.loclist import LocationPiece, PieceKind
+from gotrace.elf.dwarf.regnum import AMD64_NUMBERS
 from gotrace.gotypes.symbols import parse_name
 from gotrace.gotypes.types import Field, GoType, Kind, Signature, StructType, struct_alignment
+
+if TYPE_CHECKING:
+    from gotrace.elf.dwarf.reader import DwarfReader, FunctionSignature, Variable
 
 __all__ = [
     "gccgo_places",
@@ -27,12 +31,6 @@ _CLONE = "the optimiser has changed how this copy of the function is called"
 _CONTRADICTED = "DWARF contradicts the place that the calling convention gives it"
 #: What gccgo calls the fields of the struct of several results where these have no names.
 _UNNAMED = "UNNAMED"
-_XMM0 = 17
-#: DWARF's numbers of the integer registers (System V ABI, AMD64 supplement, figure 3.36).
-_DWARF_NUMBERS = {
-    **dict(zip(("rax", "rdx", "rcx", "rbx", "rsi", "rdi"), range(6), strict=True)),
-    **{f"r{number}": number for number in range(8, 16)},
-}
 
 
 def gccgo_places(
@@ -127,10 +125,10 @@ def _dwarf_number(place: Place) -> int | None:
     if isinstance(place, Stack):
         return None
     if isinstance(place, FloatReg):
-        return _XMM0 + place.index
+        return AMD64_NUMBERS[AMD64.float_registers[place.index]]
     if place == CLOSURE_CONTEXT:
-        return _DWARF_NUMBERS[AMD64.closure_register]
-    return _DWARF_NUMBERS[AMD64.int_registers[place.index]]
+        return AMD64_NUMBERS[AMD64.closure_register]
+    return AMD64_NUMBERS[AMD64.int_registers[place.index]]
 
 
 def _results(

@@ -8,10 +8,9 @@ exported ones of the unit's own package ``Item``, others ``main.item`` (there ``
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
-from gotrace.elf.dwarf_constants import Attr, Tag
-from gotrace.elf.dwarf_die import Die
-from gotrace.gotypes.from_dwarf import DwarfTypes
+from gotrace.gotypes.from_dwarf import RENAMING_TAGS, DwarfTypes
 from gotrace.gotypes.types import (
     FuncType,
     GoType,
@@ -22,6 +21,9 @@ from gotrace.gotypes.types import (
     StructType,
     basic_type,
 )
+
+if TYPE_CHECKING:
+    from gotrace.elf.dwarf.units import Die
 
 __all__ = [
     "GccgoTypes",
@@ -53,42 +55,42 @@ class GccgoTypes(DwarfTypes):
         return self._reader.die(offset)
 
     def _build(self, die: Die) -> GoType:
-        if die.tag in (Tag.TYPEDEF, Tag.CONST, Tag.VOLATILE) and Attr.TYPE in die.values:
+        if die.tag in RENAMING_TAGS and "DW_AT_type" in die.values:
             return self._renamed(die)
-        if die.tag == Tag.POINTER_TYPE and Attr.TYPE in die.values:
+        if die.tag == "DW_TAG_pointer_type" and "DW_AT_type" in die.values:
             return self._pointer(die)
-        if die.tag == Tag.STRUCTURE_TYPE:
+        if die.tag == "DW_TAG_structure_type":
             return self._shaped(die)
         found = super()._build(die)
-        if die.tag == Tag.BASE_TYPE and found.name in _WORDS:
+        if die.tag == "DW_TAG_base_type" and found.name in _WORDS:
             return basic_type(_WORDS[found.name])
-        if die.tag == Tag.ARRAY_TYPE:
+        if die.tag == "DW_TAG_array_type":
             return dataclasses.replace(found, name=self._spelled(die.offset))
         return found
 
     def _renamed(self, die: Die) -> GoType:
-        target = self.at(die.values[Attr.TYPE])
+        target = self.at(die.values["DW_AT_type"])
         name = self._reader.name(die).removeprefix(".")
         return dataclasses.replace(target, name=name) if name else target
 
     def _pointer(self, die: Die) -> GoType:
-        target = self._reader.name(self._reader.die(die.values[Attr.TYPE]))
+        target = self._reader.name(self._reader.die(die.values["DW_AT_type"]))
         if target == _CLOSURE:
             return FuncType("func", Kind.FUNC, _WORD, _WORD)
         if target in _REFERENCES:
             return basic_type(Kind.UNSAFE_POINTER, _REFERENCES[target])
         name = self._spelled(die.offset)
-        return PointerType(name, Kind.POINTER, _WORD, _WORD, self._lazy(die, Attr.TYPE))
+        return PointerType(name, Kind.POINTER, _WORD, _WORD, self._lazy(die, "DW_AT_type"))
 
     def _shaped(self, die: Die) -> GoType:
-        members = [child for child in self._reader.children(die) if child.tag == Tag.MEMBER]
+        members = [child for child in self._reader.children(die) if child.tag == "DW_TAG_member"]
         names = tuple(map(self._reader.name, members))
         if names == _STRING:
             return basic_type(Kind.STRING)
         if names == _SLICE:
-            pointer = self._reader.die(members[0].values[Attr.TYPE])
+            pointer = self._reader.die(members[0].values["DW_AT_type"])
             name = self._spelled(die.offset)
-            elem = self._lazy(pointer, Attr.TYPE)
+            elem = self._lazy(pointer, "DW_AT_type")
             return SliceType(name, Kind.SLICE, 3 * _WORD, _WORD, elem)
         if names in (_INTERFACE, _EMPTY_INTERFACE):
             empty = names == _EMPTY_INTERFACE
@@ -104,27 +106,30 @@ class GccgoTypes(DwarfTypes):
         """Return a type's name without building it: types lead back to themselves."""
         die = self._reader.die(offset)
         name = self._reader.name(die).removeprefix(".")
-        target = die.values.get(Attr.TYPE)
+        target = die.values.get("DW_AT_type")
         if name or nesting > _MAX_SPELLED:
             return name
-        if die.tag == Tag.STRUCTURE_TYPE:
-            members = [child for child in self._reader.children(die) if child.tag == Tag.MEMBER]
+        if die.tag == "DW_TAG_structure_type":
+            members = [
+                child for child in self._reader.children(die) if child.tag == "DW_TAG_member"
+            ]
             names = tuple(map(self._reader.name, members))
             if names != _SLICE:
                 return _NAMES_OF_STRUCTS.get(names, "struct { ... }")
-            pointer = self._reader.die(members[0].values[Attr.TYPE])
-            elem = pointer.values.get(Attr.TYPE)
+            pointer = self._reader.die(members[0].values["DW_AT_type"])
+            elem = pointer.values.get("DW_AT_type")
             return "[]" + ("void" if elem is None else self._spelled(elem, nesting + 1))
-        if die.tag == Tag.POINTER_TYPE:
+        if die.tag == "DW_TAG_pointer_type":
             return "unsafe.Pointer" if target is None else f"*{self._spelled(target, nesting + 1)}"
-        if die.tag == Tag.ARRAY_TYPE and target is not None:
+        if die.tag == "DW_TAG_array_type" and target is not None:
             length = self._array_length(die)
             return f"[{length}]{self._spelled(target, nesting + 1)}"
         return "func" if target is None else self._spelled(target, nesting + 1)
 
     def _array_length(self, die: Die) -> int:
         for child in self._reader.children(die):
-            if child.tag == Tag.SUBRANGE_TYPE:
-                upper = child.values.get(Attr.UPPER_BOUND, -1)
-                return int(child.values.get(Attr.COUNT, upper + 1 if isinstance(upper, int) else 0))
+            if child.tag == "DW_TAG_subrange_type":
+                upper = child.values.get("DW_AT_upper_bound", -1)
+                known = upper + 1 if isinstance(upper, int) else 0
+                return int(child.values.get("DW_AT_count", known))
         return 0

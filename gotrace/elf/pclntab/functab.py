@@ -17,8 +17,8 @@ from itertools import islice
 from operator import le, or_
 from typing import NamedTuple
 
-from gotrace.elf.headers import ElfError, string_at
-from gotrace.elf.image import ElfImage
+from gotrace.elf import ElfError
+from gotrace.elf.image import ElfImage, string_at
 from gotrace.elf.pclntab.header import PclntabFormat, PclntabHeader, find_pclntab
 from gotrace.elf.pclntab.moduledata import ModuleData, find_module_data
 from gotrace.elf.pclntab.pcvalue import first_value, value_at, values_at

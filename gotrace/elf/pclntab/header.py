@@ -19,8 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from gotrace.elf.headers import ElfError, Machine
-from gotrace.elf.image import ElfImage
+from gotrace.elf import ElfError
+from gotrace.elf.image import ElfImage, Machine
 
 __all__ = [
     "PclntabFormat",

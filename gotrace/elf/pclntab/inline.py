@@ -15,7 +15,7 @@ from collections.abc import Collection, Container, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from gotrace.elf.headers import ElfError
+from gotrace.elf import ElfError
 from gotrace.elf.pclntab.functab import (
     FunctionRecord,
     FunctionRows,

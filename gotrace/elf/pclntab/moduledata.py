@@ -11,9 +11,10 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gotrace.elf.headers import PF_W, PT_LOAD, ElfError
-from gotrace.elf.image import ElfImage
+from gotrace.elf import ElfError
+from gotrace.elf.image import PF_W, PT_LOAD, ElfImage
 from gotrace.elf.pclntab.header import PclntabFormat, PclntabHeader
+from gotrace.elf.scan import find_all
 
 __all__ = [
     "ModuleData",
@@ -71,13 +72,13 @@ def _candidates(image: ElfImage, table: int) -> Iterator[int]:
         if segment.type != PT_LOAD or not segment.flags & PF_W:
             continue
         end = segment.offset + segment.file_size
-        position = image.data.find(needle, segment.offset, end)
-        while position >= 0 and found < _MAX_CANDIDATES:
+        for position in find_all(image.data, needle, segment.offset, end):
+            if found == _MAX_CANDIDATES:
+                break
             address = position - segment.offset + segment.address
             if address % 8 == 0:
                 found += 1
                 yield address
-            position = image.data.find(needle, position + 1, end)
     yield from image.relocations.places_of(table)[:_MAX_CANDIDATES]
 
 

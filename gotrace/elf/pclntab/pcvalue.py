@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from mmap import mmap
 
-from gotrace.elf.headers import ElfError
+from gotrace.elf import ElfError
 
 __all__ = [
     "first_value",

@@ -8,7 +8,7 @@ import pytest
 
 from gotrace.abi.gccgo.locations import gccgo_places
 from gotrace.abi.gccgo.types import GccgoTypes
-from gotrace.elf.dwarf import DwarfReader
+from gotrace.elf.dwarf.reader import DwarfReader
 from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.symbols import parse_name

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gotrace.elf.headers import ElfError
+from gotrace.elf import ElfError
 from gotrace.elf.pclntab.pcvalue import first_value, value_at, value_runs, values_at
 from tests.elf.pclntab.go116 import encode_runs
 

@@ -6,16 +6,9 @@ import struct
 
 import pytest
 
-from gotrace.elf.dwarf_die import DwarfError, Unit
-from gotrace.elf.dwarf_location import (
-    Location,
-    LocationPiece,
-    PieceKind,
-    expression_at,
-    parse_expression,
-)
-from gotrace.elf.dwarf_sections import DwarfSections
-from gotrace.elf.dwarf_units import UnitTable
+from gotrace.elf.dwarf import DwarfError
+from gotrace.elf.dwarf.loclist import Location, LocationPiece, PieceKind, expression_at, pieces_of
+from gotrace.elf.dwarf.units import UnitTable
 
 RAX, RBX, XMM0 = 0, 3, 17
 
@@ -50,24 +43,25 @@ def missing(size: int) -> LocationPiece:
     ],
 )
 def test_expressions(expression: str, pieces: tuple[LocationPiece, ...] | None) -> None:
-    assert parse_expression(bytes.fromhex(expression)) == pieces
+    units = table(5)
+    operations = units.operations(next(iter(units)), bytes.fromhex(expression))
+    assert (None if operations is None else pieces_of(operations)) == pieces
 
 
-class Sections(DwarfSections):
-    """Give sections from memory."""
-
-    def __init__(self, **contents: bytes) -> None:
-        self.contents = contents
-
-    def get(self, name: str) -> bytes:
-        return self.contents.get(name, b"")
+def table(version: int, **contents: bytes) -> UnitTable:
+    """Return one unit with 8-byte addresses, whose code begins at 0x1000, with other sections."""
+    # A compile unit without children: DW_AT_low_pc of DW_FORM_addr, DW_AT_addr_base of sec_offset.
+    abbreviations = bytes.fromhex("01 11 00 1101 7317 0000 00")
+    sizes = b"\x01\x08" + bytes(4) if version == 5 else bytes(4) + b"\x08"
+    body = struct.pack("<H", version) + sizes + b"\x01" + struct.pack("<QI", 0x1000, 8)
+    info = struct.pack("<I", len(body)) + body
+    contents = {"info": info, "abbrev": abbreviations, **contents}
+    return UnitTable(lambda name: contents.get(name, b""))
 
 
 def expression(version: int, address: int, **contents: bytes) -> bytes | None:
-    unit = Unit(0, 100, 12, version, 8, 4, 0, {}, low_pc=0x1000, addr_base=8)
-    sections = Sections(**contents)
-    location = Location(list_offset=0)
-    return expression_at(location, address, unit, UnitTable(sections), sections)
+    units = table(version, **contents)
+    return expression_at(Location(list_offset=0), address, next(iter(units)), units)
 
 
 def test_list_of_dwarf_4() -> None:
@@ -108,5 +102,5 @@ def test_list_of_dwarf_5(entry: bytes) -> None:
 
 
 def test_unknown_list_entries_are_refused() -> None:
-    with pytest.raises(DwarfError, match="unknown kind 99"):
+    with pytest.raises(DwarfError, match="damaged debugging information"):
         expression(5, 0x1000, loclists=b"\x63\x00")

@@ -1,22 +1,18 @@
-"""Read signatures from fixture programs by every toolchain, and compare with pyelftools."""
+"""Read signatures from fixture programs by every toolchain, and compare with readelf."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from elftools.dwarf.die import DIE
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
-from gotrace.elf.dwarf import DwarfReader, FunctionSignature
-from gotrace.elf.dwarf_constants import Tag
-from gotrace.elf.dwarf_location import LocationPiece, PieceKind
-from gotrace.elf.dwarf_sections import DwarfSections
-from gotrace.elf.image import ElfImage
+from gotrace.elf.dwarf.loclist import LocationPiece, PieceKind
+from gotrace.elf.dwarf.reader import DwarfReader, FunctionSignature
+from gotrace.elf.image import ElfImage, Section
+from tests.elf.dwarf.truth import ReadelfEntry, entries, go_types
 from tests.toolchains import (
     BUILD_MODES,
     FIXTURES,
@@ -154,105 +150,95 @@ def test_a_stripped_binary_has_no_reader() -> None:
         assert DwarfReader.open(image) is None
 
 
-class Recorder(DwarfSections):
-    """Remember which sections were asked for."""
-
-    def __init__(self, image: ElfImage) -> None:
-        super().__init__(image)
-        self.asked: set[str] = set()
-
-    def get(self, name: str) -> bytes:
-        self.asked.add(name)
-        return super().get(name)
-
-
 @pytest.mark.parametrize("minor, lists", [("1.24", "loc"), ("1.25", "loclists")])
-def test_location_lists_are_read_only_when_asked_for(minor: str, lists: str) -> None:
+def test_sections_are_read_once_and_only_when_asked_for(minor: str, lists: str) -> None:
     path = build(SIGNATURES, require(minor))
+    asked: list[str] = []
     with ElfImage.open(path) as image:
-        sections = Recorder(image)
-        dwarf = DwarfReader.of_sections(sections)
+
+        def load(name: str) -> bytes:
+            asked.append(name)
+            section = image.debug_section(name)
+            return bytes(image.section_bytes(section)) if section else b""
+
+        dwarf = DwarfReader(load)
+        assert dwarf.struct_members("runtime.g")
+        assert sorted(asked) == ["abbrev", "info"]
         found = dwarf.function(symbols(path)["main.add"])
         assert found is not None
-        assert lists not in sections.asked
-        dwarf.entry_pieces(found, found.parameters[0])
-    assert lists in sections.asked
+        assert lists not in asked
+        for _ in range(2):
+            dwarf.entry_pieces(found, found.parameters[0])
+    assert asked.count(lists) == 1
+    assert len(asked) == len(set(asked))
 
 
-def subprograms(path: Path) -> Iterator[tuple[int, str, int]]:
-    """Yield (low_pc, name, number of parameters) of every function as pyelftools reads them."""
-    with path.open("rb") as file:
-        dwarf = ELFFile(file).get_dwarf_info()
-        for unit in dwarf.iter_CUs():
-            for die in unit.get_top_DIE().iter_children():
-                if die.tag == "DW_TAG_subprogram" and "DW_AT_low_pc" in die.attributes:
-                    origin = die
-                    if "DW_AT_abstract_origin" in die.attributes:
-                        origin = die.get_DIE_from_attribute("DW_AT_abstract_origin")
-                    name = origin.attributes["DW_AT_name"].value.decode()
-                    yield address(dwarf, die), name, parameter_count(die)
+def test_an_image_has_one_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    unpacked: list[str] = []
+    decompress = ElfImage._decompress
+
+    def recorded(image: ElfImage, section: Section, packed: memoryview, size: int) -> bytes:
+        unpacked.append(section.name)
+        return decompress(image, section, packed, size)
+
+    monkeypatch.setattr(ElfImage, "_decompress", recorded)
+    with ElfImage.open(build(SIGNATURES, newest())) as image:
+        first, again = DwarfReader.open(image), DwarfReader.open(image)
+        assert first is not None and first is again
+        section = image.section(".debug_info")
+        assert section is not None
+        assert image.section_bytes(section) is image.section_bytes(section)
+    assert ".debug_info" in unpacked
+    assert len(unpacked) == len(set(unpacked))
 
 
-def address(dwarf: Any, die: DIE) -> int:
-    attribute = die.attributes["DW_AT_low_pc"]
-    if attribute.form == "DW_FORM_addrx":
-        return int(dwarf.get_addr(die.cu, attribute.raw_value))
-    return int(attribute.value)
-
-
-def parameter_count(die: DIE) -> int:
+def parameter_count(entry: ReadelfEntry) -> int:
     """Count the names of parameters: compilers from 1.19 to 1.26 describe some of them twice."""
-    parameters = [child for child in die.iter_children() if child.tag == "DW_TAG_formal_parameter"]
+    parameters = [child for child in entry.children if child.tag == "DW_TAG_formal_parameter"]
     names = ("DW_AT_name", "DW_AT_abstract_origin")
-    found = {
-        (name, child.attributes[name].value)
-        for child in parameters
-        for name in names
-        if name in child.attributes
-    }
-    return len(found)
+    return len(
+        {(name, p.attributes[name]) for p in parameters for name in names if name in p.attributes}
+    )
 
 
 @pytest.mark.parametrize(
     "toolchain",
     [pytest.param(found, id=found.minor) for found in (toolchains()[:1] + toolchains()[-1:])],
 )
-def test_every_function_agrees_with_pyelftools(toolchain: Toolchain) -> None:
+def test_every_function_agrees_with_readelf(toolchain: Toolchain) -> None:
     path = build(SIGNATURES, toolchain)
-    truth = {low_pc: (name, count) for low_pc, name, count in subprograms(path)}
+    known = entries(path)
+    truth: dict[int, tuple[str, int]] = {}
+    for unit in known.values():
+        for entry in unit.children if unit.tag == "DW_TAG_compile_unit" else ():
+            if entry.tag == "DW_TAG_subprogram" and "DW_AT_low_pc" in entry.attributes:
+                origin = entry
+                if "DW_AT_abstract_origin" in entry.attributes:
+                    reference = entry.attributes["DW_AT_abstract_origin"].strip("<>")
+                    origin = known[int(reference, 16)]
+                truth[entry.number("DW_AT_low_pc")] = origin.name(), parameter_count(entry)
     ours = {found.low_pc: found for found in reader(path).functions()}
     assert len(truth) > 1000
-    assert ours.keys() == truth.keys()
     assert {low_pc: found.name for low_pc, found in ours.items()} == {
         low_pc: name for low_pc, (name, _) in truth.items()
     }
     for low_pc, (name, count) in truth.items():
         # Ours also has the parameters that only the abstract entry has.
         assert len(ours[low_pc].variables) >= count, name
+        assert reader(path).function(low_pc) == ours[low_pc]
 
 
 @each_toolchain
-def test_types_are_found_by_name_and_by_descriptor(toolchain: Toolchain) -> None:
+def test_types_are_found_by_name(toolchain: Toolchain) -> None:
     path = build(SIGNATURES, toolchain)
-    dwarf = reader(path)
     by_name: dict[str, int] = {}
-    by_descriptor: dict[int, int] = {}
-    with path.open("rb") as file:
-        for unit in ELFFile(file).get_dwarf_info().iter_CUs():
-            for die in unit.get_top_DIE().iter_children():
-                attributes: dict[Any, Any] = die.attributes
-                if 0x2904 in attributes:
-                    name = attributes["DW_AT_name"].value.decode()
-                    by_name.setdefault(name, die.offset)
-                    by_descriptor.setdefault(attributes[0x2904].value, die.offset)
-    by_descriptor.pop(0, None)
-    assert len(by_descriptor) > 100
+    for found in go_types(path):
+        by_name.setdefault(found.name, found.offset)
+    assert len(by_name) > 100
+    dwarf = reader(path)
     for name in ("runtime.g", "runtime.m", "main.Store", "map[string][]main.Point", "error"):
         assert dwarf.find_type(name) == by_name[name]
-    for value, offset in by_descriptor.items():
-        assert dwarf.find_runtime_type(value) == offset
     assert dwarf.find_type("main.Stor") is None
-    assert dwarf.find_runtime_type(0) is None
 
 
 def test_struct_members() -> None:
@@ -268,4 +254,4 @@ def test_gccgo_functions() -> None:
     store = function(path, "main.Store.Get")
     assert [variable.name for variable in store.parameters][:2] == ["s", "key"]
     kinds = {reader(path).die(v.type_offset).tag for v in found.parameters if v.type_offset}
-    assert kinds <= {Tag.BASE_TYPE, Tag.TYPEDEF}
+    assert kinds <= {"DW_TAG_base_type", "DW_TAG_typedef"}
