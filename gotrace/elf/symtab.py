@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from gotrace.elf import ElfError
 from gotrace.elf.image import ElfImage, Section
+from gotrace.elf.scan import find_all
 
 __all__ = ["FunctionSymbol", "function_symbols", "symbol_names", "symbol_value"]
 
@@ -50,12 +51,12 @@ def symbol_value(image: ElfImage, name: str) -> int | None:
         return None
     needle = struct.pack("<I", found + 1 - strings.offset)
     end = symbols.offset + symbols.size
-    position = data.find(needle, symbols.offset, end)
-    while 0 <= position <= end - _SYMBOL.size:
+    for position in find_all(data, needle, symbols.offset, end):
+        if position > end - _SYMBOL.size:
+            break
         if (position - symbols.offset) % _SYMBOL.size == 0:
             _, _, _, section, value, _ = _SYMBOL.unpack_from(data, position)
             return None if section == SHN_UNDEF else int(value)
-        position = data.find(needle, position + 1, end)
     return None
 
 

@@ -24,6 +24,7 @@ from itertools import islice
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.image import ElfImage
 from gotrace.elf.pclntab.moduledata import ModuleData
+from gotrace.elf.scan import find_all
 from gotrace.gotypes.rtype_names import DescriptorNames, escape_path
 from gotrace.gotypes.rtype_table import DescriptorError, DescriptorTable, Record
 from gotrace.gotypes.types import (
@@ -271,10 +272,8 @@ def _occurrences(table: DescriptorTable, needle: bytes) -> Iterator[int]:
     """Yield the offsets from the table's start at which bytes occur."""
     data, low = table.image.data, table.image.offset_of(table.start)
     high = low + table.end - table.start
-    position = data.find(needle, low, high)
-    while position >= 0:
+    for position in find_all(data, needle, low, high):
         yield position - low
-        position = data.find(needle, position + 1, high)
 
 
 #: No type nests arrays and structs by value as deep as this; damaged descriptors do.

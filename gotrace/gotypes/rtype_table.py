@@ -19,6 +19,7 @@ from gotrace.elf import ElfError
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.image import ElfImage
 from gotrace.elf.pclntab.moduledata import ModuleData
+from gotrace.elf.scan import read_uleb
 from gotrace.errors import GotraceError
 from gotrace.gotypes.types import Kind
 
@@ -268,7 +269,7 @@ class DescriptorTable:
             text, offset = self._text(offset + 1)
             tag, offset = self._text(offset) if flags & _NAME_TAG else (b"", offset)
             package = self._package(offset) if flags & _NAME_PACKAGE else ""
-        except (ElfError, IndexError, struct.error):
+        except (ElfError, IndexError, ValueError, struct.error):
             raise self.damaged(address, "is said to be a name but is not") from None
         exported, embedded = bool(flags & _NAME_EXPORTED), bool(flags & _NAME_EMBEDDED)
         label = tag.decode("utf-8", "backslashreplace")
@@ -284,14 +285,7 @@ class DescriptorTable:
         """Return the bytes at a file offset that their length precedes, and the offset behind."""
         data = self.image.data
         if self._layout.has_varint_names:
-            size = shift = 0
-            more = True
-            while more:
-                byte = data[offset]
-                offset += 1
-                size |= (byte & 0x7F) << shift
-                shift += 7
-                more = byte >= 0x80 and shift < 35
+            size, offset = read_uleb(data, offset)
         else:
             size = data[offset] << 8 | data[offset + 1]
             offset += 2

@@ -21,6 +21,7 @@ from enum import Enum
 
 from gotrace.elf import ElfError
 from gotrace.elf.image import ElfImage, Machine
+from gotrace.elf.scan import find_all
 
 __all__ = [
     "PclntabFormat",
@@ -136,12 +137,12 @@ def _candidates(image: ElfImage) -> Iterator[int]:
     ranges += [(s.offset, s.offset + s.file_size) for s in image.segments if s.type == 1]
     found = 0
     for start, end in ranges:
-        position = image.data.find(rest, start + 1, end)
-        while position >= 0 and found < _MAX_CANDIDATES:
+        for position in find_all(image.data, rest, start + 1, end):
+            if found == _MAX_CANDIDATES:
+                break
             if image.data[position - 1] in first_bytes:
                 found += 1
                 yield position - 1
-            position = image.data.find(rest, position + 1, end)
 
 
 def _parse(image: ElfImage, start: int, limit: int) -> PclntabHeader | None:
