@@ -19,6 +19,7 @@ from typing import IO, Any, ParamSpec, TypeVar
 from elftools.common.exceptions import DWARFError, ELFError
 from elftools.common.utils import struct_parse
 from elftools.construct import Construct, ConstructError
+from elftools.dwarf.abbrevtable import AbbrevTable
 from elftools.dwarf.compileunit import CompileUnit
 from elftools.dwarf.die import DIE
 from elftools.dwarf.dwarf_expr import DWARFExprParser
@@ -75,6 +76,10 @@ class _Ration:
     """How many reads are left for the question that is being answered."""
 
     left: int = _MAX_READS
+
+    def renew(self) -> None:
+        """Begin with another question."""
+        self.left = _MAX_READS
 
 
 class _Section(io.BytesIO):
@@ -170,6 +175,14 @@ class Unit:
     first_die: int
     end: int
     library: CompileUnit = dataclasses.field(repr=False, compare=False)
+    ration: _Ration = dataclasses.field(repr=False, compare=False)
+
+    @property
+    def top(self) -> DIE:
+        """Return the unit's own entry, which has the bases of the other entries' indices."""
+        if not self.library.has_top_DIE():
+            self.ration.renew()
+        return self.library.get_top_DIE()
 
     @property
     def structs(self) -> DWARFStructs:
@@ -194,13 +207,13 @@ class Unit:
     @functools.cached_property
     def low_pc(self) -> int:
         """Return the address that offsets in range and location lists start from."""
-        attribute = self.library.get_top_DIE().attributes.get("DW_AT_low_pc")
+        attribute = self.top.attributes.get("DW_AT_low_pc")
         return 0 if attribute is None else int(attribute.value)
 
     @functools.cached_property
     def addr_base(self) -> int:
         """Return where the unit's part of .debug_addr begins."""
-        attribute = self.library.get_top_DIE().attributes.get("DW_AT_addr_base")
+        attribute = self.top.attributes.get("DW_AT_addr_base")
         return 0 if attribute is None else int(attribute.value)
 
     @functools.cached_property
@@ -208,8 +221,14 @@ class Unit:
         """Return the library's decoder of location expressions."""
         return DWARFExprParser(self.structs)
 
+    @functools.cached_property
+    @damage_is_reported
+    def _abbreviations(self) -> AbbrevTable:
+        self.ration.renew()
+        return self.library.get_abbrev_table()
+
     def _declaration(self, code: int) -> Declaration:
-        found = self.library.get_abbrev_table().get_abbrev(code)
+        found = self._abbreviations.get_abbrev(code)
         attributes = tuple((spec.name, spec.form) for spec in found["attr_spec"])
         return found["tag"], found.has_children(), attributes
 
@@ -289,8 +308,8 @@ class UnitTable:
     def die(self, offset: int) -> Die:
         """Return the entry at an offset of .debug_info."""
         unit = self.containing(offset)
-        self._ration.left = _MAX_READS
-        top = unit.library.get_top_DIE()  # has the bases of the other entries' indices
+        top = unit.top
+        self._ration.renew()
         stream = self._streams["info"]
         found = top if offset == unit.first_die else DIE(unit.library, stream, offset)
         if found.tag is None:
@@ -319,10 +338,10 @@ class UnitTable:
 
         ``offset`` is that in .debug_loc, or in .debug_loclists from DWARF 5 on.
         """
-        self._ration.left = _MAX_READS
+        top = unit.top
+        self._ration.renew()
         stream = self._streams["loc" if unit.version < 5 else "loclists"]
         lists = LocationLists(stream, unit.structs, unit.version, self._library)
-        top = unit.library.get_top_DIE()
         found: list[Any] = lists.get_location_list_at_offset(offset, top)
         return [
             (start, end, bytes(found[row].loc_expr)) for row, start, end in _absolute(found, unit)
@@ -355,8 +374,8 @@ class UnitTable:
     @damage_is_reported
     def _spans(self, row: int) -> list[tuple[int, int, Unit]]:
         unit = self._unit(row)
-        self._ration.left = _MAX_READS
-        attributes = unit.library.get_top_DIE().attributes
+        attributes = unit.top.attributes
+        self._ration.renew()
         spans: list[tuple[int, int]] = []
         if "DW_AT_ranges" in attributes:
             stream = self._streams["ranges" if unit.version < 5 else "rnglists"]
@@ -377,7 +396,7 @@ class UnitTable:
         unit = self._units.get(start)
         if unit is not None:
             return unit
-        self._ration.left = _MAX_READS
+        self._ration.renew()
         stream = self._streams["info"]
         dwarf_format = 64 if self.info[start : start + 4] == b"\xff" * 4 else 32
         header = struct_parse(_structs(dwarf_format, 8, 5).Dwarf_CU_header, stream, start)
@@ -390,7 +409,7 @@ class UnitTable:
             raise DwarfError(f"unit at {start:#x} has addresses of {address_size} bytes")
         structs = _structs(dwarf_format, address_size, header["version"])
         library = CompileUnit(header, self._library, structs, start, first_die)
-        unit = self._units[start] = Unit(start, first_die, end, library)
+        unit = self._units[start] = Unit(start, first_die, end, library, self._ration)
         return unit
 
 

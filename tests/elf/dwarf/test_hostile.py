@@ -156,6 +156,18 @@ def test_endless_abbreviations_are_refused_in_time() -> None:
     assert "endless" in bounded(reader_of(unit(4, abbreviations, b"\x01")), 11)
 
 
+def test_what_is_refused_costs_the_next_question_nothing() -> None:
+    endless = bytes.fromhex("01 11 01 0000  02 13 01 030f 0000  00")
+    first = unit(4, endless, b"\x01\x02" + b"\xff" * 100_000)["info"]
+    second = bytearray(unit(4, ABBREVIATIONS, b"\x01\x02S\0\0\0")["info"])
+    second[6:10] = len(endless).to_bytes(4, "little")
+    reader = reader_of({"info": first + second, "abbrev": endless + ABBREVIATIONS})
+    assert "endless" in bounded(reader, 12)
+    assert reader.find_type("S") == len(first) + 12
+    assert "endless" in bounded(reader, 12)
+    assert reader.name(reader.die(len(first) + 12)) == "S"
+
+
 @pytest.mark.parametrize("section", ["ranges", "loc"])
 def test_endless_lists_are_refused_in_time(section: str) -> None:
     # A unit with ranges, or low_pc and high_pc, and a function with a parameter and a list.
