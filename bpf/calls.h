@@ -6,8 +6,10 @@
  *   GOTRACE_STACKS       goroutines that can have calls open at once
  *   GOTRACE_FRAMES       open calls that can have another traced call inside
  *
- * A program that keeps more for an open call than struct frame defines CALL_DROPPED(who, level)
- * before it includes this file: what is to be done when a call ends without a return.
+ * A program that keeps more for an open call than struct frame defines, before it includes this file,
+ * what is to be done when a call ends without a return:
+ *   CALL_DROPPED(who, level)                      it was not seen how
+ *   CALL_UNWOUND(ctx, who, level, start, now, how)  by a panic or runtime.Goexit
  */
 #pragma once
 #include "goroutine.h"
@@ -15,6 +17,11 @@
 #ifndef CALL_DROPPED
 #define CALL_DROPPED(who, level)
 #endif
+
+/* How calls end without a return: flags of events (payload.h), 0 where that was not seen. */
+#define ENDED_UNSEEN 0
+#define EVENT_PANIC 16  /* a panic that was recovered unwound the call */
+#define EVENT_GOEXIT 32 /* its goroutine has ended, by runtime.Goexit */
 
 /* The levels of open calls fit in so many bits: the map of frames has 2^17 rows. */
 #define LEVEL_BITS 18
@@ -39,6 +46,7 @@ enum diagnostic {
     SAVED_FULL,    /* traced calls not reported: too many are open to keep their arguments */
     TAIL_CALLS,    /* traced calls not reported: they ended by jumping to another function */
     EXTREMES_LOST, /* times in which calls may be missing from the minimum or maximum */
+    UNWOUND_UNSEEN, /* traced calls not reported: not seen how they ended, or too many at once */
     DIAGNOSTICS
 };
 
@@ -99,10 +107,12 @@ static inline __attribute__((always_inline)) void pop(struct caller_key *who, st
  * Drop calls at a depth greater than depth: they were unwound, their RET never comes. Depths grow
  * with levels, so the highest level that stays is found by halves, however many there are.
  */
-static inline __attribute__((always_inline)) void drop_deeper(struct caller_key *who,
-                                                              struct stack *stack, u64 depth)
+static inline __attribute__((always_inline)) void drop_deeper(struct pt_regs *ctx,
+                                                              struct caller_key *who,
+                                                              struct stack *stack, u64 depth,
+                                                              u32 how)
 {
-    u64 open = stack->level;
+    u64 open = stack->level, start = stack->top.start, now = how ? bpf_ktime_get_ns() : 0;
     if (!open || stack->top.depth <= depth)
         return;
     struct frame_key key = {.caller = who->caller, .tgid = who->tgid};
@@ -121,13 +131,29 @@ static inline __attribute__((always_inline)) void drop_deeper(struct caller_key 
         }
     }
     note(UNWOUND, open - *stays);
+#ifdef CALL_UNWOUND
+    if (!how)
+        note(UNWOUND_UNSEEN, open - *stays);
+#endif
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MOST_CLEARED && open > *stays; i++) {
+#ifdef CALL_UNWOUND
+        if (how) {
+            CALL_UNWOUND(ctx, who, open, start, now, how);
+            key.level = open - 1;
+            struct frame *outer = frames.lookup(&key);
+            start = outer ? outer->start : 0;
+        }
+#endif
         CALL_DROPPED(who, open);
         open--;
         key.level = open;
         frames.delete(&key);
     }
+#ifdef CALL_UNWOUND
+    if (how && open > *stays)
+        note(UNWOUND_UNSEEN, open - *stays);
+#endif
 }
 
 /* Fill in who and depth; return 0 where the hit has to be ignored. */
@@ -188,11 +214,11 @@ enter(struct caller *caller, struct caller_key *who, u64 depth, u64 cookie)
     u64 function = cookie & COOKIE_INDEX_MASK, return_pc = 0;
     if (cookie & COOKIE_JUMPS || stack->top.depth >= depth)
         return_pc = read_word(caller->stack_hi - depth);
-    drop_deeper(who, stack, depth);
+    drop_deeper(0, who, stack, depth, ENDED_UNSEEN);
     /* Others at this depth have ended unseen. */
     if (stack->level && stack->top.depth == depth &&
         !led_here(who, stack, depth, function, return_pc))
-        drop_deeper(who, stack, depth - 1);
+        drop_deeper(0, who, stack, depth - 1, ENDED_UNSEEN);
     if (stack->level) {
         struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = stack->level};
         struct frame outer = stack->top;
@@ -220,7 +246,7 @@ static inline __attribute__((always_inline)) struct stack *leaving(struct caller
         note(UNMATCHED, 1);
         return 0;
     }
-    drop_deeper(who, stack, depth);
+    drop_deeper(0, who, stack, depth, ENDED_UNSEEN);
     if (stack->level && stack->top.depth == depth && stack->top.function == function)
         return stack;
     note(UNMATCHED, 1);
@@ -246,7 +272,7 @@ static inline __attribute__((always_inline)) void recovered(struct pt_regs *ctx)
         return;
     u64 hi = read_word(caller.g + GOTRACE_G_STACK_HI);
     u64 sp = read_word(caller.g + GOTRACE_G_SCHED_SP);
-    drop_deeper(&who, stack, hi - sp);
+    drop_deeper(ctx, &who, stack, hi - sp, EVENT_PANIC);
     if (!stack->level)
         stacks.delete(&who);
 }
@@ -264,7 +290,7 @@ static inline __attribute__((always_inline)) int goroutine_ended(struct pt_regs 
         return 0;
     struct stack *stack = stacks.lookup(who);
     if (stack) {
-        drop_deeper(who, stack, 0);
+        drop_deeper(ctx, who, stack, 0, EVENT_GOEXIT);
         stacks.delete(who);
     }
     return 1;

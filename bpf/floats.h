@@ -52,9 +52,9 @@ static inline __attribute__((always_inline)) int append_floats(struct call *call
     if (at > GOTRACE_PAYLOAD - 8 - 8 * FLOAT_REGISTERS)
         return 0;
     u64 mask = (1 << FLOAT_REGISTERS) - 1;
-    __builtin_memcpy(call->payload + at, &mask, 8);
+    put_word(call->payload + at, mask);
     for (int i = 0; i < FLOAT_REGISTERS; i++)
-        __builtin_memcpy(call->payload + at + 8 + 8 * i, &floats[i], 8);
+        put_word(call->payload + at + 8 + 8 * i, floats[i]);
     call->length = at + 8 + 8 * FLOAT_REGISTERS;
     call->event.flags |= flag;
     return 1;

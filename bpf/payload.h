@@ -16,7 +16,10 @@
 #define REGISTERS 10
 #define FLOAT_REGISTERS 15
 
-/* event.flags: what follows the payload, and what user space has to look at again. */
+/*
+ * event.flags: what follows the payload, and what user space has to look at again; EVENT_PANIC and
+ * EVENT_GOEXIT of calls.h: the call did not return.
+ */
 #define EVENT_STACK 1        /* return addresses */
 #define EVENT_FLOATS_ENTRY 2 /* float registers at the entry */
 #define EVENT_FLOATS 4       /* float registers at the return */

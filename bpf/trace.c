@@ -10,10 +10,16 @@
  *   GOTRACE_BEHIND       bytes of the payload that return addresses and float registers want
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
  */
+#include <uapi/linux/ptrace.h>
 #define CALL_DROPPED(who, level) forget(who, level)
+#define CALL_UNWOUND(ctx, who, level, start, now, how) \
+    report_unwound(ctx, who, level, start, now, how)
 struct caller_key;
 static inline __attribute__((always_inline)) void forget(struct caller_key *who,
                                                          unsigned long long level);
+static inline __attribute__((always_inline)) void
+report_unwound(struct pt_regs *ctx, struct caller_key *who, unsigned long long level,
+               unsigned long long start, unsigned long long now, unsigned int how);
 #include "atomic.h"
 #include "calls.h"
 #include "interpreter.h"
@@ -28,6 +34,7 @@ static inline __attribute__((always_inline)) void forget(struct caller_key *who,
 #define PLAN_ENTRY_ONLY 1   /* report at the entry: there is no return, or none is wanted */
 #define PLAN_ENTRY_FLOATS 2 /* float registers hold arguments */
 #define PLAN_FLOATS 4       /* float registers hold results */
+#define PLAN_LEAVES 8       /* the function can end by a jump to another one */
 #define PLAN_FILE_SHIFT 8   /* above: number of the function's file */
 
 struct site_plan {
@@ -133,6 +140,33 @@ static inline __attribute__((always_inline)) void submit(struct pt_regs *ctx, st
         return;
     if (events.perf_submit(ctx, &call->event, sizeof(struct event) + size))
         note(EVENTS_LOST, 1);
+}
+
+/* Report a call that has ended without a return, with the arguments saved when it was entered. */
+static inline __attribute__((always_inline)) void report_unwound(struct pt_regs *ctx,
+                                                                 struct caller_key *who, u64 level,
+                                                                 u64 start, u64 now, u32 how)
+{
+    struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = level};
+    struct call *saved = saved_calls.lookup(&key);
+    u32 function = saved ? saved->event.function : 0;
+    struct site_plan *plan = saved ? plans.lookup(&function) : 0;
+    if (!plan)
+        return;
+    /* It may have jumped to another function, and both may have returned long ago. */
+    if (plan->flags & PLAN_LEAVES) {
+        note(UNWOUND_UNSEEN, 1);
+        return;
+    }
+    saved->event.start = start;
+    saved->event.end = now;
+    saved->event.tid = seen_numbers();
+    saved->event.flags |= how;
+#if GOTRACE_FLOATS
+    if (saved->has_floats)
+        append_floats(saved, saved->floats, EVENT_FLOATS_ENTRY);
+#endif
+    submit(ctx, saved);
 }
 
 #if GOTRACE_FLOATS

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 
 from gotrace.capture.plan import PhasePlan, read_phase
-from gotrace.probes.evaluate import Specials, decide, evaluate
+from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate
 from gotrace.probes.scope import Phase, SpecialName
 from gotrace.probes.typed import Operand, Path
 from gotrace.report.calls import CallRow, Clock, Frame, TracedFunction, json_line, text_line
@@ -91,13 +91,15 @@ class _DecodedLine:
         traced = self._call
         entry = self._values(traced.entry, call.args, call.entry_floats)
         results: list[Value] | None = None
-        if traced.result is not None:
+        if traced.result is not None and call.unwound is None:
             results = self._values(traced.result, call.results, call.return_floats)
         message = None
         if traced.spec.predicate is not None or traced.spec.format is not None:
             specials = self._specials(call)
             found = self._operands(entry, results)
-            if not self._wanted(call.undecided, found, specials):
+            # What the kernel would have decided at the return, it has not been asked.
+            undecided = call.undecided or call.unwound is not None
+            if not self._wanted(undecided, found, specials):
                 return ""
             message = self._message(found, specials)
         row = CallRow(
@@ -112,6 +114,7 @@ class _DecodedLine:
             self._stack(call),
             message,
             call.stack_cut,
+            call.unwound.value if call.unwound else None,
         )
         return self._write(row, self._clock)
 
@@ -125,7 +128,9 @@ class _DecodedLine:
     ) -> dict[Path, Value]:
         paths = self._call.paths
         found = dict(zip(paths[Phase.ENTRY], entry[self._call.shown(Phase.ENTRY) :], strict=True))
-        if results is not None:
+        if results is None:
+            found.update(dict.fromkeys(paths[Phase.RETURN], NO_RESULT))
+        else:
             values = results[self._call.shown(Phase.RETURN) :]
             found.update(zip(paths[Phase.RETURN], values, strict=True))
         return found

@@ -241,6 +241,9 @@ class _Printer:
 
 _FOOTER = {
     Diagnostic.UNWOUND: "{} calls did not return: unwound by a panic or runtime.Goexit",
+    Diagnostic.UNWOUND_UNSEEN: (
+        "{} calls not shown: it was not seen how they ended, or too many were unwound at once"
+    ),
     Diagnostic.STACKS_FULL: "{} calls not shown: too many goroutines had calls open",
     Diagnostic.FRAMES_FULL: "{} calls not shown: too many calls were open inside one another",
     Diagnostic.SAVED_FULL: "{} calls not shown: too many were open to keep their arguments",

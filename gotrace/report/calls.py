@@ -4,19 +4,22 @@ Each call is one JSON object on a line of its own. Its keys, always in this orde
 
 =============  ===================================================================================
 kind           ``"call"``
-ts_ns          when the call returned (when it was entered, if only that was seen), ns since 1970
+ts_ns          when the call returned (when it was entered, if only that was seen; when it was seen
+               to have been unwound, if it did not return), ns since 1970
 pid, tid       process and thread, as numbers
 goid           the goroutine's number; 0 where the caller is not a goroutine
 func           the function's full name
 args           object, parameter name to value, the receiver first. Unnamed and blank parameters
                are ``arg1``, ``arg2``..., by their position
 results        object, result name to value, an unnamed one ``$ret``, several ``$ret1``,
-               ``$ret2``..., by their position; null when only the entry was seen
+               ``$ret2``..., by their position; null when only the entry was seen, or the call did
+               not return
 duration_ns    from entry to return; null when only the entry was seen
 file, line     where the function is declared; null when not known
 stack          array of {func, file, line}, innermost first; only when stacks were asked for
 stack_cut      true where the stack has more frames than are shown; only then
 message        the user's own format, filled in; only when there is one
+unwound        ``"panic"`` or ``"goexit"``, what ended the call; only when it did not return
 =============  ===================================================================================
 
 Values are those of ``gotrace.values.to_json.to_json``. Keys may be added in later releases, always
@@ -61,6 +64,8 @@ TEXT_PREFIX = "%-15s %-8d %-8d %-8d %-9s "
 NO_DURATION = "-"
 
 _INDENT = " " * 8
+#: What stands in the place of the results of a call that did not return.
+_UNWOUND = {"panic": "panicked", "goexit": "ended by runtime.Goexit"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,8 @@ class CallRow:
 
     ``ended`` is when it returned, or was entered where only that was seen, as CLOCK_MONOTONIC in
     ns. ``args`` and ``results`` go with the function's names; ``results`` and ``duration`` (ns)
-    are None when only the entry was seen. ``stack`` is innermost first, None when not asked for.
+    are None when only the entry was seen. ``unwound`` is what ended the call where it did not
+    return: ``panic`` or ``goexit``. ``stack`` is innermost first, None when not asked for.
     ``stack_cut``: it has more frames. ``message`` is the user's own format, filled in: it takes the
     place of the values in a line.
     """
@@ -125,6 +131,7 @@ class CallRow:
     stack: Sequence[Frame] | None = None
     message: str | None = None
     stack_cut: bool = False
+    unwound: str | None = None
 
 
 class TimeStyle(Enum):
@@ -202,6 +209,8 @@ def json_line(row: CallRow, clock: Clock) -> str:
         fields["stack_cut"] = True
     if row.message is not None:
         fields["message"] = printable(row.message)
+    if row.unwound is not None:
+        fields["unwound"] = row.unwound
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
@@ -224,14 +233,17 @@ def _call(row: CallRow) -> str:
     names = row.function.parameter_labels
     pairs = [f"{name}={go_syntax(value)}" for name, value in zip(names, row.args, strict=True)]
     text = f"{row.function.name}({', '.join(pairs)})"
-    if row.results:
+    if row.unwound is not None:
+        text += f" {_UNWOUND[row.unwound]}"
+    elif row.results:
         shown = ", ".join(map(go_syntax, row.results))
         text += f" = {shown}" if len(row.results) == 1 else f" = ({shown})"
     return text + row.function.place
 
 
 def _message(row: CallRow) -> str:
-    return f"{row.function.name} {row.message}"
+    ended = "" if row.unwound is None else f" ({_UNWOUND[row.unwound]})"
+    return f"{row.function.name} {row.message}{ended}"
 
 
 def _place(file: str | None, line: int | None) -> str:

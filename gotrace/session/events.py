@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import IntFlag
+from enum import Enum, IntFlag
 
 from gotrace.errors import GotraceError
 
@@ -23,6 +23,7 @@ __all__ = [
     "Losses",
     "OrderWindow",
     "RecordError",
+    "Unwinding",
     "function_of",
     "parse_call",
 ]
@@ -57,9 +58,19 @@ class CallFlag(IntFlag):
     RETURN_FLOATS = 4
     #: No block: the predicate could not be decided in the kernel.
     UNDECIDED = 8
+    #: No block: a panic that was recovered unwound the call, its goroutine ended by runtime.Goexit.
+    PANIC = 16
+    GOEXIT = 32
 
 
 _KNOWN_FLAGS = sum(CallFlag)
+
+
+class Unwinding(Enum):
+    """What ended a call that did not return."""
+
+    PANIC = "panic"
+    GOEXIT = "goexit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +80,8 @@ class Call:
     ``args`` and ``results`` are payloads for gotrace.capture.plan.read_phase; ``stack`` has
     run-time addresses, innermost first; ``stack_cut``: it has more frames. Floats are raw registers
     by number, None when not read.
-    ``undecided``: whether the call is wanted could not be decided in the kernel.
+    ``undecided``: whether the call is wanted could not be decided in the kernel. ``unwound``: what
+    ended it instead of a return; then there are no results, and ``end_ns`` is when that was seen.
     """
 
     end_ns: int
@@ -85,6 +97,7 @@ class Call:
     return_floats: Mapping[int, bytes] | None = None
     undecided: bool = False
     stack_cut: bool = False
+    unwound: Unwinding | None = None
 
     @property
     def duration_ns(self) -> int | None:
@@ -130,7 +143,14 @@ def parse_call(record: bytes) -> Call:
         return_floats,
         bool(flags & CallFlag.UNDECIDED),
         is_cut,
+        _unwinding(flags),
     )
+
+
+def _unwinding(flags: int) -> Unwinding | None:
+    if flags & CallFlag.PANIC:
+        return Unwinding.PANIC
+    return Unwinding.GOEXIT if flags & CallFlag.GOEXIT else None
 
 
 def _message(record: bytes) -> str:

@@ -44,6 +44,7 @@ class Diagnostic(Enum):
     SAVED_FULL = 9
     TAIL_CALLS = 10
     EXTREMES_LOST = 11
+    UNWOUND_UNSEEN = 12
 
 
 def diagnostics(program: Program) -> dict[Diagnostic, int]:

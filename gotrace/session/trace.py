@@ -23,7 +23,7 @@ from gotrace.target.target import Target
 
 __all__ = ["CallTracer", "TraceOptions", "buffer_pages"]
 
-_ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS = 1, 2, 4  # site_plan.flags of bpf/trace.c
+_ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS, _LEAVES = 1, 2, 4, 8  # site_plan.flags of bpf/trace.c
 _PLAN_FILE_SHIFT = 8
 _FILE_SHIFT = 48  # in keys of the map types: above addresses
 _SITE_PLAN = struct.Struct("=IIIIhh")
@@ -209,6 +209,7 @@ class _Tables:
             (0 if call.result else _ENTRY_ONLY)
             | (_ENTRY_FLOATS if call.entry_floats else 0)
             | (_FLOATS if call.result_floats else 0)
+            | (_LEAVES if call.function.tail_jumps else 0)
             | self._files[id(call.context)] << _PLAN_FILE_SHIFT
         )
         entry = self._start(call.entry.ops)

@@ -129,12 +129,13 @@ def test_event(c: CLayout) -> None:
 
 def test_event_flags(c: CLayout) -> None:
     names = ("EVENT_STACK", "EVENT_FLOATS_ENTRY", "EVENT_FLOATS", "EVENT_UNDECIDED")
-    assert c.constants(*names) == list(CallFlag)
+    assert c.constants(*names, "EVENT_PANIC", "EVENT_GOEXIT") == list(CallFlag)
 
 
 def test_plan_flags(c: CLayout) -> None:
-    names = ("PLAN_ENTRY_ONLY", "PLAN_ENTRY_FLOATS", "PLAN_FLOATS")
-    assert c.constants(*names) == [trace._ENTRY_ONLY, trace._ENTRY_FLOATS, trace._FLOATS]
+    names = ("PLAN_ENTRY_ONLY", "PLAN_ENTRY_FLOATS", "PLAN_FLOATS", "PLAN_LEAVES")
+    flags = [trace._ENTRY_ONLY, trace._ENTRY_FLOATS, trace._FLOATS, trace._LEAVES]
+    assert c.constants(*names) == flags
 
 
 def test_call(c: CLayout) -> None:

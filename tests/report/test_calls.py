@@ -165,6 +165,16 @@ def test_a_stack_stands_below_its_call() -> None:
     assert json.loads(json_line(cut, CLOCK)) == {**found, "stack_cut": True}
 
 
+def test_a_call_that_did_not_return_says_why() -> None:
+    for unwound, words in (("panic", "panicked"), ("goexit", "ended by runtime.Goexit")):
+        row = get(results=None, unwound=unwound)
+        assert f") {words} at " in text_line(row, CLOCK)
+        found = json.loads(json_line(row, CLOCK))
+        assert (found["results"], found["unwound"]) == (None, unwound)
+        assert text_line(get(message="x", unwound=unwound), CLOCK).endswith(f" x ({words})\n")
+    assert "unwound" not in json.loads(json_line(get(), CLOCK))
+
+
 def test_the_users_own_format_takes_the_place_of_the_values() -> None:
     row = get(message="GET /index -> <nil>")
     assert text_line(row, CLOCK).split(maxsplit=4)[4] == (

@@ -18,6 +18,7 @@ from gotrace.session.events import (
     Losses,
     OrderWindow,
     RecordError,
+    Unwinding,
     function_of,
     parse_call,
 )
@@ -82,13 +83,26 @@ def test_a_record_without_a_start_has_no_duration_and_no_blocks() -> None:
     assert not call.undecided
 
 
+def test_a_record_says_what_ended_a_call_that_did_not_return() -> None:
+    flags = {CallFlag.PANIC: Unwinding.PANIC, CallFlag.GOEXIT: Unwinding.GOEXIT, 0: None}
+    for flag, unwound in flags.items():
+        assert parse_call(HEADER.pack(9, 5, 1, 2, 3, 4, 0, 0, flag)).unwound is unwound
+
+
+def test_a_stack_that_is_cut_says_so() -> None:
+    for more in (0, 1):
+        block = struct.pack("<IIQ", 1, more, 16)
+        call = parse_call(HEADER.pack(9, 5, 1, 2, 3, 4, 0, 0, CallFlag.STACK) + block)
+        assert (call.stack, call.stack_cut) == ((16,), bool(more))
+
+
 @pytest.mark.parametrize(
     "raw",
     [
         b"",
         HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, 0)[:-1],
         HEADER.pack(1, 1, 1, 1, 1, 1, 4, 4, 0) + b"1234567",
-        HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, 16),
+        HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, 64),
         HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, CallFlag.STACK) + bytes(7),
         HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, CallFlag.STACK) + struct.pack("<IIQ", 2, 0, 1),
         HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, CallFlag.STACK) + struct.pack("<II", 1 << 31, 0),
@@ -100,7 +114,7 @@ def test_a_record_that_is_cut_short_or_unknown_is_refused(raw: bytes) -> None:
         parse_call(raw)
 
 
-@given(st.binary(max_size=200), st.integers(0, 15))
+@given(st.binary(max_size=200), st.integers(0, 63))
 def test_any_bytes_give_a_call_or_an_error(tail: bytes, flags: int) -> None:
     for raw in (tail, HEADER.pack(1, 1, 1, 1, 1, 1, len(tail) % 9, 3, flags) + tail):
         with contextlib.suppress(GotraceError):

@@ -15,7 +15,7 @@ import pytest
 
 from tests.toolchains import require
 from tests.tools.harness import Fixture, of_kind, tool
-from tests.tools.trace import calls_of, lost, program, text_calls, trace
+from tests.tools.trace import calls_of, lost, message_lines, program, text_calls, trace
 
 pytestmark = pytest.mark.live
 
@@ -64,16 +64,67 @@ def test_recursion_and_goroutines_are_never_mixed(rung: str) -> None:
 
 @pytest.mark.parametrize("minor", VERSIONS)
 def test_calls_that_a_panic_or_goexit_ends(minor: str) -> None:
+    """They are shown with their arguments, the innermost first, and with what ended them."""
     names = ("main.throw", "main.relay", "main.recovering", "main.leaving")
     truth, result = trace(program(require(minor)), "panics", "--json", *names)
     thrown = {row["args"]["id"]: row["results"] for row in calls_of(result, "main.throw")}
     wanted = {n: -n if n % 3 == 2 else n for n in range(30) if n % 3 != 1}
-    assert thrown == {n: {"result": value} for n, value in wanted.items()}
+    assert thrown == {n: {"result": wanted[n]} if n in wanted else None for n in range(30)}
     recovered = {row["args"]["id"]: row["results"] for row in calls_of(result, "main.recovering")}
     assert recovered == {n: {"result": wanted.get(n, 100 + n)} for n in range(30)}
-    assert calls_of(result, "main.leaving") == calls_of(result, "main.relay") == []
+    relayed = [(row["args"]["id"], row["args"]["n"]) for row in calls_of(result, "main.relay")]
+    assert relayed == [(n, level) for n in range(1, 30, 3) for level in range(4)]
+    assert [row["args"]["id"] for row in calls_of(result, "main.leaving")] == list(range(4))
+    ended = Counter(row.get("unwound") for row in of_kind(result, "call"))
+    assert ended == {"panic": truth["Unwound"] - 4, "goexit": 4, None: 50}
+    for row in of_kind(result, "call"):
+        assert (row["results"] is None) is ("unwound" in row)
+        assert row["duration_ns"] > 0
     assert summary(result, "unwound") == truth["Unwound"]
     assert of_kind(result, "lost") == []
+
+
+def test_unwound_calls_have_the_floats_of_their_entry() -> None:
+    truth, result = trace(program(), "halves", "--json", "main.halve")
+    calls = calls_of(result, "main.halve")
+    assert [row["args"]["id"] for row in calls if "unwound" in row] == list(range(1, 20, 2))
+    assert len(calls) == 2 * truth["Odd"]
+    read = [row for row in calls if not isinstance(row["args"]["x"], dict)]
+    assert all(row["args"]["x"] == row["args"]["id"] + 0.5 for row in read)
+    assert any("unwound" in row for row in read)
+
+
+def test_unwound_calls_that_are_too_many_at_once_are_counted() -> None:
+    truth, result = trace(program(), "falls", "--json", "main.fall", "main.climb")
+    shown = [row["args"]["n"] for row in calls_of(result, "main.fall")]
+    assert shown == [*range(1024), *range(10)]
+    assert [row["results"] for row in calls_of(result, "main.climb")] == [
+        {"result": 1499},
+        {"result": 9},
+    ]
+    assert summary(result, "unwound") == truth["Fallen"]
+    assert lost(result) == {"unwound_unseen": truth["Fallen"] - 1034}
+
+
+def test_predicates_of_unwound_calls() -> None:
+    """What is known of them decides; of results nothing is, which is not true either way."""
+    probes = {
+        "main.relay (n > 1 && $duration > 0)": [2, 3] * 10,
+        "main.throw ($ret < 100)": [id for id in range(30) if id % 3 != 1],
+        "main.recovering (result >= 100 && id < 10)": [1, 4, 7],
+        "main.leaving ($ret == 1 || id == 2)": [2],
+    }
+    _, result = trace(program(), "panics", "--json", *probes)
+    for probe, wanted in probes.items():
+        name = probe.split()[0]
+        key = "n" if name == "main.relay" else "id"
+        assert [row["args"][key] for row in calls_of(result, name)] == wanted
+    assert of_kind(result, "lost") == []
+    probe = 'main.relay (id == 1 && n < 2) "%d %v", n, $ret'
+    _, result = trace(program(), "panics", probe)
+    assert message_lines(result, "main.relay") == [
+        f"{n} <unavailable: the call did not return> (panicked)" for n in range(2)
+    ]
 
 
 @pytest.mark.parametrize("order", ["floats", "notified"])
