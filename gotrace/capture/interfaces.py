@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 
 from gotrace.capture.builder import Builder, Node
@@ -98,7 +99,9 @@ class _InterfaceReader(Reader):
         value = subplan.reader.read(child)
         dynamic = subplan.type.name
         error = error_value(dynamic, value, guess=self._is_error)
-        return InterfaceValue(self._name, dynamic, value) if error is None else error
+        if error is None:
+            return InterfaceValue(self._name, dynamic, value, subplan.type)
+        return dataclasses.replace(error, of=subplan.type)
 
     def location(self) -> Location:
         """Return where the type word is, which is zero for nil."""

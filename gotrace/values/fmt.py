@@ -72,9 +72,9 @@ def _short(name: str) -> str:
     return plain_text(short.encode("utf-8", "surrogateescape"))
 
 
-def _literal(name: str) -> str:
-    """Return a type's name as ``%#v`` has it."""
-    return "[]byte" if name == "[]uint8" else _short(name)
+def _literal(name: str, depth: int) -> str:
+    """Return a type's name as ``%#v`` has it, which knows byte only where it is not within."""
+    return "[]byte" if name == "[]uint8" and depth == 0 else _short(name)
 
 
 def _order(entry: tuple[Value, Value]) -> tuple[int, int | float, bytes]:
@@ -121,13 +121,13 @@ class Printer:
         if isinstance(value, DurationValue):
             return self._scalar(value.nanoseconds, of, "time.Duration")
         if isinstance(value, ErrorValue):
-            return self.value(value.value, None, depth)
+            return self.value(value.value, value.of, depth)
         if isinstance(value, InterfaceValue):
             if value.value is None:
                 return pad(f"<{_type_name(value, of)}>", self._directive)
-            return self.value(value.value, None, depth)
+            return self.value(value.value, value.of, depth)
         if isinstance(value, BytesValue):
-            return self._bytes(value)
+            return self._bytes(value, depth)
         if isinstance(value, Nil):
             return self._nil(value, of, depth)
         if isinstance(value, PointerValue | FuncValue | ChanValue):
@@ -145,7 +145,7 @@ class Printer:
         elif isinstance(value, int):
             return self._integer(value, of, name)
         elif isinstance(value, float | complex):
-            if verb in "veEfFgG":
+            if verb in "veEfFgGbxX":
                 single = of is not None and of.kind in (Kind.FLOAT32, Kind.COMPLEX64)
                 return _float(value, directive, single)
         elif isinstance(value, StringValue) and verb in "vsqxX":
@@ -164,11 +164,11 @@ class Printer:
             return integer(value, directive)
         return self._bad(NamedValue(name, value) if name else value, of)
 
-    def _bytes(self, value: BytesValue) -> str:
+    def _bytes(self, value: BytesValue, depth: int) -> str:
         if self._verb in "sqxX":
             return text(value.data, value.length, self._directive)
         elements = [f"{byte:#x}" if self._syntax else self._byte(byte) for byte in value.data]
-        return self._joined(elements, value.length, _literal(value.type))
+        return self._joined(elements, value.length, _literal(value.type, depth))
 
     def _byte(self, byte: int) -> str:
         return self._integer(byte, None, "") if self._verb != "v" else str(byte)
@@ -250,7 +250,7 @@ class Printer:
 
     def _nil(self, value: Nil, of: GoType | None, depth: int) -> str:
         kind = _kind_of_nil(value, of)
-        name = _literal(value.type)
+        name = _literal(value.type, depth)
         if self._verb == "v":
             if self._syntax:
                 if kind is Kind.INTERFACE:
@@ -265,7 +265,7 @@ class Printer:
             return f"%!{self._verb}(<nil>)"
         if kind is Kind.SLICE:
             is_bytes = name.startswith(("[]uint8", "[]byte"))
-            return self._bytes(BytesValue(name, b"", 0)) if is_bytes else "[]"
+            return self._bytes(BytesValue(name, b"", 0), depth) if is_bytes else "[]"
         if kind is Kind.MAP:
             return "map[]"
         if self._verb in "dboOxX":
@@ -457,7 +457,7 @@ _SUITABLE = {
     Kind.BOOL: "vTt",
     Kind.STRING: "vTsqxX",
     **dict.fromkeys(_INTEGERS, "vTdboOcqxXU"),
-    **dict.fromkeys(_FLOATS, "vTeEfFgG"),
+    **dict.fromkeys(_FLOATS, "vTeEfFgGbxX"),
 }
 _BETTER = {Kind.BOOL: "%t", Kind.STRING: "%s or %q"}
 _WITH_TEXT = frozenset({"time.Duration"})

@@ -8,7 +8,10 @@ linker's name of a type, as in gotypes.types.
 from __future__ import annotations
 
 import dataclasses
-from typing import Union
+from typing import TYPE_CHECKING, Union
+
+if TYPE_CHECKING:
+    from gotrace.gotypes.types import GoType
 
 __all__ = [
     "BytesValue",
@@ -172,12 +175,13 @@ class InterfaceValue:
     """An interface that is not nil.
 
     ``dynamic`` names the type of the value in it, if that is known; ``value`` is None where it was
-    not looked at.
+    not looked at. ``of`` is that type where it is described.
     """
 
     type: str
     dynamic: str | None
     value: Value | None
+    of: GoType | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -186,7 +190,8 @@ class ErrorValue:
 
     Where not all of the message is known, ``known`` is the beginning that is certain, and
     ``length`` the true length in bytes where that can be told. ``message`` may go on behind what
-    is certain, with words in place of what is missing.
+    is certain, with words in place of what is missing. ``of`` is the dynamic type where it is
+    described.
     """
 
     type: str
@@ -194,6 +199,7 @@ class ErrorValue:
     value: Value
     known: str | None = None
     length: int | None = None
+    of: GoType | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def is_cut(self) -> bool:

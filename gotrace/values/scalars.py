@@ -46,10 +46,19 @@ class Directive:
         return self.verb == "v" and "+" in self.flags
 
 
-def pad(content: str, directive: Directive) -> str:
-    """Fill up with spaces to the width."""
-    width = directive.width or 0
-    return content.ljust(width) if "-" in directive.flags else content.rjust(width)
+def pad(content: str, directive: Directive, count: int | None = None, fill: str = " ") -> str:
+    """Fill up to the width, with spaces if nothing else is given.
+
+    ``count``: how many characters it is in Go's eyes, where escapes have made it longer.
+    """
+    missing = (directive.width or 0) - (len(content) if count is None else count)
+    padding = fill * missing
+    return content + " " * missing if "-" in directive.flags else padding + content
+
+
+def _fill(directive: Directive) -> str:
+    """Return what fills up text: zeros too, where the flag says so."""
+    return "0" if "0" in directive.flags and "-" not in directive.flags else " "
 
 
 def _pad_number(sign: str, digits: str, directive: Directive) -> str:
@@ -96,14 +105,20 @@ def address(value: int, directive: Directive) -> str:
 def character(code: int, directive: Directive) -> str:
     """Format a code point by ``%c``, ``%q`` or ``%U``."""
     if directive.verb == "U":
-        shown = f"U+{code:0{max(4, directive.precision or 0)}X}"
+        # Of a negative number, the bits that a uint64 of it has.
+        shown = f"U+{code & _UINT64:0{max(4, directive.precision or 0)}X}"
         if "#" in directive.flags and _is_character(code) and chr(code).isprintable():
             shown += f" '{chr(code)}'"
         return pad(shown, directive)
     char = chr(code) if _is_character(code) else "\ufffd"
     if directive.verb == "c":
-        return pad(plain_text(char.encode()), directive)
-    return pad(_quote(char.encode(), "'", "+" in directive.flags), directive)
+        return pad(plain_text(char.encode()), directive, 1, _fill(directive))
+    return pad(
+        _quote(char.encode(), "'", "+" in directive.flags), directive, None, _fill(directive)
+    )
+
+
+_UINT64 = (1 << 64) - 1
 
 
 def _is_character(code: int) -> bool:
@@ -111,7 +126,7 @@ def _is_character(code: int) -> bool:
 
 
 def floating(value: float, directive: Directive, *, single: bool = False) -> str:
-    """Format a float by ``%v %e %E %f %F %g %G``.
+    """Format a float by ``%v %e %E %f %F %g %G %b %x %X``.
 
     ``single``: it is a float32, given as the shortest decimal that is one.
     """
@@ -125,16 +140,77 @@ def floating(value: float, directive: Directive, *, single: bool = False) -> str
         sign = sign or ("+" if name == "Inf" else "")
         return pad(sign + name, directive)
     magnitude = abs(value)
-    if verb in "vgG" and precision is None:
+    if verb in "bxX":
+        if single:
+            magnitude = struct.unpack("<f", struct.pack("<f", magnitude))[0]
+        digits = (
+            _binary(magnitude, single) if verb == "b" else _hexadecimal_float(magnitude, precision)
+        )
+    elif verb in "vgG" and precision is None:
         digits = _shortest(magnitude)
     else:
         if single:
             magnitude = struct.unpack("<f", struct.pack("<f", magnitude))[0]
         kind = {"v": "g", "F": "f", "G": "g", "E": "e"}.get(verb, verb)
         digits = format(magnitude, f".{6 if precision is None else precision}{kind}")
-    if verb in "GE":
+    if "#" in directive.flags and verb not in "vb":
+        digits = _sharp(digits, verb, precision)
+    if verb in "GEX":
         digits = digits.upper()
     return _pad_number(sign, digits, directive)
+
+
+def _binary(value: float, single: bool) -> str:
+    """Return a float as ``%b`` does: its mantissa, an integer, and the power of two."""
+    bits, bias = (23, 127) if single else (52, 1023)
+    form = ("<f", "<I") if single else ("<d", "<Q")
+    (word,) = struct.unpack(form[1], struct.pack(form[0], value))
+    exponent, mantissa = word >> bits, word & (1 << bits) - 1
+    if exponent:
+        mantissa |= 1 << bits
+    else:
+        exponent = 1
+    return f"{mantissa}p{exponent - bias - bits:+d}"
+
+
+def _hexadecimal_float(value: float, precision: int | None) -> str:
+    """Return a float as ``%x`` does: ``0x1.8p+01``, rounded to even."""
+    if value == 0:
+        point = "." + "0" * precision if precision else ""
+        return f"0x0{point}p+00"
+    fraction, exponent = math.frexp(value)
+    exponent -= 1
+    digits = int(fraction * (1 << 53))  # 1 in front of 13 hexadecimal digits
+    if precision is None:
+        part = f"{digits & (1 << 52) - 1:013x}".rstrip("0")
+    else:
+        dropped = 52 - 4 * precision
+        if dropped > 0:
+            half, rest = 1 << dropped - 1, digits & (1 << dropped) - 1
+            digits >>= dropped
+            digits += rest > half or (rest == half and digits & 1)
+            if digits >> 4 * precision > 1:
+                digits >>= 1
+                exponent += 1
+            part = f"{digits & (1 << 4 * precision) - 1:0{precision}x}" if precision else ""
+        else:
+            part = f"{digits & (1 << 52) - 1:013x}".ljust(precision, "0")
+    sign = "-" if exponent < 0 else "+"
+    return f"0x1{'.' + part if part else ''}p{sign}{abs(exponent):02d}"
+
+
+def _sharp(digits: str, verb: str, precision: int | None) -> str:
+    """Return a float's digits as the flag ``#`` has them: with a point, and zeros kept.
+
+    As fmtFloat of src/fmt/format.go does it, which takes the x of ``0x`` for a digit.
+    """
+    number, mark, exponent = digits.partition("p" if verb in "xX" else "e")
+    wanted = (6 if precision is None else precision) if verb in "gGx" else 0
+    wanted -= len(number.replace(".", "").lstrip("0"))
+    if "." not in number:
+        wanted -= number == "0"
+        number += "."
+    return f"{number}{'0' * wanted}{mark}{exponent}"
 
 
 def _shortest(value: float) -> str:
@@ -211,6 +287,7 @@ def text(content: bytes, length: int | None, directive: Directive) -> str:
     """
     verb, precision = directive.verb, directive.precision
     cut = length is None or len(content) < length
+    count = None
     if precision is not None:
         shortened = _shortened(content, precision, verb in "xX")
         cut = cut and shortened == content and len(content) < precision
@@ -221,8 +298,13 @@ def text(content: bytes, length: int | None, directive: Directive) -> str:
         shown = quoted(content, directive)
     else:
         shown = plain_text(content)
-    rest = "..." if length is None else f"... (len {length})"
-    return pad(f"{shown}{rest}" if cut else shown, directive)
+        # Go knows of no escapes, and counts a byte that is not UTF-8 as a character.
+        count = len(content.decode("utf-8", "surrogateescape"))
+    if cut:
+        rest = "..." if length is None else f"... (len {length})"
+        shown += rest
+        count = None if count is None else count + len(rest)
+    return pad(shown, directive, count, _fill(directive))
 
 
 def _shortened(content: bytes, precision: int, of_bytes: bool) -> bytes:

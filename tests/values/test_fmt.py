@@ -45,6 +45,7 @@ from gotrace.values.model import (
     Unavailable,
     Value,
 )
+from gotrace.values.scalars import plain_text
 from gotrace.values.stdlib_text import duration_text, time_text
 from tests import toolchains
 
@@ -100,10 +101,14 @@ class Case:
 INTEGER = (
     "%v %d %5d| %-5d| %05d %+d % d %x %X %#x %#X %o %#o %O %b %#b %s %.3d %8.3d| %08.3d| %-08d| "
 )
-INTEGER += "%t %+v %T %6v| %+05d %#08x %g"
-CHARACTER = "%c %q %U %#U %5c| %-5q| %08U"
-FLOAT = "%v %f %.2f %8.3f| %-8.2f| %08.2f %e %g %.3g %G %E %+.1f % f %d %T %.0f %+v %6v| %F %#v"
-TEXT = "%v %s %q %x %X %#x %#q %+q %10s| %-10s| %.2s %.2q %8q| %T %#v %d %.3x %+v %8v|"
+INTEGER += "%t %+v %T %6v| %+05d %#08x %g %U %#U %.8U %12U| %-12U| %012U"
+CHARACTER = "%c %q %U %#U %5c| %-5q| %08U %05c| %-5c| %05q| %#.6U"
+FLOAT = "%v %f %.2f %8.3f| %-8.2f| %08.2f %e %g %.3g %G %E %+.1f % f %d %T %.0f %+v %6v| %F %#v "
+FLOAT += "%x %X %.0x %.1x %.3X %.20x %20x| %-20x| %020x %+x % x %b %#x %#X %#.3x %#g %#.3g %#G %#e "
+FLOAT += "%#f %#.0f %#.0e %20b| %+b"
+TEXT = "%v %s %q %x %X %#x %#q %+q %10s| %-10s| %.2s %.2q %8q| %T %#v %d %.3x %+v %8v| "
+TEXT += "%010s| %-010s| %010q| %014x|"
+ANY_VALUE = "%v %#v %d %x %T %5v|"
 CASES = [
     Case("0", 0, INTEGER + " %U %q", INT),
     Case("8364", 8364, INTEGER + CHARACTER + " %#v", INT),
@@ -129,8 +134,17 @@ CASES = [
     Case("math.NaN()", float("nan"), FLOAT),
     Case("math.Copysign(0, -1)", -0.0, FLOAT),
     Case("float32(0.1)", 0.1, FLOAT + " %.12f %.9e", basic_type(Kind.FLOAT32)),
+    Case("5e-324", 5e-324, FLOAT),
+    Case("1.9999999999999998", 1.9999999999999998, FLOAT),
+    Case("float32(1e-45)", 1e-45, FLOAT, basic_type(Kind.FLOAT32)),
     Case("float32(16777216)", 16777216.0, FLOAT, basic_type(Kind.FLOAT32)),
     Case("complex(1, -2.5)", 1 - 2.5j, "%v %.2f %g %T %+v %e %d"),
+    Case("complex(1, -2.5)", 1 - 2.5j, "%x %.2X %b %10x|"),
+    Case("-1", -1, CHARACTER, INT),
+    Case("0x7fffffffffffffff", (1 << 63) - 1, CHARACTER, INT),
+    Case("uint64(1<<64-1)", (1 << 64) - 1, CHARACTER, basic_type(Kind.UINT64)),
+    Case("0xd800", 0xD800, CHARACTER, INT),
+    Case("10", 10, "%U %#U %.6U", INT),
     Case("true", True, "%v %t %6t| %-6v| %d %T %s %#v"),
     Case('"hi"', string("hi"), TEXT + " % x %# x %t"),
     Case('""', string(""), TEXT),
@@ -198,6 +212,71 @@ CASES = [
     Case('errors.New("boom")', BOOM, "%v %s %q %x %6v| %T", ERROR),
     Case("error(nil)", Nil("error"), "%v %s %d %T %+v %p %#v %6v|", ERROR),
     Case("any(nil)", Nil("interface {}"), "%v %T", ANY),
+    Case("any(uint8(200))", InterfaceValue("interface {}", "uint8", 200, UINT8), ANY_VALUE, ANY),
+    Case(
+        "any(float32(0.1))",
+        InterfaceValue("interface {}", "float32", 0.1, basic_type(Kind.FLOAT32)),
+        "%v %#v %.9f %x",
+        ANY,
+    ),
+    Case(
+        "any(uintptr(16))",
+        InterfaceValue(
+            "interface {}",
+            "uintptr",
+            NamedValue("uintptr", 16),
+            basic_type(Kind.UINTPTR),
+        ),
+        ANY_VALUE,
+        ANY,
+    ),
+    Case(
+        'any(P{1, "a b", 200, nil})',
+        InterfaceValue("interface {}", "main.P", POINT_VALUE, POINT),
+        "%v %+v %#v",
+        ANY,
+    ),
+    Case(
+        'any(&P{1, "a b", 200, nil})',
+        InterfaceValue(
+            "interface {}", "*main.P", PointerValue("*main.P", 1, POINT_VALUE), pointer_to(POINT)
+        ),
+        "%v %+v %#v",
+        ANY,
+    ),
+    Case(
+        'Q{P{1, "a b", 200, nil}, nil, uint8(7), nil}',
+        StructValue(
+            "main.Q",
+            (
+                ("P", POINT_VALUE),
+                ("Err", Nil("error")),
+                ("Any", InterfaceValue("interface {}", "uint8", 7, UINT8)),
+                ("Tags", Nil("[]string")),
+            ),
+        ),
+        "%v %+v %#v",
+        NESTED,
+    ),
+    Case(
+        '[]any{uint8(1), "s", nil, Key("k"), State(2), 1.0, []uint8{1}}',
+        SequenceValue(
+            "[]interface {}",
+            (
+                InterfaceValue("interface {}", "uint8", 1, UINT8),
+                InterfaceValue("interface {}", "string", string("s"), STRING),
+                Nil("interface {}"),
+                InterfaceValue("interface {}", "main.Key", NamedValue("main.Key", string("k"))),
+                InterfaceValue("interface {}", "main.State", NamedValue("main.State", 2)),
+                InterfaceValue("interface {}", "float64", 1.0),
+                InterfaceValue("interface {}", "[]uint8", BytesValue("[]uint8", b"\1", 1, 1)),
+            ),
+            7,
+            7,
+        ),
+        "%v %+v %#v",
+        slice_of(ANY),
+    ),
     Case('any("s")', InterfaceValue("interface {}", "string", string("s")), "%v %q %T %d", ANY),
     Case("1500 * time.Millisecond", DurationValue(1_500_000_000), "%v %s %d %q %T %8v| %x"),
     Case("time.Duration(31200)", DurationValue(31_200), "%v %s"),
@@ -262,6 +341,21 @@ def test_values_print_as_go_prints_them(tmp_path: Path) -> None:
             wrong.append(f"{template!r} of {case.go}: {got!r}, and Go says {truth!r}")
     assert wrong == []
     assert len(pairs) > 500
+
+
+def test_text_with_escapes_is_padded_as_what_it_stands_for(tmp_path: Path) -> None:
+    """Go counts the characters of the program's own text; here some are escaped afterwards."""
+    texts = [b"a\0b", b"\x1b[31m", b"\xff\xfe broken \xc3", b"\xe2\x82", "\u202egrüße".encode()]
+    templates = ["%8s|", "%-8s|", "%8v|", "%08s|", "%20s|", "%-20s|", "%5.2s|", "%1s|"]
+    pairs = [(content, template) for content in texts for template in templates]
+    calls = [
+        f'fmt.Sprintf("%x", fmt.Sprintf({json.dumps(template)}, "{escaped}"))'
+        for content, template in pairs
+        for escaped in ["".join(f"\\x{byte:02x}" for byte in content)]
+    ]
+    said = go_says(tmp_path, calls, '"encoding/json"; "fmt"; "os"')
+    for (content, template), digits in zip(pairs, said, strict=True):
+        assert shown(template, string(content)) == plain_text(bytes.fromhex(digits))
 
 
 def test_durations_and_times_read_as_go_writes_them(tmp_path: Path) -> None:
