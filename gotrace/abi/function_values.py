@@ -29,6 +29,7 @@ from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import Function, Origin
 from gotrace.gotypes.binary import Binary
 from gotrace.gotypes.from_text import SignatureError, parse_signature
+from gotrace.gotypes.symbols import NameKind, parse_name
 from gotrace.gotypes.types import GoType, Kind, basic_type
 
 __all__ = ["FunctionValues"]
@@ -110,13 +111,18 @@ class FunctionValues:
             return system_v_signature_places(parsed, function.name)
         places = signature_places(parsed, function.name, code)
         own = None if code.is_assembly else code.arguments_size
-        if self._lookup is not None and own not in (None, places.size):
-            raise SignatureError(
-                f"signature {signature!r} is not that of {function.name}, whose arguments and"
-                f" results take {own} bytes of stack, not {places.size}: look at the source of the"
-                " program's version; the receiver of a (*T) method is not written"
-            )
-        return places
+        if self._lookup is None or own in (None, places.size):
+            return places
+        written = parse_signature(signature, self._lookup, has_value_receiver=True)
+        if written != parsed:
+            alike = signature_places(written, function.name, code)
+            if alike.size == own:
+                return alike
+        raise SignatureError(
+            f"signature {signature!r} is not that of {function.name}, whose arguments and"
+            f" results take {own} bytes of stack, not {places.size}: look at the source of the"
+            f" program's version; {_receiver_advice(function.name, self._lookup)}"
+        )
 
     @cached_property
     def _lookup(self) -> Callable[[str], Sequence[GoType]] | None:
@@ -147,6 +153,20 @@ class FunctionValues:
         }
         results = dict(list(registers.items())[:_RESULT_WORDS])
         return _words(function.name, convention, registers, results)
+
+
+def _receiver_advice(name: str, lookup: Callable[[str], Sequence[GoType]]) -> str:
+    """Return what to say of the receiver to a user whose signature does not fit."""
+    parsed = parse_name(name)
+    declared = f"{parsed.package}.{parsed.receiver}"
+    if parsed.kind is not NameKind.METHOD or parsed.pointer:
+        return "the receiver of a method is not written"
+    if len(lookup(declared)) == 1:
+        return "the receiver of a method is not written"
+    return (
+        f"the program does not describe {declared}: the receiver is the first parameter here, "
+        "written as what it is made of, such as struct{n int; s string}"
+    )
 
 
 def _words(

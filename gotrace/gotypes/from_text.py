@@ -68,17 +68,45 @@ _BASICS: dict[str, GoType] = {
     "time.Duration": basic_type(Kind.INT64, "time.Duration"),
 }
 
+#: Aliases of the standard library and of golang.org/x, which no program describes. They are looked
+#: up after the name itself: before Go 1.16 os.FileInfo was a type of its own, and those of
+#: encoding/json are unless it is built on json/v2.
+_ALIASES = {
+    "debug/buildinfo.BuildInfo": "runtime/debug.BuildInfo",
+    "encoding/json.Marshaler": "encoding/json/v2.Marshaler",
+    "encoding/json.Options": "encoding/json/internal/jsonopts.Options",
+    "encoding/json.RawMessage": "encoding/json/jsontext.Value",
+    "encoding/json.Unmarshaler": "encoding/json/v2.Unmarshaler",
+    "golang.org/x/crypto/ed25519.PrivateKey": "crypto/ed25519.PrivateKey",
+    "golang.org/x/crypto/ed25519.PublicKey": "crypto/ed25519.PublicKey",
+    "golang.org/x/net/context.CancelFunc": "context.CancelFunc",
+    "golang.org/x/net/context.Context": "context.Context",
+    "golang.org/x/sys/unix.Errno": "syscall.Errno",
+    "golang.org/x/sys/unix.Signal": "syscall.Signal",
+    "golang.org/x/sys/unix.SysProcAttr": "syscall.SysProcAttr",
+    "html/template.FuncMap": "text/template.FuncMap",
+    "os.DirEntry": "io/fs.DirEntry",
+    "os.FileInfo": "io/fs.FileInfo",
+    "os.FileMode": "io/fs.FileMode",
+    "os.PathError": "io/fs.PathError",
+}
+#: The same by the package's name without its path.
+_SHORT_ALIASES = {name.rpartition("/")[2]: target for name, target in _ALIASES.items()}
+
 _TOKEN = re.compile(r"\s*(?P<token>\.\.\.|<-|[0-9]+|[^\W\d][\w./%~-]*|\S)")
 _NAME = re.compile(r"[^\W\d][\w./%~-]*")
 _PLAIN_NAME = re.compile(r"[^\W\d]\w*")
 
 
-def parse_signature(text: str, lookup: TypeLookup | None = None) -> Signature:
+def parse_signature(
+    text: str, lookup: TypeLookup | None = None, *, has_value_receiver: bool = False
+) -> Signature:
     """Parse ``NAME(PARAMETERS) RESULTS`` or ``func(PARAMETERS) RESULTS``.
 
-    In the first form, the receiver of a pointer method's name (``main.(*T).M``) is understood and
-    must not be among the parameters; a value receiver comes first among them, as do all receivers
-    in the second form. ``lookup`` is asked for declared types, which must be known then. Raise
+    In the first form, the receiver of a method's name (``main.(*T).M``, ``main.T.M``) is understood
+    and must not be among the parameters. That of ``main.T.M`` is the first parameter where
+    ``lookup`` does not know T, and with ``has_value_receiver``. In the second form all receivers
+    are parameters. ``lookup`` is asked for declared types, which must be known then. Raise
     SignatureError.
     """
     start = _list_start(text)
@@ -89,7 +117,7 @@ def parse_signature(text: str, lookup: TypeLookup | None = None) -> Signature:
     parser.end()
     name = text[:start].strip()
     name = "" if name == "func" else name
-    receiver = _receiver(name, lookup)
+    receiver = _receiver(name, lookup, has_value_receiver)
     return Signature(name, (*([receiver] if receiver else []), *parameters), tuple(results))
 
 
@@ -117,15 +145,17 @@ def _list_start(text: str) -> int:
     return -1
 
 
-def _receiver(name: str, lookup: TypeLookup | None) -> Parameter | None:
+def _receiver(name: str, lookup: TypeLookup | None, has_value_receiver: bool) -> Parameter | None:
+    """Return the receiver that a method's name speaks of, if it is not among the parameters."""
     parsed = parse_name(name)
-    if parsed.kind is not NameKind.METHOD or not parsed.pointer:
+    if parsed.kind is not NameKind.METHOD:
         return None
     declared = f"{parsed.package}.{parsed.receiver}"
-    elem: GoType = OpaqueType(declared, Kind.INVALID, 0, 1)
-    if lookup is not None and not parsed.type_arguments:
-        known = lookup(declared)
-        elem = known[0] if len(known) == 1 else elem
+    # Code of a generic type is shared by instances: its name does not say which it is.
+    known = lookup(declared) if lookup is not None and not parsed.type_arguments else ()
+    if not parsed.pointer:
+        return Parameter("", known[0]) if len(known) == 1 and not has_value_receiver else None
+    elem = known[0] if len(known) == 1 else OpaqueType(declared, Kind.INVALID, 0, 1)
     pointer = PointerType(f"*{elem.name}", Kind.POINTER, _WORD, _WORD, Lazy.of(elem))
     return Parameter("", pointer)
 
@@ -284,6 +314,9 @@ class _Parser:
         if self._lookup is None:
             return OpaqueType(name, Kind.INVALID, 0, 1)
         found = self._lookup(name)
+        alias = _ALIASES.get(name) or _SHORT_ALIASES.get(name)
+        if not found and alias is not None:
+            found = self._lookup(alias)
         if len(found) == 1:
             return found[0]
         if len({known.name for known in found}) > 1:

@@ -89,6 +89,51 @@ def test_interfaces_differ_in_their_methods() -> None:
     assert [isinstance(kind, InterfaceType) and kind.is_empty for kind in kinds] == [True, False]
 
 
+def looked_up(*known: str) -> dict[str, list[GoType]]:
+    return {name: [StructType(name, Kind.STRUCT, 16, 8, ())] for name in known}
+
+
+def test_receivers_come_from_the_name_of_a_method() -> None:
+    types = looked_up("net/http.serverHandler", "main.Store")
+
+    def parameters(text: str, *, has_value_receiver: bool = False) -> list[str]:
+        signature = parse_signature(
+            text, lambda name: types.get(name, []), has_value_receiver=has_value_receiver
+        )
+        return [parameter.type.name for parameter in signature.parameters]
+
+    value = "net/http.serverHandler.ServeHTTP(n int)"
+    assert parameters(value) == ["net/http.serverHandler", "int"]
+    assert parameters(value, has_value_receiver=True) == ["int"]
+    assert parameters("main.(*Store).Get(n int)") == ["*main.Store", "int"]
+    assert parameters("main.(*Store).Get(n int)", has_value_receiver=True) == ["*main.Store", "int"]
+    assert parameters("main.unknown.Get(n int)") == ["int"]
+    assert parameters("main.Store.Get.func1(n int)") == ["int"]
+    assert parameters("main.G[int].Get(n int)") == ["int"]
+    assert parameters("func(n int)") == ["int"]
+
+
+@pytest.mark.parametrize(
+    ("name", "described", "found"),
+    [
+        ("os.FileInfo", ["io/fs.FileInfo"], "io/fs.FileInfo"),
+        ("os.FileInfo", ["os.FileInfo"], "os.FileInfo"),  # as before Go 1.16
+        ("*os.PathError", ["io/fs.PathError"], "*io/fs.PathError"),
+        ("[]os.DirEntry", ["io/fs.DirEntry"], "[]io/fs.DirEntry"),
+        ("map[string]json.RawMessage", ["encoding/json/jsontext.Value"], None),
+        ("golang.org/x/sys/unix.Errno", ["syscall.Errno"], "syscall.Errno"),
+        ("unix.Errno", ["syscall.Errno"], "syscall.Errno"),
+        ("any", [], "interface {}"),
+        ("byte", [], "uint8"),
+        ("rune", [], "int32"),
+    ],
+)
+def test_aliases(name: str, described: list[str], found: str | None) -> None:
+    types = looked_up(*described)
+    read = parse_type(name, lambda name: types.get(name, []))
+    assert read.name == (found or "map[string]encoding/json/jsontext.Value")
+
+
 def test_declared_types_are_looked_up() -> None:
     celsius: GoType = basic_type(Kind.FLOAT64, "main.Celsius")
     types = {celsius.name: [celsius]}

@@ -67,6 +67,15 @@ def test_types_of_the_program(minor: str | None) -> None:
     ]
 
 
+@pytest.mark.parametrize("minor", ["1.15", "1.19", None])
+@pytest.mark.parametrize("receiver", ["", "h struct{srv *http.Server}, "], ids=["omitted", "named"])
+def test_receiver_that_is_a_value(minor: str | None, receiver: str) -> None:
+    method = "net/http.serverHandler.ServeHTTP"
+    probe = f"{method}({receiver}rw http.ResponseWriter, req *http.Request)"
+    rows = of_kind(trace(program(minor), f'{probe} "%s", req.URL.Path'), "call")
+    assert [row["message"] for row in rows] == ["/", "/users/42", "/search"]
+
+
 def test_position_independent_program() -> None:
     flags = (*BUILD_MODES["stripped"], *BUILD_MODES["pie"])
     path = build(FIXTURES / "trace_server", newest(), flags=flags)
