@@ -1,9 +1,11 @@
 """Messages of errors, from their fields: no Error method of the program can be called.
 
-Each rule follows the method's source in Go's standard library (the same in all releases from 1.15
-to 1.27 that have the type), or in github.com/pkg/errors. Where releases differ there is no rule:
-net/textproto.Error, net/http.http2headerFieldValueError. Parts of a message that are not known are
-kept apart from those that are.
+Known are the errors that servers meet: those of errors, fmt, io/fs, os, net, net/url, net/http,
+strconv, encoding/json, crypto/tls, crypto/x509, context, syscall and the runtime, and of
+github.com/pkg/errors. Errors of other types show their values. Each rule follows the method's
+source (in Go's standard library the same in all releases from 1.15 to 1.27 that have the type).
+Where releases differ there is no rule: net/textproto.Error, net/http.http2headerFieldValueError.
+Parts of a message that are not known are kept apart from those that are.
 """
 
 from __future__ import annotations
@@ -274,14 +276,6 @@ def _addr_error(fields: _Fields) -> Message:
     return "address " + text_of(address) + ": " + text if is_set(address) else text
 
 
-def _address_parse_error(fields: _Fields) -> Message:
-    at = fields.get("at")
-    text = "ParseAddr(" + quoted_text(fields.get("in")) + "): " + text_of(fields.get("msg"))
-    if isinstance(at, Unavailable):
-        return text + behind(" (at ", at) + ")"
-    return text + " (at " + quoted_text(at) + ")" if is_set(at) else text
-
-
 def _roots_error(fields: _Fields) -> Message:
     text = Message("x509: failed to load system roots and no roots provided")
     return text + behind("; ", fields["Err"]) if is_set(fields.get("Err")) else text
@@ -314,7 +308,6 @@ POINTER_RULES: dict[str, _Rule] = {
     "*os.PathError": _PATH,
     "*os.SyscallError": _parts("{Syscall}: {Err}"),
     "*os.LinkError": _parts("{Op} {Old} {New}: {Err}"),
-    "*os/exec.Error": _parts("exec: {Name!q}: {Err}"),
     "*net.OpError": _op_error,
     "*net.DNSError": _dns_error,
     "*net.AddrError": _addr_error,
@@ -324,14 +317,9 @@ POINTER_RULES: dict[str, _Rule] = {
     "*encoding/json.SyntaxError": _parts("{msg}"),
     "*encoding/json.UnsupportedValueError": _parts("json: unsupported value: {Str}"),
     "*encoding/json.InvalidUTF8Error": _parts("json: invalid UTF-8 in string: {S!q}"),
-    "*encoding/xml.SyntaxError": _parts("XML syntax error on line {Line}: {Msg}"),
-    "*compress/flate.ReadError": _parts("flate: read error at offset {Offset}: {Err}"),
-    "*compress/flate.WriteError": _parts("flate: write error at offset {Offset}: {Err}"),
     "*crypto/tls.CertificateVerificationError": _parts("tls: failed to verify certificate: {Err}"),
     "*crypto/tls.permanentError": _parts("{err}"),
     "*crypto/tls.permamentError": _parts("{err}"),
-    "*go/build.NoGoError": _parts("no buildable Go source files in {Dir}"),
-    "*go/build/constraint.SyntaxError": _parts("{Err}"),
     "*net.DNSConfigError": _parts("error reading DNS config: {Err}"),
     "*net.notFoundError": _parts("{s}"),
     "*net.temporaryError": _parts("{s}"),
@@ -341,7 +329,6 @@ POINTER_RULES: dict[str, _Rule] = {
     "*net/http/internal/http2.httpError": _parts("{msg}"),
     "*net/http.timeoutError": _parts("{err}"),
     "*net/http.unsupportedTEError": _parts("{err}"),
-    "*regexp/syntax.Error": _parts("error parsing regexp: {Code}: `{Expr}`"),
     "*github.com/pkg/errors.fundamental": _parts("{msg}"),
     "*github.com/pkg/errors.withStack": _parts("{error}"),
     "*github.com/pkg/errors.withMessage": _parts("{msg}: {cause}"),
@@ -376,25 +363,8 @@ def _http2_rules(prefix: str) -> dict[str, _Rule]:
 
 #: Rules of methods that have no pointer for a receiver.
 VALUE_RULES: dict[str, _Rule] = {
-    "compress/bzip2.StructuralError": _parts("bzip2 data invalid: {}"),
-    "compress/flate.CorruptInputError": _parts("flate: corrupt input before offset {}"),
-    "compress/flate.InternalError": _parts("flate: internal error: {}"),
-    "crypto/aes.KeySizeError": _parts("crypto/aes: invalid key size {}"),
-    "crypto/des.KeySizeError": _parts("crypto/des: invalid key size {}"),
-    "crypto/rc4.KeySizeError": _parts("crypto/rc4: invalid key size {}"),
     "crypto/tls.RecordHeaderError": _parts("tls: {Msg}"),
     "crypto/x509.SystemRootsError": _roots_error,
-    "encoding/ascii85.CorruptInputError": _parts("illegal ascii85 data at input byte {}"),
-    "encoding/asn1.StructuralError": _parts("asn1: structure error: {Msg}"),
-    "encoding/asn1.SyntaxError": _parts("asn1: syntax error: {Msg}"),
-    "encoding/base32.CorruptInputError": _parts("illegal base32 data at input byte {}"),
-    "encoding/base64.CorruptInputError": _parts("illegal base64 data at input byte {}"),
-    "encoding/xml.UnmarshalError": _parts("{}"),
-    "image/jpeg.FormatError": _parts("invalid JPEG format: {}"),
-    "image/jpeg.UnsupportedError": _parts("unsupported JPEG feature: {}"),
-    "image/png.FormatError": _parts("png: invalid format: {}"),
-    "image/png.UnsupportedError": _parts("png: unsupported feature: {}"),
-    "math/big.ErrNaN": _parts("{msg}"),
     "net.InvalidAddrError": _parts("{}"),
     "net.UnknownNetworkError": _parts("unknown network {}"),
     "net/http.badRequestError": _parts("Bad Request: {}"),
@@ -402,23 +372,12 @@ VALUE_RULES: dict[str, _Rule] = {
     "net/http.transportReadFromServerError": _parts(
         "net/http: Transport failed to read from server: {err}"
     ),
-    "net/mail.charsetError": _parts("charset not supported: {!q}"),
-    "net/netip.parseAddrError": _address_parse_error,
-    "net/netip.parsePrefixError": _parts("netip.ParsePrefix({in!q}): {msg}"),
-    "net/rpc.ServerError": _parts("{}"),
     "net/textproto.ProtocolError": _parts("{}"),
     "net/url.EscapeError": _parts("invalid URL escape {!q}"),
     "net/url.InvalidHostError": _parts("invalid character {!q} in host name"),
-    "os/exec.wrappedError": _parts("{prefix}: {err}"),
-    "os/user.UnknownGroupError": _parts("group: unknown group {}"),
-    "os/user.UnknownGroupIdError": _parts("group: unknown groupid {}"),
-    "os/user.UnknownUserError": _parts("user: unknown user {}"),
-    "os/user.UnknownUserIdError": _parts("user: unknown userid {}"),
     "runtime.errorAddressString": _parts("runtime error: {msg}"),
     "runtime.errorString": _parts("runtime error: {}"),
     "runtime.plainError": _parts("{}"),
-    "text/template.ExecError": _parts("{Err}"),
-    "time.fileSizeError": _parts("time: file {} is too large"),
     **_http2_rules("net/http.http2"),
     **_http2_rules("net/http/internal/http2."),
 }
