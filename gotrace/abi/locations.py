@@ -66,14 +66,12 @@ class PlacedValue:
     """A parameter or result and its pieces; none for types without size.
 
     ``name`` is empty for blank and unnamed ones. ``pieces`` is None when the place cannot be told,
-    for the reason in ``problem``. ``dictionary_index``: the entry of the function's dictionary that
-    points to the type descriptor of the true type, where ``type`` is only its shape.
+    for the reason in ``problem``.
     """
 
     name: str
     type: GoType
     pieces: tuple[Piece, ...] | None
-    dictionary_index: int | None = None
     problem: str | None = None
     within: Within | None = None
 
@@ -103,7 +101,6 @@ class FunctionPlaces:
     convention: CallingConvention
     parameters: tuple[PlacedValue, ...]
     results: tuple[PlacedValue, ...]
-    dictionary: Piece | None = None
     captured: tuple[CapturedValue, ...] = ()
     size: int | None = None
     is_bare: bool = False
@@ -161,17 +158,11 @@ def function_places(
         _placed(types, variable, pieces[row], row in closed.unsure)
         for row, variable in enumerate(variables)
     ]
-    dictionary = assignment.dictionary
-    for variable, value in zip(parameters, placed, strict=False):
-        if variable.name == _DICTIONARY_NAME and value.pieces:
-            # A literal that is called where it stands takes what it captures as parameters.
-            (dictionary,) = value.pieces
     return FunctionPlaces(
         function.name,
         convention,
         tuple(v for v in placed[: len(parameters)] if v.name != _DICTIONARY_NAME),
         tuple(placed[len(parameters) :]),
-        dictionary,
         tuple(_captured(types, variable) for variable in function.captured),
     )
 
@@ -200,7 +191,6 @@ def signature_places(signature: Signature, name: str, code: FunctionCode) -> Fun
         convention,
         tuple(PlacedValue(value.name, value.type, pieces) for value, pieces in parameters),
         tuple(PlacedValue(value.name, value.type, pieces) for value, pieces in results),
-        assignment.dictionary,
         size=assignment.size,
     )
 
@@ -248,7 +238,6 @@ def _placed(
         "" if variable.name.startswith("~") or variable.name == "_" else variable.name,
         types.parameter(variable).type,
         None if unsure else pieces,
-        types.dictionary_index(variable),
         _SHIFTED if unsure else None,
     )
 

@@ -1,4 +1,4 @@
-"""Build information: Go release, module and build settings, as ``go version -m`` shows them.
+"""The Go release that a binary was built by, as ``go version`` shows it.
 
 Sources: ``debug/buildinfo/buildinfo.go`` of Go 1.18 to 1.27, which documents both formats: by
 pointer (up to Go 1.17) and inline (since 1.18). Where build information was taken out, the release
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gotrace.elf import ElfError
@@ -22,35 +21,18 @@ from gotrace.elf.pclntab.header import PclntabFormat
 from gotrace.elf.scan import find_all
 
 __all__ = [
-    "BuildInfo",
     "GoVersion",
     "compiler_version",
-    "read_build_info",
     "read_build_version",
+    "recorded_version",
 ]
 
 _MAGIC = b"\xff Go buildinf:"
 _ALIGNMENT = 16
 _FLAG_BIG_ENDIAN, _FLAG_INLINE = 1, 2
 
-#: Longest string to accept; a module list of a thousand dependencies has 100 KB.
-_MAX_STRING = 1 << 24
-
-#: ``key=value``, either of them possibly quoted as a Go string.
-_SETTING = re.compile(r'("(?:[^"\\]|\\.)*"|`[^`]*`|[^=]+)=(.*)', re.DOTALL)
-_ESCAPE = re.compile(r'\\([abfnrtv\\"\']|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})')
-_SIMPLE_ESCAPES = {
-    "a": "\a",
-    "b": "\b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "v": "\v",
-    "\\": "\\",
-    '"': '"',
-    "'": "'",
-}
+#: Longest string to accept: that of a development release has some hundred characters.
+_MAX_STRING = 1 << 16
 
 #: What the compiler names itself in the DWARF attribute DW_AT_producer of each compile unit.
 _PRODUCER = re.compile(rb"Go cmd/compile (go[^\0;]{1,60})")
@@ -81,31 +63,19 @@ class GoVersion:
         return cls(int(major), int(minor), int(patch), text)
 
 
-@dataclass(frozen=True, slots=True)
-class BuildInfo:
-    """Hold a binary's build information; empty strings for what it does not say.
+def recorded_version(image: ElfImage) -> GoVersion | None:
+    """Return the release that an image's build information names.
 
-    ``path`` is the main package's import path, ``settings`` are the ``build`` lines, such as
-    ``GOARCH`` or ``-ldflags``.
+    None when it has no build information, or it is damaged.
     """
-
-    go_version: GoVersion | None
-    path: str
-    module_path: str
-    module_version: str
-    settings: Mapping[str, str]
-
-
-def read_build_info(image: ElfImage) -> BuildInfo | None:
-    """Return an image's build information, None when it has none or it is damaged."""
     address = _find(image)
     if address is None:
         return None
     try:
-        version, modules = _read_strings(image, address)
+        text = _read_version(image, address)
     except (ElfError, IndexError, struct.error):
         return None
-    return _parse(version, modules)
+    return GoVersion.parse(text.decode("utf-8", "backslashreplace"))
 
 
 def compiler_version(image: ElfImage) -> GoVersion | None:
@@ -144,21 +114,19 @@ def _find(image: ElfImage) -> int | None:
     return None
 
 
-def _read_strings(image: ElfImage, address: int) -> tuple[bytes, bytes]:
+def _read_version(image: ElfImage, address: int) -> bytes:
     header = image.read_relocated(address, 32)
     pointer_size, flags = header[14], header[15]
     if flags & _FLAG_INLINE:
-        version, behind = _inline_string(image, address + 32)
-        modules, _ = _inline_string(image, behind)
-        return version, modules
+        return _inline_string(image, address + 32)
     if pointer_size != 8 or flags & _FLAG_BIG_ENDIAN:
         raise ElfError(f"{image.display}: build information of another machine")
-    version_pointer, modules_pointer = struct.unpack_from("<QQ", header, 16)
-    return _string(image, version_pointer), _string(image, modules_pointer)
+    (pointer,) = struct.unpack_from("<Q", header, 16)
+    return _string(image, pointer)
 
 
-def _inline_string(image: ElfImage, address: int) -> tuple[bytes, int]:
-    """Return a string that a varint of its length precedes, and the address behind it."""
+def _inline_string(image: ElfImage, address: int) -> bytes:
+    """Return a string that a varint of its length precedes."""
     size = 0
     for shift in range(0, 35, 7):
         byte = image.read(address, 1)[0]
@@ -166,7 +134,7 @@ def _inline_string(image: ElfImage, address: int) -> tuple[bytes, int]:
         size |= (byte & 0x7F) << shift
         if byte < 0x80:
             break
-    return _content(image, address, size), address + size
+    return _content(image, address, size)
 
 
 def _string(image: ElfImage, address: int) -> bytes:
@@ -185,41 +153,6 @@ def _content(image: ElfImage, address: int, size: int) -> bytes:
     if size > _MAX_STRING:
         raise ElfError(f"{image.display}: build information of {size} bytes")
     return image.read(address, size)
-
-
-def _parse(version: bytes, modules: bytes) -> BuildInfo:
-    """Parse the strings; the module list lies between two marks of sixteen bytes each."""
-    modules = modules[16:-16] if len(modules) >= 33 and modules[-17:-16] == b"\n" else b""
-    path = module_path = module_version = ""
-    settings: dict[str, str] = {}
-    for line in modules.decode("utf-8", "backslashreplace").split("\n"):
-        kind, _, rest = line.partition("\t")
-        if kind == "path":
-            path = rest
-        elif kind == "mod":
-            module_path, _, versions = rest.partition("\t")
-            module_version = versions.partition("\t")[0]
-        elif kind == "build" and (match := _SETTING.fullmatch(rest)):
-            settings[_unquote(match[1])] = _unquote(match[2])
-    text = version.decode("utf-8", "backslashreplace")
-    return BuildInfo(GoVersion.parse(text), path, module_path, module_version, settings)
-
-
-def _unquote(text: str) -> str:
-    """Undo Go's ``strconv.Quote``, which values with blanks or quotes went through."""
-    if len(text) >= 2 and text[0] == text[-1] == "`":
-        return text[1:-1]
-    if len(text) >= 2 and text[0] == text[-1] == '"':
-        return _ESCAPE.sub(_unescape, text[1:-1])
-    return text
-
-
-def _unescape(match: re.Match[str]) -> str:
-    escaped = match[1]
-    if escaped in _SIMPLE_ESCAPES:
-        return _SIMPLE_ESCAPES[escaped]
-    code = int(escaped[1:], 16)
-    return chr(code) if code <= 0x10FFFF else match[0]
 
 
 _USER = "runtime.schedinit"

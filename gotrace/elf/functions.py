@@ -11,7 +11,7 @@ from enum import Enum
 from functools import cached_property
 
 from gotrace.elf import ElfError
-from gotrace.elf.buildinfo import GoVersion, compiler_version, read_build_info, read_build_version
+from gotrace.elf.buildinfo import GoVersion, compiler_version, read_build_version, recorded_version
 from gotrace.elf.image import ElfImage
 from gotrace.elf.pclntab.functab import (
     FunctionRows,
@@ -110,9 +110,9 @@ class FunctionTable:
 
         None when none of them says it.
         """
-        info = read_build_info(self.image)
-        if info is not None and info.go_version is not None:
-            return info.go_version
+        recorded = recorded_version(self.image)
+        if recorded is not None:
+            return recorded
         told = None if self._rows is None else read_build_version(self.image, self._rows)
         return told or compiler_version(self.image)
 

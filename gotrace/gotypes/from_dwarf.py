@@ -106,17 +106,6 @@ class DwarfTypes:
             tuple(map(self.parameter, function.results)),
         )
 
-    def dictionary_index(self, variable: Variable) -> int | None:
-        """Return which entry of a generic function's dictionary is a variable's true type.
-
-        None for variables whose type does not depend on type parameters.
-        """
-        if variable.type_offset is None:
-            return None
-        die = self._reader.die(variable.type_offset)
-        index = die.values.get(GoAttribute.DICT_INDEX)
-        return None if index is None else int(index)
-
     def parameter(self, variable: Variable) -> Parameter:
         """Return a variable's name and type; raise DwarfError when it has no type."""
         if variable.type_offset is None:

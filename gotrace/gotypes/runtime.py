@@ -60,7 +60,6 @@ class RuntimeLayout:
     ``assumed``: the release is outside of the table and the nearest row was taken.
     """
 
-    g_stack_lo: int
     g_stack_hi: int
     g_m: int
     g_sched_sp: int
@@ -70,8 +69,6 @@ class RuntimeLayout:
     g_parent_goid: int | None
     g_gopc: int
     g_startpc: int
-    m_g0: int
-    m_procid: int
     m_curg: int
     g_in_register: bool
     tls_offset: int | None = None
@@ -81,17 +78,17 @@ class RuntimeLayout:
 
 _REGISTER_ABI_SINCE = (1, 17)
 
-# g: atomicstatus, goid, waitreason, parentGoid, gopc, startpc; m: procid, curg.
-# stack.lo, stack.hi, g.m, g.sched.sp and m.g0 have been at 0, 8, 48, 56 and 0 throughout.
+# g: atomicstatus, goid, waitreason, parentGoid, gopc, startpc; m: curg.
+# stack.hi, g.m and g.sched.sp have been at 8, 48 and 56 throughout.
 # 1.17 put the scheduling latency fields before gopc; 1.21 took the tracer's fields out and put
 # parentGoid in; 1.23 added g.syscallbp; 1.25 removed gobuf.ret, which g and m both contain.
-_Row = tuple[int, int, int, int | None, int, int, int, int]
-_G_1_15: _Row = (144, 152, 176, None, 280, 296, 72, 192)
-_G_1_17: _Row = (144, 152, 176, None, 296, 312, 72, 192)
-_G_1_21: _Row = (144, 152, 176, 272, 280, 296, 72, 192)
-_G_1_23: _Row = (152, 160, 184, 280, 288, 304, 72, 192)
-_G_1_25: _Row = (144, 152, 176, 272, 280, 296, 64, 184)
-_G_1_26: _Row = (144, 152, 176, 280, 288, 304, 64, 184)
+_Row = tuple[int, int, int, int | None, int, int, int]
+_G_1_15: _Row = (144, 152, 176, None, 280, 296, 192)
+_G_1_17: _Row = (144, 152, 176, None, 296, 312, 192)
+_G_1_21: _Row = (144, 152, 176, 272, 280, 296, 192)
+_G_1_23: _Row = (152, 160, 184, 280, 288, 304, 192)
+_G_1_25: _Row = (144, 152, 176, 272, 280, 296, 184)
+_G_1_26: _Row = (144, 152, 176, 280, 288, 304, 184)
 
 _TABLE: dict[tuple[int, int], _Row] = {
     (1, 15): _G_1_15,
@@ -117,9 +114,8 @@ def table_layout(release: tuple[int, int]) -> RuntimeLayout:
     row with ``assumed`` set.
     """
     known = min(max(release, min(_TABLE)), max(_TABLE))
-    status, goid, waitreason, parent, gopc, startpc, procid, curg = _TABLE[known]
+    status, goid, waitreason, parent, gopc, startpc, curg = _TABLE[known]
     return RuntimeLayout(
-        g_stack_lo=0,
         g_stack_hi=8,
         g_m=48,
         g_sched_sp=56,
@@ -129,8 +125,6 @@ def table_layout(release: tuple[int, int]) -> RuntimeLayout:
         g_parent_goid=parent,
         g_gopc=gopc,
         g_startpc=startpc,
-        m_g0=0,
-        m_procid=procid,
         m_curg=curg,
         g_in_register=known >= _REGISTER_ABI_SINCE,
         assumed=known != release,
@@ -167,7 +161,6 @@ def runtime_layout(
 
 _FIELDS = {
     "runtime.g": {
-        "g_stack_lo": "stack",
         "g_m": "m",
         "g_sched_sp": "sched",  # gobuf's first field
         "g_atomicstatus": "atomicstatus",
@@ -176,7 +169,7 @@ _FIELDS = {
         "g_gopc": "gopc",
         "g_startpc": "startpc",
     },
-    "runtime.m": {"m_g0": "g0", "m_procid": "procid", "m_curg": "curg"},
+    "runtime.m": {"m_curg": "curg"},
 }
 
 

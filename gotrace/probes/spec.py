@@ -72,10 +72,6 @@ class ProbeSpec:
                     raise self.source.error(value.span, problem)
         return ResolvedProbe(predicate, values)
 
-    def text_of(self, expression: Expression | Typed) -> str:
-        """Return what the user typed for an expression."""
-        return self.source.text[expression.span.start : expression.span.end]
-
 
 def parse_probe(text: str, *, regex: bool = False, split: _Split = split_target) -> ProbeSpec:
     """Parse a probe; ``regex``: the pattern is a regular expression, up to the first space.

@@ -64,11 +64,6 @@ class SiteForm(Enum):
     FIRST = "first"
     RET = "ret"
 
-    @property
-    def single_stepped(self) -> bool:
-        """Tell whether a hit costs the second trap, some 30 times the first (virtualised)."""
-        return self in (SiteForm.FIRST, SiteForm.RET)
-
 
 @dataclass(frozen=True, slots=True)
 class Site:

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from gotrace.elf.buildinfo import read_build_info
+from gotrace.elf.buildinfo import recorded_version
 from gotrace.elf.image import ElfImage
 from tests.toolchains import FIXTURES, Toolchain, build
 
@@ -42,9 +42,9 @@ def without_build_info(binary: Path, copy: Path, version: bytes | None = None) -
     content = binary.read_bytes()
     with ElfImage.open(binary) as image:
         section = image.section(".go.buildinfo")
-        info = read_build_info(image)
-    assert section is not None and info is not None and info.go_version is not None
-    known = info.go_version.text.encode()
+        version_recorded = recorded_version(image)
+    assert section is not None and version_recorded is not None
+    known = version_recorded.text.encode()
     end = section.offset + section.size
     content = content[: section.offset] + bytes(section.size) + content[end:]
     if version is not None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.elf.buildinfo import read_build_info
+from gotrace.elf.buildinfo import recorded_version
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
 from tests.elf.binaries import MODES, small, without_build_info, without_section_headers
@@ -23,7 +23,7 @@ def release(name: str) -> Toolchain:
 
 def version(path: Path) -> str | None:
     with ElfImage.open(path) as image:
-        assert read_build_info(image) is None
+        assert recorded_version(image) is None
         found = load_functions(image).go_version
     return None if found is None else found.text
 
@@ -69,8 +69,7 @@ def test_text_that_cannot_be_right_is_not_believed(text: str, tmp_path: Path) ->
 
 def test_build_information_comes_first() -> None:
     with ElfImage.open(small(newest())) as image:
-        info = read_build_info(image)
+        recorded = recorded_version(image)
         table: FunctionTable = load_functions(image)
-        assert info is not None
-        assert table.go_version is not None and info.go_version is not None
-        assert table.go_version.text == info.go_version.text
+        assert table.go_version is not None and recorded is not None
+        assert table.go_version.text == recorded.text

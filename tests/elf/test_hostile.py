@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gotrace.elf import ElfError
-from gotrace.elf.buildinfo import read_build_info
+from gotrace.elf.buildinfo import recorded_version
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
@@ -51,7 +51,7 @@ def read_everything(path: Path) -> bool:
             for section in image.sections:
                 section_attempt(image, section.name)
             _ = image.is_pie, image.identity
-            read_build_info(image)
+            recorded_version(image)
             table = load_functions(image)
             rows = range(0, len(table.names), max(1, len(table.names) // 50))
             for row in rows:

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from gotrace.elf.buildinfo import read_build_info
+from gotrace.elf.buildinfo import recorded_version
 from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.from_rtype import Descriptors
@@ -35,9 +35,7 @@ class Program:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.image = ElfImage.open(path)
-        info = read_build_info(self.image)
-        assert info is not None
-        self.version = info.go_version
+        self.version = recorded_version(self.image)
         found = Descriptors.open(self.image, self.version, load_functions(self.image).module)
         assert found is not None
         self.descriptors = found

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from gotrace.errors import GotraceError, UsageError
 from gotrace.gotypes.from_text import parse_signature
 from gotrace.gotypes.types import Kind
+from gotrace.probes.parser import Expression
 from gotrace.probes.pattern import split_target
 from gotrace.probes.scope import Scope
 from gotrace.probes.spec import ProbeSpec, parse_probe
 from gotrace.probes.tokens import SpecError
+from gotrace.probes.typed import Typed
 from tests.probes.go_types import SCOPE
 
 FILES = {"/usr/bin/x", "./a b (x86)/srv"}
@@ -27,8 +29,13 @@ def probe(text: str, *, regex: bool = False) -> ProbeSpec:
     return parse_probe(text, regex=regex, split=split)
 
 
+def typed(spec: ProbeSpec, expression: Expression | Typed) -> str:
+    """Return what was typed for an expression."""
+    return spec.source.text[expression.span.start : expression.span.end]
+
+
 def parts(spec: ProbeSpec) -> tuple[str | None, str, str | None, str | None]:
-    predicate = spec.text_of(spec.predicate) if spec.predicate else None
+    predicate = typed(spec, spec.predicate) if spec.predicate else None
     return spec.binary, spec.pattern, spec.signature, predicate
 
 
@@ -61,7 +68,7 @@ def test_a_pattern_keeps_its_parentheses_and_spaces(text: str, pattern: str | No
     assert parts(probe(f"/usr/bin/x:{text.strip()}")) == ("/usr/bin/x", pattern, None, None)
     filtered = probe(f'{text} (n > 3 && key == "a:b (c)") "%d", n')
     assert parts(filtered) == (None, pattern, None, '(n > 3 && key == "a:b (c)")')
-    assert filtered.text_of(filtered.values[0]) == "n"
+    assert typed(filtered, filtered.values[0]) == "n"
     signed = probe(f"{text.strip()}(n int, s string) (int, error) (n > 3)")
     assert parts(signed) == (None, pattern, f"{pattern}(n int, s string) (int, error)", "(n > 3)")
 
@@ -127,7 +134,7 @@ def test_a_new_users_probe() -> None:
     assert spec.pattern == "net/http.(*Transport).RoundTrip"
     assert spec.format is not None
     assert [d.text for d in spec.format.directives] == ["%s", "%s", "%v"]
-    assert [spec.text_of(v) for v in spec.values] == ["req.Method", "req.URL.Path", "$ret1"]
+    assert [typed(spec, v) for v in spec.values] == ["req.Method", "req.URL.Path", "$ret1"]
 
 
 def test_a_format_may_be_raw_and_without_values() -> None:

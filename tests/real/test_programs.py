@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.elf.buildinfo import read_build_info
+from gotrace.elf.buildinfo import recorded_version
 from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
 from tests.real.fetch import PROGRAMS, Program, program
@@ -26,8 +26,7 @@ def test_functions_and_sites_of_a_real_program(wanted: Program) -> None:
         start = functions[0].entry
         assert [(f.entry - start, f.name) for f in functions] == truth
         found = walk(image, functions)
-        info = read_build_info(image)
-        known = info.go_version if info else None
+        known = recorded_version(image)
         pie = image.is_pie
     figures(
         wanted.id,

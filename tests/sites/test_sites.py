@@ -114,10 +114,6 @@ def test_entry_site(code: str, form: SiteForm, offset: int, sp_offset: int) -> N
     assert entry(code) == Site(ENTRY + offset, SiteKind.ENTRY, form, sp_offset)
 
 
-def test_what_is_single_stepped() -> None:
-    assert [form for form in SiteForm if form.single_stepped] == [SiteForm.FIRST, SiteForm.RET]
-
-
 def test_loop_to_the_first_instruction_leaves_no_site() -> None:
     # 48 8b 08 48 85 c9 74 f8 c3   mov (%rax),%rcx; test %rcx,%rcx; je 0; ret
     assert refused("48 8b 08 48 85 c9 74 f8 c3") == (
