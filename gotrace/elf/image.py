@@ -294,7 +294,7 @@ class ElfImage:
     def once(self, make: Callable[[ElfImage], _T]) -> _T:
         """Return what ``make`` gives for this image: it is called the first time only.
 
-        So whatever is read of a file is read once in a run. A GotraceError is raised again.
+        So whatever is read of an open file is read once. A GotraceError is raised again.
         """
         if make not in self._made:
             try:

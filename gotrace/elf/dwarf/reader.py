@@ -98,7 +98,7 @@ class DwarfReader:
     def open(cls, image: ElfImage) -> DwarfReader | None:
         """Return an image's reader, None when the binary has no .debug_info.
 
-        Every call returns the same one, so that a run reads no section twice. The image must stay
+        Every call returns the same one, so that no section is read twice. The image must stay
         open.
         """
         return image.once(_open)
