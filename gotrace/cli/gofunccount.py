@@ -22,6 +22,7 @@ from gotrace.cli.common import (
     target_of,
 )
 from gotrace.cli.pace import pace, waiter_for
+from gotrace.gotypes.symbols import shown_names
 from gotrace.report.counts import CountRow, CountTable, write_counts
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.count import CallCounter
@@ -73,9 +74,10 @@ def _count(options: argparse.Namespace, target: Target, plan: Plan, output: Outp
             output.notice(notice)
         for notice in inlined_notices(plan, "counted"):
             output.notice(notice)
+        shown = shown_names(function.name for function in plan.functions)
         for length in pace(options, waiter, target, plan, output):
             table = _table(options, plan, counter.take(), length)
-            write_counts(output, table, options.timestamp)
+            write_counts(output, table, options.timestamp, shown)
         output.notice(Notice(NoticeKind.DETACHED, "Detaching..."))
 
 

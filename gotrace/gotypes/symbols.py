@@ -11,6 +11,8 @@ the symbol tables of programs built with Go 1.15 to 1.27 and gccgo 12.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -20,6 +22,7 @@ __all__ = [
     "elide_type_arguments",
     "package_of",
     "parse_name",
+    "shown_names",
     "spoken_name",
 ]
 
@@ -125,6 +128,16 @@ def elide_type_arguments(text: str) -> str:
     """
     start, end = text.find("["), text.rfind("]")
     return f"{text[:start]}[...]{text[end + 1 :]}" if 0 <= start < end else text
+
+
+def shown_names(names: Iterable[str]) -> dict[str, str]:
+    """Return what stands for each name in text.
+
+    Type arguments are elided where that leaves no two names the same.
+    """
+    elided = {name: elide_type_arguments(name) for name in names}
+    uses = Counter(elided.values())
+    return {name: short if uses[short] == 1 else name for name, short in elided.items()}
 
 
 def package_of(text: str) -> str:

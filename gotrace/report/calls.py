@@ -36,6 +36,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TextIO
 
+from gotrace.gotypes.symbols import elide_type_arguments
 from gotrace.report.latencies import duration
 from gotrace.text import printable
 from gotrace.values.go_syntax import go_syntax
@@ -82,6 +83,11 @@ class TracedFunction:
     results: tuple[str, ...] = ()
     file: str | None = None
     line: int | None = None
+
+    @property
+    def shown_name(self) -> str:
+        """Return the name as Go's stack dumps have it, with ``[...]`` for type arguments."""
+        return elide_type_arguments(self.name)
 
     @property
     def parameter_labels(self) -> tuple[str, ...]:
@@ -176,7 +182,9 @@ def text_line(row: CallRow, clock: Clock) -> str:
     prefix = TEXT_PREFIX % (clock.text(row.ended), row.pid, row.tid, row.goid, took)
     lines = [prefix + (_call(row) if row.message is None else _message(row))]
     for frame in row.stack or ():
-        lines.append(_INDENT + frame.function + _place(frame.file, frame.line))
+        lines.append(
+            _INDENT + elide_type_arguments(frame.function) + _place(frame.file, frame.line)
+        )
     if row.stack_cut:
         lines.append(_INDENT + "...")
     return "".join(printable(line) + "\n" for line in lines)
@@ -232,7 +240,7 @@ def write_calls(
 def _call(row: CallRow) -> str:
     names = row.function.parameter_labels
     pairs = [f"{name}={go_syntax(value)}" for name, value in zip(names, row.args, strict=True)]
-    text = f"{row.function.name}({', '.join(pairs)})"
+    text = f"{row.function.shown_name}({', '.join(pairs)})"
     if row.unwound is not None:
         text += f" {_UNWOUND[row.unwound]}"
     elif row.results:
@@ -243,7 +251,7 @@ def _call(row: CallRow) -> str:
 
 def _message(row: CallRow) -> str:
     ended = "" if row.unwound is None else f" ({_UNWOUND[row.unwound]})"
-    return f"{row.function.name} {row.message}{ended}"
+    return f"{row.function.shown_name} {row.message}{ended}"
 
 
 def _place(file: str | None, line: int | None) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gotrace.report.output import JsonOutput, Output
@@ -32,8 +32,13 @@ class CountTable:
     seconds: float
 
 
-def write_counts(output: Output, table: CountTable, timestamp: bool) -> None:
-    """Write one interval's rows; ``timestamp`` puts the time of day above a text table."""
+def write_counts(
+    output: Output, table: CountTable, timestamp: bool, shown: Mapping[str, str]
+) -> None:
+    """Write one interval's rows; ``timestamp`` puts the time of day above a text table.
+
+    ``shown``: what stands for names in text where that is not the whole name.
+    """
     if isinstance(output, JsonOutput):
         for row in table.rows:
             output.write(
@@ -47,7 +52,7 @@ def write_counts(output: Output, table: CountTable, timestamp: bool) -> None:
             )
         output.out.flush()
         return
-    names = [printable(row.name) for row in table.rows]
+    names = [printable(shown.get(row.name, row.name)) for row in table.rows]
     width = min(max([_NAME_WIDTH, *map(len, names)]), _WIDEST)
     if timestamp:
         output.out.write(time.strftime("%H:%M:%S\n", time.localtime(table.ended)))

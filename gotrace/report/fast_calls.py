@@ -158,7 +158,9 @@ def fast_text_line(
         _holes(phase, lambda value: _text(go_syntax(value))) for phase in (entry, result)
     )
     pairs = zip(map(_text, function.parameter_labels), arguments, strict=True)
-    template = f"{TEXT_PREFIX}{_text(function.name)}({', '.join(f'{k}={v}' for k, v in pairs)})"
+    template = (
+        f"{TEXT_PREFIX}{_text(function.shown_name)}({', '.join(f'{k}={v}' for k, v in pairs)})"
+    )
     if results:
         template += f" = {results[0]}" if len(results) == 1 else f" = ({', '.join(results)})"
     template += _text(function.place) + "\n"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gotrace.gotypes.symbols import elide_type_arguments, shown_names
 from gotrace.histogram import Histogram
 from gotrace.report.output import JsonOutput, Output
 from gotrace.text import printable
@@ -104,10 +105,13 @@ def write_latencies(output: Output, interval: Interval, timestamp: bool) -> None
         output.out.write(time.strftime("%H:%M:%S\n", time.localtime(interval.ended)))
     if not interval.groups:
         output.out.write("\nno calls have returned\n")
+    names = [group.function for group in interval.groups]
+    names += [rest.function for rest in interval.rest]
+    shown = shown_names(name for name in names if name is not None)
     for group in interval.groups:
-        output.out.writelines(line + "\n" for line in _lines(group, interval.unit))
+        output.out.writelines(line + "\n" for line in _lines(group, interval.unit, shown))
     for rest in interval.rest:
-        output.out.write(_rest_line(rest) + "\n")
+        output.out.write(_rest_line(rest, shown) + "\n")
     output.out.flush()
 
 
@@ -136,17 +140,17 @@ def write_slow(output: Output, calls: Sequence[SlowRow], first: bool) -> None:
             clock = f"{time.strftime('%H:%M:%S', time.localtime(second))}.{rest:06d}"
             output.out.write(
                 f"{clock:<15} {call.pid:<8} {call.tid:<8} {call.goid:<8}"
-                f" {duration(call.duration):<9} {printable(call.function)}\n"
+                f" {duration(call.duration):<9} {printable(elide_type_arguments(call.function))}\n"
             )
     output.out.flush()
 
 
-def _lines(group: LatencyGroup, unit: int) -> Iterator[str]:
+def _lines(group: LatencyGroup, unit: int, shown: Mapping[str, str]) -> Iterator[str]:
     """Yield a group's table: bcc's log2 histogram, its avg line, and percentiles."""
     times = group.times
     yield ""
     if group.function is not None:
-        yield f"Function = {printable(group.function)}"
+        yield f"Function = {printable(shown[group.function])}"
     if group.goroutine is not None:
         yield printable(group.goroutine)
     yield from _table(times.octaves() if unit == 1 else dict(times.units), _UNITS[unit])
@@ -204,8 +208,8 @@ def _rest_fields(rest: LatencyRest, interval: Interval) -> dict[str, object]:
     }
 
 
-def _rest_line(rest: LatencyRest) -> str:
-    what = f" of {printable(rest.function)}" if rest.function is not None else ""
+def _rest_line(rest: LatencyRest, shown: Mapping[str, str]) -> str:
+    what = f" of {printable(shown[rest.function])}" if rest.function is not None else ""
     line = (
         f"\n{rest.goroutines} other goroutines: {rest.calls} calls{what},"
         f" total {duration(rest.total)}"

@@ -14,6 +14,7 @@ from gotrace.gotypes.symbols import (
     elide_type_arguments,
     package_of,
     parse_name,
+    shown_names,
     spoken_name,
 )
 from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain
@@ -173,6 +174,16 @@ def test_elided_names_are_those_of_go_tracebacks() -> None:
     assert elide_type_arguments("main.(*P[int]).Key.func1") == "main.(*P[...]).Key.func1"
     assert elide_type_arguments("main.F") == "main.F"
     assert elide_type_arguments("]main.F[") == "]main.F["
+
+
+def test_names_are_elided_where_they_stay_apart() -> None:
+    names = ["main.Map[int]", "main.Map[string]", "main.(*P[int]).Key", "main.F"]
+    assert shown_names([*names, "main.F"]) == {
+        "main.Map[int]": "main.Map[int]",
+        "main.Map[string]": "main.Map[string]",
+        "main.(*P[int]).Key": "main.(*P[...]).Key",
+        "main.F": "main.F",
+    }
 
 
 def test_package_of_agrees_with_parsing() -> None:

@@ -165,6 +165,19 @@ def test_a_stack_stands_below_its_call() -> None:
     assert json.loads(json_line(cut, CLOCK)) == {**found, "stack_cut": True}
 
 
+def test_generic_names_are_those_of_stack_dumps_but_for_json() -> None:
+    function = TracedFunction("main.Map[go.shape.int,go.shape.string]")
+    frame = Frame("main.(*T[go.shape.int]).m")
+    row = CallRow(function, 1, 2, 3, 4, [], stack=[frame])
+    first, second = text_line(row, CLOCK).splitlines()
+    assert first.endswith(" main.Map[...]()")
+    assert second == "        main.(*T[...]).m"
+    found = json.loads(json_line(row, CLOCK))
+    assert (found["func"], found["stack"][0]["func"]) == (function.name, frame.function)
+    message = CallRow(function, 1, 2, 3, 4, [], message="x")
+    assert text_line(message, CLOCK).endswith(" main.Map[...] x\n")
+
+
 def test_a_call_that_did_not_return_says_why() -> None:
     for unwound, words in (("panic", "panicked"), ("goexit", "ended by runtime.Goexit")):
         row = get(results=None, unwound=unwound)

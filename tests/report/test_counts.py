@@ -24,7 +24,7 @@ def _half_past_five_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def text(table: CountTable, timestamp: bool = False) -> str:
     out, err = io.StringIO(), io.StringIO()
-    write_counts(TextOutput(out, err), table, timestamp)
+    write_counts(TextOutput(out, err), table, timestamp, {"a.F[go.shape.int]": "a.F[...]"})
     assert err.getvalue() == ""
     return out.getvalue()
 
@@ -61,11 +61,13 @@ def test_names_are_kept_from_steering_the_terminal() -> None:
     assert shown.splitlines()[1] == "main.\\x1b[2J" + " " * 24 + "        1"
 
 
-def test_json_has_one_object_a_function() -> None:
+def test_json_has_one_object_a_function_with_its_full_name() -> None:
     out = io.StringIO()
-    table = CountTable([CountRow("main.\x1b", 0), CountRow("main.b", 1 << 63)], 1.12345678, 0.5)
-    write_counts(JsonOutput(out), table, timestamp=True)
+    name = "a.F[go.shape.int]"
+    assert text(CountTable([CountRow(name, 1)], 0.0, 1.0)).splitlines()[1].split()[0] == "a.F[...]"
+    table = CountTable([CountRow(name, 0), CountRow("main.b", 1 << 63)], 1.12345678, 0.5)
+    write_counts(JsonOutput(out), table, True, {"a.F[go.shape.int]": "a.F[...]"})
     assert [json.loads(line) for line in out.getvalue().splitlines()] == [
-        {"kind": "count", "func": "main.\x1b", "count": 0, "ts": 1.123457, "interval_s": 0.5},
+        {"kind": "count", "func": name, "count": 0, "ts": 1.123457, "interval_s": 0.5},
         {"kind": "count", "func": "main.b", "count": 1 << 63, "ts": 1.123457, "interval_s": 0.5},
     ]

@@ -188,7 +188,7 @@ def test_a_plain_call_is_made_into_lines_without_decoding_it() -> None:
     )
     assert traced.fast_text(refuse)(record) == (
         "03:43:20.250000 1234     1240     18       12.35us   "
-        'main.f%d[{}](p0="a", p1=-5, p2="0123456789abcdef", p3=false) = (true, "") at f.go:3\n'
+        'main.f%d[...](p0="a", p1=-5, p2="0123456789abcdef", p3=false) = (true, "") at f.go:3\n'
     )
 
 

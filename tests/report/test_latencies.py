@@ -144,6 +144,13 @@ def test_groups_are_told_apart_by_function_and_goroutine() -> None:
     assert lines.index("Function = main.g") > 3
 
 
+def test_generic_names_are_elided_where_they_stay_apart() -> None:
+    groups = [LatencyGroup(f"main.{name}", SMALL) for name in ("M[int]", "M[string]", "F[int]")]
+    heads = [line for line in text(interval(*groups)).splitlines() if line.startswith("Function")]
+    assert heads == [f"Function = main.{name}" for name in ("M[int]", "M[string]", "F[...]")]
+    assert [row["func"] for row in objects(interval(*groups))] == [g.function for g in groups]
+
+
 def test_an_interval_without_calls_says_so_below_the_time() -> None:
     assert text(interval(), timestamp=True) == "03:43:20\n\nno calls have returned\n"
 
