@@ -35,6 +35,12 @@ static u64 (*attach_cookie)(struct pt_regs *ctx) = (void *)174;
 BPF_HASH(site_by_ip, u64, u64, GOTRACE_SITES_BY_IP);
 #endif
 
+/*
+ * halted: value 0 = 1 once the run is over, set from user space. Hits count no longer then, although
+ * it may take the kernel a while to remove the probes.
+ */
+BPF_ARRAY(halted, u32, 1);
+
 /* The current process and thread by their numbers, tgid << 32 | tid; 0 in another namespace. */
 static inline __attribute__((always_inline)) u64 numbers(void)
 {
@@ -57,8 +63,12 @@ static inline __attribute__((always_inline)) u64 seen_numbers(void)
 #endif
 }
 
+/* Whether a hit counts: the run goes on and it is the target's. */
 static inline __attribute__((always_inline)) int is_target(void)
 {
+    u32 zero = 0, *over = halted.lookup(&zero);
+    if (!over || *over)
+        return 0;
 #ifdef GOTRACE_TGID
     return (numbers() >> 32) == GOTRACE_TGID;
 #else

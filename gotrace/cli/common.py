@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
 from gotrace import __version__
-from gotrace.cli.stream import open_standard_streams, result_stream
+from gotrace.cli.stream import Patience, open_standard_streams, result_stream
 from gotrace.errors import GotraceError, UsageError
 from gotrace.kernel.attach import Attached, Point, Rung, refusal
 from gotrace.kernel.cookie import INDEX_MASK
@@ -219,8 +219,11 @@ def target_of(options: argparse.Namespace) -> Target:
 
 def make_output(options: argparse.Namespace) -> Output:
     """Return where results and notices go."""
-    out = result_stream(sys.stdout)
-    return JsonOutput(out) if options.json else TextOutput(out, sys.stderr)
+    patience = options.patience = Patience()
+    out = result_stream(sys.stdout, patience)
+    if options.json:
+        return JsonOutput(out)
+    return TextOutput(out, result_stream(sys.stderr, patience, must=False))
 
 
 def attached_notices(

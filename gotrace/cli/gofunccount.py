@@ -21,10 +21,10 @@ from gotrace.cli.common import (
     run_command,
     target_of,
 )
-from gotrace.cli.pace import pace, waiter_for
+from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.gotypes.symbols import shown_names
 from gotrace.report.counts import CountRow, CountTable, write_counts
-from gotrace.report.output import Notice, NoticeKind, Output
+from gotrace.report.output import Output
 from gotrace.session.count import CallCounter
 from gotrace.session.plan import Plan, make_plan, once, to_be_traced
 from gotrace.target.target import Target
@@ -70,15 +70,17 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _count(options: argparse.Namespace, target: Target, plan: Plan, output: Output) -> None:
     with waiter_for(target) as waiter, CallCounter(target, plan, options.attach) as counter:
+        listen(waiter, counter)
         for notice in attached_notices(options, plan, counter.attached, "Tracing"):
             output.notice(notice)
         for notice in inlined_notices(plan, "counted"):
             output.notice(notice)
         shown = shown_names(function.name for function in plan.functions)
-        for length in pace(options, waiter, target, plan, output):
+        for length in pace(options, waiter, target, plan, output, counter):
             table = _table(options, plan, counter.take(), length)
             write_counts(output, table, options.timestamp, shown)
-        output.notice(Notice(NoticeKind.DETACHED, "Detaching..."))
+        for notice in detached(counter):
+            output.notice(notice)
 
 
 def _table(

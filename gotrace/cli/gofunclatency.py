@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gotrace.cli.common import (
     add_interval_options,
@@ -22,7 +22,8 @@ from gotrace.cli.common import (
     target_of,
 )
 from gotrace.cli.footer import not_shown
-from gotrace.cli.pace import pace, waiter_for
+from gotrace.cli.pace import detached, listen, pace, waiter_for
+from gotrace.cli.stream import Patience
 from gotrace.errors import GotraceError
 from gotrace.report.latencies import SlowRow, duration, write_latencies, write_slow
 from gotrace.report.latency_rows import interval_of
@@ -49,6 +50,8 @@ examples:
 """
 
 _POLL = 0.1  # seconds
+_TURN = 0.05  # seconds of reading at a time
+_CALIBRATION = 0.8  # seconds after the end of the run, in which the cost of a probe is measured
 _UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)")
 
@@ -125,6 +128,7 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
         waiter_for(target) as waiter,
         LatencyMeter(target, plan, callers, wanted, options.attach) as meter,
     ):
+        listen(waiter, meter)
         for notice in attached_notices(options, plan, meter.attached, "Tracing"):
             output.notice(notice)
         for notice in inlined_notices(plan, "measured"):
@@ -134,22 +138,26 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
         busy = options.goroutine or options.slower is not None
         poll_period = _POLL if busy else 1.0
         quickest: Period | None = None
+        patience: Patience = options.patience
 
-        def poll() -> bool:
-            slow.write(meter.poll())
+        def poll(is_over: Callable[[], bool]) -> bool:
+            slow.write(meter.poll(time.monotonic() + _TURN))
             if symbols is not None:
                 symbols.learn(meter.processes)
             return False
 
-        for length in pace(options, waiter, target, plan, output, poll, poll_period):
+        for length in pace(options, waiter, target, plan, output, meter, poll, poll_period):
             period = meter.take()
             interval = interval_of(options, plan, period, symbols, (time.time(), length, unit))
             write_latencies(output, interval, options.timestamp)
             quickest = _quicker(quickest, period)
-        slow.write(meter.poll())
-        for notice in _footer(meter, plan, quickest):
+        slow.write(meter.poll(time.monotonic() + _TURN))
+        meter.drop()
+        until = (patience.ended() or time.monotonic()) + _CALIBRATION
+        for notice in _footer(meter, plan, quickest, until):
             output.notice(notice)
-        output.notice(Notice(NoticeKind.DETACHED, "Detaching..."))
+        for notice in detached(meter):
+            output.notice(notice)
 
 
 class _SlowCalls:
@@ -201,7 +209,9 @@ _FOOTER = {
 _LOSSES = {Diagnostic.STACKS_FULL, Diagnostic.FRAMES_FULL, Diagnostic.SLOW_LOST}
 
 
-def _footer(meter: LatencyMeter, plan: Plan, quickest: Period | None) -> Iterator[Notice]:
+def _footer(
+    meter: LatencyMeter, plan: Plan, quickest: Period | None, until: float
+) -> Iterator[Notice]:
     """Yield what the histograms do not hold, and what is in them that is the probes' own."""
     yield from not_shown(meter.open_calls(), meter.diagnostics(), _FOOTER, _LOSSES, plan)
     median = _least_median(quickest) if quickest else float("inf")
@@ -213,9 +223,9 @@ def _footer(meter: LatencyMeter, plan: Plan, quickest: Period | None) -> Iterato
         for sites in binary.functions
     )
     try:
-        cost = probe_cost(SiteForm.FIRST if stepped else SiteForm.EMULATED, meter.attached.rung)
-    except (GotraceError, OSError, RuntimeError) as error:  # RuntimeError: no further thread
-        why = (error.strerror if isinstance(error, OSError) else None) or error
+        form = SiteForm.FIRST if stepped else SiteForm.EMULATED
+        cost = probe_cost(form, meter.attached.rung, until)
+    except GotraceError as why:
         yield Notice(
             NoticeKind.SUMMARY,
             f"the probes' own cost could not be measured: {why}",

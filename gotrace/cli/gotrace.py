@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from gotrace.capture.ops import CaptureLimits
 from gotrace.cli.call_lines import Undecided, line_of
@@ -23,11 +23,12 @@ from gotrace.cli.common import (
     target_of,
 )
 from gotrace.cli.footer import not_shown
-from gotrace.cli.pace import pace, waiter_for
+from gotrace.cli.pace import detached, listen, pace, waiter_for
+from gotrace.cli.stream import Patience, takes_more
 from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import ProbeSpec, parse_probe
-from gotrace.report.calls import CALL_HEADING, Clock, TimeStyle, write_calls
+from gotrace.report.calls import CALL_HEADING, Clock, TimeStyle
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.session.events import function_of
 from gotrace.session.open_calls import Diagnostic
@@ -57,6 +58,9 @@ examples:
 _POLL = 0.025  # seconds
 _STACK_FRAMES = 256
 _PHASE_BYTES = 3584  # of an entry, and of a return: both, floats and 94 frames fit 8192
+_READING, _TURN = 0.02, 0.06  # seconds of a turn: until reading, and writing, has to stop
+_DRAINING = 0.8  # seconds after the end of the run, in which what is left is written
+_PIECE = 3072  # bytes; with the line that exceeds it a pipe usually takes it whole
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -173,21 +177,23 @@ def _trace(
         waiter_for(target) as waiter,
         CallTracer(target, traced, callers, wanted, options.attach) as tracer,
     ):
+        listen(waiter, tracer)
         for notice in attached_notices(options, traced.plan, tracer.attached, "Tracing"):
             output.notice(notice)
         for notice in inlined_notices(traced.plan, "shown"):
             output.notice(notice)
         symbols = Symbolizer(callers.files) if callers.files else None
         printer = _Printer(options, traced, symbols, tracer, output)
-        for _ in pace(options, waiter, target, traced.plan, output, printer.poll, _POLL):
+        for _ in pace(options, waiter, target, traced.plan, output, tracer, printer.poll, _POLL):
             printer.finish()
         for notice in _footer(tracer, traced.plan, printer.undecided):
             output.notice(notice)
-        output.notice(Notice(NoticeKind.DETACHED, "Detaching..."))
+        for notice in detached(tracer):
+            output.notice(notice)
 
 
 class _Printer:
-    """Write calls in batches, up to the greatest number asked for."""
+    """Write calls in turns that are short whatever the reader does, up to the most asked for."""
 
     def __init__(
         self,
@@ -207,36 +213,58 @@ class _Printer:
         self._tracer = tracer
         self._out = output.out
         self._left: int | None = options.max_events
+        self._patience: Patience = options.patience
+        self._due: list[bytes] = []  # in order; the next is the last
         if not isinstance(output, JsonOutput):
             self._out.write(CALL_HEADING)
             self._out.flush()
 
-    def poll(self) -> bool:
-        """Write what is due; tell whether there is to be no more."""
-        before = time.monotonic_ns()
-        self._tracer.poll()
-        return self._write(self._tracer.window.pop_ready(before))
-
-    def finish(self) -> None:
-        """Write what is left."""
-        self._tracer.poll()
-        self._write(self._tracer.window.flush() + self._tracer.waiting())
-
-    def _write(self, records: list[bytes]) -> bool:
-        if self._left is not None:
-            records = self._wanted(records)
-        if records:
-            write_calls(self._out, records, self._lines, function_of)
+    def poll(self, is_over: Callable[[], bool]) -> bool:
+        """Read and write what is due, for a moment; return whether there is to be no more."""
+        now = time.monotonic()
+        self._read(now + _READING)
+        self._write(now + _TURN, is_over)
         return self._left == 0
 
-    def _wanted(self, records: list[bytes]) -> list[bytes]:
-        """Return the first records that give a line each, as many as may still be written."""
-        wanted = []
-        for record in records:
-            if self._left and self._lines[function_of(record)](record):
-                wanted.append(record)
-                self._left -= 1
-        return wanted
+    def finish(self) -> None:
+        """Write what is left, until the time for that is up, and count the rest as lost."""
+        while self._left != 0:
+            now, ended = time.monotonic(), self._patience.ended()
+            until = min(now + _TURN, ended + _DRAINING) if ended is not None else now + _TURN
+            if now >= until:
+                break
+            self._read(min(until, now + _READING))
+            self._write(until, lambda: False)
+            if self._tracer.exhausted and not self._due:
+                return
+        if self._left != 0:
+            self._tracer.losses.add(len(self._due))
+            self._tracer.drop()
+
+    def _read(self, until: float) -> None:
+        """Take what there is; what is not written yet bounds how much is kept."""
+        if self._due:
+            self._tracer.fill(until)
+        else:
+            self._due = self._tracer.acquire(until)
+            self._due.reverse()
+
+    def _write(self, until: float, is_over: Callable[[], bool]) -> None:
+        """Write calls that are due, in pieces that the reader takes at once."""
+        while self._due and self._left != 0 and time.monotonic() < until and not is_over():
+            if not takes_more(self._out, until):
+                return
+            lines: list[str] = []
+            size = 0
+            while self._due and self._left != 0 and size < _PIECE:
+                record = self._due.pop()
+                if line := self._lines[function_of(record)](record):
+                    lines.append(line)
+                    size += len(line)
+                    if self._left is not None:
+                        self._left -= 1
+            self._out.write("".join(lines))
+            self._out.flush()
 
 
 _FOOTER = {

@@ -1,27 +1,59 @@
-"""Drive a run from attaching to its end: intervals, polls, signals, and the target's fate."""
+"""Drive a run from attaching to its end: intervals, polls, signals, and the target's fate.
+
+When a run ends, the probes go first, within a fifth of a second, whatever the tool is doing. What
+is left to be read and written then has a second; what is not done by then is counted as lost. Only
+where the target has ended there is time for all of it, until a signal or the duration ends that.
+"""
 
 from __future__ import annotations
 
 import argparse
 import os
+import select
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import NoReturn, Protocol
 
+from gotrace.cli.stream import Patience
+from gotrace.kernel.attach import Attached
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.lifetime import Lifetime
 from gotrace.session.plan import Plan
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, Waiter
 
-__all__ = ["pace", "waiter_for"]
+__all__ = ["Stoppable", "detached", "listen", "pace", "waiter_for"]
 
 
 _ENDS = (Reason.INTERRUPT, Reason.EXIT)
 
 
+class Stoppable(Protocol):
+    """What a tool traces with."""
+
+    attached: Attached
+
+    def stop(self) -> None:
+        """Stop what the probes do; after it nothing changes any more."""
+
+
 def waiter_for(target: Target) -> Waiter:
     """Return a Waiter that knows when the target's process ends, where there is one."""
-    return Waiter(target.process.exit_descriptor() if target.process else None)
+    waiter = Waiter(target.process.exit_descriptor() if target.process else None)
+    waiter.on_first = _too_early
+    return waiter
+
+
+def listen(waiter: Waiter, tracer: Stoppable) -> None:
+    """Let a signal end the run from now on, and a second one end everything at once.
+
+    Until then it interrupts what is being prepared. To be called before the user reads that
+    tracing has begun.
+    """
+    waiter.on_first = tracer.attached.stop
+    waiter.on_second = _abandon
 
 
 def pace(
@@ -30,14 +62,17 @@ def pace(
     target: Target,
     plan: Plan,
     output: Output,
-    poll: Callable[[], bool] | None = None,
+    tracer: Stoppable,
+    poll: Callable[[Callable[[], bool]], bool] | None = None,
     poll_period: float = Lifetime.PERIOD,
 ) -> Iterator[float]:
     """Release a command and yield, each time results are due, the seconds since the last time.
 
     The last time is when the run ends: by ``--duration``, a signal, or the target's exit or exec,
-    which are told on ``output`` after it. ``poll`` is called every ``poll_period`` seconds and
-    can end the run by returning true.
+    which are told on ``output`` after it. ``tracer`` is stopped before it, and by a signal or the
+    end of the duration at once. ``poll`` is called every ``poll_period`` seconds and can end the
+    run by returning true; it gets a function that tells whether the run is over, after which it is
+    to return soon.
     """
     target.start()
     lifetime = Lifetime(target, plan)
@@ -49,23 +84,88 @@ def pace(
     tick = started + options.interval if options.interval else None
     look = started + Lifetime.PERIOD
     over = False
-    while not over:
-        next_poll = min(time.monotonic() + poll_period, look)
-        until = min(moment for moment in (end, tick, next_poll) if moment is not None)
-        reason = waiter.wait(until)
-        now = time.monotonic()
-        enough = poll is not None and poll()
-        over = enough or reason in _ENDS or (end is not None and now >= end)
-        if now >= look and not over:
-            look = now + Lifetime.PERIOD
-            over = _look(lifetime, output)
-        if over or (tick is not None and now >= tick):
-            yield now - since
-            since = now
-            if tick is not None:
-                tick = max(tick + options.interval, now)
-    if reason is Reason.EXIT:
-        output.notice(_exited(target))
+
+    def is_over() -> bool:
+        return waiter.interrupted or (end is not None and time.monotonic() >= end)
+
+    patience: Patience = options.patience
+    patience.ended = lambda: _asked_at(waiter, end)
+    with _stopped_at(end, tracer.attached.stop):
+        while not over:
+            next_poll = min(time.monotonic() + poll_period, look)
+            until = min(moment for moment in (end, tick, next_poll) if moment is not None)
+            reason = waiter.wait(until)
+            enough = poll is not None and not is_over() and poll(is_over)
+            now = time.monotonic()
+            over = enough or reason in _ENDS or is_over()
+            if now >= look and not over:
+                look = now + Lifetime.PERIOD
+                over = _look(lifetime, output)
+            if over:
+                tracer.attached.stop()
+                if enough:
+                    patience.end(now)
+                tracer.stop()
+            if over or (tick is not None and now >= tick):
+                yield now - since
+                since = now
+                if tick is not None:
+                    tick = max(tick + options.interval, now)
+        if reason is Reason.EXIT:
+            output.notice(_exited(target))
+
+
+def detached(tracer: Stoppable) -> Iterator[Notice]:
+    """Wait for the probes to be removed, not for long, and yield the run's last notices."""
+    if left := tracer.attached.detach():
+        pids = ", ".join(map(str, left))
+        text = (
+            "the kernel is still removing probes, which do nothing but cost time until then:"
+            f" gotrace-keeper (process {pids}) ends when that is done"
+        )
+        yield Notice(NoticeKind.WARNING, text, {"keepers": left})
+    yield Notice(NoticeKind.DETACHED, "Detaching...")
+
+
+def _asked_at(waiter: Waiter, end: float | None) -> float | None:
+    """Return when the run was to end, None while it is not."""
+    if waiter.asked is not None:
+        return waiter.asked
+    return end if end is not None and time.monotonic() >= end else None
+
+
+@contextmanager
+def _stopped_at(end: float | None, stop: Callable[[], None]) -> Iterator[None]:
+    """Stop at a time, where there is one, whatever this thread is doing then."""
+    timer = None
+    if end is not None:
+        timer = threading.Timer(end - time.monotonic(), stop)
+        timer.daemon = True
+        try:
+            timer.start()
+        except RuntimeError:  # no further thread: it is done a little later
+            timer = None
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
+            timer.join()
+
+
+def _too_early() -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _abandon() -> NoReturn:
+    """End at once, in a signal handler; probes and buffers go with the process's descriptors."""
+    words = b"interrupted again: what was left to be written is missing\n"
+    with suppress(OSError):
+        stuck = select.poll()
+        stuck.register(2, select.POLLOUT)
+        if stuck.poll(0):
+            os.write(2, words)
+    os._exit(1)
 
 
 def _look(lifetime: Lifetime, output: Output) -> bool:

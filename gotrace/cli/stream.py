@@ -8,43 +8,64 @@ import os
 import select
 import stat
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
-
-from gotrace.target.wait import Waiter
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["open_standard_streams", "result_stream"]
+__all__ = ["Patience", "open_standard_streams", "result_stream", "takes_more"]
 
 #: What a pipe that poll(2) calls writable takes without waiting: PIPE_BUF of pipe(7).
 _PIECE = 4096
-#: Seconds that a reader has to take the rest once the run was asked to end.
+#: Seconds that a reader has to take the rest once the run has ended.
 _GRACE = 1.0
-_LOOK = 0.1
+_LOOK = 0.05
 
 
-def result_stream(stream: TextIO) -> TextIO:
+class Patience:
+    """How long writing may wait for a reader: for ever, but not long once the run has ended."""
+
+    def __init__(self) -> None:
+        #: Return when the run was to end (``time.monotonic``), None while it is not.
+        self.ended: Callable[[], float | None] = lambda: None
+
+    def end(self, at: float) -> None:
+        """Note when the run has ended."""
+        self.ended = lambda: at
+
+    def is_over(self) -> bool:
+        """Return whether writing has to be given up."""
+        ended = self.ended()
+        return ended is not None and time.monotonic() > ended + _GRACE
+
+
+def result_stream(stream: TextIO, patience: Patience, must: bool = True) -> TextIO:
     """Return a stream to the file of another one that writes all it is given.
 
     Where that file is a pipe, a terminal or a socket and nobody reads from it, writing waits, but
-    not beyond a second after a signal has asked the run to end: then OSError is raised. Otherwise
-    Ctrl-C would do nothing as long as a pager shows its first page.
+    not beyond ``patience``: then OSError is raised, unless what is written may be missing (not
+    ``must``). Otherwise Ctrl-C would do nothing as long as a pager shows its first page.
     """
     try:
         descriptor = stream.fileno()
         kind = os.fstat(descriptor).st_mode
     except (OSError, ValueError):
         return stream
-    raw: io.RawIOBase
     if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or os.isatty(descriptor):
-        raw = _Patient(descriptor)
-    elif isinstance(getattr(stream, "buffer", None), io.RawIOBase):
+        return _PatientText(_Patient(descriptor, patience, must), stream)
+    if isinstance(getattr(stream, "buffer", None), io.RawIOBase):
         # Under PYTHONUNBUFFERED, which many containers set, what a write leaves is lost.
         raw = io.FileIO(descriptor, "w", closefd=False)
-    else:
-        return stream
-    return io.TextIOWrapper(io.BufferedWriter(raw), stream.encoding, stream.errors)
+        return io.TextIOWrapper(io.BufferedWriter(raw), stream.encoding, stream.errors)
+    return stream
+
+
+def takes_more(stream: TextIO, until: float) -> bool:
+    """Wait until a stream that has been flushed takes more, at most until ``until``."""
+    return not isinstance(stream, _PatientText) or stream.raw.takes_more(until)
 
 
 def open_standard_streams() -> None:
@@ -65,12 +86,15 @@ def open_standard_streams() -> None:
 
 
 class _Patient(io.RawIOBase):
-    """Write to a file that may not take anything for a while."""
+    """A file that may not take anything for a while."""
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, patience: Patience, must: bool) -> None:
         self._descriptor = descriptor
+        self._own = _opened_anew(descriptor)
+        self._patience = patience
+        self._must = must
         self._poll = select.poll()
-        self._poll.register(descriptor, select.POLLOUT)
+        self._poll.register(self._own, select.POLLOUT)
         self._given_up = False
 
     def writable(self) -> bool:
@@ -79,11 +103,53 @@ class _Patient(io.RawIOBase):
     def fileno(self) -> int:
         return self._descriptor
 
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def takes_more(self, until: float) -> bool:
+        """Wait until the file takes something, at most until ``until`` (``time.monotonic``)."""
+        while not self._given_up:
+            left = until - time.monotonic()
+            if self._poll.poll(max(0.0, min(left, _LOOK)) * 1000):
+                return True
+            if left <= _LOOK:
+                return False
+        return True
+
     def write(self, data: ReadableBuffer, /) -> int:
         """Write some of ``data`` and return how much; nothing counts as written after an error."""
         view = memoryview(data).cast("B")
-        while not self._given_up and not self._poll.poll(_LOOK * 1000):
-            if Waiter.interrupted_for() > _GRACE:
+        while not self._given_up:
+            late = self._patience.is_over()
+            if self._poll.poll(0 if late else _LOOK * 1000):
+                with suppress(BlockingIOError):
+                    return os.write(self._own, view[:_PIECE])
+            if late:
                 self._given_up = True  # flushing at exit must not wait either
-                raise OSError(errno.EAGAIN, "nobody takes them from standard output")
-        return len(view) if self._given_up else os.write(self._descriptor, view[:_PIECE])
+                if self._must:
+                    raise OSError(errno.EAGAIN, "nobody takes them from standard output")
+        return len(view)
+
+
+def _opened_anew(descriptor: int) -> int:
+    """Return a descriptor of the same pipe or terminal on which no write waits.
+
+    The mode belongs to the open file, which other processes share: theirs must not change. A
+    terminal that has room for one byte lets poll(2) say that it is writable, and a longer write
+    waits. Where the file cannot be opened anew (a socket, another user's terminal), the descriptor
+    itself is returned.
+    """
+    try:
+        return os.open(
+            f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        )
+    except OSError:
+        return descriptor
+
+
+class _PatientText(io.TextIOWrapper):
+    """Text that is written to a file that may not take anything for a while."""
+
+    def __init__(self, raw: _Patient, like: TextIO) -> None:
+        super().__init__(io.BufferedWriter(raw), like.encoding, like.errors)
+        self.raw = raw

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import inspect
 import os
 import re
 import resource
@@ -221,7 +220,7 @@ def _bytes(value: int) -> str:
 
 
 def bcc_binding() -> Finding:
-    """Check that the BCC binding can be imported, is BCC's, and need not wake for each record."""
+    """Check that the BCC binding can be imported and is BCC's."""
     cure = (
         "install python3-bpfcc (Debian, Ubuntu) or python3-bcc (Fedora); a virtual environment"
         " needs --system-site-packages and the system's python3"
@@ -236,14 +235,6 @@ def bcc_binding() -> Finding:
         return Finding("bcc", State.MEND, found, f"pip uninstall bcc, then {cure}")
     found = f"{getattr(bcc, '__version__', 'unknown version')}, {where}"
     # What BCC before 0.25 lacks for uprobe-multi links, session.program does by itself.
-    buffers = getattr(bcc, "PerfEventArray", None)
-    opened_with = inspect.signature(buffers.open_perf_buffer).parameters if buffers else {}
-    if "wakeup_events" not in opened_with:
-        advice = (
-            "each record of gotrace and of gofunclatency --slower wakes the tool, some microseconds"
-            " more a call for the target: BCC 0.24 does without"
-        )
-        return Finding("bcc", State.FALLS_BACK, found, advice)
     return Finding("bcc", State.FINE, found)
 
 

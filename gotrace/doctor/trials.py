@@ -142,7 +142,7 @@ def _buffers(program: Program) -> Finding:
     pages = buffer_pages()
     size = f"{pages * _PAGE >> 10} kB for each CPU"
     try:
-        program.open_events("events", _ignore, _ignore, pages)
+        program.open_events("events", pages)
     except LoadError as error:
         advice = (
             "gotrace and gofunclatency --slower need CAP_IPC_LOCK, or"
@@ -150,10 +150,6 @@ def _buffers(program: Program) -> Finding:
         )
         return Finding(name, State.MEND, f"{size}: not permitted", advice, error.log)
     return Finding(name, State.FINE, size)
-
-
-def _ignore(*event: object) -> None:
-    """Take an event of a trial that sends none."""
 
 
 def _fetch() -> list[Finding]:

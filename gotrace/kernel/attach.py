@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -15,8 +17,8 @@ from gotrace.errors import GotraceError
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.keeper import Keeper
-from gotrace.kernel.program import AttachKind, LackingError, LoadError, Program
-from gotrace.session.lacking import has_attach_cookies
+from gotrace.kernel.lacking import has_attach_cookies
+from gotrace.kernel.program import AttachKind, LackingError, LoadError, Map, Program
 
 __all__ = [
     "AttachError",
@@ -82,6 +84,8 @@ class Attached:
     failed: dict[Point, OSError] = field(default_factory=dict)
     _keepers: list[Keeper] = field(default_factory=list)
     _killed: bool = False
+    _halted: Map | None = None
+    _stopped: float | None = None  # when, by time.monotonic
 
     def add(self, groups: Sequence[ProbeGroup]) -> None:
         """Attach all points, some in each of the groups, whose functions are loaded.
@@ -90,22 +94,50 @@ class Attached:
         """
         if self.rung is Rung.MULTI and any(group.pid for group in groups):
             multi_filters_by_process()  # what is found out in the keeper is forgotten with it
+        self._halted = self.program.map("halted")
         probes = _Probes(self.program, self.rung, self.functions)
         keeper = Keeper(lambda: probes.attach(groups), probes.detach)
         self._keepers.append(keeper)
         self.failed |= keeper.result
 
-    def detach(self) -> None:
-        """Remove all probes, those attached last first; maps can still be read."""
+    def stop(self) -> None:
+        """Have hits ignored from now on, and the probes removed, without waiting for that.
+
+        Programs that run at this moment may still change maps: see ``kernel.wait_for_programs``.
+        May be called in any thread, in a signal handler, and more than once.
+        """
+        if self._stopped is None:
+            self._stopped = time.monotonic()
+        with suppress(OSError):  # hits go on to count until the probes are removed
+            if self._halted is not None:
+                self._halted.update(bytes(4), (1).to_bytes(4, "little"))
+        for keeper in reversed(self._keepers):
+            keeper.release()
+
+    def detach(self, until: float | None = None) -> list[int]:
+        """Stop, and wait for the probes to be removed; maps can still be read.
+
+        ``until`` (``time.monotonic``) bounds the wait, by default a second after ``stop`` was first
+        called: removing hundreds of perf events takes the kernel minutes. Return the processes that
+        go on with it after that: they end by themselves.
+        """
+        self.stop()
+        if until is None:
+            until = (self._stopped or 0.0) + _PATIENCE
+        left = []
         while self._keepers:
             keeper = self._keepers.pop()
-            keeper.end()
-            self._killed = self._killed or keeper.killed
+            if keeper.end(until):
+                self._killed = self._killed or keeper.killed
+            else:
+                left.append(keeper.pid)
+        return left
 
     def close(self) -> None:
         """Remove all probes and unload the program.
 
-        Raises AttachError where the probes were gone before that: the results are not whole.
+        What takes longer than ``detach`` waits goes on without this process. Raises AttachError
+        where the probes were gone before that: the results are not whole.
         """
         self.detach()
         self.program.close()
@@ -114,6 +146,9 @@ class Attached:
                 "the process that held the probes, gotrace-keeper, was killed: what came after that"
                 " is missing"
             )
+
+
+_PATIENCE = 1.1  # seconds
 
 
 @dataclass

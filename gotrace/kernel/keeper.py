@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import os
 import pickle
+import select
 import signal
 import socket
+import stat
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,9 +26,11 @@ from gotrace.target.process import fork
 
 __all__ = [
     "Keeper",
+    "let_go",
 ]
 
 _LENGTH_BYTES = 8
+_PATIENCE = 1.0  # seconds, for removing what was attached before attaching failed
 _NAME = "gotrace-keeper"  # at most 15 bytes
 
 
@@ -43,16 +48,17 @@ class Keeper:
         was killed; ``result`` is what ``attach`` returns. Both must be picklable.
         """
         self.killed = False
+        self._released = False
         self._ours, theirs = socket.socketpair()
-        self._pid = fork("that holds the probes")
-        if self._pid == 0:
+        self.pid = fork("that holds the probes")
+        if self.pid == 0:
             self._ours.close()
             _keep(theirs, attach, detach)
         theirs.close()
         try:
             self.result = self._outcome()
         except BaseException:
-            self.end()
+            self.end(time.monotonic() + _PATIENCE)
             raise
 
     def _outcome(self) -> Any:
@@ -71,15 +77,32 @@ class Keeper:
             data += part
         return data
 
-    def end(self) -> None:
-        """Have the probes removed and return once they are; ``killed`` if they were before."""
-        if self._pid:
+    def release(self) -> None:
+        """Have the probes removed and do not wait for it. May be called in a signal handler."""
+        if not self._released:
+            self._released = True
             # A word, because processes forked later hold this end of the socket open, too.
             with suppress(OSError):
-                self._ours.send(b"!")
-            self._ours.close()
-            self.killed = os.WIFSIGNALED(os.waitpid(self._pid, 0)[1])
-            self._pid = 0
+                self._ours.send(b"!", socket.MSG_DONTWAIT)
+
+    def end(self, until: float | None = None) -> bool:
+        """Have the probes removed and return once they are; ``killed`` if they were before.
+
+        ``until`` (``time.monotonic``) bounds the wait: return whether they were removed by then. If
+        not, the process goes on with it by itself, even when this one has ended.
+        """
+        if not self.pid:
+            return True
+        self.release()
+        if until is not None:
+            ended = select.poll()
+            ended.register(self._ours, select.POLLIN)  # the end of file, as the process ends
+            if not ended.poll(max(0.0, until - time.monotonic()) * 1000):
+                return False
+        self._ours.close()
+        self.killed = os.WIFSIGNALED(os.waitpid(self.pid, 0)[1])
+        self.pid = 0
+        return True
 
 
 def _keep(
@@ -89,6 +112,7 @@ def _keep(
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         os.setsid()
+        let_go(channel)
         with suppress(OSError):
             Path("/proc/self/comm").write_text(_NAME)
         result, failure = None, None
@@ -103,3 +127,21 @@ def _keep(
         detach()
     finally:
         os._exit(0)
+
+
+def let_go(channel: socket.socket) -> None:
+    """Close pipes, terminals and sockets but one: who reads at their other end waits for the tool.
+
+    Meant for a process that is forked to do something for the tool and may outlive it.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        if descriptor == channel.fileno():
+            continue
+        with suppress(OSError):  # the directory's own, closed by now
+            mode = os.fstat(descriptor).st_mode
+            if descriptor <= 2:
+                os.dup2(nothing, descriptor)
+            elif stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(descriptor):
+                os.close(descriptor)

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 
 from gotrace.errors import GotraceError
 from gotrace.kernel import syscalls as kernel
-from gotrace.session.lacking import what_is_lacking
+from gotrace.kernel.lacking import what_is_lacking
+from gotrace.kernel.rings import Rings
 
 __all__ = [
     "AttachKind",
@@ -279,7 +280,7 @@ class Program:
         flags = [f"-DGOTRACE_{name}={_literal(value)}" for name, value in defines.items()]
         text = joined_source(source)
         self.source = source
-        self._left_in_turn = 0
+        self._rings: list[Rings] = []
         self._loaded: list[int] = []  # descriptors of programs that BCC does not know of
         self._lib = bcc.libbcc.lib
         self._kprobe = bcc.BPF.KPROBE
@@ -358,55 +359,31 @@ class Program:
             kernel.possible_cpus() if per_cpu else 0,
         )
 
-    def open_events(
-        self,
-        name: str,
-        on_event: Callable[[int, bytes], None],
-        on_lost: Callable[[int], None],
-        pages: int,
-    ) -> None:
-        """Read a perf buffer of ``pages`` pages a CPU, a power of two, whenever ``poll`` is called.
+    def open_events(self, name: str, pages: int) -> Rings:
+        """Return the buffers of ``BPF_PERF_OUTPUT(name)``, ``pages`` pages for each CPU.
 
-        ``on_event`` gets the CPU and a record, padded to a multiple of 8; ``on_lost`` how many
-        came within one poll beyond a bound: a reader slower than its writers would else never
-        return. Records that find no room are the BPF program's to count: the buffer itself tells
-        of them only when there is room again. Nobody is woken for single records, except by the
-        BCC of Ubuntu 22.04 (0.18).
+        They are closed with the program. Raises LoadError.
         """
+        events = self.map(name)
 
-        def take(cpu: int, data: int, size: int) -> None:
-            self._left_in_turn -= 1
-            if self._left_in_turn >= 0:
-                on_event(cpu, ctypes.string_at(data, size))
-            else:
-                on_lost(1)
+        def assign(cpu: int, event: int) -> None:
+            events.update(cpu.to_bytes(4, "little"), event.to_bytes(4, "little"))
 
-        table = self._bpf[name.encode()]
-        options: dict[str, Any] = {"page_cnt": pages, "lost_cb": lambda count: None}
-        if _takes(table.open_perf_buffer, "wakeup_events"):
-            options["wakeup_events"] = _WAKEUP_EVENTS
+        what = f"cannot open {pages} pages of event buffer for each CPU"
         try:
-            _quietly(
-                f"cannot open {pages} pages of event buffer for each CPU",
-                lambda: table.open_perf_buffer(take, **options),
-                "run as root or with CAP_IPC_LOCK, or raise ulimit -l",
-            )
-        except LoadError:
-            # bcc would close what it has not opened, and print a traceback of its own.
-            table._open_key_fds.clear()
-            raise
-
-    def poll(self) -> None:
-        """Run the callbacks of perf buffers for what is there, without waiting."""
-        if self._bpf.perf_buffers:
-            self._left_in_turn = _MOST_IN_TURN
-            if hasattr(self._bpf, "perf_buffer_consume"):
-                self._bpf.perf_buffer_consume()
-            else:  # nor has that BCC this; it finds what there is since each record wakes it
-                self._bpf.perf_buffer_poll(0)
+            rings = Rings(pages, assign)
+        except PermissionError as error:
+            cure = "run as root or with CAP_IPC_LOCK, or raise ulimit -l"
+            raise LoadError(f"{what}: the kernel does not permit it: {cure}") from error
+        except OSError as error:
+            raise LoadError(f"{what}: {error.strerror}") from error
+        self._rings.append(rings)
+        return rings
 
     def close(self) -> None:
-        """Unload everything; attachments must be closed before."""
+        """Unload everything, and close event buffers; attachments must be closed before."""
+        while self._rings:
+            self._rings.pop().close()
         while self._loaded:
             os.close(self._loaded.pop())
         self._bpf.cleanup()
@@ -414,7 +391,5 @@ class Program:
 
 #: The libraries (180 MiB), the compiler at work (60 MiB), gotrace's event buffers (32 MiB).
 _COMPILER_BYTES = 320 << 20
-_MOST_IN_TURN = 1 << 18  # records
-_WAKEUP_EVENTS = 1 << 16  # never, in effect: buffers are looked at by the clock
 _TOOLS = {"count.c": "gofunccount", "latency.c": "gofunclatency", "trace.c": "gotrace"}
 _PER_CPU_TYPES = {5, 6, 10}  # BPF_MAP_TYPE_PERCPU_HASH, _PERCPU_ARRAY, _LRU_PERCPU_HASH

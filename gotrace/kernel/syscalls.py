@@ -31,6 +31,8 @@ __all__ = [
     "map_lookup_batch",
     "map_pop",
     "map_update",
+    "online_cpus",
+    "open_bpf_output",
     "open_uprobe",
     "possible_cpus",
     "set_perf_event_program",
@@ -52,6 +54,8 @@ _INSTRUCTION_SIZE = 8
 _LOG_BYTES = 1 << 16
 _IOC_ENABLE, _IOC_SET_BPF = 0x2400, 0x40042408
 _POSSIBLE_CPUS = Path("/sys/devices/system/cpu/possible")
+_ONLINE_CPUS = Path("/sys/devices/system/cpu/online")
+_PERF_TYPE_SOFTWARE, _PERF_COUNT_SW_BPF_OUTPUT, _PERF_SAMPLE_RAW = 1, 10, 1 << 10
 _UPROBE_PMU = Path("/sys/bus/event_source/devices/uprobe/type")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -79,15 +83,24 @@ def possible_cpus() -> int:
     Source: /sys/devices/system/cpu/possible, a list of ranges such as ``0-3,8``. Raises
     GotraceError where it cannot be read: a guess would let the kernel write behind a buffer.
     """
+    return len(_cpus(_POSSIBLE_CPUS, "tell how many CPUs the kernel keeps values for"))
+
+
+def online_cpus() -> list[int]:
+    """Return the CPUs that run now. Raises GotraceError where that cannot be read."""
+    return _cpus(_ONLINE_CPUS, "tell which CPUs run")
+
+
+def _cpus(path: Path, what: str) -> list[int]:
     try:
-        text = _POSSIBLE_CPUS.read_text(encoding="ascii").strip()
+        text = path.read_text(encoding="ascii").strip()
     except OSError as error:
         raise GotraceError(
-            f"cannot tell how many CPUs the kernel keeps values for: {_POSSIBLE_CPUS}:"
-            f" {error.strerror}: mount sysfs there (a container needs all of /sys)"
+            f"cannot {what}: {path}: {error.strerror}: mount sysfs there (a container needs all of"
+            " /sys)"
         ) from error
     ranges = [part.split("-") for part in text.split(",")]
-    return sum(int(r[-1]) - int(r[0]) + 1 for r in ranges)
+    return [cpu for r in ranges for cpu in range(int(r[0]), int(r[-1]) + 1)]
 
 
 def link_uprobe_multi(
@@ -205,18 +218,41 @@ def open_uprobe(path: str, offset: int) -> int:
     c_path = ctypes.create_string_buffer(os.fsencode(path))
     attributes = struct.pack("=IIQQ", pmu, _PERF_ATTR_SIZE, 0, 1).ljust(56, b"\0")
     attributes += struct.pack("=QQ", ctypes.addressof(c_path), offset)
-    attributes = attributes.ljust(_PERF_ATTR_SIZE, b"\0")
+    return _perf_event_open(attributes, 0)
+
+
+def _perf_event_open(attributes: bytes, cpu: int) -> int:
+    """Open a perf event of every process on a CPU. Raises OSError."""
     fd: int = _libc.syscall(
         _SYS_PERF_EVENT_OPEN,
-        attributes,
+        attributes.ljust(_PERF_ATTR_SIZE, b"\0"),
         -1,
-        0,
+        cpu,
         -1,
         ctypes.c_ulong(_PERF_FLAG_FD_CLOEXEC),
     )
     if fd < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+    return fd
+
+
+def open_bpf_output(cpu: int) -> int:
+    """Open the perf event through which BPF programs on a CPU write records, and return it.
+
+    With ``wakeup_events`` 0, as here, no record wakes a reader. Raises OSError.
+    """
+    attributes = struct.pack(
+        "=IIQQQ",
+        *(_PERF_TYPE_SOFTWARE, _PERF_ATTR_SIZE, _PERF_COUNT_SW_BPF_OUTPUT),
+        *(1, _PERF_SAMPLE_RAW),
+    )
+    fd = _perf_event_open(attributes, cpu)
+    try:
+        ioctl(fd, _IOC_ENABLE, 0)
+    except OSError:
+        os.close(fd)
+        raise
     return fd
 
 

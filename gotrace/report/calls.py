@@ -31,10 +31,9 @@ from __future__ import annotations
 import functools
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TextIO
 
 from gotrace.gotypes.symbols import elide_type_arguments
 from gotrace.report.latencies import duration
@@ -54,7 +53,6 @@ __all__ = [
     "TracedFunction",
     "json_line",
     "text_line",
-    "write_calls",
 ]
 
 #: The columns' heads, with the newline that every line made here has.
@@ -220,21 +218,6 @@ def json_line(row: CallRow, clock: Clock) -> str:
     if row.unwound is not None:
         fields["unwound"] = row.unwound
     return json.dumps(fields, separators=(",", ":")) + "\n"
-
-
-def write_calls(
-    out: TextIO,
-    records: Iterable[bytes],
-    lines: Sequence[Callable[[bytes], str]],
-    function_of: Callable[[bytes], int],
-) -> None:
-    """Write a batch of raw records at once.
-
-    ``function_of`` tells the number of a record's function, by which ``lines`` has what makes a
-    line of it: nothing, for a call that is not wanted.
-    """
-    out.write("".join([lines[function_of(record)](record) for record in records]))
-    out.flush()
 
 
 def _call(row: CallRow) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from types import TracebackType
 
+from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, Rung, attach
 from gotrace.session.plan import Plan
 from gotrace.target.target import Target
@@ -23,6 +24,17 @@ class CallCounter:
         self.attached: Attached = attach("count.c", defines, groups, forced)
         self._map = self.attached.program.map("counts")
         self._seen = array("Q", bytes(8 * self._functions))
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Stop counting and have the probes removed: after it, no counter changes.
+
+        Raises OSError.
+        """
+        if not self._stopped:
+            self.attached.stop()
+            kernel.wait_for_programs()
+            self._stopped = True
 
     def take(self) -> list[int]:
         """Return each function's calls since the last ``take``, in the plan's order.

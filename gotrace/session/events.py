@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, IntFlag
 
@@ -24,6 +24,7 @@ __all__ = [
     "OrderWindow",
     "RecordError",
     "Unwinding",
+    "end_of",
     "function_of",
     "parse_call",
 ]
@@ -40,7 +41,7 @@ _MOST_FRAMES = 1024  # more than any stack that BPF can walk
 _WINDOW_NS = 50_000_000
 _SORTS_PER_WINDOW = 5
 _MOST_RECORDS = 1 << 17
-_MOST_BYTES = 64 << 20
+_MOST_BYTES = 32 << 20
 
 
 class RecordError(GotraceError):
@@ -109,6 +110,12 @@ def function_of(record: bytes) -> int:
     """Return the number of the function of a record, without reading the rest."""
     number: int = _FUNCTION(record)[0]
     return number
+
+
+def end_of(record: bytes) -> int:
+    """Return when a record's call ended, without reading the rest."""
+    end: int = _END(record)[0]
+    return end
 
 
 def parse_call(record: bytes) -> Call:
@@ -212,8 +219,8 @@ class OrderWindow:
     ``late``.
 
     Memory is bounded by ``most_records`` and ``most_bytes``. Past half of either the older half
-    is released early; at either limit, which is reached only when ``pop_ready`` is not called,
-    records are dropped and counted in ``losses``.
+    is released early; beyond either limit, which is reached only by a reader that does not heed
+    ``room``, records are dropped and counted in ``losses``.
     """
 
     def __init__(
@@ -232,24 +239,34 @@ class OrderWindow:
         self._next_sort = 0
         self._released: tuple[int] = (0,)
 
-    def push(self, cpu: int, record: bytes) -> None:
-        """Take one record; made to be called from a perf buffer's callback, it never raises."""
-        size = len(record)
-        if (
-            len(self._held) >= self._most_records
-            or self._bytes + size > self._most_bytes
-            or size < HEADER.size
-        ):
-            self.losses.add(1, cpu)
-            return
-        self._held.append(record)
-        self._bytes += size
+    @property
+    def room(self) -> int:
+        """Return how many bytes of a perf buffer can be read without a record being dropped."""
+        free = (self._most_records - len(self._held)) * HEADER.size
+        return max(0, min(free, self._most_bytes - self._bytes))
+
+    def push(self, cpu: int, records: Sequence[bytes]) -> None:
+        """Take some records of a CPU."""
+        for record in records:
+            size = len(record)
+            if (
+                len(self._held) >= self._most_records
+                or self._bytes + size > self._most_bytes
+                or size < HEADER.size
+            ):
+                self.losses.add(1, cpu)
+                continue
+            self._held.append(record)
+            self._bytes += size
+
+    def __len__(self) -> int:
+        return len(self._held)
 
     def pop_ready(self, now_ns: int) -> list[bytes]:
         """Return, in order, the records that need not wait any longer.
 
-        ``now_ns`` is the CLOCK_MONOTONIC time of a moment before the buffers were last read. May
-        be called as often as one likes: it sorts only a few times per window.
+        ``now_ns`` is the CLOCK_MONOTONIC time of a moment up to which all buffers have been read.
+        May be called as often as one likes: it sorts only a few times per window.
         """
         crowded = len(self._held) > self._most_records // 2 or self._bytes > self._most_bytes // 2
         if not self._held or (now_ns < self._next_sort and not crowded):

@@ -11,6 +11,7 @@ from gotrace.histogram import Histogram
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, Rung, attach
 from gotrace.kernel.program import Program
+from gotrace.kernel.rings import Rings
 from gotrace.session.goroutines import GoroutineKey, GoroutineRows, GoroutineTimes, Rest
 from gotrace.session.histograms import HistogramRows, stripes_for
 from gotrace.session.open_calls import Departed, Diagnostic, Seldom, diagnostics, open_calls
@@ -24,6 +25,7 @@ _STACKS = 1 << 17
 _FRAMES = 1 << 17
 _GOROUTINES = 1 << 13
 _SLOW_PAGES = 64  # of each CPU's buffer
+_SLOW_BYTES = 1 << 20  # read at a time
 _SLOW = struct.Struct("=QQQIIQ")  # struct slow_call
 
 
@@ -104,13 +106,13 @@ class LatencyMeter:
             *plan.return_groups("on_return", target.pid, callers.kind),
             *plan.entry_groups("on_entry", target.pid, callers.kind),
         ]
-        self._slow: list[SlowCall] = []
+        self._rings: Rings | None = None
         self._slow_lost = 0
-        self._unmatched: int | None = None
+        self._stopped = False
 
         def open_events(program: Program) -> None:
             if options.slower is not None:
-                program.open_events("slow", self._on_slow, self._on_lost, _SLOW_PAGES)
+                self._rings = program.open_events("slow", _SLOW_PAGES)
 
         self.attached: Attached = attach("latency.c", defines, groups, forced, open_events)
         program = self.attached.program
@@ -139,33 +141,46 @@ class LatencyMeter:
         if self._goroutines is not None:
             self.processes = self._goroutines.end_departed()
 
-    def _on_slow(self, cpu: int, record: bytes) -> None:
-        self._slow.append(SlowCall(*_SLOW.unpack_from(record)))
+    def poll(self, until: float) -> list[SlowCall]:
+        """Return calls reported since the last poll, by time; to be called ten times a second.
 
-    def _on_lost(self, count: int) -> None:
-        self._slow_lost += count
-
-    def poll(self) -> list[SlowCall]:
-        """Return calls reported since the last poll, by time; to be called ten times a second."""
+        Ends soon after ``until`` (``time.monotonic``): the rest is left for the next poll.
+        """
         if self._sweep is not None:
             self._sweep()
         if self._goroutines is not None:
             self._goroutines.harvest()
-        self.attached.program.poll()
-        slow, self._slow = sorted(self._slow, key=lambda call: call.end), []
-        return slow
+        if self._rings is None:
+            return []
+        slow: list[SlowCall] = []
+        self._rings.take(
+            until,
+            _SLOW_BYTES,
+            lambda cpu, records: slow.extend(SlowCall(*_SLOW.unpack_from(r)) for r in records),
+        )
+        return sorted(slow, key=lambda call: call.end)
+
+    def drop(self) -> None:
+        """Count slow calls that have been reported and not polled as lost."""
+        if self._rings is not None:
+            self._slow_lost += self._rings.drop()
+
+    def stop(self) -> None:
+        """Stop measuring and have the probes removed: after it, no map changes. Raises OSError."""
+        if not self._stopped:
+            self.attached.stop()
+            kernel.wait_for_programs()
+            self._stopped = True
 
     def take(self) -> Period:
         """Return what was measured since the last take.
 
-        Nothing that comes meanwhile is lost. Without intervals there is one take, at the end: the
-        probes are removed before it, so that what is read piece by piece agrees.
+        Nothing that comes meanwhile is lost. Without intervals there is one take, at the end:
+        ``stop`` comes before it, so that what is read piece by piece agrees.
         """
         half = 0
         if self._rows.halves == 1:
-            # Entries go first: calls that are entered then were not entered before the run.
-            self._unmatched = diagnostics(self.attached.program)[Diagnostic.UNMATCHED]
-            self.attached.detach()
+            self.stop()
         else:
             half = self._rows.flip()
         rows = self._rows.take(half)
@@ -181,8 +196,6 @@ class LatencyMeter:
         """Return how often each irregularity has occurred so far."""
         counts = diagnostics(self.attached.program)
         counts[Diagnostic.SLOW_LOST] += self._slow_lost
-        if self._unmatched is not None:
-            counts[Diagnostic.UNMATCHED] = self._unmatched
         return counts
 
     def __enter__(self) -> LatencyMeter:

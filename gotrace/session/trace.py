@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, Rung, attach
 from gotrace.kernel.btf import task_blocked_offset
 from gotrace.kernel.program import Program, load_compiler
-from gotrace.session.events import HEADER, Losses, OrderWindow
+from gotrace.session.events import HEADER, Losses, OrderWindow, end_of
 from gotrace.session.open_calls import Departed, Diagnostic, Seldom, diagnostics, open_calls
 from gotrace.session.tasks import Callers, signal_groups, unwind_groups
 from gotrace.session.trace_plan import MOST_STEPS, TracedCall, TracePlan, interfaces_in, steps_of
@@ -78,8 +79,14 @@ class CallTracer:
             groups = [*signal_groups(target, callers), *groups]
             blocked = task_blocked_offset()
             defines |= {} if blocked is None else {"TASK_BLOCKED": blocked}
+        #: Records that were dropped here, in user space.
         self.losses = Losses()
         self.window = OrderWindow()
+        #: When the run ends (``time.monotonic``), where that is known: later calls are left out.
+        self.ends: float | None = None
+        #: Whether ``acquire`` has returned all there is, after ``stop``.
+        self.exhausted = False
+        self._stopped = False
         # The compiler and the verifier run meanwhile: together they take about as long. Importing
         # them is Python's work, which two threads would do no faster than one.
         load_compiler()
@@ -92,28 +99,64 @@ class CallTracer:
 
     def _prepare(self, program: Program) -> None:
         self._tables.fill(program, self._subplans.result())
-        program.open_events("events", self._on_event, self._on_lost, buffer_pages())
+        self._rings = program.open_events("events", buffer_pages())
 
-    def _on_event(self, cpu: int, record: bytes) -> None:
-        self.window.push(cpu, record)
+    def acquire(self, until: float) -> list[bytes]:
+        """Take what the kernel has reported and return, in order, what need not wait any longer.
 
-    def _on_lost(self, count: int) -> None:
-        self.losses.add(count)
-
-    def poll(self) -> None:
-        """Take what the kernel has reported into ``window``.
-
-        Dynamic types that decoding has met since the last time are captured from now on.
+        Ends at ``until`` (``time.monotonic``) though there be more, which then waits in the
+        kernel's buffers. To be called some forty times a second. Dynamic types that decoding has
+        met since the last time are captured from now on.
         """
+        before, read_to = time.monotonic_ns(), self._read(until)
+        if self._stopped and read_to is None and not self.exhausted:
+            self.exhausted = True
+            return self._within_run(self.window.flush() + self._waiting())
+        moment = before if read_to is None else min(before, read_to)
+        return self._within_run(self.window.pop_ready(moment))
+
+    def fill(self, until: float) -> None:
+        """Take what the kernel has reported, as far as there is room, and keep it."""
+        self._read(until)
+
+    def _read(self, until: float) -> int | None:
+        """Return up to when all has been read (ns), None where nothing is left."""
+        if not self._stopped:
+            self._learn()
+            if self._sweep is not None:
+                self._sweep()
+        return self._rings.take(until, self.window.room, self.window.push)
+
+    def _learn(self) -> None:
         for file, context in enumerate(self._contexts):
             new = context.take_new()
             if new:
                 self._tables.learn(self.attached.program, _by_file(file, new))
-        self.attached.program.poll()
-        if self._sweep is not None:
-            self._sweep()
 
-    def waiting(self) -> list[bytes]:
+    def _within_run(self, records: list[bytes]) -> list[bytes]:
+        """Leave out calls that ended after the run."""
+        if self.ends is None:
+            return records
+        last = int(self.ends * 1e9)
+        return [record for record in records if end_of(record) <= last]
+
+    def stop(self) -> None:
+        """Stop reporting calls and have the probes removed: after it, no record is added.
+
+        Raises OSError.
+        """
+        if not self._stopped:
+            self.attached.stop()
+            kernel.wait_for_programs()
+            self._stopped = True
+
+    def drop(self) -> None:
+        """Count as lost what was reported and has not been acquired."""
+        self.losses.add(self._rings.drop() + len(self.window.flush()))
+        if self._stopped and not self.exhausted:
+            self.losses.add(len(self._waiting()))
+
+    def _waiting(self) -> list[bytes]:
         """Return the records that still wait for float registers, at the end of a run."""
         if not self._tables.floats:
             return []

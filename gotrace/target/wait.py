@@ -6,10 +6,9 @@ import os
 import select
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from types import FrameType, TracebackType
-from typing import ClassVar
 
 __all__ = [
     "Reason",
@@ -35,19 +34,15 @@ class Waiter:
     between waits is not lost, it ends the next one.
     """
 
-    #: When a signal asked the run to end (``time.monotonic``), None while none has.
-    _asked: ClassVar[float | None] = None
-
     def __init__(self, exit_descriptor: int | None = None) -> None:
         """Watch ``exit_descriptor``, a pidfd, when given."""
         self._exit = exit_descriptor
-        self._interrupted = False
+        #: When a signal asked the run to end (``time.monotonic``), None while none has.
+        self.asked: float | None = None
+        #: What is to be done at once, whatever is going on: at the first signal, and at a second.
+        self.on_first: Callable[[], None] | None = None
+        self.on_second: Callable[[], None] | None = None
         self._previous: dict[signal.Signals, signal._HANDLER] = {}
-
-    @classmethod
-    def interrupted_for(cls) -> float:
-        """Return for how many seconds a run has been asked to end; 0 when none has."""
-        return 0.0 if cls._asked is None else time.monotonic() - cls._asked
 
     def __enter__(self) -> Waiter:
         self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -67,18 +62,21 @@ class Waiter:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)
-        Waiter._asked = None
         os.close(self._read)
         os.close(self._write)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        self._interrupted = True
-        Waiter._asked = Waiter._asked or time.monotonic()
+        first = self.asked is None
+        if first:
+            self.asked = time.monotonic()
+        action = self.on_first if first else self.on_second
+        if action is not None:
+            action()
 
     @property
     def interrupted(self) -> bool:
-        """Tell whether a signal has asked the run to end."""
-        return self._interrupted
+        """Return whether a signal has asked the run to end."""
+        return self.asked is not None
 
     def wait(self, until: float | None, descriptors: Sequence[int] = ()) -> Reason:
         """Wait until a time (``time.monotonic``, None for ever) or for something earlier.
@@ -91,7 +89,7 @@ class Waiter:
             poll.register(self._exit, select.POLLIN)
         for descriptor in descriptors:
             poll.register(descriptor, select.POLLIN)
-        while not self._interrupted:
+        while not self.interrupted:
             # The end comes before the time, which may be past whenever this is called.
             remaining = None if until is None else max(0, until - time.monotonic())
             ready = poll.poll(None if remaining is None else remaining * 1000)

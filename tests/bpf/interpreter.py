@@ -7,6 +7,7 @@ import itertools
 import mmap
 import os
 import struct
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
@@ -150,7 +151,6 @@ class Interpreter:
 
     def __init__(self) -> None:
         self._code, self._entry, self._return = _code()
-        self._records: list[bytes] = []
         self._types: set[int] = set()
 
     def __enter__(self) -> Interpreter:
@@ -203,13 +203,7 @@ class Interpreter:
         self._own.__exit__(kind, error, trace)
 
     def _prepare(self, program: Program) -> None:
-        program.open_events("events", self._on_event, self._on_lost, 64)
-
-    def _on_event(self, cpu: int, record: bytes) -> None:
-        self._records.append(record)
-
-    def _on_lost(self, count: int) -> None:
-        raise AssertionError(f"{count} records lost")
+        self._rings = program.open_events("events", 64)
 
     def install(
         self,
@@ -262,8 +256,8 @@ class Interpreter:
         words = [*(at_entry[number] for number in _REGISTERS), stack_pointer + 8]
         table = (ctypes.c_uint64 * (len(words) + 1))(*words, ctypes.addressof(change))
         outer = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(self._function.address)
-        self._records.clear()
+        records: list[bytes] = []
         outer(ctypes.addressof(table))
-        self._attached.program.poll()
-        assert len(self._records) <= 1
-        return parse_call(self._records[0]) if self._records else None
+        self._rings.take(time.monotonic() + 10, 1 << 20, lambda cpu, new: records.extend(new))
+        assert len(records) <= 1
+        return parse_call(records[0]) if records else None

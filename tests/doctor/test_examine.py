@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -167,39 +165,3 @@ def test_compiler_that_ends_its_process_is_survived(monkeypatch: pytest.MonkeyPa
     assert (died.check, died.state) == ("program", State.MEND)
     assert "SIGKILL" in died.found
     assert after == fine
-
-
-@pytest.mark.parametrize(
-    ("wakes_in_batches", "loads_for_multi", "state"),
-    [
-        (True, True, State.FINE),
-        (True, False, State.FINE),  # 0.24: uprobe-multi links are loaded for without its help
-        (False, False, State.FALLS_BACK),
-    ],
-)
-def test_what_an_old_bcc_lacks(
-    wakes_in_batches: bool, loads_for_multi: bool, state: State, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Recent:
-        def load_func(self, name: str, kind: int, device: str = "", attach_type: int = -1) -> None:
-            pass
-
-        def open_perf_buffer(self, callback: object, wakeup_events: int = 1) -> None:
-            pass
-
-    class Old:
-        def load_func(self, name: str, kind: int) -> None:
-            pass
-
-        def open_perf_buffer(self, callback: object) -> None:
-            pass
-
-    bcc = ModuleType("bcc")
-    bcc.__file__ = "/usr/lib/python3/dist-packages/bcc/__init__.py"
-    bcc.BPF = Recent if loads_for_multi else Old  # type: ignore[attr-defined]
-    bcc.PerfEventArray = Recent if wakes_in_batches else Old  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "bcc", bcc)
-    found = machine.bcc_binding()
-    assert found.state is state
-    assert "uprobe-multi" not in (found.advice or "")
-    assert (found.advice is None) == (state is State.FINE)

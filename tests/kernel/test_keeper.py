@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,7 +15,7 @@ import pytest
 from gotrace.errors import GotraceError
 from gotrace.kernel.keeper import Keeper
 from gotrace.target.command import Command
-from tests.tools.harness import CLONE
+from tests.tools.harness import CLONE, Process
 
 
 def test_attaches_at_once_and_detaches_in_the_end(tmp_path: Path) -> None:
@@ -87,6 +87,25 @@ def test_no_signal_but_one_to_itself_ends_it(tmp_path: Path) -> None:
     assert not place.exists()
 
 
+def test_end_does_not_wait_longer_than_it_may(tmp_path: Path) -> None:
+    """The keeper goes on with what the kernel takes its time for."""
+    probe, allowed = tmp_path / "probe", tmp_path / "allowed"
+
+    def detach() -> None:
+        while not allowed.exists():
+            time.sleep(0.01)
+        probe.unlink()
+
+    keeper = Keeper(probe.touch, detach)
+    keeper.release()
+    keeper.release()
+    assert not keeper.end(time.monotonic() + 0.05)
+    assert probe.exists()
+    allowed.touch()
+    assert keeper.end()
+    assert not probe.exists()
+
+
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -101,9 +120,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 def test_detaches_when_its_maker_is_killed(tmp_path: Path) -> None:
     place = tmp_path / "probe"
     command = [sys.executable, "-c", KILLED, str(place)]
-    # The keeper has the output open for as long as it lives.
-    done = subprocess.run(command, cwd=CLONE, capture_output=True, text=True)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    with Process(command, cwd=CLONE) as maker:
+        assert maker.wait() == -signal.SIGKILL, maker.errors  # the keeper has no output open
+        maker.wait_for_keepers()
     assert not place.exists()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -212,7 +213,7 @@ def _trace(
     ]
 
     def read() -> Iterable[tuple[int, int]]:
-        tracer.poll()
+        tracer.fill(time.monotonic() + 1.0)
         records = tracer.window.flush()
         for record in records[:_DECODED]:
             assert json.loads(lines[function_of(record)](record))["kind"] == "call"

@@ -45,9 +45,10 @@ def test_kill_of_the_tool_at_random_moments(target: str) -> None:
             command = tool_command(name, "-p", str(fixture.pid), *arguments)
             with Process(command) as tracer:
                 killed[phase(fixture, tracer, chosen, seconds, clean)] += 1
-                # The tool's keeper has its output open until the probes are gone. Nobody reads
-                # that, so that a tool may have ended before it was killed, for want of room.
+                # Nobody reads its output, so that a tool may have ended before it was killed, for
+                # want of room.
                 tracer.wait()
+                tracer.wait_for_keepers()
             assert code_of(fixture.pid) == clean
     assert killed.total() == number
     figures(f"SIGKILL of the tracer, {target}", killed=killed, code_bytes=len(clean))

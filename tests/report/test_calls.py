@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from collections.abc import Iterator
@@ -18,9 +17,7 @@ from gotrace.report.calls import (
     TracedFunction,
     json_line,
     text_line,
-    write_calls,
 )
-from gotrace.session.events import HEADER, function_of
 from gotrace.values.model import StringValue, Unavailable
 
 SECOND = 1_000_000_000
@@ -218,19 +215,3 @@ def test_nothing_of_the_target_steers_the_terminal() -> None:
     assert line.isascii()
     assert line.count("\n") == 1
     assert json.loads(line)["func"] == "f" + bad
-
-
-def test_a_batch_is_written_at_once_by_the_functions_of_its_records() -> None:
-    class Out(io.StringIO):
-        writes = 0
-
-        def write(self, text: str) -> int:
-            self.writes += 1
-            return super().write(text)
-
-    out = Out()
-    records = [HEADER.pack(1, 0, 0, 0, 0, number, 0, 0, 0) for number in (1, 0, 2, 1)]
-    lines = [lambda record: "zero\n", lambda record: f"one {function_of(record)}\n", lambda _: ""]
-    write_calls(out, records, lines, function_of)
-    assert out.getvalue() == "one 1\nzero\none 1\n"
-    assert out.writes == 1

@@ -124,9 +124,9 @@ def test_any_bytes_give_a_call_or_an_error(tail: bytes, flags: int) -> None:
 def test_records_of_two_cpus_come_out_by_time_once_they_are_old_enough() -> None:
     window = OrderWindow(window_ns=50 * MS)
     for end in (10, 30, 50):
-        window.push(0, record(end * MS))
+        window.push(0, [record(end * MS)])
     for end in (20, 40, 60):
-        window.push(1, record(end * MS))
+        window.push(1, [record(end * MS)])
     assert ends(window.pop_ready(80 * MS)) == [10 * MS, 20 * MS, 30 * MS]
     assert ends(window.pop_ready(100 * MS)) == [40 * MS, 50 * MS]
     assert ends(window.flush()) == [60 * MS]
@@ -136,7 +136,7 @@ def test_records_of_two_cpus_come_out_by_time_once_they_are_old_enough() -> None
 
 def test_a_lone_record_waits_for_the_window_and_not_much_longer() -> None:
     window = OrderWindow()
-    window.push(0, record(1000 * MS))
+    window.push(0, [record(1000 * MS)])
     shown = None
     for now in range(1000, 1300):
         if window.pop_ready(now * MS):
@@ -148,11 +148,11 @@ def test_a_lone_record_waits_for_the_window_and_not_much_longer() -> None:
 
 def test_a_record_that_comes_too_late_is_released_and_counted() -> None:
     window = OrderWindow(window_ns=10 * MS)
-    window.push(0, record(100 * MS))
+    window.push(0, [record(100 * MS)])
     assert ends(window.pop_ready(200 * MS)) == [100 * MS]
-    window.push(1, record(90 * MS))
-    window.push(1, record(100 * MS))
-    window.push(1, record(300 * MS))
+    window.push(1, [record(90 * MS)])
+    window.push(1, [record(100 * MS)])
+    window.push(1, [record(300 * MS)])
     assert ends(window.pop_ready(305 * MS)) == [90 * MS, 100 * MS]
     assert window.late == 1
     assert ends(window.flush()) == [300 * MS]
@@ -162,14 +162,14 @@ def test_a_record_that_comes_too_late_is_released_and_counted() -> None:
 def test_records_of_one_time_keep_the_order_they_came_in() -> None:
     window = OrderWindow()
     for function in (3, 1, 2):
-        window.push(0, record(5, function))
+        window.push(0, [record(5, function)])
     assert [function_of(one) for one in window.flush()] == [3, 1, 2]
 
 
 def test_a_crowd_is_released_early_oldest_first() -> None:
     window = OrderWindow(window_ns=1000 * MS, most_records=10)
     for end in (5, 3, 1, 2, 4, 6):
-        window.push(0, record(end))
+        window.push(0, [record(end)])
     assert ends(window.pop_ready(10)) == [1, 2, 3]
     assert window.pop_ready(11) == []
     assert window.losses.total == 0
@@ -178,36 +178,36 @@ def test_a_crowd_is_released_early_oldest_first() -> None:
 
 def test_a_crowd_is_known_by_its_bytes_as_well() -> None:
     window = OrderWindow(window_ns=1000 * MS, most_bytes=1000)
-    window.push(0, record(2, payload=bytes(300)))
+    window.push(0, [record(2, payload=bytes(300))])
     assert window.pop_ready(10) == []
-    window.push(0, record(1, payload=bytes(300)))
+    window.push(0, [record(1, payload=bytes(300))])
     assert ends(window.pop_ready(10)) == [1]
 
 
 def test_what_does_not_fit_is_dropped_and_counted_by_cpu() -> None:
     window = OrderWindow(most_records=3)
     for cpu in (0, 1, 1, 0, 1, 1):
-        window.push(cpu, record(1))
+        window.push(cpu, [record(1)])
     assert window.losses.by_cpu == {0: 1, 1: 2}
     assert len(window.flush()) == 3
-    window.push(0, record(2))
+    window.push(0, [record(2)])
     assert len(window.flush()) == 1
 
 
 def test_bytes_held_are_bounded_and_freed_by_a_release() -> None:
     window = OrderWindow(most_bytes=1000)
     for _ in range(5):
-        window.push(0, record(1, payload=bytes(400 - HEADER.size)))
+        window.push(0, [record(1, payload=bytes(400 - HEADER.size))])
     assert window.losses.by_cpu == {0: 3}
     assert len(window.flush()) == 2
     for _ in range(3):
-        window.push(1, record(1, payload=bytes(400 - HEADER.size)))
+        window.push(1, [record(1, payload=bytes(400 - HEADER.size))])
     assert window.losses.by_cpu == {0: 3, 1: 1}
 
 
 def test_a_record_without_a_whole_header_is_counted_as_lost() -> None:
     window = OrderWindow()
-    window.push(4, bytes(HEADER.size - 1))
+    window.push(4, [bytes(HEADER.size - 1)])
     assert window.losses.by_cpu == {4: 1}
     assert window.flush() == []
 
@@ -239,7 +239,7 @@ def test_nothing_is_lost_or_doubled_and_order_holds_unless_it_is_said(
         for end in times:
             one = record(end * MS, function=len(pushed))
             pushed.append(one)
-            window.push(cpu, one)
+            window.push(cpu, [one])
         popped += window.pop_ready(turn * 40 * MS)
     popped += window.flush()
     assert sorted(popped) == sorted(pushed)
@@ -266,12 +266,12 @@ def test_order_holds_for_cpus_that_are_read_in_turn_within_the_window() -> None:
         if now % 17 == 0:
             for cpu, queue in enumerate(queues):
                 for one in queue:
-                    window.push(cpu, one)
+                    window.push(cpu, [one])
                 queue.clear()
             popped += window.pop_ready(now * MS)
     for cpu, queue in enumerate(queues):
         for one in queue:
-            window.push(cpu, one)
+            window.push(cpu, [one])
     popped += window.flush()
     assert len(popped) == total
     assert ends(popped) == sorted(ends(popped))

@@ -7,12 +7,15 @@ test guesses how long anything takes; a process that hangs is killed, which fail
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import signal
 import subprocess
+import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -56,9 +59,13 @@ class Process:
 
     def __init__(self, command: Words, patience: float = _HANGS, **options: Any) -> None:
         self.errors = ""
+        # Locked for as long as any process has it open that was forked from this one.
+        self._family = tempfile.TemporaryFile()  # noqa: SIM115
+        fcntl.flock(self._family, fcntl.LOCK_EX)
         self._process: subprocess.Popen[str] = subprocess.Popen(
             [str(word) for word in command],
             **{
+                "pass_fds": (self._family.fileno(),),
                 "stdin": subprocess.PIPE,
                 "stdout": subprocess.PIPE,
                 "stderr": subprocess.PIPE,
@@ -129,6 +136,22 @@ class Process:
             self._reader.join()
         return status
 
+    def wait_for_keepers(self) -> None:
+        """Wait until the processes that the tool has forked have ended, too."""
+        ours = os.open(f"/proc/self/fd/{self._family.fileno()}", os.O_RDWR)
+        self._family.close()  # ours of the lock
+        try:
+            patience = time.monotonic() + _HANGS
+            pause = threading.Event()
+            while True:
+                try:
+                    return fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    assert time.monotonic() < patience, "a keeper hangs"
+                    pause.wait(0.02)
+        finally:
+            os.close(ours)
+
     def __enter__(self) -> Process:
         return self
 
@@ -140,6 +163,7 @@ class Process:
     ) -> None:
         self._process.kill()
         self.wait()
+        self._family.close()
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
             if stream is not None:
                 with suppress(BrokenPipeError):

@@ -132,6 +132,7 @@ def test_kill_of_the_tool_under_load_leaves_the_target_as_it_was(rung: str) -> N
             assert code_at(fixture.ready, addresses) == b"\xcc" * len(addresses)
             counting.signal(signal.SIGKILL)
             assert counting.wait() == -signal.SIGKILL
+            counting.wait_for_keepers()
             assert code_at(fixture.ready, addresses) == clean
         truth = fixture.work()
         assert truth["calls"]["wrong"] == 0
@@ -167,7 +168,8 @@ def test_kill_of_the_tool_while_it_detaches_leaves_the_target_as_it_was() -> Non
                 counting.signal(signal.SIGINT)
                 counting.lines_until("Detaching...")
                 counting.signal(signal.SIGKILL)
-                counting.wait()  # for its keeper, too, which has its output open
+                counting.wait()
+                counting.wait_for_keepers()
             assert code_of(fixture.pid) == clean
         assert fixture.work("end")["wrong"] == 0
         assert fixture.finish() == 0

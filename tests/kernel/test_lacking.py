@@ -7,10 +7,10 @@ import errno
 
 import pytest
 
+from gotrace.kernel import lacking
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import AttachError, Point, ProbeGroup, Rung, attach
 from gotrace.kernel.program import LackingError, LoadError, Program, _reason, load_compiler
-from gotrace.session import lacking
 
 pytestmark = pytest.mark.live
 

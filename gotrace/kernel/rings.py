@@ -1,0 +1,165 @@
+"""Read the buffers that BPF programs write records to, by the clock and in bounded turns.
+
+Sources: include/uapi/linux/perf_event.h (struct perf_event_attr, struct perf_event_mmap_page, the
+layout of PERF_RECORD_SAMPLE) and perf_event_open(2). BCC's reader goes on for as long as records
+keep coming, and runs a callback for each: neither time nor memory is bounded, nor is it known what
+is left.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from gotrace.kernel import syscalls as kernel
+
+__all__ = ["Rings"]
+
+_PAGE = mmap.PAGESIZE
+_DATA_HEAD, _DATA_TAIL = 1024 // 8, 1032 // 8  # in struct perf_event_mmap_page, by words
+_HEADER = struct.Struct("=IHHI").unpack_from  # type, misc, size; in a sample: bytes of data
+_HEADER_BYTES = 12
+_SAMPLE = 9
+#: Bytes taken at once. A record has at most 64 KiB, so that there is a whole one in them.
+_CHUNK = 1 << 17
+_TIME = struct.Struct("=Q").unpack_from
+
+
+@dataclass
+class _Ring:
+    """One CPU's buffer; ``read_to`` is the time of the last record that was taken from it."""
+
+    cpu: int
+    event: int
+    memory: mmap.mmap
+    read_to: int = 0
+    words: memoryview = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.words = memoryview(self.memory).cast("Q")
+        self.size = len(self.memory) - _PAGE
+
+    def left(self) -> int:
+        """Return how many bytes there are to be read."""
+        return self.words[_DATA_HEAD] - self.words[_DATA_TAIL]
+
+    def chunk(self) -> bytes:
+        """Return what comes next, at most ``_CHUNK`` bytes.
+
+        The kernel has written all that lies before data_head when it is seen to have moved: loads
+        are not reordered with loads on x86-64, nor are stores with earlier loads.
+        """
+        start = self.words[_DATA_TAIL] % self.size
+        size = min(self.left(), _CHUNK)
+        first = self.memory[_PAGE + start : _PAGE + min(start + size, self.size)]
+        return first + self.memory[_PAGE : _PAGE + size - len(first)]
+
+    def advance(self, size: int) -> None:
+        """Give the room of what was read back to the kernel."""
+        self.words[_DATA_TAIL] += size
+
+    def close(self) -> None:
+        self.words.release()
+        self.memory.close()
+        os.close(self.event)
+
+
+class Rings:
+    """The perf buffers of all CPUs that one BPF program writes records to.
+
+    Each record begins with its time, 8 bytes. Records of one CPU are nearly in order of time. Only
+    the program knows of records that found no room.
+    """
+
+    def __init__(self, pages: int, assign: Callable[[int, int], None]) -> None:
+        """Map ``pages`` pages, a power of two, for each CPU that is online.
+
+        ``assign`` is called with each CPU and the descriptor that programs there write through.
+        Raises OSError.
+        """
+        self._rings: list[_Ring] = []
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            for cpu in kernel.online_cpus():
+                event = kernel.open_bpf_output(cpu)
+                try:
+                    memory = mmap.mmap(event, (1 + pages) * _PAGE)
+                except OSError:
+                    os.close(event)
+                    raise
+                self._rings.append(_Ring(cpu, event, memory))
+                assign(cpu, event)
+            undo.pop_all()
+
+    def take(self, until: float, room: int, put: Callable[[int, list[bytes]], None]) -> int | None:
+        """Give ``put`` the records of a CPU, again and again until there are no more.
+
+        It ends early at ``until`` (``time.monotonic``), or once ``room`` bytes have been taken.
+        The buffer that is furthest behind is read first. Return the time up to which all records
+        have been taken, as far as each CPU's are in order, or None where all buffers are empty.
+        """
+        # What comes meanwhile is left for the next time: a turn ends although writers do not.
+        waiting = {id(ring): left for ring in self._rings if (left := ring.left())}
+        rings = [ring for ring in self._rings if id(ring) in waiting]
+        while rings and room > 0 and time.monotonic() < until:
+            ring = min(rings, key=lambda ring: ring.read_to)
+            size, records = _records(ring.chunk())
+            ring.advance(size)
+            room -= size
+            waiting[id(ring)] -= size
+            if waiting[id(ring)] <= 0:
+                rings.remove(ring)
+            if records:
+                ring.read_to = _TIME(records[-1])[0]
+                put(ring.cpu, records)
+        return min((ring.read_to for ring in rings), default=None)
+
+    def drop(self) -> int:
+        """Throw away all that is there and return how many records it was."""
+        dropped = 0
+        for ring in self._rings:
+            waiting = ring.left()
+            while waiting > 0:
+                size, count = _count(ring.chunk())
+                ring.advance(size)
+                waiting -= size
+                dropped += count
+        return dropped
+
+    def close(self) -> None:
+        """Unmap the buffers."""
+        while self._rings:
+            self._rings.pop().close()
+
+
+def _records(chunk: bytes) -> tuple[int, list[bytes]]:
+    """Return the samples in a chunk, and how many bytes the whole records in it take."""
+    records = []
+    at, end = 0, len(chunk) - _HEADER_BYTES
+    while at <= end:
+        kind, _, size, length = _HEADER(chunk, at)
+        if at + size > len(chunk):
+            break
+        if kind == _SAMPLE and length >= 8:
+            start = at + _HEADER_BYTES
+            records.append(chunk[start : start + length])
+        at += size
+    return at, records
+
+
+def _count(chunk: bytes) -> tuple[int, int]:
+    """Return how many bytes the whole records in a chunk take, and how many are samples."""
+    count = at = 0
+    end = len(chunk) - _HEADER_BYTES
+    while at <= end:
+        kind, _, size, _ = _HEADER(chunk, at)
+        if at + size > len(chunk):
+            break
+        count += kind == _SAMPLE
+        at += size
+    return at, count
