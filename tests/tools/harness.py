@@ -33,6 +33,7 @@ __all__ = [
     "code_at",
     "code_of",
     "count_on",
+    "default_signals",
     "elided",
     "json_counts",
     "of_kind",
@@ -51,6 +52,12 @@ Json = dict[str, Any]
 _HANGS = 100  # seconds, more than anything here takes on a slow machine
 
 
+def default_signals() -> None:
+    """Undo what ``nohup`` or a shell's ``&`` has ignored, in a process that is being started."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 class Process:
     """A process with pipes, killed when it hangs; a context manager that ends it.
 
@@ -66,6 +73,7 @@ class Process:
             [str(word) for word in command],
             **{
                 "pass_fds": (self._family.fileno(),),
+                "preexec_fn": default_signals,
                 "stdin": subprocess.PIPE,
                 "stdout": subprocess.PIPE,
                 "stderr": subprocess.PIPE,
@@ -133,7 +141,8 @@ class Process:
         status = self._process.wait()
         self._watchdog.cancel()
         if self._reader is not None:
-            self._reader.join()
+            self._reader.join(_HANGS)
+            assert not self._reader.is_alive(), "something that it started has its errors open"
         return status
 
     def wait_for_keepers(self) -> None:

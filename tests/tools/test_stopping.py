@@ -1,6 +1,6 @@
 """End runs on a program that calls as fast as it can, whatever becomes of what the tools write.
 
-The manual promises an end within 1.5 seconds. The bound here is twice that: the machine has other
+The manual promises an end within 1.5 seconds. The bound here is thrice that: the machine has other
 things to do, and the program under test keeps all of its processors busy.
 """
 
@@ -23,7 +23,7 @@ from tests.tools.harness import Fixture, Process, code_at, sites, tool_command
 
 pytestmark = pytest.mark.live
 
-BOUND = 3.0  # seconds
+BOUND = 4.5  # seconds
 AT_ONCE = 1.0
 SIGINT = signal.SIGINT
 
