@@ -38,9 +38,11 @@ __all__ = [
     "parse",
     "positive",
     "problem_notices",
+    "refuse_partial",
     "requests_of",
     "run_command",
     "seconds",
+    "status_of",
     "target_of",
 ]
 
@@ -135,6 +137,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "-l", "--list", action="store_true", help="list what would be traced, and trace nothing"
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse to run when one of several probes comes to nothing",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument(
@@ -233,6 +240,8 @@ def attached_notices(
 
     ``doing`` is that line's first word.
     """
+    for failure in plan.failed:  # each, however many: nothing of what they ask for is traced
+        yield Notice(NoticeKind.WARNING, str(failure))
     yield from problem_notices(plan.problems)
     every = [sites for binary in plan.binaries for sites in binary.functions]
     refused = [(point, _probed(every, point), error) for point, error in attached.failed.items()]
@@ -269,6 +278,17 @@ def _probed(every: Sequence[FunctionSites], point: Point) -> FunctionSites | Non
     sites = every[point.cookie & INDEX_MASK]
     is_in = sites.function.entry <= point.address < sites.function.end
     return sites if is_in else None
+
+
+def refuse_partial(options: argparse.Namespace, failed: Sequence[GotraceError]) -> None:
+    """With ``--strict``, raise what is wrong with one of several probes."""
+    if options.strict and failed:
+        raise failed[0]
+
+
+def status_of(failed: Sequence[GotraceError]) -> int:
+    """Return a run's exit status: that of the first probe that came to nothing, else 0."""
+    return failed[0].exit_code if failed else 0
 
 
 def problem_notices(problems: Sequence[str]) -> Iterator[Notice]:

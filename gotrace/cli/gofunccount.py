@@ -17,8 +17,10 @@ from gotrace.cli.common import (
     make_output,
     new_parser,
     parse,
+    refuse_partial,
     requests_of,
     run_command,
+    status_of,
     target_of,
 )
 from gotrace.cli.pace import detached, listen, pace, waiter_for
@@ -26,7 +28,7 @@ from gotrace.gotypes.symbols import shown_names
 from gotrace.report.counts import CountRow, CountTable, write_counts
 from gotrace.report.output import Output
 from gotrace.session.count import CallCounter
-from gotrace.session.plan import Plan, make_plan, once, to_be_traced
+from gotrace.session.plan import Plan, make_plan, once, select, to_be_traced
 from gotrace.target.target import Target
 
 __all__ = ["main"]
@@ -59,13 +61,17 @@ def _run(arguments: Sequence[str]) -> int:
         if options.list:
             from gotrace.report.listing import list_functions
 
-            list_functions(target, requests, output, "count", to_be_traced)
+            found = select(target, requests, "count")
+            refuse_partial(options, found.failed)
+            failed = list_functions(found, output, "count", to_be_traced)
         else:
             plan = once(make_plan(target, requests, returns=False, verb="count"))
+            refuse_partial(options, plan.failed)
+            failed = plan.failed
             _count(options, target, plan, output)
     finally:
         target.close()
-    return 0
+    return status_of(failed)
 
 
 def _count(options: argparse.Namespace, target: Target, plan: Plan, output: Output) -> None:

@@ -17,8 +17,10 @@ from gotrace.cli.common import (
     make_output,
     new_parser,
     parse,
+    refuse_partial,
     requests_of,
     run_command,
+    status_of,
     target_of,
 )
 from gotrace.cli.footer import not_shown
@@ -31,7 +33,7 @@ from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.calibrate import probe_cost
 from gotrace.session.latency import LatencyMeter, LatencyOptions, Period, SlowCall
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import Plan, make_plan, measurable, once, to_be_measured
+from gotrace.session.plan import Plan, make_plan, measurable, once, select, to_be_measured
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import find_callers
 from gotrace.sites.sites import SiteForm
@@ -103,13 +105,17 @@ def _run(arguments: Sequence[str]) -> int:
         if options.list:
             from gotrace.report.listing import list_functions
 
-            list_functions(target, requests, output, "measure", to_be_measured)
+            found = select(target, requests, "measure")
+            refuse_partial(options, found.failed)
+            failed = list_functions(found, output, "measure", to_be_measured)
         else:
             plan = measurable(once(make_plan(target, requests, returns=True, verb="measure")))
+            refuse_partial(options, plan.failed)
+            failed = plan.failed
             _measure(options, target, plan, output)
     finally:
         target.close()
-    return 0
+    return status_of(failed)
 
 
 def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Output) -> None:

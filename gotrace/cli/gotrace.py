@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from gotrace.capture.ops import CaptureLimits
 from gotrace.cli.call_lines import Undecided, line_of
@@ -19,12 +20,15 @@ from gotrace.cli.common import (
     new_parser,
     parse,
     positive,
+    refuse_partial,
     run_command,
+    status_of,
     target_of,
 )
 from gotrace.cli.footer import not_shown
 from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.cli.stream import Patience, takes_more
+from gotrace.errors import GotraceError, UsageError
 from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import ProbeSpec, parse_probe
@@ -32,7 +36,7 @@ from gotrace.report.calls import CALL_HEADING, Clock, TimeStyle
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.session.events import function_of
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import BinaryRequest, Plan, make_plan, once, to_be_traced
+from gotrace.session.plan import BinaryRequest, Plan, make_plan, once, select, to_be_traced
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import find_callers
 from gotrace.session.trace import CallTracer, TraceOptions
@@ -115,38 +119,50 @@ def _run(arguments: Sequence[str]) -> int:
         return run_doctor(options)
     options.interval = None
     exists = file_test(options)
-    specs = [
-        parse_probe(text, regex=options.regexp, split=lambda text: split_target(text, exists))
-        for text in options.patterns
-    ]
+    specs, failed = _parsed(options, lambda text: split_target(text, exists))
     output = make_output(options)
     target = target_of(options)
     try:
         requests = _requests(options, specs)
+        simple = not any(spec.signature or spec.predicate or spec.format for spec in specs)
+        if options.list and simple:
+            from gotrace.report.listing import list_functions
+
+            found = select(target, requests, "trace")
+            found = replace(found, failed=(*failed, *found.failed))
+            refuse_partial(options, found.failed)
+            return status_of(list_functions(found, output, "trace", to_be_traced))
+        plan = make_plan(target, requests, returns=True, verb="trace")
+        plan = replace(plan, failed=(*failed, *plan.failed))
+        specs = [spec for n, spec in enumerate(specs) if n not in plan.failed_requests]
+        refuse_partial(options, plan.failed)
         if options.list:
-            _list(options, target, requests, specs, output)
+            from gotrace.report.listing import list_plan
+
+            plan = make_trace_plan(plan, specs, _choices(options)).plan
+            refuse_partial(options, plan.failed)
+            list_plan(once(plan), output)
         else:
-            plan = make_plan(target, requests, returns=True, verb="trace")
-            _trace(options, target, plan, specs, output)
+            plan = _trace(options, target, plan, specs, output)
     finally:
         target.close()
-    return 0
+    return status_of(plan.failed)
 
 
-def _list(
-    options: argparse.Namespace,
-    target: Target,
-    requests: Sequence[BinaryRequest],
-    specs: Sequence[ProbeSpec],
-    output: Output,
-) -> None:
-    from gotrace.report.listing import list_functions, list_plan
-
-    if any(spec.signature or spec.predicate or spec.format for spec in specs):
-        plan = make_plan(target, requests, returns=True, verb="trace")
-        list_plan(once(make_trace_plan(plan, specs, _choices(options)).plan), output)
-    else:
-        list_functions(target, requests, output, "trace", to_be_traced)
+def _parsed(
+    options: argparse.Namespace, split: Callable[[str], tuple[str | None, str]]
+) -> tuple[list[ProbeSpec], list[GotraceError]]:
+    """Return the probes, and what is wrong with those that are none; raise that if all are."""
+    specs: list[ProbeSpec] = []
+    failed: list[GotraceError] = []
+    for text in options.patterns:
+        try:
+            specs.append(parse_probe(text, regex=options.regexp, split=split))
+        except UsageError as error:
+            failed.append(error)
+    if not specs:
+        raise failed[0]
+    return specs, failed
 
 
 def _requests(options: argparse.Namespace, specs: Sequence[ProbeSpec]) -> list[BinaryRequest]:
@@ -167,11 +183,13 @@ def _trace(
     plan: Plan,
     specs: Sequence[ProbeSpec],
     output: Output,
-) -> None:
+) -> Plan:
+    """Trace until the end and return what was traced."""
     callers = find_callers(target, plan)
     if callers.warning:
         output.notice(Notice(NoticeKind.WARNING, callers.warning))
     traced = make_trace_plan(plan, specs, _choices(options))
+    refuse_partial(options, traced.plan.failed)
     wanted = TraceOptions(user_stack=_STACK_FRAMES if options.user_stack else 0)
     with (
         waiter_for(target) as waiter,
@@ -190,6 +208,7 @@ def _trace(
             output.notice(notice)
         for notice in detached(tracer):
             output.notice(notice)
+    return traced.plan
 
 
 class _Printer:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from itertools import islice
 
 from gotrace.elf.pclntab.inline import InlinedCall, InlinedCalls
-from gotrace.errors import NoMatchError
+from gotrace.errors import GotraceError
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
-from gotrace.session.plan import BinaryRequest, Check, Plan, select
+from gotrace.session.plan import Check, Plan, Selections
 from gotrace.sites.sites import FunctionSites
-from gotrace.target.target import Target, TargetBinary
+from gotrace.target.target import TargetBinary
 from gotrace.text import printable
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
 
 def list_plan(plan: Plan, output: Output) -> None:
     """Write one row a function, and a warning for each one that cannot be traced."""
-    for problem in plan.problems:
+    for problem in (*map(str, plan.failed), *plan.problems):
         output.notice(Notice(NoticeKind.WARNING, problem))
     writer = _writer(output)
     for binary in plan.binaries:
@@ -37,23 +37,24 @@ def list_plan(plan: Plan, output: Output) -> None:
 
 
 def list_functions(
-    target: Target, requests: Sequence[BinaryRequest], output: Output, verb: str, check: Check
-) -> None:
+    found: Selections, output: Output, verb: str, check: Check
+) -> tuple[GotraceError, ...]:
     """Write one row a function, and a warning for each one that cannot be traced, as they come.
 
     ``verb`` is what the tool does to a function, for messages. A function that several requests
-    select comes once. Raises NoMatchError where a request selects nothing, before there is any
-    output; at the end where ``check`` allows none of what one selects; ElfError and UsageError.
+    select comes once. Return what of the requests comes to nothing, and raise it where all do.
     """
     writer = _writer(output)
+    failed = list(found.failed)
+    for failure in failed:
+        output.notice(Notice(NoticeKind.WARNING, str(failure)))
     seen: set[tuple[int, int, int]] = set()
-    for selected in list(select(target, requests, verb)):
-        for problem in selected.problems:
-            output.notice(Notice(NoticeKind.WARNING, problem))
+    any_usable = False
+    for selected in found.selected:
         file = selected.binary.image.identity
         names = selected.binary.functions.names
         writer.begin(selected.binary, [names[row] for row in selected.rows])
-        first_problem, usable = None, False
+        first_problem, usable = "", False
         for sites in selected.sites(returns=True):
             verdict = check(sites)
             for problem in verdict.problems:
@@ -64,10 +65,13 @@ def list_functions(
             if verdict.usable and key not in seen:
                 seen.add(key)
                 writer.write(sites)
+        any_usable = any_usable or usable
         if not usable:
-            display = selected.binary.image.display
-            raise NoMatchError(f"nothing to {verb} in {display}: {first_problem}")
+            failed.append(selected.nothing_usable(verb, first_problem))
+    if not any_usable:
+        raise failed[-1]
     writer.end()
+    return tuple(failed)
 
 
 class _Writer:

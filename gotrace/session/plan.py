@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gotrace.elf.functions import Function, FunctionTable
-from gotrace.errors import NoMatchError
+from gotrace.errors import GotraceError, NoMatchError
 from gotrace.kernel.attach import Point, ProbeGroup
 from gotrace.kernel.cookie import CallerKind, Jumps, cookie
 from gotrace.probes.select import Selector
@@ -45,19 +45,32 @@ class BinaryRequest:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The functions selected in one file, before their sites are chosen.
+    """The functions that one request selects, before their sites are chosen.
 
-    ``problems`` has a line for each pattern that matches nothing while others do.
+    ``request`` is the request's number.
     """
 
+    request: int
     binary: TargetBinary
     rows: Sequence[int]
-    problems: tuple[str, ...]
 
     def sites(self, returns: bool) -> Iterator[FunctionSites]:
         """Choose the functions' sites, one after the other; with ``returns`` find their RETs."""
         for row in self.rows:
             yield function_sites(self.binary.image, self.binary.functions.function(row), returns)
+
+    def nothing_usable(self, verb: str, why: str) -> NoMatchError:
+        """Return the error for a request that selects only functions that cannot be used."""
+        return NoMatchError(f"nothing to {verb} in {self.binary.image.display}: {why}")
+
+
+@dataclass(frozen=True, slots=True)
+class Selections:
+    """What requests select, and for what they ask that comes to nothing; see ``Plan``."""
+
+    selected: tuple[Selected, ...]
+    failed: tuple[GotraceError, ...]
+    failed_requests: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +95,16 @@ class BinaryPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Hold all that is to be traced, and of the functions that cannot be, why."""
+    """Hold all that is to be traced, and of the functions that cannot be, why.
+
+    ``failed`` has why each probe or pattern that comes to nothing does, where others do not;
+    ``failed_requests`` the numbers of the requests that have no ``BinaryPlan`` therefore.
+    """
 
     binaries: tuple[BinaryPlan, ...]
     problems: tuple[str, ...]
+    failed: tuple[GotraceError, ...] = ()
+    failed_requests: frozenset[int] = frozenset()
 
     @property
     def functions(self) -> list[Function]:
@@ -161,16 +180,28 @@ def _jumps(sites: FunctionSites, traced: Container[int]) -> Jumps:
     return Jumps.TRACED if is_indirect or any(t in traced for t in sites.jumps_to) else Jumps.AWAY
 
 
-def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Iterator[Selected]:
-    """Select functions in the target's files, one file after the other.
+def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Selections:
+    """Select functions in the target's files.
 
-    ``verb`` is what the tool does to a function, for messages. Raises NoMatchError where a request
-    selects nothing; ElfError and UsageError.
+    ``verb`` is what the tool does to a function, for messages. Raises NoMatchError, ElfError or
+    UsageError where no request selects anything.
     """
-    for request in requests:
-        binary = target.binary(request.name)
-        selection = request.selector.select(binary.functions, verb=verb)
-        yield Selected(binary, selection.rows, selection.unmatched)
+    selected: list[Selected] = []
+    failed: list[GotraceError] = []
+    failed_requests: set[int] = set()
+    for number, request in enumerate(requests):
+        try:
+            binary = target.binary(request.name)
+            found = request.selector.select(binary.functions, verb=verb)
+        except GotraceError as error:
+            failed.append(error)
+            failed_requests.add(number)
+            continue
+        selected.append(Selected(number, binary, found.rows))
+        failed += map(NoMatchError, found.unmatched)
+    if not selected:
+        raise failed[0]
+    return Selections(tuple(selected), tuple(failed), frozenset(failed_requests))
 
 
 def to_be_traced(sites: FunctionSites) -> Verdict:
@@ -181,25 +212,31 @@ def to_be_traced(sites: FunctionSites) -> Verdict:
 def make_plan(target: Target, requests: Sequence[BinaryRequest], returns: bool, verb: str) -> Plan:
     """Select functions in the target's files and choose their sites, with RETs if asked for.
 
-    ``verb`` is what the tool does to a function, for messages. Raises NoMatchError where a request
-    selects nothing, or nothing that can be probed; ElfError and UsageError.
+    ``verb`` is what the tool does to a function, for messages. A request that selects nothing, or
+    nothing that can be probed, is among the plan's ``failed`` where others do. Raises NoMatchError,
+    ElfError or UsageError where none does.
     """
+    found = select(target, requests, verb)
     plans: list[BinaryPlan] = []
     problems: list[str] = []
-    for selected in select(target, requests, verb):
-        problems += selected.problems
+    failed, failed_requests = list(found.failed), set(found.failed_requests)
+    for selected in found.selected:
+        reasons: list[str] = []
         usable = []
         for sites in selected.sites(returns):
             verdict = to_be_traced(sites)
-            problems += verdict.problems
+            reasons += verdict.problems
             if verdict.usable:
                 usable.append(sites)
-        if not usable:
-            raise NoMatchError(
-                f"nothing to {verb} in {selected.binary.image.display}: {problems[0]}"
-            )
-        plans.append(BinaryPlan(selected.binary, tuple(usable)))
-    return Plan(tuple(plans), tuple(problems))
+        if usable:
+            plans.append(BinaryPlan(selected.binary, tuple(usable)))
+            problems += reasons
+        else:
+            failed.append(selected.nothing_usable(verb, reasons[0]))
+            failed_requests.add(selected.request)
+    if not plans:
+        raise failed[0]
+    return Plan(tuple(plans), tuple(problems), tuple(failed), frozenset(failed_requests))
 
 
 def once(plan: Plan) -> Plan:
@@ -226,18 +263,21 @@ def measurable(plan: Plan) -> Plan:
 
     Raises NoMatchError when that leaves none.
     """
-    binaries, problems = [], list(plan.problems)
+    binaries, problems, failed = [], list(plan.problems), list(plan.failed)
     for binary in plan.binaries:
-        kept = []
+        kept: list[FunctionSites] = []
+        before = len(problems)
         for sites in binary.functions:
             verdict = to_be_measured(sites)
             problems += verdict.problems
             if verdict.usable:
                 kept.append(sites)
+        if binary.functions and not kept:
+            failed.append(NoMatchError(problems.pop(before)))
         binaries.append(replace(binary, functions=tuple(kept)))
     if not any(binary.functions for binary in binaries):
-        raise NoMatchError(problems[0])
-    return Plan(tuple(binaries), tuple(problems))
+        raise failed[0]
+    return replace(plan, binaries=tuple(binaries), problems=tuple(problems), failed=tuple(failed))
 
 
 def to_be_measured(sites: FunctionSites) -> Verdict:

@@ -14,7 +14,8 @@ from gotrace.capture.ops import CaptureLimits, Location, Op, OpCode
 from gotrace.capture.paths import place_captured, place_value
 from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
 from gotrace.elf.dwarf import DwarfError
-from gotrace.errors import GotraceError, NoMatchError
+from gotrace.errors import GotraceError, NoMatchError, UsageError
+from gotrace.gotypes.from_text import SignatureError
 from gotrace.gotypes.types import InterfaceType, Parameter, Signature
 from gotrace.probes.predicate import CompiledPredicate, StringConstants, compile_predicate
 from gotrace.probes.scope import Phase, RootKind, Scope
@@ -111,8 +112,10 @@ def make_trace_plan(plan: Plan, specs: Sequence[ProbeSpec], choices: TraceChoice
     """Plan the functions of each file as the probe in the same place of ``specs`` asks.
 
     Functions that a probe's expressions do not fit are left out where others of it remain, with
-    the reason among the plan's problems. Raises SpecError, SignatureError, NoMatchError.
+    the reason among the plan's problems. A probe of several that fits none is among its ``failed``.
+    Raises SpecError, SignatureError, NoMatchError where that leaves nothing.
     """
+    failed = list(plan.failed)
     constants = StringConstants()
     binaries, calls = [], []
     files: dict[tuple[int, int], _FileTypes] = {}
@@ -124,7 +127,7 @@ def make_trace_plan(plan: Plan, specs: Sequence[ProbeSpec], choices: TraceChoice
         file = files.setdefault((identity.device, identity.inode), _FileTypes(binary, choices))
         planner = _Planner(binary, spec, choices, constants, file)
         planned: list[TracedCall] = []
-        refused: list[SpecError] = []
+        refused: list[UsageError] = []
         for sites in file_plan.functions:
             key = (identity.device, identity.inode, sites.function.entry)
             if key in seen:
@@ -133,17 +136,24 @@ def make_trace_plan(plan: Plan, specs: Sequence[ProbeSpec], choices: TraceChoice
             try:
                 planned.append(planner.plan(sites))
                 seen.add(key)
-            except SpecError as error:
+            except (SpecError, SignatureError) as error:
                 refused.append(error)
         if not planned and refused:
-            raise refused[0]
-        problems += [str(error) for error in refused] + planner.problems
+            failed.append(refused[0])
+        else:
+            problems += map(str, refused)
+        problems += planner.problems
         kept = tuple(call.function for call in planned)
         binaries.append(dataclasses.replace(file_plan, functions=kept))
         calls += planned
     if not calls:
-        raise NoMatchError("nothing to trace: " + "; ".join(problems[:1]))
-    traced = Plan(tuple(binaries), tuple(dict.fromkeys(problems)))
+        raise failed[0] if failed else NoMatchError("nothing to trace: " + problems[0])
+    traced = dataclasses.replace(
+        plan,
+        binaries=tuple(binaries),
+        problems=tuple(dict.fromkeys(problems)),
+        failed=tuple(failed),
+    )
     contexts = tuple(file.context for file in files.values())
     return TracePlan(traced, tuple(calls), contexts, constants)
 

@@ -23,7 +23,14 @@ from gotrace.probes.select import Selector
 from gotrace.report.listing import list_functions
 from gotrace.report.output import JsonOutput, Output, TextOutput
 from gotrace.session import plan as plans
-from gotrace.session.plan import BinaryRequest, Check, make_plan, to_be_measured, to_be_traced
+from gotrace.session.plan import (
+    BinaryRequest,
+    Check,
+    make_plan,
+    select,
+    to_be_measured,
+    to_be_traced,
+)
 from gotrace.sites.sites import FunctionSites, function_sites
 from gotrace.target.target import Target
 from tests.toolchains import FIXTURES, build, newest
@@ -48,7 +55,7 @@ def show(
     target = Target()
     try:
         request = BinaryRequest(os.fspath(program), Selector(patterns))
-        list_functions(target, [request], output, "trace", check)
+        list_functions(select(target, [request], "trace"), output, "trace", check)
     finally:
         target.close()
 
