@@ -126,8 +126,8 @@ class _Patient(io.RawIOBase):
                     return os.write(self._own, view[:_PIECE])
             if late:
                 self._given_up = True  # flushing at exit must not wait either
-                if self._must:
-                    raise OSError(errno.EAGAIN, "nobody takes them from standard output")
+                if self._must:  # not EAGAIN, which the buffer above takes for a partial write
+                    raise OSError(errno.ETIMEDOUT, "nobody takes them from standard output")
         return len(view)
 
 
