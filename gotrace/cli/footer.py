@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
 
+from gotrace.gotypes.symbols import parse_name
 from gotrace.report.output import Notice, NoticeKind
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import Plan
@@ -26,6 +27,8 @@ def not_shown(
     """
     if open_calls:
         text = f"{open_calls} calls were still open"
+        if _changes_threads(plan):
+            text += ", or went on on another thread"
         yield Notice(NoticeKind.SUMMARY, text, {"what": "open", "calls": open_calls})
     for what, count in counts.items():
         if count and what in texts:
@@ -36,6 +39,11 @@ def not_shown(
 
 def _more(what: Diagnostic, counts: Mapping[Diagnostic, int], plan: Plan) -> str:
     """Return what else may have caused an irregularity in this run."""
+    if what in (Diagnostic.UNWOUND, Diagnostic.UNMATCHED) and _changes_threads(plan):
+        return (
+            ", or their goroutine changed threads within the call:"
+            " gccgo's calls are told apart by thread"
+        )
     if what is Diagnostic.UNWOUND and any(
         sites.tail_jumps for binary in plan.binaries for sites in binary.functions
     ):
@@ -43,3 +51,13 @@ def _more(what: Diagnostic, counts: Mapping[Diagnostic, int], plan: Plan) -> str
     if what is Diagnostic.UNMATCHED and any(counts[full] for full in _FULL):
         return ", or not kept for want of room"
     return ""
+
+
+def _changes_threads(plan: Plan) -> bool:
+    """Return whether calls told apart by thread are those of goroutines: gccgo's."""
+    return any(
+        parse_name(sites.function.name, gccgo=True).package
+        for binary in plan.binaries
+        if not binary.binary.functions.has_pclntab
+        for sites in binary.functions
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import cast
 
 from gotrace.elf.functions import Function, Origin
@@ -21,5 +22,6 @@ def plan_of(*names: str) -> Plan:
         first = Site(entry, SiteKind.ENTRY, SiteForm.FIRST, 0)
         ret = Site(entry + 0xFF, SiteKind.RET, SiteForm.RET, 0)
         functions.append(FunctionSites(function, first, (ret,), None))
-    binary = cast(TargetBinary, None)
+    functions_of = SimpleNamespace(has_pclntab=True)
+    binary = cast(TargetBinary, SimpleNamespace(functions=functions_of))
     return Plan((BinaryPlan(binary, tuple(functions)),), ())

@@ -353,6 +353,20 @@ def test_gccgo_is_measured_by_thread(flags: tuple[str, ...]) -> None:
     assert warning["message"].endswith("calls are told apart by thread")
 
 
+def test_gccgo_goroutines_that_change_threads_are_said_to_have_done_so() -> None:
+    with Fixture([gccgo_build(FIXTURES / "live_gccgo", ())]) as fixture:
+        words = ("--json", "-F", "-p", str(fixture.ready), "main.migrate")
+        with tool("gofunclatency", *words) as measuring:
+            truth = fixture.work()
+            result = measuring.end()
+    assert truth["moved"] > 0
+    rows = histograms(result)
+    measured = rows["main.migrate"]["count"] if rows else 0
+    (lost,) = [row for row in of_kind(result, "summary") if row["what"] == "unmatched"]
+    assert (measured, lost["calls"]) == (7 - truth["moved"], truth["moved"])
+    assert "changed threads within the call" in lost["message"]
+
+
 @pytest.mark.parametrize("minor", ["1.15", "1.27"])
 def test_functions_of_c_are_measured_beside_those_of_go(minor: str) -> None:
     with Fixture([build(FIXTURES / "live_cgo", require(minor))]) as fixture:
