@@ -20,6 +20,7 @@ ROOMS = (
     "errors",
     "text",
     "histogram",
+    "overhead",
     "elf",
     "gotypes",
     "abi",

@@ -8,8 +8,9 @@ from gotrace.gotypes.symbols import parse_name
 from gotrace.report.output import Notice, NoticeKind
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import Plan
+from gotrace.sites.sites import SiteForm
 
-__all__ = ["not_shown"]
+__all__ = ["has_stepped_entry", "mostly_tracing", "not_shown"]
 
 _FULL = (Diagnostic.STACKS_FULL, Diagnostic.FRAMES_FULL)
 
@@ -61,3 +62,35 @@ def _changes_threads(plan: Plan) -> bool:
         if not binary.binary.functions.has_pclntab
         for sites in binary.functions
     )
+
+
+def has_stepped_entry(plan: Plan) -> bool:
+    """Return whether the kernel has to single-step at the entry of any function."""
+    return any(
+        sites.entry is not None and sites.entry.form is SiteForm.FIRST
+        for binary in plan.binaries
+        for sites in binary.functions
+    )
+
+
+def mostly_tracing(shares: Mapping[str, float]) -> Iterator[Notice]:
+    """Yield a notice where most of the time of calls went into probes within them.
+
+    ``shares`` are those of the functions' times, by name ("" where they are measured together).
+    """
+    most = sorted((share, name) for name, share in shares.items() if share > _MOST)
+    if not most:
+        return
+    share, name = most[-1]
+    part = f"{min(99, round(100 * share))}%"
+    whose = f"{name}'s time" if name else "the time measured"
+    others = f", and most of that of {len(most) - 1} others" if len(most) > 1 else ""
+    yield Notice(
+        NoticeKind.SUMMARY,
+        f"about {part} of {whose} is tracing, of calls within its calls{others}: trace fewer"
+        " functions",
+        {"what": "mostly_tracing", "functions": len(most)},
+    )
+
+
+_MOST = 0.5
