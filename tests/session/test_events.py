@@ -96,7 +96,7 @@ def test_a_record_says_what_ended_a_call_that_did_not_return() -> None:
 def test_a_stack_that_is_cut_says_so() -> None:
     for more in (0, 1):
         block = struct.pack("<IIQ", 1, more, 16)
-        call = parse_call(HEADER.pack(9, 5, 1, 2, 3, 4, 0, 0, CallFlag.STACK) + block)
+        call = parse_call(HEADER.pack(9, 5, 1, 2, 3, 4, 0, 0, CallFlag.STACK, 0, 0) + block)
         assert (call.stack, call.stack_cut) == ((16,), bool(more))
 
 
