@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.cli.common import parse
+from gotrace.cli.options import parse
 from gotrace.gotypes.from_text import parse_signature
 from gotrace.gotypes.types import Kind, basic_type
 from gotrace.probes.pattern import Pattern

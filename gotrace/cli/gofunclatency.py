@@ -8,23 +8,25 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from gotrace.cli.common import (
+from gotrace.cli.options import (
     add_interval_options,
     add_run_options,
     add_target_options,
+    new_parser,
+    parse,
+)
+from gotrace.cli.pace import detached, listen, pace, waiter_for
+from gotrace.cli.run import (
     attached_notices,
     inlined_notices,
     make_output,
-    new_parser,
-    parse,
+    not_shown,
     refuse_partial,
     requests_of,
     run_command,
     status_of,
     target_of,
 )
-from gotrace.cli.footer import not_shown
-from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.cli.stream import Patience
 from gotrace.errors import GotraceError
 from gotrace.report.latencies import SlowRow, duration, write_latencies, write_slow
