@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.cli.common import parse
+from gotrace.cli.options import parse
 from gotrace.gotypes.from_text import parse_signature
 from gotrace.gotypes.types import Kind, basic_type
 from gotrace.probes.pattern import Pattern
 from gotrace.probes.spec import parse_probe
-from tests.toolchains import newest
+from tests.toolchains import WHEEL_VERSIONS, newest
 
 CLONE = Path(__file__).parent.parent
 TOOLS = ("gofunccount", "gofunclatency", "gotrace")
@@ -148,6 +148,24 @@ def test_links_lead_somewhere(page: Path) -> None:
         if anchor:
             headings = _HEADING.findall(file.read_text())
             assert anchor in {_anchor(heading) for heading in headings}, target
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "Makefile",
+        "docs/support.md",
+        "docs/man/gofunccount.8",
+        "docs/man/gofunclatency.8",
+        "docs/man/gotrace.8",
+    ],
+)
+def test_the_releases_that_are_tested_are_named(page: str) -> None:
+    oldest, last = (
+        release.rpartition(".")[0] for release in (WHEEL_VERSIONS[0], WHEEL_VERSIONS[-1])
+    )
+    assert f"{oldest} to {last}" in " ".join((CLONE / page).read_text().split())
 
 
 def _anchor(heading: str) -> str:

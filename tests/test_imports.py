@@ -1,4 +1,4 @@
-"""Enforce the direction of imports between gotrace's packages, and where libraries are imported."""
+"""The order of gotrace's packages: what each may import, and how large each may grow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import configparser
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -35,6 +38,8 @@ ROOMS = (
     "doctor",
     "cli",
 )
+MAX_MODULES = 16  # directly in one package, beside its __init__.py
+MAX_SHARE = 0.15  # of all lines, with the packages within it
 #: Package or module directly under gotrace -> those it may import besides itself.
 ALLOWED = {"__init__": set[str]()} | {room: set(ROOMS[:at]) for at, room in enumerate(ROOMS)}
 
@@ -124,6 +129,78 @@ def test_each_forbidden_import_is_seen(room: str, source: str) -> None:
 )
 def test_allowed_imports_pass(room: str, source: str) -> None:
     assert violations(room, f"gotrace.{room}", source) == []
+
+
+def imports_among(sources: Mapping[str, str]) -> dict[str, set[str]]:
+    """Return module -> other modules among ``sources`` (name -> text) that it imports anywhere.
+
+    Imports within functions and those for type checkers alone count. A package's name stands for
+    its ``__init__.py``.
+    """
+    packages = {name.rpartition(".")[0] for name in sources}
+    graph: dict[str, set[str]] = {name: set() for name in sources}
+    for module, source in sources.items():
+        package = module if module in packages else module.rpartition(".")[0]
+        for node in ast.walk(ast.parse(source)):
+            for name in imported(node, package):
+                # from a.b import c: a.b.c where that is a module, else something in a.b
+                found = name if name in sources else name.rpartition(".")[0]
+                if found in sources and found != module:
+                    graph[module].add(found)
+    return graph
+
+
+def circle_in(graph: Mapping[str, Set[str]]) -> list[str]:
+    """Return modules each of which imports the next, the last being the first; empty if none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(reversed(error.args[1]))  # it lists each after the one that imports it
+    return []
+
+
+def test_no_modules_import_each_other() -> None:
+    sources = {
+        ".".join(path.relative_to(GOTRACE.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path.read_text()
+        for path in modules()
+    }
+    graph = imports_among(sources)
+    assert "gotrace.errors" in graph["gotrace.elf.image"]
+    assert "gotrace.cli.completion" in graph["gotrace.cli.options"]  # within a function
+    assert " -> ".join(circle_in(graph)) == ""
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "import p.a",
+        "from p import a",
+        "from p.a import name",
+        "from .a import name",
+        "def f():\n    from p.a import name",
+        "if TYPE_CHECKING:\n    from p.a import name",
+    ],
+)
+def test_each_circle_is_seen(back: str) -> None:
+    sources = {"p": "", "p.a": "from p.q import c", "p.q": "", "p.q.c": "import p.b", "p.b": back}
+    circle = circle_in(imports_among(sources))
+    assert circle[0] == circle[-1]
+    assert {*pairwise(circle)} == {("p.a", "p.q.c"), ("p.q.c", "p.b"), ("p.b", "p.a")}
+
+
+def test_no_package_is_too_large() -> None:
+    """A package stands for one concept: one that outgrows these bounds holds a second one."""
+    lines: Counter[str] = Counter()
+    files: Counter[Path] = Counter()
+    for path in modules():
+        room = path.relative_to(GOTRACE).parts[0]
+        lines[room] += path.read_text().count("\n")
+        files[path.parent] += path.name != "__init__.py"
+    assert [str(package) for package, count in files.items() if count > MAX_MODULES] == []
+    most = lines.total() * MAX_SHARE
+    assert [f"{room}: {count} lines" for room, count in lines.items() if count > most] == []
 
 
 def test_required_packages_are_those_that_are_used() -> None:

@@ -12,6 +12,7 @@ import enum
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gotrace.gotypes.releases import DICTIONARY_AFTER_RECEIVER, REGISTER_ABI
 from gotrace.gotypes.symbols import GoName, NameKind
 from gotrace.gotypes.types import ArrayType, GoType, Kind, StructType, basic_type
 
@@ -262,28 +263,20 @@ def assign(
     return Assignment(tuple(placed), result_places, dictionary_piece, tuple(slots), size)
 
 
-_REGISTER_ABI_SINCE = (1, 17)
-_DICTIONARY_AFTER_RECEIVER_SINCE = (1, 20)
-
-
 def calling_convention(go_version: GoVersion, is_assembly: bool) -> CallingConvention:
     """Return the convention that a function of a Go release follows on amd64.
 
     ``is_assembly`` also holds for the wrappers through which assembly calls Go (``.abi0`` in the
     symbol table).
     """
-    if is_assembly or (go_version.major, go_version.minor) < _REGISTER_ABI_SINCE:
+    if is_assembly or go_version.release < REGISTER_ABI:
         return CallingConvention.ABI0
     return CallingConvention.ABI_INTERNAL
 
 
 def dictionary_place(go_version: GoVersion) -> DictionaryPlace:
-    """Return where a Go release (>= 1.18) puts the dictionary of a generic method.
-
-    Behind the receiver since the compiler's unified front end (Go 1.20), see ``shapeSig`` in
-    src/cmd/compile/internal/noder/reader.go; before it in Go 1.18 and 1.19.
-    """
-    if (go_version.major, go_version.minor) >= _DICTIONARY_AFTER_RECEIVER_SINCE:
+    """Return where a Go release (>= 1.18) puts the dictionary of a generic method."""
+    if go_version.release >= DICTIONARY_AFTER_RECEIVER:
         return DictionaryPlace.AFTER_RECEIVER
     return DictionaryPlace.BEFORE_RECEIVER
 

@@ -24,6 +24,7 @@ from gotrace.abi.assign import (
 from gotrace.abi.dwarf_gaps import Closed, Located, close_gaps, located
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.gotypes.from_dwarf import DwarfTypes
+from gotrace.gotypes.releases import ALL_PARAMETERS_LISTED
 from gotrace.gotypes.symbols import NameKind, parse_name
 from gotrace.gotypes.types import GoType, PointerType, Signature, StructType
 
@@ -42,9 +43,6 @@ __all__ = [
 
 #: The hidden dictionary is listed as a parameter of this name since Go 1.27.
 _DICTIONARY_NAME = ".dict"
-
-#: Since this release the compiler lists blank and unnamed parameters, as ``~p0`` and so on.
-_ALL_LISTED_SINCE = GoVersion(1, 22)
 
 _SHIFTED = "unnamed parameters before it may be missing from the debug information"
 
@@ -145,7 +143,7 @@ def function_places(
         return _assign_with(fillers, taken, given_back, convention, place, is_method=is_method)
 
     closed = Closed(assigner(()), frozenset())
-    if go_version < _ALL_LISTED_SINCE:
+    if go_version.release < ALL_PARAMETERS_LISTED:
         evidence = [
             _evidence(reader, function, variable, row_type)
             for variable, row_type in zip(variables, row_types, strict=True)

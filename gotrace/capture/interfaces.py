@@ -8,6 +8,7 @@ import struct
 from gotrace.capture.builder import Builder, Node
 from gotrace.capture.ops import CaptureLimits, Location, Op, OpCode, Position
 from gotrace.capture.payload import REFUSED, Constant, Frame, Reader, Subplan
+from gotrace.gotypes.releases import DIRECT_INTERFACES_BY_SIZE
 from gotrace.gotypes.types import ArrayType, GoType, Kind, StructType
 from gotrace.values.error_messages import error_value
 from gotrace.values.model import InterfaceValue, Nil, PointerValue, Value
@@ -25,7 +26,6 @@ ERROR_INTERFACES = frozenset({"error", "net.Error", "runtime.Error"})
 _two_words = struct.Struct("<QQ").unpack_from
 
 _POINTER_KINDS = frozenset({Kind.POINTER, Kind.CHAN, Kind.MAP, Kind.FUNC, Kind.UNSAFE_POINTER})
-_DIRECT_BY_SIZE_SINCE = (1, 26)
 
 
 def is_direct(go_type: GoType, release: tuple[int, int] | None) -> bool:
@@ -42,7 +42,7 @@ def is_direct(go_type: GoType, release: tuple[int, int] | None) -> bool:
         return go_type.length == 1 and is_direct(go_type.elem, release)
     if isinstance(go_type, StructType):
         fields = go_type.fields
-        if release is None or release >= _DIRECT_BY_SIZE_SINCE:
+        if release is None or release >= DIRECT_INTERFACES_BY_SIZE:
             fields = tuple(field for field in fields if field.type.size)
         return len(fields) == 1 and is_direct(fields[0].type, release)
     return False

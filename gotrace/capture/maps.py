@@ -9,6 +9,7 @@ from collections.abc import Callable
 from gotrace.capture.builder import Builder, Node
 from gotrace.capture.ops import Location, Position
 from gotrace.capture.payload import BEYOND, REFUSED, Frame, Reader
+from gotrace.gotypes.releases import SWISS_MAPS
 from gotrace.gotypes.types import GoType, MapType, PointerType, StructType
 from gotrace.values.model import ChanValue, MapValue, Nil, PointerValue, Unavailable, Value
 
@@ -28,7 +29,6 @@ MAX_INLINE = 128
 _SLOTS = 8
 #: Most groups to look at: of eight slots each, almost all maps fill one in four.
 _GROUPS = 4
-_SWISS_SINCE = (1, 24)
 
 _word = struct.Struct("<Q").unpack_from
 _signed_word = struct.Struct("<q").unpack_from
@@ -79,7 +79,7 @@ def map_layout(go_type: MapType, release: tuple[int, int] | None) -> MapLayout |
     elif release is None:
         return None
     else:
-        is_swiss = release >= _SWISS_SINCE
+        is_swiss = release >= SWISS_MAPS
     key = min(go_type.key.size, 8 if go_type.key.size > MAX_INLINE else MAX_INLINE)
     elem = min(go_type.elem.size, 8 if go_type.elem.size > MAX_INLINE else MAX_INLINE)
     if not is_swiss:

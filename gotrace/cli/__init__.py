@@ -1,5 +1,5 @@
 """The commands: options to a request, session to report.
 
-May import: all other packages. Start reading at the module of the command's name; ``common`` for
-what they share.
+May import: all other packages. Start reading at the module of the command's name; ``options``
+and ``run`` for what they share.
 """

@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gotrace.cli.common import file_test
 from gotrace.elf.functions import FunctionTable
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Rung
 from gotrace.probes.pattern import NameList, split_target
 from gotrace.target.command import resolve_command
+from gotrace.target.process import file_test
 from gotrace.target.target import Target
 
 __all__ = ["complete", "stepwise"]
@@ -64,7 +64,7 @@ def _next_step(name: str, start: int) -> str:
 
 def _functions(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Complete `[BINARY:]PATTERN`; where no target is known, the name of a file."""
-    exists = file_test(parsed_args)
+    exists = file_test(parsed_args.pid)
     try:
         binary, pattern = split_target(prefix + "*", exists)
         if binary is None and parsed_args.pid is None and parsed_args.cmd is None:
@@ -78,7 +78,7 @@ def _functions(prefix: str, parsed_args: argparse.Namespace, **_: object) -> lis
 
 def _excluded(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Complete a PATTERN to be excluded, a function of the files that the others name."""
-    exists = file_test(parsed_args)
+    exists = file_test(parsed_args.pid)
     try:
         binaries = {split_target(text, exists)[0] for text in parsed_args.patterns or []} or {None}
         return [name for binary in binaries for name in _names(parsed_args, binary, prefix)]

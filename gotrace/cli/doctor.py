@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 
-from gotrace.cli.common import make_output
+from gotrace.cli.run import make_output
 from gotrace.doctor.examine import examine
 from gotrace.doctor.finding import Finding
 from gotrace.doctor.report import write_findings

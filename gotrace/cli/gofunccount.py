@@ -8,22 +8,24 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from gotrace.cli.common import (
+from gotrace.cli.options import (
     add_interval_options,
     add_run_options,
     add_target_options,
+    new_parser,
+    parse,
+)
+from gotrace.cli.pace import detached, listen, pace, waiter_for
+from gotrace.cli.run import (
     attached_notices,
     inlined_notices,
     make_output,
-    new_parser,
-    parse,
     refuse_partial,
     requests_of,
     run_command,
     status_of,
     target_of,
 )
-from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.gotypes.symbols import shown_names
 from gotrace.report.counts import CountRow, CountTable, write_counts
 from gotrace.report.output import Output

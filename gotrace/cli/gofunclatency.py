@@ -9,23 +9,27 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gotrace.cli.common import (
+from gotrace.cli.options import (
     add_interval_options,
     add_run_options,
     add_target_options,
-    attached_notices,
-    inlined_notices,
-    make_output,
     new_parser,
     parse,
+)
+from gotrace.cli.pace import detached, listen, pace, waiter_for
+from gotrace.cli.run import (
+    attached_notices,
+    has_stepped_entry,
+    inlined_notices,
+    make_output,
+    mostly_tracing,
+    not_shown,
     refuse_partial,
     requests_of,
     run_command,
     status_of,
     target_of,
 )
-from gotrace.cli.footer import has_stepped_entry, mostly_tracing, not_shown
-from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost

@@ -11,23 +11,26 @@ from dataclasses import replace
 
 from gotrace.capture.ops import CaptureLimits
 from gotrace.cli.call_lines import Undecided, line_of
-from gotrace.cli.common import (
+from gotrace.cli.options import (
     add_run_options,
     add_target_options,
-    attached_notices,
-    file_test,
-    inlined_notices,
-    make_output,
     new_parser,
     parse,
     positive,
+)
+from gotrace.cli.pace import detached, listen, pace, waiter_for
+from gotrace.cli.run import (
+    attached_notices,
+    has_stepped_entry,
+    inlined_notices,
+    make_output,
+    mostly_tracing,
+    not_shown,
     refuse_partial,
     run_command,
     status_of,
     target_of,
 )
-from gotrace.cli.footer import has_stepped_entry, mostly_tracing, not_shown
-from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.cli.stream import Patience, takes_more
 from gotrace.errors import GotraceError, UsageError
 from gotrace.overhead import ProbeCost
@@ -45,6 +48,7 @@ from gotrace.session.tasks import find_callers
 from gotrace.session.trace import CallTracer, TraceOptions
 from gotrace.session.trace_plan import TraceChoices, TracePlan, make_trace_plan
 from gotrace.sites.sites import SiteForm
+from gotrace.target.process import file_test
 from gotrace.target.target import Target
 
 __all__ = ["main"]
@@ -124,7 +128,7 @@ def _run(arguments: Sequence[str]) -> int:
 
         return run_doctor(options)
     options.interval = None
-    exists = file_test(options)
+    exists = file_test(options.pid)
     specs, failed = _parsed(options, lambda text: split_target(text, exists))
     output = make_output(options)
     target = target_of(options)

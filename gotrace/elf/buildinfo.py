@@ -49,6 +49,11 @@ class GoVersion:
     patch: int = field(default=0, compare=False)
     text: str = field(default="", compare=False)
 
+    @property
+    def release(self) -> tuple[int, int]:
+        """Return what tables of releases have as keys."""
+        return self.major, self.minor
+
     @classmethod
     def parse(cls, text: str) -> GoVersion | None:
         """Parse what ``runtime.Version()`` returns.
@@ -185,8 +190,7 @@ def read_build_version(image: ElfImage, rows: FunctionRows) -> GoVersion | None:
     found = {
         version.text: version
         for address in _referenced(image, rows)
-        if (version := _release_at(image, address)) is not None
-        and first <= (version.major, version.minor) <= last
+        if (version := _release_at(image, address)) is not None and first <= version.release <= last
     }
     return next(iter(found.values())) if len(found) == 1 else None
 

@@ -21,6 +21,7 @@ from gotrace.elf.image import ElfImage
 from gotrace.elf.pclntab.moduledata import ModuleData
 from gotrace.elf.scan import read_uleb
 from gotrace.errors import GotraceError
+from gotrace.gotypes.releases import SWISS_MAPS
 from gotrace.gotypes.types import Kind
 
 __all__ = [
@@ -67,7 +68,7 @@ class Layout:
     @property
     def may_have_swiss_maps(self) -> bool:
         """Tell whether maps can be swiss tables."""
-        return self.release >= (1, 24)
+        return self.release >= SWISS_MAPS
 
     @property
     def may_have_classic_maps(self) -> bool:
@@ -92,12 +93,11 @@ _LAYOUTS = (
 
 def layout_of(version: GoVersion) -> Layout | None:
     """Return the layout of a release, the newest known one's for later ones, None before 1.15."""
-    release = (version.major, version.minor)
-    known = [layout for layout in _LAYOUTS if layout.release <= release]
+    known = [layout for layout in _LAYOUTS if layout.release <= version.release]
     if not known:
         return None
     last = known[-1]
-    return Layout(release, last.types, last.etypes, last.links, last.itabs)
+    return Layout(version.release, last.types, last.etypes, last.links, last.itabs)
 
 
 class DescriptorError(GotraceError):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.scan import find_all
 from gotrace.errors import GotraceError
+from gotrace.gotypes.releases import NEWEST, REGISTER_ABI, Release
 
 if TYPE_CHECKING:
     from gotrace.elf.buildinfo import GoVersion
@@ -76,8 +77,6 @@ class RuntimeLayout:
     assumed: bool = False
 
 
-_REGISTER_ABI_SINCE = (1, 17)
-
 # g: atomicstatus, goid, waitreason, parentGoid, gopc, startpc; m: curg.
 # stack.hi, g.m and g.sched.sp have been at 8, 48 and 56 throughout.
 # 1.17 put the scheduling latency fields before gopc; 1.21 took the tracer's fields out and put
@@ -90,31 +89,26 @@ _G_1_23: _Row = (152, 160, 184, 280, 288, 304, 192)
 _G_1_25: _Row = (144, 152, 176, 272, 280, 296, 184)
 _G_1_26: _Row = (144, 152, 176, 280, 288, 304, 184)
 
-_TABLE: dict[tuple[int, int], _Row] = {
-    (1, 15): _G_1_15,
-    (1, 16): _G_1_15,
-    (1, 17): _G_1_17,
-    (1, 18): _G_1_17,
-    (1, 19): _G_1_17,
-    (1, 20): _G_1_17,
-    (1, 21): _G_1_21,
-    (1, 22): _G_1_21,
-    (1, 23): _G_1_23,
-    (1, 24): _G_1_23,
-    (1, 25): _G_1_25,
+#: First release -> the row that holds from it on, newest first.
+_TABLE: dict[Release, _Row] = {
     (1, 26): _G_1_26,
-    (1, 27): _G_1_26,
+    (1, 25): _G_1_25,
+    (1, 23): _G_1_23,
+    (1, 21): _G_1_21,
+    (1, 17): _G_1_17,
+    (1, 15): _G_1_15,
 }
 
 
-def table_layout(release: tuple[int, int]) -> RuntimeLayout:
+def table_layout(release: Release) -> RuntimeLayout:
     """Return the layout of a Go release on a 64-bit machine, without ``tls_offset``.
 
-    ``release`` is (major, minor). A release newer (older) than all rows gets the newest (oldest)
-    row with ``assumed`` set.
+    A release newer (older) than all that are known gets the newest (oldest) row with ``assumed``
+    set.
     """
-    known = min(max(release, min(_TABLE)), max(_TABLE))
-    status, goid, waitreason, parent, gopc, startpc, curg = _TABLE[known]
+    known = min(max(release, min(_TABLE)), NEWEST)
+    row = next(row for since, row in _TABLE.items() if since <= known)
+    status, goid, waitreason, parent, gopc, startpc, curg = row
     return RuntimeLayout(
         g_stack_hi=8,
         g_m=48,
@@ -126,7 +120,7 @@ def table_layout(release: tuple[int, int]) -> RuntimeLayout:
         g_gopc=gopc,
         g_startpc=startpc,
         m_curg=curg,
-        g_in_register=known >= _REGISTER_ABI_SINCE,
+        g_in_register=known >= REGISTER_ABI,
         assumed=known != release,
     )
 
@@ -139,14 +133,13 @@ def runtime_layout(
     Raise RuntimeLayoutError when the binary has neither usable DWARF for ``runtime.g`` nor a known
     Go version.
     """
-    release = None if go_version is None else (go_version.major, go_version.minor)
+    release = None if go_version is None else go_version.release
     offsets = None if dwarf is None else _dwarf_offsets(dwarf)
     if offsets is not None:
-        newest = max(_TABLE)
         layout = dataclasses.replace(
-            table_layout(newest),
+            table_layout(NEWEST),
             **offsets,
-            g_in_register=(release or newest) >= _REGISTER_ABI_SINCE,
+            g_in_register=(release or NEWEST) >= REGISTER_ABI,
             source=LayoutSource.DWARF,
         )
     elif release is not None:

@@ -163,7 +163,7 @@ class _FileTypes:
 
     def __init__(self, binary: TargetBinary, choices: TraceChoices) -> None:
         version = binary.go_version
-        release = (version.major, version.minor) if version else None
+        release = version.release if version else None
         self.factory = NodeFactory(choices.limits, release)
         self.context = DynamicTypes(binary, self.factory)
         self.values = FunctionValues(binary)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ __all__ = [
     "ProcessError",
     "Program",
     "ended_processes",
+    "file_test",
     "find_process",
     "fork",
     "in_initial_pid_namespace",
@@ -194,6 +195,20 @@ def find_process(pid: int) -> Process:
             f"process {pid} belongs to user {owner} and may not be looked into: {_advice()}"
         ) from None
     return Process(tgid)
+
+
+def file_test(pid: int | None) -> Callable[[str], bool]:
+    """Return a test for paths of files, here or in the root directory of process ``pid``.
+
+    Without a process only files here pass it.
+    """
+    root = f"/proc/{pid}/root"
+
+    def exists(path: str) -> bool:
+        inside = pid is not None and path.startswith("/")
+        return os.path.isfile(path) or (inside and os.path.isfile(root + path))
+
+    return exists
 
 
 def in_initial_pid_namespace() -> bool:

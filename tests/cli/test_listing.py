@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.cli.common import inlined_notices
+from gotrace.cli.run import inlined_notices
 from gotrace.elf.functions import Function
 from gotrace.elf.image import ElfImage, string_at
 from gotrace.elf.pclntab import functab as lines

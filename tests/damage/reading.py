@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from gotrace.capture.ops import CaptureLimits
 from gotrace.cli.call_lines import Undecided, line_of
-from gotrace.cli.common import inlined_notices, problem_notices
+from gotrace.cli.run import inlined_notices, problem_notices
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
 from gotrace.probes.select import Selector

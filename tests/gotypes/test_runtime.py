@@ -13,6 +13,7 @@ from elftools.elf.sections import SymbolTableSection
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.binary import Binary
+from gotrace.gotypes.releases import NEWEST
 from gotrace.gotypes.runtime import (
     LayoutSource,
     RuntimeLayoutError,
@@ -20,11 +21,18 @@ from gotrace.gotypes.runtime import (
     table_layout,
     tls_offset,
 )
-from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
+from tests.toolchains import (
+    BUILD_MODES,
+    FIXTURES,
+    WHEEL_VERSIONS,
+    Toolchain,
+    build,
+    each_toolchain,
+    newest,
+)
 
 RUNTIME = FIXTURES / "abi_runtime"
 CGO = FIXTURES / "abi_runtime_cgo"
-NEWEST_RELEASE = (1, 27)
 
 
 def release(toolchain: Toolchain) -> GoVersion:
@@ -67,7 +75,7 @@ def linked_tls_offset(path: Path) -> int:
 @each_toolchain
 def test_table_agrees_with_the_compilers_dwarf(toolchain: Toolchain) -> None:
     path = build(RUNTIME, toolchain)
-    layout = table_layout((release(toolchain).major, release(toolchain).minor))
+    layout = table_layout(release(toolchain).release)
     g, m = dwarf_members(path, "runtime.g"), dwarf_members(path, "runtime.m")
     stack = dwarf_members(path, "runtime.stack")
     assert {
@@ -92,7 +100,7 @@ def test_layout_of_a_binary(toolchain: Toolchain, mode: str) -> None:
     with Binary(ElfImage.open(path)) as binary:
         layout = binary.runtime
     source = LayoutSource.TABLE if mode == "stripped" else LayoutSource.DWARF
-    table = table_layout((version.major, version.minor))
+    table = table_layout(version.release)
     assert layout == dataclasses.replace(table, source=source, tls_offset=-8)
     assert layout.g_in_register == (version >= GoVersion(1, 17))
 
@@ -129,12 +137,17 @@ def test_tls_offset_of_a_shared_library_is_not_fixed() -> None:
         assert tls_offset(image) is None
 
 
+def test_the_newest_release_known_is_the_newest_tested() -> None:
+    newest_tested = GoVersion.parse(f"go{WHEEL_VERSIONS[-1]}")
+    assert newest_tested is not None and newest_tested.release == NEWEST
+
+
 @pytest.mark.parametrize("asked, assumed", [((1, 40), True), ((1, 2), True), ((1, 20), False)])
 def test_releases_outside_of_the_table_are_marked(asked: tuple[int, int], assumed: bool) -> None:
     layout = table_layout(asked)
     assert layout.assumed == assumed
-    if asked > NEWEST_RELEASE:
-        newest_row = table_layout(NEWEST_RELEASE)
+    if asked > NEWEST:
+        newest_row = table_layout(NEWEST)
         assert layout == dataclasses.replace(newest_row, assumed=True)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gotrace.cli.common import parse
 from gotrace.cli.gofunclatency import _parser
+from gotrace.cli.options import parse
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
 from gotrace.report.latency_rows import interval_of

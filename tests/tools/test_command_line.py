@@ -10,7 +10,7 @@ import pytest
 
 from gotrace.capture.ops import CaptureLimits
 from gotrace.cli import gotrace
-from gotrace.cli.common import parse
+from gotrace.cli.options import parse
 from gotrace.errors import UsageError
 from tests.tools.harness import CLONE
 

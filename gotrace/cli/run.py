@@ -1,204 +1,56 @@
-"""Hold what the commands share: options, requests, notices, and how a command ends."""
+"""A command's run: its requests, its first and last notices, and its exit status."""
 
 from __future__ import annotations
 
 import argparse
 import io
 import os
-import shlex
 import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
-from gotrace import __version__
 from gotrace.cli.stream import Patience, open_standard_streams, result_stream
-from gotrace.errors import GotraceError, UsageError
-from gotrace.kernel.attach import Attached, Point, Rung, refusal
+from gotrace.errors import GotraceError
+from gotrace.gotypes.symbols import parse_name
+from gotrace.kernel.attach import Attached, Point, refusal
 from gotrace.kernel.cookie import INDEX_MASK
 from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
+from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import BinaryRequest, Plan
-from gotrace.sites.sites import FunctionSites
+from gotrace.sites.sites import FunctionSites, SiteForm
+from gotrace.target.process import file_test
 from gotrace.target.target import Target
 from gotrace.text import printable
 
 __all__ = [
-    "add_interval_options",
-    "add_run_options",
-    "add_target_options",
     "attached_notices",
-    "file_test",
+    "has_stepped_entry",
     "inlined_notices",
     "make_output",
-    "new_parser",
-    "parse",
-    "positive",
+    "mostly_tracing",
+    "not_shown",
     "problem_notices",
     "refuse_partial",
     "requests_of",
     "run_command",
-    "seconds",
     "status_of",
     "target_of",
 ]
 
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
-
-
-def new_parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
-    """Return a parser that reports errors as UsageError and shows ``epilog`` as it is."""
-    parser = _Parser(
-        prog=name,
-        description=description,
-        epilog=epilog,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"{name} {__version__}")
-    return parser
-
-
-def seconds(text: str) -> float:
-    """Parse a positive number of seconds, for argparse."""
-    value = float(text)
-    if not 0 < value < 1e9:
-        raise ValueError(text)
-    return value
-
-
-def positive(text: str) -> int:
-    """Parse a positive whole number, for argparse."""
-    value = int(text)
-    if value <= 0:
-        raise ValueError(text)
-    return value
-
-
-positive.__name__ = "positive number"
-seconds.__name__ = "number of seconds"
-
-
-def add_target_options(
-    parser: argparse.ArgumentParser,
-    metavar: str = "[BINARY:]PATTERN",
-    help: str = "a function's name, or a pattern in which only * is special",
-) -> None:
-    """Add what names the target and the functions in it; the words are for the latter's help."""
-    target = parser.add_mutually_exclusive_group()
-    target.add_argument("-p", "--pid", type=positive, help="trace this process only")
-    target.add_argument(
-        "-c",
-        "--cmd",
-        metavar="CMD",
-        help="start this command, without a shell, and trace it from its first instruction"
-        " (also: all that follows --)",
-    )
-    parser.add_argument(
-        "-r", "--regexp", action="store_true", help="patterns are regular expressions, full match"
-    )
-    parser.add_argument(
-        "-x",
-        "--exclude",
-        metavar="PATTERN",
-        action="append",
-        default=[],
-        help="leave out functions that match (may be repeated)",
-    )
-    parser.add_argument(
-        "patterns",
-        metavar=metavar,
-        nargs="*",
-        help=help,
-    )
-
-
-def add_interval_options(parser: argparse.ArgumentParser) -> None:
-    """Add how to divide a run that prints summaries, and how much of each to print."""
-    parser.add_argument(
-        "-i", "--interval", type=seconds, metavar="SEC", help="print every so many seconds"
-    )
-    parser.add_argument(
-        "-T", "--timestamp", action="store_true", help="print the time above each table"
-    )
-    parser.add_argument("--top", type=positive, metavar="N", help="print only the N largest")
-
-
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add what every run has: its length, its output, how to attach."""
-    parser.add_argument(
-        "-d", "--duration", type=seconds, metavar="SEC", help="end after so many seconds"
-    )
-    parser.add_argument(
-        "-l", "--list", action="store_true", help="list what would be traced, and trace nothing"
-    )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="refuse to run when one of several probes comes to nothing",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    parser.add_argument(
-        "--attach",
-        type=_rung,
-        metavar="RUNG",
-        help="attach only in this way: " + ", ".join(rung.value for rung in Rung),
-    )
-    parser.add_argument(
-        "--debug", action="store_true", help="show tracebacks and the compiler's messages"
-    )
-
-
-def _rung(text: str) -> Rung:
-    try:
-        return Rung(text)
-    except ValueError:
-        known = ", ".join(rung.value for rung in Rung)
-        raise argparse.ArgumentTypeError(f"no such way: {text!r} (there are {known})") from None
-
-
-def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    """Parse a command line; what follows ``--`` is the command to start.
-
-    Options may stand before, between and behind patterns.
-    Adds ``command``, a list of words or None. Raises UsageError. Under argcomplete it completes
-    the shell's command line instead, and does not return.
-    """
-    if "_ARGCOMPLETE" in os.environ:
-        from gotrace.cli.completion import complete
-
-        complete(parser)
-    words = list(arguments)
-    command: list[str] | None = None
-    if "--" in words:
-        at = words.index("--")
-        words, command = words[:at], words[at + 1 :]
-    options = parser.parse_intermixed_args(words)
-    if command is not None and (options.cmd or options.pid):
-        raise UsageError("give only one of -p PID, -c CMD and -- CMD")
-    if options.cmd:
-        try:
-            command = shlex.split(options.cmd)
-        except ValueError as error:
-            raise UsageError(f"-c {options.cmd!r}: {error}") from error
-    if command == []:
-        raise UsageError("there is no command after -c or --")
-    if not options.patterns and not getattr(options, "doctor", False):
-        raise UsageError(f"which functions? Give a PATTERN (see {parser.prog} --help)")
-    options.command = command
-    return options
+_MAX_PROBLEMS = 5
+_MOSTLY = 0.5  # share of the time
+_MAX_LOOKED_UP = 200
+_FULL = (Diagnostic.STACKS_FULL, Diagnostic.FRAMES_FULL)
 
 
 def requests_of(options: argparse.Namespace) -> list[BinaryRequest]:
     """Group the patterns by the file they name."""
     by_binary: dict[str | None, list[str]] = {}
-    exists = file_test(options)
+    exists = file_test(options.pid)
     for text in options.patterns:
         binary, pattern = split_target(text, exists)
         by_binary.setdefault(binary, []).append(pattern)
@@ -206,17 +58,6 @@ def requests_of(options: argparse.Namespace) -> list[BinaryRequest]:
         BinaryRequest(binary, Selector(patterns, options.exclude, regex=options.regexp))
         for binary, patterns in by_binary.items()
     ]
-
-
-def file_test(options: argparse.Namespace) -> Callable[[str], bool]:
-    """Return what tells whether a path names a file, here or where the process with ``-p`` is."""
-    root = f"/proc/{options.pid}/root"
-
-    def exists(path: str) -> bool:
-        inside = options.pid is not None and path.startswith("/")
-        return os.path.isfile(path) or (inside and os.path.isfile(root + path))
-
-    return exists
 
 
 def target_of(options: argparse.Namespace) -> Target:
@@ -245,7 +86,7 @@ def attached_notices(
     yield from problem_notices(plan.problems)
     every = [sites for binary in plan.binaries for sites in binary.functions]
     refused = [(point, _probed(every, point), error) for point, error in attached.failed.items()]
-    shown = refused if len(refused) <= _MOST_PROBLEMS else refused[:1]
+    shown = refused if len(refused) <= _MAX_PROBLEMS else refused[:1]
     for point, sites, error in shown:
         text = f"no probe at {point.address:#x}: {refusal(error)}"
         if sites is None:
@@ -280,20 +121,9 @@ def _probed(every: Sequence[FunctionSites], point: Point) -> FunctionSites | Non
     return sites if is_in else None
 
 
-def refuse_partial(options: argparse.Namespace, failed: Sequence[GotraceError]) -> None:
-    """With ``--strict``, raise what is wrong with one of several probes."""
-    if options.strict and failed:
-        raise failed[0]
-
-
-def status_of(failed: Sequence[GotraceError]) -> int:
-    """Return a run's exit status: that of the first probe that came to nothing, else 0."""
-    return failed[0].exit_code if failed else 0
-
-
 def problem_notices(problems: Sequence[str]) -> Iterator[Notice]:
     """Yield a warning for each problem, or, when there are many, for the first and the number."""
-    shown = problems if len(problems) <= _MOST_PROBLEMS else problems[:1]
+    shown = problems if len(problems) <= _MAX_PROBLEMS else problems[:1]
     for problem in shown:
         yield Notice(NoticeKind.WARNING, problem)
     if len(problems) > len(shown):
@@ -310,20 +140,105 @@ def inlined_notices(plan: Plan, verb: str) -> Iterator[Notice]:
     places: Counter[str] = Counter()
     for file in plan.binaries:
         names = {sites.function.name for sites in file.functions}
-        if len(names) <= _MOST_LOOKED_UP:
+        if len(names) <= _MAX_LOOKED_UP:
             places.update(call.name for call in file.binary.functions.inlined_calls(names))
-    for name, count in places.most_common(_MOST_PROBLEMS):
+    for name, count in places.most_common(_MAX_PROBLEMS):
         text = (
             f"{name} is also inlined in {count} place{'' if count == 1 else 's'}: not {verb} there"
         )
         yield Notice(NoticeKind.WARNING, text, {"func": name, "inlined": count})
-    if len(places) > _MOST_PROBLEMS:
-        text = f"and {len(places) - _MOST_PROBLEMS} more functions are also inlined: see --list"
+    if len(places) > _MAX_PROBLEMS:
+        text = f"and {len(places) - _MAX_PROBLEMS} more functions are also inlined: see --list"
         yield Notice(NoticeKind.WARNING, text)
 
 
-_MOST_PROBLEMS = 5
-_MOST_LOOKED_UP = 200
+def not_shown(
+    open_calls: int,
+    counts: Mapping[Diagnostic, int],
+    texts: Mapping[Diagnostic, str],
+    lost: Container[Diagnostic],
+    plan: Plan,
+) -> Iterator[Notice]:
+    """Yield a notice for each irregularity that has occurred and has one of ``texts``.
+
+    ``texts`` have a pair of braces for the number; those that are not ``lost`` are summaries.
+    """
+    if open_calls:
+        text = f"{open_calls} calls were still open"
+        if _changes_threads(plan):
+            text += ", or went on on another thread"
+        yield Notice(NoticeKind.SUMMARY, text, {"what": "open", "calls": open_calls})
+    for what, count in counts.items():
+        if count and what in texts:
+            kind = NoticeKind.LOST if what in lost else NoticeKind.SUMMARY
+            text = texts[what].format(count) + _more(what, counts, plan)
+            yield Notice(kind, text, {"what": what.name.lower(), "calls": count})
+
+
+def _more(what: Diagnostic, counts: Mapping[Diagnostic, int], plan: Plan) -> str:
+    """Return what else may have caused an irregularity in this run."""
+    if what in (Diagnostic.UNWOUND, Diagnostic.UNMATCHED) and _changes_threads(plan):
+        return (
+            ", or their goroutine changed threads within the call:"
+            " gccgo's calls are told apart by thread"
+        )
+    if what is Diagnostic.UNWOUND and any(
+        sites.tail_jumps for binary in plan.binaries for sites in binary.functions
+    ):
+        return ", or ended by jumping to another function"
+    if what is Diagnostic.UNMATCHED and any(counts[full] for full in _FULL):
+        return ", or not kept for want of room"
+    return ""
+
+
+def _changes_threads(plan: Plan) -> bool:
+    """Return whether calls told apart by thread are those of goroutines: gccgo's."""
+    return any(
+        parse_name(sites.function.name, gccgo=True).package
+        for binary in plan.binaries
+        if not binary.binary.functions.has_pclntab
+        for sites in binary.functions
+    )
+
+
+def has_stepped_entry(plan: Plan) -> bool:
+    """Return whether the kernel has to single-step at the entry of any function."""
+    return any(
+        sites.entry is not None and sites.entry.form is SiteForm.FIRST
+        for binary in plan.binaries
+        for sites in binary.functions
+    )
+
+
+def mostly_tracing(shares: Mapping[str, float]) -> Iterator[Notice]:
+    """Yield a notice where most of the time of calls went into probes within them.
+
+    ``shares`` are those of the functions' times, by name ("" where they are measured together).
+    """
+    most = sorted((share, name) for name, share in shares.items() if share > _MOSTLY)
+    if not most:
+        return
+    share, name = most[-1]
+    part = f"{min(99, round(100 * share))}%"
+    whose = f"{name}'s time" if name else "the time measured"
+    others = f", and most of that of {len(most) - 1} others" if len(most) > 1 else ""
+    yield Notice(
+        NoticeKind.SUMMARY,
+        f"about {part} of {whose} is tracing, of calls within its calls{others}: trace fewer"
+        " functions",
+        {"what": "mostly_tracing", "functions": len(most)},
+    )
+
+
+def refuse_partial(options: argparse.Namespace, failed: Sequence[GotraceError]) -> None:
+    """With ``--strict``, raise what is wrong with one of several probes."""
+    if options.strict and failed:
+        raise failed[0]
+
+
+def status_of(failed: Sequence[GotraceError]) -> int:
+    """Return a run's exit status: that of the first probe that came to nothing, else 0."""
+    return failed[0].exit_code if failed else 0
 
 
 def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""Say what is traced and what is not, and how a command ends."""
+"""What is traced and what is not, as reported, and how a command ends."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import cast
 
 import pytest
 
-from gotrace.cli.common import attached_notices, parse, run_command
 from gotrace.cli.gofunccount import _parser
+from gotrace.cli.options import parse
+from gotrace.cli.run import attached_notices, run_command
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached, Point, Rung
 from gotrace.kernel.cookie import CallerKind, cookie

@@ -1,0 +1,171 @@
+"""The commands' options: what they have in common, and the parsing of a command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+from collections.abc import Sequence
+from typing import NoReturn
+
+from gotrace import __version__
+from gotrace.errors import UsageError
+from gotrace.kernel.attach import Rung
+
+__all__ = [
+    "add_interval_options",
+    "add_run_options",
+    "add_target_options",
+    "new_parser",
+    "parse",
+    "positive",
+    "seconds",
+]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def new_parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Return a parser that reports errors as UsageError and shows ``epilog`` as it is."""
+    parser = _Parser(
+        prog=name,
+        description=description,
+        epilog=epilog,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{name} {__version__}")
+    return parser
+
+
+def seconds(text: str) -> float:
+    """Parse a positive number of seconds, for argparse."""
+    value = float(text)
+    if not 0 < value < 1e9:
+        raise ValueError(text)
+    return value
+
+
+def positive(text: str) -> int:
+    """Parse a positive whole number, for argparse."""
+    value = int(text)
+    if value <= 0:
+        raise ValueError(text)
+    return value
+
+
+positive.__name__ = "positive number"
+seconds.__name__ = "number of seconds"
+
+
+def add_target_options(
+    parser: argparse.ArgumentParser,
+    metavar: str = "[BINARY:]PATTERN",
+    help: str = "a function's name, or a pattern in which only * is special",
+) -> None:
+    """Add what names the target and the functions in it; the words are for the latter's help."""
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument("-p", "--pid", type=positive, help="trace this process only")
+    target.add_argument(
+        "-c",
+        "--cmd",
+        metavar="CMD",
+        help="start this command, without a shell, and trace it from its first instruction"
+        " (also: all that follows --)",
+    )
+    parser.add_argument(
+        "-r", "--regexp", action="store_true", help="patterns are regular expressions, full match"
+    )
+    parser.add_argument(
+        "-x",
+        "--exclude",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="leave out functions that match (may be repeated)",
+    )
+    parser.add_argument(
+        "patterns",
+        metavar=metavar,
+        nargs="*",
+        help=help,
+    )
+
+
+def add_interval_options(parser: argparse.ArgumentParser) -> None:
+    """Add how to divide a run that prints summaries, and how much of each to print."""
+    parser.add_argument(
+        "-i", "--interval", type=seconds, metavar="SEC", help="print every so many seconds"
+    )
+    parser.add_argument(
+        "-T", "--timestamp", action="store_true", help="print the time above each table"
+    )
+    parser.add_argument("--top", type=positive, metavar="N", help="print only the N largest")
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add what every run has: its length, its output, how to attach."""
+    parser.add_argument(
+        "-d", "--duration", type=seconds, metavar="SEC", help="end after so many seconds"
+    )
+    parser.add_argument(
+        "-l", "--list", action="store_true", help="list what would be traced, and trace nothing"
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse to run when one of several probes comes to nothing",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument(
+        "--attach",
+        type=_rung,
+        metavar="RUNG",
+        help="attach only in this way: " + ", ".join(rung.value for rung in Rung),
+    )
+    parser.add_argument(
+        "--debug", action="store_true", help="show tracebacks and the compiler's messages"
+    )
+
+
+def _rung(text: str) -> Rung:
+    try:
+        return Rung(text)
+    except ValueError:
+        known = ", ".join(rung.value for rung in Rung)
+        raise argparse.ArgumentTypeError(f"no such way: {text!r} (there are {known})") from None
+
+
+def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line; what follows ``--`` is the command to start.
+
+    Options may come before, between and after patterns.
+    Adds ``command``, a list of words or None. Raises UsageError. Under argcomplete it completes
+    the shell's command line instead, and does not return.
+    """
+    if "_ARGCOMPLETE" in os.environ:
+        from gotrace.cli.completion import complete
+
+        complete(parser)
+    words = list(arguments)
+    command: list[str] | None = None
+    if "--" in words:
+        at = words.index("--")
+        words, command = words[:at], words[at + 1 :]
+    options = parser.parse_intermixed_args(words)
+    if command is not None and (options.cmd or options.pid):
+        raise UsageError("give only one of -p PID, -c CMD and -- CMD")
+    if options.cmd:
+        try:
+            command = shlex.split(options.cmd)
+        except ValueError as error:
+            raise UsageError(f"-c {options.cmd!r}: {error}") from error
+    if command == []:
+        raise UsageError("there is no command after -c or --")
+    if not options.patterns and not getattr(options, "doctor", False):
+        raise UsageError(f"which functions? Give a PATTERN (see {parser.prog} --help)")
+    options.command = command
+    return options

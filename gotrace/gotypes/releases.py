@@ -1,0 +1,41 @@
+"""Go releases in which what gotrace reads or computes changed, each as (major, minor).
+
+What a release moved within a structure is in tables of its own, beside the code that reads it:
+CONTRIBUTING.md, "Support a new Go release", lists them.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "ALL_PARAMETERS_LISTED",
+    "DICTIONARY_AFTER_RECEIVER",
+    "DIRECT_INTERFACES_BY_SIZE",
+    "NEWEST",
+    "REGISTER_ABI",
+    "SWISS_MAPS",
+    "Release",
+]
+
+Release = tuple[int, int]
+
+#: The newest release whose sources were read and whose programs are tested. Later ones are taken
+#: to be like it, with a warning where an address depends on it.
+NEWEST: Release = (1, 27)
+
+#: Arguments and g are in registers (src/cmd/compile/abi-internal.md) on amd64.
+REGISTER_ABI: Release = (1, 17)
+
+#: A generic method's dictionary comes after the receiver, before it in 1.18 and 1.19: ``shapeSig``
+#: in src/cmd/compile/internal/noder/reader.go, the compiler's unified front end.
+DICTIONARY_AFTER_RECEIVER: Release = (1, 20)
+
+#: The compiler lists blank and unnamed parameters in DWARF, as ``~p0`` and so on.
+ALL_PARAMETERS_LISTED: Release = (1, 22)
+
+#: Maps are swiss tables (src/internal/runtime/maps); before, and up to 1.25 with
+#: GOEXPERIMENT=noswissmap, they have buckets.
+SWISS_MAPS: Release = (1, 24)
+
+#: An interface also holds directly a type that is one pointer and fields without size
+#: (``IsDirectIface`` in src/cmd/compile/internal/types/type.go).
+DIRECT_INTERFACES_BY_SIZE: Release = (1, 26)
