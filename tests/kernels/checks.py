@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
 import sys
 import time
@@ -461,6 +462,7 @@ def _weighed(row: Json) -> bool | None:
 def _removal_times(rungs: Sequence[str]) -> str:
     """Measure how long probes by perf events take to go, see detaching.py; only when asked for."""
     program = _fixture("live_count", _MINORS[-1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
     listed = run_tool("gofunccount", "-l", "--json", f"{program}:*")
     with ElfImage.open(program) as image:
         sites = [row["site"] for row in of_kind(listed, "function") if row["site"]]

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import struct
-import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -138,27 +136,3 @@ def _empty_program() -> int:
 
 
 _PROG_LOAD, _KPROBE = 5, 2
-
-
-def main(path: Path, offsets: Sequence[int], counts: Sequence[int]) -> None:
-    """Print times for numbers of probes, with cookies where the kernel has them, in each way."""
-    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
-    for count in counts:
-        for cookies in (True, False):
-            for how in How:
-                try:
-                    attach, remove = measure(path, offsets[:count], cookies, how)
-                except OSError as error:
-                    print(f"{count} {'cookie' if cookies else 'ip'} {how.value}: {error}")
-                    break
-                name = "perf-cookie" if cookies else "perf-ip"
-                text = f"attached in {attach:.2f} s, removed in {remove:.2f} s"
-                print(f"{count} {name} {how.value}: {text}", flush=True)
-
-
-if __name__ == "__main__":
-    main(
-        Path(sys.argv[1]),
-        [int(word) for word in Path(sys.argv[2]).read_text().split()],
-        [int(word) for word in sys.argv[3:]],
-    )
