@@ -18,6 +18,7 @@ from tests.kernels.guest import Guest, GuestError, run, work_image
 from tests.kernels.order import Order, Result
 from tests.kernels.programs import programs
 from tests.kernels.releases import QUICK, RELEASES, Release, release
+from tests.kernels.table import keep
 
 __all__ = ["Outcome", "line", "main", "order_of", "summarise"]
 
@@ -127,6 +128,8 @@ def _try(
     finally:
         slots.give(taken)
     outcome.seconds = time.monotonic() - before
+    if outcome.problem is None and not (options.only or options.quick):
+        keep(name, outcome.results)
     return outcome
 
 
