@@ -58,7 +58,7 @@ def main() -> int:
         Guest(one, options.cpus or one.cpus, options.boot or one.boot, options.limit)
         for one in releases
     ]
-    slots = _Slots(os.cpu_count() or 1)
+    slots = _Slots((os.cpu_count() or 1) + 1)  # a guest does not need all of its own all the time
     with ThreadPoolExecutor(len(guests)) as pool:
         outcomes = list(pool.map(lambda guest: _try(guest, fixtures, options, slots), guests))
     return summarise(outcomes)
