@@ -520,6 +520,7 @@ def _refusals() -> str:
             assert re.search(r"Linux 5\.12", result.errors), result.errors
             assert len(result.errors.splitlines()) == 1, result.errors
         assert code_of(fixture.pid) == clean
+        fixture.work()
         assert fixture.finish() == 0
     return "gofunclatency and gotrace say that they need Linux 5.12"
 
