@@ -9,7 +9,7 @@
  * A program that keeps more for an open call than struct frame defines, before it includes this file,
  * what is to be done when a call ends without a return:
  *   CALL_DROPPED(who, level)                      it was not seen how
- *   CALL_UNWOUND(ctx, who, level, start, now, how)  by a panic or runtime.Goexit
+ *   CALL_UNWOUND(ctx, who, level, call)  by a panic or runtime.Goexit; a struct unwound
  */
 #pragma once
 #include "goroutine.h"
@@ -67,11 +67,25 @@ struct frame {
     u64 start;     /* ns */
     u64 function;
     u64 return_pc; /* of a function that can end by a jump to a traced one, else 0 */
+    u64 before;    /* the stack's hits when the call was entered, its own entry included */
+    u64 before_ns; /* likewise of its hits_ns */
 };
 
 struct stack {
     struct frame top;
     u64 level; /* open calls, top included */
+    /* Since the outermost call was entered, only ever added to: */
+    u64 hits;    /* of probes */
+    u64 hits_ns; /* that programs took for them, where the program measures that */
+};
+
+/* A call that has ended without a return. */
+struct unwound {
+    u64 start;
+    u64 end;     /* when that was seen */
+    u64 hits;    /* of probes within it */
+    u64 hits_ns; /* that programs took for them */
+    u32 how;     /* EVENT_PANIC or EVENT_GOEXIT */
 };
 
 /* diagnostics: key = enum diagnostic; value = how often on this CPU. Only ever added to. */
@@ -103,6 +117,18 @@ static inline __attribute__((always_inline)) void pop(struct caller_key *who, st
     frames.delete(&key);
 }
 
+#ifdef CALL_UNWOUND
+/* Fill in what is particular to one call of a stack that is being unwound. */
+static inline __attribute__((always_inline)) void describe(struct unwound *call,
+                                                           struct stack *stack,
+                                                           struct frame *frame)
+{
+    call->start = frame->start;
+    call->hits = stack->hits - frame->before;
+    call->hits_ns = stack->hits_ns - frame->before_ns;
+}
+#endif
+
 /*
  * Drop calls at a depth greater than depth: they were unwound, their RET never comes. Depths grow
  * with levels, so the highest level that stays is found by halves, however many there are.
@@ -112,9 +138,13 @@ static inline __attribute__((always_inline)) void drop_deeper(struct pt_regs *ct
                                                               struct stack *stack, u64 depth,
                                                               u32 how)
 {
-    u64 open = stack->level, start = stack->top.start, now = how ? bpf_ktime_get_ns() : 0;
+    u64 open = stack->level;
     if (!open || stack->top.depth <= depth)
         return;
+#ifdef CALL_UNWOUND
+    struct unwound call = {.end = how ? bpf_ktime_get_ns() : 0, .how = how};
+    describe(&call, stack, &stack->top);
+#endif
     struct frame_key key = {.caller = who->caller, .tgid = who->tgid};
     /* Kept in the map: the verifier would follow each value that a variable can have. */
     volatile u64 *stays = &stack->level;
@@ -139,10 +169,11 @@ static inline __attribute__((always_inline)) void drop_deeper(struct pt_regs *ct
     for (int i = 0; i < MOST_CLEARED && open > *stays; i++) {
 #ifdef CALL_UNWOUND
         if (how) {
-            CALL_UNWOUND(ctx, who, open, start, now, how);
+            CALL_UNWOUND(ctx, who, open, &call);
             key.level = open - 1;
             struct frame *outer = frames.lookup(&key);
-            start = outer ? outer->start : 0;
+            if (outer)
+                describe(&call, stack, outer);
         }
 #endif
         CALL_DROPPED(who, open);
@@ -195,6 +226,39 @@ static inline __attribute__((always_inline)) int led_here(struct caller_key *who
 }
 
 /*
+ * Count a hit on a system stack in the open calls of the goroutine that waits for it there. The
+ * difference of two readings of a stack's hits is exact whatever has become of the calls between.
+ */
+static inline __attribute__((always_inline)) void hit_in_callers(struct caller *caller,
+                                                                 struct caller_key *who)
+{
+    if (!caller->goid || caller->goid == who->caller)
+        return;
+    struct caller_key goroutine = {.caller = caller->goid, .tgid = who->tgid};
+    struct stack *waiting = stacks.lookup(&goroutine);
+    if (waiting)
+        waiting->hits++;
+}
+
+/* Count a hit that opens no call, and the time that its program took. */
+static inline __attribute__((always_inline)) void
+hit_in_open_calls(struct caller *caller, struct caller_key *who, u64 nanoseconds)
+{
+    hit_in_callers(caller, who);
+    struct stack *stack = stacks.lookup(who);
+    if (!stack)
+        return;
+    stack->hits++;
+    stack->hits_ns += nanoseconds;
+}
+
+/* Return how many hits there were within the latest call, before that of its RET. */
+static inline __attribute__((always_inline)) u64 hits_within(struct stack *stack)
+{
+    return stack->hits - stack->top.before;
+}
+
+/*
  * Open a call: make it the caller's latest and return its stack, with top.start yet to be set.
  * Return 0 where it cannot be kept.
  */
@@ -211,6 +275,8 @@ enter(struct caller *caller, struct caller_key *who, u64 depth, u64 cookie)
             return 0;
         }
     }
+    hit_in_callers(caller, who);
+    stack->hits++;
     u64 function = cookie & COOKIE_INDEX_MASK, return_pc = 0;
     if (cookie & COOKIE_JUMPS || stack->top.depth >= depth)
         return_pc = read_word(caller->stack_hi - depth);
@@ -228,6 +294,7 @@ enter(struct caller *caller, struct caller_key *who, u64 depth, u64 cookie)
         }
     }
     stack->level++;
+    stack->top.before = stack->hits;
     stack->top.depth = depth;
     stack->top.function = function;
     stack->top.return_pc = cookie & COOKIE_JUMPS ? return_pc : 0;
@@ -236,11 +303,13 @@ enter(struct caller *caller, struct caller_key *who, u64 depth, u64 cookie)
 
 /*
  * Return the stack whose top is the call that returns at depth, after dropping what was unwound
- * above it; 0 where that call was not seen to be entered.
+ * above it; 0 where that call was not seen to be entered. The hit of the RET is then yet to be
+ * counted in the calls that stay.
  */
-static inline __attribute__((always_inline)) struct stack *leaving(struct caller_key *who,
-                                                                   u64 depth, u64 function)
+static inline __attribute__((always_inline)) struct stack *
+leaving(struct caller *caller, struct caller_key *who, u64 depth, u64 function)
 {
+    hit_in_callers(caller, who);
     struct stack *stack = stacks.lookup(who);
     if (!stack) {
         note(UNMATCHED, 1);
@@ -250,6 +319,7 @@ static inline __attribute__((always_inline)) struct stack *leaving(struct caller
     if (stack->level && stack->top.depth == depth && stack->top.function == function)
         return stack;
     note(UNMATCHED, 1);
+    stack->hits++;
     if (!stack->level)
         stacks.delete(who);
     return 0;
@@ -273,6 +343,7 @@ static inline __attribute__((always_inline)) void recovered(struct pt_regs *ctx)
     u64 hi = read_word(caller.g + GOTRACE_G_STACK_HI);
     u64 sp = read_word(caller.g + GOTRACE_G_SCHED_SP);
     drop_deeper(ctx, &who, stack, hi - sp, EVENT_PANIC);
+    stack->hits++;
     if (!stack->level)
         stacks.delete(&who);
 }

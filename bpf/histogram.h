@@ -22,6 +22,7 @@ struct histogram {
     u64 sum;
     u64 inverted_min; /* all ones minus the minimum, so that zero means none yet */
     u64 max;
+    u64 hits; /* of probes within all these calls */
     u64 buckets[BUCKETS];
     u64 units[UNIT_ROWS]; /* by power of two of GOTRACE_UNIT; index 0 holds zero as well */
 };
@@ -76,8 +77,12 @@ static inline __attribute__((always_inline)) void raise_to(u64 *place, u64 value
     note(EXTREMES_LOST, 1);
 }
 
-/* Add one value. Atomic: rows may be shared by CPUs, and the kernel may preempt this program. */
-static inline __attribute__((always_inline)) void add_value(struct histogram *row, u64 value)
+/*
+ * Add one value, and the hits of probes that it contains the cost of. Atomic: rows may be shared by
+ * CPUs, and the kernel may preempt this program.
+ */
+static inline __attribute__((always_inline)) void add_value(struct histogram *row, u64 value,
+                                                            u64 hits)
 {
     u64 bucket = bucket_of(value);
     /*
@@ -91,6 +96,8 @@ static inline __attribute__((always_inline)) void add_value(struct histogram *ro
     __sync_fetch_and_add(&row->buckets[bucket], 1);
     __sync_fetch_and_add(&row->count, 1);
     __sync_fetch_and_add(&row->sum, value);
+    if (hits)
+        __sync_fetch_and_add(&row->hits, hits);
 #ifdef GOTRACE_UNIT
     __sync_fetch_and_add(&row->units[log2_of(value / GOTRACE_UNIT) & (UNIT_ROWS - 1)], 1);
 #endif

@@ -34,6 +34,7 @@ struct slow_call {
     u32 tgid;
     u32 tid;
     u64 function;
+    u64 hits; /* of probes within the call */
 };
 
 /* generation: value 0 = which half of histograms is written, changed from user space by interval. */
@@ -93,7 +94,8 @@ static inline __attribute__((always_inline)) u32 shown_process(struct caller_key
 
 static inline __attribute__((always_inline)) void add_to_goroutine(struct caller *caller,
                                                                    struct caller_key *who,
-                                                                   u32 number, u64 elapsed)
+                                                                   u32 number, u64 elapsed,
+                                                                   u64 hits)
 {
     struct goroutine_key key = {
         .goid = caller->goid, .tgid = shown_process(who), .row = number};
@@ -118,19 +120,19 @@ static inline __attribute__((always_inline)) void add_to_goroutine(struct caller
         }
     }
     if (found) {
-        add_value(&found->times, elapsed);
+        add_value(&found->times, elapsed, hits);
         return;
     }
     struct histogram *rest = folded.lookup(&number);
     if (rest)
-        add_value(rest, elapsed);
+        add_value(rest, elapsed, hits);
 }
 #endif
 
 static inline __attribute__((always_inline)) void record(struct pt_regs *ctx,
                                                          struct caller *caller,
                                                          struct caller_key *who,
-                                                         struct frame *call, u64 now)
+                                                         struct frame *call, u64 hits, u64 now)
 {
     u64 elapsed = now - call->start;
     u32 zero = 0, row = GOTRACE_ROWS > 1 ? call->function : 0;
@@ -142,9 +144,9 @@ static inline __attribute__((always_inline)) void record(struct pt_regs *ctx,
     u32 index = number * GOTRACE_STRIPES + stripe;
     struct histogram *times = histograms.lookup(&index);
     if (times)
-        add_value(times, elapsed);
+        add_value(times, elapsed, hits);
 #ifdef GOTRACE_GOROUTINES
-    add_to_goroutine(caller, who, number, elapsed);
+    add_to_goroutine(caller, who, number, elapsed, hits);
 #endif
 #ifdef GOTRACE_SLOWER
     if (elapsed >= GOTRACE_SLOWER) {
@@ -156,6 +158,7 @@ static inline __attribute__((always_inline)) void record(struct pt_regs *ctx,
             .tgid = seen >> 32,
             .tid = seen,
             .function = call->function,
+            .hits = hits,
         };
         if (slow.perf_submit(ctx, &report, sizeof(report)))
             note(SLOW_LOST, 1);
@@ -171,7 +174,7 @@ int on_return(struct pt_regs *ctx)
     struct caller_key who = {};
     if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &caller, &who, &depth))
         return 0;
-    struct stack *stack = leaving(&who, depth, cookie & COOKIE_INDEX_MASK);
+    struct stack *stack = leaving(&caller, &who, depth, cookie & COOKIE_INDEX_MASK);
     if (!stack)
         return 0;
     /* Functions that came here by tail jumps return with this one. */
@@ -182,9 +185,11 @@ int on_return(struct pt_regs *ctx)
         if (i && stack->top.return_pc != read_word(ctx->sp))
             break;
         struct frame call = stack->top;
+        u64 hits = hits_within(stack);
         pop(&who, stack);
-        record(ctx, &caller, &who, &call, now);
+        record(ctx, &caller, &who, &call, hits, now);
     }
+    stack->hits++;
     if (!stack->level)
         stacks.delete(&who);
     return 0;

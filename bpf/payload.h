@@ -45,6 +45,8 @@ struct event {
     u16 args_length;
     u16 results_length;
     u64 flags;
+    u64 hits;    /* of probes within the call */
+    u64 hits_ns; /* that their programs took */
 };
 
 /* What is kept of a call from its entry to its return, and in the end sent from event on. */

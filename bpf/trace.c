@@ -12,14 +12,15 @@
  */
 #include <uapi/linux/ptrace.h>
 #define CALL_DROPPED(who, level) forget(who, level)
-#define CALL_UNWOUND(ctx, who, level, start, now, how) \
-    report_unwound(ctx, who, level, start, now, how)
+#define CALL_UNWOUND(ctx, who, level, call) report_unwound(ctx, who, level, call)
 struct caller_key;
+struct unwound;
 static inline __attribute__((always_inline)) void forget(struct caller_key *who,
                                                          unsigned long long level);
-static inline __attribute__((always_inline)) void
-report_unwound(struct pt_regs *ctx, struct caller_key *who, unsigned long long level,
-               unsigned long long start, unsigned long long now, unsigned int how);
+static inline __attribute__((always_inline)) void report_unwound(struct pt_regs *ctx,
+                                                                 struct caller_key *who,
+                                                                 unsigned long long level,
+                                                                 struct unwound *call);
 #include "atomic.h"
 #include "calls.h"
 #include "interpreter.h"
@@ -145,7 +146,7 @@ static inline __attribute__((always_inline)) void submit(struct pt_regs *ctx, st
 /* Report a call that has ended without a return, with the arguments saved when it was entered. */
 static inline __attribute__((always_inline)) void report_unwound(struct pt_regs *ctx,
                                                                  struct caller_key *who, u64 level,
-                                                                 u64 start, u64 now, u32 how)
+                                                                 struct unwound *call)
 {
     struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = level};
     struct call *saved = saved_calls.lookup(&key);
@@ -158,10 +159,12 @@ static inline __attribute__((always_inline)) void report_unwound(struct pt_regs 
         note(UNWOUND_UNSEEN, 1);
         return;
     }
-    saved->event.start = start;
-    saved->event.end = now;
+    saved->event.start = call->start;
+    saved->event.end = call->end;
+    saved->event.hits = call->hits;
+    saved->event.hits_ns = call->hits_ns;
     saved->event.tid = seen_numbers();
-    saved->event.flags |= how;
+    saved->event.flags |= call->how;
 #if GOTRACE_FLOATS
     if (saved->has_floats)
         append_floats(saved, saved->floats, EVENT_FLOATS_ENTRY);
@@ -243,8 +246,18 @@ static inline __attribute__((always_inline)) void run_phase(struct work *w, u32 
     w->full = 0;
 }
 
+/* Count a hit that opens no call in those that are open: they contain what it costs. */
+static inline __attribute__((always_inline)) void
+opens_none(struct caller *caller, struct caller_key *who, u64 began)
+{
+#if GOTRACE_RETURNS
+    hit_in_open_calls(caller, who, bpf_ktime_get_ns() - began);
+#endif
+}
+
 int on_entry(struct pt_regs *ctx)
 {
+    u64 began = bpf_ktime_get_ns();
     u64 cookie = 0, depth = 0;
     struct caller caller = {};
     struct caller_key who = {};
@@ -253,8 +266,10 @@ int on_entry(struct pt_regs *ctx)
     u32 function = cookie & COOKIE_INDEX_MASK;
     struct site_plan *plan = plans.lookup(&function);
     struct work *w = plan ? take_work() : 0;
-    if (!w)
+    if (!w) {
+        opens_none(&caller, &who, began);
         return 0;
+    }
 #if GOTRACE_FLOATS
     give_up_waiting(ctx);
 #endif
@@ -267,6 +282,8 @@ int on_entry(struct pt_regs *ctx)
     event->function = function;
     event->results_length = 0;
     event->flags = 0;
+    event->hits = 0;
+    event->hits_ns = 0;
     w->call.length = 0;
     w->call.has_floats = 0;
     w->phase = 0;
@@ -275,11 +292,11 @@ int on_entry(struct pt_regs *ctx)
     run_phase(w, plan->entry, plan->reserved);
     /* An earlier call at this depth that has left by a jump must not be taken for this one. */
     if (w->dropped && !(cookie & COOKIE_LEAVES))
-        goto out;
+        goto unopened;
     event->args_length = w->call.length;
     if (plan->flags & PLAN_ENTRY_ONLY) {
         if (w->dropped)
-            goto out;
+            goto unopened;
         event->end = bpf_ktime_get_ns();
         append_stack(w, ctx->bp);
 #if GOTRACE_FLOATS
@@ -287,10 +304,10 @@ int on_entry(struct pt_regs *ctx)
         if (plan->flags & PLAN_ENTRY_FLOATS &&
             wait_for_floats(w, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp,
                             EVENT_FLOATS_ENTRY))
-            goto out;
+            goto unopened;
 #endif
         submit(ctx, &w->call);
-        goto out;
+        goto unopened;
     }
     struct stack *stack = enter(&caller, &who, depth, cookie);
     if (!stack)
@@ -310,9 +327,16 @@ int on_entry(struct pt_regs *ctx)
     if (plan->flags & PLAN_ENTRY_FLOATS)
         wait_for_floats(w, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp, EVENT_FLOATS_ENTRY);
 #endif
-    stack->top.start = bpf_ktime_get_ns(); /* last: what came before is not the call's time */
+    u64 now = bpf_ktime_get_ns(); /* last: what came before is not the call's time */
+    stack->top.start = now;
+    stack->hits_ns += now - began;
+    stack->top.before_ns = stack->hits_ns;
 out:
     w->busy = 0;
+    return 0;
+unopened:
+    w->busy = 0;
+    opens_none(&caller, &who, began);
     return 0;
 }
 
@@ -332,7 +356,10 @@ static inline __attribute__((always_inline)) void finish(struct pt_regs *ctx, st
     submit(ctx, &w->call);
 }
 
-/* Report the call that returns; its arguments, saved under key when it was entered, are taken. */
+/*
+ * Report the call that returns; its arguments, saved under key when it was entered, are taken. Its
+ * frame's before and before_ns are what came within it.
+ */
 static inline __attribute__((always_inline)) void report_return(struct pt_regs *ctx, u64 cookie,
                                                                 struct frame_key *key,
                                                                 struct frame *frame, u64 now)
@@ -351,6 +378,8 @@ static inline __attribute__((always_inline)) void report_return(struct pt_regs *
     event->start = frame->start;
     event->end = now;
     event->tid = seen_numbers();
+    event->hits = frame->before;
+    event->hits_ns = frame->before_ns;
     w->duration = now - frame->start;
     w->phase = 1;
     w->file = plan->flags >> PLAN_FILE_SHIFT;
@@ -372,11 +401,13 @@ int on_return(struct pt_regs *ctx)
     struct caller_key who = {};
     if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &caller, &who, &depth))
         return 0;
-    struct stack *stack = leaving(&who, depth, cookie & COOKIE_INDEX_MASK);
+    struct stack *stack = leaving(&caller, &who, depth, cookie & COOKIE_INDEX_MASK);
     if (!stack)
         return 0;
     struct frame_key key = {.caller = who.caller, .tgid = who.tgid, .level = stack->level};
     struct frame frame = stack->top;
+    frame.before = hits_within(stack);
+    frame.before_ns = stack->hits_ns - frame.before_ns;
 #if GOTRACE_FLOATS
     give_up_waiting(ctx);
 #endif
@@ -390,9 +421,14 @@ int on_return(struct pt_regs *ctx)
         forget(&who, stack->level);
         pop(&who, stack);
     }
+    stack->hits++;
     if (!stack->level)
         stacks.delete(&who);
     report_return(ctx, cookie, &key, &frame, now);
+    /* Looked up anew: the verifier would tell apart all ways through the plan by what stack is. */
+    stack = stacks.lookup(&who);
+    if (stack)
+        stack->hits_ns += bpf_ktime_get_ns() - now;
     return 0;
 }
 

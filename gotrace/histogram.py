@@ -16,7 +16,7 @@ BUCKETS = (_LARGEST_EXPONENT - _SUB_BITS + 2) * _SUB_BUCKETS
 #: Powers of two of the display unit: rows of the table printed with -u and -m.
 UNIT_ROWS = 64
 
-_HEAD = struct.Struct("=4Q")
+_HEAD = struct.Struct("=5Q")
 _UNITS_AT = _HEAD.size + 8 * BUCKETS
 ROW_SIZE = _UNITS_AT + 8 * UNIT_ROWS
 _ALL_ONES = (1 << 64) - 1
@@ -53,7 +53,8 @@ class Histogram:
     """Hold a distribution: exact count, sum, minimum and maximum, and counts by bucket.
 
     All times are nanoseconds. ``units`` counts by power of two of the display unit where one
-    larger than a nanosecond was asked for; ``minimum`` is 0 while ``count`` is.
+    larger than a nanosecond was asked for; ``minimum`` is 0 while ``count`` is. ``hits`` is how
+    often probes were hit within all these calls.
     """
 
     count: int = 0
@@ -62,11 +63,12 @@ class Histogram:
     maximum: int = 0
     buckets: Counter[int] = field(default_factory=Counter)
     units: Counter[int] = field(default_factory=Counter)
+    hits: int = 0
 
     @classmethod
     def from_row(cls, row: bytes | memoryview) -> Histogram:
         """Decode ``struct histogram`` of bpf/histogram.h, ``ROW_SIZE`` bytes."""
-        count, total, inverted, maximum = _HEAD.unpack_from(row)
+        count, total, inverted, maximum, hits = _HEAD.unpack_from(row)
         cells = bytes(row)
         return cls(
             count,
@@ -75,6 +77,7 @@ class Histogram:
             maximum,
             _counts(cells[_HEAD.size : _UNITS_AT]),
             _counts(cells[_UNITS_AT:ROW_SIZE]),
+            hits,
         )
 
     def merge(self, other: Histogram) -> None:
@@ -85,6 +88,7 @@ class Histogram:
         self.maximum = max(self.maximum, other.maximum)
         self.count += other.count
         self.sum += other.sum
+        self.hits += other.hits
         self.buckets.update(other.buckets)
         self.units.update(other.units)
 

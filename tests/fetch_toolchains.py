@@ -9,22 +9,18 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from tests.debian import FetchError, PrivateApt, unpack
 from tests.toolchains import DEBIAN_GO, WHEEL_VERSIONS, toolchain, toolchain_dir
 
-__all__ = ["FetchError", "main", "source_line"]
-
-
-class FetchError(Exception):
-    """Report a toolchain that cannot be had, in one line."""
+__all__ = ["main"]
 
 
 def main() -> int:
@@ -79,29 +75,12 @@ def _fetch_wheel(version: str, tree: Path) -> None:
 def _fetch_debian(version: str, tree: Path) -> None:
     """Download golang-X-go and golang-X-src and lay them out as one GOROOT named go."""
     suite, minor = DEBIAN_GO[version]
-    apt = tree.with_name("apt")
-    for private in ("state/lists/partial", "cache/archives/partial", "parts"):
-        (apt / private).mkdir(parents=True)
-    (apt / "status").touch()
-    (apt / "parts" / "go.list").write_text(source_line(suite))
-    options = {
-        "Dir::Etc::SourceList": "/dev/null",
-        "Dir::Etc::SourceParts": apt / "parts",
-        "Dir::State": apt / "state",
-        "Dir::State::status": apt / "status",
-        "Dir::Cache": apt / "cache",
-        "Acquire::Languages": "none",
-        # An old suite's index is no longer renewed; its signature is checked all the same.
-        "Acquire::Check-Valid-Until": "false",
-        # The private directories are not readable by apt's own user.
-        "APT::Sandbox::User": "root",
-    }
-    get = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in options.items())]
-    _run(*get, "update")
-    _run(*get, "download", f"golang-{minor}-go", f"golang-{minor}-src", cwd=apt)
-    for package in apt.glob("*.deb"):
-        _run("dpkg-deb", "--extract", str(package), str(apt / "root"))
-    goroot = apt / "root" / "usr" / "lib" / f"go-{minor}"
+    place = tree.with_name("apt")
+    apt = PrivateApt(suite, place)
+    apt.update()
+    for package in apt.download([f"golang-{minor}-go", f"golang-{minor}-src"], place):
+        unpack(package, place / "root")
+    goroot = place / "root" / "usr" / "lib" / f"go-{minor}"
     # Debian keeps the sources under /usr/share with relative links to them.
     for link in [path for path in goroot.rglob("*") if path.is_symlink()]:
         target = link.resolve()
@@ -112,39 +91,6 @@ def _fetch_debian(version: str, tree: Path) -> None:
 
 def _on_debian() -> bool:
     return platform.freedesktop_os_release().get("ID") == "debian"
-
-
-def source_line(suite: str) -> str:
-    """Return a sources.list line for another suite of the machine's own Debian mirror.
-
-    Raises FetchError where no source of a whole release is configured.
-    """
-    for uri, options in _configured_sources():
-        return f"deb {options}{uri} {suite} main\n"
-    raise FetchError("no package source of a whole Debian release is configured in /etc/apt")
-
-
-def _configured_sources() -> Iterator[tuple[str, str]]:
-    """Yield (URI, options) of every configured source of a whole release's component main.
-
-    Both formats of sources.list(5) are read. Suites with a dash or a slash are partial archives:
-    bookworm-updates, bookworm/updates.
-    """
-    etc = Path("/etc/apt")
-    lists = [etc / "sources.list", *sorted((etc / "sources.list.d").glob("*.list"))]
-    one_line = re.compile(r"^deb\s+(?:\[[^]]*\]\s+)?(\S+)\s+([a-z]+)\s+(?:\S+\s+)*main\b", re.M)
-    for path in filter(Path.exists, lists):
-        for uri, _suite in one_line.findall(path.read_text()):
-            yield uri, ""
-    for path in sorted((etc / "sources.list.d").glob("*.sources")):
-        for stanza in re.split(r"\n\s*\n", path.read_text()):
-            fields = dict(re.findall(r"^([\w-]+):[ \t]*(.*)$", stanza, re.M))
-            whole = any(re.fullmatch("[a-z]+", name) for name in fields.get("Suites", "").split())
-            components = fields.get("Components", "").split()
-            if "deb" in fields.get("Types", "").split() and whole and "main" in components:
-                key = fields.get("Signed-By", "")
-                options = f"[signed-by={key}] " if key.startswith("/") else ""
-                yield fields["URIs"].split()[0], options
 
 
 if __name__ == "__main__":

@@ -35,10 +35,11 @@ def row(
     most: int,
     buckets: dict[int, int],
     units: dict[int, int],
+    hits: int = 0,
 ) -> bytes:
     cells = [buckets.get(i, 0) for i in range(BUCKETS)] + [units.get(i, 0) for i in range(64)]
     inverted = (1 << 64) - 1 - least if count else 0
-    return struct.pack(f"<4Q{len(cells)}Q", count, total, inverted, most, *cells)
+    return struct.pack(f"<5Q{len(cells)}Q", count, total, inverted, most, hits, *cells)
 
 
 @pytest.mark.parametrize(

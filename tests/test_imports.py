@@ -23,6 +23,7 @@ ROOMS = (
     "errors",
     "text",
     "histogram",
+    "overhead",
     "elf",
     "gotypes",
     "abi",

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path as FilePath
 
 from gotrace.capture.plan import PhasePlan, read_phase
+from gotrace.overhead import ProbeCost
 from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate
 from gotrace.probes.scope import Phase, SpecialName
 from gotrace.probes.typed import Operand, Path
@@ -38,22 +39,25 @@ def line_of(
     as_json: bool,
     floats: bool,
     undecided: Undecided,
+    cost: ProbeCost | None = None,
 ) -> Line:
     """Return what makes the line of a record of a function's call.
 
     It makes nothing of a call that the probe's predicate does not want, nor of one that it cannot
     decide, which is added to ``undecided``. ``floats`` tells whether float registers are asked
-    for, for the reason where a value of theirs is missing.
+    for, for the reason where a value of theirs is missing. ``cost`` is that of the probes, which
+    JSON has; None where it is not known.
     """
-    decoded = _DecodedLine(call, symbols, clock, as_json, floats, undecided)
+    decoded = _DecodedLine(call, symbols, clock, as_json, floats, undecided, cost)
     entry = plain_phase(call.entry)
     result = plain_phase(call.result) if call.result else None
     plain = entry is not None and (call.result is None or result is not None)
     expressions = call.spec.format is not None or call.spec.predicate is not None
     if entry is None or not plain or expressions:
         return decoded
-    fast = fast_json_line if as_json else fast_text_line
-    return fast(decoded.function, entry, result, HEADER, clock, decoded)
+    if as_json:
+        return fast_json_line(decoded.function, entry, result, HEADER, clock, decoded, cost)
+    return fast_text_line(decoded.function, entry, result, HEADER, clock, decoded)
 
 
 class _DecodedLine:
@@ -67,9 +71,11 @@ class _DecodedLine:
         as_json: bool,
         floats: bool,
         undecided: Undecided,
+        cost: ProbeCost | None,
     ) -> None:
         self._call = call
         self._undecided = undecided
+        self._cost = cost
         self._symbols = symbols
         self._clock = clock
         self._write = json_line if as_json else text_line
@@ -115,8 +121,17 @@ class _DecodedLine:
             message,
             call.stack_cut,
             call.unwound.value if call.unwound else None,
+            *self._tracing(call),
         )
         return self._write(row, self._clock)
+
+    def _tracing(self, call: Call) -> tuple[int | None, int | None]:
+        """Return how often probes were hit within a call, and what part of it that took."""
+        took = call.duration_ns
+        if took is None:
+            return None, None
+        cost = self._cost
+        return call.hits, cost.within(took, 1, call.hits, call.hits_ns) if cost else None
 
     def _values(
         self, plan: PhasePlan, payload: bytes, floats: Mapping[int, bytes] | None

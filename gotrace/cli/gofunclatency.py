@@ -7,6 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from gotrace.cli.options import (
     add_interval_options,
@@ -18,8 +19,10 @@ from gotrace.cli.options import (
 from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.cli.run import (
     attached_notices,
+    has_stepped_entry,
     inlined_notices,
     make_output,
+    mostly_tracing,
     not_shown,
     refuse_partial,
     requests_of,
@@ -27,12 +30,13 @@ from gotrace.cli.run import (
     status_of,
     target_of,
 )
-from gotrace.cli.stream import Patience
 from gotrace.errors import GotraceError
+from gotrace.histogram import Histogram
+from gotrace.overhead import ProbeCost
 from gotrace.report.latencies import SlowRow, duration, write_latencies, write_slow
 from gotrace.report.latency_rows import interval_of
 from gotrace.report.output import Notice, NoticeKind, Output
-from gotrace.session.calibrate import probe_cost
+from gotrace.session.calibrate import Calibration, probe_cost
 from gotrace.session.latency import LatencyMeter, LatencyOptions, Period, SlowCall
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import Plan, make_plan, measurable, once, select, to_be_measured
@@ -55,7 +59,6 @@ examples:
 
 _POLL = 0.1  # seconds
 _TURN = 0.05  # seconds of reading at a time
-_CALIBRATION = 0.8  # seconds after the end of the run, in which the cost of a probe is measured
 _UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)")
 
@@ -132,21 +135,23 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
         unit=unit,
         slower=options.slower,
     )
+    stepped = has_stepped_entry(plan)
+    form = SiteForm.FIRST if stepped else SiteForm.EMULATED
     with (
         waiter_for(target) as waiter,
+        Calibration(lambda: probe_cost(form, options.attach)) as calibration,
         LatencyMeter(target, plan, callers, wanted, options.attach) as meter,
     ):
         listen(waiter, meter)
+        tracing = _Tracing(plan, calibration, stepped)
         for notice in attached_notices(options, plan, meter.attached, "Tracing"):
             output.notice(notice)
         for notice in inlined_notices(plan, "measured"):
             output.notice(notice)
         symbols = Symbolizer(callers.files) if callers.files else None
-        slow = _SlowCalls(plan, output)
+        slow = _SlowCalls(plan, output, tracing)
         busy = options.goroutine or options.slower is not None
         poll_period = _POLL if busy else 1.0
-        quickest: Period | None = None
-        patience: Patience = options.patience
 
         def poll(is_over: Callable[[], bool]) -> bool:
             slow.write(meter.poll(time.monotonic() + _TURN))
@@ -156,13 +161,13 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
 
         for length in pace(options, waiter, target, plan, output, meter, poll, poll_period):
             period = meter.take()
-            interval = interval_of(options, plan, period, symbols, (time.time(), length, unit))
+            tracing.add(period)
+            when = (time.time(), length, unit)
+            interval = interval_of(options, plan, period, symbols, when, tracing.cost())
             write_latencies(output, interval, options.timestamp)
-            quickest = _quicker(quickest, period)
         slow.write(meter.poll(time.monotonic() + _TURN))
         meter.drop()
-        until = (patience.ended() or time.monotonic()) + _CALIBRATION
-        for notice in _footer(meter, plan, quickest, until):
+        for notice in (*_footer(meter, plan), *tracing.notices()):
             output.notice(notice)
         for notice in detached(meter):
             output.notice(notice)
@@ -171,9 +176,10 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
 class _SlowCalls:
     """Write slow calls with times of day, and column heads once."""
 
-    def __init__(self, plan: Plan, output: Output) -> None:
+    def __init__(self, plan: Plan, output: Output, tracing: _Tracing) -> None:
         self._names = [function.name for function in plan.functions]
         self._output = output
+        self._tracing = tracing
         self._first = True
         self._boot = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
 
@@ -181,6 +187,7 @@ class _SlowCalls:
         """Write calls, with a heading before the first."""
         if not calls:
             return
+        cost = self._tracing.cost()
         rows = [
             SlowRow(
                 self._boot + call.end / 1e9,
@@ -189,6 +196,8 @@ class _SlowCalls:
                 call.goid,
                 self._names[call.function],
                 call.duration,
+                call.hits,
+                cost.within(call.duration, 1, call.hits) if cost else None,
             )
             for call in calls
         ]
@@ -196,12 +205,61 @@ class _SlowCalls:
         self._first = False
 
 
-def _quicker(known: Period | None, period: Period) -> Period | None:
-    return known if known and _least_median(known) <= _least_median(period) else period
+@dataclass
+class _Tracing:
+    """What part of a run's measured time is the probes' own."""
 
+    plan: Plan
+    calibration: Calibration
+    stepped: bool
+    _totals: dict[str, Histogram] = field(default_factory=dict)
+    _least_median: float = float("inf")
+    _cost: ProbeCost | None = None
+    _problem: str | None = None
 
-def _least_median(period: Period) -> float:
-    return min((times.percentile(0.5) for times in period.rows.values()), default=float("inf"))
+    def cost(self) -> ProbeCost | None:
+        """Return what probes cost, None where that could not be measured."""
+        if self._cost is None and self._problem is None:
+            try:
+                self._cost = self.calibration.cost(_MAX_WAIT)
+            except (GotraceError, OSError) as error:
+                why = (error.strerror if isinstance(error, OSError) else None) or error
+                self._problem = f"the probes' own cost could not be measured: {why}"
+        return self._cost
+
+    def add(self, period: Period) -> None:
+        """Take note of what was measured in an interval."""
+        for row, times in period.rows.items():
+            name = self.plan.functions[row].name if len(period.rows) > 1 else ""
+            total = self._totals.setdefault(name, Histogram())
+            total.count += times.count
+            total.sum += times.sum
+            total.hits += times.hits
+            self._least_median = min(self._least_median, times.percentile(0.5))
+
+    def notices(self) -> Iterator[Notice]:
+        """Yield what there is to say of it at the end."""
+        if not self._totals:
+            return
+        cost = self.cost()
+        if cost is None:
+            fields = {"what": "probe_cost", "ns": None}
+            yield Notice(NoticeKind.SUMMARY, self._problem or "", fields)
+            return
+        if cost.own > self._least_median * _NOTABLE:
+            upto = "up to " if self.stepped else ""
+            yield Notice(
+                NoticeKind.SUMMARY,
+                f"probe cost of {upto}about {duration(cost.own)} a call is included",
+                {"what": "probe_cost", "ns": cost.own},
+            )
+        yield from mostly_tracing(
+            {
+                name: cost.hit * total.hits / total.sum
+                for name, total in self._totals.items()
+                if total.sum
+            }
+        )
 
 
 _FOOTER = {
@@ -217,40 +275,13 @@ _FOOTER = {
 _LOSSES = {Diagnostic.STACKS_FULL, Diagnostic.FRAMES_FULL, Diagnostic.SLOW_LOST}
 
 
-def _footer(
-    meter: LatencyMeter, plan: Plan, quickest: Period | None, until: float
-) -> Iterator[Notice]:
-    """Yield what the histograms do not hold, and what is in them that is the probes' own."""
+def _footer(meter: LatencyMeter, plan: Plan) -> Iterator[Notice]:
+    """Yield what the histograms do not hold."""
     yield from not_shown(meter.open_calls(), meter.diagnostics(), _FOOTER, _LOSSES, plan)
-    median = _least_median(quickest) if quickest else float("inf")
-    if median == float("inf") or median > _DEAREST_PROBE / _NOTABLE:
-        return
-    stepped = any(
-        sites.entry and sites.entry.form is SiteForm.FIRST
-        for binary in plan.binaries
-        for sites in binary.functions
-    )
-    try:
-        form = SiteForm.FIRST if stepped else SiteForm.EMULATED
-        cost = probe_cost(form, meter.attached.rung, until)
-    except GotraceError as why:
-        yield Notice(
-            NoticeKind.SUMMARY,
-            f"the probes' own cost could not be measured: {why}",
-            {"what": "probe_cost", "ns": None},
-        )
-        return
-    if cost > median * _NOTABLE:
-        upto = "up to " if stepped else ""
-        yield Notice(
-            NoticeKind.SUMMARY,
-            f"probe cost of {upto}about {duration(cost)} a call is included",
-            {"what": "probe_cost", "ns": cost},
-        )
 
 
 _NOTABLE = 0.02  # of the median
-_DEAREST_PROBE = 30_000  # ns; calls that take 50 times as long need no calibration
+_MAX_WAIT = 0.5  # seconds, for a measurement that was begun before attaching
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -20,8 +21,10 @@ from gotrace.cli.options import (
 from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.cli.run import (
     attached_notices,
+    has_stepped_entry,
     inlined_notices,
     make_output,
+    mostly_tracing,
     not_shown,
     refuse_partial,
     run_command,
@@ -30,18 +33,21 @@ from gotrace.cli.run import (
 )
 from gotrace.cli.stream import Patience, takes_more
 from gotrace.errors import GotraceError, UsageError
+from gotrace.overhead import ProbeCost
 from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import ProbeSpec, parse_probe
 from gotrace.report.calls import CALL_HEADING, Clock, TimeStyle
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
-from gotrace.session.events import function_of
+from gotrace.session.calibrate import Calibration, trap_cost
+from gotrace.session.events import HEADER, function_of
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import BinaryRequest, Plan, make_plan, once, select, to_be_traced
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import find_callers
 from gotrace.session.trace import CallTracer, TraceOptions
 from gotrace.session.trace_plan import TraceChoices, TracePlan, make_trace_plan
+from gotrace.sites.sites import SiteForm
 from gotrace.target.process import file_test
 from gotrace.target.target import Target
 
@@ -67,6 +73,8 @@ _PHASE_BYTES = 3584  # of an entry, and of a return: both, floats and 94 frames 
 _READING, _TURN = 0.02, 0.06  # seconds of a turn: until reading, and writing, has to stop
 _DRAINING = 0.8  # seconds after the end of the run, in which what is left is written
 _PIECE = 3072  # bytes; with the line that exceeds it a pipe usually takes it whole
+_MAX_WAIT = 1.0  # seconds, for the cost of probes, whose measurement began before attaching
+_SAMPLED = 16  # every so many-th call
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -193,8 +201,10 @@ def _trace(
     traced = make_trace_plan(plan, specs, _choices(options))
     refuse_partial(options, traced.plan.failed)
     wanted = TraceOptions(user_stack=_STACK_FRAMES if options.user_stack else 0)
+    form = SiteForm.FIRST if has_stepped_entry(traced.plan) else SiteForm.EMULATED
     with (
         waiter_for(target) as waiter,
+        Calibration(lambda: trap_cost(form, options.attach)) as calibration,
         CallTracer(target, traced, callers, wanted, options.attach) as tracer,
     ):
         listen(waiter, tracer)
@@ -203,10 +213,11 @@ def _trace(
         for notice in inlined_notices(traced.plan, "shown"):
             output.notice(notice)
         symbols = Symbolizer(callers.files) if callers.files else None
-        printer = _Printer(options, traced, symbols, tracer, output)
+        printer = _Printer(options, traced, symbols, tracer, calibration, output)
         for _ in pace(options, waiter, target, traced.plan, output, tracer, printer.poll, _POLL):
             printer.finish()
-        for notice in _footer(tracer, traced.plan, printer.undecided):
+        footer = _footer(tracer, traced.plan, printer.undecided)
+        for notice in (*footer, *printer.notices()):
             output.notice(notice)
         for notice in detached(tracer):
             output.notice(notice)
@@ -222,14 +233,25 @@ class _Printer:
         traced: TracePlan,
         symbols: Symbolizer | None,
         tracer: CallTracer,
+        calibration: Calibration,
         output: Output,
     ) -> None:
         style = TimeStyle.SINCE_START if options.time else TimeStyle.TIME_OF_DAY
         clock = Clock.started_now(style)
         as_json, floats = isinstance(output, JsonOutput), not options.no_fp
         self.undecided = Undecided()
+        self._names = [call.function.function.name for call in traced.calls]
+        self._seen = 0
+        self._sampled: Counter[int] = Counter()
+        self._hits: Counter[int] = Counter()
+        self._hits_ns: Counter[int] = Counter()
+        self._calibration = calibration
+        # JSON lines have what tracing took. It was measured while the tracer was made.
+        wants_cost = as_json and any(call.result for call in traced.calls)
+        cost = self._cost() if wants_cost else None
         self._lines = [
-            line_of(call, symbols, clock, as_json, floats, self.undecided) for call in traced.calls
+            line_of(call, symbols, clock, as_json, floats, self.undecided, cost)
+            for call in traced.calls
         ]
         self._tracer = tracer
         self._out = output.out
@@ -279,6 +301,7 @@ class _Printer:
             size = 0
             while self._due and self._left != 0 and size < _PIECE:
                 record = self._due.pop()
+                self._sample(record)
                 if line := self._lines[function_of(record)](record):
                     lines.append(line)
                     size += len(line)
@@ -286,6 +309,37 @@ class _Printer:
                         self._left -= 1
             self._out.write("".join(lines))
             self._out.flush()
+
+    def _cost(self) -> ProbeCost | None:
+        """Return what probes cost without their programs, None where that is not known."""
+        try:
+            return self._calibration.cost(_MAX_WAIT)
+        except (GotraceError, OSError):
+            return None
+
+    def _sample(self, record: bytes) -> None:
+        """Add up the times of some calls, and of the hits within them."""
+        self._seen += 1
+        if self._seen % _SAMPLED:
+            return
+        end, start, _, _, _, function, _, _, _, hits, hits_ns = HEADER.unpack_from(record)
+        if start:
+            self._sampled[function] += end - start
+            self._hits[function] += hits
+            self._hits_ns[function] += hits_ns
+
+    def notices(self) -> Iterator[Notice]:
+        """Yield what there is to say of the durations at the end."""
+        cost = self._cost() if self._hits.total() else None
+        if cost is not None:
+            yield from mostly_tracing(
+                {
+                    self._names[function]: cost.within(total, 0, hits, self._hits_ns[function])
+                    / total
+                    for function, total in self._sampled.items()
+                    if (hits := self._hits[function])
+                }
+            )
 
 
 _FOOTER = {

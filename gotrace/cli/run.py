@@ -21,15 +21,17 @@ from gotrace.probes.select import Selector
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import BinaryRequest, Plan
-from gotrace.sites.sites import FunctionSites
+from gotrace.sites.sites import FunctionSites, SiteForm
 from gotrace.target.process import file_test
 from gotrace.target.target import Target
 from gotrace.text import printable
 
 __all__ = [
     "attached_notices",
+    "has_stepped_entry",
     "inlined_notices",
     "make_output",
+    "mostly_tracing",
     "not_shown",
     "problem_notices",
     "refuse_partial",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 _MAX_PROBLEMS = 5
+_MOSTLY = 0.5  # share of the time
 _MAX_LOOKED_UP = 200
 _FULL = (Diagnostic.STACKS_FULL, Diagnostic.FRAMES_FULL)
 
@@ -195,6 +198,35 @@ def _changes_threads(plan: Plan) -> bool:
         for binary in plan.binaries
         if not binary.binary.functions.has_pclntab
         for sites in binary.functions
+    )
+
+
+def has_stepped_entry(plan: Plan) -> bool:
+    """Return whether the kernel has to single-step at the entry of any function."""
+    return any(
+        sites.entry is not None and sites.entry.form is SiteForm.FIRST
+        for binary in plan.binaries
+        for sites in binary.functions
+    )
+
+
+def mostly_tracing(shares: Mapping[str, float]) -> Iterator[Notice]:
+    """Yield a notice where most of the time of calls went into probes within them.
+
+    ``shares`` are those of the functions' times, by name ("" where they are measured together).
+    """
+    most = sorted((share, name) for name, share in shares.items() if share > _MOSTLY)
+    if not most:
+        return
+    share, name = most[-1]
+    part = f"{min(99, round(100 * share))}%"
+    whose = f"{name}'s time" if name else "the time measured"
+    others = f", and most of that of {len(most) - 1} others" if len(most) > 1 else ""
+    yield Notice(
+        NoticeKind.SUMMARY,
+        f"about {part} of {whose} is tracing, of calls within its calls{others}: trace fewer"
+        " functions",
+        {"what": "mostly_tracing", "functions": len(most)},
     )
 
 

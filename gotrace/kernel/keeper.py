@@ -112,7 +112,7 @@ def _keep(
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         os.setsid()
-        let_go(channel)
+        let_go(channel.fileno())
         with suppress(OSError):
             Path("/proc/self/comm").write_text(_NAME)
         result, failure = None, None
@@ -129,7 +129,7 @@ def _keep(
         os._exit(0)
 
 
-def let_go(channel: socket.socket) -> None:
+def let_go(channel: int) -> None:
     """Close pipes, terminals and sockets but one: who reads at their other end waits for the tool.
 
     Meant for a process that is forked to do something for the tool and may outlive it.
@@ -137,7 +137,7 @@ def let_go(channel: socket.socket) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     for name in os.listdir("/proc/self/fd"):
         descriptor = int(name)
-        if descriptor == channel.fileno():
+        if descriptor == channel:
             continue
         with suppress(OSError):  # the directory's own, closed by now
             mode = os.fstat(descriptor).st_mode

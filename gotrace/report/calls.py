@@ -20,6 +20,9 @@ stack          array of {func, file, line}, innermost first; only when stacks we
 stack_cut      true where the stack has more frames than are shown; only then
 message        the user's own format, filled in; only when there is one
 unwound        ``"panic"`` or ``"goexit"``, what ended the call; only when it did not return
+probe_hits     how often probes were hit within the call; null when only the entry was seen
+probe_ns       what part of duration_ns tracing took, an estimate; null when only the entry was
+               seen, or where the probes' cost could not be measured
 =============  ===================================================================================
 
 Values are those of ``gotrace.values.to_json.to_json``. Keys may be added in later releases, always
@@ -121,7 +124,8 @@ class CallRow:
     are None when only the entry was seen. ``unwound`` is what ended the call where it did not
     return: ``panic`` or ``goexit``. ``stack`` is innermost first, None when not asked for.
     ``stack_cut``: it has more frames. ``message`` is the user's own format, filled in: it takes the
-    place of the values in a line.
+    place of the values in a line. ``probe_hits`` is how often probes were hit within the call,
+    ``probe_ns`` what part of its duration that took, as an estimate.
     """
 
     function: TracedFunction
@@ -136,6 +140,8 @@ class CallRow:
     message: str | None = None
     stack_cut: bool = False
     unwound: str | None = None
+    probe_hits: int | None = None
+    probe_ns: int | None = None
 
 
 class TimeStyle(Enum):
@@ -217,6 +223,7 @@ def json_line(row: CallRow, clock: Clock) -> str:
         fields["message"] = printable(row.message)
     if row.unwound is not None:
         fields["unwound"] = row.unwound
+    fields["probe_hits"], fields["probe_ns"] = row.probe_hits, row.probe_ns
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 

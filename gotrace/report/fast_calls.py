@@ -20,6 +20,7 @@ from gotrace.capture.ops import OpCode
 from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.gotypes.types import Kind
+from gotrace.overhead import ProbeCost
 from gotrace.report.calls import NO_DURATION, TEXT_PREFIX, Clock, TracedFunction
 from gotrace.report.latencies import duration
 from gotrace.text import printable
@@ -116,12 +117,14 @@ def fast_json_line(
     header: struct.Struct,
     clock: Clock,
     slow: Line,
+    cost: ProbeCost | None = None,
 ) -> Line:
     """Return what makes json_line's line of a record.
 
     ``result`` is None for functions that are seen at their entry only. A record begins with
     ``header``: end, start, goid, tgid, tid, function, length of the entry's payload, that of the
-    return's, flags. ``slow`` makes a line of any record by decoding it.
+    return's, flags, hits of probes, ns that their programs took. ``slow`` makes a line of any
+    record by decoding it. ``cost`` is that of the probes, None where it is not known.
     """
     args = _members(function.parameter_labels, entry)
     results = _members(function.result_labels, result) if result else "null"
@@ -129,9 +132,13 @@ def fast_json_line(
         '{"kind":"call","ts_ns":%d,"pid":%d,"tid":%d,"goid":%d,'
         f'"func":{_json(function.name)},"args":{args},"results":{results},'
         f'"duration_ns":{"%d" if result else "null"},'
-        f'"file":{_json(function.file)},"line":{_json(function.line)}}}\n'
+        f'"file":{_json(function.file)},"line":{_json(function.line)},'
+        f'"probe_hits":{"%d" if result else "null"},'
+        f'"probe_ns":{"%d" if result and cost else "null"}}}\n'
     )
-    took = ["end - begun"] if result else []
+    took = ["end - begun", "hits"] if result else []
+    if result and cost:
+        took.append("TRACING(end - begun, 1, hits, hits_ns)")
     shown = [*_shown("a", entry), *_shown("r", result)]
     filled = ["end - EPOCH", "tgid", "tid", "goid", *shown, *took]
     source = _source(entry, result, header.size, "utf-8", filled)
@@ -141,6 +148,7 @@ def fast_json_line(
         "SLOW": slow,
         "QUOTE": encode_basestring_ascii,
         "EPOCH": clock.epoch,
+        "TRACING": cost.within if cost else None,
     }
     return _compile(source, names)
 
@@ -264,6 +272,7 @@ def _source(
 ) -> str:
     """Return the source of the function: of numbers and of names made here, and of nothing else."""
     head = ["end", "begun", "goid", "tgid", "tid", "_", "args", "results", "flags"]
+    head += ["hits", "hits_ns"]
     body = [
         f"{', '.join([*head, *_variables('a', entry)])} = ENTRY(record)",
         f"back = {header_size} + args",

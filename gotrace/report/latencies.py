@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gotrace.gotypes.symbols import elide_type_arguments, shown_names
 from gotrace.histogram import Histogram
+from gotrace.overhead import ProbeCost
 from gotrace.report.output import JsonOutput, Output
 from gotrace.text import printable
 
@@ -17,6 +18,7 @@ __all__ = [
     "LatencyRest",
     "SlowRow",
     "duration",
+    "tracing_part",
     "write_latencies",
     "write_slow",
 ]
@@ -46,7 +48,8 @@ class LatencyGroup:
 class LatencyRest:
     """Hold, in sum, the goroutines that are not shown by themselves.
 
-    ``unnamed`` of the calls are of goroutines that could not be told apart for want of room.
+    ``unnamed`` of the calls are of goroutines that could not be told apart for want of room;
+    ``hits`` is how often probes were hit within all calls.
     """
 
     function: str | None
@@ -54,22 +57,30 @@ class LatencyRest:
     calls: int
     total: int
     unnamed: int
+    hits: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Hold what one printing shows: when it ended (s since 1970), its length (s), its unit (ns)."""
+    """Hold what one printing shows: when it ended (s since 1970), its length (s), its unit (ns).
+
+    ``cost`` is that of the probes, None where it is not known.
+    """
 
     groups: Sequence[LatencyGroup]
     rest: Sequence[LatencyRest]
     ended: float
     seconds: float
     unit: int
+    cost: ProbeCost | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class SlowRow:
-    """Hold one slow call: when it returned (s since 1970), who made it, how long it took (ns)."""
+    """Hold one slow call: when it returned (s since 1970), who made it, how long it took (ns).
+
+    ``hits`` is how often probes were hit within it, ``probe_ns`` what they cost, None if not known.
+    """
 
     ended: float
     pid: int
@@ -77,6 +88,8 @@ class SlowRow:
     goid: int
     function: str
     duration: int
+    hits: int = 0
+    probe_ns: int | None = None
 
 
 def duration(nanoseconds: float) -> str:
@@ -90,6 +103,14 @@ def duration(nanoseconds: float) -> str:
 def four_digits(number: float) -> str:
     """Write a number with four digits, or with all of its integer part where that has more."""
     return f"{number:.4g}" if number < 9999.5 else f"{number:.0f}"
+
+
+def tracing_part(part: int, whole: int) -> str | None:
+    """Return what part of a time is tracing, as ``97%``, None where it is not worth mentioning."""
+    return f"{round(100 * part / whole)}%" if part > _NOTABLE * whole else None
+
+
+_NOTABLE = 0.1
 
 
 def write_latencies(output: Output, interval: Interval, timestamp: bool) -> None:
@@ -109,7 +130,7 @@ def write_latencies(output: Output, interval: Interval, timestamp: bool) -> None
     names += [rest.function for rest in interval.rest]
     shown = shown_names(name for name in names if name is not None)
     for group in interval.groups:
-        output.out.writelines(line + "\n" for line in _lines(group, interval.unit, shown))
+        output.out.writelines(line + "\n" for line in _lines(group, interval, shown))
     for rest in interval.rest:
         output.out.write(_rest_line(rest, shown) + "\n")
     output.out.flush()
@@ -128,6 +149,8 @@ def write_slow(output: Output, calls: Sequence[SlowRow], first: bool) -> None:
                     "goid": call.goid,
                     "func": call.function,
                     "duration_ns": call.duration,
+                    "probe_hits": call.hits,
+                    "probe_ns": call.probe_ns,
                 },
             )
     else:
@@ -140,14 +163,21 @@ def write_slow(output: Output, calls: Sequence[SlowRow], first: bool) -> None:
             clock = f"{time.strftime('%H:%M:%S', time.localtime(second))}.{rest:06d}"
             output.out.write(
                 f"{clock:<15} {call.pid:<8} {call.tid:<8} {call.goid:<8}"
-                f" {duration(call.duration):<9} {printable(elide_type_arguments(call.function))}\n"
+                f" {duration(call.duration):<9} {printable(elide_type_arguments(call.function))}"
+                f"{_tracing(call)}\n"
             )
     output.out.flush()
 
 
-def _lines(group: LatencyGroup, unit: int, shown: Mapping[str, str]) -> Iterator[str]:
-    """Yield a group's table: bcc's log2 histogram, its avg line, and percentiles."""
-    times = group.times
+def _tracing(call: SlowRow) -> str:
+    """Return how much of a slow call is tracing, where calls within it were traced."""
+    part = tracing_part(call.probe_ns, call.duration) if call.hits and call.probe_ns else None
+    return f" (about {part} of it tracing)" if part else ""
+
+
+def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) -> Iterator[str]:
+    """Yield a group's table: bcc's log2 histogram, its avg line, percentiles, what tracing cost."""
+    times, unit = group.times, interval.unit
     yield ""
     if group.function is not None:
         yield f"Function = {printable(shown[group.function])}"
@@ -164,6 +194,17 @@ def _lines(group: LatencyGroup, unit: int, shown: Mapping[str, str]) -> Iterator
     yield ", ".join(
         [f"min = {duration(times.minimum)}", *marks, f"max = {duration(times.maximum)}"]
     )
+    cost = _probe_ns(interval.cost, times.sum, times.count, times.hits)
+    part = tracing_part(cost, times.sum) if times.hits and cost is not None else None
+    if part:
+        yield (
+            f"tracing = about {duration(cost or 0)} of the total ({part}): probes were hit"
+            f" {times.hits} times within these calls"
+        )
+
+
+def _probe_ns(cost: ProbeCost | None, total: int, calls: int, hits: int) -> int | None:
+    return cost.within(total, calls, hits) if cost else None
 
 
 def _table(rows: Mapping[int, int], unit: str) -> Iterator[str]:
@@ -193,6 +234,8 @@ def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
         "buckets": [list(bounds) for bounds in times.ranges()],
         "ts": round(interval.ended, 6),
         "interval_s": round(interval.seconds, 6),
+        "probe_hits": times.hits,
+        "probe_ns": _probe_ns(interval.cost, times.sum, times.count, times.hits),
     }
 
 
@@ -205,6 +248,8 @@ def _rest_fields(rest: LatencyRest, interval: Interval) -> dict[str, object]:
         "unnamed": rest.unnamed,
         "ts": round(interval.ended, 6),
         "interval_s": round(interval.seconds, 6),
+        "probe_hits": rest.hits,
+        "probe_ns": _probe_ns(interval.cost, rest.total, rest.calls, rest.hits),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from gotrace.histogram import Histogram
+from gotrace.overhead import ProbeCost
 from gotrace.report.latencies import Interval, LatencyGroup, LatencyRest
 from gotrace.session.goroutines import GoroutineKey, GoroutineTimes
 from gotrace.session.latency import Period
@@ -24,36 +25,56 @@ def interval_of(
     period: Period,
     symbols: Symbolizer | None,
     when: tuple[float, float, int],
+    cost: ProbeCost | None,
 ) -> Interval:
-    """Return what is shown of a period; ``when`` is its end, length and display unit."""
+    """Return what is shown of a period; ``when`` is its end, length and display unit.
+
+    The busiest are those with the most time of their own, without what the probes' ``cost``.
+    """
     ended, seconds, unit = when
     if options.goroutine:
-        groups, rest = _goroutines(options, plan, period, symbols)
-        return Interval(groups, rest, ended, seconds, unit)
-    return Interval(_functions(options, plan, period), [], ended, seconds, unit)
+        groups, rest = _goroutines(options, plan, period, symbols, cost)
+        return Interval(groups, rest, ended, seconds, unit, cost)
+    return Interval(_functions(options, plan, period, cost), [], ended, seconds, unit, cost)
+
+
+def _own_time(times: Histogram, cost: ProbeCost | None) -> int:
+    """Return the total time of calls without what is the probes' own, as an estimate."""
+    tracing = cost.within(times.sum, times.count, times.hits) if cost else 0
+    return times.sum - tracing
 
 
 def _name(options: argparse.Namespace, plan: Plan, row: int) -> str | None:
     return plan.functions[row].name if options.function or len(plan.functions) == 1 else None
 
 
-def _functions(options: argparse.Namespace, plan: Plan, period: Period) -> list[LatencyGroup]:
+def _functions(
+    options: argparse.Namespace, plan: Plan, period: Period, cost: ProbeCost | None
+) -> list[LatencyGroup]:
     """Return a group for each function name, the one with the most total time last."""
     by_name: dict[str | None, Histogram] = {}
     for row, times in period.rows.items():
         if times.count:
             by_name.setdefault(_name(options, plan, row), Histogram()).merge(times)
-    ranked = sorted(by_name.items(), key=lambda item: item[1].sum)
+    ranked = sorted(by_name.items(), key=lambda item: (_own_time(item[1], cost), item[1].sum))
     if options.top:
         ranked = ranked[-options.top :]
     return [LatencyGroup(name, times) for name, times in ranked]
 
 
 def _goroutines(
-    options: argparse.Namespace, plan: Plan, period: Period, symbols: Symbolizer | None
+    options: argparse.Namespace,
+    plan: Plan,
+    period: Period,
+    symbols: Symbolizer | None,
+    cost: ProbeCost | None,
 ) -> tuple[list[LatencyGroup], list[LatencyRest]]:
     """Return a group for each goroutine, the one with the most total time first, and the rest."""
-    ranked = sorted(period.goroutines.items(), key=lambda item: item[1].times.sum, reverse=True)
+    ranked = sorted(
+        period.goroutines.items(),
+        key=lambda item: (_own_time(item[1].times, cost), item[1].times.sum),
+        reverse=True,
+    )
     top = ranked[: options.top or _TOP_GOROUTINES]
     by_path = options.pid is None and options.command is None
     groups = [
@@ -82,6 +103,7 @@ def _goroutines(
                 count,
                 total,
                 folded.unnamed if folded else 0,
+                period.rows[row].hits - sum(times.hits for times in shown),
             )
         )
     return groups, rests

@@ -1,111 +1,188 @@
-"""Measure what the probes themselves add to a measured call."""
+"""Measure what the probes themselves add to measured calls."""
 
 from __future__ import annotations
 
 import os
+import pickle
+import select
 import signal
-import socket
+import statistics
 import time
-from contextlib import suppress
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
-from gotrace.kernel.attach import Point, ProbeGroup, Rung, attach
+from gotrace.kernel.attach import Attached, Point, ProbeGroup, Rung, attach
 from gotrace.kernel.cookie import cookie
 from gotrace.kernel.keeper import let_go
 from gotrace.kernel.own_function import OwnFunction, own_function
+from gotrace.overhead import ProbeCost
 from gotrace.session.histograms import HistogramRows
 from gotrace.session.tasks import Callers
 from gotrace.sites.sites import Site, SiteForm, SiteKind
 from gotrace.target.process import Process, fork
 from gotrace.target.target import Target
 
-__all__ = ["probe_cost"]
+__all__ = ["Calibration", "probe_cost", "trap_cost"]
 
-_CALLS = 200
+_BATCHES = 15
+_CALLS = 20  # a batch
 # A function that does nothing, in the two forms that an entry can have: the kernel emulates
 # `push %rbp` and single-steps `mov %eax,%eax`. Each is followed by its RET.
 _CODE = {
-    SiteForm.EMULATED: (b"\x55\x5d\xc3", 2),  # push %rbp; pop %rbp; ret
-    SiteForm.FIRST: (b"\x89\xc0\xc3", 2),  # mov %eax,%eax; ret
+    SiteForm.EMULATED: b"\x55\x5d\xc3",  # push %rbp; pop %rbp; ret
+    SiteForm.FIRST: b"\x89\xc0\xc3",  # mov %eax,%eax; ret
 }
+_RET = 2
+# Its caller: push %rbx; mov $_CALLS,%ebx; again: call the function behind this; dec %ebx;
+# jnz again; pop %rbx; ret
+_LOOP = b"\x53\xbb" + _CALLS.to_bytes(4, "little") + b"\xe8\x06\0\0\0\xff\xcb\x75\xf7\x5b\xc3"
+_SIZES = {"COUNTERS": 1, "ROWS": 1, "HALVES": 1, "STRIPES": 1, "STACKS": 8, "FRAMES": 8}
 
 
-def probe_cost(form: SiteForm, rung: Rung, until: float) -> int:
-    """Return the median time in ns that is measured for an empty function of this process.
+def probe_cost(form: SiteForm, rung: Rung | None) -> ProbeCost:
+    """Return what gofunclatency's probes cost a call of an empty function of this process.
 
-    ``form`` is the entry's. It is the part of the probes' cost that lies between the two clock
-    readings, and so in every measured call. It is measured in a child process, which is given up at
-    ``until`` (``time.monotonic``): the compiler takes seconds on a machine that is busy. Raises
-    GotraceError.
+    ``form`` is the entry's; without a ``rung`` it is the best. Raises AttachError or LoadError.
     """
-    ours, theirs = socket.socketpair()
-    pid = fork("that measures what a probe costs")
-    if pid == 0:
-        _send_cost(theirs, form, rung)
-    theirs.close()
-    with ours:
-        ours.settimeout(max(0.001, until - time.monotonic()))
-        try:
-            answer = ours.recv(_ANSWER_BYTES)
-        except TimeoutError:
-            answer = b"0 there was no time left for it"
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    cost, _, failure = answer.decode(errors="replace").partition(" ")
-    if failure or not cost:
-        raise GotraceError(failure or "the process that was to do it was killed")
-    return int(cost)
+    with _empty_function(form) as (function, entry, leave):
+        bare = _batch_time(function)
+        groups = [_group(function, "on_return", leave), _group(function, "on_entry", entry)]
+        with _attached("latency.c", groups, rung) as attached:
+            probed = _batch_time(function)
+            own = _measured(attached)
+    return ProbeCost(own, _each(probed - bare, 2 * _CALLS))
 
 
-def _send_cost(channel: socket.socket, form: SiteForm, rung: Rung) -> NoReturn:
-    """Measure and answer: the cost, or 0 and why it is not known (runs in the child)."""
-    try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-        let_go(channel)
-        try:
-            answer = str(_own_cost(form, rung))
-        except (GotraceError, OSError, RuntimeError) as error:  # RuntimeError: no further thread
-            answer = f"0 {(error.strerror if isinstance(error, OSError) else None) or error}"
-        channel.sendall(answer.encode()[:_ANSWER_BYTES])
-    finally:
-        os._exit(0)
+def trap_cost(form: SiteForm, rung: Rung | None) -> ProbeCost:
+    """Return what probes cost whose programs do next to nothing: what comes on top of theirs.
+
+    Parameters and errors as for ``probe_cost``. A call's measured time contains the end of its
+    entry's trap and the beginning of its RET's, which is taken for as much as a whole entry's.
+    """
+    with _empty_function(form) as (function, entry, leave):
+        bare = _batch_time(function)
+        with _attached("count.c", [_group(function, "on_entry", entry)], rung) as attached:
+            entered = _batch_time(function)
+            attached.add([_group(function, "on_entry", leave)])
+            both = _batch_time(function)
+    return ProbeCost(_each(entered - bare, _CALLS), _each(both - bare, 2 * _CALLS))
 
 
-_ANSWER_BYTES = 4096
+def _each(nanoseconds: float, times: int) -> int:
+    return max(0, round(nanoseconds / times))
 
 
-def _own_cost(form: SiteForm, rung: Rung) -> int:
-    code, ret = _CODE[SiteForm.FIRST if form is SiteForm.FIRST else SiteForm.EMULATED]
-    with own_function(code) as function:
-        return _measure(function, ret, form, rung)
+@contextmanager
+def _empty_function(form: SiteForm) -> Iterator[tuple[OwnFunction, Site, Site]]:
+    """Map an empty function and its caller; yield the caller, and the sites of the function."""
+    form = SiteForm.FIRST if form is SiteForm.FIRST else SiteForm.EMULATED
+    first = len(_LOOP)
+    with own_function(_LOOP + _CODE[form]) as function:
+        entry = Site(first, SiteKind.ENTRY, form, 0)
+        yield function, entry, Site(first + _RET, SiteKind.RET, SiteForm.RET, 0)
 
 
-def _measure(function: OwnFunction, ret: int, form: SiteForm, rung: Rung) -> int:
-    entry = Site(0, SiteKind.ENTRY, form, 0)
-    leave = Site(ret, SiteKind.RET, SiteForm.RET, 0)
+def _group(function: OwnFunction, program: str, site: Site) -> ProbeGroup:
+    point = Point(site.address, site.address, cookie(0, site))
+    bias = function.address
+    return ProbeGroup(program, function.path, "calibration", [point], bias, os.getpid())
+
+
+@contextmanager
+def _attached(source: str, groups: Sequence[ProbeGroup], rung: Rung | None) -> Iterator[Attached]:
     target = Target(process=Process(os.getpid()))
-    groups = [
-        ProbeGroup(
-            program,
-            function.path,
-            "calibration",
-            [Point(site.address, site.address, cookie(0, site))],
-            function.address,
-            target.pid,
-        )
-        for program, site in (("on_return", leave), ("on_entry", entry))
-    ]
-    defines = {**Callers((), None).defines(), **target.defines()}
-    sizes = {"ROWS": 1, "HALVES": 1, "STRIPES": 1, "STACKS": 8, "FRAMES": 8}
-    attached = attach("latency.c", {**defines, **sizes}, groups, rung)
+    attached = attach(
+        source, {**Callers((), None).defines(), **target.defines(), **_SIZES}, groups, rung
+    )
     try:
-        for _ in range(_CALLS):
-            function.call()
-        program = attached.program
-        rows = HistogramRows(program.map("histograms"), program.map("generation"), 1, 1, 1)
-        return rows.take(0).get(0, Histogram()).percentile(0.5)
+        yield attached
     finally:
         attached.close()
+
+
+def _batch_time(function: OwnFunction) -> float:
+    """Return the median time of ``_CALLS`` calls, in ns."""
+    return statistics.median(_timed(function) for _ in range(_BATCHES))
+
+
+def _timed(function: OwnFunction) -> int:
+    began = time.perf_counter_ns()
+    function.call()
+    return time.perf_counter_ns() - began
+
+
+def _measured(attached: Attached) -> int:
+    """Return the median time measured for an empty function."""
+    program = attached.program
+    rows = HistogramRows(program.map("histograms"), program.map("generation"), 1, 1, 1)
+    return rows.take(0).get(0, Histogram()).percentile(0.5)
+
+
+class Calibration:
+    """A measurement made in a process of its own, while the run starts.
+
+    Where there is a second CPU, it costs the start next to nothing.
+    """
+
+    def __init__(self, measure: Callable[[], ProbeCost]) -> None:
+        """Start ``measure`` there."""
+        self._found: ProbeCost | Exception | None = None
+        self._pid = 0
+        self._pipe, pipe = os.pipe()
+        try:
+            self._pid = fork("that measures what probes cost")
+            if self._pid == 0:
+                _report(measure, pipe)
+        except GotraceError as error:
+            self._found = error
+        finally:
+            os.close(pipe)
+
+    def cost(self, wait: float) -> ProbeCost:
+        """Return what was measured, after waiting for it for at most ``wait`` seconds.
+
+        Raises GotraceError or OSError where it could not be measured, or not by then.
+        """
+        if self._found is None:
+            if not select.select([self._pipe], [], [], wait)[0]:
+                raise GotraceError("it took too long")
+            data = b"".join(iter(lambda: os.read(self._pipe, 4096), b""))
+            self._found = pickle.loads(data) if data else GotraceError("its process was killed")
+        if isinstance(self._found, ProbeCost):
+            return self._found
+        raise self._found
+
+    def close(self) -> None:
+        """End the process, whether or not it has finished."""
+        if self._pid:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+        if self._pipe >= 0:
+            os.close(self._pipe)
+            self._pipe = -1
+
+    def __enter__(self) -> Calibration:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _report(measure: Callable[[], ProbeCost], pipe: int) -> None:
+    """Measure and write the result (runs in the child, and does not return)."""
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        let_go(pipe)
+        found: ProbeCost | Exception
+        try:
+            found = measure()
+        except OSError as error:
+            found = error
+        except (GotraceError, RuntimeError) as error:  # RuntimeError: no further thread
+            found = GotraceError(str(error))
+        os.write(pipe, pickle.dumps(found))
+    finally:
+        os._exit(0)

@@ -30,8 +30,9 @@ __all__ = [
 ]
 
 #: end_ns, start_ns (0: seen at its entry only), goid, tgid, tid, function (its number in the
-#: plan), length of the entry payload, length of the return payload, flags (``CallFlag``).
-HEADER = struct.Struct("<QQQIIIHHQ")
+#: plan), length of the entry payload, length of the return payload, flags (``CallFlag``), hits of
+#: probes within the call, ns that their programs took.
+HEADER = struct.Struct("<QQQIIIHHQQQ")
 
 _END = struct.Struct("<Q").unpack_from
 _FUNCTION = struct.Struct("<32xI").unpack_from
@@ -80,9 +81,10 @@ class Call:
 
     ``args`` and ``results`` are payloads for gotrace.capture.plan.read_phase; ``stack`` has
     run-time addresses, innermost first; ``stack_cut``: it has more frames. Floats are raw registers
-    by number, None when not read.
-    ``undecided``: whether the call is wanted could not be decided in the kernel. ``unwound``: what
-    ended it instead of a return; then there are no results, and ``end_ns`` is when that was seen.
+    by number, None when not read. ``undecided``: whether the call is wanted could not be decided in
+    the kernel. ``unwound``: what ended it instead of a return; then there are no results, and
+    ``end_ns`` is when that was seen. ``hits`` is how often probes were hit within it, ``hits_ns``
+    how long their programs took.
     """
 
     end_ns: int
@@ -99,6 +101,8 @@ class Call:
     undecided: bool = False
     stack_cut: bool = False
     unwound: Unwinding | None = None
+    hits: int = 0
+    hits_ns: int = 0
 
     @property
     def duration_ns(self) -> int | None:
@@ -121,7 +125,9 @@ def end_of(record: bytes) -> int:
 def parse_call(record: bytes) -> Call:
     """Take a record apart; bytes behind its end are padding. Raises RecordError."""
     try:
-        end, start, goid, tgid, tid, function, args, results, flags = HEADER.unpack_from(record)
+        end, start, goid, tgid, tid, function, args, results, flags, hits, hits_ns = (
+            HEADER.unpack_from(record)
+        )
         at = HEADER.size + args + results
         if flags & ~_KNOWN_FLAGS or at > len(record):
             raise RecordError(_message(record))
@@ -151,6 +157,8 @@ def parse_call(record: bytes) -> Call:
         bool(flags & CallFlag.UNDECIDED),
         is_cut,
         _unwinding(flags),
+        hits,
+        hits_ns,
     )
 
 

@@ -26,7 +26,7 @@ _FRAMES = 1 << 17
 _GOROUTINES = 1 << 13
 _SLOW_PAGES = 64  # of each CPU's buffer
 _SLOW_BYTES = 1 << 20  # read at a time
-_SLOW = struct.Struct("=QQQIIQ")  # struct slow_call
+_SLOW = struct.Struct("=QQQIIQQ")  # struct slow_call
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,10 @@ class LatencyOptions:
 
 @dataclass(frozen=True, slots=True)
 class SlowCall:
-    """Hold one reported call: ``end`` and ``duration`` in ns, ``function`` by the plan's number."""
+    """Hold one reported call: ``end`` and ``duration`` in ns, ``function`` by the plan's number.
+
+    ``hits`` is how often probes were hit within it.
+    """
 
     end: int
     duration: int
@@ -53,6 +56,7 @@ class SlowCall:
     tgid: int
     tid: int
     function: int
+    hits: int
 
 
 @dataclass(frozen=True, slots=True)

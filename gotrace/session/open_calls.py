@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 #: struct stack: how many calls are open.
-STACK_LEVEL = struct.Struct("=32xQ")
+STACK_LEVEL = struct.Struct("=48xQ16x")
 
 
 class Diagnostic(Enum):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def test_cookie(
 
 def test_histogram_row(c: CLayout) -> None:
     last_bucket, last_unit = f"buckets[{BUCKETS - 1}]", f"units[{UNIT_ROWS - 1}]"
-    names = ("count", "sum", "inverted_min", "max", "buckets[0]", last_bucket, "units[0]")
+    names = ("count", "sum", "inverted_min", "max", "hits", "buckets[0]", last_bucket, "units[0]")
     row, values = c.fields("histogram", *names, last_unit)
     assert len(row) == ROW_SIZE
     times = Histogram.from_row(row)
@@ -66,6 +67,7 @@ def test_histogram_row(c: CLayout) -> None:
         times.sum,
         (1 << 64) - 1 - times.minimum,
         times.maximum,
+        times.hits,
         times.buckets[0],
         times.buckets[BUCKETS - 1],
         times.units[0],
@@ -104,9 +106,11 @@ def test_goroutine_row(c: CLayout) -> None:
 
 
 def test_slow_call(c: CLayout) -> None:
-    row, values = c.fields("slow_call", "end", "duration", "goid", "tgid", "tid", "function")
+    row, values = c.fields(
+        "slow_call", "end", "duration", "goid", "tgid", "tid", "function", "hits"
+    )
     call = latency.SlowCall(*latency._SLOW.unpack(row))
-    assert [call.end, call.duration, call.goid, call.tgid, call.tid, call.function] == values
+    assert list(dataclasses.astuple(call)) == values
 
 
 def test_stack(c: CLayout) -> None:

@@ -121,7 +121,7 @@ def test_site_plan(c: CLayout) -> None:
 
 def test_event(c: CLayout) -> None:
     fields = ("end", "start", "goid", "tgid", "tid", "function", "args_length", "results_length")
-    row, values = c.fields("event", *fields, "flags")
+    row, values = c.fields("event", *fields, "flags", "hits", "hits_ns")
     assert list(HEADER.unpack(row)) == values
     assert len(row) == HEADER.size
     assert events.function_of(row) == values[5]
@@ -163,7 +163,7 @@ def test_wait_and_waiting(c: CLayout) -> None:
 
 
 def test_record_that_waits_is_found() -> None:
-    event = HEADER.pack(9, 8, 7, 6, 5, 4, 16, 0, 0)
+    event = HEADER.pack(9, 8, 7, 6, 5, 4, 16, 0, 0, 0, 0)
     payload = bytes(range(16))
 
     def value(at_entry: int) -> bytes:

@@ -1,37 +1,37 @@
-"""Say what the histograms do not hold, also where that cannot be found out."""
+"""Say what part of measured times is the probes' own, also where that cannot be found out."""
 
 from __future__ import annotations
 
 import errno
 import os
-import signal
-import threading
-import time
 from collections import Counter
-from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from gotrace.cli import gofunclatency
+from gotrace.cli.gofunclatency import _Tracing
+from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
-from gotrace.kernel.attach import AttachError, Rung
+from gotrace.kernel.attach import AttachError
+from gotrace.overhead import ProbeCost
 from gotrace.report.output import Notice, NoticeKind
-from gotrace.session import calibrate
-from gotrace.session.latency import LatencyMeter, Period
-from gotrace.sites.sites import SiteForm
+from gotrace.session.calibrate import Calibration
+from gotrace.session.latency import Period
 from tests.cli.plans import plan_of
 
 
-def footer_of_quick_calls(until: float) -> Notice:
-    fake = SimpleNamespace(
-        open_calls=lambda: 0, diagnostics=dict, attached=SimpleNamespace(rung=Rung.MULTI)
-    )
-    quickest = Period({0: Histogram(1, 9, 9, 9, Counter({9: 1}))}, {}, {})
-    plan = plan_of("main.f")
-    (notice,) = gofunclatency._footer(cast(LatencyMeter, fake), plan, quickest, until)
-    return notice
+def notices(
+    measure: Callable[[], ProbeCost], rows: dict[int, Histogram], *names: str
+) -> Sequence[Notice]:
+    """Return what is said at the end of a run of one interval."""
+    with Calibration(measure) as calibration:
+        tracing = _Tracing(plan_of(*names), calibration, False)
+        tracing.add(Period(rows, {}, {}))
+        return list(tracing.notices())
+
+
+def times(count: int, each: int, hits: int) -> Histogram:
+    return Histogram(count, count * each, each, each, Counter({15: count}), Counter(), hits)
 
 
 @pytest.mark.parametrize(
@@ -42,24 +42,45 @@ def footer_of_quick_calls(until: float) -> Notice:
         (RuntimeError("can't start new thread"), "can't start new thread"),
     ],
 )
-def test_a_cost_that_cannot_be_measured_is_no_error(
-    error: Exception, why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(form: SiteForm, rung: Rung) -> int:
+def test_a_cost_that_cannot_be_measured_is_no_error(error: Exception, why: str) -> None:
+    def refuse() -> ProbeCost:
         raise error
 
-    monkeypatch.setattr(calibrate, "_own_cost", refuse)
-    notice = footer_of_quick_calls(time.monotonic() + 60)
+    (notice,) = notices(refuse, {0: times(1, 9, 0)}, "main.f")
     assert notice.kind is NoticeKind.SUMMARY
     assert notice.message.startswith(f"the probes' own cost could not be measured: {why}")
     assert notice.fields == {"what": "probe_cost", "ns": None}
 
 
-def test_a_cost_that_takes_too_long_to_measure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of it is left: its process is ended and reaped."""
-    children = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children")
-    before = children.read_text().split()
-    monkeypatch.setattr(calibrate, "_own_cost", lambda form, rung: signal.sigwait([]))
-    notice = footer_of_quick_calls(time.monotonic() + 0.01)
-    assert notice.message.endswith("could not be measured: there was no time left for it")
-    assert children.read_text().split() == before
+def test_process_that_is_killed_has_measured_nothing() -> None:
+    killed = pytest.raises(GotraceError, match="was killed")
+    with Calibration(lambda: os._exit(0)) as calibration, killed:
+        calibration.cost(10)
+
+
+def test_waiting_has_an_end() -> None:
+    def never() -> ProbeCost:
+        read, _ = os.pipe()
+        os.read(read, 1)
+        raise AssertionError
+
+    with Calibration(never) as calibration, pytest.raises(GotraceError, match="took too long"):
+        calibration.cost(0.1)
+
+
+def test_functions_whose_time_is_mostly_tracing_are_named() -> None:
+    cost = ProbeCost(own=700, hit=1000)
+    rows = {0: times(10, 1_000_000, 9900), 1: times(10, 1_000_000, 6000), 2: times(5, 10**6, 100)}
+    (notice,) = notices(lambda: cost, rows, "main.fib", "main.g", "main.h")
+    assert notice.message == (
+        "about 99% of main.fib's time is tracing, of calls within its calls, and most of that of 1"
+        " others: trace fewer functions"
+    )
+    assert notice.fields == {"what": "mostly_tracing", "functions": 2}
+    (notice,) = notices(lambda: cost, {0: rows[1]}, "main.f", "main.g")
+    assert notice.message.startswith("about 60% of the time measured is tracing")
+
+
+def test_tiny_functions_are_told_the_probes_part_alone() -> None:
+    (notice,) = notices(lambda: ProbeCost(700, 1000), {0: times(10, 800, 0)}, "main.f")
+    assert notice.fields == {"what": "probe_cost", "ns": 700}

@@ -155,7 +155,7 @@ def trace(plan: Plan, probe: str, start: str) -> None:
 def _record(number: int, pcs: Sequence[int]) -> bytes:
     half = len(_PAYLOAD) // 2
     flags = CallFlag.STACK
-    head = HEADER.pack(2 << 30, 1 << 30, 7, 1, 1, 0, half, half, flags)
+    head = HEADER.pack(2 << 30, 1 << 30, 7, 1, 1, 0, half, half, flags, 0, 0)
     return head + _PAYLOAD + struct.pack(f"<II{len(pcs)}Q", len(pcs), 0, *pcs)
 
 

@@ -33,13 +33,13 @@ def program() -> Iterator[Program]:
 
 def frame(number: int) -> tuple[bytes, bytes]:
     """Return a key and a value of the map ``frames``."""
-    return struct.pack("=QII", number, 1, 1), struct.pack("=4Q", *range(number, number + 4))
+    return struct.pack("=QII", number, 1, 1), struct.pack("=6Q", *range(number, number + 6))
 
 
 def test_map_knows_its_shape(program: Program) -> None:
     frames = program.map("frames")
-    assert (frames.key_size, frames.value_size, frames.max_entries) == (16, 32, ROOM)
-    assert (frames.cpus, frames.stride) == (0, 32)
+    assert (frames.key_size, frames.value_size, frames.max_entries) == (16, 48, ROOM)
+    assert (frames.cpus, frames.stride) == (0, 48)
     per_cpu = program.map("diagnostics")
     assert per_cpu.stride == 8 * kernel.possible_cpus() == 8 * per_cpu.cpus
     assert program.map("histograms").max_entries == 3 * 2 * 5

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-# The one place that knows how to ask the machine's Debian mirror for another suite.
-from tests.fetch_toolchains import FetchError, source_line
+from tests.debian import FetchError, PrivateApt, unpack
 from tests.live import skip_or_fail
 from tests.toolchains import cache_dir
 
@@ -106,38 +105,20 @@ def _one(directory: Path, pattern: str) -> Path:
     return found[0]
 
 
-def apt(suite: str) -> list[str]:
-    """Return an apt-get that keeps its state out of the machine's, with a suite's packages."""
+def apt(suite: str) -> PrivateApt:
+    """Return an apt with a suite's packages and a state of its own in the cache."""
     place = cache_dir() / "real" / f"apt-{suite}"
-    for private in ("state/lists/partial", "cache/archives/partial", "parts"):
-        (place / private).mkdir(parents=True, exist_ok=True)
-    (place / "status").touch()
-    options = {
-        "Dir::Etc::SourceList": "/dev/null",
-        "Dir::Etc::SourceParts": place / "parts",
-        "Dir::State": place / "state",
-        "Dir::State::status": place / "status",
-        "Dir::Cache": place / "cache",
-        "Acquire::Languages": "none",
-        "Acquire::Check-Valid-Until": "false",
-        "APT::Sandbox::User": "root",
-    }
-    get = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in options.items())]
-    listed = place / "parts" / "real.list"
-    if not listed.exists():
-        line = source_line(suite)
-        listed.write_text(line)
-        try:
-            run(*get, "update", cwd=place)
-        except FetchError:
-            listed.unlink()
-            raise
-    return get
+    private = PrivateApt(suite, place)
+    updated = place / "updated"
+    if not updated.exists():
+        private.update()
+        updated.touch()
+    return private
 
 
 def _debian(wanted: Program, directory: Path) -> Path:
-    run(*apt(wanted.source), "download", wanted.package, cwd=directory)
-    run("dpkg-deb", "--extract", _one(directory, "*.deb"), "root", cwd=directory)
+    (package,) = apt(wanted.source).download([wanted.package], directory)
+    unpack(package, directory / "root")
     return _one(directory / "root", wanted.file)
 
 

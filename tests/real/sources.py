@@ -11,9 +11,9 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.fetch_toolchains import FetchError
+from tests.debian import FetchError, unpack
 from tests.live import skip_or_fail
-from tests.real.fetch import Source, apt, run
+from tests.real.fetch import Source, apt
 from tests.toolchains import BuildError, Toolchain, cache_dir, require
 
 __all__ = ["SOURCES", "SourceProgram", "built", "compiler"]
@@ -65,15 +65,16 @@ def built(name: str) -> Path:
 
 def _fetch(wanted: SourceProgram, place: Path, tree: Path) -> None:
     """Unpack the package and all Go sources that it depends on, as apt resolves that."""
-    get = apt(Source.BOOKWORM)
-    said = run(*get, "--simulate", "--no-install-recommends", "install", wanted.package, cwd=place)
-    packages = re.findall(r"^Inst (golang-\S+-dev) ", said, re.M)
+    source = apt(Source.BOOKWORM)
+    packages = [name for name in source.resolve([wanted.package]) if _SOURCES.fullmatch(name)]
     with tempfile.TemporaryDirectory(prefix="fetch.", dir=place) as directory:
         unpacked = Path(directory) / "root"
-        run(*get, "download", *packages, cwd=Path(directory))
-        for package in sorted(Path(directory).glob("*.deb")):
-            run("dpkg-deb", "--extract", package, unpacked, cwd=Path(directory))
+        for package in source.download(packages, Path(directory)):
+            unpack(package, unpacked)
         unpacked.rename(tree)
+
+
+_SOURCES = re.compile("golang-.+-dev")
 
 
 def _build(wanted: SourceProgram, path: Path, tree: Path) -> Path:

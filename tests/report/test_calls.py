@@ -115,8 +115,10 @@ def test_a_json_object_has_the_keys_of_the_schema_in_their_order() -> None:
         '{"kind":"call","ts_ns":1700000000250000999,"pid":1234,"tid":1240,"goid":18,'
         '"func":"main.(*Store).Get","args":{"n":-3,"key":"user:42"},'
         '"results":{"$ret1":"","$ret2":true},"duration_ns":31200,'
-        '"file":"/src/app/store.go","line":57}\n'
+        '"file":"/src/app/store.go","line":57,"probe_hits":null,"probe_ns":null}\n'
     )
+    found = json.loads(json_line(get(probe_hits=8, probe_ns=5_000), CLOCK))
+    assert list(found.items())[-2:] == [("probe_hits", 8), ("probe_ns", 5_000)]
 
 
 def test_an_unknown_place_is_left_out_of_lines_and_null_in_json() -> None:
@@ -191,7 +193,7 @@ def test_the_users_own_format_takes_the_place_of_the_values() -> None:
         "31.2us    main.(*Store).Get GET /index -> <nil>\n"
     )
     found = json.loads(json_line(row, CLOCK))
-    assert list(found)[-1] == "message"
+    assert list(found)[-3] == "message"
     assert found["message"] == "GET /index -> <nil>"
     assert found["args"]["key"] == "user:42"
     found = json.loads(json_line(get(message="a\tb\udcff"), CLOCK))

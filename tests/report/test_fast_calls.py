@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +30,7 @@ from gotrace.gotypes.types import (
     StructType,
     basic_type,
 )
+from gotrace.overhead import ProbeCost
 from gotrace.report.calls import (
     CallRow,
     Clock,
@@ -94,6 +96,9 @@ def payload(phase: PhasePlan, values: Sequence[object]) -> bytes:
     return sent + bytes(-len(sent) % 8)
 
 
+COST = ProbeCost(own=600, hit=1000)
+
+
 class Traced:
     """A function of given types, its records, and both ways to make lines of them."""
 
@@ -126,6 +131,8 @@ class Traced:
             "args": len(sent),
             "results": len(returned),
             "flags": 0,
+            "hits": 7,
+            "hits_ns": 321,
         } | header
         return HEADER.pack(*fields.values()) + sent + returned
 
@@ -135,6 +142,7 @@ class Traced:
         results: Sequence[Value] | None = None
         if self.back is not None and call.start_ns:
             results = read_phase(self.back, call.results, context)
+        took = call.duration_ns
         return CallRow(
             self.function,
             call.end_ns,
@@ -143,8 +151,10 @@ class Traced:
             call.goid,
             read_phase(self.entry, call.args, context),
             results,
-            call.duration_ns,
+            took,
             None if call.stack is None else [Frame(hex(pc)) for pc in call.stack],
+            probe_hits=None if took is None else call.hits,
+            probe_ns=None if took is None else COST.within(took, 1, call.hits, call.hits_ns),
         )
 
     def slow_json(self, record: bytes) -> str:
@@ -161,7 +171,8 @@ class Traced:
         return make(self.function, entry, back, HEADER, self.clock, slow)
 
     def fast_json(self, slow: Line | None = None) -> Line:
-        return self.fast(fast_json_line, slow or self.slow_json)
+        make = functools.partial(fast_json_line, cost=COST)
+        return self.fast(make, slow or self.slow_json)
 
     def fast_text(self, slow: Line | None = None) -> Line:
         return self.fast(fast_text_line, slow or self.slow_text)
@@ -184,7 +195,8 @@ def test_a_plain_call_is_made_into_lines_without_decoding_it() -> None:
     assert traced.fast_json(refuse)(record) == (
         '{"kind":"call","ts_ns":1700000000250000999,"pid":1234,"tid":1240,"goid":18,'
         '"func":"main.f%d[{}]","args":{"p0":"a","p1":-5,"p2":"0123456789abcdef","p3":false},'
-        '"results":{"$ret1":true,"$ret2":""},"duration_ns":12345,"file":"/src/f.go","line":3}\n'
+        '"results":{"$ret1":true,"$ret2":""},"duration_ns":12345,"file":"/src/f.go","line":3,'
+        '"probe_hits":7,"probe_ns":7921}\n'
     )
     assert traced.fast_text(refuse)(record) == (
         "03:43:20.250000 1234     1240     18       12.35us   "
@@ -215,7 +227,8 @@ def test_a_plain_entry_is_made_into_lines_without_decoding_it() -> None:
     traced = Traced([INT], None)
     record = traced.record((7,))
     assert traced.fast_json(refuse)(record).endswith(
-        '"args":{"p0":7},"results":null,"duration_ns":null,"file":"/src/f.go","line":3}\n'
+        '"args":{"p0":7},"results":null,"duration_ns":null,"file":"/src/f.go","line":3,'
+        '"probe_hits":null,"probe_ns":null}\n'
     )
     assert traced.fast_text(refuse)(record).endswith(" 18       -         main.f(p0=7) at f.go:3\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import time
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from gotrace.histogram import Histogram
+from gotrace.overhead import ProbeCost
 from gotrace.report.latencies import (
     Interval,
     LatencyGroup,
@@ -190,6 +192,8 @@ def test_json_has_the_sums_the_percentiles_and_the_buckets() -> None:
             "buckets": [[1, 2, 1], [2, 3, 2], [3, 4, 1], [5, 6, 1]],
             "ts": 1700000000.25,
             "interval_s": 2.0,
+            "probe_hits": 0,
+            "probe_ns": None,
         },
         {
             "kind": "histogram",
@@ -205,8 +209,25 @@ def test_json_has_the_sums_the_percentiles_and_the_buckets() -> None:
             "buckets": [],
             "ts": 1700000000.25,
             "interval_s": 2.0,
+            "probe_hits": 0,
+            "probe_ns": None,
         },
     ]
+
+
+def test_part_of_the_probes_within_is_told_where_it_matters() -> None:
+    cost = ProbeCost(own=1, hit=10)
+    times = dataclasses.replace(SMALL, sum=1_000, hits=80)
+    shown = dataclasses.replace(interval(LatencyGroup("main.f", times)), cost=cost)
+    assert text(shown).splitlines()[-1] == (
+        "tracing = about 805ns of the total (80%): probes were hit 80 times within these calls"
+    )
+    (row,) = objects(shown)
+    assert (row["probe_hits"], row["probe_ns"]) == (80, 805)
+    for hits in (0, 9):
+        few = dataclasses.replace(times, hits=hits)
+        shown = dataclasses.replace(shown, groups=[LatencyGroup("main.f", few)])
+        assert "tracing = " not in text(shown)
 
 
 def test_json_has_the_rest_as_an_object_of_its_own() -> None:
@@ -220,10 +241,12 @@ def test_json_has_the_rest_as_an_object_of_its_own() -> None:
         "unnamed": 1,
         "ts": 1700000000.25,
         "interval_s": 2.0,
+        "probe_hits": 0,
+        "probe_ns": None,
     }
 
 
-SLOW = SlowRow(1700000000.25, 1234, 1240, 18, "main.\x1bslow", 12_345_678)
+SLOW = SlowRow(1700000000.25, 1234, 1240, 18, "main.\x1bslow", 12_345_678, 7, 12_000_000)
 
 
 def slow_text(*rows: SlowRow, first: bool) -> str:
@@ -233,7 +256,10 @@ def slow_text(*rows: SlowRow, first: bool) -> str:
 
 
 def test_slow_calls_are_lines_under_one_head() -> None:
-    line = "03:43:20.250000 1234     1240     18       12.35ms   main.\\x1bslow\n"
+    line = (
+        "03:43:20.250000 1234     1240     18       12.35ms   main.\\x1bslow"
+        " (about 97% of it tracing)\n"
+    )
     assert slow_text(SLOW, first=True) == (
         "TIME            PID      TID      GOID     DURATION  FUNC\n" + line
     )
@@ -257,4 +283,6 @@ def test_slow_calls_as_json() -> None:
         "goid": 18,
         "func": "main.\x1bslow",
         "duration_ns": 12_345_678,
+        "probe_hits": 7,
+        "probe_ns": 12_000_000,
     }

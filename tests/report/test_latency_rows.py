@@ -7,6 +7,7 @@ from collections import Counter
 from gotrace.cli.gofunclatency import _parser
 from gotrace.cli.options import parse
 from gotrace.histogram import Histogram
+from gotrace.overhead import ProbeCost
 from gotrace.report.latency_rows import interval_of
 from gotrace.session.goroutines import OTHER_NAMESPACE, GoroutineKey, GoroutineTimes
 from gotrace.session.latency import Period
@@ -26,7 +27,7 @@ def rows(*words: str) -> list[tuple[int, int | None, str | None]]:
         total.merge(each)
     options = parse(_parser(), ["-g", *words])
     period = Period({0: total}, goroutines, {})
-    shown = interval_of(options, plan_of("main.f"), period, None, (0.0, 1.0, 1))
+    shown = interval_of(options, plan_of("main.f"), period, None, (0.0, 1.0, 1), None)
     assert not shown.rest
     return [(group.pid, group.goid, group.goroutine) for group in shown.groups]
 
@@ -43,3 +44,13 @@ def test_goroutines_of_several_processes_name_them() -> None:
 def test_goroutines_of_one_process_are_as_in_a_stack_dump() -> None:
     for words in (("-p", "1234", "main.f"), ("main.f", "--", "./server")):
         assert rows(*words)[0] == (1234, 5, "goroutine 5")
+
+
+def test_functions_are_ranked_by_the_time_that_is_their_own() -> None:
+    busy = Histogram(1, 9_000, 9_000, 9_000, Counter({9: 1}))
+    traced_within = Histogram(1, 90_000, 90_000, 90_000, Counter({9: 1}), Counter(), 850)
+    period = Period({0: busy, 1: traced_within}, {}, {})
+    options, plan = parse(_parser(), ["-F", "-p", "1", "main.*"]), plan_of("main.f", "main.outer")
+    for cost, last in ((None, "main.outer"), (ProbeCost(0, 100), "main.f")):
+        shown = interval_of(options, plan, period, None, (0.0, 1.0, 1), cost)
+        assert shown.groups[-1].function == last

@@ -53,7 +53,7 @@ def row_bytes(values: list[int]) -> bytes:
     """Return the histogram row that small values (below 16) leave, bucket by bucket."""
     buckets = [values.count(bucket) for bucket in range(BUCKETS)]
     inverted = _ALL_ONES - min(values) if values else 0
-    head = (len(values), sum(values), inverted, max(values, default=0))
-    row = struct.pack(f"=4Q{BUCKETS}Q{UNIT_ROWS}Q", *head, *buckets, *bytes(UNIT_ROWS))
+    head = (len(values), sum(values), inverted, max(values, default=0), 0)
+    row = struct.pack(f"=5Q{BUCKETS}Q{UNIT_ROWS}Q", *head, *buckets, *bytes(UNIT_ROWS))
     assert Histogram.from_row(row).count == len(values)
     return row

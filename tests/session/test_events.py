@@ -27,7 +27,7 @@ MS = 1_000_000
 
 
 def record(end: int, function: int = 0, payload: bytes = b"") -> bytes:
-    return HEADER.pack(end, 1, 7, 100, 101, function, len(payload), 0, 0) + payload
+    return HEADER.pack(end, 1, 7, 100, 101, function, len(payload), 0, 0, 0, 0) + payload
 
 
 def ends(records: list[bytes]) -> list[int]:
@@ -45,6 +45,8 @@ def test_a_record_is_taken_apart_byte_by_byte() -> None:
         "0300"  # three bytes of arguments
         "0200"  # two of results
         "0f00000000000000"  # all blocks, undecided
+        "0300000000000000"  # hits
+        "0401000000000000"  # ns of theirs
         "616263"
         "7879"
         "0200000000000000"  # two frames
@@ -70,13 +72,15 @@ def test_a_record_is_taken_apart_byte_by_byte() -> None:
         entry_floats={0: struct.pack("<d", 1.0), 2: struct.pack("<d", 2.0)},
         return_floats={31: b"abcdefgh"},
         undecided=True,
+        hits=3,
+        hits_ns=260,
     )
     assert parse_call(raw).duration_ns == 1
     assert function_of(raw) == 3
 
 
 def test_a_record_without_a_start_has_no_duration_and_no_blocks() -> None:
-    call = parse_call(HEADER.pack(9, 0, 1, 2, 3, 4, 0, 0, 0))
+    call = parse_call(HEADER.pack(9, 0, 1, 2, 3, 4, 0, 0, 0, 0, 0))
     assert call.duration_ns is None
     assert (call.args, call.results) == (b"", b"")
     assert (call.stack, call.entry_floats, call.return_floats) == (None, None, None)
@@ -86,13 +90,13 @@ def test_a_record_without_a_start_has_no_duration_and_no_blocks() -> None:
 def test_a_record_says_what_ended_a_call_that_did_not_return() -> None:
     flags = {CallFlag.PANIC: Unwinding.PANIC, CallFlag.GOEXIT: Unwinding.GOEXIT, 0: None}
     for flag, unwound in flags.items():
-        assert parse_call(HEADER.pack(9, 5, 1, 2, 3, 4, 0, 0, flag)).unwound is unwound
+        assert parse_call(HEADER.pack(9, 5, 1, 2, 3, 4, 0, 0, flag, 0, 0)).unwound is unwound
 
 
 def test_a_stack_that_is_cut_says_so() -> None:
     for more in (0, 1):
         block = struct.pack("<IIQ", 1, more, 16)
-        call = parse_call(HEADER.pack(9, 5, 1, 2, 3, 4, 0, 0, CallFlag.STACK) + block)
+        call = parse_call(HEADER.pack(9, 5, 1, 2, 3, 4, 0, 0, CallFlag.STACK, 0, 0) + block)
         assert (call.stack, call.stack_cut) == ((16,), bool(more))
 
 
@@ -100,13 +104,14 @@ def test_a_stack_that_is_cut_says_so() -> None:
     "raw",
     [
         b"",
-        HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, 0)[:-1],
-        HEADER.pack(1, 1, 1, 1, 1, 1, 4, 4, 0) + b"1234567",
-        HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, 64),
-        HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, CallFlag.STACK) + bytes(7),
-        HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, CallFlag.STACK) + struct.pack("<IIQ", 2, 0, 1),
-        HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, CallFlag.STACK) + struct.pack("<II", 1 << 31, 0),
-        HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, CallFlag.ENTRY_FLOATS) + struct.pack("<IIQ", 3, 0, 1),
+        HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0)[:-1],
+        HEADER.pack(1, 1, 1, 1, 1, 1, 4, 4, 0, 0, 0) + b"1234567",
+        HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, 64, 0, 0),
+        HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, CallFlag.STACK, 0, 0) + bytes(7),
+        HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, CallFlag.STACK, 0, 0) + struct.pack("<IIQ", 2, 0, 1),
+        HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, CallFlag.STACK, 0, 0) + struct.pack("<II", 1 << 31, 0),
+        HEADER.pack(1, 1, 1, 1, 1, 1, 0, 0, CallFlag.ENTRY_FLOATS, 0, 0)
+        + struct.pack("<IIQ", 3, 0, 1),
     ],
 )
 def test_a_record_that_is_cut_short_or_unknown_is_refused(raw: bytes) -> None:
@@ -116,7 +121,7 @@ def test_a_record_that_is_cut_short_or_unknown_is_refused(raw: bytes) -> None:
 
 @given(st.binary(max_size=200), st.integers(0, 63))
 def test_any_bytes_give_a_call_or_an_error(tail: bytes, flags: int) -> None:
-    for raw in (tail, HEADER.pack(1, 1, 1, 1, 1, 1, len(tail) % 9, 3, flags) + tail):
+    for raw in (tail, HEADER.pack(1, 1, 1, 1, 1, 1, len(tail) % 9, 3, flags, 0, 0) + tail):
         with contextlib.suppress(GotraceError):
             parse_call(raw)
 
