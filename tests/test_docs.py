@@ -25,7 +25,7 @@ from tests.toolchains import WHEEL_VERSIONS, newest
 
 CLONE = Path(__file__).parent.parent
 TOOLS = ("gofunccount", "gofunclatency", "gotrace")
-PAGES = [CLONE / "README.md", CLONE / "CHANGELOG.md", *sorted((CLONE / "docs").rglob("*.md"))]
+PAGES = [*sorted(CLONE.glob("*.md")), *sorted((CLONE / "docs").rglob("*.md"))]
 SHOWN_IN = [
     CLONE / "README.md",
     *sorted(path for path in (CLONE / "docs").rglob("*") if path.suffix in {".md", ".txt", ".8"}),
@@ -34,6 +34,8 @@ SHOWN_IN = [
 SERVER = "$(pidof server)"
 
 _ROFF = {r"\-": "-", r"\(aq": "'", r"\(ga": "`", r"\(ha": "^", r"\(ti": "~", r"\&": "", r"\e": "\\"}
+#: A path in the clone, and perhaps what is defined there: `bpf/plan.h`: `OP_END`, `MAX_OPS`.
+_PLACE = re.compile(r"`((?:gotrace|bpf|tests|docs|tools)/[\w./-]+)`(?:: ((?:`\w+`(?:, )?)+))?")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _ANY_PID = re.compile(r"\$\(pidof [\w-]+\)")
 _HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
@@ -148,6 +150,16 @@ def test_links_lead_somewhere(page: Path) -> None:
         if anchor:
             headings = _HEADING.findall(file.read_text())
             assert anchor in {_anchor(heading) for heading in headings}, target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_places_in_the_clone_are_there(page: Path) -> None:
+    for path, names in _PLACE.findall(page.read_text()):
+        place = CLONE / path
+        assert "NAME" in path or place.exists(), path
+        if names:
+            defined = set(re.findall(r"\w+", place.read_text()))
+            assert set(re.findall(r"\w+", names)) <= defined, f"{path}: {names}"
 
 
 @pytest.mark.parametrize(
