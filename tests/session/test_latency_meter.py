@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -30,6 +31,10 @@ def test_calls_that_are_entered_while_probes_are_removed_are_nobodys() -> None:
         callers = find_callers(target, plan)
         meter = opened.enter_context(LatencyMeter(target, plan, callers, LatencyOptions(), None))
         before = meter.diagnostics()[Diagnostic.UNMATCHED]
+        measured = meter.attached.program.map("histograms")
+        patience = time.monotonic() + 60
+        while not any(any(value[:8]) for _, value in measured.entries()):
+            assert time.monotonic() < patience
         assert meter.take().rows[0].count > 0
         assert meter.diagnostics()[Diagnostic.UNMATCHED] == before
         fixture.work()
