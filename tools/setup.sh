@@ -1,9 +1,10 @@
 #!/bin/sh
-# Install what gotrace needs and this machine lacks: setup.sh [demo | test]
+# Install what gotrace needs and this machine lacks: setup.sh [demo | test | kernels]
 #
 # Runtime: the distribution's BCC binding for the system's Python, and a virtual environment .venv
 # that sees the binding. With "demo": also a Go toolchain when there is none, which compiles the
-# example server. With "test": that and the tests' tools.
+# example server. With "test": that and the tests' tools. With "kernels": an emulator for
+# guests, and the Go releases that their programs are compiled with.
 set -eu
 cd "$(dirname "$0")/.."
 venv=.venv
@@ -29,6 +30,11 @@ if [ "${1:-}" = test ]; then
     need "command -v gdb" gdb
     need "command -v bpftrace" bpftrace
     need "command -v funccount-bpfcc" bpfcc-tools
+fi
+if [ "${1:-}" = kernels ]; then
+    need "command -v qemu-system-x86_64" qemu-system-x86
+    need "PATH=$PATH:/usr/sbin:/sbin command -v mke2fs" e2fsprogs
+    need "command -v setpriv" util-linux
 fi
 
 need_python() {
@@ -73,7 +79,11 @@ if ! $venv/bin/python -c 'import pip, importlib.util as u, sys; sys.exit(not u.f
 fi
 
 # pip takes no time and no network for what is there already.
-$venv/bin/python - "${1:-}" <<'PYTHON' | xargs -d '\n' \
+case ${1:-} in
+kernels) extra=test ;;
+*) extra=${1:-} ;;
+esac
+$venv/bin/python - "$extra" <<'PYTHON' | xargs -d '\n' \
     $venv/bin/python -m pip install --quiet --disable-pip-version-check
 import configparser, sys
 
@@ -88,7 +98,10 @@ PYTHON
 # Compiled once, here: else every start would do it where PYTHONDONTWRITEBYTECODE is set.
 $venv/bin/python -m compileall -q gotrace
 
-if [ "${1:-}" = test ]; then
+case ${1:-} in
+test)
     $venv/bin/python -m tests.fetch_toolchains ||
         echo "gotrace: tests skip these toolchains, or fail with GOTRACE_LIVE=1" >&2
-fi
+    ;;
+kernels) $venv/bin/python -m tests.fetch_toolchains 1.19 1.27 ;;
+esac

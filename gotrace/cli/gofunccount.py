@@ -25,6 +25,7 @@ from gotrace.cli.run import (
     run_command,
     status_of,
     target_of,
+    warning_to,
 )
 from gotrace.gotypes.symbols import shown_names
 from gotrace.report.counts import CountRow, CountTable, write_counts
@@ -77,7 +78,10 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _count(options: argparse.Namespace, target: Target, plan: Plan, output: Output) -> None:
-    with waiter_for(target) as waiter, CallCounter(target, plan, options.attach) as counter:
+    with (
+        waiter_for(target) as waiter,
+        CallCounter(target, plan, options.attach, warning_to(output)) as counter,
+    ):
         listen(waiter, counter)
         for notice in attached_notices(options, plan, counter.attached, "Tracing"):
             output.notice(notice)

@@ -29,6 +29,7 @@ from gotrace.cli.run import (
     run_command,
     status_of,
     target_of,
+    warning_to,
 )
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
@@ -140,7 +141,7 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
     with (
         waiter_for(target) as waiter,
         Calibration(lambda: probe_cost(form, options.attach)) as calibration,
-        LatencyMeter(target, plan, callers, wanted, options.attach) as meter,
+        LatencyMeter(target, plan, callers, wanted, options.attach, warning_to(output)) as meter,
     ):
         listen(waiter, meter)
         tracing = _Tracing(plan, calibration, stepped)

@@ -30,6 +30,7 @@ from gotrace.cli.run import (
     run_command,
     status_of,
     target_of,
+    warning_to,
 )
 from gotrace.cli.stream import Patience, takes_more
 from gotrace.errors import GotraceError, UsageError
@@ -205,7 +206,7 @@ def _trace(
     with (
         waiter_for(target) as waiter,
         Calibration(lambda: trap_cost(form, options.attach)) as calibration,
-        CallTracer(target, traced, callers, wanted, options.attach) as tracer,
+        CallTracer(target, traced, callers, wanted, options.attach, warning_to(output)) as tracer,
     ):
         listen(waiter, tracer)
         for notice in attached_notices(options, traced.plan, tracer.attached, "Tracing"):

@@ -39,6 +39,7 @@ __all__ = [
     "run_command",
     "status_of",
     "target_of",
+    "warning_to",
 ]
 
 _MAX_PROBLEMS = 5
@@ -150,6 +151,11 @@ def inlined_notices(plan: Plan, verb: str) -> Iterator[Notice]:
     if len(places) > _MAX_PROBLEMS:
         text = f"and {len(places) - _MAX_PROBLEMS} more functions are also inlined: see --list"
         yield Notice(NoticeKind.WARNING, text)
+
+
+def warning_to(output: Output) -> Callable[[str], None]:
+    """Return a function that writes a warning to ``output``."""
+    return lambda text: output.notice(Notice(NoticeKind.WARNING, text))
 
 
 def not_shown(

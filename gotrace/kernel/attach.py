@@ -7,7 +7,6 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -19,6 +18,7 @@ from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.keeper import Keeper
 from gotrace.kernel.lacking import has_attach_cookies
 from gotrace.kernel.program import AttachKind, LackingError, LoadError, Map, Program
+from gotrace.kernel.removal import close_all, price
 
 __all__ = [
     "AttachError",
@@ -182,20 +182,10 @@ class _Probes:
     def detach(self) -> None:
         """Remove all probes, the groups attached last first.
 
-        Each perf event waits for the kernel's grace periods when it is closed; many threads wait
-        together, which makes hundreds of probes go in the time of a few.
+        Each perf event takes the kernel some time: see the module ``removal``.
         """
         while self.descriptors:
-            group = self.descriptors.pop()
-            if len(group) == 1:
-                os.close(group[0])
-                continue
-            with ThreadPoolExecutor(_CLOSERS) as pool:
-                for fd in group:
-                    pool.submit(os.close, fd)
-
-
-_CLOSERS = 64
+            close_all(self.descriptors.pop())
 
 
 def attach(
@@ -204,10 +194,12 @@ def attach(
     groups: Sequence[ProbeGroup],
     forced: Rung | None = None,
     prepare: Callable[[Program], None] | None = None,
+    announce: Callable[[str], None] | None = None,
 ) -> Attached:
     """Compile ``source``, load the groups' functions and attach all points, groups in order.
 
-    ``prepare`` is called with the loaded program before anything is attached, to fill its maps.
+    ``prepare`` is called with the loaded program before anything is attached, to fill its maps,
+    and ``announce`` with what the user should know first of what that will cost, if anything.
 
     Tries the rungs from the best on, or only ``forced``. A point that the kernel refuses while
     others of its group are accepted is listed in ``Attached.failed``. Raises AttachError where no
@@ -216,7 +208,7 @@ def attach(
     causes: list[str] = []
     for rung in [forced] if forced else list(Rung):
         try:
-            return _attach_on(rung, source, defines, groups, prepare)
+            return _attach_on(rung, source, defines, groups, prepare, announce)
         except _RungMissing as error:
             causes.append(f"{rung.value}: {error}")
     what = groups[0].display if groups else source
@@ -244,6 +236,7 @@ def _attach_on(
     defines: Mapping[str, int],
     groups: Sequence[ProbeGroup],
     prepare: Callable[[Program], None] | None,
+    announce: Callable[[str], None] | None,
 ) -> Attached:
     defines = dict(defines)
     if rung is Rung.ADDRESS:
@@ -261,6 +254,10 @@ def _attach_on(
         attached.functions = _load(attached, {group.function for group in wanted})
         if prepare is not None:
             prepare(attached.program)
+        if announce is not None and rung is not Rung.MULTI:
+            text = price(sum(len(group.points) for group in wanted))
+            if text is not None:
+                announce(text)
         _check_unchanged(wanted)
         attached.add(wanted)
         _check_unchanged(wanted)

@@ -103,8 +103,9 @@ def _is_known(trial: bytes) -> bool:
     """Return whether the verifier knows what a program uses, be it content with it or not.
 
     A helper that is called without its arguments is refused too, but for these. The messages about
-    those that are not known: check_helper_call, check_atomic (before 5.12 check_xadd) and push_insn
-    in kernel/bpf/verifier.c.
+    those that are not known: check_helper_call, check_atomic (before 5.12 check_xadd, and before
+    that resolve_pseudo_ldimm64, which is what Linux 5.10 says) and push_insn in
+    kernel/bpf/verifier.c.
     """
     try:
         log = kernel.verifier_log(trial)
@@ -117,7 +118,7 @@ def _is_known(trial: bytes) -> bool:
 
 _UNKNOWN = (
     *("unknown func", "invalid func", "cannot use helper", "back-edge"),
-    *("BPF_XADD uses reserved fields", "BPF_ATOMIC uses invalid"),
+    *("BPF_STX uses reserved fields", "BPF_XADD uses reserved fields", "BPF_ATOMIC uses invalid"),
 )
 
 

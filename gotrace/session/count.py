@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable
 from types import TracebackType
 
 from gotrace.kernel import syscalls as kernel
@@ -16,12 +17,21 @@ __all__ = ["CallCounter"]
 class CallCounter:
     """Own the probes that count a plan's functions; a context manager that detaches."""
 
-    def __init__(self, target: Target, plan: Plan, forced: Rung | None) -> None:
-        """Attach to all entry sites. Raises AttachError or LoadError."""
+    def __init__(
+        self,
+        target: Target,
+        plan: Plan,
+        forced: Rung | None,
+        announce: Callable[[str], None] | None = None,
+    ) -> None:
+        """Attach to all entry sites; ``announce`` is as for ``attach``.
+
+        Raises AttachError or LoadError.
+        """
         self._functions = len(plan.functions)
         defines = {"COUNTERS": self._functions, **target.defines()}
         groups = plan.entry_groups("on_entry", target.pid)
-        self.attached: Attached = attach("count.c", defines, groups, forced)
+        self.attached: Attached = attach("count.c", defines, groups, forced, None, announce)
         self._map = self.attached.program.map("counts")
         self._seen = array("Q", bytes(8 * self._functions))
         self._stopped = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -82,10 +82,11 @@ class LatencyMeter:
         callers: Callers,
         options: LatencyOptions,
         forced: Rung | None,
+        announce: Callable[[str], None] | None = None,
     ) -> None:
         """Attach to RETs first and then to entries, so that no call seen entering is lost.
 
-        Raises AttachError or LoadError.
+        ``announce`` is as for ``attach``. Raises AttachError or LoadError.
         """
         rows = len(plan.functions) if options.per_function else 1
         halves = 2 if options.intervals else 1
@@ -118,7 +119,9 @@ class LatencyMeter:
             if options.slower is not None:
                 self._rings = program.open_events("slow", _SLOW_PAGES)
 
-        self.attached: Attached = attach("latency.c", defines, groups, forced, open_events)
+        self.attached: Attached = attach(
+            "latency.c", defines, groups, forced, open_events, announce
+        )
         program = self.attached.program
         self._rows = HistogramRows(
             program.map("histograms"), program.map("generation"), rows, halves, stripes

@@ -55,8 +55,12 @@ class CallTracer:
         callers: Callers,
         options: TraceOptions,
         forced: Rung | None,
+        announce: Callable[[str], None] | None = None,
     ) -> None:
-        """Load the plans and attach, to RETs first. Raises AttachError or LoadError."""
+        """Load the plans and attach, to RETs first; ``announce`` is as for ``attach``.
+
+        Raises AttachError or LoadError.
+        """
         self._contexts = traced.contexts
         self._tables = _Tables(traced, options)
         plan = traced.plan
@@ -92,7 +96,9 @@ class CallTracer:
         load_compiler()
         with ThreadPoolExecutor(1) as pool:
             self._subplans = _submit(pool, lambda: _expected_types(traced))
-            self.attached: Attached = attach("trace.c", defines, groups, forced, self._prepare)
+            self.attached: Attached = attach(
+                "trace.c", defines, groups, forced, self._prepare, announce
+            )
         self._departed = Departed(self.attached.program, "saved_calls")
         # Where one process is traced, the run ends with it.
         self._sweep = None if target.process else Seldom(self._departed.remove)

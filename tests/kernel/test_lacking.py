@@ -102,6 +102,23 @@ def test_rung_without_cookies(rung: Rung, why: str, monkeypatch: pytest.MonkeyPa
     assert str(raised.value) == f"cannot attach to a program: {why}"
 
 
+@pytest.mark.parametrize(
+    ("log", "known"),
+    [
+        ("BPF_STX uses reserved fields\n", False),  # Linux 5.10.223, of cmpxchg
+        ("BPF_ATOMIC uses invalid atomic opcode f1\n", False),
+        ("invalid func unknown#174\n", False),
+        ("R1 type=ctx expected=fp\n", True),
+        (None, True),
+    ],
+)
+def test_words_of_kernels_for_what_they_do_not_know(
+    log: str | None, known: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernel, "verifier_log", lambda code: log)
+    assert lacking.has_attach_cookies() is known
+
+
 def test_trial_that_is_not_permitted_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def forbid(command: int, attributes: bytes) -> int:
         raise OSError(errno.EPERM, "Operation not permitted")

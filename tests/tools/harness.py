@@ -49,7 +49,8 @@ CLONE = Path(__file__).parents[2]
 Words = Sequence[str | Path]
 Json = dict[str, Any]
 
-_HANGS = 100  # seconds, more than anything here takes on a slow machine
+#: Seconds, more than anything here takes on a slow machine; an emulated one needs more.
+_HANGS = float(os.environ.get("GOTRACE_PATIENCE", "100"))
 
 
 def default_signals() -> None:

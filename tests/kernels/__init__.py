@@ -1,0 +1,1 @@
+"""Guests with other kernels, and what the tools are held to in them."""

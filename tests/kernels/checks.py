@@ -1,0 +1,529 @@
+"""Hold the tools to what they promise on the running kernel: runs in a guest.
+
+A tool takes 10 to 25 seconds to start in an emulated machine, so one run proves as much as it can:
+several checks read its output.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gotrace.elf.image import ElfImage
+from tests.kernels.detaching import How, measure
+from tests.kernels.order import Order, Result, read_order
+from tests.tools.harness import (
+    Fixture,
+    Process,
+    code_of,
+    json_counts,
+    of_kind,
+    run_tool,
+    tool,
+    tool_command,
+)
+from tests.tools.harness import Result as Ended
+from tests.tools.latency import MEASURED, assert_within, summary
+from tests.tools.test_trace_values import TAKERS, Traced, assert_same
+
+__all__ = ["main"]
+
+Json = dict[str, Any]
+_T = TypeVar("_T")
+
+#: Where the host has put the compiled programs: beside the order.
+_FIXTURES = Path(sys.argv[-1]).parent / "fixtures"
+_MINORS = ("1.19", "1.27")
+
+#: On the lower rungs latencies and values are of one release, a different one on each.
+_ONE_MINOR = {"perf-cookie": ("1.27",), "perf-ip": ("1.19",)}
+
+#: What the fixture does under gofunclatency, in two intervals; see tests/fixtures/live_latency.
+_SCENARIOS = (
+    "parked recursion interleaved migration growth assembly panics",
+    "recursion migration panics deep nested goexit workers slow rounds open",
+)
+
+#: What is played over and over, with calls of which a preemptible kernel has lost some.
+_ROUND = "interleaved recursion migration growth assembly panics"
+
+#: How many functions are attached to when the tool is killed; perf events go slowly.
+_KILLED = ("runtime.m*", "strconv.*")
+
+
+#: Of the warning about many perf events; see gotrace/session/removal.py.
+_REMOVAL_WARNING = "will take about"
+
+
+@dataclass
+class Checks:
+    """Run checks one after the other and print a line for each; a failure ends its check only."""
+
+    order: Order
+    failed: bool = False
+
+    def wanted(self, check: str) -> bool:
+        return not self.order.only or check in self.order.only
+
+    def run(self, check: str, rung: str, function: Callable[[], str]) -> None:
+        """Run one check, which returns what it saw or raises, and print its result."""
+        if not self.wanted(check):
+            return
+        before = time.monotonic()
+        try:
+            detail, ok = function(), True
+        except Exception as error:
+            detail, ok = _failure(error), False
+        self.report(Result(check, rung, ok, round(time.monotonic() - before, 1), detail))
+
+    def report(self, result: Result) -> None:
+        self.failed = self.failed or not result.ok
+        sys.stdout.write(result.to_line())
+        sys.stdout.flush()
+
+    def of_one_run(
+        self, rung: str, run: Callable[[], Any], checks: Mapping[str, Callable[[Any], str]]
+    ) -> None:
+        """Run a tool once and hold several checks against what it printed.
+
+        The first check's time is that of the run. Where the run fails, all fail.
+        """
+        if not any(map(self.wanted, checks)):
+            return
+        before = time.monotonic()
+        try:
+            seen = run()
+        except Exception as error:
+            for check in checks:
+                seconds = round(time.monotonic() - before, 1)
+                self.report(Result(check, rung, False, seconds, _failure(error)))
+            return
+        spent = time.monotonic() - before
+        for check, function in checks.items():
+            if not self.wanted(check):
+                continue
+            began = time.monotonic()
+            try:
+                detail, ok = function(seen), True
+            except Exception as error:
+                detail, ok = _failure(error), False
+            seconds = round(spent + time.monotonic() - began, 1)
+            self.report(Result(check, rung, ok, seconds, detail))
+            spent = 0.0
+
+
+def _failure(error: BaseException) -> str:
+    """Return an error in one line: its words, or the assertion that does not hold, and where."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = next((f for f in reversed(frames) if "/tests/" in f.filename), frames[-1])
+    words = str(error) or f"does not hold: {place.line}"
+    sys.stderr.write("".join(traceback.format_exception(error)))
+    return f"{words[:400]} ({Path(place.filename).name}:{place.lineno})"
+
+
+def main(path: Path) -> int:
+    """Run the checks of an order; return 1 when one has failed."""
+    order = read_order(path)
+    checks = Checks(order)
+    checks.run("doctor", "", partial(_doctor, order))
+    for rung in order.rungs:
+        checks.run("counts", rung, partial(_counts, rung))
+        if order.pairs and rung in order.full_rungs:
+            minors = _MINORS if rung == order.rungs[0] else _ONE_MINOR[rung]
+            checks.of_one_run(rung, partial(_latency, rung, minors), _LATENCY)
+            checks.run("values", rung, partial(_values, rung, minors))
+        checks.run("SIGKILL", rung, partial(_kill, rung))
+    if order.pairs:
+        checks.run("migrating rounds", order.rungs[0], partial(_rounds, order.rounds))
+        # Each record goes through Python here, ten times as slowly as elsewhere.
+        checks.run("migrating records", order.rungs[0], partial(_records, order.rounds // 3 or 1))
+    else:
+        checks.run("refusals", "", _refusals)
+    if _REMOVAL_TIMES in order.only:
+        checks.run(_REMOVAL_TIMES, "", partial(_removal_times, order.rungs))
+    kernel = f"{os.uname().release}, {os.cpu_count()} CPU, preemption {_preemption()}"
+    checks.report(Result("end", "", not checks.failed, round(time.monotonic(), 1), kernel, True))
+    return 1 if checks.failed else 0
+
+
+#: A measurement, made only when asked for.
+_REMOVAL_TIMES = "removal times"
+
+
+def _preemption() -> str:
+    """Return where threads are preempted in the kernel: none, voluntary, lazy, full.
+
+    Sources: sched_dynamic_show in kernel/sched/core.c; before Linux 5.12 it is built in.
+    """
+    try:
+        modes = Path("/sys/kernel/debug/sched/preempt").read_text()
+    except OSError:
+        return "full" if " PREEMPT " in os.uname().version else "voluntary"
+    match = re.search(r"\((\w+)\)", modes)
+    return match[1] if match else "unknown"
+
+
+def _fixture(name: str, minor: str) -> Path:
+    return _FIXTURES / f"{name}-{minor}"
+
+
+def _doctor(order: Order) -> str:
+    """Hold that the tool finds the rungs that this kernel is known to have, and no more."""
+    result = run_tool("gotrace", "--doctor", "--json")
+    rows = {row["check"]: row for row in of_kind(result, "check")}
+    for check, row in rows.items():
+        sys.stderr.write(f"{row['state']}: {check}: {row['found']} {row['advice'] or ''}\n")
+    fine = [name.split()[1] for name, row in rows.items() if _works(name, row)]
+    assert fine == list(order.rungs), f"doctor finds {fine}, the kernel has {list(order.rungs)}"
+    (verdict,) = of_kind(result, "verdict")
+    broken = [f"{name}: {row['found']}" for name, row in rows.items() if "mended" in row["state"]]
+    assert verdict["possible"] == order.pairs, f"{verdict['message']} {broken}"
+    assert result.status == (0 if order.pairs else 1)
+    return str(verdict["message"])
+
+
+def _works(name: str, row: Json) -> bool:
+    return name.startswith("attach: ") and str(row["found"]).startswith("works")
+
+
+def _counts(rung: str) -> str:
+    """Count all functions of package main in both releases' programs."""
+    with ExitStack() as stack:
+        programs = [_fixture("live_count", minor) for minor in _MINORS]
+        fixtures = [stack.enter_context(Fixture([program])) for program in programs]
+        words = ("--json", "--attach", rung, *(f"{program}:main.*" for program in programs))
+        counting = stack.enter_context(tool("gofunccount", *words))
+        truth: Counter[str] = Counter()
+        for fixture in fixtures:
+            truth.update(fixture.work()["calls"])
+        result = counting.end()
+        assert [fixture.finish() for fixture in fixtures] == [0, 0]
+    assert result.status == 0, result.errors
+    assert json_counts(result, truth) == truth, _differences(json_counts(result, truth), truth)
+    assert of_kind(result, "lost") == []
+    return f"{truth.total():,} calls of {len(truth)} functions"
+
+
+def _differences(seen: Mapping[str, int], truth: Mapping[str, int]) -> str:
+    return ", ".join(f"{k}: {seen[k]} of {truth[k]}" for k in truth if seen[k] != truth[k])
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a program said of its own calls, and what a tool said of them."""
+
+    truth: Json
+    result: Ended
+
+    def check(self, *names: str) -> int:
+        """Hold that functions have all of their calls, with times between the program's own."""
+        calls = 0
+        for name in names:
+            times = self.truth["Functions"][name]
+            rows = [row for row in of_kind(self.result, "histogram") if row["func"] == name]
+            seen = sum(row["count"] for row in rows)
+            assert seen == times["Calls"], f"{name}: {seen:,} of {times['Calls']:,} calls"
+            assert_within(times, *rows)
+            calls += seen
+        return calls
+
+
+def _latency(rung: str, minors: Sequence[str]) -> list[tuple[str, Played]]:
+    """Measure all scenarios, by function and goroutine, in intervals, and report slow calls.
+
+    Programs of several Go releases are measured by tools beside one another.
+    """
+    options = ("-F", "-g", "-i", "1", "--slower", "20ms", "--top", "100000")
+
+    def play(minor: str) -> Played:
+        with Fixture([_fixture("live_latency", minor)]) as fixture:
+            words = ("--json", "--attach", rung, *options, "-p", str(fixture.ready), *MEASURED)
+            with tool("gofunclatency", *words) as measuring:
+                fixture.work(_SCENARIOS[0])
+                measuring.lines_until('{"kind":"histogram"')
+                truth = fixture.work(_SCENARIOS[1])
+                result = measuring.end()
+            assert fixture.finish() == 0
+        assert result.status == 0, result.errors
+        return Played(truth, result)
+
+    return _beside(play, minors)
+
+
+def _beside(run: Callable[[str], _T], minors: Sequence[str]) -> list[tuple[str, _T]]:
+    """Run something for each Go release at the same time."""
+    with ThreadPoolExecutor(len(minors)) as pool:
+        return list(zip(minors, pool.map(run, minors), strict=True))
+
+
+def _of_each(check: Callable[[Played], str]) -> Callable[[list[tuple[str, Played]]], str]:
+    """Return a check of the runs with all Go releases."""
+
+    def checked(runs: list[tuple[str, Played]]) -> str:
+        seen = []
+        for minor, played in runs:
+            try:
+                seen.append(f"Go {minor}: {check(played)}")
+            except AssertionError as error:
+                raise AssertionError(f"Go {minor}: {_failure(error)}") from error
+        return "; ".join(seen)
+
+    return checked
+
+
+def _functions(*names: str) -> Callable[[Played], str]:
+    return lambda played: f"{played.check(*names):,} calls"
+
+
+def _panics(played: Played) -> str:
+    seen = played.check("main.thrown", "main.recovering", "main.outside", "main.middle")
+    unwound = played.truth["Unwound"]
+    assert summary(played.result, "unwound") == unwound
+    return f"{seen:,} calls, {unwound:,} more unwound"
+
+
+def _goexit(played: Played) -> str:
+    """Calls that Goexit ended are among the unwound; their deferred functions have returned."""
+    seen = played.check("main.cleanup", "main.short")
+    assert summary(played.result, "open") == played.truth["Open"]
+    assert summary(played.result, "unmatched") == played.truth["Unmatched"]
+    return f"{seen:,} calls"
+
+
+def _migration(played: Played) -> str:
+    assert played.truth["Migrated"] > 0
+    return f"{played.check('main.migrate'):,} calls, {played.truth['Migrated']:,} changed threads"
+
+
+def _growth(played: Played) -> str:
+    assert played.truth["Moved"] > 0
+    return f"{played.check('main.grow'):,} calls, {played.truth['Moved']:,} stacks moved"
+
+
+def _goroutines(played: Played) -> str:
+    """Hold that each goroutine has its own rows, in all intervals together, and its beginning."""
+    rows = [row for row in of_kind(played.result, "histogram") if row["func"] == "main.task"]
+    for worker in played.truth["Workers"]:
+        mine = [row for row in rows if row["goid"] == worker["Goid"]]
+        assert_within(worker["Times"], *mine)
+        goid, start, line = worker["Goid"], worker["Start"], worker["Line"]
+        named = f"goroutine {goid} [{start}, created at workers.go:{line}]"
+        assert {row["goroutine"] for row in mine} == {named}
+    goids = {row["goid"] for row in rows}
+    assert len(goids) == len(played.truth["Workers"])
+    rests = of_kind(played.result, "rest")
+    assert sum(row["count"] for row in rests) == 0, rests
+    return f"{len(goids)} goroutines"
+
+
+def _intervals(played: Played) -> str:
+    ends = {row["ts"] for row in of_kind(played.result, "histogram")}
+    assert len(ends) > 1, "one interval only"
+    return f"{len(ends)} intervals"
+
+
+def _slower(played: Played) -> str:
+    """Hold the calls of main.slow that were reported against those the program saw."""
+    rows = [row for row in of_kind(played.result, "slow") if row["func"] == "main.slow"]
+    assert all(row["duration_ns"] >= 20_000_000 for row in rows)
+    inside, outside = played.truth["Slow"]
+    assert inside <= len(rows) <= outside, f"{len(rows)} slow calls, not {inside} to {outside}"
+    return f"{len(rows)} slow calls"
+
+
+def _nothing_lost(played: Played) -> str:
+    # In an emulated machine hundreds of calls are slow at once, more than are printed.
+    lost = [row for row in of_kind(played.result, "lost") if row["what"] != "slow_lost"]
+    assert lost == [], lost
+    warnings = [row["message"] for row in of_kind(played.result, "warning")]
+    assert all(_REMOVAL_WARNING in message for message in warnings), warnings
+    kinds = {row["what"] for row in of_kind(played.result, "summary")}
+    assert kinds <= {"unwound", "open", "unmatched", "probe_cost"}, kinds
+    return f"{sum(row['count'] for row in of_kind(played.result, 'histogram')):,} calls in all"
+
+
+_LATENCY: Mapping[str, Callable[[list[tuple[str, Played]]], str]] = {
+    check: _of_each(function)
+    for check, function in {
+        "recursion": _functions("main.recurse"),
+        "turns on a thread": _functions("main.interleave"),
+        "migration": _migration,
+        "stack growth": _growth,
+        "assembly": _functions("main.stacked"),
+        "panics": _panics,
+        "Goexit": _goexit,
+        "-g": _goroutines,
+        "-i": _intervals,
+        "--slower": _slower,
+        "nothing lost": _nothing_lost,
+    }.items()
+}
+
+
+def _values(rung: str, minors: Sequence[str]) -> str:
+    """Trace calls with values of every kind, floats among them, and compare each line."""
+
+    def play(minor: str) -> str:
+        with Fixture([_fixture("trace_values", minor)]) as fixture:
+            words = ("--attach", rung, "-p", str(fixture.ready), *TAKERS)
+            with tool("gotrace", *words) as tracing:
+                wanted = fixture.work()["Calls"]
+                result = tracing.end()
+            assert fixture.finish() == 0
+        assert result.status == 0, result.errors
+        calls = Traced({}, result).calls
+        assert_same(calls, wanted)
+        said = [row for row in result.errors.splitlines() if _REMOVAL_WARNING not in row]
+        assert said == [], said
+        floats = sum("Float" in call or "Mixed" in call or "Complex" in call for call in calls)
+        return f"{len(calls)} calls, {floats} with floats"
+
+    return "; ".join(f"Go {minor}: {seen}" for minor, seen in _beside(play, minors))
+
+
+def _kill(rung: str) -> str:
+    """Kill the tool once some of its probes are in place: the program's code is as before."""
+    program = _fixture("live_count", _MINORS[-1])
+    words = ("--attach", rung, *(f"{program}:{pattern}" for pattern in _KILLED))
+    with Fixture([program]) as fixture:
+        clean = code_of(fixture.pid)
+        with Process(tool_command("gofunccount", *words)) as killed:
+            while (changed := code_of(fixture.pid)) == clean and not killed.ends_within(0):
+                pass
+            assert changed != clean, f"the tool ended by itself: {killed.errors}"
+            killed.signal(signal.SIGKILL)
+            killed.rest()  # the keeper has the output open until the probes are gone
+        placed = sum(a != b for a, b in zip(changed, clean, strict=True))
+        assert code_of(fixture.pid) == clean, "breakpoints were left behind"
+        calls = fixture.work()["calls"]
+        assert fixture.finish() == 0
+    return f"{placed} probes were in place, none are; {sum(calls.values()):,} calls after that"
+
+
+def _rounds(rounds: int) -> str:
+    """Play rounds of goroutines that change threads under gofunclatency -F; count every call."""
+    names = MEASURED[:9]
+    program = _fixture("live_latency", _MINORS[-1])
+    with Fixture([program]) as fixture:
+        words = ("--json", "-F", "-p", str(fixture.ready), *names)
+        with tool("gofunclatency", *words) as measuring:
+            for _ in range(rounds):
+                truth = fixture.work(_ROUND)
+            result = measuring.end()
+        assert fixture.finish() == 0
+    assert result.status == 0, result.errors
+    rows = {row["func"]: row for row in of_kind(result, "histogram")}
+    wanted = {name: times["Calls"] for name, times in truth["Functions"].items() if name in rows}
+    seen = {name: row["count"] for name, row in rows.items()}
+    calls, migrated = sum(wanted.values()), truth["Migrated"]
+    footer = {row["what"]: row["calls"] for row in of_kind(result, "summary") if "calls" in row}
+    lost = of_kind(result, "lost")
+    assert seen == wanted, f"{_differences(seen, wanted)}; {footer} {lost}"
+    assert (footer.get("unwound"), lost) == (truth["Unwound"], []), f"{footer} {lost}"
+    return f"{rounds} rounds, {calls:,} calls, {migrated:,} changed threads"
+
+
+def _records(rounds: int) -> str:
+    """Play rounds of calls under gotrace and hold each record against its own arguments."""
+    with Fixture([_fixture("live_relay", _MINORS[-1])]) as fixture:
+        words = ("--json", "-p", str(fixture.ready), "main.relay", "main.weigh")
+        with tool("gotrace", *words) as tracing:
+            rows: Counter[str] = Counter()
+            numbers: Counter[tuple[str, int]] = Counter()
+            for _ in range(rounds):
+                truth = fixture.work("go")
+                tracing.say()
+            result = tracing.end()
+        assert fixture.finish() == 0
+    assert result.status == 0, result.errors
+    assert truth["Wrong"] == 0
+    wrong = []
+    unread = 0
+    for row in of_kind(result, "call"):
+        rows[row["func"]] += 1
+        numbers[row["func"], row["args"].get("number", -1)] += 1
+        fits = _relayed(row) if row["func"] == "main.relay" else _weighed(row)
+        unread += fits is None
+        if fits is False:
+            wrong.append(row)
+    assert not wrong, f"{len(wrong)} records of two calls: {json.dumps(wrong[0])}"
+    assert max(numbers.values()) == 1, f"{numbers.most_common(1)}"
+    footer = {row["what"]: row["calls"] for row in of_kind(result, "summary") if "calls" in row}
+    lost = {row["what"]: row["calls"] for row in of_kind(result, "lost")}
+    said = f"{footer} {lost}"
+    calls = truth["Calls"] + truth["Weighed"]
+    assert rows.total() + sum(lost.values()) == calls, f"{rows.total()} of {calls}; {said}"
+    assert set(lost) <= {"events_lost", "reader"} and set(footer) <= {"late"}, said
+    shown = rows.total()
+    return f"{rounds} rounds, {shown:,} records of {calls:,} calls, {unread} without floats"
+
+
+def _relayed(row: Json) -> bool:
+    number = row["args"]["number"]
+    args = {"number": number, "text": f"n{number}", "more": number}
+    results = {"triple": 3 * number, "echo": f"<n{number}>", "ok": True}
+    return (row["args"], row["results"]) == (args, results)
+
+
+def _weighed(row: Json) -> bool | None:
+    """Return whether a record is right; None where a float could not be read, as it says."""
+    number, weight = row["args"]["number"], row["args"]["weight"]
+    half = row["results"]["half"]
+    unread = [isinstance(value, dict) for value in (weight, half)]
+    right = [unread[0] or weight == number + 0.5, unread[1] or half == (number + 0.5) / 2]
+    return None if all(right) and any(unread) else all(right)
+
+
+def _removal_times(rungs: Sequence[str]) -> str:
+    """Measure how long probes by perf events take to go, see detaching.py; only when asked for."""
+    program = _fixture("live_count", _MINORS[-1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
+    listed = run_tool("gofunccount", "-l", "--json", f"{program}:*")
+    with ElfImage.open(program) as image:
+        sites = [row["site"] for row in of_kind(listed, "function") if row["site"]]
+        offsets = [image.offset_of(site) for site in sites]
+    seen = []
+    for count in (1, 100, 1000):
+        for cookies in [True, False] if "perf-cookie" in rungs else [False]:
+            # The whole number in few ways only: each takes a minute.
+            for how in How if count < 1000 else (How.ONE_BY_ONE, How.THREADS, How.EXPEDITED):
+                attach, remove = measure(program, offsets[:count], cookies, how)
+                rung = "perf-cookie" if cookies else "perf-ip"
+                words = f"attached in {attach:.2f} s, removed in {remove:.2f} s"
+                seen.append(f"{count} {rung} {how.value}: {words}")
+                sys.stderr.write(seen[-1] + "\n")
+    return "; ".join(seen)
+
+
+def _refusals() -> str:
+    """Hold that the tools that need more than this kernel has say what it is, and touch nothing."""
+    program = _fixture("live_count", _MINORS[-1])
+    with Fixture([program]) as fixture:
+        clean = code_of(fixture.pid)
+        for name in ("gofunclatency", "gotrace"):
+            result = run_tool(name, "-p", str(fixture.ready), "main.leaf")
+            assert result.status == 1, result
+            assert re.search(r"Linux 5\.12", result.errors), result.errors
+            assert len(result.errors.splitlines()) == 1, result.errors
+        assert code_of(fixture.pid) == clean
+        fixture.work()
+        assert fixture.finish() == 0
+    return "gofunclatency and gotrace say that they need Linux 5.12"
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,74 @@
+"""What the host orders a guest to check, and the results that come back, as JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+__all__ = ["Order", "Result", "parse_result", "read_order"]
+
+_PREFIX = "@check "
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to check in a guest.
+
+    ``rungs`` are the ways to attach that the kernel is known to have, best first; ``full_rungs``
+    those on which all is checked, of the others only counts. ``pairs`` is whether it has what
+    gofunclatency and gotrace need. ``rounds`` is how often migrating goroutines play; ``only`` are
+    the names of the checks to run, all where it is empty.
+    """
+
+    rungs: Sequence[str]
+    full_rungs: Sequence[str]
+    pairs: bool
+    rounds: int
+    only: Sequence[str] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def read_order(path: Path) -> Order:
+    """Return the order that lies in a guest's file."""
+    return Order(**json.loads(path.read_text()))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one check found.
+
+    ``rung`` is empty for what does not depend on it. ``seconds`` are by the guest's clock.
+    ``detail`` is what was seen, and why the check failed where ``ok`` is false. ``last`` marks the
+    end of all checks.
+    """
+
+    check: str
+    rung: str
+    ok: bool
+    seconds: float
+    detail: str
+    last: bool = False
+
+    def to_line(self) -> str:
+        return f"{_PREFIX}{json.dumps(asdict(self))}\n"
+
+
+def parse_result(line: str) -> Result | None:
+    """Return the result in a line from a guest's serial port, None where there is none.
+
+    >>> line = Result("counts", "multi", True, 1.5, "171,499 calls").to_line()
+    >>> parse_result(line).check
+    'counts'
+    >>> parse_result("[    1.2] random: crng init done")
+    """
+    _, found, text = line.partition(_PREFIX)
+    if not found:
+        return None
+    try:
+        return Result(**json.loads(text))
+    except (ValueError, TypeError):  # cut by the end of a guest
+        return None

@@ -1,0 +1,94 @@
+"""Which kernels there are guests of, and which of Debian's packages hold them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.debian import FetchError
+
+__all__ = ["QUICK", "RELEASES", "KernelPackages", "Release", "choose", "release"]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One kernel to try the tools on.
+
+    ``suite`` is the Debian suite that has it, ``cpus`` the guest's number of processors and
+    ``boot`` what its command line gets besides. ``series`` is the beginning of its version; any
+    where it is empty. ``rungs`` are the ways to attach that it has, best first, and ``pairs`` is
+    whether it has what gofunclatency and gotrace need (Linux 5.12): both are what the guest is
+    held to.
+    """
+
+    name: str
+    suite: str
+    series: str
+    rungs: tuple[str, ...] = ("multi", "perf-cookie", "perf-ip")
+    pairs: bool = True
+    cpus: int = 1
+    boot: str = ""
+
+
+#: Debian's cloud kernels, oldest first. The last two are preemptible and have two processors, as
+#: only there a BPF program of one thread meets another's: 6.18 everywhere (preempt=full), the
+#: newest as Debian builds it (PREEMPT_LAZY, the default since its 6.16).
+RELEASES = (
+    Release("5.10", "bullseye", "5.10.", rungs=("perf-ip",), pairs=False),
+    Release("6.1", "bookworm", "6.1.", rungs=("perf-cookie", "perf-ip")),
+    Release("6.12", "trixie", "6.12."),
+    Release("6.18", "trixie-backports", "6.18.", cpus=2, boot="preempt=full"),
+    Release("newest", "trixie-backports", "", cpus=2),
+)
+
+#: Those that are tried where time is short.
+QUICK = ("6.1", "newest")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPackages:
+    """The packages that together hold one kernel and its modules; ``version`` is Debian's."""
+
+    version: str
+    names: tuple[str, ...]
+
+
+def release(name: str) -> Release:
+    """Return the release of that name. Raises FetchError with the names that there are."""
+    for one in RELEASES:
+        if one.name == name:
+            return one
+    names = ", ".join(one.name for one in RELEASES)
+    raise FetchError(f"there is no guest of kernel {name!r}: choose from {names}")
+
+
+def choose(records: Iterable[Mapping[str, str]], series: str) -> KernelPackages:
+    """Return the newest whole kernel of a series among a suite's packages.
+
+    Up to 6.18 ``linux-image-VERSION-cloud-amd64`` holds all; later that depends on
+    ``linux-binary-*`` and ``linux-modules-*``, of which an archive may keep only a part: such a
+    kernel is passed over. Raises FetchError where there is none.
+    """
+    by_name = {record["Package"]: record for record in records}
+    found = []
+    for name, record in by_name.items():
+        match = re.fullmatch(r"linux-image-(\d[\w.+~-]*)-cloud-amd64", name)
+        if match and match[1].startswith(series):
+            parts = _parts(record)
+            if all(part in by_name for part in parts):
+                found.append((_key(record["Version"]), record["Version"], (name, *parts)))
+    if not found:
+        raise FetchError(f"no package of a whole cloud kernel {series or 'at all'}")
+    _, version, names = max(found)
+    return KernelPackages(version, names)
+
+
+def _parts(record: Mapping[str, str]) -> Sequence[str]:
+    """Return the packages with files of the kernel that an image package depends on."""
+    words = (word.split()[0] for word in record.get("Depends", "").split(",") if word.strip())
+    return [word for word in words if word.startswith(("linux-binary-", "linux-modules-"))]
+
+
+def _key(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))
