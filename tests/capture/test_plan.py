@@ -117,7 +117,7 @@ def test_a_string_is_one_block_behind_the_image() -> None:
     assert flag is True
     assert plan.ops[-2] == Op(OpCode.DEREF_N, 1, 0, 0, 8, 1, 256)
     assert payload[17:] == bytes(7) + struct.pack("<II", 0, 7) + b"user:42"
-    assert plan.location(0) == Location(0, 8, 8, True, 1)
+    assert plan.location(0) == Location(0, 8, 8, True, 1, 256)
     assert plan.payload_bound == 24 + 8 + 256
 
 
