@@ -101,6 +101,7 @@ def verdicts(path: Path, toolchain: Toolchain) -> tuple[collections.Counter[str]
     return counts, wrong
 
 
+@pytest.mark.slow
 @each_toolchain
 @pytest.mark.parametrize("mode", ["default", "unoptimized"])
 def test_every_function_of_a_large_program(toolchain: Toolchain, mode: str) -> None:

@@ -11,6 +11,8 @@ from tests.damage.programs import PROGRAMS, intact
 from tests.damage.reading import read_as_tools_do
 from tests.damage.trial import try_seeds
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_damage_gives_a_result_or_an_error(program: str, tmp_path: Path) -> None:

@@ -128,6 +128,7 @@ def mutations(content: bytes, ranges: list[tuple[int, int]], count: int) -> Iter
         yield bytes(damaged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("minor", "mode"),
     [("1.15", "default"), ("1.19", "external-pie"), ("1.25", "pie"), ("1.27", "stripped")],

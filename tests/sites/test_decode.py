@@ -94,6 +94,7 @@ def exits_by_disassembler(code: bytes) -> Exits:
     return Exits(found.returns, tuple(leave), found.tail_jumps, found.undecodable)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "toolchain",
     [pytest.param(found, id=f"go{found.minor}") for found in {*toolchains()[:1], newest()}],

@@ -14,6 +14,8 @@ from tests.live import skip_or_fail
 from tests.sites.listing import Listed, gnu_objdump, go_objdump
 from tests.toolchains import FIXTURES, Toolchain, build, gccgo_build, newest, toolchains
 
+pytestmark = pytest.mark.slow
+
 #: The oldest and the newest release: their prologues have nothing in common.
 BOTH_ENDS = pytest.mark.parametrize(
     "toolchain",

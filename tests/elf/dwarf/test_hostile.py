@@ -56,6 +56,7 @@ def explore(contents: Mapping[str, bytes]) -> None:
                     reader.entry_pieces(function, variable)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", ["1.24", "1.27"])
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())
