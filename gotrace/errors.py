@@ -8,7 +8,7 @@ __all__ = ["GotraceError", "NoMatchError", "UsageError"]
 
 
 class GotraceError(Exception):
-    """Describe one failure in one line: what failed, on what, why, what to do.
+    """One failure in one line: what failed, on what, why, what to do.
 
     ``exit_code`` is the process's exit status when the error reaches the command line.
     """

@@ -50,7 +50,7 @@ def _counts(cells: bytes) -> Counter[int]:
 
 @dataclass
 class Histogram:
-    """Hold a distribution: exact count, sum, minimum and maximum, and counts by bucket.
+    """A distribution: exact count, sum, minimum and maximum, and counts by bucket.
 
     All times are nanoseconds. ``units`` counts by power of two of the display unit where one
     larger than a nanosecond was asked for; ``minimum`` is 0 while ``count`` is. ``hits`` is how

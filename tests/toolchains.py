@@ -63,7 +63,7 @@ class BuildError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """Name one Go release and its ``go`` command."""
+    """One Go release and its ``go`` command."""
 
     version: str
     go: Path
@@ -234,7 +234,7 @@ def gccgo_build(source: Path, flags: Sequence[str] = ()) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """Name one build's place in the cache: ``source/`` and the executable beside it."""
+    """One build's place in the cache: ``source/`` and the executable beside it."""
 
     origin: Path
     source: Path

@@ -16,7 +16,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Hold every fact that differs between processor architectures.
+    """Every fact that differs between processor architectures.
 
     Register names are those of the processor's manual in lower case, as capstone prints them.
 

@@ -80,7 +80,7 @@ class Piece:
 
 
 class CallingConvention(enum.Enum):
-    """Name the calling conventions: Go's two, and that of C, which gccgo follows."""
+    """The calling conventions: Go's two, and that of C, which gccgo follows."""
 
     ABI0 = "ABI0"
     ABI_INTERNAL = "ABIInternal"
@@ -88,7 +88,7 @@ class CallingConvention(enum.Enum):
 
     @property
     def reads_floats(self) -> bool:
-        """Say whether its programs have a handler for SIGURG, by which float registers are read."""
+        """Return whether its programs handle SIGURG, by which float registers are read."""
         return self is not CallingConvention.SYSTEM_V
 
 
@@ -101,7 +101,7 @@ class DictionaryPlace(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assignment:
-    """Hold the pieces of each parameter and of each result, in order; zero-size values have none.
+    """The pieces of each parameter and of each result, in order; zero-size values have none.
 
     Results are where the parameters' pieces say when the function returns, with stack offsets
     from the stack pointer at entry, which at a RET instruction is the same. ``dictionary`` is the
@@ -177,7 +177,7 @@ def _split(value: GoType, offset: int, parts: list[RegisterPart], budget: list[i
 
 
 class _Sequences:
-    """Hold how far registers and stack are used up: NI, NFP, I, FP and S of the document."""
+    """How far registers and stack are used up: NI, NFP, I, FP and S of the document."""
 
     def __init__(self, architecture: Architecture, convention: CallingConvention) -> None:
         registers = convention is CallingConvention.ABI_INTERNAL
@@ -282,7 +282,7 @@ def dictionary_place(go_version: GoVersion) -> DictionaryPlace:
 
 
 def takes_dictionary(name: GoName) -> bool:
-    """Say whether a function takes the hidden dictionary.
+    """Return whether a function takes the hidden dictionary.
 
     Those are the functions and methods that are compiled for shapes (``go.shape.int``), but not
     the closures within them, which find the dictionary in their context. Where the function table

@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Located:
-    """Hold where DWARF says a value is at function entry: the pieces with a known place.
+    """Where DWARF says a value is at function entry: the pieces with a known place.
 
     ``whole``: pieces and holes make up all parts of the value, so that their offsets hold.
     """
@@ -37,7 +37,7 @@ class Located:
     whole: bool
 
     def within(self, computed: Sequence[Piece]) -> bool:
-        """Say whether all places are among computed ones; a whole one-piece value begins there."""
+        """Return whether all places are among computed ones; a one-piece value begins there."""
         exactly = self.whole and len(self.pieces) == 1
         return all(_is_among(piece, computed, exactly) for piece in self.pieces)
 
@@ -56,7 +56,7 @@ class Located:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Closed:
-    """Hold an assignment without gaps, and the rows whose place still cannot be told."""
+    """An assignment without gaps, and the rows whose place still cannot be told."""
 
     assignment: Assignment
     unsure: frozenset[int]

@@ -49,7 +49,7 @@ class Node:
 
     @property
     def is_divisible(self) -> bool:
-        """Say whether a part of the value's image is of use without the rest."""
+        """Return whether a part of the value's image is of use without the rest."""
         return False
 
     def location_at(self, position: Position) -> Location | None:

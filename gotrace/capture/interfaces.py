@@ -29,7 +29,7 @@ _POINTER_KINDS = frozenset({Kind.POINTER, Kind.CHAN, Kind.MAP, Kind.FUNC, Kind.U
 
 
 def is_direct(go_type: GoType, release: tuple[int, int] | None) -> bool:
-    """Say whether an interface holds a value of a type itself, instead of a pointer to it.
+    """Return whether an interface holds a value of a type itself, instead of a pointer to it.
 
     Types that are one pointer are (``IsDirectIface`` in cmd/compile/internal/types/type.go);
     before Go 1.26 not those that have fields without size beside the pointer.

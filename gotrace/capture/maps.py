@@ -58,7 +58,7 @@ class MapLayout:
         return self.size if self.is_swiss else self.size + 8
 
     def present(self, control: int) -> bool:
-        """Say whether a control byte is that of an entry.
+        """Return whether a control byte is that of an entry.
 
         Classic: tophash, from 5 (minTopHash) on; swiss: the high bit marks empty and deleted.
         """
@@ -271,7 +271,7 @@ class _MapReader(Reader):
     def _missing(
         self, frame: Frame, header: int, layout: MapLayout, group: int
     ) -> Unavailable | None:
-        """Say why there is no group, None where there is one."""
+        """Return why there is no group, None where there is one."""
         if layout.is_swiss:
             if frame.lengths[header] < 32:
                 return BEYOND

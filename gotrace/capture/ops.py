@@ -29,7 +29,7 @@ OTHER_PHASE = 0x8000
 
 
 class OpCode(enum.IntEnum):
-    """Name the operations."""
+    """The operations."""
 
     END = 0
     REG = 1
@@ -50,7 +50,7 @@ class OpCode(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """Name the headers that are no lengths."""
+    """The headers that are no lengths."""
 
     NIL = 0x80000000
     FAULT = 0x80000001
@@ -152,7 +152,7 @@ class Location(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Name a place in a block; bytes from ``end`` on are not this value's or not captured."""
+    """A place in a block; bytes from ``end`` on are not this value's or not captured."""
 
     block: int
     offset: int

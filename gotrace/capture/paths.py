@@ -46,7 +46,7 @@ class PathError(GotraceError):
 
 
 class PathMark(enum.Enum):
-    """Name the steps of a path that are neither a field nor an element."""
+    """The steps of a path that are neither a field nor an element."""
 
     DEREF = "*"
     LEN = "len"
@@ -228,7 +228,7 @@ def path_node(
 
 
 def _ends_in_header(root: GoType, steps: Sequence[PathStep]) -> bool:
-    """Say whether a path asks for the length of a map or channel."""
+    """Return whether a path asks for the length of a map or channel."""
     way = _Way(root, 1 << 62)
     way.walk(steps[:-1])
     return isinstance(way.type, MapType | ChanType)

@@ -48,7 +48,7 @@ _word_at = struct.Struct("<Q").unpack_from
 
 
 class Frame:
-    """Hold where the blocks of one payload, or of one subplan's part of it, are.
+    """Where the blocks of one payload, or of one subplan's part of it, are.
 
     ``starts`` and ``lengths`` are by block number; ``lengths`` is negative for blocks that have
     no bytes. ``floats``: whether the float registers' values have been put into block 0.
@@ -233,11 +233,11 @@ class Frame:
         return _KNOWN
 
     def is_nil(self, block: int) -> bool:
-        """Say whether a block is missing because its pointer was nil."""
+        """Return whether a block is missing because its pointer was nil."""
         return self.lengths[block] == _NIL
 
     def why(self, block: int) -> Unavailable:
-        """Say why bytes of a block are missing."""
+        """Return why bytes of a block are missing."""
         sources = {step.number: step.block for step in self._steps}
         for _ in range(MAX_BLOCKS):
             status = self.lengths[block]
@@ -267,7 +267,7 @@ class ReadContext:
         return None
 
     def is_untouched(self, address: int, size: int) -> bool:
-        """Tell whether memory is the program's and has never been written to: it reads as zeros."""
+        """Return whether memory is the program's and was never written to: it reads as zeros."""
         return False
 
     def function_name(self, pc: int) -> str | None:
@@ -290,7 +290,7 @@ class Reader(abc.ABC):
 
 
 class Constant(Reader):
-    """Give one value, whatever the payload."""
+    """One value, whatever the payload."""
 
     __slots__ = ("_value",)
 
@@ -305,7 +305,7 @@ class Constant(Reader):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Subplan:
-    """Hold how an interface's value of one dynamic type is captured; ``ops`` end with END."""
+    """How an interface's value of one dynamic type is captured; ``ops`` end with END."""
 
     type: GoType
     ops: tuple[Op, ...]

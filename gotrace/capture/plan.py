@@ -73,7 +73,7 @@ class PlacedNode(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PhasePlan:
-    """Hold how all values of a call's entry, or of its return, are captured.
+    """How all values of a call's entry, or of its return, are captured.
 
     ``root`` has (name, offset in the root image, node) of each value, ``readers`` what reads it.
     After the first ``early`` of ``ops``, everything that values marked ``first`` need is there:

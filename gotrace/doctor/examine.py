@@ -17,18 +17,18 @@ __all__ = [
 def examine(pid: int | None = None) -> Iterator[Finding]:
     """Yield what each check finds, of the process ``pid`` too when it is given.
 
-    What must be mended is found first by looking; only where there is no such thing programs are
+    What must be fixed is found first by looking; only where there is no such thing programs are
     loaded and attached for real, as everything else would fail for the same reason.
     """
     sound = True
     for finding in _machine():
-        sound = sound and finding.state is not State.MEND
+        sound = sound and finding.state is not State.FAIL
         yield finding
     if sound:
         from gotrace.doctor.trials import run_trials
 
         for finding in run_trials():
-            sound = sound and finding.state is not State.MEND
+            sound = sound and finding.state is not State.FAIL
             yield finding
     if pid is not None:
         yield from examine_target(pid, attach=sound)
@@ -39,12 +39,12 @@ def _machine() -> Iterator[Finding]:
     yield machine.kernel_release()
     mounts = machine.mounts()
     yield mounts
-    if mounts.state is State.MEND:
+    if mounts.state is State.FAIL:
         return
     own = read_privileges()
     privileges = machine.privileges(own)
     yield privileges
-    if privileges.state is not State.MEND:
+    if privileges.state is not State.FAIL:
         yield machine.bpf_call(own)
         yield machine.perf_call(own)
     yield machine.lockdown()

@@ -1,4 +1,4 @@
-"""Hold what a check found out about the machine or a target, and what follows."""
+"""What a check found out about the machine or a target, and what follows."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = [
 
 
 class State(Enum):
-    """Say what a check's result means for tracing."""
+    """What a check's result means for tracing."""
 
-    FINE = "fine"
-    FALLS_BACK = "falls back"  # tracing is possible, with less or by other means
-    MEND = "must be mended"  # or tracing is not possible
+    OK = "ok"
+    WARN = "warn"  # tracing works, with less or by other means
+    FAIL = "fail"  # tracing does not work until it is fixed
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Hold one check's result.
+    """One check's result.
 
-    ``advice`` says what follows, for something that falls back, or how it is mended. ``log`` is
-    what a compiler or the verifier printed.
+    ``advice`` is what follows from a warning, or how to fix a failure. ``log`` is what a compiler
+    or the verifier printed.
     """
 
     check: str

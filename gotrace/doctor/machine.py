@@ -52,20 +52,20 @@ def architecture() -> Finding:
     """Check that the machine is one whose instructions and calling convention are known."""
     machine = os.uname().machine
     if machine == "x86_64":
-        return Finding("architecture", State.FINE, "amd64")
+        return Finding("architecture", State.OK, "amd64")
     advice = "use an amd64 machine: no other is supported"
-    return Finding("architecture", State.MEND, machine, advice)
+    return Finding("architecture", State.FAIL, machine, advice)
 
 
 def kernel_release() -> Finding:
     """Tell the kernel's release; what it can do is tried, as distributions port things back."""
-    return Finding("kernel", State.FINE, f"Linux {os.uname().release}")
+    return Finding("kernel", State.OK, f"Linux {os.uname().release}")
 
 
 def python() -> Finding:
-    """Tell which interpreter runs this: it has to be one that sees the BCC binding."""
+    """Return which interpreter runs this: it has to be one that sees the BCC binding."""
     version = ".".join(map(str, sys.version_info[:3]))
-    return Finding("python", State.FINE, f"{version}, {sys.executable}")
+    return Finding("python", State.OK, f"{version}, {sys.executable}")
 
 
 def privileges(own: Privileges) -> Finding:
@@ -73,12 +73,12 @@ def privileges(own: Privileges) -> Finding:
     lacking = own.lacks(Capability.CAP_BPF, Capability.CAP_PERFMON)
     if own.in_user_namespace or lacking:
         found = "those of a user namespace" if own.in_user_namespace else f"no {', '.join(lacking)}"
-        return Finding("privileges", State.MEND, found, own.cure())
+        return Finding("privileges", State.FAIL, found, own.cure())
     if not own.has(Capability.CAP_SYS_PTRACE):
         advice = "-p cannot name processes of others, or with more rights"
-        return Finding("privileges", State.FALLS_BACK, "no CAP_SYS_PTRACE", advice)
+        return Finding("privileges", State.WARN, "no CAP_SYS_PTRACE", advice)
     who = "root" if own.is_root else "not root, but"
-    return Finding("privileges", State.FINE, f"{who} with all capabilities that matter")
+    return Finding("privileges", State.OK, f"{who} with all capabilities that matter")
 
 
 def bpf_call(own: Privileges) -> Finding:
@@ -89,8 +89,8 @@ def bpf_call(own: Privileges) -> Finding:
         advice = own.cure()
         if error.errno == errno.ENOSYS and not own.has_seccomp_filter:
             advice = "use a kernel with CONFIG_BPF_SYSCALL"
-        return Finding("bpf(2)", State.MEND, error.strerror or str(error), advice)
-    return Finding("bpf(2)", State.FINE, "may be called")
+        return Finding("bpf(2)", State.FAIL, error.strerror or str(error), advice)
+    return Finding("bpf(2)", State.OK, "may be called")
 
 
 def perf_call(own: Privileges) -> Finding:
@@ -107,12 +107,12 @@ def perf_call(own: Privileges) -> Finding:
         found = error.strerror or str(error)
         if error.errno == errno.ENOENT:  # there is no /sys/bus/event_source/devices/uprobe
             advice = "perf-cookie and perf-ip need Linux 4.17 and, in a container, all of /sys"
-            return Finding(name, State.FALLS_BACK, found, advice)
+            return Finding(name, State.WARN, found, advice)
         if not own.has(Capability.CAP_SYS_ADMIN):
             advice = "perf-cookie and perf-ip need CAP_SYS_ADMIN; multi does not"
-            return Finding(name, State.FALLS_BACK, f"no uprobes: {found}", advice)
-        return Finding(name, State.MEND, found, own.cure())
-    return Finding(name, State.FINE, "may be called, for uprobes too")
+            return Finding(name, State.WARN, f"no uprobes: {found}", advice)
+        return Finding(name, State.FAIL, found, own.cure())
+    return Finding(name, State.OK, "may be called, for uprobes too")
 
 
 def mounts(root: Path = _ROOT) -> Finding:
@@ -123,11 +123,11 @@ def mounts(root: Path = _ROOT) -> Finding:
         seen = ""
     if seen != str(os.getpid()):
         found = "/proc is another pid namespace's" if seen else "/proc is not mounted"
-        return Finding("mounts", State.MEND, found, "mount -t proc proc /proc")
+        return Finding("mounts", State.FAIL, found, "mount -t proc proc /proc")
     if not (root / "sys/devices/system/cpu/possible").exists():
         advice = "mount -t sysfs -o ro sysfs /sys, or -v /sys:/sys:ro for the container"
-        return Finding("mounts", State.MEND, "/sys is not mounted", advice)
-    return Finding("mounts", State.FINE, "/proc and /sys are there")
+        return Finding("mounts", State.FAIL, "/sys is not mounted", advice)
+    return Finding("mounts", State.OK, "/proc and /sys are there")
 
 
 def lockdown(root: Path = _ROOT) -> Finding:
@@ -138,52 +138,52 @@ def lockdown(root: Path = _ROOT) -> Finding:
     text = _read(root / "sys/kernel/security/lockdown")
     mode = re.search(r"\[(\w+)\]", text or "")
     if mode is None:
-        return Finding("lockdown", State.FINE, "not in force, as far as can be seen")
+        return Finding("lockdown", State.OK, "not in force, as far as can be seen")
     if mode[1] != "confidentiality":
-        return Finding("lockdown", State.FINE, mode[1])
+        return Finding("lockdown", State.OK, mode[1])
     advice = (
         "boot with lockdown=integrity: gofunclatency and gotrace have BPF programs that read"
         " kernel memory"
     )
-    return Finding("lockdown", State.MEND, mode[1], advice)
+    return Finding("lockdown", State.FAIL, mode[1], advice)
 
 
 def unprivileged_bpf(root: Path = _ROOT) -> Finding:
     """Tell kernel.unprivileged_bpf_disabled, which never opens what tracing needs to others."""
     value = _read(root / "proc/sys/kernel/unprivileged_bpf_disabled")
     found = "not there" if value is None else value
-    return Finding("unprivileged_bpf_disabled", State.FINE, f"{found}: concerns no privileged user")
+    return Finding("unprivileged_bpf_disabled", State.OK, f"{found}: concerns no privileged user")
 
 
 def ptrace_scope(root: Path = _ROOT) -> Finding:
     """Tell Yama's ptrace_scope, which restricts debuggers (Documentation/admin-guide/LSM/Yama)."""
     value = _read(root / "proc/sys/kernel/yama/ptrace_scope")
     found = "no Yama" if value is None else f"{value}: concerns debuggers; none is used here"
-    return Finding("ptrace_scope", State.FINE, found)
+    return Finding("ptrace_scope", State.OK, found)
 
 
 def btf() -> Finding:
     """Check that the kernel tells where it keeps a thread's TLS base."""
     offset = task_fsbase_offset()
     if offset is not None:
-        return Finding("BTF", State.FINE, f"a thread's TLS base is at {offset} in task_struct")
+        return Finding("BTF", State.OK, f"a thread's TLS base is at {offset} in task_struct")
     advice = (
         "calls of assembly functions, and of programs built with Go 1.16 or older, are counted but"
         " not timed or shown; a kernel with CONFIG_DEBUG_INFO_BTF, seen through /sys, mends that"
     )
     found = "/sys/kernel/btf/vmlinux does not say where a thread's TLS base is"
-    return Finding("BTF", State.FALLS_BACK, found, advice)
+    return Finding("BTF", State.WARN, found, advice)
 
 
 def pid_namespace() -> Finding:
     """Check whether all processes have a number here."""
     if in_initial_pid_namespace():
-        return Finding("pid namespace", State.FINE, "the initial one")
+        return Finding("pid namespace", State.OK, "the initial one")
     advice = (
         "without -p or -c, processes of other containers that run the same file are traced too,"
         " and shown with PID 0"
     )
-    return Finding("pid namespace", State.FALLS_BACK, "not the initial one", advice)
+    return Finding("pid namespace", State.WARN, "not the initial one", advice)
 
 
 def open_files(own: Privileges) -> Finding:
@@ -191,15 +191,15 @@ def open_files(own: Privileges) -> Finding:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = f"{_limit(soft)}, may be raised to {_limit(hard)}"
     if own.has(Capability.CAP_SYS_RESOURCE):
-        return Finding("open files", State.FINE, f"{_limit(soft)}, may be raised")
+        return Finding("open files", State.OK, f"{_limit(soft)}, may be raised")
     if hard == resource.RLIM_INFINITY or hard >= _ENOUGH_FILES:
-        return Finding("open files", State.FINE, found)
+        return Finding("open files", State.OK, found)
     advice = "attaching by perf events is limited to few functions: raise ulimit -n"
-    return Finding("open files", State.FALLS_BACK, found, advice)
+    return Finding("open files", State.WARN, found, advice)
 
 
 def memory_limits(own: Privileges, root: Path = _ROOT) -> Finding:
-    """Tell what bounds locked memory: event buffers, and before Linux 5.11 BPF maps.
+    """Return what bounds locked memory: event buffers, and before Linux 5.11 BPF maps.
 
     Source: perf_mmap in kernel/events/core.c.
     """
@@ -208,7 +208,7 @@ def memory_limits(own: Privileges, root: Path = _ROOT) -> Finding:
     per_cpu = _read(root / "proc/sys/kernel/perf_event_mlock_kb")
     limits += f"; perf_event_mlock_kb {per_cpu} for each CPU"
     free = "; CAP_IPC_LOCK lifts them for event buffers" if own.has(Capability.CAP_IPC_LOCK) else ""
-    return Finding("locked memory", State.FINE, limits + free)
+    return Finding("locked memory", State.OK, limits + free)
 
 
 def _limit(value: int) -> str:
@@ -228,14 +228,14 @@ def bcc_binding() -> Finding:
     try:
         bcc = import_binding()
     except (ImportError, OSError) as error:  # OSError: there is no libbcc.so
-        return Finding("bcc", State.MEND, f"cannot be imported: {error}", cure)
+        return Finding("bcc", State.FAIL, f"cannot be imported: {error}", cure)
     where = os.path.dirname(bcc.__file__ or "")
     if not hasattr(bcc, "BPF"):
         found = f"{where} is PyPI's package of that name, which is something else"
-        return Finding("bcc", State.MEND, found, f"pip uninstall bcc, then {cure}")
+        return Finding("bcc", State.FAIL, found, f"pip uninstall bcc, then {cure}")
     found = f"{getattr(bcc, '__version__', 'unknown version')}, {where}"
     # What BCC before 0.25 lacks for uprobe-multi links, session.program does by itself.
-    return Finding("bcc", State.FINE, found)
+    return Finding("bcc", State.OK, found)
 
 
 def capstone_library() -> Finding:
@@ -246,5 +246,5 @@ def capstone_library() -> Finding:
     numbers = tuple(int(number) for number in re.findall(r"\d+", capstone.__version__)[:3])
     if numbers < _OLDEST_CAPSTONE:
         advice = "pip install 'capstone>=4.0.2', or python3-capstone of the distribution"
-        return Finding("capstone", State.MEND, found, advice)
-    return Finding("capstone", State.FINE, found)
+        return Finding("capstone", State.FAIL, found, advice)
+    return Finding("capstone", State.OK, found)

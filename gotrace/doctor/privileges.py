@@ -17,7 +17,7 @@ _IDENTITY = ["0", "0", str(2**32 - 1)]  # the initial user namespace's map: user
 
 
 class Capability(Enum):
-    """Name the capabilities that matter here; values are those of linux/capability.h."""
+    """The capabilities that matter here; values are those of linux/capability.h."""
 
     CAP_IPC_LOCK = 14
     CAP_SYS_PTRACE = 19
@@ -33,7 +33,7 @@ _IN_SYS_ADMIN = {Capability.CAP_PERFMON, Capability.CAP_BPF}
 
 @dataclass(frozen=True, slots=True)
 class Privileges:
-    """Hold the effective capabilities, as a mask, and what else decides over system calls."""
+    """The effective capabilities, as a mask, and what else decides over system calls."""
 
     effective: int
     is_root: bool
@@ -41,7 +41,7 @@ class Privileges:
     has_seccomp_filter: bool
 
     def has(self, capability: Capability) -> bool:
-        """Tell whether a capability, or one that includes it, is effective."""
+        """Return whether a capability, or one that includes it, is effective."""
         if self.effective >> capability.value & 1:
             return True
         return capability in _IN_SYS_ADMIN and self.has(Capability.CAP_SYS_ADMIN)
@@ -51,7 +51,7 @@ class Privileges:
         return [capability.name for capability in capabilities if not self.has(capability)]
 
     def cure(self) -> str:
-        """Say what to do about a system call that the kernel has refused."""
+        """Return what to do about a system call that the kernel has refused."""
         if self.in_user_namespace:
             return (
                 "capabilities of a user namespace do not count: run as root of the host; a"

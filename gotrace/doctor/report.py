@@ -27,7 +27,7 @@ def write_findings(output: Output, findings: Iterable[Finding]) -> bool:
         else:
             output.out.write(_lines(finding))
         output.out.flush()
-    possible = not states[State.MEND]
+    possible = not states[State.FAIL]
     message = _verdict(states)
     if isinstance(output, JsonOutput):
         output.write("verdict", {"possible": possible, "message": message})
@@ -55,12 +55,12 @@ def _lines(finding: Finding) -> str:
 
 
 def _verdict(states: Counter[State]) -> str:
-    if states[State.MEND]:
-        return f"Not all is possible: {_things(states[State.MEND])} must be mended."
-    if states[State.FALLS_BACK]:
-        return f"Tracing is possible: {_things(states[State.FALLS_BACK])} less than complete."
-    return "Tracing is possible."
+    if states[State.FAIL]:
+        return f"Tracing will not work in full: fix the {_problems(states[State.FAIL])} above."
+    if states[State.WARN]:
+        return f"Tracing works, with {_problems(states[State.WARN], 'limitation')}: see above."
+    return "Tracing works."
 
 
-def _things(count: int) -> str:
-    return f"{count} thing{'' if count == 1 else 's'}"
+def _problems(count: int, noun: str = "problem") -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -31,7 +31,7 @@ def examine_target(pid: int, attach: bool) -> Iterator[Finding]:
         target = Target.of(pid, None)
     except GotraceError as error:
         advice = "give the number of a live process that this user may look into"
-        yield Finding("process", State.MEND, str(error), advice)
+        yield Finding("process", State.FAIL, str(error), advice)
         return
     try:
         assert target.process is not None
@@ -41,7 +41,7 @@ def examine_target(pid: int, attach: bool) -> Iterator[Finding]:
             image, table = binary.image, binary.functions
         except GotraceError as error:
             advice = "trace a program that is an amd64 ELF file with a Go function table or symbols"
-            yield Finding("program", State.MEND, str(error), advice)
+            yield Finding("program", State.FAIL, str(error), advice)
             return
         yield _program(target.process, image, table)
         yield _go_version(image, table)
@@ -58,7 +58,7 @@ def _process(process: Process) -> Finding:
     found = f"{process.tgid} may be looked into"
     same = process.pid_namespace() == Process(os.getpid()).pid_namespace()
     inner = "" if same else ", and has another number in its own pid namespace"
-    return Finding("process", State.FINE, found + inner)
+    return Finding("process", State.OK, found + inner)
 
 
 def _program(process: Process, image: ElfImage, table: FunctionTable) -> Finding:
@@ -66,36 +66,36 @@ def _program(process: Process, image: ElfImage, table: FunctionTable) -> Finding
     replaced = ", deleted or replaced since it was started" if deleted else ""
     kind = "position independent" if image.is_pie else "at fixed addresses"
     found = f"{image.display}{replaced}: {len(table.names)} functions, {kind}"
-    return Finding("program", State.FINE, found)
+    return Finding("program", State.OK, found)
 
 
 def _go_version(image: ElfImage, table: FunctionTable) -> Finding:
     if table.go_version is not None:
-        return Finding("Go version", State.FINE, table.go_version.text)
+        return Finding("Go version", State.OK, table.go_version.text)
     if table.has_pclntab:
-        return Finding("Go version", State.FINE, "not told; a Go function table is there")
+        return Finding("Go version", State.OK, "not told; a Go function table is there")
     advice = "its functions are known from symbols, its calls are told apart by thread"
-    return Finding("Go version", State.FALLS_BACK, f"{image.display} is not Go's linker's", advice)
+    return Finding("Go version", State.WARN, f"{image.display} is not Go's linker's", advice)
 
 
 def _runtime(binary: Binary) -> Finding:
     name = "goroutines"
     if not binary.functions.has_pclntab:
-        return Finding(name, State.FALLS_BACK, "no Go runtime that is known", "threads are used")
+        return Finding(name, State.WARN, "no Go runtime that is known", "threads are used")
     only_counts = "gofunccount works, gofunclatency and gotrace do not"
     try:
         layout = binary.runtime
     except GotraceError as error:
-        return Finding(name, State.FALLS_BACK, str(error), only_counts)
+        return Finding(name, State.WARN, str(error), only_counts)
     if layout.assumed:
         advice = "its goroutines are assumed to look like those of the nearest release known"
-        return Finding(name, State.FALLS_BACK, "this Go release is not known", advice)
+        return Finding(name, State.WARN, "this Go release is not known", advice)
     if not layout.g_in_register and (layout.tls_offset is None or task_fsbase_offset() is None):
         found = "found through thread-local storage only, which cannot be reached"
-        return Finding(name, State.FALLS_BACK, found, only_counts)
+        return Finding(name, State.WARN, found, only_counts)
     where = "the g register" if layout.g_in_register else "thread-local storage"
     found = f"found through {where}; offsets from {_SOURCES[layout.source.value]}"
-    return Finding(name, State.FINE, found)
+    return Finding(name, State.OK, found)
 
 
 _SOURCES = {"dwarf": "the program's DWARF", "table": "what is known of the release"}
@@ -103,19 +103,19 @@ _SOURCES = {"dwarf": "the program's DWARF", "table": "what is known of the relea
 
 def _symbols(image: ElfImage, table: FunctionTable) -> Finding:
     if image.section(".symtab") is not None:
-        return Finding("symbols", State.FINE, "not stripped")
+        return Finding("symbols", State.OK, "not stripped")
     names = "; names come from Go's function table" if table.has_pclntab else ""
-    return Finding("symbols", State.FINE, f"stripped{names}")
+    return Finding("symbols", State.OK, f"stripped{names}")
 
 
 def _debugging_information(image: ElfImage) -> Finding:
     if image.debug_section("info") is not None:
-        return Finding("DWARF", State.FINE, "there: gotrace knows parameters, results and types")
+        return Finding("DWARF", State.OK, "there: gotrace knows parameters, results and types")
     advice = (
         "gotrace shows values of functions whose signature it is given:"
         " 'main.add(x int, y int) int'; gofunccount and gofunclatency need none"
     )
-    return Finding("DWARF", State.FALLS_BACK, "none", advice)
+    return Finding("DWARF", State.WARN, "none", advice)
 
 
 def _attach(target: Target, table: FunctionTable) -> Finding:
@@ -123,7 +123,7 @@ def _attach(target: Target, table: FunctionTable) -> Finding:
     name = "attach to it"
     chosen = next((each for each in _QUIET if table.rows_named(each)), None)
     if chosen is None:
-        return Finding(name, State.FINE, f"not tried: there is none of {', '.join(_QUIET)}")
+        return Finding(name, State.OK, f"not tried: there is none of {', '.join(_QUIET)}")
     try:
         plan = make_plan(
             target, [BinaryRequest(None, Selector([chosen]))], returns=False, verb="count"
@@ -131,9 +131,9 @@ def _attach(target: Target, table: FunctionTable) -> Finding:
         with CallCounter(target, plan, None) as counter:
             attached = counter.attached
     except GotraceError as error:
-        return Finding(name, State.MEND, str(error), "see the kernel's log, and --debug")
+        return Finding(name, State.FAIL, str(error), "see the kernel's log, and --debug")
     if attached.failed:
         reason = next(iter(attached.failed.values()))
         advice = "the file system that the program lies on may not support uprobes"
-        return Finding(name, State.MEND, f"{chosen}: {reason.strerror}", advice)
-    return Finding(name, State.FINE, f"works through {attached.rung.value}")
+        return Finding(name, State.FAIL, f"{chosen}: {reason.strerror}", advice)
+    return Finding(name, State.OK, f"works through {attached.rung.value}")

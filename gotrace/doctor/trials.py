@@ -41,7 +41,7 @@ _PAGE = 4096
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """Name a trial, for when its process dies, and what it runs."""
+    """A trial, for when its process dies, and what it runs."""
 
     name: str
     run: Callable[[], Sequence[Finding]]
@@ -74,7 +74,7 @@ def _run(trial: _Trial, results: Connection) -> None:
 def _died(trial: _Trial, status: int) -> Finding:
     how = signal.Signals(-status).name if status < 0 else f"exit status {status}"
     advice = "use a newer kernel or BCC: the BPF compiler cannot serve this pair"
-    return Finding(trial.name, State.MEND, f"the trial's process ended with {how}", advice)
+    return Finding(trial.name, State.FAIL, f"the trial's process ended with {how}", advice)
 
 
 # What the commands need at compile time, at their usual sizes.
@@ -111,11 +111,11 @@ def _callers() -> Mapping[str, int]:
 
 
 def _program_of(tool: str, error: LoadError | None = None) -> Finding:
-    """Say whether a tool's program has been compiled and verified."""
+    """Return whether a tool's program has been compiled and verified."""
     name = f"program of {tool}"
     if error is None:
-        return Finding(name, State.FINE, "compiles, and the kernel's verifier accepts it")
-    return Finding(name, State.MEND, str(error), _NEWER, error.log)
+        return Finding(name, State.OK, "compiles, and the kernel's verifier accepts it")
+    return Finding(name, State.FAIL, str(error), _NEWER, error.log)
 
 
 def _latency() -> list[Finding]:
@@ -148,8 +148,8 @@ def _buffers(program: Program) -> Finding:
             "gotrace and gofunclatency --slower need CAP_IPC_LOCK, or"
             f" sysctl kernel.perf_event_mlock_kb={(pages + 1) * _PAGE >> 10}"
         )
-        return Finding(name, State.MEND, f"{size}: not permitted", advice, error.log)
-    return Finding(name, State.FINE, size)
+        return Finding(name, State.FAIL, f"{size}: not permitted", advice, error.log)
+    return Finding(name, State.OK, size)
 
 
 def _fetch() -> list[Finding]:
@@ -158,8 +158,8 @@ def _fetch() -> list[Finding]:
         Program("doctor.c", {"FETCH": 1}).load(["fetch"], AttachKind.PERF_EVENT)
     except LoadError as error:
         advice = "use Linux 5.12 or newer: gofunclatency and gotrace need it, gofunccount does not"
-        return [Finding(name, State.MEND, str(error), advice, error.log)]
-    return [Finding(name, State.FINE, "the kernel knows the instructions")]
+        return [Finding(name, State.FAIL, str(error), advice, error.log)]
+    return [Finding(name, State.OK, "the kernel knows the instructions")]
 
 
 def _signal() -> list[Finding]:
@@ -176,10 +176,10 @@ def _signal() -> list[Finding]:
             finally:
                 attached.close()
     except GotraceError as error:
-        return [Finding(name, State.FALLS_BACK, str(error), advice, getattr(error, "log", ""))]
+        return [Finding(name, State.WARN, str(error), advice, getattr(error, "log", ""))]
     if seen is None:
-        return [Finding(name, State.FALLS_BACK, "sent, but never came", advice)]
-    return [Finding(name, State.FINE, "a thread gets its SIGURG")]
+        return [Finding(name, State.WARN, "sent, but never came", advice)]
+    return [Finding(name, State.OK, "a thread gets its SIGURG")]
 
 
 def _attach(
@@ -223,7 +223,7 @@ def _rung_problem(rung: Rung) -> str | None:
 
 
 def rung_findings(problems: Mapping[Rung, str | None], filters: bool) -> list[Finding]:
-    """Say what each way to attach is worth beside the others.
+    """Return what each way to attach is worth beside the others.
 
     ``problems`` has None for each that works; ``filters`` tells whether uprobe-multi links see all
     threads of the process that they are for.
@@ -236,12 +236,12 @@ def _rung_finding(rung: Rung, problem: str | None, best: Rung | None, filters: b
     name = f"attach: {rung.value}"
     if problem is None and rung is Rung.MULTI and not filters:
         advice = "the programs filter by themselves: hits of other processes cost more (Linux 6.10)"
-        return Finding(name, State.FALLS_BACK, "works, but not for one process only", advice)
+        return Finding(name, State.WARN, "works, but not for one process only", advice)
     if problem is None:
-        return Finding(name, State.FINE, "works" + (", and is used" if rung is best else ""))
+        return Finding(name, State.OK, "works" + (", and is used" if rung is best else ""))
     if best is None:
-        return Finding(name, State.MEND, problem, f"use {_NEEDS[rung]}")
-    return Finding(name, State.FALLS_BACK, problem, f"{best.value} is used instead")
+        return Finding(name, State.FAIL, problem, f"use {_NEEDS[rung]}")
+    return Finding(name, State.WARN, problem, f"{best.value} is used instead")
 
 
 _NEEDS = {

@@ -42,7 +42,7 @@ _RELEASE = re.compile(r"\bgo(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?")
 
 @dataclass(frozen=True, slots=True, order=True)
 class GoVersion:
-    """Name a Go release; compared, also for equality, by (major, minor) only."""
+    """A Go release; compared, also for equality, by (major, minor) only."""
 
     major: int
     minor: int

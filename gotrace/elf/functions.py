@@ -66,7 +66,7 @@ class Origin(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """Describe one function; link-time virtual addresses, ``end`` exclusive."""
+    """One function; link-time virtual addresses, ``end`` exclusive."""
 
     name: str
     entry: int
@@ -76,7 +76,7 @@ class Function:
 
 
 class FunctionTable:
-    """Give the functions of one image by row.
+    """The functions of one image by row.
 
     Rows of the pclntab come first, in order of address, then symbols that are no Go functions,
     in order of address. Everything beyond entries and names is read when asked for. All methods
@@ -101,7 +101,7 @@ class FunctionTable:
 
     @property
     def has_pclntab(self) -> bool:
-        """Tell whether the binary has Go's own function table."""
+        """Return whether the binary has Go's own function table."""
         return self._rows is not None
 
     @cached_property
@@ -176,7 +176,7 @@ class FunctionTable:
         return function if pc < function.end else None
 
     def is_wrapper(self, row: int) -> bool:
-        """Tell whether the compiler made the function up to call another one.
+        """Return whether the compiler made the function up to call another one.
 
         Such are method wrappers, ABI wrappers (of the two rows of one name exactly one is), method
         values (``-fm``), wrapped ``go`` and ``defer`` statements, and instances of generic
@@ -196,7 +196,7 @@ class FunctionTable:
         )
 
     def is_assembly(self, row: int) -> bool:
-        """Tell whether the function's source is assembly."""
+        """Return whether the function's source is assembly."""
         return (self._own_file(row) or "").endswith(".s")
 
     def arguments_size(self, row: int) -> int | None:

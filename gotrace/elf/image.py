@@ -154,7 +154,7 @@ class FileIdentity:
 
 
 class ElfImage:
-    """Give read-only access to one ELF file's bytes, by address, by section and by offset.
+    """Read-only access to one ELF file's bytes, by address, by section and by offset.
 
     A context manager. The file is mapped, not read; its descriptor stays open, so that the same
     inode can still be reached when the path has been replaced or deleted. Addresses are link-time
@@ -264,7 +264,7 @@ class ElfImage:
 
     @cached_property
     def is_pie(self) -> bool:
-        """Tell whether this is a position-independent executable."""
+        """Return whether this is a position-independent executable."""
         if self._header.type != ET_DYN:
             return False
         if self._dynamic.get(DT_FLAGS_1, 0) & DF_1_PIE:
@@ -274,7 +274,7 @@ class ElfImage:
 
     @property
     def is_shared_library(self) -> bool:
-        """Tell whether this is a library: ET_DYN, and not an executable of that type."""
+        """Return whether this is a library: ET_DYN, and not an executable of that type."""
         return self._header.type == ET_DYN and not self.is_pie
 
     @cached_property
@@ -418,7 +418,7 @@ class ElfImage:
         return segment.offset + segment.file_size
 
     def executable(self, address: int, size: int = 1) -> bool:
-        """Tell whether all of the ``size`` bytes at ``address`` are code bytes of the file."""
+        """Return whether all of the ``size`` bytes at ``address`` are code bytes of the file."""
         return any(start <= address and address + size <= end for start, end in self.code_ranges)
 
     @cached_property

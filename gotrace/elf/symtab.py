@@ -28,7 +28,7 @@ _Symbol: TypeAlias = tuple[int, int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class FunctionSymbol:
-    """Describe one function symbol; the address is a link-time virtual address."""
+    """One function symbol; the address is a link-time virtual address."""
 
     name: str
     address: int

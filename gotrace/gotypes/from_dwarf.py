@@ -69,7 +69,7 @@ _C_KINDS = {
 
 
 class DwarfTypes:
-    """Give the types of one binary's DWARF, each built once, when first asked for.
+    """The types of one binary's DWARF, each built once, when first asked for.
 
     Methods, and the lazy references of the types they return, raise DwarfError for damaged data.
     """

@@ -68,7 +68,7 @@ _MAP_PARTS = 48
 
 
 class DescriptorHeaders:
-    """Give the header types of the maps and channels of one binary."""
+    """The header types of the maps and channels of one binary."""
 
     def __init__(
         self,
@@ -299,7 +299,7 @@ _SIZES = {
 
 @dataclass(frozen=True, slots=True)
 class Itab:
-    """Describe one (interface, type) pair; the names are the linker's.
+    """One (interface, type) pair; the names are the linker's.
 
     ``address``, ``interface`` and ``type`` are the link-time addresses of the itab and of the two
     types' descriptors.
@@ -313,7 +313,7 @@ class Itab:
 
 
 class Descriptors:
-    """Give the types of one image by the addresses of their descriptors, which are link-time ones.
+    """The types of one image by the addresses of their descriptors, which are link-time ones.
 
     All methods, and the lazy references of the types that they return, raise DescriptorError for
     damaged data.
@@ -348,7 +348,7 @@ class Descriptors:
         return self._table.start
 
     def __contains__(self, address: int) -> bool:
-        """Tell whether a descriptor can be at an address."""
+        """Return whether a descriptor can be at an address."""
         return self._table.contains(address)
 
     def name(self, address: int) -> str:
@@ -356,7 +356,7 @@ class Descriptors:
         return self._names.of(address)
 
     def is_direct(self, address: int) -> bool:
-        """Tell whether an interface's data word is the value itself, not a pointer to it.
+        """Return whether an interface's data word is the value itself, not a pointer to it.
 
         So it is for types of one word that is a pointer (isdirectiface in cmd/compile).
         """

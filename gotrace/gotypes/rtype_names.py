@@ -54,7 +54,7 @@ def escape_path(path: str) -> str:
 
 
 class DescriptorNames:
-    """Give the linker's names of types, each made once.
+    """The linker's names of types, each made once.
 
     Types that were declared inside of functions lack the number that the linker adds (``T·1``).
     """

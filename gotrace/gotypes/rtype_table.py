@@ -52,27 +52,27 @@ class Layout:
 
     @property
     def has_varint_names(self) -> bool:
-        """Tell whether a name's length is a varint, not two bytes."""
+        """Return whether a name's length is a varint, not two bytes."""
         return self.release >= (1, 17)
 
     @property
     def has_shifted_offsets(self) -> bool:
-        """Tell whether bit 0 of a field's offset says that it is embedded, not its name."""
+        """Return whether bit 0 of a field's offset says that it is embedded, not its name."""
         return self.release < (1, 19)
 
     @property
     def has_direct_flag(self) -> bool:
-        """Tell whether TFlagDirectIface exists; before, a bit of the kind said the same."""
+        """Return whether TFlagDirectIface exists; before, a bit of the kind said the same."""
         return self.release >= (1, 26)
 
     @property
     def may_have_swiss_maps(self) -> bool:
-        """Tell whether maps can be swiss tables."""
+        """Return whether maps can be swiss tables."""
         return self.release >= SWISS_MAPS
 
     @property
     def may_have_classic_maps(self) -> bool:
-        """Tell whether maps can have buckets: up to Go 1.25 with GOEXPERIMENT=noswissmap."""
+        """Return whether maps can have buckets: up to Go 1.25 with GOEXPERIMENT=noswissmap."""
         return self.release < (1, 26)
 
     @property
@@ -106,7 +106,7 @@ class DescriptorError(GotraceError):
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """Hold a name of a field, method, type or package, with its tag if it has one.
+    """A name of a field, method, type or package, with its tag if it has one.
 
     ``package`` is the import path that a name says to belong to, mostly none.
     """
@@ -120,7 +120,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Hold what all descriptors begin with (internal/abi.Type).
+    """What all descriptors begin with (internal/abi.Type).
 
     ``text`` is reflect's String(): package names, not paths. ``uncommon`` tells whether methods
     and package path follow; ``pointer_offset`` leads to the type of pointers to this one,
@@ -174,7 +174,7 @@ _MAX_ITAB_SPAN = 1 << 26
 
 
 class DescriptorTable:
-    """Give the raw type information of one image; link-time addresses everywhere.
+    """The raw type information of one image; link-time addresses everywhere.
 
     All methods raise DescriptorError for damage.
     """
@@ -203,7 +203,7 @@ class DescriptorTable:
         return table if table._is_plausible() else None
 
     def _is_plausible(self) -> bool:
-        """Tell whether there is a descriptor where the layout says that the first one is."""
+        """Return whether there is a descriptor where the layout says that the first one is."""
         if not self.start < self.end:
             return False
         try:
@@ -230,7 +230,7 @@ class DescriptorTable:
         return DescriptorError(f"{self.image.display}: type descriptor at {address:#x} {why}")
 
     def contains(self, address: int) -> bool:
-        """Tell whether a descriptor can be at an address."""
+        """Return whether a descriptor can be at an address."""
         return self.start <= address <= self.end - _HEAD_SIZE and address % 8 == 0
 
     def record(self, address: int) -> Record:
@@ -318,11 +318,11 @@ class DescriptorTable:
 
     @property
     def has_map_clear_sequence(self) -> bool:
-        """Tell whether runtime.hmap has the field clearSeq."""
+        """Return whether runtime.hmap has the field clearSeq."""
         return self._layout.may_have_swiss_maps
 
     def has_swiss_map(self, address: int) -> bool:
-        """Tell which implementation a map type is for, from the struct that holds its slots."""
+        """Return which implementation a map type is for, from the struct that holds its slots."""
         if not (self._layout.may_have_swiss_maps and self._layout.may_have_classic_maps):
             return self._layout.may_have_swiss_maps
         (group,) = self.words(address + 64, 1)

@@ -49,7 +49,7 @@ class LayoutSource(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuntimeLayout:
-    """Hold byte offsets in ``runtime.g`` and ``runtime.m``, and the ways to find the running g.
+    """Byte offsets in ``runtime.g`` and ``runtime.m``, and the ways to find the running g.
 
     ``g_goid`` and the pcs are 8 bytes wide, ``g_atomicstatus`` 4, ``g_waitreason`` 1.
     ``g_parent_goid`` is None before Go 1.21, which did not keep it.

@@ -43,7 +43,7 @@ class NameKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GoName:
-    """Hold the parts of one function's symbol name, unescaped for display.
+    """The parts of one function's symbol name, unescaped for display.
 
     ``text`` is the symbol as found; ``package`` the import path ("" for foreign symbols);
     ``receiver`` the receiver's type without star and type arguments ("" when there is none; the
@@ -69,7 +69,7 @@ class GoName:
 
     @property
     def is_generic(self) -> bool:
-        """Tell whether this is an instance of a generic function or a method of one's type."""
+        """Return whether this is an instance of a generic function or a method of one's type."""
         return bool(self.type_arguments)
 
 
@@ -141,7 +141,7 @@ def shown_names(names: Iterable[str]) -> dict[str, str]:
 
 
 def package_of(text: str) -> str:
-    """Give the import path of a symbol by Go's own compiler, unescaped: "" when it has none."""
+    """Return the import path of a symbol by Go's own compiler, unescaped: "" when it has none."""
     if text.startswith(("go:", "go.struct ", "go.(", "go.buildid", "type:", "type..")):
         return ""
     return spoken_name(text[: max(_package_end(text), 0)])

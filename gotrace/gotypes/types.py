@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 
 
 class Kind(enum.Enum):
-    """Name the kinds of Go types; the values are the runtime's (internal/abi.Kind)."""
+    """The kinds of Go types; the values are the runtime's (internal/abi.Kind)."""
 
     INVALID = 0
     BOOL = 1
@@ -72,7 +72,7 @@ class Kind(enum.Enum):
 
 
 class Lazy(Generic[_T]):
-    """Hold a value that is made when first asked for.
+    """A value that is made when first asked for.
 
     All lazy references are equal, so that comparing types that refer to themselves ends.
     """
@@ -111,7 +111,7 @@ class Lazy(Generic[_T]):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GoType:
-    """Describe one type; ``size`` and ``align`` in bytes.
+    """One type; ``size`` and ``align`` in bytes.
 
     ``name`` is the linker's: package paths in full, ``interface {}`` for any, ``uint8`` for byte.
     The structure of a named type is that of its underlying type. Types are equal when all of
@@ -125,7 +125,7 @@ class GoType:
 
     @property
     def is_named(self) -> bool:
-        """Say whether the type was declared with a name, as opposed to a literal or builtin."""
+        """Return whether the type was declared with a name, as opposed to a literal or builtin."""
         basic = self.kind.name.lower() if self.kind is not Kind.UNSAFE_POINTER else "unsafe.Pointer"
         return self.name != basic and not is_type_literal(self.name)
 
@@ -334,5 +334,5 @@ _LITERAL_STARTS = ("*", "[", "(", "map[", "chan ", "chan<-", "<-chan", "func(", 
 
 
 def is_type_literal(name: str) -> bool:
-    """Say whether a linker name spells a type out, as ``[]main.T`` does."""
+    """Return whether a linker name spells a type out, as ``[]main.T`` does."""
     return name.startswith((*_LITERAL_STARTS, "interface {", "noalg."))

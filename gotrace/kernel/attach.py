@@ -36,7 +36,7 @@ class AttachError(GotraceError):
 
 
 class Rung(Enum):
-    """Name the ways to attach, best first; the values are those of ``--attach``."""
+    """The ways to attach, best first; the values are those of ``--attach``."""
 
     MULTI = "multi"  # one uprobe-multi link with cookies: Linux 6.6
     COOKIE = "perf-cookie"  # a perf event and a link with a cookie for each site: Linux 5.15

@@ -18,9 +18,9 @@ _CODE = b"\x55\x5d\xc3"  # push %rbp; pop %rbp; ret
 
 @cache
 def multi_filters_by_process() -> bool:
-    """Tell whether a uprobe-multi link with a pid sees all threads of that process.
+    """Return whether a uprobe-multi link with a pid sees all threads of that process.
 
-    Linux 6.6 to 6.9 compare with one thread only (mended by kernel commit 46ba0e49b642) and lose
+    Linux 6.6 to 6.9 compare with one thread only (fixed by kernel commit 46ba0e49b642) and lose
     the other threads' hits without a word. Tried on a function of this process that another of
     its threads calls. False also where there are no such links.
     """

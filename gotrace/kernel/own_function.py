@@ -17,7 +17,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class OwnFunction:
-    """Name a file that holds nothing but one function, and where it is mapped here."""
+    """A file that holds nothing but one function, and where it is mapped here."""
 
     path: str
     address: int

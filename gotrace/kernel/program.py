@@ -93,7 +93,7 @@ class LackingError(LoadError):
 
 
 class AttachKind(Enum):
-    """Name what a program will be attached through, which the kernel wants to know at loading."""
+    """What a program will be attached through, which the kernel wants to know at loading."""
 
     PERF_EVENT = "perf event"
     UPROBE_MULTI = "uprobe-multi link"

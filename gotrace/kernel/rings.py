@@ -60,7 +60,7 @@ class _Ring:
         return first + self.memory[_PAGE : _PAGE + size - len(first)]
 
     def advance(self, size: int) -> None:
-        """Give the room of what was read back to the kernel."""
+        """Return the room of what was read back to the kernel."""
         self.words[_DATA_TAIL] += size
 
     def close(self) -> None:

@@ -64,7 +64,7 @@ class Untyped(Typed):
 
     @property
     def is_number(self) -> bool:
-        """Say whether the constant is an integer, rune or float."""
+        """Return whether the constant is an integer, rune or float."""
         return self.kind in _NUMBERS
 
 

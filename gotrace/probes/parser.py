@@ -99,14 +99,14 @@ class Deref(Expression):
 
 
 class Measure(Enum):
-    """Name the builtin functions that measure one value."""
+    """The builtin functions that measure one value."""
 
     LEN = "len"
     CAP = "cap"
 
 
 class Function(Enum):
-    """Name the functions that test a string against a constant."""
+    """The functions that test a string against a constant."""
 
     PREFIX = "prefix"
     CONTAINS = "contains"
@@ -121,7 +121,7 @@ class Call(Expression):
 
 
 class UnaryOperator(Enum):
-    """Name the prefix operators, ``*`` aside."""
+    """The prefix operators, ``*`` aside."""
 
     NOT = "!"
     NEGATE = "-"
@@ -136,7 +136,7 @@ class Unary(Expression):
 
 
 class BinaryOperator(Enum):
-    """Name the operators between two operands."""
+    """The operators between two operands."""
 
     EQUAL = "=="
     NOT_EQUAL = "!="
@@ -190,7 +190,7 @@ class Parser:
         return self._tokens[self._next]
 
     def at(self, operator: str) -> bool:
-        """Tell whether an operator comes next."""
+        """Return whether an operator comes next."""
         return self.token.kind is TokenKind.OPERATOR and self.token.text == operator
 
     def take(self) -> Token:

@@ -79,14 +79,14 @@ def _example(binary: str) -> str:
 
 
 def _names_a_file(head: str) -> bool:
-    """Tell whether what is before the first colon cannot be the beginning of a pattern."""
+    """Return whether what is before the first colon cannot be the beginning of a pattern."""
     if head.startswith(("/", "./", "../")):
         return True
     return head not in ("go", "type") and _LIKE_A_FILE.fullmatch(head) is not None
 
 
 class NameList:
-    """Hold a binary's function names by row, with the other spellings that people use.
+    """A binary's function names by row, with the other spellings that people use.
 
     ``spoken`` and ``elided`` list (row, spelling) only for rows where that differs from the symbol:
     import path escapes resolved (``yaml%2ev3`` is ``yaml.v3``; with ``gccgo`` its mangling), and
@@ -100,7 +100,7 @@ class NameList:
 
     @cached_property
     def spoken(self) -> list[tuple[int, str]]:
-        """Give the rows whose symbol is not what a Go programmer would write."""
+        """Return the rows whose symbol is not what a Go programmer would write."""
         mark = "_" if self.gccgo else "%"
         rows = [(row, name) for row, name in enumerate(self.names) if mark in name]
         spoken = [(row, name, spoken_name(name, gccgo=self.gccgo)) for row, name in rows]
@@ -108,7 +108,7 @@ class NameList:
 
     @cached_property
     def elided(self) -> list[tuple[int, str]]:
-        """Give the rows that have type arguments."""
+        """Return the rows that have type arguments."""
         spoken = dict(self.spoken)
         rows = [(row, name) for row, name in enumerate(self.names) if "[" in name]
         return [(row, elide_type_arguments(spoken.get(row, name))) for row, name in rows]
@@ -124,7 +124,7 @@ class NameList:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Give the rows that a pattern matches, ascending, and whether it names them exactly."""
+    """The rows that a pattern matches, ascending, and whether it names them exactly."""
 
     rows: list[int]
     exact: bool
@@ -148,7 +148,7 @@ class Pattern:
 
     @property
     def has_wildcard(self) -> bool:
-        """Tell whether the pattern may stand for more than one name."""
+        """Return whether the pattern may stand for more than one name."""
         return self.expression is not None or len(self._pieces) > 1
 
     def match(self, names: NameList) -> Match:

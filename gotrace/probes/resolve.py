@@ -268,7 +268,7 @@ class _Resolver:
         self._scope = scope
 
     def finished(self, typed: Typed) -> Typed:
-        """Give an untyped constant its default type."""
+        """Return an untyped constant its default type."""
         if not isinstance(typed, Untyped):
             return typed
         try:
@@ -464,7 +464,7 @@ def _is_text(of: GoType) -> bool:
 
 
 def _domain(left: GoType, right: GoType) -> Domain | None:
-    """Say how values of two types compare, None when they do not."""
+    """Return how values of two types compare, None when they do not."""
     kinds = {left.kind, right.kind}
     if kinds <= INTEGERS:
         if kinds <= SIGNED:

@@ -50,12 +50,12 @@ class Root:
 
     @property
     def phase(self) -> Phase:
-        """Say when the value is to be had."""
+        """Return when the value is to be had."""
         return Phase.RETURN if self.kind is RootKind.RESULT else Phase.ENTRY
 
 
 class SpecialName(Enum):
-    """Name what is known of every call; the values are written with a dollar sign before them."""
+    """What is known of every call; the values are written with a dollar sign before them."""
 
     GOID = "goid"
     PID = "pid"

@@ -205,7 +205,7 @@ class _Explanation:
 
     @cached_property
     def keys(self) -> list[str]:
-        """Give each row's name as `_key` folds it."""
+        """Return each row's name as `_key` folds it."""
         return list(map(_key, self.names.all_spoken))
 
     def _respelled(self, keys: Sequence[str]) -> list[int]:
@@ -281,7 +281,7 @@ class _Explanation:
 
 
 def _symbols_of(typed: str) -> list[str]:
-    """Give the symbols that a typed name may stand for: escapes, pointer receiver, package main."""
+    """Return the symbols that a typed name may mean: escapes, pointer receiver, package main."""
     head, slash, local = typed.rpartition("/")
     splits = [] if slash else [("main", local)]
     dots = [at for at, char in enumerate(local) if char == "."]

@@ -142,7 +142,7 @@ def _name_end(text: str, start: int, regex: bool) -> int:
 
 
 def _in_name(text: str, start: int, at: int, close: int) -> bool:
-    """Tell whether a parenthesis is part of a name, as around a pointer receiver."""
+    """Return whether a parenthesis is part of a name, as around a pointer receiver."""
     if at == start:
         return text.startswith("(*", at)
     if text[at - 1] in ".:":

@@ -175,7 +175,7 @@ def operands(expression: Typed) -> tuple[Operand, ...]:
 
 
 def phase_of(expression: Typed) -> Phase:
-    """Say when an expression can be evaluated: on return when it reads a result or the duration."""
+    """Return when an expression can be evaluated: at the return if it reads what is known then."""
     for part in _walk(expression):
         if isinstance(part, Operand) and part.path.root.phase is Phase.RETURN:
             return Phase.RETURN

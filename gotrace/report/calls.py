@@ -72,7 +72,7 @@ _UNWOUND = {"panic": "panicked", "goexit": "ended by runtime.Goexit"}
 
 @dataclass(frozen=True, slots=True)
 class TracedFunction:
-    """Hold what all calls of a function have in common.
+    """What all calls of a function have in common.
 
     ``parameters`` (the receiver first) and ``results`` are the names of the values captured, as
     debug information gives them: empty, ``_`` and ``~r0`` are no names. ``file`` and ``line``
@@ -108,7 +108,7 @@ class TracedFunction:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Hold one function of a stack, and where in it the call is."""
+    """One function of a stack, and where in it the call is."""
 
     function: str
     file: str | None = None
@@ -117,7 +117,7 @@ class Frame:
 
 @dataclass(frozen=True, slots=True)
 class CallRow:
-    """Hold one call, decoded.
+    """One call, decoded.
 
     ``ended`` is when it returned, or was entered where only that was seen, as CLOCK_MONOTONIC in
     ns. ``args`` and ``results`` go with the function's names; ``results`` and ``duration`` (ns)
@@ -145,7 +145,7 @@ class CallRow:
 
 
 class TimeStyle(Enum):
-    """Name what the TIME column can show."""
+    """What the TIME column can show."""
 
     TIME_OF_DAY = "time of day"
     SINCE_START = "seconds since the start"

@@ -17,7 +17,7 @@ _WIDEST = 300  # a damaged file can have names of any length, which are not to w
 
 @dataclass(frozen=True, slots=True)
 class CountRow:
-    """Hold a function's calls within one interval."""
+    """A function's calls within one interval."""
 
     name: str
     count: int
@@ -25,7 +25,7 @@ class CountRow:
 
 @dataclass(frozen=True, slots=True)
 class CountTable:
-    """Hold one interval: rows in ascending order, when it ended (s since 1970), its length (s)."""
+    """One interval: rows in ascending order, when it ended (s since 1970), its length (s)."""
 
     rows: Sequence[CountRow]
     ended: float

@@ -64,7 +64,7 @@ class PlainValue:
 
 @dataclass(frozen=True, slots=True)
 class PlainPhase:
-    """Hold the values of an entry or a return, in order, which is that of their offsets.
+    """The values of an entry or a return, in order, which is that of their offsets.
 
     ``blocks`` are the indexes of those that have a block, in the order of the blocks, which begin
     at the next multiple of 8 behind the ``image_size`` bytes of the image.

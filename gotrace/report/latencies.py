@@ -30,7 +30,7 @@ _UNITS = {1: "nsecs", 1_000: "usecs", 1_000_000: "msecs"}
 
 @dataclass(frozen=True, slots=True)
 class LatencyGroup:
-    """Hold one histogram and what it is of.
+    """One histogram and what it is of.
 
     ``function`` is None when all functions of a run are measured together; ``goroutine`` is
     None, or describes the goroutine as a stack dump would, its number in ``goid`` and that of its
@@ -62,7 +62,7 @@ class LatencyRest:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """Hold what one printing shows: when it ended (s since 1970), its length (s), its unit (ns).
+    """What one printing shows: when it ended (s since 1970), its length (s), its unit (ns).
 
     ``cost`` is that of the probes, None where it is not known.
     """
@@ -77,7 +77,7 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class SlowRow:
-    """Hold one slow call: when it returned (s since 1970), who made it, how long it took (ns).
+    """One slow call: when it returned (s since 1970), who made it, how long it took (ns).
 
     ``hits`` is how often probes were hit within it, ``probe_ns`` what they cost, None if not known.
     """

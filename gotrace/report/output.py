@@ -20,7 +20,7 @@ __all__ = [
 
 
 class NoticeKind(Enum):
-    """Name the kinds of notices; the values are the ``kind`` of their JSON objects."""
+    """The kinds of notices; the values are the ``kind`` of their JSON objects."""
 
     ATTACHED = "attached"
     WARNING = "warning"

@@ -113,7 +113,7 @@ class DynamicTypes(ReadContext):
         return image.read_only(place, size)
 
     def is_untouched(self, address: int, size: int) -> bool:
-        """Tell whether memory of the traced process, where one is, has never been written to."""
+        """Return whether memory of the traced process, where one is, has never been written to."""
         process = self._binary.process
         return process is not None and process.is_untouched(address, size)
 

@@ -50,7 +50,7 @@ class RecordError(GotraceError):
 
 
 class CallFlag(IntFlag):
-    """Name the blocks that follow a record's payloads, and what is left to do (EVENT_* in BPF)."""
+    """The blocks that follow a record's payloads, and what is left to do (EVENT_* in BPF)."""
 
     #: u32 number of frames, u32 1 where the stack has more, u64 pc of each, innermost first.
     STACK = 1
@@ -77,7 +77,7 @@ class Unwinding(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Hold one call as the kernel saw it; ``start_ns`` is 0 when only its entry was seen.
+    """One call as the kernel saw it; ``start_ns`` is 0 when only its entry was seen.
 
     ``args`` and ``results`` are payloads for gotrace.capture.plan.read_phase; ``stack`` has
     run-time addresses, innermost first; ``stack_cut``: it has more frames. Floats are raw registers

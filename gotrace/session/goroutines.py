@@ -21,7 +21,7 @@ _PLACES = struct.Struct("=QQ")  # startpc, gopc, behind the histogram in struct 
 
 @dataclass(frozen=True, slots=True)
 class GoroutineKey:
-    """Name a goroutine of a process and the function that was measured (its row; 0 for all)."""
+    """A goroutine of a process and the function that was measured (its row; 0 for all)."""
 
     goid: int
     tgid: int
@@ -35,7 +35,7 @@ class GoroutineKey:
 
 @dataclass
 class GoroutineTimes:
-    """Hold a goroutine's times; ``startpc`` and ``gopc`` are run-time addresses, 0 if unknown."""
+    """A goroutine's times; ``startpc`` and ``gopc`` are run-time addresses, 0 if unknown."""
 
     startpc: int
     gopc: int
@@ -44,7 +44,7 @@ class GoroutineTimes:
 
 @dataclass
 class Rest:
-    """Hold what is known in sum only: goroutines that had to be folded together, for one row.
+    """What is known in sum only: goroutines that had to be folded together, for one row.
 
     ``unnamed`` are calls that the kernel folded, of goroutines that it had no room to tell apart.
     """

@@ -45,7 +45,7 @@ class LatencyOptions:
 
 @dataclass(frozen=True, slots=True)
 class SlowCall:
-    """Hold one reported call: ``end`` and ``duration`` in ns, ``function`` by the plan's number.
+    """One reported call: ``end`` and ``duration`` in ns, ``function`` by the plan's number.
 
     ``hits`` is how often probes were hit within it.
     """
@@ -61,7 +61,7 @@ class SlowCall:
 
 @dataclass(frozen=True, slots=True)
 class Period:
-    """Hold what was measured since the last reading.
+    """What was measured since the last reading.
 
     ``rows`` by function number, or by 0 when functions are not told apart. With goroutines told
     apart, ``goroutines`` has those known by themselves and ``rest``, by row, all others in sum.

@@ -29,7 +29,7 @@ class _Code:
         self._digest = _digest(image.data[at : at + size] for at, size in self._places)
 
     def has_changed(self) -> bool:
-        """Tell whether the code is another; that of a file that was only touched is not."""
+        """Return whether the code is another; that of a file that was only touched is not."""
         now = FileIdentity.of(self._descriptor)
         if now == self._identity:
             return False

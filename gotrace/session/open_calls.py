@@ -30,7 +30,7 @@ STACK_LEVEL = struct.Struct("=48xQ16x")
 
 
 class Diagnostic(Enum):
-    """Name what did not match or was not possible; values are those of enum diagnostic."""
+    """What did not match or was not possible; values are those of enum diagnostic."""
 
     UNMATCHED = 0
     UNWOUND = 1

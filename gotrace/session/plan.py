@@ -37,7 +37,7 @@ def _any_caller(table: FunctionTable, function: Function) -> CallerKind:
 
 @dataclass(frozen=True, slots=True)
 class BinaryRequest:
-    """Name a file of the target (None: its executable) and what to select in it."""
+    """A file of the target (None: its executable) and what to select in it."""
 
     name: str | None
     selector: Selector
@@ -87,7 +87,7 @@ Check = Callable[[FunctionSites], Verdict]
 
 @dataclass(frozen=True, slots=True)
 class BinaryPlan:
-    """Hold what is to be traced in one file; every one of ``functions`` has an entry site."""
+    """What is to be traced in one file; every one of ``functions`` has an entry site."""
 
     binary: TargetBinary
     functions: tuple[FunctionSites, ...]
@@ -95,7 +95,7 @@ class BinaryPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Hold all that is to be traced, and of the functions that cannot be, why.
+    """All that is to be traced, and of the functions that cannot be, why.
 
     ``failed`` has why each probe or pattern that comes to nothing does, where others do not;
     ``failed_requests`` the numbers of the requests that have no ``BinaryPlan`` therefore.
@@ -173,7 +173,7 @@ class Plan:
 
 
 def _jumps(sites: FunctionSites, traced: Container[int]) -> Jumps:
-    """Say how a function's calls can end, with the entries of the functions traced in its file."""
+    """Return how a function's calls can end; ``traced`` are entries of functions in its file."""
     if not sites.tail_jumps:
         return Jumps.NONE
     is_indirect = len(sites.jumps_to) < sites.tail_jumps

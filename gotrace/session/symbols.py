@@ -19,7 +19,7 @@ _MAX_CACHED = 1 << 16
 
 
 class _File:
-    """Hold one file's functions and where processes have mapped it."""
+    """One file's functions and where processes have mapped it."""
 
     def __init__(self, file: TargetBinary, alone: bool) -> None:
         """Take the file, and whether every process that is traced runs it."""

@@ -100,7 +100,7 @@ class TracedCall:
 
 @dataclass(frozen=True, slots=True)
 class TracePlan:
-    """Hold all that is to be traced; ``calls`` go with the plan's functions."""
+    """All that is to be traced; ``calls`` go with the plan's functions."""
 
     plan: Plan
     calls: tuple[TracedCall, ...]
@@ -159,7 +159,7 @@ def make_trace_plan(plan: Plan, specs: Sequence[ProbeSpec], choices: TraceChoice
 
 
 class _FileTypes:
-    """Hold what all probes of a file share: a dynamic type that one has met is known to all."""
+    """What all probes of a file share: a dynamic type that one has met is known to all."""
 
     def __init__(self, binary: TargetBinary, choices: TraceChoices) -> None:
         version = binary.go_version

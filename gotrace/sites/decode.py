@@ -24,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Hold one direct jump or call and where it goes, as offsets from the function's entry."""
+    """One direct jump or call and where it goes, as offsets from the function's entry."""
 
     at: int
     target: int

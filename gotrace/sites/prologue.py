@@ -195,7 +195,7 @@ def first_emulated(code: bytes) -> tuple[int, int] | None:
 
 
 def may_branch_to_start(code: bytes, last: int) -> bool:
-    """Tell whether any bytes of ``code`` read as a branch to one of the offsets 0..``last``.
+    """Return whether any bytes of ``code`` read as a branch to one of the offsets 0..``last``.
 
     Right whenever it says no, at a small part of a disassembler's cost. It looks for jumps
     backwards only: the instructions before ``last`` must be known not to branch. Functions of

@@ -67,7 +67,7 @@ class SiteForm(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Hold one place to probe.
+    """One place to probe.
 
     ``address`` is a link-time virtual address. The stack pointer at the site plus ``sp_offset``
     is the stack pointer at the function's entry, where the return address lies.
@@ -81,7 +81,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Returns:
-    """Hold a function's RETs in address order, and how many jumps leave it without a RET.
+    """A function's RETs in address order, and how many jumps leave it without a RET.
 
     A call that ends in such a tail jump is never seen to return from this function: the RET
     that ends it belongs to the function jumped to. ``jumps_to``: the addresses that the direct ones
@@ -95,7 +95,7 @@ class Returns:
 
 @dataclass(frozen=True, slots=True)
 class FunctionSites:
-    """Hold all sites of one function.
+    """All sites of one function.
 
     ``entry`` is None and ``returns`` empty where ``problem`` says why. In a function that
     consists of a single RET, ``entry`` (form FIRST) and the one of ``returns`` have the same

@@ -20,7 +20,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class UnwindSites:
-    """Hold the sites that tell of unwound frames.
+    """The sites that tell of unwound frames.
 
     ``recoveries`` are the calls of ``runtime.gogo`` in ``runtime.recovery``: there g.sched.sp is
     where the deferring function goes on (src/runtime/panic.go, all releases from 1.15 to 1.27).

@@ -97,7 +97,7 @@ class Command:
         return self.status
 
     def ended(self) -> bool:
-        """Tell whether the child has ended, without waiting, and reap it if so."""
+        """Return whether the child has ended, without waiting, and reap it if so."""
         if self.status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:

@@ -103,7 +103,7 @@ class Process:
                 yield Mapping(start, end, int(parts[2], 16), int(parts[4]), parts[5])
 
     def is_untouched(self, address: int, size: int) -> bool:
-        """Tell whether memory reads as zeros because the process has never touched its pages.
+        """Return whether memory reads as zeros because the process has never touched its pages.
 
         That is private memory without a file, readable, of which no page is in memory or swapped
         out (Documentation/admin-guide/mm/pagemap.rst, proc_pid_maps(5)). False where that cannot be
@@ -212,7 +212,7 @@ def file_test(pid: int | None) -> Callable[[str], bool]:
 
 
 def in_initial_pid_namespace() -> bool:
-    """Tell whether this process counts pids as the kernel's BPF helpers do."""
+    """Return whether this process counts pids as the kernel's BPF helpers do."""
     return os.stat("/proc/self/ns/pid").st_ino == _INITIAL_PID_NAMESPACE
 
 

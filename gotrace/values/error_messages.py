@@ -48,7 +48,7 @@ __all__ = [
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Message:
-    """Hold a message, or a part of one; ``known`` and ``length`` as in ErrorValue."""
+    """A message, or a part of one; ``known`` and ``length`` as in ErrorValue."""
 
     text: str
     known: str | None = None
@@ -433,7 +433,7 @@ def _message(type_name: str, value: Value, guess: bool) -> Message | None:
 
 
 def _is_standard(type_name: str) -> bool:
-    """Say whether a type is the standard library's: its path begins with a word without a dot."""
+    """Return whether a type is the standard library's: its path's first word has no dot."""
     path = type_name.partition("[")[0].lstrip("*")
     first, slash, _ = path.partition("/")
     package = first if slash else first.rpartition(".")[0]

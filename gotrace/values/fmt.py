@@ -337,7 +337,7 @@ def _is_nil_interface(value: Value, of: GoType | None) -> bool:
 
 
 def _kind_of_nil(value: Nil, of: GoType | None) -> Kind:
-    """Tell what sort of nil this is, from its type or the type's name."""
+    """Return what sort of nil this is, from its type or the type's name."""
     if of is not None and of.kind is not Kind.INVALID:
         return of.kind
     kinds = {"[]": Kind.SLICE, "map[": Kind.MAP, "interface {": Kind.INTERFACE}
@@ -464,7 +464,7 @@ _WITH_TEXT = frozenset({"time.Duration"})
 
 
 def verb_problem(directive: Directive, of: GoType) -> str | None:
-    """Say why a verb cannot print values of a type, None when it can or nobody knows beforehand."""
+    """Return why a verb cannot print values of a type, None when it can or it depends."""
     verbs = _SUITABLE.get(of.kind)
     if of.name in _WITH_TEXT:
         verbs = "vTdboOcqxXUs"

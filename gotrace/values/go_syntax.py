@@ -93,7 +93,7 @@ def _bytes(value: BytesValue, depth: int, outer: str) -> str:
 
 
 def is_text(data: bytes, is_cut: bool) -> bool:
-    """Say whether bytes are printable text, which a cut may have ended within a character."""
+    """Return whether bytes are printable text, which a cut may have ended within a character."""
     for end in range(len(data), max(len(data) - 4, -1), -1):
         try:
             text = data[:end].decode()

@@ -69,7 +69,7 @@ class StringValue:
 
     @property
     def is_cut(self) -> bool:
-        """Say whether the string is longer than what was captured."""
+        """Return whether the string is longer than what was captured."""
         return len(self.text) != self.length
 
 
@@ -84,7 +84,7 @@ class BytesValue:
 
     @property
     def is_cut(self) -> bool:
-        """Say whether there are more bytes than were captured."""
+        """Return whether there are more bytes than were captured."""
         return len(self.data) != self.length
 
 
@@ -128,7 +128,7 @@ class SequenceValue:
 
     @property
     def is_cut(self) -> bool:
-        """Say whether there are more elements than were captured."""
+        """Return whether there are more elements than were captured."""
         return len(self.elements) != self.length
 
 
@@ -146,7 +146,7 @@ class MapValue:
 
     @property
     def is_cut(self) -> bool:
-        """Say whether there are more entries than were captured."""
+        """Return whether there are more entries than were captured."""
         return len(self.entries) != self.length
 
 
@@ -203,7 +203,7 @@ class ErrorValue:
 
     @property
     def is_cut(self) -> bool:
-        """Say whether not all of the message is known."""
+        """Return whether not all of the message is known."""
         return self.known is not None
 
 
@@ -253,7 +253,7 @@ class Unavailable:
 
 
 def is_cut(value: Value) -> bool:
-    """Say whether a string, sequence or map is longer than what was captured of it."""
+    """Return whether a string, sequence or map is longer than what was captured of it."""
     return isinstance(value, StringValue | BytesValue | SequenceValue | MapValue) and value.is_cut
 
 

@@ -37,12 +37,12 @@ class Directive:
 
     @property
     def go_syntax(self) -> bool:
-        """Say whether this is ``%#v``."""
+        """Return whether this is ``%#v``."""
         return self.verb == "v" and "#" in self.flags
 
     @property
     def field_names(self) -> bool:
-        """Say whether this is ``%+v``."""
+        """Return whether this is ``%+v``."""
         return self.verb == "v" and "+" in self.flags
 
 

@@ -110,7 +110,7 @@ def bpftrace(script: str, binary: Path, *words: str, pid: int | None = None) -> 
 
 
 def bpftrace_attaches_all_at_once() -> bool:
-    """Tell whether bpftrace attaches and detaches many functions through one link."""
+    """Return whether bpftrace attaches and detaches many functions through one link."""
     if shutil.which("bpftrace") is None:
         return False
     done = subprocess.run(["bpftrace", "--info"], capture_output=True, text=True)

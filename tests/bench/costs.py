@@ -42,7 +42,7 @@ Attach = Callable[[Calls], AbstractContextManager[object]]
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """Name one way to trace, and how it attaches to the running target.
+    """One way to trace, and how it attaches to the running target.
 
     ``most`` limits the calls of a sample where each leaves a record for a reader to fetch.
     """

@@ -33,7 +33,7 @@ _HELD_BACK = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """Hold one attempt: calls asked for each second, made, and delivered, in how many seconds.
+    """One attempt: calls asked for each second, made, and delivered, in how many seconds.
 
     ``seconds`` is the longer of making the calls and of writing them.
     """
@@ -47,7 +47,7 @@ class Delivery:
 
     @property
     def lossless(self) -> bool:
-        """Tell whether every call came through."""
+        """Return whether every call came through."""
         return self.delivered >= self.calls
 
     @property
@@ -57,7 +57,7 @@ class Delivery:
 
     @property
     def saturated(self) -> bool:
-        """Tell whether the target or the reader could not keep the pace asked for."""
+        """Return whether the target or the reader could not keep the pace asked for."""
         return self.rate < 0.85 * self.asked
 
 
@@ -78,7 +78,7 @@ def best(attempt: Callable[[float], Delivery], start: float) -> Delivery | None:
 
 @dataclass(frozen=True, slots=True)
 class _Contender:
-    """Name a tracer, what finds its lines, and how many calls a second it is tried with first."""
+    """A tracer, what finds its lines, and how many calls a second it is tried with first."""
 
     name: str
     command: Callable[[Path, int], Command]

@@ -17,7 +17,7 @@ Json = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Hold one contender's figures in one case; ``missing`` says why there are none."""
+    """One contender's figures in one case; ``missing`` says why there are none."""
 
     case: str
     contender: str

@@ -60,7 +60,7 @@ class _Runs:
 
     @property
     def slow(self) -> bool:
-        """Tell whether the last run took long to detach."""
+        """Return whether the last run took long to detach."""
         return bool(self.values[GONE]) and self.values[GONE][-1] > _LONG
 
 

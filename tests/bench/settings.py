@@ -9,7 +9,7 @@ __all__ = ["FULL", "QUICK", "Settings"]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Hold the extent of a run; ``rounds`` are of costs, ``few`` of what takes longer.
+    """The extent of a run; ``rounds`` are of costs, ``few`` of what takes longer.
 
     A cost is the median of ``samples`` of ``sample_s`` seconds; rates are held for ``rate_s``
     seconds, and the busy server is measured for ``serve_s``.

@@ -12,7 +12,7 @@ __all__ = ["Requirement", "Series", "Verdict", "ratios", "total"]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Hold one quantity as measured in each round, in the rounds' order; never empty."""
+    """One quantity as measured in each round, in the rounds' order; never empty."""
 
     values: tuple[float, ...]
 
@@ -63,7 +63,7 @@ def total(*parts: Series) -> Series:
 
 
 class Verdict(Enum):
-    """Name what became of a requirement."""
+    """What became of a requirement."""
 
     MET = "met"
     NOT_MET = "not met"
@@ -72,7 +72,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """Hold one thing that must be reached: what was measured, and the bound that it must keep.
+    """One thing that must be reached: what was measured, and the bound that it must keep.
 
     ``unit`` is "x" for a ratio. ``series`` is None where it was not measured, ``why`` then says
     why. The median decides.

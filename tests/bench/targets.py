@@ -132,7 +132,7 @@ def _has_symbols(path: Path) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """Hold the addresses of ``main.framed`` and of those of its instructions that matter.
+    """The addresses of ``main.framed`` and of those of its instructions that matter.
 
     ``branch`` is the stack check's, ``push`` saves the frame pointer; both are emulated by the
     kernel. ``entry`` and ``ret`` are single-stepped. ``bias`` turns addresses into file offsets.

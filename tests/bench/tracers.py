@@ -194,7 +194,7 @@ def printed(marker: bytes) -> Callable[[Tracer], bool]:
 
 
 def opened_perf_buffers(tracer: Tracer) -> bool:
-    """Tell whether a tracer that opens a perf buffer for each CPU after attaching has done so.
+    """Return whether a tracer that opens a perf buffer for each CPU after attaching has done so.
 
     For tracers that keep what they print in a buffer of their own.
     """

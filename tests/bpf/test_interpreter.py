@@ -33,7 +33,7 @@ _NOT_CANONICAL = 0x1234_5678_9ABC_DEF0
 
 @dataclass
 class Case:
-    """Hold one call to be captured: plans, and all that they look at."""
+    """One call to be captured: plans, and all that they look at."""
 
     entry: list[Op]
     result: list[Op] | None

@@ -29,7 +29,7 @@ _EQUAL, _PREFIX = 0, 1
 
 
 class Memory:
-    """Hold a process's memory as ranges of bytes by address."""
+    """A process's memory as ranges of bytes by address."""
 
     def __init__(self, ranges: Mapping[int, bytes]) -> None:
         """Take the ranges; they do not overlap."""
@@ -45,7 +45,7 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Machine:
-    """Hold what a plan runs over: a thread at a site, and what has been installed.
+    """What a plan runs over: a thread at a site, and what has been installed.
 
     ``registers``: by the numbers that REG uses; ``stack_pointer``: at the function's entry;
     ``subplans``: operations by type word; ``specials``: $goid, $pid, $tid and $duration;
@@ -63,7 +63,7 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Outcome:
-    """Hold what a plan gave: ``kept`` is None when its predicate could not be decided.
+    """What a plan gave: ``kept`` is None when its predicate could not be decided.
 
     ``blocks`` has the bytes of each block that has some, or is known to have none, by its number;
     ``steps`` how many operations ran.
@@ -157,7 +157,7 @@ class _Run:
         return struct.unpack("<Q", data)[0] if len(data) == 8 else None
 
     def _has_room(self) -> bool:
-        """Tell whether another block can begin."""
+        """Return whether another block can begin."""
         return not self._is_cut and (len(self._out) + 7 & ~7) + 8 <= self._most
 
     def _header(self, header: int, data: bytes = b"") -> bool:

@@ -95,7 +95,7 @@ class Program(ReadContext, Mapping[int, "tuple[Op, ...]"]):
 
 
 class Fixture:
-    """Hold the running fixture: its program, its values' type and address, and its own words."""
+    """The running fixture: its program, its values' type and address, and its own words."""
 
     def __init__(self, path: Path, process: subprocess.Popen[str], limits: CaptureLimits) -> None:
         assert process.stdout is not None

@@ -195,7 +195,7 @@ def test_memory_that_only_the_context_knows(data: st.DataObject) -> None:
 
 
 class Garbage(Memory):
-    """Give bytes for most addresses: always the same for one, and mostly pointers and lengths."""
+    """Bytes for most addresses: always the same for one, and mostly pointers and lengths."""
 
     def __init__(self, seed: int) -> None:
         super().__init__({})

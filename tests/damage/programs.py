@@ -41,7 +41,7 @@ PROGRAMS: Mapping[str, Callable[[], Path]] = {
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Name a range of bytes of the file, or of what a section ``packed`` in it holds."""
+    """A range of bytes of the file, or of what a section ``packed`` in it holds."""
 
     name: str
     start: int

@@ -31,7 +31,7 @@ class TooSlow(BaseException):
 
 @dataclass(slots=True)
 class Trials:
-    """Hold what became of mutations; ``failures`` are reports that name program and seed."""
+    """What became of mutations; ``failures`` are reports that name program and seed."""
 
     tried: int = 0
     refused: int = 0

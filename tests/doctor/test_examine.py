@@ -41,7 +41,7 @@ def bits(*capabilities: Capability) -> int:
 def test_root_has_all(tmp_path: Path) -> None:
     own = read_privileges(proc(tmp_path, ALL))
     assert own == Privileges(ALL, True, False, False)
-    assert machine.privileges(own).state is State.FINE
+    assert machine.privileges(own).state is State.OK
 
 
 def test_own_process_is_read_as_the_kernel_tells_it() -> None:
@@ -57,28 +57,28 @@ def test_sys_admin_includes_what_was_split_off_it(tmp_path: Path) -> None:
 
 def test_container_root_is_told_to_add_capabilities(tmp_path: Path) -> None:
     found = machine.privileges(read_privileges(proc(tmp_path, DOCKER, seccomp=2)))
-    assert found.state is State.MEND
+    assert found.state is State.FAIL
     assert found.found == "no CAP_BPF, CAP_PERFMON"
     assert "--cap-add=BPF --cap-add=PERFMON" in (found.advice or "")
 
 
 def test_user_without_rights_is_told_to_become_root(tmp_path: Path) -> None:
     found = machine.privileges(read_privileges(proc(tmp_path, 0, uid=1000)))
-    assert found.state is State.MEND
+    assert found.state is State.FAIL
     assert found.advice == "run as root, or with CAP_BPF, CAP_PERFMON and CAP_SYS_PTRACE"
 
 
 def test_all_capabilities_of_a_user_namespace_are_worth_nothing(tmp_path: Path) -> None:
     own = read_privileges(proc(tmp_path, ALL, uid_map="0 1000 1\n"))
     found = machine.privileges(own)
-    assert found.state is State.MEND
+    assert found.state is State.FAIL
     assert "rootless" in (found.advice or "")
 
 
 def test_what_follows_from_a_missing_capability() -> None:
     least = bits(Capability.CAP_BPF, Capability.CAP_PERFMON)
     found = machine.privileges(Privileges(least, False, False, False))
-    assert (found.state, found.found) == (State.FALLS_BACK, "no CAP_SYS_PTRACE")
+    assert (found.state, found.found) == (State.WARN, "no CAP_SYS_PTRACE")
     assert "-p cannot name processes of others" in (found.advice or "")
 
 
@@ -91,10 +91,10 @@ def test_refusal_in_spite_of_all_capabilities_is_the_seccomp_filters(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "state", "found"),
     [
-        ("[none] integrity confidentiality\n", State.FINE, "none"),
-        ("none [integrity] confidentiality\n", State.FINE, "integrity"),
-        ("none integrity [confidentiality]\n", State.MEND, "confidentiality"),
-        (None, State.FINE, "not in force, as far as can be seen"),
+        ("[none] integrity confidentiality\n", State.OK, "none"),
+        ("none [integrity] confidentiality\n", State.OK, "integrity"),
+        ("none integrity [confidentiality]\n", State.FAIL, "confidentiality"),
+        (None, State.OK, "not in force, as far as can be seen"),
     ],
 )
 def test_lockdown(tmp_path: Path, text: str | None, state: State, found: str) -> None:
@@ -114,11 +114,11 @@ def test_mounts(tmp_path: Path) -> None:
     (tmp_path / "proc" / "self").unlink()
     (tmp_path / "proc" / "self").symlink_to(str(os.getpid()))
     missing = machine.mounts(tmp_path)
-    assert (missing.state, missing.found) == (State.MEND, "/sys is not mounted")
+    assert (missing.state, missing.found) == (State.FAIL, "/sys is not mounted")
     possible = tmp_path / "sys/devices/system/cpu/possible"
     possible.parent.mkdir(parents=True)
     possible.write_text("0-3\n")
-    assert machine.mounts(tmp_path).state is State.FINE
+    assert machine.mounts(tmp_path).state is State.OK
 
 
 def states(findings: Sequence[Finding]) -> list[State]:
@@ -128,7 +128,7 @@ def states(findings: Sequence[Finding]) -> list[State]:
 def test_lower_rungs_that_are_missing_do_not_matter() -> None:
     problems = {Rung.MULTI: None, Rung.COOKIE: "no permission", Rung.ADDRESS: None}
     found = rung_findings(problems, True)
-    assert states(found) == [State.FINE, State.FALLS_BACK, State.FINE]
+    assert states(found) == [State.OK, State.WARN, State.OK]
     assert found[0].found == "works, and is used"
     assert found[1].advice == "multi is used instead"
 
@@ -136,24 +136,24 @@ def test_lower_rungs_that_are_missing_do_not_matter() -> None:
 def test_best_rung_that_is_left_is_named() -> None:
     problems = {Rung.MULTI: "Invalid argument", Rung.COOKIE: "Invalid argument", Rung.ADDRESS: None}
     found = rung_findings(problems, False)
-    assert states(found) == [State.FALLS_BACK, State.FALLS_BACK, State.FINE]
+    assert states(found) == [State.WARN, State.WARN, State.OK]
     assert {finding.advice for finding in found[:2]} == {"perf-ip is used instead"}
 
 
-def test_no_rung_must_be_mended() -> None:
+def test_no_rung_is_a_failure() -> None:
     found = rung_findings(dict.fromkeys(Rung, "no"), False)
-    assert states(found) == [State.MEND] * 3
+    assert states(found) == [State.FAIL] * 3
     assert "Linux 4.17" in (found[2].advice or "")
 
 
 def test_links_that_cannot_filter_by_process_fall_back() -> None:
     found = rung_findings(dict.fromkeys(Rung), False)
-    assert states(found) == [State.FALLS_BACK, State.FINE, State.FINE]
-    assert states(rung_findings(dict.fromkeys(Rung), True)) == [State.FINE] * 3
+    assert states(found) == [State.WARN, State.OK, State.OK]
+    assert states(rung_findings(dict.fromkeys(Rung), True)) == [State.OK] * 3
 
 
 def test_compiler_that_ends_its_process_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
-    fine = Finding("after", State.FINE, "still here")
+    fine = Finding("after", State.OK, "still here")
 
     def end() -> Sequence[Finding]:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -162,6 +162,6 @@ def test_compiler_that_ends_its_process_is_survived(monkeypatch: pytest.MonkeyPa
     trials = [doctor_trials._Trial("program", end), doctor_trials._Trial("after", lambda: [fine])]
     monkeypatch.setattr(doctor_trials, "_TRIALS", trials)
     died, after = run_trials()
-    assert (died.check, died.state) == ("program", State.MEND)
+    assert (died.check, died.state) == ("program", State.FAIL)
     assert "SIGKILL" in died.found
     assert after == fine

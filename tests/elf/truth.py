@@ -15,7 +15,7 @@ __all__ = ["NmSymbol", "addr2line", "elf_symbols", "go_nm", "run", "sections"]
 
 @dataclass(frozen=True, slots=True)
 class NmSymbol:
-    """Hold one code symbol."""
+    """One code symbol."""
 
     address: int
     size: int

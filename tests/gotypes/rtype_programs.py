@@ -30,7 +30,7 @@ BOX = "fixture/deep/box%2ev2"
 
 
 class Program:
-    """Hold a built fixture, its descriptors and the facts that it prints of itself."""
+    """A built fixture, its descriptors and the facts that it prints of itself."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

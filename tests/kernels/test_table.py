@@ -12,7 +12,7 @@ from tests.kernels.table import keep, kept, row, table, write
 PAGE = Path(__file__).parents[2] / "docs" / "support.md"
 
 RESULTS = [
-    Result("doctor", "", True, 60.0, "Tracing is possible."),
+    Result("doctor", "", True, 60.0, "Tracing works."),
     Result("counts", "multi", True, 9.0, "342,998 calls of 21 functions"),
     Result("counts", "perf-ip", True, 9.0, "342,998 calls of 21 functions"),
     Result("migrating rounds", "multi", True, 60.0, "60 rounds, 723,900 calls, 9 changed threads"),

@@ -43,7 +43,7 @@ class FakeImage:
 
 @dataclass(frozen=True)
 class FakeTable:
-    """Give names in rows of rising addresses, those from ``other`` on below the first again."""
+    """Names in rows of rising addresses, those from ``other`` on below the first again."""
 
     names: Sequence[str]
     wrappers: Collection[int] = ()

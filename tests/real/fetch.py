@@ -19,7 +19,7 @@ __all__ = ["PROGRAMS", "Program", "Source", "apt", "program", "run"]
 
 
 class Source:
-    """Name the registries; the word is the first of a program's id."""
+    """The registries; the word is the first of a program's id."""
 
     BOOKWORM = "bookworm"
     BULLSEYE = "bullseye"
@@ -30,7 +30,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Name a program: where it comes from, in which package, and its path or name in there."""
+    """A program: where it comes from, in which package, and its path or name in there."""
 
     source: str
     package: str

@@ -59,7 +59,7 @@ class Held:
 
 
 class Soak:
-    """Hold a process, all sites of its functions and the tools; a context manager.
+    """A process, all sites of its functions and the tools; a context manager.
 
     A tool is compiled and loaded once, for all functions; a round attaches it to some of them.
     """

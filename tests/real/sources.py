@@ -21,7 +21,7 @@ __all__ = ["SOURCES", "SourceProgram", "built", "compiler"]
 
 @dataclass(frozen=True, slots=True)
 class SourceProgram:
-    """Name a program, the package with its sources, and what to build: a package or a file."""
+    """A program, the package with its sources, and what to build: a package or a file."""
 
     name: str
     package: str

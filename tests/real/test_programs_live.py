@@ -23,7 +23,7 @@ pytestmark = pytest.mark.live
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Name a program, what it is told to do, and a pattern for functions that it then calls.
+    """A program, what it is told to do, and a pattern for functions that it then calls.
 
     ``{dir}`` in the words is a directory that ``prepare`` filled.
     """

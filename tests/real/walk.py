@@ -22,7 +22,7 @@ _RET = re.compile(r"(?:rep[a-z]* |bnd )?ret[qw]?\b")
 
 @dataclass(slots=True)
 class Walk:
-    """Hold what the walk over a program found."""
+    """What the walk over a program found."""
 
     instructions: int = 0
     forms: Counter[SiteForm] = field(default_factory=Counter)

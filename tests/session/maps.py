@@ -15,7 +15,7 @@ _ALL_ONES = (1 << 64) - 1
 
 
 class FakeMap:
-    """Hold entries as bytes, as a map of the kernel does; a queue when ``pop`` is used."""
+    """Entries as bytes, as a map of the kernel does; a queue when ``pop`` is used."""
 
     def __init__(self, max_entries: int, value_size: int = ROW_SIZE) -> None:
         self.max_entries = max_entries

@@ -204,7 +204,7 @@ class Fixture(Process):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Hold how a tool ended and what it printed, by lines."""
+    """How a tool ended and what it printed, by lines."""
 
     status: int
     lines: list[str]

@@ -33,7 +33,7 @@ _LENGTHS = [0, 3, 8, 30, 127, 128, 129, 255, 256, 257, 300, 511, 512, 530]
 
 @dataclass
 class Expression:
-    """Hold a condition as the fixture takes it, and as a probe writes it."""
+    """A condition as the fixture takes it, and as a probe writes it."""
 
     Operator: str
     Of: str = ""

@@ -41,7 +41,7 @@ class DemoError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Describe one tool's turn.
+    """One tool's turn.
 
     ``arguments`` follow ``-p PID`` on the command line. On each of ``connections`` the server is
     sent ``requests``. ``calls`` reads the number of calls of main.computeE (or of main.handleE,
@@ -114,7 +114,7 @@ STEPS = (
 
 @dataclass(slots=True)
 class Server:
-    """Hold a running example server; ``own_count`` is its last word, known after its end."""
+    """A running example server; ``own_count`` is its last word, known after its end."""
 
     process: subprocess.Popen[str]
     host: str

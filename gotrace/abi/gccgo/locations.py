@@ -101,7 +101,7 @@ def _parameter(
 
 
 def _agrees(shown: tuple[LocationPiece, ...], computed: tuple[Piece, ...]) -> bool:
-    """Say whether nothing that DWARF shows of a value at the entry contradicts its places.
+    """Return whether nothing that DWARF shows of a value at the entry contradicts its places.
 
     Memory below the return address is the function's own: where the value will be put.
     """

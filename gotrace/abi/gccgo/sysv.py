@@ -24,7 +24,7 @@ __all__ = [
 
 
 class EightbyteClass(enum.Enum):
-    """Name the classes of the eightbytes of Go's values."""
+    """The classes of the eightbytes of Go's values."""
 
     INTEGER = "INTEGER"
     SSE = "SSE"
@@ -32,7 +32,7 @@ class EightbyteClass(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SystemVAssignment:
-    """Hold the pieces of each parameter, and of the one result.
+    """The pieces of each parameter, and of the one result.
 
     ``result_in_memory``: the result's piece holds the address of the memory that the result is in.
     """

@@ -48,7 +48,7 @@ _WORDS = {"int": Kind.INT, "uint": Kind.UINT, "uintptr": Kind.UINTPTR}
 
 
 class GccgoTypes(DwarfTypes):
-    """Give the types of gccgo's units, each built once, when first asked for."""
+    """The types of gccgo's units, each built once, when first asked for."""
 
     def _resolve(self, offset: int) -> Die:
         """Return the entry as it is: its typedefs are the names."""

@@ -46,7 +46,7 @@ _MAX_NAME = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class _RecordLayout:
-    """Give the offsets in ``_func`` that differ by format.
+    """The offsets in ``_func`` that differ by format.
 
     ``fields`` unpacks, from ``tables`` on: pcfile, pcln, npcdata, cuOffset (not in Go 1.2's
     format), startLine (not before Go 1.20) and, last, nfuncdata.
@@ -67,7 +67,7 @@ _LAYOUTS = {
 
 
 class FunctionRecord(NamedTuple):
-    """Hold what one ``_func`` says; a tuple, because they are made by the ten thousand.
+    """What one ``_func`` says; a tuple, because they are made by the ten thousand.
 
     ``files`` and ``lines`` are the file offsets of pc-value tables, zero for none. ``unit`` is
     the index of the compile unit's first file number. ``start_line`` is the line of the ``func``
@@ -86,7 +86,7 @@ class FunctionRecord(NamedTuple):
 
 
 class FunctionRows:
-    """Give the functions of one pclntab by row, in order of address."""
+    """The functions of one pclntab by row, in order of address."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class FunctionRows:
         return size if size >= 0 else None
 
     def is_marked_wrapper(self, row: int) -> bool:
-        """Tell whether the function's FuncID is FuncIDWrapper.
+        """Return whether the function's FuncID is FuncIDWrapper.
 
         Its number differs by release. It has been the last one since Go 1.12, and every binary
         has wrappers in the runtime.
@@ -308,7 +308,7 @@ _NO_FILE = 0xFFFFFFFF
 
 @dataclass(frozen=True, slots=True)
 class SourceLine:
-    """Name a place in the source, as the binary does (``-trimpath`` shortens paths)."""
+    """A place in the source, as the binary does (``-trimpath`` shortens paths)."""
 
     file: str
     line: int

@@ -31,7 +31,7 @@ __all__ = [
 
 
 class PclntabFormat(Enum):
-    """Name a layout of the table; values are the magic words."""
+    """A layout of the table; values are the magic words."""
 
     GO_1_2 = 0xFFFFFFFB
     GO_1_16 = 0xFFFFFFFA
@@ -40,13 +40,13 @@ class PclntabFormat(Enum):
 
     @property
     def relative_entries(self) -> bool:
-        """Tell whether function entries are offsets from the text start, not addresses."""
+        """Return whether function entries are offsets from the text start, not addresses."""
         return self in (PclntabFormat.GO_1_18, PclntabFormat.GO_1_20)
 
 
 @dataclass(frozen=True, slots=True)
 class PclntabHeader:
-    """Hold where the parts of a pclntab are.
+    """Where the parts of a pclntab are.
 
     ``address`` is the table's link-time address; ``start`` and ``limit`` are the file offsets of
     its first byte and of the end of what may belong to it. ``names``, ``units``, ``files``,

@@ -69,7 +69,7 @@ class InlinedCall:
 
 @dataclass(frozen=True, slots=True)
 class InlinedFrame:
-    """Describe one logical frame of an instruction."""
+    """One logical frame of an instruction."""
 
     name: str
     file: str
@@ -78,7 +78,7 @@ class InlinedFrame:
 
 @dataclass(frozen=True, slots=True)
 class _TreeLayout:
-    """Give the size of a record and the offset of (name, parentPc) in it."""
+    """The size of a record and the offset of (name, parentPc) in it."""
 
     size: int
     name: int
@@ -253,7 +253,7 @@ class InlineTrees:
         return None
 
     def _makes_sense(self, base: int) -> bool:
-        """Tell whether the first trees have names and call sites where ``base`` puts them."""
+        """Return whether the first trees have names and call sites where ``base`` puts them."""
         rows = self._rows
         seen = named = 0
         for row in range(len(rows)):

@@ -27,7 +27,7 @@ class InlineSpec:
 
 @dataclass(frozen=True)
 class FunctionSpec:
-    """Describe one function: lines are (end offset, line) runs."""
+    """One function: lines are (end offset, line) runs."""
 
     name: str
     size: int
