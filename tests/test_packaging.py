@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run gotrace the ways that users get it: installed from a source archive, and from a clone."""
 
 from __future__ import annotations

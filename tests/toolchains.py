@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find Go toolchains and compile fixture programs with them, on demand and cached."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare computed places with the compiler's entry locations, function by function."""
 
 from __future__ import annotations

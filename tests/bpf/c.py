@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compile the declarations of bpf/*.h and *.c with the machine's C compiler, to hold Python to."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists of whole programs: written as they are made, with work that grows with the functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Damaged programs, read with all that the commands use: a few of what tests/real tries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare the function table with what Go's own tools, readelf and the program itself say."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read damaged and hostile files: each gives a result or a GotraceError, in bounded memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare type descriptors read from files with what the running fixture and DWARF say of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decoding a function's control flow."""
 
 from __future__ import annotations

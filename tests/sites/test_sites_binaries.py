@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sites of whole programs, held against what other disassemblers say."""
 
 from __future__ import annotations

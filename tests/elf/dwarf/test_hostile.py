@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Feed damaged debugging information: a result or a DwarfError, nothing else, and an end."""
 
 from __future__ import annotations
