@@ -27,10 +27,10 @@
 #define LEVEL_BITS 18
 
 /* Rows of unwound calls freed at once; any beyond stay until their level is used again. */
-#define MOST_CLEARED 1024
+#define MAX_CLEARED 1024
 
 /* Functions that can have led to one another by tail jumps and return at one RET. */
-#define MOST_TAIL_JUMPS 4
+#define MAX_TAIL_JUMPS 4
 
 /* What could not be done or did not match; order shared with gotrace/session/open_calls.py. */
 enum diagnostic {
@@ -162,7 +162,7 @@ static __always_inline void drop_deeper(struct pt_regs *ctx, struct caller_key *
         note(UNWOUND_UNSEEN, open - *stays);
 #endif
 #pragma clang loop unroll(disable)
-    for (int i = 0; i < MOST_CLEARED && open > *stays; i++) {
+    for (int i = 0; i < MAX_CLEARED && open > *stays; i++) {
 #ifdef CALL_UNWOUND
         if (how) {
             CALL_UNWOUND(ctx, who, open, &call);
@@ -208,7 +208,7 @@ static __always_inline int led_here(struct caller_key *who, struct stack *stack,
         return 0;
     struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = stack->level};
 #pragma clang loop unroll(disable)
-    for (int i = 1; i < MOST_TAIL_JUMPS; i++) {
+    for (int i = 1; i < MAX_TAIL_JUMPS; i++) {
         key.level--;
         struct frame *outer = frames.lookup(&key);
         if (!outer || outer->depth != depth)

@@ -12,9 +12,9 @@
 
 #define SUB_BITS 4
 #define SUB_BUCKETS (1 << SUB_BITS)
-#define LARGEST_EXPONENT 43 /* 2^44 ns is 4.9 hours; longer calls share the last bucket */
+#define MAX_EXPONENT 43 /* 2^44 ns is 4.9 hours; longer calls share the last bucket */
 #define UNIT_ROWS 64
-#define BUCKETS ((LARGEST_EXPONENT - SUB_BITS + 2) * SUB_BUCKETS)
+#define BUCKETS ((MAX_EXPONENT - SUB_BITS + 2) * SUB_BUCKETS)
 #define BUCKET_MASK 1023 /* of the next power of two */
 
 struct histogram {
@@ -52,7 +52,7 @@ static __always_inline u64 bucket_of(u64 value)
     if (value < SUB_BUCKETS)
         return value;
     u64 exponent = log2_of(value);
-    if (exponent > LARGEST_EXPONENT)
+    if (exponent > MAX_EXPONENT)
         return BUCKETS - 1;
     u64 sub = (value >> (exponent - SUB_BITS)) & (SUB_BUCKETS - 1);
     return (exponent - SUB_BITS + 1) * SUB_BUCKETS + sub;

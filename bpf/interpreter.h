@@ -15,13 +15,13 @@
 /* Tell whether the block that an operation makes has no number left. */
 static __always_inline int beyond_blocks(struct work *w, struct op *op)
 {
-    return w->base + op->reg >= MOST_BLOCKS;
+    return w->base + op->reg >= MAX_BLOCKS;
 }
 
 /* Tell whether the block that an operation looks at had no number left. */
 static __always_inline int source_beyond(struct work *w, struct op *op)
 {
-    return !(op->block & OTHER_PHASE) && w->base + op->block >= MOST_BLOCKS;
+    return !(op->block & OTHER_PHASE) && w->base + op->block >= MAX_BLOCKS;
 }
 
 /* Copy what a pointer leads to into a new block; return 0 when the operations on it can go on. */
@@ -95,7 +95,7 @@ static __always_inline int run_iface(struct work *w, struct op *op)
         return -1;
     }
     u64 level = w->nested;
-    if (level >= MOST_NESTED - 1 || beyond_blocks(w, op)) {
+    if (level >= MAX_NESTING || beyond_blocks(w, op)) {
         *header = BLOCK_LIMIT;
         return -1;
     }
@@ -119,7 +119,7 @@ static __always_inline int step(struct work *w, struct op *op)
     int failed = 0;
     switch (op->code) {
     case OP_REG: {
-        u64 number = op->reg == CONTEXT_REGISTER ? REGISTERS - 1 : op->reg & 0xf;
+        u64 number = op->reg == CLOSURE_CONTEXT ? REGISTERS - 1 : op->reg & 0xf;
         if (number < REGISTERS)
             append_word(w, w->regs[number], op->size & 0xf);
         break;

@@ -174,7 +174,7 @@ int on_return(struct pt_regs *ctx)
         return 0;
     /* Functions that came here by tail jumps return with this one. */
 #pragma clang loop unroll(disable)
-    for (int i = 0; i < MOST_TAIL_JUMPS; i++) {
+    for (int i = 0; i < MAX_TAIL_JUMPS; i++) {
         if (!stack->level || stack->top.depth != depth)
             break;
         if (i && stack->top.return_pc != read_word(ctx->sp))

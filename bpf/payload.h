@@ -12,7 +12,7 @@
 #include "calls.h"
 #include "plan.h"
 
-#define NESTED_SLOTS 8 /* a power of two above MOST_NESTED */
+#define NESTED_SLOTS 8 /* a power of two above MAX_NESTING */
 #define REGISTERS 10
 #define FLOAT_REGISTERS 15
 
@@ -51,10 +51,10 @@ struct event {
 
 /* What is kept of a call from its entry to its return, and in the end sent from event on. */
 struct call {
-    u32 length;                       /* of the payload so far */
-    u32 has_floats;                   /* floats have been read */
-    u64 floats[FLOAT_REGISTERS];      /* low halves of XMM0 to XMM14 at the entry */
-    struct block blocks[MOST_BLOCKS]; /* of the entry's plan */
+    u32 length;                      /* of the payload so far */
+    u32 has_floats;                  /* floats have been read */
+    u64 floats[FLOAT_REGISTERS];     /* low halves of XMM0 to XMM14 at the entry */
+    struct block blocks[MAX_BLOCKS]; /* of the entry's plan */
     struct event event;
     u8 payload[GOTRACE_PAYLOAD];
 };
@@ -96,7 +96,7 @@ struct work {
     u32 nested;
     u32 return_pc[NESTED_SLOTS];
     u32 return_base[NESTED_SLOTS];
-    struct block result_blocks[MOST_BLOCKS];
+    struct block result_blocks[MAX_BLOCKS];
     struct wait wait; /* with call: a struct waiting */
     struct call call;
     u8 slack[GOTRACE_PAYLOAD]; /* never filled: lets the verifier add offset and size bounds */
@@ -133,7 +133,7 @@ static __always_inline int room(struct work *w, u32 size)
 static __always_inline struct block *block_of(struct work *w, u32 number)
 {
     u64 index = number & OTHER_PHASE ? number : w->base + number;
-    BOUND(index, MOST_BLOCKS - 1);
+    BOUND(index, MAX_BLOCKS - 1);
     return w->phase && !(number & OTHER_PHASE) ? &w->result_blocks[index] : &w->call.blocks[index];
 }
 

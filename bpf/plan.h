@@ -11,8 +11,8 @@
  */
 #pragma once
 
-#define MOST_BLOCKS 64
-#define MOST_NESTED 5
+#define MAX_BLOCKS 64
+#define MAX_NESTING 4
 /*
  * A search looks at the first positions of a string, some in a step, and takes only so many steps:
  * what it has not found by then is left to user space.
@@ -22,7 +22,7 @@
 #define SEARCH_STEPS 48
 #define CONSTANT_WORDS 8
 #define OTHER_PHASE 0x8000 /* in op.block: a block of the entry, seen from the return */
-#define CONTEXT_REGISTER 0x20
+#define CLOSURE_CONTEXT 0x20
 #define MEMORY_PAGE 4096
 #define TYPE_FILE_SHIFT 48 /* above addresses of user space */
 

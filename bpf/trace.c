@@ -405,7 +405,7 @@ int on_return(struct pt_regs *ctx)
     pop(&who, stack);
     /* Functions that came here by tail jumps have returned with this one, unseen. */
 #pragma clang loop unroll(disable)
-    for (int i = 0; i < MOST_TAIL_JUMPS; i++) {
+    for (int i = 0; i < MAX_TAIL_JUMPS; i++) {
         if (!stack->level || stack->top.depth != depth ||
             stack->top.return_pc != read_word(ctx->sp))
             break;

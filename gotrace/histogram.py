@@ -12,8 +12,8 @@ __all__ = ["BUCKETS", "ROW_SIZE", "Histogram", "bucket_bounds"]
 
 _SUB_BITS = 4
 _SUB_BUCKETS = 1 << _SUB_BITS
-_LARGEST_EXPONENT = 43
-BUCKETS = (_LARGEST_EXPONENT - _SUB_BITS + 2) * _SUB_BUCKETS
+_MAX_EXPONENT = 43
+BUCKETS = (_MAX_EXPONENT - _SUB_BITS + 2) * _SUB_BUCKETS
 #: Powers of two of the display unit: rows of the table printed with -u and -m.
 UNIT_ROWS = 64
 

@@ -67,7 +67,7 @@ class Stack:
 Place = IntReg | FloatReg | Stack
 
 #: Where the caller of a closure leaves the pointer to its captured variables; RDX on amd64 is none
-#: of the ``int_registers``. The number is CONTEXT_REGISTER of bpf/plan.h.
+#: of the ``int_registers``. The number is CLOSURE_CONTEXT of bpf/plan.h.
 CLOSURE_CONTEXT = IntReg(0x20)
 
 

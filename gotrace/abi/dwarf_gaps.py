@@ -64,7 +64,7 @@ class Closed:
 
 
 #: Integer registers of the longest sequence of an architecture, arm64's.
-_MOST_REGISTERS = 16
+_MAX_REGISTERS = 16
 
 #: Assigns with fillers: (row of the listed parameter behind, its type), in order.
 Assigner = Callable[[Sequence[tuple[int, GoType]]], Assignment]
@@ -220,7 +220,7 @@ def _pushed(
     slot = assignment.spill_slots[row]
     if any(piece.place == Stack(slot) for piece in shown.pieces if slot is not None):
         return None
-    for count in range(1, _MOST_REGISTERS + 1):
+    for count in range(1, _MAX_REGISTERS + 1):
         more = [*fillers, *[(row, basic_type(Kind.UINTPTR))] * count]
         computed = _rows(assigner(more))[row]
         if computed and isinstance(computed[0].place, Stack):

@@ -24,7 +24,7 @@ __all__ = [
 
 _WORD = 8
 #: A payload and what is read behind it: four times the largest payload.
-_MOST_BYTES = 1 << 15
+_MAX_BYTES = 1 << 15
 
 # How Frame.lengths tells what a block is: bytes, or one of these.
 _ABSENT = -1
@@ -196,7 +196,7 @@ class Frame:
         if not size or not pointer:
             self.lengths[number] = _NIL if size else 0
             return False
-        if len(self.data) + size > _MOST_BYTES:
+        if len(self.data) + size > _MAX_BYTES:
             self.lengths[number] = _LIMIT
             return False
         found = self._known_bytes(number, pointer + offset, size)

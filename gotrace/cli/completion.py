@@ -26,7 +26,7 @@ from gotrace.target.target import Target
 
 __all__ = ["complete", "stepwise"]
 
-_MOST_NAMES = 200  # beyond which names are completed up to the next dot or slash only
+_MAX_NAMES = 200  # beyond which names are completed up to the next dot or slash only
 _ELF_MAGIC = b"\x7fELF"
 
 
@@ -44,7 +44,7 @@ def complete(parser: argparse.ArgumentParser) -> NoReturn:
     raise SystemExit(1)
 
 
-def stepwise(names: Iterable[str], prefix: str, most: int = _MOST_NAMES) -> list[str]:
+def stepwise(names: Iterable[str], prefix: str, most: int = _MAX_NAMES) -> list[str]:
     """Return the names that begin with ``prefix``, or when there are more than ``most`` of them,
     how they go on up to the next dot or slash: at least two ways.
     """
@@ -101,7 +101,7 @@ def _names(options: argparse.Namespace, binary: str | None, prefix: str) -> list
 def _names_in(table: FunctionTable, prefix: str) -> list[str]:
     spoken = NameList(table.names, gccgo=not table.has_pclntab).all_spoken
     rows = [row for row, name in enumerate(spoken) if name.startswith(prefix)]
-    if len(rows) <= _MOST_NAMES:
+    if len(rows) <= _MAX_NAMES:
         rows = [row for row in rows if not table.is_wrapper(row)] or rows
     # The shell shows completions as they are.
     return stepwise((spoken[row] for row in rows if spoken[row].isprintable()), prefix)

@@ -52,7 +52,7 @@ _WORD = 8
 _MAX_NESTING = 32
 _MAX_LENGTH = 1 << 40
 #: Most types to name where one of several may be meant.
-_MOST_NAMED = 4
+_MAX_NAMED = 4
 
 _BASICS: dict[str, GoType] = {
     **{
@@ -321,7 +321,7 @@ class _Parser:
         if len(found) == 1:
             return found[0]
         if len({known.name for known in found}) > 1:
-            several = ", ".join(sorted({known.name for known in found})[:_MOST_NAMED])
+            several = ", ".join(sorted({known.name for known in found})[:_MAX_NAMED])
             reason = f"{name} may be {several}: write its import path"
         elif found:
             reason = f"several types are called {name}: write what it is made of"

@@ -170,8 +170,8 @@ _FUNCTIONS: dict[str, tuple[Measure | Function, int]] = {
 _ARITHMETIC = {"+", "-", "*", "/", "%", "<<", ">>", "&^", "^", "++", "--"}
 _INSTEAD = {"=": "==", ":=": "==", "&": "&&", "|": "||", "~": "contains()"}
 _WORDS_INSTEAD = {"and": "&&", "or": "||", "not": "!", "is": "==", "AND": "&&", "OR": "||"}
-_DEEPEST = 50
-_MOST_NODES = 200
+_MAX_DEPTH = 50
+_MAX_NODES = 200
 
 
 class Parser:
@@ -243,8 +243,8 @@ class Parser:
             raise self.error("write the number without a sign")
         self.take()
         self._depth += 1
-        if self._depth > _DEEPEST:
-            raise self.error(f"nested more than {_DEEPEST} deep")
+        if self._depth > _MAX_DEPTH:
+            raise self.error(f"nested more than {_MAX_DEPTH} deep")
         operand = self._unary()
         self._depth -= 1
         self._count()
@@ -360,13 +360,13 @@ class Parser:
 
     def _enter(self) -> None:
         self._depth += 1
-        if self._depth > _DEEPEST:
-            raise self.error(f"nested more than {_DEEPEST} deep")
+        if self._depth > _MAX_DEPTH:
+            raise self.error(f"nested more than {_MAX_DEPTH} deep")
 
     def _count(self) -> None:
         self._nodes += 1
-        if self._nodes > _MOST_NODES:
-            raise self.error(f"an expression has at most {_MOST_NODES} parts")
+        if self._nodes > _MAX_NODES:
+            raise self.error(f"an expression has at most {_MAX_NODES} parts")
 
 
 def _joined(left: Expression, right: Expression) -> Span:

@@ -87,9 +87,9 @@ Hop = tuple[tuple[PathStep, ...], GoType]
 
 #: The type of lengths.
 INT = basic_type(Kind.INT)
-_MOST_POINTERS = 4  # `type P *P` has no end
-_DEEPEST_PROMOTION = 8  # levels of embedding
-_MOST_EMBEDDED = 1000  # structs looked through on one level
+_MAX_POINTERS = 4  # `type P *P` has no end
+_MAX_PROMOTION = 8  # levels of embedding
+_MAX_EMBEDDED = 1000  # structs looked through on one level
 
 
 class StepError(Exception):
@@ -108,7 +108,7 @@ def deref(of: GoType) -> Hop:
 def _through_pointers(of: GoType) -> Hop:
     """Follow pointers to the first type that is none."""
     steps: list[PathStep] = []
-    while isinstance(of, PointerType) and len(steps) < _MOST_POINTERS:
+    while isinstance(of, PointerType) and len(steps) < _MAX_POINTERS:
         steps.append(PathMark.DEREF)
         of = of.elem
     return tuple(steps), of
@@ -146,7 +146,7 @@ def _promoted(struct: StructType, name: str) -> Hop | None:
     Where two embedded structs of one depth have it, Go refuses; the first is taken.
     """
     level: list[tuple[tuple[PathStep, ...], StructType]] = [((), struct)]
-    for _ in range(_DEEPEST_PROMOTION):
+    for _ in range(_MAX_PROMOTION):
         for steps, candidate in level:
             field = candidate.field(name)
             if field is not None:
@@ -158,7 +158,7 @@ def _promoted(struct: StructType, name: str) -> Hop | None:
             if embedded.embedded
             for inner, target in [_through_pointers(embedded.type)]
             if isinstance(target, StructType)
-        ][:_MOST_EMBEDDED]
+        ][:_MAX_EMBEDDED]
     return None
 
 

@@ -25,7 +25,7 @@ from gotrace.text import printable
 __all__ = ["Selection", "Selector", "Table"]
 
 _SHOWN = 3  # suggestions, inlined places, patterns: as many as one line bears
-_LONGEST_FUZZY = 200  # characters: longer names are pasted, not mistyped
+_MAX_FUZZY = 200  # characters: longer names are pasted, not mistyped
 _GRAMS = 20
 _FINALISTS = 200  # names compared letter by letter
 # Made by the compiler, but nobody else's stand-in: their calls are calls of their own.
@@ -315,7 +315,7 @@ def _similar(wanted: str, keys: Sequence[str]) -> list[int]:
     local = wanted.rpartition("/")[2]
     tail = local.rpartition(".")[2]
     grams = list(dict.fromkeys(local[at : at + 3] for at in range(len(local) - 2)))
-    if len(wanted) > _LONGEST_FUZZY:
+    if len(wanted) > _MAX_FUZZY:
         return []
     shared: Counter[int] = Counter()
     for gram in grams[:: len(grams) // _GRAMS + 1]:
@@ -327,8 +327,8 @@ def _similar(wanted: str, keys: Sequence[str]) -> list[int]:
     scores = {}
     whole, last = difflib.SequenceMatcher(b=wanted), difflib.SequenceMatcher(b=tail)
     for row in heapq.nlargest(_FINALISTS, shared, key=closeness):
-        whole.set_seq1(keys[row][: 2 * _LONGEST_FUZZY])
-        last.set_seq1(keys[row].rpartition(".")[2][:_LONGEST_FUZZY])
+        whole.set_seq1(keys[row][: 2 * _MAX_FUZZY])
+        last.set_seq1(keys[row].rpartition(".")[2][:_MAX_FUZZY])
         scores[row] = last.ratio() + whole.ratio()
         if last.ratio() < _ALIKE_LAST or (tail != wanted and whole.ratio() < _ALIKE):
             del scores[row]

@@ -26,7 +26,7 @@ from gotrace.values.fmt import Format, FormatError, parse_format, verb_problem
 
 __all__ = ["ProbeSpec", "ResolvedProbe", "SpecError", "parse_probe"]
 
-_LONGEST = 4096  # binary aside
+_MAX_LENGTH = 4096  # binary aside
 _SPACES = re.compile(r"\s+")
 _CONDITION = re.compile(r"[=!<>]=|&&|\|\||<(?!-)|>")
 _QUOTES = '"`'
@@ -86,9 +86,9 @@ def parse_probe(text: str, *, regex: bool = False, split: _Split = split_target)
         raise source.error(Span(start, start), "expected a function, as in main.main")
     binary, rest = split(text[start:])
     start = len(text) - len(rest)
-    if len(rest) > _LONGEST:
-        reason = f"a probe has at most {_LONGEST} characters"
-        raise source.error(Span(start + _LONGEST, start + _LONGEST + 1), reason)
+    if len(rest) > _MAX_LENGTH:
+        reason = f"a probe has at most {_MAX_LENGTH} characters"
+        raise source.error(Span(start + _MAX_LENGTH, start + _MAX_LENGTH + 1), reason)
     start = _past_spaces(text, start)
     end = _name_end(text, start, regex)
     if end == start:

@@ -44,8 +44,8 @@ class LiteralError(Exception):
         self.at = at
 
 
-_LONGEST_NUMBER = 100
-_LARGEST_EXPONENT = 400  # float64 ends at 308
+_MAX_NUMBER = 100
+_MAX_EXPONENT = 400  # float64 ends at 308
 _UNITS = {
     "ns": 1,
     "us": 1_000,
@@ -56,7 +56,7 @@ _UNITS = {
     "m": 60_000_000_000,
     "h": 3_600_000_000_000,
 }
-_LONGEST_DURATION = (1 << 63) - 1
+_MAX_DURATION = (1 << 63) - 1
 
 _BASES = {"0b": 2, "0o": 8, "0x": 16}
 _INTEGER = re.compile(
@@ -80,8 +80,8 @@ def number(text: str) -> int | Fraction:
 
     Raises LiteralError.
     """
-    if len(text) > _LONGEST_NUMBER:
-        raise LiteralError(f"a number has at most {_LONGEST_NUMBER} characters")
+    if len(text) > _MAX_NUMBER:
+        raise LiteralError(f"a number has at most {_MAX_NUMBER} characters")
     if _INTEGER.fullmatch(text):
         plain = text.replace("_", "").lower()
         base = _BASES.get(plain[:2])
@@ -93,7 +93,7 @@ def number(text: str) -> int | Fraction:
     if match is None or (_LEADING_ZEROS.fullmatch(text) and match["exponent"] is None):
         raise LiteralError(_bad_number(text))
     exponent = (match["exponent"] or "0").replace("_", "")
-    if len(exponent) > 4 or int(exponent) > _LARGEST_EXPONENT * (4 if hexadecimal else 1):
+    if len(exponent) > 4 or int(exponent) > _MAX_EXPONENT * (4 if hexadecimal else 1):
         raise LiteralError(f"the exponent of {text} is too large")
     plain = text.replace("_", "")
     if decimal:
@@ -122,7 +122,7 @@ def duration(text: str) -> int | None:
 
     Raises LiteralError when it is one that has no whole number of nanoseconds, or is too long.
     """
-    if len(text) > _LONGEST_NUMBER:
+    if len(text) > _MAX_NUMBER:
         return None
     at, total = 0, Fraction(0)
     while at < len(text):
@@ -133,7 +133,7 @@ def duration(text: str) -> int | None:
         at = match.end()
     if total.denominator != 1:
         raise LiteralError(f"{text} is not a whole number of nanoseconds")
-    if total > _LONGEST_DURATION:
+    if total > _MAX_DURATION:
         raise LiteralError(f"{text} is longer than a time.Duration can be, 292 years")
     return int(total)
 

@@ -13,7 +13,7 @@ from gotrace.text import printable
 __all__ = ["CountRow", "CountTable", "write_counts"]
 
 _NAME_WIDTH = 36  # bcc's; longer names widen the column
-_WIDEST = 300  # a damaged file can have names of any length, which are not to widen all lines
+_MAX_WIDTH = 300  # a damaged file can have names of any length, which are not to widen all lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def write_counts(
         output.out.flush()
         return
     names = [printable(shown.get(row.name, row.name)) for row in table.rows]
-    width = min(max([_NAME_WIDTH, *map(len, names)]), _WIDEST)
+    width = min(max([_NAME_WIDTH, *map(len, names)]), _MAX_WIDTH)
     if timestamp:
         output.out.write(time.strftime("%H:%M:%S\n", time.localtime(table.ended)))
     lines = [f"{'FUNC':<{width}} {'COUNT':>8}\n"]

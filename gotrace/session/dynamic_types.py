@@ -30,7 +30,7 @@ __all__ = ["DynamicTypes", "interfaces_within"]
 #: Errors hold errors: these are always to be expected once an interface is.
 _ALWAYS_EXPECTED = "error"
 #: Most types to plan for from the start; each takes some 50 microseconds.
-_MOST_EXPECTED = 2000
+_MAX_EXPECTED = 2000
 #: Interfaces within the types that interfaces hold: the address in a net.OpError is one.
 _LEVELS_OF_INTERFACES = 2
 _LEVELS_OF_TYPES = 4
@@ -79,7 +79,7 @@ class DynamicTypes(ReadContext):
     def _plan_all(self, addresses: Iterable[int]) -> list[Subplan]:
         """Plan types and itabs at addresses in the file, while there is room."""
         assert self._bias is not None
-        room = _MOST_EXPECTED - len(self._subplans)
+        room = _MAX_EXPECTED - len(self._subplans)
         planned = [self._plan(address + self._bias) for address in islice(addresses, room)]
         return [subplan for subplan in planned if subplan is not None]
 
@@ -167,7 +167,7 @@ def _itabs(descriptors: Descriptors, interface: str) -> list[int]:
 
 def _types(descriptors: Descriptors) -> list[int]:
     try:
-        return list(islice(descriptors.all_types(), _MOST_EXPECTED))
+        return list(islice(descriptors.all_types(), _MAX_EXPECTED))
     except DescriptorError:
         return []
 

@@ -38,12 +38,12 @@ HEADER = struct.Struct("<QQQIIIHHQQQ")
 _END = struct.Struct("<Q").unpack_from
 _FUNCTION = struct.Struct("<32xI").unpack_from
 _BLOCK = struct.Struct("<II")
-_MOST_FRAMES = 1024  # more than any stack that BPF can walk
+_MAX_FRAMES = 1024  # more than any stack that BPF can walk
 
 _WINDOW_NS = 50_000_000
 _SORTS_PER_WINDOW = 5
-_MOST_RECORDS = 1 << 17
-_MOST_BYTES = 32 << 20
+_MAX_RECORDS = 1 << 17
+_MAX_BYTES = 32 << 20
 
 
 class RecordError(GotraceError):
@@ -178,7 +178,7 @@ def _message(record: bytes) -> str:
 
 def _stack(record: bytes, at: int) -> tuple[tuple[int, ...], bool, int]:
     count, more = _BLOCK.unpack_from(record, at)
-    if count > _MOST_FRAMES:
+    if count > _MAX_FRAMES:
         raise RecordError(_message(record))
     pcs = struct.unpack_from(f"<{count}Q", record, at + _BLOCK.size)
     return pcs, bool(more), at + _BLOCK.size + 8 * count
@@ -235,8 +235,8 @@ class OrderWindow:
     def __init__(
         self,
         window_ns: int = _WINDOW_NS,
-        most_records: int = _MOST_RECORDS,
-        most_bytes: int = _MOST_BYTES,
+        most_records: int = _MAX_RECORDS,
+        most_bytes: int = _MAX_BYTES,
     ) -> None:
         self.losses = Losses()
         self.late = 0

@@ -11,7 +11,7 @@ from gotrace.kernel.program import Map
 
 __all__ = ["HistogramRows", "stripes_for"]
 
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _EMPTY = bytes(ROW_SIZE)
 
 
@@ -20,7 +20,7 @@ def stripes_for(rows: int, halves: int, cpus: int) -> int:
 
     CPUs that share a copy slow one another down a little; many rows would need much memory.
     """
-    return max(1, min(cpus, _MOST_BYTES // (rows * halves * ROW_SIZE)))
+    return max(1, min(cpus, _MAX_BYTES // (rows * halves * ROW_SIZE)))
 
 
 class HistogramRows:

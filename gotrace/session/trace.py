@@ -20,7 +20,7 @@ from gotrace.kernel.program import Program, load_compiler
 from gotrace.session.events import HEADER, Losses, OrderWindow, end_of
 from gotrace.session.open_calls import Departed, Diagnostic, Seldom, diagnostics, open_calls
 from gotrace.session.tasks import Callers, signal_groups, unwind_groups
-from gotrace.session.trace_plan import MOST_STEPS, TracedCall, TracePlan, interfaces_in, steps_of
+from gotrace.session.trace_plan import MAX_STEPS, TracedCall, TracePlan, interfaces_in, steps_of
 from gotrace.target.target import Target
 
 __all__ = ["CallTracer", "TraceOptions", "buffer_pages"]
@@ -276,7 +276,7 @@ class _Tables:
             "FUNCTIONS": len(self._calls),
             "SAVED": max(1 << 8, _SAVED_BYTES // (payload + _CALL_OVERHEAD)),
             "OPS": self._room,
-            "TYPES": _MOST_TYPES,
+            "TYPES": _MAX_TYPES,
             "CONSTANTS": max(1, len(self._constants)),
             "PAYLOAD": payload,
             "USER_STACK": self._user_stack,
@@ -292,7 +292,7 @@ class _Tables:
     def _steps(self) -> int:
         plans = [call.entry.ops for call in self._calls]
         plans += [call.result.ops for call in self._calls if call.result]
-        return min(MOST_STEPS, max(map(steps_of, plans)))
+        return min(MAX_STEPS, max(map(steps_of, plans)))
 
     def fill(self, program: Program, subplans: Mapping[int, Subplan]) -> None:
         """Fill the maps; ``subplans`` are by the keys of ``_by_file``."""
@@ -311,7 +311,7 @@ class _Tables:
         new = {}
         for key, subplan in subplans:
             fits = subplan.ops in self._starts or len(self._ops) + len(subplan.ops) <= self._room
-            if fits and (key in self._types or len(self._types) < _MOST_TYPES):
+            if fits and (key in self._types or len(self._types) < _MAX_TYPES):
                 new[key] = self._types[key] = self._start(subplan.ops)
         self._write_ops(program, before)
         types = program.map("types")
@@ -325,7 +325,7 @@ class _Tables:
 
 
 _ROOM_FOR_TYPES = 1 << 16  # operations of subplans
-_MOST_TYPES = 1 << 13
+_MAX_TYPES = 1 << 13
 
 
 def buffer_pages() -> int:

@@ -37,7 +37,7 @@ from gotrace.sites.sites import FunctionSites, SiteForm
 from gotrace.target.target import TargetBinary
 
 __all__ = [
-    "MOST_STEPS",
+    "MAX_STEPS",
     "TraceChoices",
     "TracePlan",
     "TracedCall",
@@ -48,9 +48,9 @@ __all__ = [
 ]
 
 #: Most steps that the kernel takes for one phase of a call: the verifier looks at each.
-MOST_STEPS = 160
+MAX_STEPS = 160
 _NESTED_STEPS = 24  # allowed for each interface's subplan
-_LARGEST_PREDICATE = 40  # operations of one phase
+_MAX_PREDICATE = 40  # operations of one phase
 _CONTAINS = 2  # Op.reg of a STRING_TEST that searches: TEST_CONTAINS of bpf/plan.h
 _SEARCH_STEPS = 48  # that a search takes at most: SEARCH_STEPS of bpf/plan.h
 
@@ -316,7 +316,7 @@ class _Planner:
             at = paths[path.root.phase].index(path)
             return plan.location(len(plan.root) - len(paths[path.root.phase]) + at)
 
-        room = {Phase.ENTRY: _LARGEST_PREDICATE, Phase.RETURN: _LARGEST_PREDICATE if result else 0}
+        room = {Phase.ENTRY: _MAX_PREDICATE, Phase.RETURN: _MAX_PREDICATE if result else 0}
         compiled = self._compiled(probe.predicate, locate, room)
         # A search that takes all steps would leave none for what is captured behind it.
         if _takes_too_long(compiled.entry, entry):
@@ -361,7 +361,7 @@ def string_problem(needed: int, limits: CaptureLimits) -> str | None:
 
 def _takes_too_long(predicate: tuple[Op, ...], plan: PhasePlan) -> bool:
     ops = (*predicate, *plan.ops)
-    return any(map(_is_search, predicate)) and steps_of(ops) > MOST_STEPS
+    return any(map(_is_search, predicate)) and steps_of(ops) > MAX_STEPS
 
 
 def steps_of(ops: Sequence[Op]) -> int:

@@ -72,7 +72,7 @@ _TABLE = re.compile(r"\*[48]\b")
 
 #: Decoding is done in pieces, since capstone spends 240 bytes of memory on each instruction.
 _PIECE = 1 << 16
-_LONGEST_INSTRUCTION = 15
+_MAX_INSTRUCTION = 15
 
 #: offset, size, mnemonic, operands as capstone prints them
 _Instruction = tuple[int, int, str, str]
@@ -173,7 +173,7 @@ def step_over(
     amount, or where one of the float registers ``floats`` is written. ``falls_through``: the caller
     knows of a conditional jump that it is not taken.
     """
-    first = next(_instructions(code[:_LONGEST_INSTRUCTION], arch), None)
+    first = next(_instructions(code[:_MAX_INSTRUCTION], arch), None)
     if first is None:
         return None
     _, size, mnemonic, operands = first
@@ -205,7 +205,7 @@ def _instructions(code: bytes, arch: Architecture) -> Iterator[_Instruction]:
             yield instruction
             end = instruction[0] + instruction[1]
         # An instruction may be cut by the end of the piece; further off, it is not one.
-        if end == at or at + len(piece) - end >= _LONGEST_INSTRUCTION:
+        if end == at or at + len(piece) - end >= _MAX_INSTRUCTION:
             return
         at = end
 

@@ -173,7 +173,7 @@ _NEAR_BACKWARD = re.compile(rb"(?=(?:\xe9|\x0f[\x80-\x8f])(...\xff))", re.DOTALL
 #: A short jump's size and how far back it reaches from its end.
 _SHORT_SIZE, _SHORT_REACH = 2, 128
 #: Compilers emit a dozen such instructions at most; a file made to be slow may hold millions.
-_LONGEST_WALK = 32
+_MAX_WALK = 32
 
 
 def first_emulated(code: bytes) -> tuple[int, int] | None:
@@ -183,7 +183,7 @@ def first_emulated(code: bytes) -> tuple[int, int] | None:
     bytes the stack pointer has been lowered there; None when something else comes first.
     """
     at = lowered = 0
-    for _ in range(_LONGEST_WALK):
+    for _ in range(_MAX_WALK):
         if EMULATED.match(code, at) is not None:
             return at, lowered
         match = _HARMLESS.match(code, at)

@@ -119,7 +119,7 @@ _SAVE = re.compile(rb"[\x53\x55]|\x41[\x54-\x57]")
 #: Entered in the middle, at an offset that the compiler computes from the size.
 _NO_SINGLE_ENTRY = frozenset({"runtime.duffzero", "runtime.duffcopy"})
 #: Larger functions are not decoded: compilers emit none, and a file made to be slow is given up.
-_LARGEST = 1 << 21
+_MAX_SIZE = 1 << 21
 
 
 def function_sites(
@@ -168,7 +168,7 @@ def return_sites(code: bytes, function: Function, arch: Architecture = AMD64) ->
 
     Raises SiteError when some of it cannot be decoded: a list with gaps would be a guess.
     """
-    if len(code) > _LARGEST:
+    if len(code) > _MAX_SIZE:
         raise SiteError(f"{function.name}: too large to be decoded ({len(code)} bytes): entry only")
     found = exits(code, arch)
     if found.undecodable is not None:
@@ -236,7 +236,7 @@ def _branch_to_start(code: bytes, last: int, function: Function, arch: Architect
 
     Jumps through tables are not followed: a switch is never its own function's first block.
     """
-    if len(code) > _LARGEST:
+    if len(code) > _MAX_SIZE:
         raise SiteError(f"{function.name}: too large to be decoded ({len(code)} bytes)")
     if not may_branch_to_start(code, last):
         return None

@@ -369,7 +369,7 @@ _VERBS = "vTtbcdoOqxXUeEfFgGsp"
 _DIRECTIVE = re.compile(
     rf"%(?P<flags>[-+# 0]*)(?P<width>[0-9]*)(?:\.(?P<precision>[0-9]*))?(?P<verb>[{_VERBS}])"
 )
-_WIDEST = 1000
+_MAX_WIDTH = 1000
 
 
 class FormatError(UsageError):
@@ -422,14 +422,14 @@ def _directive(content: str, start: int) -> Directive:
     if match is None:
         raise _bad_directive(content, start)
     width, precision = match["width"], match["precision"]
-    if len(width) > 4 or len(precision or "") > 4 or int(width or 0) > _WIDEST:
-        reason = f"widths and precisions are at most {_WIDEST}"
+    if len(width) > 4 or len(precision or "") > 4 or int(width or 0) > _MAX_WIDTH:
+        reason = f"widths and precisions are at most {_MAX_WIDTH}"
         raise FormatError(content, start, match.end(), reason)
     return Directive(
         match["verb"],
         frozenset(match["flags"]),
         int(width) if width else None,
-        None if precision is None else min(int(precision or 0), _WIDEST),
+        None if precision is None else min(int(precision or 0), _MAX_WIDTH),
         start,
         match.end(),
         match[0],

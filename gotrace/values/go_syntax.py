@@ -36,7 +36,7 @@ from gotrace.values.scalars import Directive, floating, plain_text, quoted
 from gotrace.values.stdlib_text import duration_text, time_text
 
 __all__ = [
-    "DEEPEST",
+    "MAX_DEPTH",
     "go_syntax",
     "is_text",
     "ordered",
@@ -44,7 +44,7 @@ __all__ = [
 
 _V = Directive("v")
 #: Values nested deeper than this are not shown.
-DEEPEST = 32
+MAX_DEPTH = 32
 #: Types that the compiler makes up for generics are shown as what they are made of (up to Go 1.20
 #: with the number of the type parameter).
 _SHAPE_NUMBER = re.compile(r"(\bgo\.shape\.\w+?)_[0-9]+\b")
@@ -54,7 +54,7 @@ _POINTER_SHAPE = re.compile(r"\bgo\.shape\.\*uint8(?:_[0-9]+)?\b")
 _IMPORT_PATH = re.compile(r"[\w.~+-]+/(?=[\w.~+/-]*\.)")
 
 
-def go_syntax(value: Value, depth: int = DEEPEST) -> str:
+def go_syntax(value: Value, depth: int = MAX_DEPTH) -> str:
     """Return a value in Go's syntax, with ``...`` for what is nested deeper than ``depth``."""
     shower = _SHOW.get(type(value))
     if shower is None:

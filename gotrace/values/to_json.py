@@ -33,7 +33,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-from gotrace.values.go_syntax import DEEPEST, is_text, ordered
+from gotrace.values.go_syntax import MAX_DEPTH, is_text, ordered
 from gotrace.values.model import (
     BytesValue,
     ChanValue,
@@ -63,7 +63,7 @@ __all__ = [
 _V = Directive("v")
 
 
-def to_json(value: Value, depth: int = DEEPEST) -> object:
+def to_json(value: Value, depth: int = MAX_DEPTH) -> object:
     """Return a value as what the json module writes; see this module's description."""
     if isinstance(value, bool | int) or value is None:
         return value

@@ -36,7 +36,7 @@ BRANCH, PUSH = "empty program, emulated jbe", "empty program, emulated push"
 ENTRY, RET = "empty program, single-stepped cmp", "empty program, single-stepped ret"
 
 _WARM = 100  # calls before the first sample: caches, and the length of a sample
-_MOST_CALLS = 20_000_000
+_MAX_CALLS = 20_000_000
 
 Attach = Callable[[Calls], AbstractContextManager[object]]
 
@@ -51,7 +51,7 @@ class Contender:
     name: str
     attach: Attach
     binary: Path
-    most: int = _MOST_CALLS
+    most: int = _MAX_CALLS
 
 
 @contextmanager
@@ -74,12 +74,12 @@ def _floor(name: str, framed: Framed, address: int) -> Contender:
 
 
 def _tracer(
-    name: str, binary: Path, command: Callable[[Calls], Command], most: int = _MOST_CALLS
+    name: str, binary: Path, command: Callable[[Calls], Command], most: int = _MAX_CALLS
 ) -> Contender:
     return Contender(name, lambda target: Tracer(command(target), TRACER_CPU), binary, most)
 
 
-def ns_per_call(target: Calls, settings: Settings, most: int = _MOST_CALLS) -> float:
+def ns_per_call(target: Calls, settings: Settings, most: int = _MAX_CALLS) -> float:
     """Return the median of some samples, each long enough for the clock."""
     estimate = max(target.run(_WARM), 1.0)
     calls = int(min(max(settings.sample_s * 1e9 / estimate, _WARM), most))

@@ -24,7 +24,7 @@ READER = "reader's CPU for a delivered call"
 MEMORY = "peak memory while delivering"
 
 _STEP = 1.35
-_MOST_STEPS = 10
+_MAX_STEPS = 10
 _QUIET = 0.5  # seconds without growth after which a file is complete
 _POLL = 0.01
 #: Seconds for which a tracer may hold calls back, to put those of several CPUs in order: a delay,
@@ -66,7 +66,7 @@ def best(attempt: Callable[[float], Delivery], start: float) -> Delivery | None:
     """Return the fastest lossless delivery, climbing from ``start`` calls a second, or falling."""
     found: Delivery | None = None
     rate = start
-    for _ in range(_MOST_STEPS):
+    for _ in range(_MAX_STEPS):
         made = attempt(rate)
         if made.lossless and (found is None or made.rate > found.rate):
             found = made

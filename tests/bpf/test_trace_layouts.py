@@ -73,7 +73,7 @@ def test_string_tests(c: CLayout) -> None:
 
 
 def test_bounds_and_marks(c: CLayout) -> None:
-    names = ("MOST_BLOCKS", "MOST_NESTED - 1", "OTHER_PHASE", "CONTEXT_REGISTER")
+    names = ("MAX_BLOCKS", "MAX_NESTING", "OTHER_PHASE", "CLOSURE_CONTEXT")
     assert c.constants(*names) == [
         capture_ops.MAX_BLOCKS,
         capture_ops.MAX_NESTING,

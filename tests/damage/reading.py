@@ -47,7 +47,7 @@ class Outcome(Counter[str]):
 Result = TypeVar("Result")
 
 _CALLS = 12  # functions whose lines are made
-_MOST_INLINED = 3000
+_MAX_INLINED = 3000
 _PAYLOAD = random.Random(5).randbytes(256) + bytes(256)
 
 
@@ -94,7 +94,7 @@ def steps(path: Path, target: Target, plan: Plan) -> Iterator[tuple[str, Callabl
     yield "identify", lambda: identify(binary.binary.image)
     yield "measure", lambda: watch(path, target, measurable(plan))
     yield "symbolize", lambda: symbolize(binary)
-    yield "inlined", lambda: list(islice(binary.binary.functions.inlined_calls(), _MOST_INLINED))
+    yield "inlined", lambda: list(islice(binary.binary.functions.inlined_calls(), _MAX_INLINED))
     yield "trace", lambda: trace(plan, PROBES[0], "main.")
     yield "trace with expressions", lambda: trace(plan, PROBES[1], "main.(*Store).Get")
     yield "explain", lambda: Selector(["main.Stroe"]).select(binary.binary.functions)

@@ -20,7 +20,7 @@ SEED = 20
 #: Rounds: three releases, two programs each, make 1,020.
 ROUNDS = 170
 #: Functions that gotrace is attached to in one process: planning and loading them takes a while.
-MOST_TRACED = 1500
+MAX_TRACED = 1500
 
 three_releases = pytest.mark.parametrize(
     "toolchain", [pytest.param(found, id=f"go{found.minor}") for found in releases()]
@@ -34,7 +34,7 @@ def test_attach_and_detach_at_random_moments(target: str, toolchain: Toolchain) 
     number = rounds(quick=3, full=ROUNDS)
     with (
         busy(target, toolchain) as fixture,
-        Soak(fixture.pid, SEED, most_traced=MOST_TRACED) as soak,
+        Soak(fixture.pid, SEED, most_traced=MAX_TRACED) as soak,
     ):
         clean = code_of(fixture.pid)
         for turn in range(number):

@@ -22,7 +22,7 @@ from tests.session.loaded import has_tail_call, loaded_instructions, stack_depth
 pytestmark = pytest.mark.live
 
 #: BPF_PRIV_STACK_MIN_SIZE, 64, is compared with the depth rounded up to a multiple of 16.
-MOST_STACK = 48
+MAX_STACK = 48
 
 OFFSETS = dict.fromkeys(
     ("G_STACK_HI", "G_M", "G_GOID", "G_SCHED_SP", "G_STARTPC", "G_GOPC", "M_CURG", "TLS_G"), 8
@@ -87,7 +87,7 @@ def shared_stacks(loaded: Mapping[str, int]) -> dict[str, int]:
     for name, descriptor in loaded.items():
         code = loaded_instructions(descriptor)
         assert len(code) > 3
-        if not has_tail_call(code) and stack_depth(code) > MOST_STACK:
+        if not has_tail_call(code) and stack_depth(code) > MAX_STACK:
             found[name] = stack_depth(code)
     return found
 

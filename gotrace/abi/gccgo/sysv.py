@@ -44,7 +44,7 @@ class SystemVAssignment:
 
 
 _EIGHTBYTE = 8
-_MOST_IN_REGISTERS = 2 * _EIGHTBYTE
+_MAX_IN_REGISTERS = 2 * _EIGHTBYTE
 #: Places in Architecture.int_registers of rdi, rsi, rdx, rcx, r8, r9. rdx is Go's context register.
 _INT_PARAMETERS = (IntReg(3), IntReg(4), CLOSURE_CONTEXT, IntReg(2), IntReg(5), IntReg(6))
 _FLOAT_PARAMETERS = tuple(FloatReg(number) for number in range(8))
@@ -60,7 +60,7 @@ def classify(value: GoType) -> tuple[EightbyteClass, ...] | None:
 
     A value without size has no eightbyte.
     """
-    if value.size > _MOST_IN_REGISTERS:
+    if value.size > _MAX_IN_REGISTERS:
         return None
     eightbytes: list[EightbyteClass | None] = [None] * -(-value.size // _EIGHTBYTE)
     if not _merge(value, 0, eightbytes):
