@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
 PYTHON := .venv/bin/python
 
@@ -11,8 +12,8 @@ AS_ROOT = sudo -H env "PATH=$$PATH" GOTRACE_LIVE=1 PYTHONDONTWRITEBYTECODE=1 \
 	GOTRACE_TOOLCHAINS="$${GOTRACE_TOOLCHAINS:-$${XDG_CACHE_HOME:-$$HOME/.cache}/gotrace/toolchains}"
 endif
 
-.PHONY: help setup setup-test setup-kernels test lint test-real test-kernels test-kernels-quick bench \
-	demo clean
+.PHONY: help setup setup-test setup-kernels check test lint test-real test-kernels \
+	test-kernels-quick bench demo clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -22,6 +23,15 @@ setup: ## Install what is missing to run tools/* from this clone
 
 setup-test: ## Install what is missing for make test: linters, Go 1.15, 1.19, 1.21 to 1.27, gccgo
 	@tools/setup.sh test
+	@touch $(READY)
+
+# Asking apt and pip whether all is there takes longer than it changes.
+READY := .venv/ready-for-tests
+$(READY): setup.cfg tools/setup.sh tests/toolchains.py tests/fetch_toolchains.py
+	@$(MAKE) --no-print-directory setup-test
+
+check: lint ## Check what needs no root, in a minute: style, types, and all but live and slow tests
+	env -u GOTRACE_LIVE $(PYTHON) -m pytest -q -n logical --dist worksteal -m "not live and not slow"
 
 # Live tests that trace the same programs would see each other's calls: they are in one run, the
 # others in a second one beside it.
@@ -32,7 +42,7 @@ test: setup-test lint ## Run everything: lint, unit tests and, as root or with s
 	$(AS_ROOT) $(PYTHON) -m pytest -m "live and not apart"; live=$$?; \
 	wait $$others; others=$$?; cat "$$printed"; rm -f "$$printed"; exit $$((live | others))
 
-lint: setup-test ## Check style and types
+lint: $(READY) ## Check style and types
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
 	$(PYTHON) -m mypy

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /* The one atomic operation that not all compilers know which come with BCC. */
 #pragma once
+#include "common.h"
 
 /*
  * Store value at place where that holds seen; return what it held. Linux 5.12.
@@ -11,7 +12,7 @@
  * which are registers on x86-64 as well: r0 is saved here. A helper must have been called before,
  * or the verifier sees r0 read that nothing was written to.
  */
-static inline __attribute__((always_inline)) u64 compare_and_swap(u64 *place, u64 seen, u64 value)
+static __always_inline u64 compare_and_swap(u64 *place, u64 seen, u64 value)
 {
 #if __clang_major__ < 12
     u64 found;

@@ -6,9 +6,9 @@
  *   GOTRACE_STACKS       goroutines that can have calls open at once
  *   GOTRACE_FRAMES       open calls that can have another traced call inside
  *
- * A program that keeps more for an open call than struct frame defines, before it includes this file,
- * what is to be done when a call ends without a return:
- *   CALL_DROPPED(who, level)                      it was not seen how
+ * A program that keeps more for an open call than struct frame defines, before it includes this
+ * file, what is to be done when a call ends without a return:
+ *   CALL_DROPPED(who, level)             it was not seen how
  *   CALL_UNWOUND(ctx, who, level, call)  by a panic or runtime.Goexit; a struct unwound
  */
 #pragma once
@@ -34,18 +34,18 @@
 
 /* What could not be done or did not match; order shared with gotrace/session/open_calls.py. */
 enum diagnostic {
-    UNMATCHED,     /* returns of calls that were entered before the probes were there */
-    UNWOUND,       /* calls ended by a panic or by runtime.Goexit instead of a RET */
-    STACKS_FULL,   /* calls not measured: too many goroutines with open calls */
-    FRAMES_FULL,   /* calls not measured: too many open calls inside one another */
-    NO_GOROUTINE,  /* hits where no g was found */
-    ENDED_FULL,    /* ended goroutines whose rows stay, for want of room in the queue */
-    SLOW_LOST,     /* slow calls that could not be reported */
-    EVENTS_LOST,   /* traced calls that could not be reported */
-    WORK_BUSY,     /* traced calls for which no buffer was free */
-    SAVED_FULL,    /* traced calls not reported: too many are open to keep their arguments */
-    TAIL_CALLS,    /* traced calls not reported: they ended by jumping to another function */
-    EXTREMES_LOST, /* times in which calls may be missing from the minimum or maximum */
+    UNMATCHED,      /* returns of calls that were entered before the probes were there */
+    UNWOUND,        /* calls ended by a panic or by runtime.Goexit instead of a RET */
+    STACKS_FULL,    /* calls not measured: too many goroutines with open calls */
+    FRAMES_FULL,    /* calls not measured: too many open calls inside one another */
+    NO_GOROUTINE,   /* hits where no g was found */
+    ENDED_FULL,     /* ended goroutines whose rows stay, for want of room in the queue */
+    SLOW_LOST,      /* slow calls that could not be reported */
+    EVENTS_LOST,    /* traced calls that could not be reported */
+    WORK_BUSY,      /* traced calls for which no buffer was free */
+    SAVED_FULL,     /* traced calls not reported: too many are open to keep their arguments */
+    TAIL_CALLS,     /* traced calls not reported: they ended by jumping to another function */
+    EXTREMES_LOST,  /* times in which calls may be missing from the minimum or maximum */
     UNWOUND_UNSEEN, /* traced calls not reported: not seen how they ended, or too many at once */
     DIAGNOSTICS
 };
@@ -63,8 +63,8 @@ struct frame_key {
 
 /* One open call. A call is told from all others of its caller by its depth. */
 struct frame {
-    u64 depth;     /* stack_hi - SP at entry: survives moves of the stack */
-    u64 start;     /* ns */
+    u64 depth; /* stack_hi - SP at entry: survives moves of the stack */
+    u64 start; /* ns */
     u64 function;
     u64 return_pc; /* of a function that can end by a jump to a traced one, else 0 */
     u64 before;    /* the stack's hits when the call was entered, its own entry included */
@@ -97,7 +97,7 @@ BPF_HASH(stacks, struct caller_key, struct stack, GOTRACE_STACKS);
 /* frames: open calls below the latest; level 1 is the outermost. Gone when on top again. */
 BPF_HASH(frames, struct frame_key, struct frame, GOTRACE_FRAMES);
 
-static inline __attribute__((always_inline)) void note(u32 what, u64 times)
+static __always_inline void note(u32 what, u64 times)
 {
     u64 *count = diagnostics.lookup(&what);
     if (count)
@@ -105,7 +105,7 @@ static inline __attribute__((always_inline)) void note(u32 what, u64 times)
 }
 
 /* Make the next outer frame the top again. */
-static inline __attribute__((always_inline)) void pop(struct caller_key *who, struct stack *stack)
+static __always_inline void pop(struct caller_key *who, struct stack *stack)
 {
     stack->level--;
     if (!stack->level)
@@ -119,9 +119,7 @@ static inline __attribute__((always_inline)) void pop(struct caller_key *who, st
 
 #ifdef CALL_UNWOUND
 /* Fill in what is particular to one call of a stack that is being unwound. */
-static inline __attribute__((always_inline)) void describe(struct unwound *call,
-                                                           struct stack *stack,
-                                                           struct frame *frame)
+static __always_inline void describe(struct unwound *call, struct stack *stack, struct frame *frame)
 {
     call->start = frame->start;
     call->hits = stack->hits - frame->before;
@@ -133,10 +131,8 @@ static inline __attribute__((always_inline)) void describe(struct unwound *call,
  * Drop calls at a depth greater than depth: they were unwound, their RET never comes. Depths grow
  * with levels, so the highest level that stays is found by halves, however many there are.
  */
-static inline __attribute__((always_inline)) void drop_deeper(struct pt_regs *ctx,
-                                                              struct caller_key *who,
-                                                              struct stack *stack, u64 depth,
-                                                              u32 how)
+static __always_inline void drop_deeper(struct pt_regs *ctx, struct caller_key *who,
+                                        struct stack *stack, u64 depth, u32 how)
 {
     u64 open = stack->level;
     if (!open || stack->top.depth <= depth)
@@ -188,9 +184,8 @@ static inline __attribute__((always_inline)) void drop_deeper(struct pt_regs *ct
 }
 
 /* Fill in who and depth; return 0 where the hit has to be ignored. */
-static inline __attribute__((always_inline)) int locate(struct pt_regs *ctx, u64 cookie,
-                                                        struct caller *caller,
-                                                        struct caller_key *who, u64 *depth)
+static __always_inline int locate(struct pt_regs *ctx, u64 cookie, struct caller *caller,
+                                  struct caller_key *who, u64 *depth)
 {
     if (!find_caller(ctx, cookie, caller)) {
         note(NO_GOROUTINE, 1);
@@ -203,12 +198,11 @@ static inline __attribute__((always_inline)) int locate(struct pt_regs *ctx, u64
 }
 
 /*
- * Tell whether the latest call, at the depth of one that is entered, has led to that by a tail jump:
- * then it returns to the same place. A function that is there already was called anew.
+ * Return whether the latest call, at the depth of one that is entered, has led to that by a tail
+ * jump: then it returns to the same place. A function that is there already was called again.
  */
-static inline __attribute__((always_inline)) int led_here(struct caller_key *who,
-                                                          struct stack *stack, u64 depth,
-                                                          u64 function, u64 return_pc)
+static __always_inline int led_here(struct caller_key *who, struct stack *stack, u64 depth,
+                                    u64 function, u64 return_pc)
 {
     if (stack->top.return_pc != return_pc || stack->top.function == function)
         return 0;
@@ -229,8 +223,7 @@ static inline __attribute__((always_inline)) int led_here(struct caller_key *who
  * Count a hit on a system stack in the open calls of the goroutine that waits for it there. The
  * difference of two readings of a stack's hits is exact whatever has become of the calls between.
  */
-static inline __attribute__((always_inline)) void hit_in_callers(struct caller *caller,
-                                                                 struct caller_key *who)
+static __always_inline void hit_in_callers(struct caller *caller, struct caller_key *who)
 {
     if (!caller->goid || caller->goid == who->caller)
         return;
@@ -241,8 +234,8 @@ static inline __attribute__((always_inline)) void hit_in_callers(struct caller *
 }
 
 /* Count a hit that opens no call, and the time that its program took. */
-static inline __attribute__((always_inline)) void
-hit_in_open_calls(struct caller *caller, struct caller_key *who, u64 nanoseconds)
+static __always_inline void hit_in_open_calls(struct caller *caller, struct caller_key *who,
+                                              u64 nanoseconds)
 {
     hit_in_callers(caller, who);
     struct stack *stack = stacks.lookup(who);
@@ -253,7 +246,7 @@ hit_in_open_calls(struct caller *caller, struct caller_key *who, u64 nanoseconds
 }
 
 /* Return how many hits there were within the latest call, before that of its RET. */
-static inline __attribute__((always_inline)) u64 hits_within(struct stack *stack)
+static __always_inline u64 hits_within(struct stack *stack)
 {
     return stack->hits - stack->top.before;
 }
@@ -262,8 +255,8 @@ static inline __attribute__((always_inline)) u64 hits_within(struct stack *stack
  * Open a call: make it the caller's latest and return its stack, with top.start yet to be set.
  * Return 0 where it cannot be kept.
  */
-static inline __attribute__((always_inline)) struct stack *
-enter(struct caller *caller, struct caller_key *who, u64 depth, u64 cookie)
+static __always_inline struct stack *enter(struct caller *caller, struct caller_key *who, u64 depth,
+                                           u64 cookie)
 {
     struct stack *stack = stacks.lookup(who);
     if (!stack) {
@@ -306,8 +299,8 @@ enter(struct caller *caller, struct caller_key *who, u64 depth, u64 cookie)
  * above it; 0 where that call was not seen to be entered. The hit of the RET is then yet to be
  * counted in the calls that stay.
  */
-static inline __attribute__((always_inline)) struct stack *
-leaving(struct caller *caller, struct caller_key *who, u64 depth, u64 function)
+static __always_inline struct stack *leaving(struct caller *caller, struct caller_key *who,
+                                             u64 depth, u64 function)
 {
     hit_in_callers(caller, who);
     struct stack *stack = stacks.lookup(who);
@@ -329,7 +322,7 @@ leaving(struct caller *caller, struct caller_key *who, u64 depth, u64 function)
  * At runtime.recovery's call of gogo: gp.sched.sp is where the deferring function goes on. All
  * calls below it have been unwound by the panic.
  */
-static inline __attribute__((always_inline)) void recovered(struct pt_regs *ctx)
+static __always_inline void recovered(struct pt_regs *ctx)
 {
     u64 cookie = 0, depth = 0;
     struct caller caller = {};
@@ -352,9 +345,8 @@ static inline __attribute__((always_inline)) void recovered(struct pt_regs *ctx)
  * At runtime.goexit1: the goroutine has run its last frame, whatever is open was unwound. Fill in
  * who and caller; return 0 where the hit has to be ignored.
  */
-static inline __attribute__((always_inline)) int goroutine_ended(struct pt_regs *ctx,
-                                                                 struct caller *caller,
-                                                                 struct caller_key *who)
+static __always_inline int goroutine_ended(struct pt_regs *ctx, struct caller *caller,
+                                           struct caller_key *who)
 {
     u64 cookie = 0, depth = 0;
     if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, caller, who, &depth))

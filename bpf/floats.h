@@ -30,7 +30,7 @@ BPF_HASH(waiting, u32, struct waiting, GOTRACE_WAITING);
  * where this is a signal handler, which runs with all signals blocked, start that again as soon as
  * it has ended: a traced function of the handler's would then keep its thread there for good.
  */
-static inline __attribute__((always_inline)) int signal_is_blocked(void)
+static __always_inline int signal_is_blocked(void)
 {
     u64 blocked = ~0ULL;
 #ifdef GOTRACE_TASK_BLOCKED
@@ -41,8 +41,7 @@ static inline __attribute__((always_inline)) int signal_is_blocked(void)
 }
 
 /* Append a block of float registers to a call; return 0 where there is no room. */
-static inline __attribute__((always_inline)) int append_floats(struct call *call, u64 *floats,
-                                                               u64 flag)
+static __always_inline int append_floats(struct call *call, u64 *floats, u64 flag)
 {
     u64 at = (call->length + 7) & ~7;
     if (at + 8 + 8 * FLOAT_REGISTERS > GOTRACE_PAYLOAD)
@@ -61,8 +60,7 @@ static inline __attribute__((always_inline)) int append_floats(struct call *call
 }
 
 /* Read the registers out of a signal frame; return 0 unless it is of the expected moment. */
-static inline __attribute__((always_inline)) int read_floats(struct wait *wait, u64 ucontext,
-                                                             u64 *floats)
+static __always_inline int read_floats(struct wait *wait, u64 ucontext, u64 *floats)
 {
     if (read_word(ucontext + UCONTEXT_PC) != wait->pc ||
         read_word(ucontext + UCONTEXT_SP) != wait->sp)

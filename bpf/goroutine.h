@@ -21,14 +21,14 @@ struct caller {
     u64 stack_hi; /* where this stack begins; all ones for a thread */
 };
 
-static inline __attribute__((always_inline)) u64 read_word(u64 address)
+static __always_inline u64 read_word(u64 address)
 {
     u64 word = 0;
     bpf_probe_read_user(&word, sizeof(word), (void *)address);
     return word;
 }
 
-static inline __attribute__((always_inline)) u64 g_from_tls(void)
+static __always_inline u64 g_from_tls(void)
 {
 #ifdef GOTRACE_TASK_FSBASE
     u64 base = 0;
@@ -41,8 +41,7 @@ static inline __attribute__((always_inline)) u64 g_from_tls(void)
 }
 
 /* Fill in the caller; return 0 where a goroutine was to be found and was not. */
-static inline __attribute__((always_inline)) int find_caller(struct pt_regs *ctx, u64 cookie,
-                                                             struct caller *caller)
+static __always_inline int find_caller(struct pt_regs *ctx, u64 cookie, struct caller *caller)
 {
     u64 g = 0;
     if (cookie & COOKIE_G_REGISTER) {

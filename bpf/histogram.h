@@ -28,7 +28,7 @@ struct histogram {
 };
 
 /* 1 where value, below 2^63, is more than limit. */
-static inline __attribute__((always_inline)) u64 above(u64 value, u64 limit)
+static __always_inline u64 above(u64 value, u64 limit)
 {
     return (limit - value) >> 63;
 }
@@ -37,7 +37,7 @@ static inline __attribute__((always_inline)) u64 above(u64 value, u64 limit)
  * The exponent of the highest power of two not above value; 0 for 0. No branches: the verifier
  * would follow each of 64 results through all that comes after.
  */
-static inline __attribute__((always_inline)) u64 log2_of(u64 value)
+static __always_inline u64 log2_of(u64 value)
 {
     u64 exponent = above(value, 0xffffffff) << 5;
     exponent += above(value >> exponent, 0xffff) << 4;
@@ -47,7 +47,7 @@ static inline __attribute__((always_inline)) u64 log2_of(u64 value)
     return exponent + above(value >> exponent, 0x1);
 }
 
-static inline __attribute__((always_inline)) u64 bucket_of(u64 value)
+static __always_inline u64 bucket_of(u64 value)
 {
     if (value < SUB_BUCKETS)
         return value;
@@ -62,7 +62,7 @@ static inline __attribute__((always_inline)) u64 bucket_of(u64 value)
  * Raise *place to value. A few rounds are mostly enough: each one that is lost is one in which
  * another program has raised it.
  */
-static inline __attribute__((always_inline)) void raise_to(u64 *place, u64 value)
+static __always_inline void raise_to(u64 *place, u64 value)
 {
     u64 seen = *place;
 #pragma clang loop unroll(disable)
@@ -81,8 +81,7 @@ static inline __attribute__((always_inline)) void raise_to(u64 *place, u64 value
  * Add one value, and the hits of probes that it contains the cost of. Atomic: rows may be shared by
  * CPUs, and the kernel may preempt this program.
  */
-static inline __attribute__((always_inline)) void add_value(struct histogram *row, u64 value,
-                                                            u64 hits)
+static __always_inline void add_value(struct histogram *row, u64 value, u64 hits)
 {
     u64 bucket = bucket_of(value);
     /*

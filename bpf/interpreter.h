@@ -13,19 +13,19 @@
 #include "predicate.h"
 
 /* Tell whether the block that an operation makes has no number left. */
-static inline __attribute__((always_inline)) int beyond_blocks(struct work *w, struct op *op)
+static __always_inline int beyond_blocks(struct work *w, struct op *op)
 {
     return w->base + op->reg >= MAX_BLOCKS;
 }
 
 /* Tell whether the block that an operation looks at had no number left. */
-static inline __attribute__((always_inline)) int source_beyond(struct work *w, struct op *op)
+static __always_inline int source_beyond(struct work *w, struct op *op)
 {
     return !(op->block & OTHER_PHASE) && w->base + op->block >= MAX_BLOCKS;
 }
 
 /* Copy what a pointer leads to into a new block; return 0 when the operations on it can go on. */
-static inline __attribute__((always_inline)) int run_deref(struct work *w, struct op *op)
+static __always_inline int run_deref(struct work *w, struct op *op)
 {
     struct block *block = block_of(w, op->reg);
     if (!beyond_blocks(w, op)) {
@@ -75,7 +75,7 @@ static inline __attribute__((always_inline)) int run_deref(struct work *w, struc
 }
 
 /* Go on with the plan of an interface's dynamic type, where it has one. */
-static inline __attribute__((always_inline)) int run_iface(struct work *w, struct op *op)
+static __always_inline int run_iface(struct work *w, struct op *op)
 {
     u64 type = 0, data = 0;
     if (source_beyond(w, op) || !block_word(w, op->block, op->at, 8, &type) ||
@@ -114,7 +114,7 @@ static inline __attribute__((always_inline)) int run_iface(struct work *w, struc
 }
 
 /* Execute one operation; return 1 when the plan has ended. */
-static inline __attribute__((always_inline)) int step(struct work *w, struct op *op)
+static __always_inline int step(struct work *w, struct op *op)
 {
     int failed = 0;
     switch (op->code) {
@@ -213,7 +213,7 @@ static inline __attribute__((always_inline)) int step(struct work *w, struct op 
 }
 
 /* Run a phase's plan from its first operation; the payload's next byte begins block 0. */
-static inline __attribute__((always_inline)) void run(struct work *w, u32 first)
+static __always_inline void run(struct work *w, u32 first)
 {
     w->pc = first;
     w->base = 0;

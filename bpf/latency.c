@@ -37,14 +37,14 @@ struct slow_call {
     u64 hits; /* of probes within the call */
 };
 
-/* generation: value 0 = which half of histograms is written, changed from user space by interval. */
+/* generation: value 0 = the half of histograms that is written; set from user space by interval. */
 BPF_ARRAY(generation, u32, 1);
 
 /*
  * histograms: key = (generation * ROWS + row) * STRIPES + cpu % STRIPES. Cleared from user space
  * before that half is written again.
  */
-BPF_ARRAY(histograms, struct histogram, GOTRACE_HALVES * GOTRACE_ROWS * GOTRACE_STRIPES);
+BPF_ARRAY(histograms, struct histogram, (GOTRACE_HALVES * GOTRACE_ROWS * GOTRACE_STRIPES));
 
 #ifdef GOTRACE_GOROUTINES
 /* by_goroutine: filled on first use, emptied from user space at each interval or the end. */
@@ -57,7 +57,7 @@ BPF_ARRAY(empty, struct goroutine_row, 1);
  * folded: key = generation * ROWS + row; times of goroutines for which by_goroutine had no room.
  * Cleared from user space before that half is written again.
  */
-BPF_ARRAY(folded, struct histogram, GOTRACE_HALVES * GOTRACE_ROWS);
+BPF_ARRAY(folded, struct histogram, (GOTRACE_HALVES * GOTRACE_ROWS));
 
 /* named: key with row 0 = goroutines that have had a row; gone when they end. */
 BPF_HASH(named, struct goroutine_key, u8, GOTRACE_GOROUTINES * 4);
@@ -86,19 +86,16 @@ int on_entry(struct pt_regs *ctx)
 
 #ifdef GOTRACE_GOROUTINES
 /* The process in a goroutine's key: as the user sees it, else a number that nobody has. */
-static inline __attribute__((always_inline)) u32 shown_process(struct caller_key *who)
+static __always_inline u32 shown_process(struct caller_key *who)
 {
     u32 seen = seen_numbers() >> 32;
     return seen ? seen : OTHER_NAMESPACE | who->tgid;
 }
 
-static inline __attribute__((always_inline)) void add_to_goroutine(struct caller *caller,
-                                                                   struct caller_key *who,
-                                                                   u32 number, u64 elapsed,
-                                                                   u64 hits)
+static __always_inline void add_to_goroutine(struct caller *caller, struct caller_key *who,
+                                             u32 number, u64 elapsed, u64 hits)
 {
-    struct goroutine_key key = {
-        .goid = caller->goid, .tgid = shown_process(who), .row = number};
+    struct goroutine_key key = {.goid = caller->goid, .tgid = shown_process(who), .row = number};
     struct goroutine_row *found = by_goroutine.lookup(&key);
     if (!found) {
         u32 zero = 0;
@@ -129,10 +126,8 @@ static inline __attribute__((always_inline)) void add_to_goroutine(struct caller
 }
 #endif
 
-static inline __attribute__((always_inline)) void record(struct pt_regs *ctx,
-                                                         struct caller *caller,
-                                                         struct caller_key *who,
-                                                         struct frame *call, u64 hits, u64 now)
+static __always_inline void record(struct pt_regs *ctx, struct caller *caller,
+                                   struct caller_key *who, struct frame *call, u64 hits, u64 now)
 {
     u64 elapsed = now - call->start;
     u32 zero = 0, row = GOTRACE_ROWS > 1 ? call->function : 0;

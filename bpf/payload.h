@@ -51,9 +51,9 @@ struct event {
 
 /* What is kept of a call from its entry to its return, and in the end sent from event on. */
 struct call {
-    u32 length;     /* of the payload so far */
-    u32 has_floats; /* floats have been read */
-    u64 floats[FLOAT_REGISTERS];      /* low halves of XMM0 to XMM14 at the entry */
+    u32 length;                      /* of the payload so far */
+    u32 has_floats;                  /* floats have been read */
+    u64 floats[FLOAT_REGISTERS];     /* low halves of XMM0 to XMM14 at the entry */
     struct block blocks[MAX_BLOCKS]; /* of the entry's plan */
     struct event event;
     u8 payload[GOTRACE_PAYLOAD];
@@ -84,11 +84,11 @@ struct work {
     u64 duration;
     u64 file; /* number of the traced file, for keys of types */
     u32 values_top;
-    u32 search;  /* how far a search for a string has come */
+    u32 search;       /* how far a search for a string has come */
     u32 search_steps; /* that it has taken */
-    u32 unknown; /* a predicate could not be decided here: user space will */
+    u32 unknown;      /* a predicate could not be decided here: user space will */
     u32 dropped;
-    u32 full; /* block 0 is cut: there is no more of it, and no block behind it */
+    u32 full;  /* block 0 is cut: there is no more of it, and no block behind it */
     u32 limit; /* of the payload's length in this phase */
     u32 pc;
     u32 phase; /* 0 entry, 1 return */
@@ -107,29 +107,30 @@ struct work {
 
 /*
  * Words of the payload are not aligned. x86 does not mind, and so nor does the verifier there
- * (CONFIG_HAVE_EFFICIENT_UNALIGNED_ACCESS), but where the compiler knows, it moves bytes one by one.
+ * (CONFIG_HAVE_EFFICIENT_UNALIGNED_ACCESS), but where the compiler knows, it moves bytes one by
+ * one.
  */
-static inline __attribute__((always_inline)) u64 get_word(u8 *place)
+static __always_inline u64 get_word(u8 *place)
 {
     return *(u64 *)place;
 }
 
-static inline __attribute__((always_inline)) void put_word(u8 *place, u64 word)
+static __always_inline void put_word(u8 *place, u64 word)
 {
     *(u64 *)place = word;
 }
 
-static inline __attribute__((always_inline)) u8 *payload(struct work *w)
+static __always_inline u8 *payload(struct work *w)
 {
     return w->call.payload;
 }
 
-static inline __attribute__((always_inline)) int room(struct work *w, u32 size)
+static __always_inline int room(struct work *w, u32 size)
 {
     return !w->full && w->call.length + size <= w->limit;
 }
 
-static inline __attribute__((always_inline)) struct block *block_of(struct work *w, u32 number)
+static __always_inline struct block *block_of(struct work *w, u32 number)
 {
     u64 index = number & OTHER_PHASE ? number : w->base + number;
     BOUND(index, MAX_BLOCKS - 1);
@@ -137,7 +138,7 @@ static inline __attribute__((always_inline)) struct block *block_of(struct work 
 }
 
 /* Append the low bytes of a word, at most 8. */
-static inline __attribute__((always_inline)) void append_word(struct work *w, u64 word, u32 size)
+static __always_inline void append_word(struct work *w, u64 word, u32 size)
 {
     u64 at = w->call.length;
     if (!room(w, size)) {
@@ -150,8 +151,7 @@ static inline __attribute__((always_inline)) void append_word(struct work *w, u6
 }
 
 /* Copy memory of the target behind what is there; return 0 when done. */
-static inline __attribute__((always_inline)) int append_memory(struct work *w, u64 address,
-                                                               u32 size)
+static __always_inline int append_memory(struct work *w, u64 address, u32 size)
 {
     u64 at = w->call.length, bytes = size;
     BOUND(at, GOTRACE_PAYLOAD - 1);
@@ -163,8 +163,7 @@ static inline __attribute__((always_inline)) int append_memory(struct work *w, u
 }
 
 /* Read a word of a block; return 0 when the block does not reach there. */
-static inline __attribute__((always_inline)) int block_word(struct work *w, u32 number, u32 at,
-                                                            u32 size, u64 *word)
+static __always_inline int block_word(struct work *w, u32 number, u32 at, u32 size, u64 *word)
 {
     struct block *block = block_of(w, number);
     if (at + size > block->size)
@@ -176,7 +175,7 @@ static inline __attribute__((always_inline)) int block_word(struct work *w, u32 
 }
 
 /* Begin a block: eight bytes, the second four of which are its header, which is returned. */
-static inline __attribute__((always_inline)) u32 *begin_block(struct work *w)
+static __always_inline u32 *begin_block(struct work *w)
 {
     u64 at = (w->call.length + 7) & ~7;
     if (w->full || at + 8 > w->limit)

@@ -7,21 +7,21 @@
 #pragma once
 #include "payload.h"
 
-static inline __attribute__((always_inline)) void push(struct work *w, u64 value)
+static __always_inline void push(struct work *w, u64 value)
 {
     u64 top = w->values_top++;
     BOUND(top, 15);
     w->values[top] = value;
 }
 
-static inline __attribute__((always_inline)) u64 pull(struct work *w)
+static __always_inline u64 pull(struct work *w)
 {
     u64 top = --w->values_top;
     BOUND(top, 15);
     return w->values[top];
 }
 
-static inline __attribute__((always_inline)) void push_field(struct work *w, struct op *op)
+static __always_inline void push_field(struct work *w, struct op *op)
 {
     u64 word = 0;
     u32 width = op->reg & 0xf, shift = 64 - 8 * width;
@@ -31,7 +31,7 @@ static inline __attribute__((always_inline)) void push_field(struct work *w, str
     push(w, op->reg & 0x80 ? (u64)((s64)word >> (shift & 63)) : word >> (shift & 63));
 }
 
-static inline __attribute__((always_inline)) void compare(struct work *w, u32 how)
+static __always_inline void compare(struct work *w, u32 how)
 {
     u64 b = pull(w), a = pull(w);
     int less = how & 0x80 ? (s64)a < (s64)b : a < b;
@@ -58,8 +58,7 @@ static inline __attribute__((always_inline)) void compare(struct work *w, u32 ho
 }
 
 /* Return whether a constant is at a place of the payload; any bytes may follow it. */
-static inline __attribute__((always_inline)) int is_at(struct work *w, u64 place,
-                                                       struct constant *constant)
+static __always_inline int is_at(struct work *w, u64 place, struct constant *constant)
 {
     u64 differs = 0;
     BOUND(place, GOTRACE_PAYLOAD - 1);
@@ -74,8 +73,7 @@ static inline __attribute__((always_inline)) int is_at(struct work *w, u64 place
  * where none has. Without branches, which the verifier would follow at each step: what has passed
  * through asm no compiler knows to be a comparison.
  */
-static inline __attribute__((always_inline)) u64 first_match(struct work *w, u64 place,
-                                                             struct constant *constant)
+static __always_inline u64 first_match(struct work *w, u64 place, struct constant *constant)
 {
     u64 found = SEARCH_STRIDE, word = constant->words[0], mask = constant->masks[0];
     BOUND(place, GOTRACE_PAYLOAD - 1);
@@ -91,12 +89,12 @@ static inline __attribute__((always_inline)) u64 first_match(struct work *w, u64
 }
 
 /*
- * Test a string against a constant; return 1 where a search has to go on, by the same operation once
- * more. op->size is how many bytes of a string are captured at most: one of that size may go on.
- * Where the search has not found the constant and that is so, or the search ends for its own bounds,
- * user space decides.
+ * Test a string against a constant; return 1 where a search has to go on, by the same operation
+ * once more. op->size is how many bytes of a string are captured at most: one of that size may go
+ * on. Where the search has not found the constant and that is so, or the search ends for its own
+ * bounds, user space decides.
  */
-static inline __attribute__((always_inline)) int string_test(struct work *w, struct op *op)
+static __always_inline int string_test(struct work *w, struct op *op)
 {
     u32 number = op->limit;
     struct constant *constant = constants.lookup(&number);

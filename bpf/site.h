@@ -31,18 +31,18 @@ static u64 (*attach_cookie)(struct pt_regs *ctx) = (void *)174;
 #define FLAGS_ZF 0x40
 
 #ifdef GOTRACE_SITES_BY_IP
-/* site_by_ip: key = address of the site in the target; value = its cookie. Filled before attaching. */
+/* site_by_ip: key = address of the site in the target; value = cookie. Filled before attaching. */
 BPF_HASH(site_by_ip, u64, u64, GOTRACE_SITES_BY_IP);
 #endif
 
 /*
- * halted: value 0 = 1 once the run is over, set from user space. Hits count no longer then, although
- * it may take the kernel a while to remove the probes.
+ * halted: value 0 = 1 once the run is over, set from user space. Hits count no longer then,
+ * although it may take the kernel a while to remove the probes.
  */
 BPF_ARRAY(halted, u32, 1);
 
 /* The current process and thread by their numbers, tgid << 32 | tid; 0 in another namespace. */
-static inline __attribute__((always_inline)) u64 numbers(void)
+static __always_inline u64 numbers(void)
 {
 #ifdef GOTRACE_PIDNS_INO
     struct bpf_pidns_info ns = {};
@@ -54,7 +54,7 @@ static inline __attribute__((always_inline)) u64 numbers(void)
 }
 
 /* What the user is shown of them. */
-static inline __attribute__((always_inline)) u64 seen_numbers(void)
+static __always_inline u64 seen_numbers(void)
 {
 #ifdef GOTRACE_SEEN_TGID
     return (u64)GOTRACE_SEEN_TGID << 32 | (u32)numbers();
@@ -64,7 +64,7 @@ static inline __attribute__((always_inline)) u64 seen_numbers(void)
 }
 
 /* Whether a hit counts: the run goes on and it is the target's. */
-static inline __attribute__((always_inline)) int is_target(void)
+static __always_inline int is_target(void)
 {
     u32 zero = 0, *over = halted.lookup(&zero);
     if (!over || *over)
@@ -77,7 +77,7 @@ static inline __attribute__((always_inline)) int is_target(void)
 }
 
 /* Store the cookie of the site that was hit; return 0 where the hit is not a call of the target. */
-static inline __attribute__((always_inline)) int site_hit(struct pt_regs *ctx, u64 *cookie)
+static __always_inline int site_hit(struct pt_regs *ctx, u64 *cookie)
 {
     keep_own_stack(ctx);
     if (!is_target())

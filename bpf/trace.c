@@ -11,16 +11,14 @@
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
  */
 #include <uapi/linux/ptrace.h>
+#include "common.h"
 #define CALL_DROPPED(who, level) forget(who, level)
 #define CALL_UNWOUND(ctx, who, level, call) report_unwound(ctx, who, level, call)
 struct caller_key;
 struct unwound;
-static inline __attribute__((always_inline)) void forget(struct caller_key *who,
-                                                         unsigned long long level);
-static inline __attribute__((always_inline)) void report_unwound(struct pt_regs *ctx,
-                                                                 struct caller_key *who,
-                                                                 unsigned long long level,
-                                                                 struct unwound *call);
+static __always_inline void forget(struct caller_key *who, unsigned long long level);
+static __always_inline void report_unwound(struct pt_regs *ctx, struct caller_key *who,
+                                           unsigned long long level, struct unwound *call);
 #include "atomic.h"
 #include "calls.h"
 #include "interpreter.h"
@@ -43,8 +41,8 @@ struct site_plan {
     u32 result; /* first operation of the return's plan */
     u32 flags;
     u32 reserved; /* bytes of the payload that the entry leaves to the return and what follows */
-    s16 next_pc; /* of the instruction behind the entry site, from that site */
-    s16 next_sp; /* what the entry site's instruction adds to SP */
+    s16 next_pc;  /* of the instruction behind the entry site, from that site */
+    s16 next_sp;  /* what the entry site's instruction adds to SP */
 };
 
 /* plans: key = function number of the cookie. Filled before attaching. */
@@ -59,7 +57,7 @@ BPF_HASH(saved_calls, struct frame_key, struct call, GOTRACE_SAVED);
 /* events: one record a call. */
 BPF_PERF_OUTPUT(events);
 
-static inline __attribute__((always_inline)) void forget(struct caller_key *who, u64 level)
+static __always_inline void forget(struct caller_key *who, u64 level)
 {
     struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = level};
     saved_calls.delete(&key);
@@ -69,7 +67,7 @@ static inline __attribute__((always_inline)) void forget(struct caller_key *who,
  * Take a free buffer. A program can be preempted by another thread's, on this CPU, so that one
  * buffer a CPU would mix their calls up.
  */
-static inline __attribute__((always_inline)) struct work *take_work(void)
+static __always_inline struct work *take_work(void)
 {
     for (u32 i = 0; i < WORK_BUFFERS; i++) {
         u32 index = i;
@@ -81,8 +79,7 @@ static inline __attribute__((always_inline)) struct work *take_work(void)
     return 0;
 }
 
-static inline __attribute__((always_inline)) void read_registers(struct work *w,
-                                                                 struct pt_regs *ctx, u64 cookie)
+static __always_inline void read_registers(struct work *w, struct pt_regs *ctx, u64 cookie)
 {
     w->regs[0] = ctx->ax;
     w->regs[1] = ctx->bx;
@@ -107,7 +104,7 @@ struct link {
  * Append a block of return addresses: their number, 1 where there are more of them, and each in 8
  * bytes, innermost first.
  */
-static inline __attribute__((always_inline)) void append_stack(struct work *w, u64 frame)
+static __always_inline void append_stack(struct work *w, u64 frame)
 {
 #if GOTRACE_USER_STACK
     u32 *header = begin_block(w), count = 0;
@@ -133,7 +130,7 @@ static inline __attribute__((always_inline)) void append_stack(struct work *w, u
 #endif
 }
 
-static inline __attribute__((always_inline)) void submit(struct pt_regs *ctx, struct call *call)
+static __always_inline void submit(struct pt_regs *ctx, struct call *call)
 {
     u64 size = call->length;
     BOUND(size, 2 * GOTRACE_PAYLOAD - 1);
@@ -144,9 +141,8 @@ static inline __attribute__((always_inline)) void submit(struct pt_regs *ctx, st
 }
 
 /* Report a call that has ended without a return, with the arguments saved when it was entered. */
-static inline __attribute__((always_inline)) void report_unwound(struct pt_regs *ctx,
-                                                                 struct caller_key *who, u64 level,
-                                                                 struct unwound *call)
+static __always_inline void report_unwound(struct pt_regs *ctx, struct caller_key *who, u64 level,
+                                           struct unwound *call)
 {
     struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = level};
     struct call *saved = saved_calls.lookup(&key);
@@ -174,7 +170,7 @@ static inline __attribute__((always_inline)) void report_unwound(struct pt_regs 
 
 #if GOTRACE_FLOATS
 /* Report a call of this thread whose signal has not come: its floats are not available. */
-static inline __attribute__((always_inline)) void give_up_waiting(struct pt_regs *ctx)
+static __always_inline void give_up_waiting(struct pt_regs *ctx)
 {
     u32 tid = bpf_get_current_pid_tgid();
     struct waiting *found = waiting.lookup(&tid);
@@ -186,8 +182,7 @@ static inline __attribute__((always_inline)) void give_up_waiting(struct pt_regs
 }
 
 /* Have the float registers brought; return 0 where that is not possible. */
-static inline __attribute__((always_inline)) int wait_for_floats(struct work *w, u64 pc, u64 sp,
-                                                                 u64 flag)
+static __always_inline int wait_for_floats(struct work *w, u64 pc, u64 sp, u64 flag)
 {
     u32 tid = bpf_get_current_pid_tgid();
     if (signal_is_blocked())
@@ -233,7 +228,7 @@ int on_signal(struct pt_regs *ctx)
  * Run a phase's plan, with so much of the payload left for what comes behind it. It ends at a
  * multiple of 8; padding behind a cut image would be taken for a part of that.
  */
-static inline __attribute__((always_inline)) void run_phase(struct work *w, u32 first, u32 reserved)
+static __always_inline void run_phase(struct work *w, u32 first, u32 reserved)
 {
     w->limit = GOTRACE_PAYLOAD - 8 - reserved;
     run(w, first);
@@ -247,8 +242,7 @@ static inline __attribute__((always_inline)) void run_phase(struct work *w, u32 
 }
 
 /* Count a hit that opens no call in those that are open: they contain what it costs. */
-static inline __attribute__((always_inline)) void
-opens_none(struct caller *caller, struct caller_key *who, u64 began)
+static __always_inline void opens_none(struct caller *caller, struct caller_key *who, u64 began)
 {
 #if GOTRACE_RETURNS
     hit_in_open_calls(caller, who, bpf_ktime_get_ns() - began);
@@ -342,15 +336,13 @@ unopened:
 
 #if GOTRACE_RETURNS
 /* Report a call that has returned, once its float registers are there if it has any. */
-static inline __attribute__((always_inline)) void finish(struct pt_regs *ctx, struct work *w,
-                                                         u32 flags)
+static __always_inline void finish(struct pt_regs *ctx, struct work *w, u32 flags)
 {
 #if GOTRACE_FLOATS
     if (w->call.has_floats)
         append_floats(&w->call, w->call.floats, EVENT_FLOATS_ENTRY);
     w->wait.at_entry = 0;
-    if (flags & PLAN_FLOATS &&
-        wait_for_floats(w, read_word(ctx->sp), ctx->sp + 8, EVENT_FLOATS))
+    if (flags & PLAN_FLOATS && wait_for_floats(w, read_word(ctx->sp), ctx->sp + 8, EVENT_FLOATS))
         return;
 #endif
     submit(ctx, &w->call);
@@ -360,9 +352,8 @@ static inline __attribute__((always_inline)) void finish(struct pt_regs *ctx, st
  * Report the call that returns; its arguments, saved under key when it was entered, are taken. Its
  * frame's before and before_ns are what came within it.
  */
-static inline __attribute__((always_inline)) void report_return(struct pt_regs *ctx, u64 cookie,
-                                                                struct frame_key *key,
-                                                                struct frame *frame, u64 now)
+static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struct frame_key *key,
+                                          struct frame *frame, u64 now)
 {
     u32 function = frame->function;
     struct site_plan *plan = plans.lookup(&function);
@@ -415,7 +406,8 @@ int on_return(struct pt_regs *ctx)
     /* Functions that came here by tail jumps have returned with this one, unseen. */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MAX_TAIL_JUMPS; i++) {
-        if (!stack->level || stack->top.depth != depth || stack->top.return_pc != read_word(ctx->sp))
+        if (!stack->level || stack->top.depth != depth ||
+            stack->top.return_pc != read_word(ctx->sp))
             break;
         note(TAIL_CALLS, 1);
         forget(&who, stack->level);

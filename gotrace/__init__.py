@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trace live Go programs through BCC and uprobes."""
 
 __all__ = ["__version__"]

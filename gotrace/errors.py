@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The error root: everything that a user can be told in one line."""
 
 from __future__ import annotations

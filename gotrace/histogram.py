@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log-linear histograms of nanoseconds: the same buckets as bpf/histogram.h."""
 
 from __future__ import annotations

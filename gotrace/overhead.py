@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What tracing itself costs the traced program."""
 
 from __future__ import annotations

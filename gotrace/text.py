@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make text that comes from a target fit to be shown."""
 
 from __future__ import annotations

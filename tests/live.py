@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decide once whether live tracing is possible here, and what a missing requirement means."""
 
 from __future__ import annotations

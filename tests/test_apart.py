@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold modules marked ``apart`` to their promise: they run beside the other live tests."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check the bench's arithmetic, what it writes, and what it makes of tracers that fail."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold the documentation to what the tools do: options, links, and every command line shown."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Log-linear histograms: their buckets, and what is told from them, against exact figures."""
 
 from __future__ import annotations

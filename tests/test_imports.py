@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order of gotrace's packages: what each may import, and how large each may grow."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run gotrace the ways that users get it: installed from a source archive, and from a clone."""
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return environment
 
 
-@pytest.fixture(params=["installed", "clone"])
+@pytest.fixture(params=[pytest.param("installed", marks=pytest.mark.slow), "clone"])
 def gofunccount(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Return the command: on an installation's PATH, or a link to the clone's script."""
     if request.param == "installed":
@@ -67,6 +68,7 @@ def gofunccount(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return link
 
 
+@pytest.mark.slow
 def test_installation_is_complete(installation: Path) -> None:
     (package,) = installation.glob("lib/python3*/site-packages/gotrace")
     installed = {str(path.relative_to(package)) for path in package.rglob("*")}

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check the toolchains and the fixture builder that other tests rely on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find Go toolchains and compile fixture programs with them, on demand and cached."""
 
 from __future__ import annotations
@@ -170,9 +171,18 @@ def newest() -> Toolchain:
     return _installed()[-1] if _installed() else skip_or_fail("there is no Go: make setup-test")
 
 
-#: Run a test once with each toolchain at hand, as its argument ``toolchain``.
+#: Run a test once with each toolchain at hand, as its argument ``toolchain``. Those between the
+#: oldest and the newest are for the long run.
 each_toolchain = pytest.mark.parametrize(
-    "toolchain", [pytest.param(found, id=f"go{found.minor}") for found in _installed()]
+    "toolchain",
+    [
+        pytest.param(
+            found,
+            id=f"go{found.minor}",
+            marks=() if found in (_installed()[0], _installed()[-1]) else pytest.mark.slow,
+        )
+        for found in _installed()
+    ],
 )
 
 

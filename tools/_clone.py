@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Start a command from the clone that this file lies in, under the clone's virtual environment."""
 
 from __future__ import annotations

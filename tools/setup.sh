@@ -1,4 +1,5 @@
 #!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
 # Install what gotrace needs and this machine lacks: setup.sh [demo | test | kernels]
 #
 # Runtime: the distribution's BCC binding for the system's Python, and a virtual environment .venv

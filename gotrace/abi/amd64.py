@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a processor architecture fixes for Go programs and for reading their registers."""
 
 from __future__ import annotations

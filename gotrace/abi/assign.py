@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Assign parameters and results to registers and the stack as Go's compiler does.
 
 ABIInternal: src/cmd/compile/abi-internal.md, "Function call argument and result passing"

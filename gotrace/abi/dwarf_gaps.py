@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find the parameters that DWARF leaves out, by what the places of the others show.
 
 Go up to 1.21 lists no blank and unnamed parameters, and no receivers of wrappers: all that follows

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find out which values a function takes and gives, and where they are when its probes are hit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Say where a function's values are when it is entered and when it returns.
 
 The ABI decides; the compiler's own entry locations are asked only where DWARF does not list all

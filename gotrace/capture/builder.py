@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plan the operations that capture values, within limits."""
 
 from __future__ import annotations

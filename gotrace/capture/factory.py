@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make the nodes that capture values, by type."""
 
 from __future__ import annotations

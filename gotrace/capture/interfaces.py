@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Capture interfaces, and make the subplans for the types of the values in them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Capture maps and channels, which are pointers to structs of the runtime."""
 
 from __future__ import annotations

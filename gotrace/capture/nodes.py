@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Nodes of ordinary types: scalars, strings and bytes, structs and arrays, pointers and slices."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Define the operations of capture plans, as bpf/interpreter.h executes them."""
 
 from __future__ import annotations

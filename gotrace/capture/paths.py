@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Capture what a path such as ``r.URL.Path`` leads to, and nothing beside it."""
 
 from __future__ import annotations

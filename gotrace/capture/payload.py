@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find the blocks of a payload, and read values from them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plan which bytes of a call to copy, and read the copies back.
 
 A plan is a list of operations for the interpreter in bpf/interpreter.h. One phase, a call's entry

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Capture time.Time and netip.Addr, whose fields mean nothing to a reader as they are."""
 
 from __future__ import annotations

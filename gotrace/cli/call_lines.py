@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make the lines of one traced function's calls from the kernel's records."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Complete command lines in the shell: options, processes, files, functions of the target.
 
 argcomplete runs the command itself at every press of the key, with ``_ARGCOMPLETE`` in the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gofunccount: count calls of Go functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gofunclatency: measure how long calls of Go functions take."""
 
 from __future__ import annotations

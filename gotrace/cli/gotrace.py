@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """gotrace: show calls of Go functions as they happen, with arguments, results and durations."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The commands' options: what they have in common, and the parsing of a command line."""
 
 from __future__ import annotations

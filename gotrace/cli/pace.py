@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Drive a run from attaching to its end: intervals, polls, signals, and the target's fate.
 
 When a run ends, the probes go first, within a fifth of a second, whatever the tool is doing. What

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A command's run: its requests, its first and last notices, and its exit status."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write results to standard output so that a reader who has stopped cannot hold up the end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Examine this machine, and a process on it, for what tracing needs."""
 
 from __future__ import annotations

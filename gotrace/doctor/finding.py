@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a check found out about the machine or a target, and what follows."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Learn from /proc what this process may do, and tell why the kernel refused it something."""
 
 from __future__ import annotations

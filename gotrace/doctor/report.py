@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Render what was found out about the machine: a line a check, or JSON lines."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check one process: may it be looked into, and what can be known of the program that it runs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Try for real what versions and return codes do not tell: programs, ways to attach, signals.
 
 Each trial runs in a child process, all at the same time: LLVM ends its process where it cannot

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes in, records out: ELF images, symbols, DWARF, function tables.
 
 May import: errors. Start reading at ``image.ElfImage`` (one file), ``functions.load_functions``

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The Go release that a binary was built by, as ``go version`` shows it.
 
 Sources: ``debug/buildinfo/buildinfo.go`` of Go 1.18 to 1.27, which documents both formats: by

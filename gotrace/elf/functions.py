@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Give one table of all functions of a binary: Go's own, then those known from symbols only."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ELF executables and shared libraries: headers, and addresses translated to bytes of the file.
 
 Layouts are those of the System V gABI, chapters 4 (ELF header, sections) and 5 (program header).

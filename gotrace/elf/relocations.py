@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find the pointer words of a position-independent image that only exist as relocations.
 
 A RELA relocation carries its value itself, so GNU ld leaves the word in the file zero. Go's own

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Search bytes, and read numbers of variable length from them."""
 
 from __future__ import annotations

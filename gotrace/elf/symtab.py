@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read function symbols from ``.symtab`` or, in its absence, ``.dynsym``.
 
 Source: System V gABI chapter 4 (symbol table).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One executable file and all that is known about it, each part read once, on first use."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build Go types and signatures from a binary's DWARF.
 
 How Go's linker describes types: src/cmd/link/internal/ld/dwarf.go, ``newtype`` and the

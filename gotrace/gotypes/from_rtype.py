@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program's types from the descriptors that it carries for its own use, even stripped.
 
 A descriptor (runtime._type, internal/abi.Type) is what the type word of an interface value points

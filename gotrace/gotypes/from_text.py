@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parse function signatures as users write them, for binaries without debugging information.
 
 The syntax is Go's (The Go Programming Language Specification, "Types" and "Function types"), with

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Go releases in which what gotrace reads or computes changed, each as (major, minor).
 
 What a release moved within a structure is in tables of its own, beside the code that reads it:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Spell types as Go's linker does, from their descriptors, which only say a package's name.
 
 Sources: ``cmd/compile/internal/types/fmt.go`` (LinkString: package paths in full, fields and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The raw parts of a binary's type information: its place, its records and its names.
 
 Sources, all read for Go 1.15 and 1.19 to 1.27: ``runtime/symtab.go`` (type moduledata),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Know where the runtime keeps what a tracer needs of a goroutine (runtime.g) and a thread (m).
 
 Offsets come from the binary's own DWARF when it has some, else from one table by Go release.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read Go's linker symbol names: package, receiver, function, instance, closure, kind.
 
 The grammar is written down nowhere in one place. What is known comes from cmd/internal/objabi

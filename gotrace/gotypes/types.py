@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Model Go's types: kind, size, alignment and structure of every type a value can have.
 
 Kinds are numbered as in src/internal/abi/type.go (reflect.Kind). Types that can lead back to

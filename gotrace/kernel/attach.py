@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attach BPF programs to sites by the best means that the kernel has."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find field offsets in the running kernel's own structs from its BTF.
 
 Layout: Documentation/bpf/btf.rst of the kernel (magic 0xeb9f, struct btf_type, struct btf_member).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Encode what a site tells its BPF program: the attach cookie of bpf/site.h."""
 
 from __future__ import annotations

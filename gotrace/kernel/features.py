@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Try out what the running kernel can do, where versions and return codes do not say."""
 
 from __future__ import annotations

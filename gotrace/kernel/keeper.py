@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attach and detach in a process of its own, where no SIGKILL meant for this one arrives.
 
 The kernel removes the probes of a process that has ended. But what it does for a process with a

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find out what the running kernel lacks that a refused BPF program needs, by trial."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Give this process a little function of its own to be probed, for calibration and trials."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """BPF programs: their C sources joined, compiled by BCC without kernel headers, and loaded."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read the buffers that BPF programs write records to, by the clock and in bounded turns.
 
 Sources: include/uapi/linux/perf_event.h (struct perf_event_attr, struct perf_event_mmap_page, the

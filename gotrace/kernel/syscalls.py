@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Call bpf(2) and perf_event_open(2) where BCC has no binding, or one that loses the cookie.
 
 Layouts: include/uapi/linux/bpf.h (union bpf_attr) and include/uapi/linux/perf_event.h (struct

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Treat constants as Go does: exact and untyped until they meet a type, which must hold them."""
 
 from __future__ import annotations

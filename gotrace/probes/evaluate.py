@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Evaluate checked expressions over decoded values, with the meaning that the kernel gives them.
 
 An operand that cannot be read, behind a nil pointer for example, makes what is compared with it

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parse the expressions of a probe: Go's, over a call's parameters and results.
 
 Operands are names, ``$`` specials, literals, field paths, constant indices, ``*p``, ``len()``,

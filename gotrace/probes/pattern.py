@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Match functions by what the user typed: `[BINARY:]PATTERN`, exact names, globs, expressions.
 
 A pattern is first of all a name: where a function is called exactly that, it is meant and nothing

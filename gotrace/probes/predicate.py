@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compile predicates to operations of the capture interpreter, so that the kernel drops calls.
 
 The meaning is that of ``evaluate``. Where an operand cannot be read, behind a nil pointer for

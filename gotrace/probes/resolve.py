@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types of the names in a probe's expressions, checked by Go's rules.
 
 A path walks from a value's type to the types of what it holds: fields, elements, targets, lengths.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Say which names a probe's expressions may use, and what each of them stands for."""
 
 from __future__ import annotations

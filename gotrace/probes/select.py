@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Select functions from a binary's function table, and explain when there are none.
 
 The explanation is the larger part: a name that was inlined away, written without its package, in

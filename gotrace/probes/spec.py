@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parse what the user typed for one probe: ``[BINARY:]PATTERN [(PREDICATE)] ["FORMAT", EXPR...]``.
 
 The pattern is a function's name, as in a Go traceback, or several by ``*``. Directly behind a name

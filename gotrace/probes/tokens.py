@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Go's tokens in the text of a probe, and what is wrong with it and where.
 
 Literals (integers, floats, runes, strings) follow The Go Programming Language Specification,

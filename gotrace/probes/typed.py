@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold expressions whose names and types are known: what resolving makes and evaluating uses."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Render traced calls: lines in the manner of bcc's trace, or JSON lines.
 
 Each call is one JSON object on a line of its own. Its keys, always in this order:

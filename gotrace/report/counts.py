@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Render call counts: a table in the manner of bcc's funccount, or JSON lines."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make lines of raw records of functions whose values are all plain, without decoding by type.
 
 For each function a Python function is generated once that knows where in the record its values

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Render latency histograms: tables in the manner of bcc's funclatency, or JSON lines."""
 
 from __future__ import annotations

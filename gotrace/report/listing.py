@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """List what would be traced: functions, where they are, their sites, where they were inlined.
 
 A program may have 90,000 functions. Each is written as soon as its sites are chosen.

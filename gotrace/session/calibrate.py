@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure what the probes themselves add to measured calls."""
 
 from __future__ import annotations

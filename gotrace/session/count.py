@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Count function calls in the kernel and read the counters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Know what interfaces can hold in a target: plans for their dynamic types, and names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Take call records from the kernel, put those of all CPUs in order, and count what is lost.
 
 A record is what bpf/trace.c submits for one call: ``HEADER``, the payload of the entry phase, that

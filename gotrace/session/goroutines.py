@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collect histograms per goroutine, in bounded memory however many goroutines come and go."""
 
 from __future__ import annotations

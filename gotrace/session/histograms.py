@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read histograms out of BPF maps by interval, without losing what comes meanwhile."""
 
 from __future__ import annotations

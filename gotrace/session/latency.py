@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure the time between a function's entry and its return, in the kernel."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Notice that the target has become another program or that its file was replaced."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Open calls in the BPF programs' tables, and what went wrong there (bpf/calls.h).
 
 A process that ends by os.Exit or a signal returns from nothing. Where one process is traced, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Resolve what the user asked for into the functions and sites of the target's files."""
 
 from __future__ import annotations

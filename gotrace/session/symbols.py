@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Name run-time addresses of a target: the goroutines' start functions and creation sites."""
 
 from __future__ import annotations

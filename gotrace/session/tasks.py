@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whose calls they are: how goroutines are identified in a run, and the probes that takes.
 
 Where g is found and what it looks like comes from the target's runtime; the runtime's own

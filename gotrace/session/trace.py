@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trace calls: load capture plans into the kernel, attach, and take what it reports."""
 
 from __future__ import annotations

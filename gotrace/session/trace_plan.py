@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decide how the calls of each traced function are captured, from the probe that asks for it."""
 
 from __future__ import annotations

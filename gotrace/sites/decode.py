@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decode a function's instructions as far as choosing probe sites needs them (capstone)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the kernel's uprobes do with an amd64 instruction: emulate, single-step or refuse it.
 
 Source: arch/x86/kernel/uprobes.c. ``branch_setup_xol_ops`` emulates relative branches and nop

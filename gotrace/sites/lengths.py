@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Step over common amd64 instructions with one regular expression.
 
 To find a function's RETs all of its instructions have to be decoded, but of most only the length

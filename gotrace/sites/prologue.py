@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How amd64 functions of Go and gccgo begin: stack checks, and entry blocks without one.
 
 Stack checks are recognised as bytes: without a disassembler, choosing the sites of a whole large

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Choose where a function is probed: one entry site, reached exactly once per call, and its RETs.
 
 A Go function's first instruction is executed again whenever its stack had to grow or it was

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find where the runtime unwinds frames that will never return: recovered panics and Goexit."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Start a command held back before its first instruction, so that no call is missed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Learn from /proc what a process is: its thread group, executable, mappings and namespaces."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Messages of errors, from their fields: no Error method of the program can be called.
 
 Known are the errors that servers meet: those of errors, fmt, io/fs, os, net, net/url, net/http,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decoded values formatted by Go's verbs, as fmt.Printf does (src/fmt/print.go).
 
 What differs, because the program's own code is never run: of methods, only those of errors and of

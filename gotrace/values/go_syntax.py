@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Show decoded values in Go's syntax.
 
 It is that of %#v, with what a reader of traces wants more: space after colons, errors as their

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decoded values as Python objects, for scripts: from a trace, or from the JSON of one.
 
 Go's bool, integers, floats and complex numbers are Python's; a string is a ``str`` (bytes that are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Format single values by one of Go's verbs: integers, floats, strings, bytes.
 
 Flags, widths and precisions act as in Go's fmt (src/fmt/format.go). Text of the traced program

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What String methods of the standard library print: durations, times, addresses.
 
 Sources: src/time/time.go and format.go, src/net/ip.go and mac.go.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Show decoded values as JSON.
 
 JSON has numbers, strings, booleans and null for Go's; arrays for arrays and slices; objects for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check the assignment against the worked example of Go's abi-internal.md and its rules."""
 
 from __future__ import annotations

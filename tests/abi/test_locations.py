@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare computed places with the compiler's entry locations, function by function."""
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ def verdicts(path: Path, toolchain: Toolchain) -> tuple[collections.Counter[str]
     return counts, wrong
 
 
+@pytest.mark.slow
 @each_toolchain
 @pytest.mark.parametrize("mode", ["default", "unoptimized"])
 def test_every_function_of_a_large_program(toolchain: Toolchain, mode: str) -> None:

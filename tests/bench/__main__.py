@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run the bench: ``python -m tests.bench [--quick] [--json FILE] [NAME...]``."""
 
 from __future__ import annotations

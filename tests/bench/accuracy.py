@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare gofunclatency's figures with what programs know of themselves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write the command lines of this project's tools and of the tracers beside them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure what tracing costs the target: nanoseconds for each call of a framed function."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draw the bench's figures as horizontal bars, in SVG written by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure how many calls a second reach a file, with none lost on the way."""
 
 from __future__ import annotations

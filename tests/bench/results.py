@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collect what was measured, as the JSON that plots are made of and as text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure how long tracers take to be ready and to be gone, and how large they grow."""
 
 from __future__ import annotations

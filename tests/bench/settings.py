@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Say how long the bench measures."""
 
 from __future__ import annotations

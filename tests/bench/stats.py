@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Do the bench's arithmetic: medians with their spread, ratios within rounds, verdicts."""
 
 from __future__ import annotations

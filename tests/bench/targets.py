@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build the programs that are traced, find their instructions, and drive them."""
 
 from __future__ import annotations

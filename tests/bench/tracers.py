@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a tracer as its users do and watch it from outside: ready, size, work, end."""
 
 from __future__ import annotations

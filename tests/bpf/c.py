@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compile the declarations of bpf/*.h and *.c with the machine's C compiler, to hold Python to."""
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ _PRELUDE = """\
 #include <string.h>
 typedef uint8_t u8; typedef uint16_t u16; typedef uint32_t u32; typedef uint64_t u64;
 typedef int8_t s8; typedef int16_t s16; typedef int32_t s32; typedef int64_t s64;
+#undef __always_inline
+#define __always_inline inline
 """
 _DECLARATION = re.compile(r"^(?:struct|enum) \w+ \{$.*?^\};$|^#define [A-Z][^\n]*$", re.M | re.S)
-_FUNCTION = "^static inline [^;{{}}]*?{}\\(.*?^}}$"
+_FUNCTION = "^static __always_inline [^;{{}}]*?{}\\(.*?^}}$"
 
 
 def run_c(source: str, functions: list[str], body: str, directory: Path) -> str:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run capture plans in the kernel, over a function of this very process."""
 
 from __future__ import annotations

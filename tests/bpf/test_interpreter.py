@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run the same plans in the kernel and in Python over the same memory: the same bytes come out."""
 
 from __future__ import annotations

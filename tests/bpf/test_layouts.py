@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold what Python takes for the layout of BPF maps' values to what a C compiler makes of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold what Python takes for the layout of the trace program's data to what a C compiler makes."""
 
 from __future__ import annotations

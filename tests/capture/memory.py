@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Capture values from memory without a kernel: made up by a test, or a running program's."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run capture plans in Python, exactly as bpf/interpreter.h does in the kernel.
 
 For tests of plans, and as the plain statement of what the operations mean.

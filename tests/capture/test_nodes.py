@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check nodes on memory made by hand, where a running program would be hard to bring to it."""
 
 from __future__ import annotations

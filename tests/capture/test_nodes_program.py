@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Capture a running Go program's values and compare with how that program itself prints them.
 
 The plans are run by the reference interpreter over the memory of the process.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Capture random values of random types, and random memory: all comes back, nothing is raised."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values that reach into a page that is not in memory: what is before it is captured."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check plans, the reference interpreter and the walk over payloads, by values made by hand."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Make plans of functions that are in no file."""
 
 from __future__ import annotations

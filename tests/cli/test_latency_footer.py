@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Say what part of measured times is the probes' own, also where that cannot be found out."""
 
 from __future__ import annotations

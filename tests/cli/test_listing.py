@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists of whole programs: written as they are made, with work that grows with the functions."""
 
 from __future__ import annotations
@@ -87,6 +88,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     yield counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("as_json", [False, True], ids=["text", "json"])
 def test_work_grows_no_faster_than_the_list(
     program: Path, work: Counter[str], as_json: bool
@@ -118,6 +120,7 @@ def test_notices_of_many_functions_search_for_none_of_them(
     assert work["names searched for"] == 0
 
 
+@pytest.mark.slow
 def test_rows_are_written_before_the_last_is_known(
     program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is traced and what is not, as reported, and how a command ends."""
 
 from __future__ import annotations

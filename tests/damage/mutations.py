@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Damage a program in a way that its seed decides, so that every failure can be repeated."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build the programs that are damaged, and know where damage to each of them matters."""
 
 from __future__ import annotations

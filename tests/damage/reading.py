@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read a file as the commands do, from opening it to the lines of its calls, without a kernel."""
 
 from __future__ import annotations

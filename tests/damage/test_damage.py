@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Damaged programs, read with all that the commands use: a few of what tests/real tries."""
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from tests.damage.mutations import damaged, mutation
 from tests.damage.programs import PROGRAMS, intact
 from tests.damage.reading import read_as_tools_do
 from tests.damage.trial import try_seeds
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("program", PROGRAMS)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Try mutations within bounds of time and memory, and tell of those that break something."""
 
 from __future__ import annotations

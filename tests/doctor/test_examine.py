@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Judge what is found on machines that this one is not."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compile the fixtures of the ELF tests, in all the ways that change a function table's place."""
 
 from __future__ import annotations

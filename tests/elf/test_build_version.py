@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tell the Go release of binaries whose build information was taken out."""
 
 from __future__ import annotations

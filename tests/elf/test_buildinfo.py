@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare the release in the build information with what ``go version`` prints."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare the function table with what Go's own tools, readelf and the program itself say."""
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ def test_table_is_found_inside_another_section(toolchain: Toolchain) -> None:
         assert load_functions(image).has_pclntab
 
 
+@pytest.mark.slow
 @each_toolchain
 @pytest.mark.parametrize("mode", ["default", "stripped", "external-pie"])
 def test_lines_are_those_of_go_addr2line(toolchain: Toolchain, mode: str) -> None:
@@ -233,6 +235,7 @@ def test_generic_names_come_in_full_where_symbols_are() -> None:
         assert len(table.rows_named("main.(*stack[...]).push")) == 2
 
 
+@pytest.mark.slow
 @each_toolchain
 @pytest.mark.parametrize("mode", ["default", "pie"])
 def test_c_functions_follow_go_functions(toolchain: Toolchain, mode: str) -> None:

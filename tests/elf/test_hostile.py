@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read damaged and hostile files: each gives a result or a GotraceError, in bounded memory."""
 
 from __future__ import annotations
@@ -128,6 +129,7 @@ def mutations(content: bytes, ranges: list[tuple[int, int]], count: int) -> Iter
         yield bytes(damaged)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("minor", "mode"),
     [("1.15", "default"), ("1.19", "external-pie"), ("1.25", "pie"), ("1.27", "stripped")],

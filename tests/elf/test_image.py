@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare the ELF image with readelf and objcopy, and try files that are something else."""
 
 from __future__ import annotations

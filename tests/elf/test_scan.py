@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Search bytes and decode numbers; the LEB128 examples are those of DWARF 5, figures C.1 to C.4."""
 
 from __future__ import annotations

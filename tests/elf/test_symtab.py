@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare function symbols with readelf, for programs without a Go function table."""
 
 from __future__ import annotations

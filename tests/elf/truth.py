@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ask other programs what a binary holds."""
 
 from __future__ import annotations

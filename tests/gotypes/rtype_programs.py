@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Give the fixture of the type descriptors' tests, what it prints, and walks through types."""
 
 from __future__ import annotations

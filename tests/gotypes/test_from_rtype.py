@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare type descriptors read from files with what the running fixture and DWARF say of them."""
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.dwarf.reader import DwarfReader
 from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
-from gotrace.gotypes.binary import Binary
 from gotrace.gotypes.from_dwarf import DwarfTypes
 from gotrace.gotypes.from_rtype import Descriptors
 from gotrace.gotypes.types import (
@@ -295,5 +295,5 @@ def test_none_without_descriptors() -> None:
     assert Descriptors.open(found.image, GoVersion.parse("go1.14"), module) is None
     shell = shutil.which("sh")
     assert shell is not None
-    with Binary(ElfImage.open(shell)) as binary:
-        assert binary.rtypes is None
+    with ElfImage.open(shell) as image:
+        assert Descriptors.open(image, GoVersion.parse("go1.27"), None) is None

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parse signatures as users write them; names and sizes as the compiler has them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check that damaged type descriptors give an error that says so, or a result, and nothing else."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare the table of runtime offsets with the DWARF of binaries built with each release."""
 
 from __future__ import annotations

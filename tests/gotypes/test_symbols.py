@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Go's symbol names, taken apart: forms as compilers wrote them, and a program of each release."""
 
 from __future__ import annotations

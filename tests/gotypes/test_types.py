@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare types from DWARF with what the running fixture says of its own types."""
 
 from __future__ import annotations

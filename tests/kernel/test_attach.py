@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Say why the kernel refused probes, by the errors of kernels that this one is not."""
 
 from __future__ import annotations

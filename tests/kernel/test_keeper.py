@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold the process that keeps probes to what is asked of it, with files in place of probes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Name what a kernel lacks: trials that this one refuses stand in for those of an old one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What removing probes by perf events takes is said before they are placed."""
 
 from __future__ import annotations

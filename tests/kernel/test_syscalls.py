@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Use BPF maps and attachments of the running kernel through bpf(2) itself."""
 
 from __future__ import annotations

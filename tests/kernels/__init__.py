@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Guests with other kernels, and what the tools are held to in them."""

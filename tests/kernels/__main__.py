@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Try the tools on other kernels: python -m tests.kernels [KERNEL...]; see docs/kernels.md."""
 
 from __future__ import annotations

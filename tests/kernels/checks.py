@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold the tools to what they promise on the running kernel: runs in a guest.
 
 A tool takes 10 to 25 seconds to start in an emulated machine, so one run proves as much as it can:

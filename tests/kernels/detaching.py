@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure how long perf-event uprobes take to attach and to remove, by number and by how.
 
 Where there are no uprobe-multi links each probe is a perf event, and the kernel waits for grace

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run checks in a QEMU guest with another kernel, and read their results as they come."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kernels, a root file system and an initramfs for guests, made of packages that are unpacked.
 
 Nothing is installed and nothing needs root: the files of a guest's root belong to whoever made it,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the host orders a guest to check, and the results that come back, as JSON lines."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fixtures that go into a guest, compiled on the host."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which kernels there are guests of, and which of Debian's packages hold them."""
 
 from __future__ import annotations

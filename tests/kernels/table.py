@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keep what came of guests, and write the table of kernels in docs/support.md from it.
 
 To write it: python -m tests.kernels.table.

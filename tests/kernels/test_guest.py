@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check how guests are run and their results read, with a stand-in for the emulator."""
 
 from __future__ import annotations

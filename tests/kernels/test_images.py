@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check what guests are made of: kept, whole, and renewed only where that works."""
 
 from __future__ import annotations

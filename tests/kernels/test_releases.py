@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check which of Debian's packages are taken for a kernel."""
 
 from __future__ import annotations

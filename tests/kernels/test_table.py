@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check the table of kernels that the documents have."""
 
 from __future__ import annotations

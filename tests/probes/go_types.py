@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Types, a function's scope and a call's specials for the tests of expressions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What predicates and the expressions of formats mean, over decoded values."""
 
 from __future__ import annotations

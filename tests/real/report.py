@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keep the figures that the long run measures, one JSON object a line."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attach random sets of functions to a program, for a random while, over and over."""
 
 from __future__ import annotations

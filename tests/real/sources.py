@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build large programs with full DWARF from the Go sources that Debian packages."""
 
 from __future__ import annotations

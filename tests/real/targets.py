@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs that are kept busy and know whether what they do is right."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attach to and detach from programs that check their own results, all at random."""
 
 from __future__ import annotations

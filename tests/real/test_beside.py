@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Several tracers on the same functions at once: each of them sees every call."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Kill the tools at any moment of their lives: the target keeps nothing of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A program that is started a thousand times while all tools trace it by its path."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Long runs: memory stays flat, counts are exact, and what is lost is told to the last call."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Twenty thousand damaged programs: a result or an error, in bounded time and memory.
 
 ``GOTRACE_REAL_ROUNDS`` is how many mutations of each program to try. A failure names program and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tools inside of a pid namespace, and targets inside of others."""
 
 from __future__ import annotations

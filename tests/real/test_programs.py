@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real programs: their functions and all of their sites, against what other tools read there."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real programs at work: counted, measured and traced from their first instruction."""
 
 from __future__ import annotations

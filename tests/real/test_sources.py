@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs with full DWARF: all functions, sites and places, and what they do when they run."""
 
 from __future__ import annotations

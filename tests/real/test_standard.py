@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The standard library's own tests, while all functions of the test program are probed."""
 
 from __future__ import annotations

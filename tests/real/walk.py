@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold all sites of a whole program against a linear disassembly by another tool."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls as lines and as JSON objects."""
 
 from __future__ import annotations

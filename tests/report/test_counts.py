@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tables of call counts, and the same as JSON."""
 
 from __future__ import annotations

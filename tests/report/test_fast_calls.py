@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines made of raw records at once, against those made by decoding them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Latency histograms and slow calls, as text and as JSON, against tables written by hand."""
 
 from __future__ import annotations

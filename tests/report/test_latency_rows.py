@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turn measurements of several processes into rows that can be told apart."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Notices on a terminal and as JSON, and what is kept from a terminal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read back what the kernel has loaded: a BPF program's instructions, after its verifier."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stand in for BPF maps: what bpf/latency.c would write, kept in dictionaries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records from the kernel: taken apart, put in order, and counted when they are lost."""
 
 from __future__ import annotations

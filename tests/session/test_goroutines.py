@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collect histograms by goroutine while goroutines come, work and go: totals stay exact."""
 
 from __future__ import annotations

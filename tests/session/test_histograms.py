@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read histograms by interval while programs go on writing: all comes, and comes once."""
 
 from __future__ import annotations

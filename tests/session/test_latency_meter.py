@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure a busy program, and end while it is at it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Processes that end with calls open, while every process that runs their file is traced."""
 
 from __future__ import annotations

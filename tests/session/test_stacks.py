@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold all BPF programs to locals that no other thread on their CPU can overwrite.
 
 The kernel may give a program one stack per CPU (bpf/stack.h). Where it can preempt, calls then get

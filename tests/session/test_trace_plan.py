@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Say what a probe asks for that cannot be captured."""
 
 from __future__ import annotations

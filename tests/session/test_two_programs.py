@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tell apart two programs that are traced at once, and a program from the one it turns into."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Other people's disassemblies of whole programs, as truth for sites."""
 
 from __future__ import annotations

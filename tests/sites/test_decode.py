@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decoding a function's control flow."""
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ def exits_by_disassembler(code: bytes) -> Exits:
     return Exits(found.returns, tuple(leave), found.tail_jumps, found.undecodable)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "toolchain",
     [pytest.param(found, id=f"go{found.minor}") for found in {*toolchains()[:1], newest()}],

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the kernel emulates and refuses, by its uprobes.c."""
 
 from __future__ import annotations

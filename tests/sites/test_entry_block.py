@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Walking the entry block of functions without a stack check."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every form of stack check, as bytes taken from disassemblies of real binaries."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The choice of a function's sites, on literal code."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sites of whole programs, held against what other disassemblers say."""
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from gotrace.sites.sites import Site, SiteError, SiteForm, entry_site, return_si
 from tests.live import skip_or_fail
 from tests.sites.listing import Listed, gnu_objdump, go_objdump
 from tests.toolchains import FIXTURES, Toolchain, build, gccgo_build, newest, toolchains
+
+pytestmark = pytest.mark.slow
 
 #: The oldest and the newest release: their prologues have nothing in common.
 BOTH_ENDS = pytest.mark.parametrize(

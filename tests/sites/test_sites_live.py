@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sites of every form, counted in a running program that counts its own calls."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that change between being read, being attached to and being run."""
 
 from __future__ import annotations

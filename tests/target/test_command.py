@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Start commands that wait before their first instruction until they are released."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Learn from /proc about this process, its threads, and children in all states."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Wait for times, signals, the target's end and descriptors, whichever comes first."""
 
 from __future__ import annotations

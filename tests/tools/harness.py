@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run a fixture program and a tool on it, in step: each tells the other side what it waits for.
 
 A fixture prints ``ready PID``, waits for a line, does its calls, prints ``truth `` and what it

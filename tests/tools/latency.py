@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run gofunclatency on the program that times its own calls, and compare the two."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run tools on a program that starts many short-lived processes of itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Start fixture programs and tools in pid namespaces of their own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measure and trace programs whose build information was taken out."""
 
 from __future__ import annotations

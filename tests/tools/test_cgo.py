@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trace Go functions that threads of C call, and C functions on threads without a goroutine."""
 
 from __future__ import annotations

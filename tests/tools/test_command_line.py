@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read command lines as users write them, with options anywhere."""
 
 from __future__ import annotations

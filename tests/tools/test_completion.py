@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Press the key in a real shell: bash asks the tools through argcomplete's own function."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold gofunccount's counts against those of programs that know their own, to the last call."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """See each end that a run can come to, and what it leaves behind."""
 
 from __future__ import annotations

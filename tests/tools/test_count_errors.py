@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """See what a user is told when something is wrong: one line, and an exit status that says which."""
 
 from __future__ import annotations

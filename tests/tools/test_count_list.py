@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """List what would be counted, without counting."""
 
 from __future__ import annotations

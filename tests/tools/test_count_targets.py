@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Count in every kind of target, and see each end that a run can come to."""
 
 from __future__ import annotations

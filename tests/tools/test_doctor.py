@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ask gotrace --doctor on this machine as it is, and with something taken away."""
 
 from __future__ import annotations

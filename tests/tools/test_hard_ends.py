@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs that meet a stopped or killed target, a reader that stops, and limits of the system."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run the tools where Python's heap lies above 4 GiB, as where Python is position independent.
 
 Debian's Python is not: what BCC hands out to it lies below, and fits where a pointer must not.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold the hits of probes that calls contain against programs that know how often they call."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Texts and names made to mislead whoever prints them: escaped in text, faithful in JSON."""
 
 from __future__ import annotations

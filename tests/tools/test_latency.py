@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold gofunclatency against programs that time their own calls in every way calls can end."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold gofunclatency -g against goroutines that know their own numbers, beginnings and times."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read what gofunclatency prints: tables in each unit, and slow calls one by one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trace Go code in shared libraries: plugins of a Go program, and libraries of a C program."""
 
 from __future__ import annotations

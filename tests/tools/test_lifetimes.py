@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trace programs that come and go: started often, forking, replaced on disk, becoming others."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Number processes and threads as the tool's own pid namespace does."""
 
 from __future__ import annotations

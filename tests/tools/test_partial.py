@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One probe or pattern of several that comes to nothing: a warning, a run, and a status."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold the capabilities that the documents name to what the kernel asks for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """End runs on a program that calls as fast as it can, whatever becomes of what the tools write.
 
 The manual promises an end within 1.5 seconds. The bound here is thrice that: the machine has other

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Show values beside blank parameters, which compilers before Go 1.22 leave out of DWARF."""
 
 from __future__ import annotations

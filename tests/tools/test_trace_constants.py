@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Show what is in pages that are not in the program's memory, which no BPF program reads."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold gotrace against a program of gccgo's that says how each of its calls reads."""
 
 from __future__ import annotations

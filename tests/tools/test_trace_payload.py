@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Show arguments that fill a record's payload to the last byte."""
 
 from __future__ import annotations

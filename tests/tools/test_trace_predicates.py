@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compare predicates, in the kernel and in the tool, with what Go makes of them.
 
 Predicates and values are made by chance; the fixture evaluates the same predicates on the same

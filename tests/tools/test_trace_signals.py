@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold gotrace's way to float registers, a signal, against a program that must not mind."""
 
 from __future__ import annotations

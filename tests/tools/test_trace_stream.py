@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold what gotrace streams, by text and by JSON, against programs that know their own calls."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trace a program without DWARF by signatures that name its own types and the library's."""
 
 from __future__ import annotations

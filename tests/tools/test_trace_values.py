@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold gotrace against a program that says how each of its calls reads, values of every kind."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run gotrace on the program that makes calls to choose from."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run the tools from a copy that every user can read, as a user with chosen capabilities."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check messages of errors that test_nodes_program does not come by."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Go's format verbs over decoded values: what fmt.Sprintf says is the truth."""
 
 from __future__ import annotations

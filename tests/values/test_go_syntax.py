@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check how decoded values are shown; test_nodes_program compares with Go's fmt."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check what decoded values say of themselves."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check values as scripts get them: Python's own types, and what Python has none for."""
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Show every tool on a live Go HTTP server that knows how often its function was called.
 
 Each step starts a server of its own and one tool on it, sends requests once the tool says that it

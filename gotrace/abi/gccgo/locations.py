@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Say where the values of a function that gccgo compiled are, at its entry and at its RETs.
 
 The System V ABI decides (``sysv.py``); DWARF's locations at the entry, where optimised code has

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Assign parameters and results of gccgo's functions as the C compiler GCC does.
 
 System V ABI, AMD64 architecture processor supplement, section 3.2.3, "Parameter Passing". gccgo

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Build Go types from gccgo's DWARF, which describes them as the C structs that they are.
 
 The structs' fields have names that no Go program can use (gofrontend, go/types.cc,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Debugging information (DWARF 2 to 5): functions, their variables, types, and code addresses.
 
 Start reading at ``reader``. What DWARF's encoding is about is pyelftools' job, which ``units``

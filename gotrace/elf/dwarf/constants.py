@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Go's own attributes; pyelftools, which names all others, gives these by number.
 
 Source: src/cmd/internal/dwarf/dwarf_defs.go (Go 1.27).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Where a variable is when its function is entered.
 
 Location expressions: DWARF 5, sections 2.5 and 2.6, restricted to what Go's compiler emits for

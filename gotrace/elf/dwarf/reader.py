@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read signatures and types of Go functions from DWARF, lazily: only what is asked for.
 
 A function is found by its address: the unit that covers it is known from the units' own entries,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DWARF's numbers of amd64's registers.
 
 Source: System V ABI, AMD64 architecture processor supplement, figure 3.36.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find type entries by name without walking .debug_info.
 
 Go's compiler writes names inline and first in an entry, so a byte search for the name leads to the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Step over entries of .debug_info undecoded, to the few that are wanted.
 
 Go emits no references to siblings: to find a unit's functions, or a function's parameters among

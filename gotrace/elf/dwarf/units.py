@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Units of .debug_info, and their entries, as pyelftools decodes them.
 
 The only module that imports pyelftools (0.29 or newer). What a damaged file makes it raise becomes

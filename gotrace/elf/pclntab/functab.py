@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The function rows of a pclntab: entries, names, source lines, and each function's record.
 
 Sources: ``runtime/runtime2.go`` (type _func), ``runtime/symtab.go`` (functab, pcdatastart,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find a Go binary's pclntab and read its header.
 
 Sources: ``internal/abi/symtab.go`` (PCLnTabMagic, Go 1.27), ``runtime/symtab.go`` (pcHeader) of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read the inline trees: which functions were inlined into which, and where.
 
 Sources: ``runtime/symtabinl.go`` (Go 1.21 to 1.27) and ``runtime/symtab.go`` (Go 1.15 to 1.20),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Find the runtime's module data, which says where the text and the inline trees are.
 
 Sources: ``runtime/symtab.go`` (type moduledata) of each release. Up to and including the text

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decode pc-value tables: runs of one value (line, file number, inline index) along a function.
 
 Source: ``runtime/symtab.go`` (step, pcvalue, readvarint), unchanged since Go 1.2. A table is a

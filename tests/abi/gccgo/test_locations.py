@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold the computed places against the locations in the DWARF of gccgo's optimised programs."""
 
 from __future__ import annotations

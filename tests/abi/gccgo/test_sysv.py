@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hold the places of the System V ABI against its rules, as docs/abi.md tells them."""
 
 from __future__ import annotations

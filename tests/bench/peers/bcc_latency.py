@@ -1,4 +1,5 @@
 #!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
 """Measure a function's latency as bcc's funclatency does, but with a probe on its RET.
 
 Usage: bcc_latency.py PID BINARY FUNCTION ADDRESS-OF-ITS-RET. funclatency itself uses a return

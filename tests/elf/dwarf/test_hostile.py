@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Feed damaged debugging information: a result or a DwarfError, nothing else, and an end."""
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ def explore(contents: Mapping[str, bytes]) -> None:
                     reader.entry_pieces(function, variable)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minor", ["1.24", "1.27"])
 @settings(deadline=None, max_examples=25)
 @given(data=st.data())

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decode location expressions and lists written by hand, byte by byte, after the DWARF standard."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Read signatures from fixture programs by every toolchain, and compare with readelf."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ask readelf what a binary's debugging information says."""
 
 from __future__ import annotations

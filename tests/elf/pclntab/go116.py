@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Write a tiny ELF file with a pclntab of Go 1.16's format, for which no compiler is at hand."""
 
 from __future__ import annotations

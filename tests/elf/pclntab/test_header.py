@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check table formats, and that a table that cannot be trusted is refused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decode pc-value tables that this test encodes, and any other bytes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Program client asks a server (see serve) without end, over as many connections as it is told, and
 // checks each answer: that there is one, its hashes, and what was computed.
 //

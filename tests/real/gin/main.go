@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Program gin serves a few users over HTTP with Debian's gin and its Prometheus exporter.
 package main
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Program serve answers requests, over plain and encrypted connections that are kept alive, while
 // everything that strains a Go runtime goes on beside: the collector is forced without end, each
 // request is computed on a new stack that grows several times, every third one panics and is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Program table prints the functions of another Go program as Go's own debug/gosym reads them from
 // the pclntab: one line each, the entry as a number relative to the text start, and the name.
 package main

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Program work computes without end, on all threads and in all the ways that strain a Go runtime,
 // and compares each result with the one that it computed before it was disturbed.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Serve Euler's number over HTTP: a small program worth tracing.
 //
 //	/e?iterations=N  Euler's number
