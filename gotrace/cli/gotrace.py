@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from gotrace.capture.ops import CaptureLimits
-from gotrace.cli.call_lines import Undecided, line_of
 from gotrace.cli.options import (
     add_run_options,
     add_target_options,
@@ -40,8 +39,10 @@ from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import ProbeSpec, parse_probe
 from gotrace.report.calls import CALL_HEADING, Clock, TimeStyle
+from gotrace.report.fast_calls import line_of
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration, trap_cost
+from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, function_of
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import BinaryRequest, Plan, make_plan, once, select, to_be_traced
@@ -252,7 +253,7 @@ class _Printer:
         wants_cost = as_json and any(call.result for call in traced.calls)
         cost = self._cost() if wants_cost else None
         self._lines = [
-            line_of(call, symbols, clock, as_json, floats, self.undecided, cost)
+            line_of(CallDecoder(call, symbols, floats, self.undecided, cost), clock, as_json)
             for call in traced.calls
         ]
         self._tracer = tracer

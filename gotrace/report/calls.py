@@ -32,15 +32,15 @@ behind these; none will be removed or change its meaning.
 
 from __future__ import annotations
 
-import functools
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from enum import Enum
 
 from gotrace.gotypes.symbols import elide_type_arguments
 from gotrace.report.latencies import duration
+from gotrace.session.decode import DecodedCall, TracedFunction
+from gotrace.session.events import Unwinding
 from gotrace.text import printable
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import Value
@@ -50,12 +50,11 @@ __all__ = [
     "CALL_HEADING",
     "NO_DURATION",
     "TEXT_PREFIX",
-    "CallRow",
     "Clock",
-    "Frame",
     "TimeStyle",
-    "TracedFunction",
     "json_line",
+    "place_of",
+    "shown_name",
     "text_line",
 ]
 
@@ -68,81 +67,7 @@ NO_DURATION = "-"
 
 _INDENT = " " * 8
 #: What stands in the place of the results of a call that did not return.
-_UNWOUND = {"panic": "panicked", "goexit": "ended by runtime.Goexit"}
-
-
-@dataclass(frozen=True, slots=True)
-class TracedFunction:
-    """What all calls of a function have in common.
-
-    ``parameters`` (the receiver first) and ``results`` are the names of the values captured, as
-    debug information gives them: empty, ``_`` and ``~r0`` are no names. ``file`` and ``line``
-    tell where the function is declared.
-    """
-
-    name: str
-    parameters: tuple[str, ...] = ()
-    results: tuple[str, ...] = ()
-    file: str | None = None
-    line: int | None = None
-
-    @property
-    def shown_name(self) -> str:
-        """Return the name as Go's stack dumps have it, with ``[...]`` for type arguments."""
-        return elide_type_arguments(self.name)
-
-    @property
-    def parameter_labels(self) -> tuple[str, ...]:
-        """Return a name for each parameter, none of them twice."""
-        return _labels(self.parameters, _argument_label)
-
-    @property
-    def result_labels(self) -> tuple[str, ...]:
-        """Return a name for each result, none of them twice."""
-        return _labels(self.results, _result_label)
-
-    @property
-    def place(self) -> str:
-        """Return `` at FILE:LINE``, nothing when that is not known."""
-        return _place(self.file, self.line)
-
-
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One function of a stack, and where in it the call is."""
-
-    function: str
-    file: str | None = None
-    line: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CallRow:
-    """One call, decoded.
-
-    ``ended`` is when it returned, or was entered where only that was seen, as CLOCK_MONOTONIC in
-    ns. ``args`` and ``results`` go with the function's names; ``results`` and ``duration`` (ns)
-    are None when only the entry was seen. ``unwound`` is what ended the call where it did not
-    return: ``panic`` or ``goexit``. ``stack`` is innermost first, None when not asked for.
-    ``stack_cut``: it has more frames. ``message`` is the user's own format, filled in: it takes the
-    place of the values in a line. ``probe_hits`` is how often probes were hit within the call,
-    ``probe_ns`` what part of its duration that took, as an estimate.
-    """
-
-    function: TracedFunction
-    ended: int
-    pid: int
-    tid: int
-    goid: int
-    args: Sequence[Value]
-    results: Sequence[Value] | None = None
-    duration: int | None = None
-    stack: Sequence[Frame] | None = None
-    message: str | None = None
-    stack_cut: bool = False
-    unwound: str | None = None
-    probe_hits: int | None = None
-    probe_ns: int | None = None
+_UNWOUND = {Unwinding.PANIC: "panicked", Unwinding.GOEXIT: "ended by runtime.Goexit"}
 
 
 class TimeStyle(Enum):
@@ -181,68 +106,78 @@ class Clock:
         return f"{self._shown}.{rest // 1000:06d}"
 
 
-def text_line(row: CallRow, clock: Clock) -> str:
+def shown_name(function: TracedFunction) -> str:
+    """Return the name as Go's stack dumps have it, with ``[...]`` for type arguments."""
+    return elide_type_arguments(function.name)
+
+
+def place_of(function: TracedFunction) -> str:
+    """Return `` at FILE:LINE``, nothing when that is not known."""
+    return _place(function.file, function.line)
+
+
+def text_line(call: DecodedCall, clock: Clock) -> str:
     """Return a call as a line, and its stack as lines below."""
-    took = NO_DURATION if row.duration is None else duration(row.duration)
-    prefix = TEXT_PREFIX % (clock.text(row.ended), row.pid, row.tid, row.goid, took)
-    lines = [prefix + (_call(row) if row.message is None else _message(row))]
-    for frame in row.stack or ():
+    took = NO_DURATION if call.duration_ns is None else duration(call.duration_ns)
+    prefix = TEXT_PREFIX % (clock.text(call.end_ns), call.pid, call.tid, call.goid, took)
+    lines = [prefix + (_call(call) if call.message is None else _message(call))]
+    for frame in call.stack or ():
         lines.append(
             _INDENT + elide_type_arguments(frame.function) + _place(frame.file, frame.line)
         )
-    if row.stack_cut:
+    if call.stack_cut:
         lines.append(_INDENT + "...")
     return "".join(printable(line) + "\n" for line in lines)
 
 
-def json_line(row: CallRow, clock: Clock) -> str:
+def json_line(call: DecodedCall, clock: Clock) -> str:
     """Return a call as a JSON object on one line: see the module's description."""
-    function = row.function
+    function = call.function
     results = None
-    if row.results is not None:
-        results = _values(function.result_labels, row.results)
+    if call.results is not None:
+        results = _values(function.result_labels, call.results)
     fields: dict[str, object] = {
         "kind": "call",
-        "ts_ns": row.ended - clock.epoch,
-        "pid": row.pid,
-        "tid": row.tid,
-        "goid": row.goid,
+        "ts_ns": call.end_ns - clock.epoch,
+        "pid": call.pid,
+        "tid": call.tid,
+        "goid": call.goid,
         "func": function.name,
-        "args": _values(function.parameter_labels, row.args),
+        "args": _values(function.parameter_labels, call.args),
         "results": results,
-        "duration_ns": row.duration,
+        "duration_ns": call.duration_ns,
         "file": function.file,
         "line": function.line,
     }
-    if row.stack is not None:
+    if call.stack is not None:
         fields["stack"] = [
-            {"func": frame.function, "file": frame.file, "line": frame.line} for frame in row.stack
+            {"func": frame.function, "file": frame.file, "line": frame.line} for frame in call.stack
         ]
-    if row.stack_cut:
+    if call.stack_cut:
         fields["stack_cut"] = True
-    if row.message is not None:
-        fields["message"] = printable(row.message)
-    if row.unwound is not None:
-        fields["unwound"] = row.unwound
-    fields["probe_hits"], fields["probe_ns"] = row.probe_hits, row.probe_ns
+    if call.message is not None:
+        fields["message"] = printable(call.message)
+    if call.unwound is not None:
+        fields["unwound"] = call.unwound.value
+    fields["probe_hits"], fields["probe_ns"] = call.probe_hits, call.probe_ns
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
-def _call(row: CallRow) -> str:
-    names = row.function.parameter_labels
-    pairs = [f"{name}={go_syntax(value)}" for name, value in zip(names, row.args, strict=True)]
-    text = f"{row.function.shown_name}({', '.join(pairs)})"
-    if row.unwound is not None:
-        text += f" {_UNWOUND[row.unwound]}"
-    elif row.results:
-        shown = ", ".join(map(go_syntax, row.results))
-        text += f" = {shown}" if len(row.results) == 1 else f" = ({shown})"
-    return text + row.function.place
+def _call(call: DecodedCall) -> str:
+    names = call.function.parameter_labels
+    pairs = [f"{name}={go_syntax(value)}" for name, value in zip(names, call.args, strict=True)]
+    text = f"{shown_name(call.function)}({', '.join(pairs)})"
+    if call.unwound is not None:
+        text += f" {_UNWOUND[call.unwound]}"
+    elif call.results:
+        shown = ", ".join(map(go_syntax, call.results))
+        text += f" = {shown}" if len(call.results) == 1 else f" = ({shown})"
+    return text + place_of(call.function)
 
 
-def _message(row: CallRow) -> str:
-    ended = "" if row.unwound is None else f" ({_UNWOUND[row.unwound]})"
-    return f"{row.function.shown_name} {row.message}{ended}"
+def _message(call: DecodedCall) -> str:
+    ended = "" if call.unwound is None else f" ({_UNWOUND[call.unwound]})"
+    return f"{shown_name(call.function)} {call.message}{ended}"
 
 
 def _place(file: str | None, line: int | None) -> str:
@@ -251,24 +186,3 @@ def _place(file: str | None, line: int | None) -> str:
 
 def _values(names: Sequence[str], values: Sequence[Value]) -> dict[str, object]:
     return {name: to_json(value) for name, value in zip(names, values, strict=True)}
-
-
-def _argument_label(index: int, count: int) -> str:
-    return f"arg{index + 1}"
-
-
-def _result_label(index: int, count: int) -> str:
-    return "$ret" if count == 1 else f"$ret{index + 1}"
-
-
-@functools.lru_cache(maxsize=1024)
-def _labels(names: tuple[str, ...], unnamed: Callable[[int, int], str]) -> tuple[str, ...]:
-    """Name what has no name by its position, and what has a name that is taken as well."""
-    labels: list[str] = []
-    for index, name in enumerate(names):
-        label = name if name not in ("", "_") and not name.startswith("~") else ""
-        label = label or unnamed(index, len(names))
-        while label in labels:
-            label += "'"
-        labels.append(label)
-    return tuple(labels)

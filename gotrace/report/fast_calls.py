@@ -22,17 +22,61 @@ from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.gotypes.types import Kind
 from gotrace.overhead import ProbeCost
-from gotrace.report.calls import NO_DURATION, TEXT_PREFIX, Clock, TracedFunction
+from gotrace.report.calls import (
+    NO_DURATION,
+    TEXT_PREFIX,
+    Clock,
+    json_line,
+    place_of,
+    shown_name,
+    text_line,
+)
 from gotrace.report.latencies import duration
+from gotrace.session.decode import CallDecoder, TracedFunction
+from gotrace.session.events import HEADER
 from gotrace.text import printable
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import NamedValue, Nil, StringValue, Value
 from gotrace.values.to_json import to_json
 
-__all__ = ["Line", "PlainPhase", "PlainValue", "fast_json_line", "fast_text_line", "plain_phase"]
+__all__ = [
+    "Line",
+    "PlainPhase",
+    "PlainValue",
+    "fast_json_line",
+    "fast_text_line",
+    "line_of",
+    "plain_phase",
+]
 
 #: Makes a line of a raw record.
 Line = Callable[[bytes], str]
+
+
+def line_of(decoder: CallDecoder, clock: Clock, as_json: bool) -> Line:
+    """Return what makes the line of a record of a function's call, without decoding where it can.
+
+    It makes nothing of a call that the probe's predicate does not want. JSON has what the probes
+    cost, where the decoder knows it.
+    """
+    write = json_line if as_json else text_line
+
+    def decoded(record: bytes) -> str:
+        call = decoder(record)
+        return "" if call is None else write(call, clock)
+
+    traced = decoder.traced
+    if traced.spec.format is not None or traced.spec.predicate is not None:
+        return decoded
+    entry = plain_phase(traced.entry)
+    result = plain_phase(traced.result) if traced.result else None
+    if entry is None or (traced.result is not None and result is None):
+        return decoded
+    function = decoder.function
+    if as_json:
+        return fast_json_line(function, entry, result, HEADER, clock, decoded, decoder.cost)
+    return fast_text_line(function, entry, result, HEADER, clock, decoded)
+
 
 _CODES = {
     Kind.BOOL: "?",
@@ -168,11 +212,11 @@ def fast_text_line(
     )
     pairs = zip(map(_text, function.parameter_labels), arguments, strict=True)
     template = (
-        f"{TEXT_PREFIX}{_text(function.shown_name)}({', '.join(f'{k}={v}' for k, v in pairs)})"
+        f"{TEXT_PREFIX}{_text(shown_name(function))}({', '.join(f'{k}={v}' for k, v in pairs)})"
     )
     if results:
         template += f" = {results[0]}" if len(results) == 1 else f" = ({', '.join(results)})"
-    template += _text(function.place) + "\n"
+    template += _text(place_of(function)) + "\n"
     took = "DURATION(end - begun)" if result else repr(NO_DURATION)
     filled = ["TIME(end)", "tgid", "tid", "goid", took, *_shown("a", entry), *_shown("r", result)]
     source = _source(entry, result, header.size, "ascii", filled)

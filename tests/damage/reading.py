@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from gotrace.capture.ops import CaptureLimits
-from gotrace.cli.call_lines import Undecided, line_of
 from gotrace.cli.run import inlined_notices, problem_notices
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import parse_probe
 from gotrace.report.calls import Clock, TimeStyle
+from gotrace.report.fast_calls import line_of
 from gotrace.report.listing import list_plan
 from gotrace.report.output import JsonOutput, TextOutput
+from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, CallFlag
 from gotrace.session.plan import BinaryPlan, BinaryRequest, Plan, make_plan, measurable
 from gotrace.session.symbols import Symbolizer
@@ -149,7 +150,8 @@ def trace(plan: Plan, probe: str, start: str) -> None:
     for call in traced.calls[:_CALLS]:
         record = _record(len(traced.calls), pcs)
         for as_json in (False, True):
-            line = line_of(call, symbols, clock, as_json, True, Undecided())(record)
+            decoder = CallDecoder(call, symbols, True, Undecided())
+            line = line_of(decoder, clock, as_json)(record)
             assert line.isprintable() or line.rstrip("\n").replace("\n", "").isprintable()
 
 

@@ -15,14 +15,15 @@ from types import TracebackType
 from unittest.mock import patch
 
 from gotrace.capture.ops import CaptureLimits
-from gotrace.cli.call_lines import Undecided, line_of
 from gotrace.elf.functions import FunctionTable
 from gotrace.kernel.attach import Attached, ProbeGroup, Rung
 from gotrace.kernel.cookie import INDEX_MASK
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import parse_probe
 from gotrace.report.calls import Clock, TimeStyle
+from gotrace.report.fast_calls import line_of
 from gotrace.session.count import CallCounter
+from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import function_of
 from gotrace.session.latency import LatencyMeter, LatencyOptions
 from gotrace.session.plan import BinaryRequest, Plan, make_plan, measurable
@@ -209,7 +210,7 @@ def _trace(
     groups = [group for group in groups if group.function in tracer.attached.functions]
     clock = Clock.started_now(TimeStyle.SINCE_START)
     lines = [
-        line_of(call, None, clock, as_json=True, floats=True, undecided=Undecided())
+        line_of(CallDecoder(call, None, True, Undecided()), clock, as_json=True)
         for call in traced.calls
     ]
 

@@ -11,14 +11,13 @@ import pytest
 
 from gotrace.report.calls import (
     CALL_HEADING,
-    CallRow,
     Clock,
-    Frame,
     TimeStyle,
-    TracedFunction,
     json_line,
     text_line,
 )
+from gotrace.session.decode import DecodedCall, StackFrame, TracedFunction
+from gotrace.session.events import Unwinding
 from gotrace.values.model import StringValue, Unavailable
 
 SECOND = 1_000_000_000
@@ -43,18 +42,18 @@ def string(text: str) -> StringValue:
     return StringValue(text.encode(), len(text.encode()))
 
 
-def get(**changes: object) -> CallRow:
+def get(**changes: object) -> DecodedCall:
     fields: dict[str, object] = {
         "function": GET,
-        "ended": ENDED,
+        "end_ns": ENDED,
         "pid": 1234,
         "tid": 1240,
         "goid": 18,
         "args": (-3, string("user:42")),
         "results": (string(""), True),
-        "duration": 31_200,
+        "duration_ns": 31_200,
     }
-    return CallRow(**(fields | changes))  # type: ignore[arg-type]
+    return DecodedCall(**(fields | changes))  # type: ignore[arg-type]
 
 
 def test_a_call_is_a_line_of_columns_under_their_heads() -> None:
@@ -67,7 +66,7 @@ def test_a_call_is_a_line_of_columns_under_their_heads() -> None:
 
 def test_time_can_count_from_the_start() -> None:
     assert text_line(get(), SINCE_START).startswith("4.250000        1234 ")
-    assert text_line(get(ended=0), SINCE_START).startswith("0.000000 ")
+    assert text_line(get(end_ns=0), SINCE_START).startswith("0.000000 ")
 
 
 def test_the_clock_follows_its_calls_across_a_second() -> None:
@@ -101,7 +100,7 @@ def test_results_stand_behind_the_call(
 
 
 def test_a_call_seen_at_its_entry_only_has_neither_results_nor_a_duration() -> None:
-    row = get(results=None, duration=None)
+    row = get(results=None, duration_ns=None)
     assert text_line(row, CLOCK).split(maxsplit=4)[4] == (
         '-         main.(*Store).Get(n=-3, key="user:42") at store.go:57\n'
     )
@@ -149,7 +148,7 @@ def test_an_unavailable_value_says_why() -> None:
 
 
 def test_a_stack_stands_below_its_call() -> None:
-    stack = (Frame("main.handle", "/src/app/main.go", 12), Frame("0x4a1b2c"))
+    stack = (StackFrame("main.handle", "/src/app/main.go", 12), StackFrame("0x4a1b2c"))
     first, *rest = text_line(get(stack=stack), CLOCK).splitlines()
     assert first == text_line(get(), CLOCK).rstrip("\n")
     assert rest == ["        main.handle at main.go:12", "        0x4a1b2c"]
@@ -167,23 +166,26 @@ def test_a_stack_stands_below_its_call() -> None:
 
 def test_generic_names_are_those_of_stack_dumps_but_for_json() -> None:
     function = TracedFunction("main.Map[go.shape.int,go.shape.string]")
-    frame = Frame("main.(*T[go.shape.int]).m")
-    row = CallRow(function, 1, 2, 3, 4, [], stack=[frame])
+    frame = StackFrame("main.(*T[go.shape.int]).m")
+    row = DecodedCall(function, 1, 2, 3, 4, [], stack=[frame])
     first, second = text_line(row, CLOCK).splitlines()
     assert first.endswith(" main.Map[...]()")
     assert second == "        main.(*T[...]).m"
     found = json.loads(json_line(row, CLOCK))
     assert (found["func"], found["stack"][0]["func"]) == (function.name, frame.function)
-    message = CallRow(function, 1, 2, 3, 4, [], message="x")
+    message = DecodedCall(function, 1, 2, 3, 4, [], message="x")
     assert text_line(message, CLOCK).endswith(" main.Map[...] x\n")
 
 
 def test_a_call_that_did_not_return_says_why() -> None:
-    for unwound, words in (("panic", "panicked"), ("goexit", "ended by runtime.Goexit")):
+    for unwound, words in (
+        (Unwinding.PANIC, "panicked"),
+        (Unwinding.GOEXIT, "ended by runtime.Goexit"),
+    ):
         row = get(results=None, unwound=unwound)
         assert f") {words} at " in text_line(row, CLOCK)
         found = json.loads(json_line(row, CLOCK))
-        assert (found["results"], found["unwound"]) == (None, unwound)
+        assert (found["results"], found["unwound"]) == (None, unwound.value)
         assert text_line(get(message="x", unwound=unwound), CLOCK).endswith(f" x ({words})\n")
     assert "unwound" not in json.loads(json_line(get(), CLOCK))
 
@@ -208,7 +210,7 @@ def test_nothing_of_the_target_steers_the_terminal() -> None:
         function=function,
         args=(1, string("s" + bad)),
         results=(string(bad),),
-        stack=(Frame("g" + bad, "h" + bad, 2),),
+        stack=(StackFrame("g" + bad, "h" + bad, 2),),
     )
     for line in (text_line(row, CLOCK), text_line(get(message=bad), CLOCK)):
         assert all(char.isprintable() for char in line.replace("\n", ""))

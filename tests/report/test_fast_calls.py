@@ -33,15 +33,13 @@ from gotrace.gotypes.types import (
 )
 from gotrace.overhead import ProbeCost
 from gotrace.report.calls import (
-    CallRow,
     Clock,
-    Frame,
     TimeStyle,
-    TracedFunction,
     json_line,
     text_line,
 )
 from gotrace.report.fast_calls import Line, fast_json_line, fast_text_line, plain_phase
+from gotrace.session.decode import DecodedCall, StackFrame, TracedFunction
 from gotrace.session.events import HEADER, CallFlag, parse_call
 from gotrace.values.model import Value
 from tests.capture.reference import Machine, Memory, run_reference
@@ -137,14 +135,14 @@ class Traced:
         } | header
         return HEADER.pack(*fields.values()) + sent + returned
 
-    def row(self, record: bytes) -> CallRow:
+    def row(self, record: bytes) -> DecodedCall:
         call = parse_call(record)
         context = ReadContext()
         results: Sequence[Value] | None = None
         if self.back is not None and call.start_ns:
             results = read_phase(self.back, call.results, context)
         took = call.duration_ns
-        return CallRow(
+        return DecodedCall(
             self.function,
             call.end_ns,
             call.tgid,
@@ -153,7 +151,7 @@ class Traced:
             read_phase(self.entry, call.args, context),
             results,
             took,
-            None if call.stack is None else [Frame(hex(pc)) for pc in call.stack],
+            None if call.stack is None else [StackFrame(hex(pc)) for pc in call.stack],
             probe_hits=None if took is None else call.hits,
             probe_ns=None if took is None else COST.within(took, 1, call.hits, call.hits_ns),
         )

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Turn the kernel's records of calls into typed calls.
+
+A record is decoded once, here: into the values of arguments and results, the operands of the
+probe's expressions, the rest of its predicate and its message, and the functions of its stack.
+What shows a call takes it from here. Plain calls, of which lines are made without decoding them,
+are ``gotrace.report.fast_calls``'.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path as FilePath
+
+from gotrace.capture.plan import PhasePlan, read_phase
+from gotrace.overhead import ProbeCost
+from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate
+from gotrace.probes.scope import Phase, SpecialName
+from gotrace.probes.typed import Operand, Path
+from gotrace.session.events import Call, Unwinding, parse_call
+from gotrace.session.symbols import Symbolizer
+from gotrace.session.trace_plan import TracedCall
+from gotrace.values.fmt import format_values
+from gotrace.values.model import BytesValue, NamedValue, StringValue, Value
+
+__all__ = ["CallDecoder", "DecodedCall", "StackFrame", "TracedFunction", "Undecided"]
+
+_NO_FLOATS = "in a float register; --no-fp"
+_FLOATS_MISSED = "in a float register that could not be read"
+
+
+@dataclass(frozen=True, slots=True)
+class TracedFunction:
+    """What all calls of a function have in common.
+
+    ``parameters`` (the receiver first) and ``results`` are the names of the values captured, as
+    debug information gives them: empty, ``_`` and ``~r0`` are no names. ``file`` and ``line``
+    are where the function is declared.
+    """
+
+    name: str
+    parameters: tuple[str, ...] = ()
+    results: tuple[str, ...] = ()
+    file: str | None = None
+    line: int | None = None
+
+    @property
+    def parameter_labels(self) -> tuple[str, ...]:
+        """Return a name for each parameter, none of them twice."""
+        return _labels(self.parameters, _argument_label)
+
+    @property
+    def result_labels(self) -> tuple[str, ...]:
+        """Return a name for each result, none of them twice."""
+        return _labels(self.results, _result_label)
+
+
+@dataclass(frozen=True, slots=True)
+class StackFrame:
+    """One function of a stack, and where in it the call is."""
+
+    function: str
+    file: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedCall:
+    """One call with its values.
+
+    ``end_ns`` is when it returned, or was entered where only that was seen, as CLOCK_MONOTONIC in
+    ns. ``args`` and ``results`` go with the function's names; ``results`` and ``duration_ns``
+    are None when only the entry was seen. ``unwound`` is what ended the call where it did not
+    return. ``stack`` is innermost first, None when not asked for. ``stack_cut``: it has more
+    frames. ``message`` is the user's own format, filled in: it takes the place of the values in a
+    line. ``probe_hits`` is how often probes were hit within the call, ``probe_ns`` what part of
+    its duration that took, as an estimate.
+    """
+
+    function: TracedFunction
+    end_ns: int
+    pid: int
+    tid: int
+    goid: int
+    args: Sequence[Value]
+    results: Sequence[Value] | None = None
+    duration_ns: int | None = None
+    stack: Sequence[StackFrame] | None = None
+    message: str | None = None
+    stack_cut: bool = False
+    unwound: Unwinding | None = None
+    probe_hits: int | None = None
+    probe_ns: int | None = None
+
+
+class Undecided:
+    """The number of calls of which it could not be decided whether predicates want them."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+
+class CallDecoder:
+    """Decode the records of one function's calls."""
+
+    def __init__(
+        self,
+        traced: TracedCall,
+        symbols: Symbolizer | None,
+        floats: bool,
+        undecided: Undecided,
+        cost: ProbeCost | None = None,
+    ) -> None:
+        """Take how the calls are captured, and what names the addresses in their stacks.
+
+        ``floats`` says whether float registers are asked for, for the reason where a value of
+        theirs is missing. Calls of which it cannot be decided whether the probe's predicate wants
+        them are added to ``undecided``. ``cost`` is that of the probes, None where it is not known.
+        """
+        self.traced = traced
+        self.cost = cost
+        self._undecided = undecided
+        self._symbols = symbols
+        self._no_floats = _FLOATS_MISSED if floats else _NO_FLOATS
+        self._comms: dict[int, str] = {}
+        places = traced.places
+        at = traced.binary.functions.declared_at(traced.function.function.row)
+        shown = traced.spec.format is None
+        self.function = TracedFunction(
+            traced.function.function.name,
+            tuple(value.name for value in places.parameters) if shown else (),
+            tuple(value.name for value in places.results) if shown else (),
+            at.file if at else None,
+            at.line if at else None,
+        )
+
+    def __call__(self, record: bytes) -> DecodedCall | None:
+        """Return a record's call, None where the probe's predicate does not want it.
+
+        Raises RecordError.
+        """
+        call = parse_call(record)
+        traced = self.traced
+        entry = self._values(traced.entry, call.args, call.entry_floats)
+        results: list[Value] | None = None
+        if traced.result is not None and call.unwound is None:
+            results = self._values(traced.result, call.results, call.return_floats)
+        message = None
+        if traced.spec.predicate is not None or traced.spec.format is not None:
+            specials = self._specials(call)
+            found = self._operands(entry, results)
+            # What the kernel would have decided at the return, it has not been asked.
+            undecided = call.undecided or call.unwound is not None
+            if not self._wanted(undecided, found, specials):
+                return None
+            message = self._message(found, specials)
+        return DecodedCall(
+            self.function,
+            call.end_ns,
+            call.tgid,
+            call.tid,
+            call.goid,
+            entry[: traced.shown(Phase.ENTRY)],
+            None if results is None else results[: traced.shown(Phase.RETURN)],
+            call.duration_ns,
+            self._stack(call),
+            message,
+            call.stack_cut,
+            call.unwound,
+            *self._tracing(call),
+        )
+
+    def _tracing(self, call: Call) -> tuple[int | None, int | None]:
+        """Return how often probes were hit within a call, and what part of it that took."""
+        took = call.duration_ns
+        if took is None:
+            return None, None
+        cost = self.cost
+        return call.hits, cost.within(took, 1, call.hits, call.hits_ns) if cost else None
+
+    def _values(
+        self, plan: PhasePlan, payload: bytes, floats: Mapping[int, bytes] | None
+    ) -> list[Value]:
+        return read_phase(plan, payload, self.traced.context, floats, self._no_floats)
+
+    def _operands(
+        self, entry: Sequence[Value], results: Sequence[Value] | None
+    ) -> dict[Path, Value]:
+        paths = self.traced.paths
+        found = dict(zip(paths[Phase.ENTRY], entry[self.traced.shown(Phase.ENTRY) :], strict=True))
+        if results is None:
+            found.update(dict.fromkeys(paths[Phase.RETURN], NO_RESULT))
+        else:
+            values = results[self.traced.shown(Phase.RETURN) :]
+            found.update(zip(paths[Phase.RETURN], values, strict=True))
+        return found
+
+    def _wanted(self, undecided: bool, found: Mapping[Path, Value], specials: Specials) -> bool:
+        """Decide what the kernel has left open."""
+        compiled = self.traced.compiled
+        if compiled is None:
+            return True
+        predicate = self.traced.probe.predicate if undecided else compiled.rest
+        if predicate is None:
+            return True
+        decided = decide(predicate, found, specials)
+        self._undecided.calls += decided is None
+        return decided is True
+
+    def _message(self, found: Mapping[Path, Value], specials: Specials) -> str | None:
+        template = self.traced.spec.format
+        if template is None:
+            return None
+        values = self.traced.probe.values
+        most = self.traced.text_bytes
+        shown = [
+            _shortened(evaluated, most) if isinstance(value, Operand) else evaluated
+            for value in values
+            for evaluated in [evaluate(value, found, specials)]
+        ]
+        return format_values(template, shown, [value.type for value in values])
+
+    def _specials(self, call: Call) -> Specials:
+        specials: dict[SpecialName, int | str] = {
+            SpecialName.GOID: call.goid,
+            SpecialName.PID: call.tgid,
+            SpecialName.TID: call.tid,
+            SpecialName.FUNC: self.function.name,
+            SpecialName.COMM: self._comm(call.tgid),
+        }
+        if call.duration_ns is not None:
+            specials[SpecialName.DURATION] = call.duration_ns
+        return specials
+
+    def _comm(self, tgid: int) -> str:
+        if tgid not in self._comms:
+            try:
+                text = FilePath(f"/proc/{tgid}/comm").read_text(errors="surrogateescape")
+            except OSError:
+                text = ""
+            self._comms[tgid] = text.rstrip("\n")
+        return self._comms[tgid]
+
+    def _stack(self, call: Call) -> list[StackFrame] | None:
+        if call.stack is None:
+            return None
+        if self._symbols is None:
+            return [StackFrame(f"{pc:#x}") for pc in call.stack]
+        return [frame for pc in call.stack for frame in self._frames(call.tgid, pc)]
+
+    def _frames(self, tgid: int, pc: int) -> list[StackFrame]:
+        assert self._symbols is not None
+        frames = self._symbols.frames_before(tgid, pc)
+        return [StackFrame(*frame) for frame in frames] or [StackFrame(f"{pc:#x}")]
+
+
+def _shortened(value: Value, most: int) -> Value:
+    """Return a value with at most ``most`` bytes of a text."""
+    if isinstance(value, NamedValue):
+        return replace(value, value=_shortened(value.value, most))
+    if isinstance(value, StringValue):
+        return replace(value, text=value.text[:most])
+    if isinstance(value, BytesValue):
+        return replace(value, data=value.data[:most])
+    return value
+
+
+def _argument_label(index: int, count: int) -> str:
+    return f"arg{index + 1}"
+
+
+def _result_label(index: int, count: int) -> str:
+    return "$ret" if count == 1 else f"$ret{index + 1}"
+
+
+@functools.lru_cache(maxsize=1024)
+def _labels(names: tuple[str, ...], unnamed: Callable[[int, int], str]) -> tuple[str, ...]:
+    """Name what has no name by its position, and what has a name that is taken as well."""
+    labels: list[str] = []
+    for index, name in enumerate(names):
+        label = name if name not in ("", "_") and not name.startswith("~") else ""
+        label = label or unnamed(index, len(names))
+        while label in labels:
+            label += "'"
+        labels.append(label)
+    return tuple(labels)
