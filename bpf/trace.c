@@ -27,7 +27,7 @@ static __always_inline void report_unwound(struct pt_regs *ctx, struct caller_ke
 #endif
 
 /* Buffers of each CPU: as many programs as can preempt one another there, and one to spare. */
-#define WORK_BUFFERS 4
+#define WORK_BUFFERS 16
 
 /* site_plan.flags */
 #define PLAN_ENTRY_ONLY 1   /* report at the entry: there is no return, or none is wanted */
