@@ -75,8 +75,9 @@ _STACK_FRAMES = 256
 _PHASE_BYTES = 3584  # of an entry, and of a return: both, floats and 94 frames fit 8192
 _READING, _TURN = 0.02, 0.06  # seconds of a turn: until reading, and writing, has to stop
 _DRAINING = 0.8  # seconds after the end of the run, in which what is left is written
+_LEAST_DRAINING = 0.4  # of these, on a machine that was slow to begin with it
 _PIECE = 3072  # bytes; with the line that exceeds it a pipe usually takes it whole
-_MAX_WAIT = 1.0  # seconds, for the cost of probes, whose measurement began before attaching
+_MAX_WAIT = 0.5  # seconds, for the cost of probes, whose measurement began before attaching
 _SAMPLED = 16  # every so many-th call
 
 
@@ -211,20 +212,32 @@ def _trace(
         CallTracer(target, traced, callers, wanted, options.attach, warning_to(output)) as tracer,
     ):
         listen(waiter, tracer)
+        # JSON lines have what tracing took, which was measured while the tracer was made. It is
+        # waited for before anyone is told to begin: calls would find no reader meanwhile.
+        returning = any(call.result for call in traced.calls)
+        cost = _cost(calibration) if returning and isinstance(output, JsonOutput) else None
         for notice in attached_notices(options, traced.plan, tracer.attached, "Tracing"):
             output.notice(notice)
         for notice in inlined_notices(traced.plan, "shown"):
             output.notice(notice)
         symbols = Symbolizer(callers.files) if callers.files else None
-        printer = _Printer(options, traced, symbols, tracer, calibration, output)
+        printer = _Printer(options, traced, symbols, tracer, cost, output)
         for _ in pace(options, waiter, target, traced.plan, output, tracer, printer.poll, _POLL):
             printer.finish()
         footer = _footer(tracer, traced.plan, printer.undecided)
-        for notice in (*footer, *printer.notices()):
+        for notice in (*footer, *printer.notices(calibration)):
             output.notice(notice)
         for notice in detached(tracer):
             output.notice(notice)
     return traced.plan
+
+
+def _cost(calibration: Calibration) -> ProbeCost | None:
+    """Return what probes cost without their programs, None where that is not known."""
+    try:
+        return calibration.cost(_MAX_WAIT)
+    except (GotraceError, OSError):
+        return None
 
 
 class _Printer:
@@ -236,7 +249,7 @@ class _Printer:
         traced: TracePlan,
         symbols: Symbolizer | None,
         tracer: CallTracer,
-        calibration: Calibration,
+        cost: ProbeCost | None,
         output: Output,
     ) -> None:
         style = TimeStyle.SINCE_START if options.time else TimeStyle.TIME_OF_DAY
@@ -248,10 +261,6 @@ class _Printer:
         self._sampled: Counter[int] = Counter()
         self._hits: Counter[int] = Counter()
         self._hits_ns: Counter[int] = Counter()
-        self._calibration = calibration
-        # JSON lines have what tracing took. It was measured while the tracer was made.
-        wants_cost = as_json and any(call.result for call in traced.calls)
-        cost = self._cost() if wants_cost else None
         self._lines = [
             line_of(CallDecoder(call, symbols, floats, self.undecided, cost), clock, as_json)
             for call in traced.calls
@@ -274,9 +283,12 @@ class _Printer:
 
     def finish(self) -> None:
         """Write what is left, until the time for that is up, and count the rest as lost."""
+        begun = time.monotonic()
         while self._left != 0:
             now, ended = time.monotonic(), self._patience.ended()
-            until = min(now + _TURN, ended + _DRAINING) if ended is not None else now + _TURN
+            until = now + _TURN
+            if ended is not None:
+                until = min(until, max(ended + _DRAINING, begun + _LEAST_DRAINING))
             if now >= until:
                 break
             self._read(min(until, now + _READING))
@@ -313,13 +325,6 @@ class _Printer:
             self._out.write("".join(lines))
             self._out.flush()
 
-    def _cost(self) -> ProbeCost | None:
-        """Return what probes cost without their programs, None where that is not known."""
-        try:
-            return self._calibration.cost(_MAX_WAIT)
-        except (GotraceError, OSError):
-            return None
-
     def _sample(self, record: bytes) -> None:
         """Add up the times of some calls, and of the hits within them."""
         self._seen += 1
@@ -331,9 +336,9 @@ class _Printer:
             self._hits[function] += hits
             self._hits_ns[function] += hits_ns
 
-    def notices(self) -> Iterator[Notice]:
+    def notices(self, calibration: Calibration) -> Iterator[Notice]:
         """Yield what there is to say of the durations at the end."""
-        cost = self._cost() if self._hits.total() else None
+        cost = _cost(calibration) if self._hits.total() else None
         if cost is not None:
             yield from mostly_tracing(
                 {

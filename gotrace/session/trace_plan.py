@@ -148,7 +148,13 @@ def make_trace_plan(plan: Plan, specs: Sequence[ProbeSpec], choices: TraceChoice
         binaries.append(dataclasses.replace(file_plan, functions=kept))
         calls += planned
     if not calls:
-        raise failed[0] if failed else NoMatchError("nothing to trace: " + problems[0])
+        raise (
+            failed[0]
+            if failed
+            else NoMatchError(
+                "nothing to trace: " + (problems[0] if problems else "no function is left")
+            )
+        )
     traced = dataclasses.replace(
         plan,
         binaries=tuple(binaries),
