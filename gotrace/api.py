@@ -352,7 +352,10 @@ class Session:
         return _by_goroutine(names, period) if by_goroutine else _by_function(names, period)
 
     def stop(self) -> None:
-        """End all runs; what they have seen is still returned. May be called in any thread."""
+        """End all runs that are attached; what they have seen is still returned.
+
+        May be called in any thread, and by ``ready``.
+        """
         for run in list(self._runs):
             run.stop()
 
