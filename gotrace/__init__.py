@@ -1,6 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trace live Go programs through BCC and uprobes."""
+"""Trace live Go programs through BCC and uprobes.
 
-__all__ = ["__version__"]
+As a library, provisional: see docs/api.md. What tracing needs is imported on first use.
+
+    with gotrace.attach(pid) as go:
+        for call in go.trace("main.handle", limit=10):
+            print(call.args, call.error)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gotrace.api import (
+        CallStream,
+        Counts,
+        Function,
+        Goroutine,
+        Session,
+        TracingWarning,
+        attach,
+        path,
+        start,
+    )
+    from gotrace.calls import Call, Frame, LostCalls, read
+    from gotrace.errors import GotraceError
+    from gotrace.histogram import Histogram
+    from gotrace.values.python import Struct, Unavailable
+
+__all__ = [
+    "Call",
+    "CallStream",
+    "Counts",
+    "Frame",
+    "Function",
+    "Goroutine",
+    "GotraceError",
+    "Histogram",
+    "LostCalls",
+    "Session",
+    "Struct",
+    "TracingWarning",
+    "Unavailable",
+    "__version__",
+    "attach",
+    "path",
+    "read",
+    "start",
+]
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "gotrace.api": (
+        "CallStream",
+        "Counts",
+        "Function",
+        "Goroutine",
+        "Session",
+        "TracingWarning",
+        "attach",
+        "path",
+        "start",
+    ),
+    "gotrace.calls": ("Call", "Frame", "LostCalls", "read"),
+    "gotrace.errors": ("GotraceError",),
+    "gotrace.histogram": ("Histogram",),
+    "gotrace.values.python": ("Struct", "Unavailable"),
+}
+_HOME = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name's module when it is first used."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

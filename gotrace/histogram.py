@@ -127,3 +127,30 @@ class Histogram:
         """Yield (low, high, count) of the buckets that hold any, high exclusive, ascending."""
         for bucket in sorted(self.buckets):
             yield (*bucket_bounds(bucket), self.buckets[bucket])
+
+    def to_dict(self) -> dict[str, float]:
+        """Return a flat row for a table, times in nanoseconds."""
+        return {
+            "count": self.count,
+            "sum_ns": self.sum,
+            "mean_ns": self.mean,
+            "min_ns": self.minimum,
+            "max_ns": self.maximum,
+            "p50_ns": self.percentile(0.5),
+            "p90_ns": self.percentile(0.9),
+            "p99_ns": self.percentile(0.99),
+            "p999_ns": self.percentile(0.999),
+        }
+
+    def _repr_html_(self) -> str:
+        """Return a table of the counts by power of two nanoseconds, with bars, for notebooks."""
+        octaves = self.octaves()
+        most = max(octaves.values(), default=1)
+        rows = "".join(
+            f"<tr><td>{1 << power if power else 0:,} - {(2 << power) - 1:,}</td>"
+            f"<td>{octaves.get(power, 0):,}</td><td><div style='background:#69c;height:1em;"
+            f"width:{round(12 * octaves.get(power, 0) / most, 2)}em'></div></td></tr>"
+            for power in range(min(octaves, default=0), max(octaves, default=-1) + 1)
+        )
+        head = "<tr><th>ns</th><th>calls</th><th></th></tr>"
+        return f"<table>{head}{rows}</table>"

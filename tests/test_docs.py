@@ -257,6 +257,37 @@ def test_command_runs_on_the_example_server(text: str, server: int) -> None:
         assert [line for line in done.stdout.splitlines() if not FRAME.match(line)]
 
 
+def api_examples() -> list[str]:
+    """Return the programs shown in the API's documentation."""
+    page = (CLONE / "docs" / "api.md").read_text()
+    return re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.live
+@pytest.mark.apart
+@pytest.mark.parametrize("example", api_examples())
+def test_api_example_runs_on_the_example_server(example: str, server: int, tmp_path: Path) -> None:
+    if "run.ndjson" in example:
+        words = [
+            str(CLONE / "tools" / "gotrace"),
+            "--json",
+            "-M",
+            "3",
+            "-p",
+            str(server),
+            "main.(*Store).Get",
+        ]
+        with (tmp_path / "run.ndjson").open("wb") as trace:
+            subprocess.run(words, stdout=trace, check=True, timeout=60)
+    code = f"pid = {server}\n{example}"
+    run = [sys.executable, "-c", code]
+    env = newest().env() | {"PYTHONPATH": str(CLONE)}
+    done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout or "print" not in example
+
+
 @pytest.mark.parametrize("tool", TOOLS)
 def test_man_page_renders_without_warnings(tool: str) -> None:
     if shutil.which("groff") is None:

@@ -128,3 +128,15 @@ def test_octaves_are_those_of_a_log2_histogram() -> None:
 
 def test_ranges_ascend_and_leave_out_empty_buckets() -> None:
     assert list(of([1100, 3, 3, 33]).ranges()) == [(3, 4, 2), (32, 34, 1), (1088, 1152, 1)]
+
+
+def test_a_row_for_tables_and_one_for_notebooks() -> None:
+    histogram = of([5, 6, 100, 1000])
+    row = histogram.to_dict()
+    assert (row["count"], row["sum_ns"], row["min_ns"], row["max_ns"]) == (4, 1111, 5, 1000)
+    assert (row["p50_ns"], row["p999_ns"]) == (6, histogram.percentile(0.999))
+    html = histogram._repr_html_()
+    assert "<td>4 - 7</td><td>2</td>" in html
+    assert "<td>8 - 15</td><td>0</td>" in html
+    assert html.count("<tr>") == 1 + 8  # from 4 to 1023
+    assert Histogram()._repr_html_().count("<tr>") == 1

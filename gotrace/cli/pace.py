@@ -15,29 +15,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from gotrace.cli.stream import Patience
-from gotrace.kernel.attach import Attached
 from gotrace.report.output import Notice, NoticeKind, Output
-from gotrace.session.lifetime import Lifetime
+from gotrace.session.lifetime import Lifetime, Stoppable
 from gotrace.session.plan import Plan
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, Waiter
 
-__all__ = ["Stoppable", "detached", "listen", "pace", "waiter_for"]
+__all__ = ["detached", "listen", "pace", "waiter_for"]
 
 
 _ENDS = (Reason.INTERRUPT, Reason.EXIT)
-
-
-class Stoppable(Protocol):
-    """What a tool traces with."""
-
-    attached: Attached
-
-    def stop(self) -> None:
-        """Stop what the probes do; after it nothing changes any more."""
 
 
 def waiter_for(target: Target) -> Waiter:

@@ -119,12 +119,14 @@ def found_and_truth(maker: Maker, form: str) -> tuple[list[list[int]], list[list
         for number, predicate in enumerate(predicates)
     ]
     order = {"Values": values, "Predicates": predicates}
-    with Fixture([build(FIXTURES / "trace_predicates", newest())]) as fixture:
-        with tool("gotrace", "--json", "-p", str(fixture.ready), *probes) as tracing:
-            truth: Any = fixture.work(json.dumps(order, default=vars))
-            # Nothing is left out for want of time at the end that the program itself makes.
-            assert fixture.finish() == 0
-            result = tracing.result()
+    with (
+        Fixture([build(FIXTURES / "trace_predicates", newest())]) as fixture,
+        tool("gotrace", "--json", "-p", str(fixture.ready), *probes) as tracing,
+    ):
+        truth: Any = fixture.work(json.dumps(order, default=vars))
+        # At an end that the program itself makes, all is shown however long that takes.
+        assert fixture.finish() == 0
+        result = tracing.result()
     assert result.status == 0, result.errors
     found: list[list[int]] = [[] for _ in predicates]
     for row in of_kind(result, "call"):

@@ -1,0 +1,635 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gotrace as a library: attach, then iterate over calls, count them or measure them.
+
+Provisional: names may change until the first release. docs/api.md shows the use. Nothing here
+handles signals or prints; it works in any thread, and several sessions at once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from html import escape
+from typing import Literal, overload
+from weakref import WeakSet
+
+from gotrace.calls import Call, Frame, LostCalls
+from gotrace.capture.ops import CaptureLimits
+from gotrace.errors import GotraceError, UsageError
+from gotrace.histogram import Histogram
+from gotrace.kernel.attach import Attached, refusal
+from gotrace.probes.pattern import split_target
+from gotrace.probes.select import Selector
+from gotrace.probes.spec import parse_probe
+from gotrace.session.count import CallCounter
+from gotrace.session.decode import CallDecoder, DecodedCall, Undecided
+from gotrace.session.events import function_of
+from gotrace.session.latency import LatencyMeter, LatencyOptions, Period
+from gotrace.session.lifetime import Run, Stoppable
+from gotrace.session.open_calls import Diagnostic
+from gotrace.session.plan import BinaryRequest, Plan, make_plan, measurable, once, select
+from gotrace.session.symbols import Symbolizer
+from gotrace.session.tasks import find_callers
+from gotrace.session.trace import CallTracer, TraceOptions
+from gotrace.session.trace_plan import TraceChoices, make_trace_plan
+from gotrace.target.process import file_test
+from gotrace.target.target import Target
+from gotrace.values.python import to_python
+
+__all__ = [
+    "CallStream",
+    "Counts",
+    "Function",
+    "Goroutine",
+    "Session",
+    "TracingWarning",
+    "attach",
+    "path",
+    "start",
+]
+
+_PERIOD = 0.025  # seconds between two looks at the event buffers
+_READING = 0.02  # seconds of reading at a time
+_LOOK = 1.0  # seconds between two looks at a run that only counts
+_HARVEST = 0.1  # seconds between two looks for goroutines that have ended
+_PHASE_BYTES = 3584  # of an entry, and of a return: both, floats and 94 frames fit 8192
+_STACK_FRAMES = 256
+_MAX_LOOKED_UP = 200  # functions: of more it is the rule that some are also inlined
+_MAX_WARNINGS = 5
+
+#: What makes calls missing from a trace, and from histograms.
+_UNTRACED = (
+    Diagnostic.UNWOUND_UNSEEN,
+    Diagnostic.STACKS_FULL,
+    Diagnostic.FRAMES_FULL,
+    Diagnostic.SAVED_FULL,
+    Diagnostic.NO_GOROUTINE,
+    Diagnostic.EVENTS_LOST,
+    Diagnostic.WORK_BUSY,
+    Diagnostic.TAIL_CALLS,
+)
+_UNMEASURED = (Diagnostic.STACKS_FULL, Diagnostic.FRAMES_FULL)
+
+#: Planning, compiling and attaching are done by one thread at a time: the compiler writes to
+#: standard error, which is redirected meanwhile, and the processes that hold probes are forked.
+_STARTING = threading.RLock()
+
+
+class TracingWarning(UserWarning):
+    """Something is not traced, or not as asked; the message says what and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """One function that a pattern selects.
+
+    ``file`` and ``line`` are where it is declared, None where that is not known. ``inlined`` is in
+    how many places it was inlined, where no probe sees its calls.
+    """
+
+    name: str
+    file: str | None
+    line: int | None
+    inlined: int
+
+
+@dataclass(frozen=True, slots=True)
+class Goroutine:
+    """A goroutine that calls a function.
+
+    ``goid`` is 0 for calls made outside of goroutines, and None for those of all goroutines that
+    could not be kept apart.
+    """
+
+    function: str
+    pid: int
+    goid: int | None
+
+
+class Counts(Counter[str]):
+    """Calls by function name; those that were not called are 0 and not listed."""
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(name)}</td><td>{calls:,}</td></tr>"
+            for name, calls in self.most_common()
+        )
+        return f"<table><tr><th>function</th><th>calls</th></tr>{rows}</table>"
+
+
+def attach(pid: int) -> Session:
+    """Return a session on a running process. Raises ProcessError where there is none."""
+    return Session(Target.of(pid, None))
+
+
+def start(command: Sequence[str]) -> Session:
+    """Return a session on a command, without a shell, that the session's first run starts.
+
+    So no call is missed. ``command`` is the program, looked up on PATH, and its arguments. Raises
+    CommandError where there is no such program.
+    """
+    with _STARTING:
+        return Session(Target.of(None, list(command)))
+
+
+def path(file: str | os.PathLike[str]) -> Session:
+    """Return a session on all processes that run a file, those yet to be started included."""
+    return Session(Target(), os.fspath(file))
+
+
+class Session:
+    """What is traced; a context manager that detaches and closes what is open.
+
+    A session belongs to one thread at a time, ``stop`` aside; sessions are independent of each
+    other.
+    """
+
+    def __init__(self, target: Target, file: str | None = None) -> None:
+        """Take over the target; ``file`` is what patterns mean that name none."""
+        self._target = target
+        self._file = file
+        self._is_started = target.command is None
+        self._runs: WeakSet[Run] = WeakSet()
+        self._streams: WeakSet[CallStream] = WeakSet()
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process's number, None for all that run a file."""
+        return self._target.pid or None
+
+    def functions(
+        self, *patterns: str, exclude: Iterable[str] = (), regexp: bool = False
+    ) -> list[Function]:
+        """Return the functions that patterns select, by file and address.
+
+        Raises NoMatchError, which says what is near, where a pattern selects nothing.
+        """
+        with _STARTING, _os_errors():
+            found = select(self._target, self._requests(patterns, exclude, regexp), "trace")
+            _refuse_partial(found.failed)
+            functions: dict[tuple[int, int, int], Function] = {}
+            for selected in found.selected:
+                table, file = selected.binary.functions, selected.binary.image.identity
+                inlined = table.inlined_by_name()
+                for row in selected.rows:
+                    function = table.function(row)
+                    at = table.declared_at(row)
+                    functions[file.device, file.inode, function.entry] = Function(
+                        function.name,
+                        at.file if at else None,
+                        at.line if at else None,
+                        inlined.count(function.name) if inlined else 0,
+                    )
+            return list(functions.values())
+
+    def trace(
+        self,
+        *probes: str,
+        limit: int | None = None,
+        seconds: float | None = None,
+        lossy: bool = False,
+        stacks: bool = False,
+        entry: bool = False,
+        string_size: int = 256,
+        depth: int = 1,
+        floats: bool = True,
+        exclude: Iterable[str] = (),
+        regexp: bool = False,
+    ) -> CallStream:
+        """Attach, and return an iterator of the calls from then on, as they end.
+
+        It ends after ``limit`` calls, after some ``seconds``, or with the target. At its end it
+        raises LostCalls where calls are missing, unless ``lossy``. Leaving the loop, by ``break``
+        or an exception, detaches.
+
+        ``stacks``: calls have the goroutine's stack. ``entry``: calls are seen when they are
+        entered. At most ``string_size`` bytes of a string are captured, and ``depth`` (0 to 5)
+        pointers followed, one from the other. ``floats``: float registers are read, which sends
+        the thread SIGURG. ``regexp``: patterns are regular expressions.
+
+        Raises GotraceError: SpecError, NoMatchError, AttachError, LoadError and others.
+        """
+        _check(seconds, limit=limit, string_size=string_size)
+        if not 0 <= depth <= 5:
+            raise UsageError(f"depth is {depth}: give 0 to 5")
+        limits = CaptureLimits(string_size, depth, payload=_PHASE_BYTES)
+        choices = TraceChoices(limits, entry_only=entry, floats=floats)
+        exists = file_test(self.pid)
+        excluded = list(exclude)
+        with _STARTING, _os_errors():
+            specs = [
+                parse_probe(text, regex=regexp, split=lambda text: split_target(text, exists))
+                for text in _some(probes)
+            ]
+            requests = [
+                BinaryRequest(
+                    spec.binary or self._file, Selector([spec.pattern], excluded, regex=regexp)
+                )
+                for spec in specs
+            ]
+            plan = make_plan(self._target, requests, returns=True, verb="trace")
+            _refuse_partial(plan.failed)
+            callers = find_callers(self._target, plan)
+            traced = make_trace_plan(plan, specs, choices)
+            _refuse_partial(traced.plan.failed)
+            wanted = TraceOptions(user_stack=_STACK_FRAMES if stacks else 0)
+            with ExitStack() as opened:
+                tracer = opened.enter_context(
+                    CallTracer(self._target, traced, callers, wanted, None)
+                )
+                _warn(callers.warning, traced.plan, tracer.attached)
+                symbols = Symbolizer(callers.files) if callers.files else None
+                undecided = Undecided()
+                decoders = [CallDecoder(call, symbols, floats, undecided) for call in traced.calls]
+                run = opened.enter_context(self._begin(traced.plan, tracer, seconds))
+                stream = CallStream(
+                    tracer, run, decoders, undecided, limit, lossy, opened.pop_all()
+                )
+        self._streams.add(stream)
+        return stream
+
+    def count(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        exclude: Iterable[str] = (),
+        regexp: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> Counts:
+        """Count calls for some ``seconds``, or until the target ends, or ``stop`` is called.
+
+        ``ready`` is called once the probes are attached. Raises GotraceError as ``trace`` does.
+        """
+        _check(seconds)
+        with ExitStack() as opened:
+            with _STARTING, _os_errors():
+                requests = self._requests(patterns, exclude, regexp)
+                plan = once(make_plan(self._target, requests, returns=False, verb="count"))
+                _refuse_partial(plan.failed)
+                counter = opened.enter_context(CallCounter(self._target, plan, None))
+                _warn(None, plan, counter.attached)
+                run = opened.enter_context(self._begin(plan, counter, seconds))
+            if ready is not None:
+                ready()
+            with _os_errors():
+                while not run.is_over(_LOOK):
+                    pass
+                counts = Counts()
+                for function, calls in zip(plan.functions, counter.take(), strict=True):
+                    if calls:
+                        counts[function.name] += calls
+        return counts
+
+    @overload
+    def latency(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        by_goroutine: Literal[False] = False,
+        lossy: bool = False,
+        exclude: Iterable[str] = (),
+        regexp: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> dict[str, Histogram]: ...
+
+    @overload
+    def latency(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        by_goroutine: Literal[True],
+        lossy: bool = False,
+        exclude: Iterable[str] = (),
+        regexp: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> dict[Goroutine, Histogram]: ...
+
+    def latency(
+        self,
+        *patterns: str,
+        seconds: float | None = None,
+        by_goroutine: bool = False,
+        lossy: bool = False,
+        exclude: Iterable[str] = (),
+        regexp: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> dict[str, Histogram] | dict[Goroutine, Histogram]:
+        """Measure calls and return a histogram, in ns, of each function that was called.
+
+        ``by_goroutine``: of each goroutine that called one. Other parameters and errors as for
+        ``count``; raises LostCalls where calls are missing, unless ``lossy``.
+        """
+        _check(seconds)
+        with ExitStack() as opened:
+            with _STARTING, _os_errors():
+                requests = self._requests(patterns, exclude, regexp)
+                plan = make_plan(self._target, requests, returns=True, verb="measure")
+                plan = measurable(once(plan))
+                _refuse_partial(plan.failed)
+                callers = find_callers(self._target, plan)
+                wanted = LatencyOptions(per_function=True, per_goroutine=by_goroutine)
+                meter = opened.enter_context(
+                    LatencyMeter(self._target, plan, callers, wanted, None)
+                )
+                _warn(callers.warning, plan, meter.attached)
+                run = opened.enter_context(self._begin(plan, meter, seconds))
+            if ready is not None:
+                ready()
+            with _os_errors():
+                while not run.is_over(_HARVEST if by_goroutine else _LOOK):
+                    meter.poll(time.monotonic() + _READING)
+                period = meter.take()
+                counts = meter.diagnostics()
+        lost = {what.name.lower(): counts[what] for what in _UNMEASURED if counts[what]}
+        if lost and not lossy:
+            raise LostCalls(lost)
+        names = [function.name for function in plan.functions]
+        return _by_goroutine(names, period) if by_goroutine else _by_function(names, period)
+
+    def stop(self) -> None:
+        """End all runs that are attached; what they have seen is still returned.
+
+        May be called in any thread, and by ``ready``.
+        """
+        for run in list(self._runs):
+            run.stop()
+
+    def wait(self) -> int:
+        """Wait for the command to end and return its exit code, negative for a signal.
+
+        It is started where no run has done that. Raises UsageError for what was not started here.
+        """
+        command = self._target.command
+        if command is None:
+            raise UsageError("only a command that was started here can be waited for")
+        self._start()
+        return os.waitstatus_to_exitcode(command.reap())
+
+    def close(self) -> None:
+        """Detach and close the files; a command that was started goes on."""
+        for stream in list(self._streams):
+            stream.close()
+        command = self._target.command
+        if command is not None and self._is_started:
+            command.ended()
+        self._target.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _requests(
+        self, patterns: Sequence[str], exclude: Iterable[str], regexp: bool
+    ) -> list[BinaryRequest]:
+        """Group patterns by the file they name."""
+        by_file: dict[str | None, list[str]] = {}
+        exists = file_test(self.pid)
+        for text in _some(patterns):
+            file, pattern = split_target(text, exists)
+            by_file.setdefault(file or self._file, []).append(pattern)
+        excluded = list(exclude)
+        return [
+            BinaryRequest(file, Selector(group, excluded, regex=regexp))
+            for file, group in by_file.items()
+        ]
+
+    def _start(self) -> None:
+        """Release a command that waits."""
+        if not self._is_started:
+            self._is_started = True
+            self._target.start()
+
+    def _begin(self, plan: Plan, tracer: Stoppable, seconds: float | None) -> Run:
+        self._start()
+        run = Run(self._target, plan, tracer, seconds)
+        self._runs.add(run)
+        return run
+
+
+class CallStream(Iterator[Call]):
+    """The calls of a trace as they end; detaches at its end, when closed, and when dropped."""
+
+    def __init__(
+        self,
+        tracer: CallTracer,
+        run: Run,
+        decoders: Sequence[CallDecoder],
+        undecided: Undecided,
+        limit: int | None,
+        lossy: bool,
+        opened: ExitStack,
+    ) -> None:
+        """Take over an attached tracer and its run; ``opened`` closes both."""
+        self._opened = opened
+        self._owner = os.getpid()
+        self._tracer = tracer
+        self._run = run
+        self._decoders = decoders
+        self._undecided = undecided
+        self._left = limit
+        self._is_lossy = lossy
+        self._is_over = False
+        self._due: list[bytes] = []  # the next is the last
+        self._lost: dict[str, int] = {}
+        self._next_reading = time.monotonic()
+        self._epoch = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.time_ns()
+        tracer.ends = run.ends
+        self._is_open = True
+
+    def __next__(self) -> Call:
+        """Return the next call. Raises LostCalls in place of the end; other GotraceErrors."""
+        if not self._is_open:
+            raise StopIteration
+        try:
+            with _os_errors():
+                call = self._next()
+                if call is None or self._left == 0:
+                    self.close()
+        except BaseException:
+            with suppress(GotraceError):  # what went wrong first is what counts
+                self.close()
+            raise
+        if call is not None:
+            return call
+        if self._lost and not self._is_lossy:
+            raise LostCalls(self._lost)
+        raise StopIteration
+
+    def _next(self) -> Call | None:
+        while self._left != 0:
+            if not self._due and not self._read():
+                return None
+            if time.monotonic() >= self._next_reading:
+                # What is done with a call may take long, and the kernel's buffers fill meanwhile.
+                self._fill()
+            record = self._due.pop()
+            call = self._decoders[function_of(record)](record)
+            if call is not None:
+                if self._left is not None:
+                    self._left -= 1
+                return self._made(call)
+        return None
+
+    def _read(self) -> bool:
+        """Wait for calls; return whether there are any."""
+        while not self._due:
+            if self._tracer.exhausted:
+                self._lost = self._losses()
+                return False
+            self._is_over = self._is_over or self._run.is_over(0)
+            now = time.monotonic()
+            self._due = self._tracer.acquire(now + _READING)
+            self._due.reverse()
+            self._next_reading = now + _PERIOD
+            if self._due:
+                # Later losses are not of the calls up to a limit that these may reach.
+                self._lost = self._losses()
+            elif not self._is_over:
+                self._is_over = self._run.is_over(_PERIOD)
+        return True
+
+    def _fill(self) -> None:
+        now = time.monotonic()
+        self._tracer.fill(now + _READING)
+        self._next_reading = now + _PERIOD
+
+    def _losses(self) -> dict[str, int]:
+        counts = self._tracer.diagnostics()
+        lost = {what.name.lower(): counts[what] for what in _UNTRACED}
+        lost["undecided"] = self._undecided.calls
+        lost["reader"] = self._tracer.losses.total + self._tracer.window.losses.total
+        return {what: calls for what, calls in lost.items() if calls}
+
+    def _made(self, call: DecodedCall) -> Call:
+        function, stack, results = call.function, call.stack, call.results
+        args = zip(function.parameter_labels, map(to_python, call.args), strict=True)
+        named = None
+        if results is not None:
+            named = dict(zip(function.result_labels, map(to_python, results), strict=True))
+        return Call(
+            function.name,
+            dict(args),
+            named,
+            call.duration_ns,
+            call.end_ns - self._epoch,
+            call.pid,
+            call.tid,
+            call.goid,
+            function.file,
+            function.line,
+            None if stack is None else [Frame(f.function, f.file, f.line) for f in stack],
+            call.stack_cut,
+            call.message,
+            call.unwound.value if call.unwound else None,
+            call.probe_hits,
+            call.probe_ns,
+        )
+
+    @property
+    def lost(self) -> Mapping[str, int]:
+        """Return how many calls are missing, by what became of them, as far as that is known."""
+        return self._lost
+
+    def stop(self) -> None:
+        """End the run: calls up to now can still be iterated over. May be called in any thread."""
+        if self._is_open:
+            self._run.stop()
+
+    def close(self) -> None:
+        """Detach at once; what has not been iterated over is dropped."""
+        if self._is_open and os.getpid() == self._owner:  # not in a process forked meanwhile
+            self._is_open = False
+            self._opened.close()
+
+    def __enter__(self) -> CallStream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_open", False):
+            with suppress(Exception):
+                self.close()
+
+
+def _by_function(names: Sequence[str], period: Period) -> dict[str, Histogram]:
+    """Return what was measured by name, which functions of several files may share."""
+    histograms: dict[str, Histogram] = {}
+    for row, times in period.rows.items():
+        histograms.setdefault(names[row], Histogram()).merge(times)
+    return histograms
+
+
+def _by_goroutine(names: Sequence[str], period: Period) -> dict[Goroutine, Histogram]:
+    histograms: dict[Goroutine, Histogram] = {}
+    for key, goroutine in period.goroutines.items():
+        caller = Goroutine(names[key.row], key.pid, key.goid)
+        histograms.setdefault(caller, Histogram()).merge(goroutine.times)
+    for row, rest in period.rest.items():
+        if rest.times.count:
+            histograms.setdefault(Goroutine(names[row], 0, None), Histogram()).merge(rest.times)
+    return histograms
+
+
+def _check(seconds: float | None, **numbers: int | None) -> None:
+    if seconds is not None and not 0 < seconds < 1e9:
+        raise UsageError(f"seconds is {seconds}: give a positive number, or leave it out")
+    for name, number in numbers.items():
+        if number is not None and number <= 0:
+            raise UsageError(f"{name} is {number}: give a positive number, or leave it out")
+
+
+def _some(patterns: Sequence[str]) -> Sequence[str]:
+    if not patterns:
+        raise UsageError("which functions? Give a pattern, such as 'main.*'")
+    return patterns
+
+
+def _refuse_partial(failed: Sequence[GotraceError]) -> None:
+    if failed:
+        raise failed[0]
+
+
+@contextmanager
+def _os_errors() -> Iterator[None]:
+    """Turn what the system refuses into a GotraceError."""
+    try:
+        yield
+    except OSError as error:
+        what = f"{error.filename}: " if error.filename else ""
+        raise GotraceError(f"cannot trace: {what}{error.strerror or error}") from error
+
+
+def _warn(first: str | None, plan: Plan, attached: Attached) -> None:
+    """Warn of what is not traced."""
+    texts = [first] if first else []
+    texts += plan.problems
+    texts += [
+        f"no probe at {point.address:#x}: {refusal(error)}"
+        for point, error in attached.failed.items()
+    ]
+    texts += _inlined(plan)
+    for text in texts[:_MAX_WARNINGS]:
+        warnings.warn(text, TracingWarning, stacklevel=3)
+    if len(texts) > _MAX_WARNINGS:
+        more = f"and {len(texts) - _MAX_WARNINGS} more warnings"
+        warnings.warn(more, TracingWarning, stacklevel=3)
+
+
+def _inlined(plan: Plan) -> Iterator[str]:
+    places: Counter[str] = Counter()
+    for file in plan.binaries:
+        names = {sites.function.name for sites in file.functions}
+        if len(names) <= _MAX_LOOKED_UP:
+            places.update(call.name for call in file.binary.functions.inlined_calls(names))
+    for name, count in places.most_common():
+        yield f"{name} is also inlined in {count} place{'' if count == 1 else 's'}: not seen there"

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls as Python objects: of a live trace, or read back from the JSON of one.
+
+Values are those of ``gotrace.values.python``. Reading takes neither BPF nor root, on any system.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gotrace.errors import GotraceError
+from gotrace.values.python import GoError, Unavailable, from_json
+
+__all__ = ["Call", "Frame", "LostCalls", "read"]
+
+
+class LostCalls(GotraceError):
+    """Report that calls are missing from what was iterated over; raised at its end.
+
+    ``lost`` says how many, by what became of them: the ``what`` of docs/json.md.
+    """
+
+    def __init__(self, lost: Mapping[str, int]) -> None:
+        self.lost = dict(lost)
+        parts = ", ".join(f"{what}: {calls}" for what, calls in self.lost.items())
+        super().__init__(
+            f"{sum(self.lost.values())} calls are missing ({parts}): trace fewer functions, add a"
+            " predicate, or pass lossy=True"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return LostCalls, (self.lost,)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One function of a stack, and where in it the call is."""
+
+    function: str
+    file: str | None
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a function.
+
+    ``time_ns`` is when it returned, in ns since 1970; when it was entered, where only that was
+    seen; when that was seen, where it ended without a return: then ``unwound`` is ``"panic"`` or
+    ``"goexit"``. ``args`` and ``results`` are by name; ``results`` is None where the call did not
+    return or only its entry was seen. ``duration_ns`` is None where only its entry was seen.
+    ``stack`` is innermost first, None when not asked for; ``stack_cut``: it has more frames.
+    ``message`` is the probe's own format, filled in. ``probe_hits`` is how often probes were hit
+    within the call, ``probe_ns`` what part of its duration that took, None where not known.
+    """
+
+    function: str
+    args: Mapping[str, Any]
+    results: Mapping[str, Any] | None
+    duration_ns: int | None
+    time_ns: int
+    pid: int
+    tid: int
+    goid: int
+    file: str | None = None
+    line: int | None = None
+    stack: Sequence[Frame] | None = None
+    stack_cut: bool = False
+    message: str | None = None
+    unwound: str | None = None
+    probe_hits: int | None = None
+    probe_ns: int | None = None
+
+    @property
+    def error(self) -> GoError | Unavailable | None:
+        """Return the error that the call returned, its last result; None where there is none.
+
+        A last result that could not be read is Unavailable, which is not None: it may be an error.
+        """
+        last = next(reversed([*(self.results or {}).values()]), None)
+        return last if isinstance(last, GoError | Unavailable) else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a flat row for a table: values as ``args.NAME`` and ``results.NAME``.
+
+        They are plain Python objects: a struct is a dict, an error its message, what could not be
+        read None.
+        """
+        row: dict[str, Any] = {
+            "time_ns": self.time_ns,
+            "pid": self.pid,
+            "tid": self.tid,
+            "goid": self.goid,
+            "function": self.function,
+            "duration_ns": self.duration_ns,
+            "error": _plain(self.error),
+            "unwound": self.unwound,
+        }
+        row |= {f"args.{name}": _plain(value) for name, value in self.args.items()}
+        row |= {f"results.{name}": _plain(value) for name, value in (self.results or {}).items()}
+        if self.message is not None:
+            row["message"] = self.message
+        if self.stack is not None:
+            row["stack"] = [frame.function for frame in self.stack]
+        return row
+
+
+#: Classes of values, some of which are of subclasses here.
+_PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value made of Python's own types alone."""
+    if value is None or isinstance(value, Unavailable):
+        return None
+    for own in _PLAIN:
+        if isinstance(value, own):
+            return own(value)
+    if isinstance(value, Mapping):
+        return {_plain_key(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [*map(_plain, value)]
+    return value if isinstance(value, datetime.datetime) else str(value)
+
+
+def _plain_key(key: Any) -> Any:
+    """Return a map's key as a plain object that can be a key: of what holds others, its text."""
+    return str(key) if isinstance(key, Mapping | tuple) else _plain(key)
+
+
+def read(source: str | os.PathLike[str] | Iterable[str], *, lossy: bool = False) -> Iterator[Call]:
+    """Yield the calls of a trace that ``gotrace --json`` wrote: a file's, or some lines'.
+
+    Lines of other kinds are passed over. Raises LostCalls at the end where the trace says that
+    calls are missing, unless ``lossy``; GotraceError where a file cannot be read or a line is not
+    of such a trace.
+    """
+    if not isinstance(source, str | os.PathLike):
+        yield from _calls(source, "the trace", lossy)
+        return
+    name = os.fspath(source)
+    try:
+        with open(name, encoding="utf-8") as lines:
+            yield from _calls(lines, name, lossy)
+    except OSError as error:
+        raise GotraceError(f"cannot read {name}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise GotraceError(f"cannot read {name}: not UTF-8, as gotrace --json writes") from error
+
+
+def _calls(lines: Iterable[str], name: str, lossy: bool) -> Iterator[Call]:
+    lost: Counter[str] = Counter()
+    for number, line in enumerate(lines, 1):
+        place = f"{name}:{number}"
+        row = _row(line, place)
+        if row.get("kind") == "call":
+            yield _call(row, place)
+        elif row.get("kind") == "lost":
+            if not isinstance(row.get("what"), str) or not isinstance(row.get("calls"), int):
+                raise GotraceError(f"{place}: not a line of gotrace --json: no number of calls")
+            lost[row["what"]] += row["calls"]
+    if lost and not lossy:
+        raise LostCalls(lost)
+
+
+def _row(line: str, place: str) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise GotraceError(f"{place}: not a line of gotrace --json: {error}") from error
+    if not isinstance(row, dict):
+        raise GotraceError(f"{place}: not a line of gotrace --json: not an object")
+    return row
+
+
+def _call(row: Mapping[str, Any], place: str) -> Call:
+    try:
+        results, stack = row["results"], row.get("stack")
+        return Call(
+            row["func"],
+            {name: from_json(value) for name, value in row["args"].items()},
+            None if results is None else {name: from_json(v) for name, v in results.items()},
+            row["duration_ns"],
+            row["ts_ns"],
+            row["pid"],
+            row["tid"],
+            row["goid"],
+            row["file"],
+            row["line"],
+            None if stack is None else [Frame(f["func"], f["file"], f["line"]) for f in stack],
+            row.get("stack_cut", False),
+            row.get("message"),
+            row.get("unwound"),
+            row.get("probe_hits"),
+            row.get("probe_ns"),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise GotraceError(f"{place}: not a call as gotrace --json writes it: {error!r}") from error
