@@ -91,10 +91,10 @@ def test_no_signal_but_one_to_itself_ends_it(tmp_path: Path) -> None:
 def test_end_does_not_wait_longer_than_it_may(tmp_path: Path) -> None:
     """The keeper goes on with what the kernel takes its time for."""
     probe, allowed = tmp_path / "probe", tmp_path / "allowed"
+    os.mkfifo(allowed)
 
     def detach() -> None:
-        while not allowed.exists():
-            time.sleep(0.01)
+        allowed.read_bytes()  # waits until the other end is opened and closed
         probe.unlink()
 
     keeper = Keeper(probe.touch, detach)
@@ -102,7 +102,7 @@ def test_end_does_not_wait_longer_than_it_may(tmp_path: Path) -> None:
     keeper.release()
     assert not keeper.end(time.monotonic() + 0.05)
     assert probe.exists()
-    allowed.touch()
+    allowed.write_bytes(b"")
     assert keeper.end()
     assert not probe.exists()
 

@@ -175,25 +175,25 @@ class Unit:
     offset: int
     first_die: int
     end: int
-    library: CompileUnit = dataclasses.field(repr=False, compare=False)
+    parsed: CompileUnit = dataclasses.field(repr=False, compare=False)
     ration: _Ration = dataclasses.field(repr=False, compare=False)
 
     @property
     def top(self) -> DIE:
         """Return the unit's own entry, which has the bases of the other entries' indices."""
-        if not self.library.has_top_DIE():
+        if not self.parsed.has_top_DIE():
             self.ration.renew()
-        return self.library.get_top_DIE()
+        return self.parsed.get_top_DIE()
 
     @property
     def structs(self) -> DWARFStructs:
         """Return the library's decoders of this unit."""
-        return self.library.structs
+        return self.parsed.structs
 
     @property
     def version(self) -> int:
         """Return the version of DWARF, 2 to 5."""
-        return int(self.library["version"])
+        return int(self.parsed["version"])
 
     @functools.cached_property
     def shapes(self) -> Shapes:
@@ -226,7 +226,7 @@ class Unit:
     @damage_is_reported
     def _abbreviations(self) -> AbbrevTable:
         self.ration.renew()
-        return self.library.get_abbrev_table()
+        return self.parsed.get_abbrev_table()
 
     def _declaration(self, code: int) -> Declaration:
         found = self._abbreviations.get_abbrev(code)
@@ -276,7 +276,7 @@ class UnitTable:
                 sections[parameter] = DebugSectionDescriptor(stream, name, 0, size, 0)
             elif parameter.endswith("_sec"):
                 sections[parameter] = None
-        self._library = DWARFInfo(DwarfConfig(True, "x64", 8), **sections)
+        self._info = DWARFInfo(DwarfConfig(True, "x64", 8), **sections)
         self.info = self._streams["info"].content
         self._extents = list(_extents(self.info))
         self._offsets = [start for start, _ in self._extents]
@@ -312,7 +312,7 @@ class UnitTable:
         top = unit.top
         self._ration.renew()
         stream = self._streams["info"]
-        found = top if offset == unit.first_die else DIE(unit.library, stream, offset)
+        found = top if offset == unit.first_die else DIE(unit.parsed, stream, offset)
         if found.tag is None:
             raise DwarfError(f"a list ends at {offset:#x}, where an entry was expected")
         if offset + found.size > unit.end:
@@ -342,7 +342,7 @@ class UnitTable:
         top = unit.top
         self._ration.renew()
         stream = self._streams["loc" if unit.version < 5 else "loclists"]
-        lists = LocationLists(stream, unit.structs, unit.version, self._library)
+        lists = LocationLists(stream, unit.structs, unit.version, self._info)
         found: list[Any] = lists.get_location_list_at_offset(offset, top)
         return [
             (start, end, bytes(found[row].loc_expr)) for row, start, end in _absolute(found, unit)
@@ -380,9 +380,9 @@ class UnitTable:
         spans: list[tuple[int, int]] = []
         if "DW_AT_ranges" in attributes:
             stream = self._streams["ranges" if unit.version < 5 else "rnglists"]
-            lists = RangeLists(stream, unit.structs, unit.version, self._library)
+            lists = RangeLists(stream, unit.structs, unit.version, self._info)
             offset = attributes["DW_AT_ranges"].value
-            found = lists.get_range_list_at_offset(offset, unit.library)
+            found = lists.get_range_list_at_offset(offset, unit.parsed)
             spans = [(start, end) for _, start, end in _absolute(found, unit)]
         elif "DW_AT_low_pc" in attributes and "DW_AT_high_pc" in attributes:
             high = attributes["DW_AT_high_pc"]
@@ -409,7 +409,7 @@ class UnitTable:
         if address_size not in (4, 8):
             raise DwarfError(f"unit at {start:#x} has addresses of {address_size} bytes")
         structs = _structs(dwarf_format, address_size, header["version"])
-        library = CompileUnit(header, self._library, structs, start, first_die)
+        library = CompileUnit(header, self._info, structs, start, first_die)
         unit = self._units[start] = Unit(start, first_die, end, library, self._ration)
         return unit
 
