@@ -255,6 +255,10 @@ def _attach_on(
         attached.functions = _load(attached, {group.function for group in wanted})
         if prepare is not None:
             prepare(attached.program)
+        if rung is not Rung.MULTI:
+            # What would refuse them comes before what they would cost; the keeper inherits it.
+            for group in wanted:
+                _need_descriptors(_DESCRIPTORS[rung] * len(group.points), group)
         if announce is not None and rung is not Rung.MULTI:
             text = price(sum(len(group.points) for group in wanted))
             if text is not None:
@@ -346,7 +350,6 @@ def _link_all(probes: _Probes, group: ProbeGroup, program: int, points: Sequence
 
 
 def _attach_cookie(probes: _Probes, group: ProbeGroup, program: int) -> None:
-    _need_descriptors(2 * len(group.points), group)
     for point in group.points:
         event = _open_event(probes, group, point)
         if event is None:
@@ -358,7 +361,6 @@ def _attach_cookie(probes: _Probes, group: ProbeGroup, program: int) -> None:
 
 
 def _attach_address(probes: _Probes, group: ProbeGroup, program: int) -> None:
-    _need_descriptors(len(group.points), group)
     site_by_ip = probes.program.map("site_by_ip")
     assert group.bias is not None
     for point in group.points:
@@ -384,6 +386,8 @@ def _open_event(probes: _Probes, group: ProbeGroup, point: Point) -> int | None:
     return event
 
 
+#: Open files that each probe takes.
+_DESCRIPTORS = {Rung.COOKIE: 2, Rung.ADDRESS: 1}
 _ATTACHERS = {
     Rung.MULTI: _attach_multi,
     Rung.COOKIE: _attach_cookie,

@@ -394,6 +394,7 @@ def test_end_of_the_tool_under_load_leaves_the_target_as_it_was(number: signal.S
             assert code_at(fixture.ready, addresses) == b"\xcc" * len(addresses)
             measuring.signal(number)
             measuring.rest()
+            measuring.wait_for_keepers()
             assert code_at(fixture.ready, addresses) == clean
         assert fixture.work()["Functions"]["main.short"]["Calls"] > 400
         assert fixture.finish() == 0
