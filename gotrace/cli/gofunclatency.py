@@ -283,7 +283,7 @@ def _footer(meter: LatencyMeter, plan: Plan) -> Iterator[Notice]:
 
 
 _NOTABLE = 0.02  # of the median
-_MAX_WAIT = 0.5  # seconds, for a measurement that was begun before attaching
+_MAX_WAIT = 0.8  # seconds, for a measurement that was begun before attaching
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
