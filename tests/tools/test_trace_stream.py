@@ -242,7 +242,7 @@ def test_every_line_has_the_documented_fields() -> None:
     rows = of_kind(result, "call")
     assert {row["func"] for row in rows} == set(names)
     for row in rows:
-        assert tuple(row) == (*FIELDS, "file", "line")
+        assert tuple(row) == (*FIELDS, "file", "line", "probe_hits", "probe_ns")
         assert all(isinstance(row[field], int) for field in ("ts_ns", "pid", "tid", "goid", "line"))
         assert isinstance(row["args"], dict)
         returned = row["func"] != "main.forever"
