@@ -43,7 +43,7 @@ __all__ = [
 #: What the guest's userland is unpacked from: Debian 12, the tools' own packages, and a shell.
 ROOT_SUITE = "bookworm"
 ROOT_PACKAGES = (
-    *("python3", "python3-bpfcc", "python3-capstone", "python3-tabulate", "python3-pytest"),
+    *("python3", "python3-bpfcc", "python3-capstone", "python3-pyelftools", "python3-pytest"),
     *("busybox-static", "bash", "dash", "coreutils", "grep", "sed", "mount", "util-linux"),
 )
 
