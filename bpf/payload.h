@@ -88,7 +88,7 @@ struct work {
     u32 search_steps; /* that it has taken */
     u32 unknown;      /* a predicate could not be decided here: user space will */
     u32 dropped;
-    u32 full;  /* block 0 is cut: there is no more of it, and no block behind it */
+    u32 full;  /* block 0 is cut: there is no more of it, and no block after it */
     u32 limit; /* of the payload's length in this phase */
     u32 pc;
     u32 phase; /* 0 entry, 1 return */
@@ -150,7 +150,7 @@ static __always_inline void append_word(struct work *w, u64 word, u32 size)
     w->call.length += size;
 }
 
-/* Copy memory of the target behind what is there; return 0 when done. */
+/* Copy memory of the target after what is there; return 0 when done. */
 static __always_inline int append_memory(struct work *w, u64 address, u32 size)
 {
     u64 at = w->call.length, bytes = size;

@@ -81,7 +81,7 @@ struct constant {
     u64 masks[CONSTANT_WORDS]; /* all ones up to length, then zero */
 };
 
-/* ops: key = address of an operation; plans lie one behind the other. Filled before attaching. */
+/* ops: key = address of an operation; plans follow one another. Filled before attaching. */
 BPF_ARRAY(ops, struct op, GOTRACE_OPS);
 
 /*

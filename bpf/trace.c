@@ -41,7 +41,7 @@ struct site_plan {
     u32 result; /* first operation of the return's plan */
     u32 flags;
     u32 reserved; /* bytes of the payload that the entry leaves to the return and what follows */
-    s16 next_pc;  /* of the instruction behind the entry site, from that site */
+    s16 next_pc;  /* of the instruction after the entry site, from that site */
     s16 next_sp;  /* what the entry site's instruction adds to SP */
 };
 
@@ -225,8 +225,8 @@ int on_signal(struct pt_regs *ctx)
 #endif
 
 /*
- * Run a phase's plan, with so much of the payload left for what comes behind it. It ends at a
- * multiple of 8; padding behind a cut image would be taken for a part of that.
+ * Run a phase's plan, with so much of the payload left for what comes after it. It ends at a
+ * multiple of 8; padding after a cut image would be taken for a part of that.
  */
 static __always_inline void run_phase(struct work *w, u32 first, u32 reserved)
 {

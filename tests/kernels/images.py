@@ -46,6 +46,8 @@ ROOT_PACKAGES = (
     *("python3", "python3-bpfcc", "python3-capstone", "python3-pyelftools", "python3-pytest"),
     *("busybox-static", "bash", "dash", "coreutils", "grep", "sed", "mount", "util-linux"),
 )
+#: Directories that no package brings; ``guest`` is where the second disk is mounted.
+_DIRECTORIES = ("proc", "sys", "dev", "run", "tmp", "root", "guest", "etc")
 
 #: What the guest needs to see its disks, and what those modules depend on.
 _MODULES = ("virtio_pci", "virtio_blk", "ext4")
@@ -166,7 +168,8 @@ def root() -> Path:
     place = kernels_dir() / "root"
     with _locked(place):
         known = _read(place / "root.json")
-        key = hashlib.sha256(repr((ROOT_SUITE, ROOT_PACKAGES)).encode()).hexdigest()[:16]
+        made_of = repr((ROOT_SUITE, ROOT_PACKAGES, _DIRECTORIES))
+        key = hashlib.sha256(made_of.encode()).hexdigest()[:16]
         if known is None or known["key"] != key or _stale(place / "root.json"):
             try:
                 _renew_root(place, key, known)
@@ -223,7 +226,7 @@ def _furnish(tree: Path) -> None:
     """Add what packages' scripts would have made, and compile Python's modules."""
     for name in _SUPERFLUOUS:
         shutil.rmtree(tree / name, ignore_errors=True)
-    for name in ("proc", "sys", "dev", "run", "tmp", "root", "work", "etc"):
+    for name in _DIRECTORIES:
         (tree / name).mkdir(exist_ok=True)
     (tree / "etc" / "passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
     (tree / "etc" / "group").write_text("root:x:0:\n")
