@@ -31,11 +31,12 @@ def test_calls_that_are_entered_while_probes_are_removed_are_nobodys() -> None:
         plan = make_plan(target, [request], returns=True, verb="measure")
         callers = find_callers(target, plan)
         meter = opened.enter_context(LatencyMeter(target, plan, callers, LatencyOptions(), None))
-        before = meter.diagnostics()[Diagnostic.UNMATCHED]
         measured = meter.attached.program.map("histograms")
         patience = time.monotonic() + 60
-        while not any(any(value[:8]) for _, value in measured.entries()):
+        # Calls that were open when the probes came have returned by then, on a busy machine too.
+        while sum(int.from_bytes(value[:8], "little") for _, value in measured.entries()) < 50_000:
             assert time.monotonic() < patience
+        before = meter.diagnostics()[Diagnostic.UNMATCHED]
         assert meter.take().rows[0].count > 0
         assert meter.diagnostics()[Diagnostic.UNMATCHED] == before
         fixture.work()
