@@ -2,10 +2,8 @@
 /*
  * gofunclatency: pair entries with returns and add the time between to histograms.
  *
- * Compile-time settings, beside those of calls.h:
+ * Compile-time settings, beside those of calls.h and histogram.h:
  *   GOTRACE_ROWS         functions that have a histogram of their own, 1 without -F
- *   GOTRACE_HALVES       2 where intervals are told apart, else 1
- *   GOTRACE_STRIPES      copies of each histogram that CPUs are spread over
  *   GOTRACE_GOROUTINES   rows of histograms per goroutine, with -g only
  *   GOTRACE_SLOWER       nanoseconds from which on a call is reported by itself
  */
@@ -36,15 +34,6 @@ struct slow_call {
     u64 function;
     u64 hits; /* of probes within the call */
 };
-
-/* generation: value 0 = the half of histograms that is written; set from user space by interval. */
-BPF_ARRAY(generation, u32, 1);
-
-/*
- * histograms: key = (generation * ROWS + row) * STRIPES + cpu % STRIPES. Cleared from user space
- * before that half is written again.
- */
-BPF_ARRAY(histograms, struct histogram, (GOTRACE_HALVES * GOTRACE_ROWS * GOTRACE_STRIPES));
 
 #ifdef GOTRACE_GOROUTINES
 /* by_goroutine: filled on first use, emptied from user space at each interval or the end. */
@@ -130,16 +119,9 @@ static __always_inline void record(struct pt_regs *ctx, struct caller *caller,
                                    struct caller_key *who, struct frame *call, u64 hits, u64 now)
 {
     u64 elapsed = now - call->start;
-    u32 zero = 0, row = GOTRACE_ROWS > 1 ? call->function : 0;
-    u32 *half = generation.lookup(&zero);
-    if (!half)
+    u32 number = 0;
+    if (!add_to_row(GOTRACE_ROWS > 1 ? call->function : 0, elapsed, hits, &number))
         return;
-    u32 stripe = bpf_get_smp_processor_id() % GOTRACE_STRIPES;
-    u32 number = *half * GOTRACE_ROWS + row;
-    u32 index = number * GOTRACE_STRIPES + stripe;
-    struct histogram *times = histograms.lookup(&index);
-    if (times)
-        add_value(times, elapsed, hits);
 #ifdef GOTRACE_GOROUTINES
     add_to_goroutine(caller, who, number, elapsed, hits);
 #endif

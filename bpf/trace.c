@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * gotrace: report calls with their arguments, results and durations.
+ * gotrace: report calls with their arguments, results and durations, or add them up by some of them.
  *
  * Compile-time settings, beside those of the headers:
  *   GOTRACE_FUNCTIONS    functions that are traced
@@ -9,11 +9,14 @@
  *   GOTRACE_USER_STACK   most return addresses to report, 0 for none
  *   GOTRACE_BEHIND       bytes of the payload that return addresses and float registers want
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
+ *   GOTRACE_KEY          calls are not reported but added up by key, with the settings of rows.h
  */
 #include <uapi/linux/ptrace.h>
 #include "common.h"
 #define CALL_DROPPED(who, level) forget(who, level)
+#ifndef GOTRACE_KEY
 #define CALL_UNWOUND(ctx, who, level, call) report_unwound(ctx, who, level, call)
+#endif
 struct caller_key;
 struct unwound;
 static __always_inline void forget(struct caller_key *who, unsigned long long level);
@@ -22,6 +25,9 @@ static __always_inline void report_unwound(struct pt_regs *ctx, struct caller_ke
 #include "atomic.h"
 #include "calls.h"
 #include "interpreter.h"
+#ifdef GOTRACE_KEY
+#include "rows.h"
+#endif
 #if GOTRACE_FLOATS
 #include "floats.h"
 #endif
@@ -54,8 +60,10 @@ BPF_PERCPU_ARRAY(works, struct work, WORK_BUFFERS);
 /* saved_calls: key = caller and level of an open call; gone when that has returned. */
 BPF_HASH(saved_calls, struct frame_key, struct call, GOTRACE_SAVED);
 
+#ifndef GOTRACE_KEY
 /* events: one record a call. */
 BPF_PERF_OUTPUT(events);
+#endif
 
 static __always_inline void forget(struct caller_key *who, u64 level)
 {
@@ -132,14 +140,19 @@ static __always_inline void append_stack(struct work *w, u64 frame)
 
 static __always_inline void submit(struct pt_regs *ctx, struct call *call)
 {
+#ifdef GOTRACE_KEY
+    add_call(call, call->event.end - call->event.start);
+#else
     u64 size = call->length;
     BOUND(size, 2 * GOTRACE_PAYLOAD - 1);
     if (size > GOTRACE_PAYLOAD)
         return;
     if (events.perf_submit(ctx, &call->event, sizeof(struct event) + size))
         note(EVENTS_LOST, 1);
+#endif
 }
 
+#ifdef CALL_UNWOUND
 /* Report a call that has ended without a return, with the arguments saved when it was entered. */
 static __always_inline void report_unwound(struct pt_regs *ctx, struct caller_key *who, u64 level,
                                            struct unwound *call)
@@ -167,6 +180,7 @@ static __always_inline void report_unwound(struct pt_regs *ctx, struct caller_ke
 #endif
     submit(ctx, saved);
 }
+#endif
 
 #if GOTRACE_FLOATS
 /* Report a call of this thread whose signal has not come: its floats are not available. */
@@ -280,6 +294,9 @@ int on_entry(struct pt_regs *ctx)
     event->hits_ns = 0;
     w->call.length = 0;
     w->call.has_floats = 0;
+#ifdef GOTRACE_KEY
+    begin_key(&w->call, function);
+#endif
     w->phase = 0;
     w->file = plan->flags >> PLAN_FILE_SHIFT;
     read_registers(w, ctx, cookie);

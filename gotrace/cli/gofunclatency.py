@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from gotrace.cli.by import by_values, footer, key_of, make_key_plan, periods
 from gotrace.cli.options import (
     add_interval_options,
+    add_key_options,
     add_run_options,
     add_target_options,
     new_parser,
@@ -32,13 +34,23 @@ from gotrace.cli.run import (
     target_of,
     warning_to,
 )
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, UsageError
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
-from gotrace.report.latencies import SlowRow, duration, write_latencies, write_slow
+from gotrace.probes.spec import KeyText
+from gotrace.report.latencies import (
+    Interval,
+    LatencyGroup,
+    SlowRow,
+    duration,
+    write_latencies,
+    write_slow,
+)
 from gotrace.report.latency_rows import interval_of
+from gotrace.report.listing import list_plan
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration, probe_cost
+from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod
 from gotrace.session.latency import LatencyMeter, LatencyOptions, Period, SlowCall
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import Plan, make_plan, measurable, once, select, to_be_measured
@@ -56,6 +68,7 @@ examples:
   gofunclatency -g -p 1234 main.worker            one for each goroutine, the busiest ten
   gofunclatency -i 5 -u -p 1234 main.handle       every five seconds, in microseconds
   gofunclatency --slower 10ms -p 1234 main.handle print each call of 10 ms and more as well
+  gofunclatency --by r.Method -p 1234 main.handle one for each value of an argument
   gofunclatency main.parse -- ./tool file.txt     start a program and measure from its first call
 """
 
@@ -98,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="DUR",
         help="also print each call that takes this long, as it returns (10ms, 1.5s, 200us)",
     )
+    add_key_options(parser)
     add_interval_options(parser)
     add_run_options(parser)
     return parser
@@ -105,11 +119,16 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
-    requests = requests_of(options)
+    key = key_of(options)
+    if key is not None and (options.goroutine or options.slower is not None):
+        raise UsageError("--by excludes -g and --slower: give $goid, or ($duration > 10ms)")
+    requests = requests_of(options) if key is None else []
     output = make_output(options)
     target = target_of(options)
     try:
-        if options.list:
+        if key is not None:
+            failed = _measure_by(options, target, key, output)
+        elif options.list:
             from gotrace.report.listing import list_functions
 
             found = select(target, requests, "measure")
@@ -125,11 +144,16 @@ def _run(arguments: Sequence[str]) -> int:
     return status_of(failed)
 
 
+def _unit(options: argparse.Namespace) -> int:
+    """Return the display unit in nanoseconds."""
+    return 1_000 if options.microseconds else 1_000_000 if options.milliseconds else 1
+
+
 def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Output) -> None:
     callers = find_callers(target, plan)
     if callers.warning:
         output.notice(Notice(NoticeKind.WARNING, callers.warning))
-    unit = 1_000 if options.microseconds else 1_000_000 if options.milliseconds else 1
+    unit = _unit(options)
     wanted = LatencyOptions(
         per_function=options.function,
         per_goroutine=options.goroutine,
@@ -173,6 +197,61 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
             output.notice(notice)
         for notice in detached(meter):
             output.notice(notice)
+
+
+def _measure_by(
+    options: argparse.Namespace, target: Target, key: KeyText, output: Output
+) -> Sequence[GotraceError]:
+    """Measure calls by values of theirs; return what of the probes comes to nothing."""
+    traced = make_key_plan(options, target, key, "measure", returns=True)
+    plan = traced.plan
+    if options.list:
+        list_plan(once(plan), output)
+        return plan.failed
+    callers = find_callers(target, plan)
+    if callers.warning:
+        output.notice(Notice(NoticeKind.WARNING, callers.warning))
+    unit = _unit(options)
+    wanted = KeyOptions(True, options.interval is not None, unit, options.rows)
+    stepped = has_stepped_entry(plan)
+    form = SiteForm.FIRST if stepped else SiteForm.EMULATED
+    with (
+        waiter_for(target) as waiter,
+        Calibration(lambda: probe_cost(form, options.attach)) as calibration,
+        KeyMeter(target, traced, callers, wanted, options.attach, warning_to(output)) as meter,
+    ):
+        listen(waiter, meter)
+        tracing = _Tracing(plan, calibration, stepped)
+        for notice in attached_notices(options, plan, meter.attached, "Tracing"):
+            output.notice(notice)
+        for notice in inlined_notices(plan, "measured"):
+            output.notice(notice)
+        others = 0
+        for length in periods(options, waiter, target, plan, output, meter):
+            period = meter.take()
+            others += sum(row.calls for row in period.rows if row.function is None)
+            groups = _key_groups(options, plan, key, period)
+            interval = Interval(groups, [], time.time(), length, unit, tracing.cost())
+            write_latencies(output, interval, options.timestamp)
+        for notice in (*footer(meter, plan, others), *detached(meter)):
+            output.notice(notice)
+    return plan.failed
+
+
+def _key_groups(
+    options: argparse.Namespace, plan: Plan, key: KeyText, period: KeyPeriod
+) -> list[LatencyGroup]:
+    """Return a group for each row, the one with the most total time last."""
+    rows = sorted(period.rows, key=lambda row: row.times.sum if row.times else 0)
+    return [
+        LatencyGroup(
+            None if row.function is None else plan.functions[row.function].name,
+            row.times,
+            by=by_values(key, row) or {},
+        )
+        for row in (rows[-options.top :] if options.top else rows)
+        if row.times is not None
+    ]
 
 
 class _SlowCalls:

@@ -64,6 +64,7 @@ class SpecialName(Enum):
     COMM = "comm"
     DURATION = "duration"
     FUNC = "func"
+    CALLER = "caller"
 
 
 _INT = basic_type(Kind.INT)
@@ -77,6 +78,7 @@ SPECIAL_TYPES: dict[SpecialName, GoType] = {
     SpecialName.COMM: _STRING,
     SpecialName.DURATION: basic_type(Kind.INT64, "time.Duration"),
     SpecialName.FUNC: _STRING,
+    SpecialName.CALLER: _STRING,
 }
 
 _ARGUMENT = re.compile(r"arg([0-9]{1,3})", re.ASCII)

@@ -213,14 +213,27 @@ class CallDecoder:
         template = self.traced.spec.format
         if template is None:
             return None
-        values = self.traced.probe.values
+        shown = self._evaluated(found, specials)
+        return format_values(template, shown, [value.type for value in self.traced.probe.values])
+
+    def _evaluated(self, found: Mapping[Path, Value], specials: Specials) -> list[Value]:
+        """Return the values of the probe's expressions."""
         most = self.traced.text_bytes
-        shown = [
+        return [
             _shortened(evaluated, most) if isinstance(value, Operand) else evaluated
-            for value in values
+            for value in self.traced.probe.values
             for evaluated in [evaluate(value, found, specials)]
         ]
-        return format_values(template, shown, [value.type for value in values])
+
+    def key(self, record: bytes) -> list[Value]:
+        """Return the values that a sample's calls are added up by. Raises RecordError."""
+        call = parse_call(record)
+        traced = self.traced
+        entry = self._values(traced.entry, call.args, call.entry_floats)
+        results = None
+        if traced.result is not None:
+            results = self._values(traced.result, call.results, call.return_floats)
+        return self._evaluated(self._operands(entry, results), self._specials(call))
 
     def _specials(self, call: Call) -> Specials:
         specials: dict[SpecialName, int | str] = {
@@ -232,6 +245,8 @@ class CallDecoder:
         }
         if call.duration_ns is not None:
             specials[SpecialName.DURATION] = call.duration_ns
+        if call.stack and (frames := self._stack(call)):
+            specials[SpecialName.CALLER] = frames[0].function
         return specials
 
     def _comm(self, tgid: int) -> str:

@@ -46,6 +46,7 @@ class Diagnostic(Enum):
     TAIL_CALLS = 10
     EXTREMES_LOST = 11
     UNWOUND_UNSEEN = 12
+    CALLS_UNDECIDED = 13
 
 
 def diagnostics(program: Program) -> dict[Diagnostic, int]:

@@ -20,10 +20,17 @@ from gotrace.kernel.program import Program, load_compiler
 from gotrace.session.events import HEADER, Losses, OrderWindow, end_of
 from gotrace.session.open_calls import Departed, Diagnostic, Seldom, diagnostics, open_calls
 from gotrace.session.tasks import Callers, signal_groups, unwind_groups
-from gotrace.session.trace_plan import MAX_STEPS, TracedCall, TracePlan, interfaces_in, steps_of
+from gotrace.session.trace_plan import (
+    MAX_KEYED_STEPS,
+    MAX_STEPS,
+    TracedCall,
+    TracePlan,
+    interfaces_in,
+    steps_of,
+)
 from gotrace.target.target import Target
 
-__all__ = ["CallTracer", "TraceOptions", "buffer_pages"]
+__all__ = ["CallTracer", "Tables", "TraceOptions", "buffer_pages", "expected_types"]
 
 _ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS, _LEAVES = 1, 2, 4, 8  # site_plan.flags of bpf/trace.c
 _PLAN_FILE_SHIFT = 8
@@ -63,7 +70,7 @@ class CallTracer:
         Raises AttachError or LoadError.
         """
         self._contexts = traced.contexts
-        self._tables = _Tables(traced, options)
+        self._tables = Tables(traced, options)
         plan = traced.plan
         groups = plan.entry_groups("on_entry", target.pid, callers.kind)
         returning = {number for number, call in enumerate(traced.calls) if call.result is not None}
@@ -96,7 +103,7 @@ class CallTracer:
         # them is Python's work, which two threads would do no faster than one.
         load_compiler()
         with ThreadPoolExecutor(1) as pool:
-            self._subplans = _submit(pool, lambda: _expected_types(traced))
+            self._subplans = _submit(pool, lambda: expected_types(traced))
             self.attached: Attached = attach(
                 "trace.c", defines, groups, forced, self._prepare, announce
             )
@@ -206,7 +213,7 @@ def _submit(pool: ThreadPoolExecutor, action: Callable[[], _T]) -> Future[_T]:
         return done
 
 
-def _expected_types(traced: TracePlan) -> dict[int, Subplan]:
+def expected_types(traced: TracePlan) -> dict[int, Subplan]:
     """Return plans of the dynamic types that calls can be expected to hold, by key."""
     subplans: dict[int, Subplan] = {}
     for file, context in enumerate(traced.contexts):
@@ -222,8 +229,8 @@ def _by_file(file: int, subplans: Iterable[tuple[int, Subplan]]) -> Iterator[tup
             yield file << _FILE_SHIFT | address, subplan
 
 
-class _Tables:
-    """Lay all plans one behind the other, as the interpreter's maps have them."""
+class Tables:
+    """All plans one after the other, as the interpreter's maps have them."""
 
     def __init__(self, traced: TracePlan, options: TraceOptions) -> None:
         calls = self._calls = traced.calls
@@ -292,7 +299,8 @@ class _Tables:
     def _steps(self) -> int:
         plans = [call.entry.ops for call in self._calls]
         plans += [call.result.ops for call in self._calls if call.result]
-        return min(MAX_STEPS, max(map(steps_of, plans)))
+        keyed = any(call.spec.key is not None for call in self._calls)
+        return min(MAX_KEYED_STEPS if keyed else MAX_STEPS, max(map(steps_of, plans)))
 
     def fill(self, program: Program, subplans: Mapping[int, Subplan]) -> None:
         """Fill the maps; ``subplans`` are by the keys of ``_by_file``."""

@@ -29,7 +29,7 @@ from gotrace.session.events import HEADER, CallFlag
 from gotrace.session.plan import BinaryPlan, BinaryRequest, Plan, make_plan, measurable
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import find_callers, signal_groups, unwind_groups
-from gotrace.session.trace import TraceOptions, _Tables
+from gotrace.session.trace import Tables, TraceOptions
 from gotrace.session.trace_plan import TraceChoices, interfaces_in, make_trace_plan
 from gotrace.target.target import Target, TargetBinary
 
@@ -143,7 +143,7 @@ def trace(plan: Plan, probe: str, start: str) -> None:
     traced = make_trace_plan(plan, [spec], TraceChoices(limits, entry_only=False, floats=True))
     for context in traced.contexts:
         context.expect(interfaces_in(traced.calls))
-    _Tables(traced, TraceOptions(user_stack=4)).defines()
+    Tables(traced, TraceOptions(user_stack=4)).defines()
     symbols = Symbolizer(callers.files) if callers.files else None
     clock = Clock.started_now(TimeStyle.SINCE_START)
     pcs = [sites.function.entry + 1 for sites in chosen[:4]]

@@ -61,6 +61,19 @@ ALL_OF_TRACE = {
     "TASK_BLOCKED": 8,
     "PAYLOAD": 4096,
 }
+KEYED = {**TRACE, "KEY": 256, "ROWS": 64, "TIMES": 0, "HALVES": 1, "STRIPES": 1}
+ALL_OF_KEYED = {
+    **KEYED,
+    "TIMES": 1,
+    "HALVES": 2,
+    "UNIT": 1000,
+    "USER_STACK": 1,
+    "BEHIND": 16,
+    "INTERFACES": 1,
+    "PREDICATES": 1,
+    "TASK_FSBASE": 8,
+    "PAYLOAD": 4096,
+}
 PAIRED = ("on_entry", "on_return", "on_recovery", "on_goexit")
 
 #: Each source in the shapes that the tools give it, and its functions in that shape.
@@ -76,6 +89,8 @@ SHAPES: list[tuple[str, Mapping[str, int], tuple[str, ...]]] = [
     ("trace.c", {**ENTRY_ONLY, "FLOATS": 1, "BEHIND": 256}, ("on_entry", "on_signal")),
     ("trace.c", {**TRACE, "USER_STACK": 64, "BEHIND": 520, **BY_ADDRESS}, PAIRED),
     ("trace.c", {**ALL_OF_TRACE, **ONE_PROCESS}, (*PAIRED, "on_signal")),
+    ("trace.c", {**KEYED, "RETURNS": 0}, ("on_entry",)),
+    ("trace.c", {**ALL_OF_KEYED, **ONE_PROCESS}, PAIRED),
     ("doctor.c", {"FETCH": 1}, ("fetch",)),
     ("doctor.c", {"SIGNAL": 1, **ONE_PROCESS}, ("send_signal",)),
 ]
