@@ -19,7 +19,7 @@ from html import escape
 from typing import Literal, overload
 from weakref import WeakSet
 
-from gotrace.calls import Call, Frame, LostCalls
+from gotrace.calls import Call, LostCalls, StackFrame
 from gotrace.capture.ops import CaptureLimits
 from gotrace.errors import GotraceError, UsageError
 from gotrace.histogram import Histogram
@@ -30,12 +30,12 @@ from gotrace.probes.spec import parse_probe
 from gotrace.session.count import CallCounter
 from gotrace.session.decode import CallDecoder, DecodedCall, Undecided
 from gotrace.session.events import function_of
-from gotrace.session.latency import LatencyMeter, LatencyOptions, Period
+from gotrace.session.latency import LatencyMeter, LatencyOptions, Measurement
 from gotrace.session.lifetime import Run, Stoppable
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import BinaryRequest, Plan, make_plan, measurable, once, select
+from gotrace.session.plan import BinaryRequest, ProbePlan, make_plan, measurable, once, select
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.tasks import find_callers
+from gotrace.session.tasks import find_tasks
 from gotrace.session.trace import CallTracer, TraceOptions
 from gotrace.session.trace_plan import TraceChoices, make_trace_plan
 from gotrace.target.process import file_test
@@ -67,14 +67,14 @@ _MAX_WARNINGS = 5
 _UNTRACED = (
     Diagnostic.UNWOUND_UNSEEN,
     Diagnostic.STACKS_FULL,
-    Diagnostic.FRAMES_FULL,
+    Diagnostic.OUTER_CALLS_FULL,
     Diagnostic.SAVED_FULL,
     Diagnostic.NO_GOROUTINE,
     Diagnostic.EVENTS_LOST,
     Diagnostic.WORK_BUSY,
     Diagnostic.TAIL_CALLS,
 )
-_UNMEASURED = (Diagnostic.STACKS_FULL, Diagnostic.FRAMES_FULL)
+_UNMEASURED = (Diagnostic.STACKS_FULL, Diagnostic.OUTER_CALLS_FULL)
 
 #: Planning, compiling and attaching are done by one thread at a time: the compiler writes to
 #: standard error, which is redirected meanwhile, and the processes that hold probes are forked.
@@ -235,16 +235,14 @@ class Session:
             ]
             plan = make_plan(self._target, requests, returns=True, verb="trace")
             _refuse_partial(plan.failed)
-            callers = find_callers(self._target, plan)
+            tasks = find_tasks(self._target, plan)
             traced = make_trace_plan(plan, specs, choices)
             _refuse_partial(traced.plan.failed)
             wanted = TraceOptions(user_stack=_STACK_FRAMES if stacks else 0)
             with ExitStack() as opened:
-                tracer = opened.enter_context(
-                    CallTracer(self._target, traced, callers, wanted, None)
-                )
-                _warn(callers.warning, traced.plan, tracer.attached)
-                symbols = Symbolizer(callers.files) if callers.files else None
+                tracer = opened.enter_context(CallTracer(self._target, traced, tasks, wanted, None))
+                _warn(tasks.warning, traced.plan, tracer.attached)
+                symbols = Symbolizer(tasks.files) if tasks.files else None
                 undecided = Undecided()
                 decoders = [CallDecoder(call, symbols, floats, undecided) for call in traced.calls]
                 run = opened.enter_context(self._begin(traced.plan, tracer, seconds))
@@ -332,12 +330,10 @@ class Session:
                 plan = make_plan(self._target, requests, returns=True, verb="measure")
                 plan = measurable(once(plan))
                 _refuse_partial(plan.failed)
-                callers = find_callers(self._target, plan)
+                tasks = find_tasks(self._target, plan)
                 wanted = LatencyOptions(per_function=True, per_goroutine=by_goroutine)
-                meter = opened.enter_context(
-                    LatencyMeter(self._target, plan, callers, wanted, None)
-                )
-                _warn(callers.warning, plan, meter.attached)
+                meter = opened.enter_context(LatencyMeter(self._target, plan, tasks, wanted, None))
+                _warn(tasks.warning, plan, meter.attached)
                 run = opened.enter_context(self._begin(plan, meter, seconds))
             if ready is not None:
                 ready()
@@ -407,7 +403,7 @@ class Session:
             self._is_started = True
             self._target.start()
 
-    def _begin(self, plan: Plan, tracer: Stoppable, seconds: float | None) -> Run:
+    def _begin(self, plan: ProbePlan, tracer: Stoppable, seconds: float | None) -> Run:
         self._start()
         run = Run(self._target, plan, tracer, seconds)
         self._runs.add(run)
@@ -525,7 +521,7 @@ class CallStream(Iterator[Call]):
             call.goid,
             function.file,
             function.line,
-            None if stack is None else [Frame(f.function, f.file, f.line) for f in stack],
+            None if stack is None else [StackFrame(f.function, f.file, f.line) for f in stack],
             call.stack_cut,
             call.message,
             call.unwound.value if call.unwound else None,
@@ -561,7 +557,7 @@ class CallStream(Iterator[Call]):
                 self.close()
 
 
-def _by_function(names: Sequence[str], period: Period) -> dict[str, Histogram]:
+def _by_function(names: Sequence[str], period: Measurement) -> dict[str, Histogram]:
     """Return what was measured by name, which functions of several files may share."""
     histograms: dict[str, Histogram] = {}
     for row, times in period.rows.items():
@@ -569,11 +565,11 @@ def _by_function(names: Sequence[str], period: Period) -> dict[str, Histogram]:
     return histograms
 
 
-def _by_goroutine(names: Sequence[str], period: Period) -> dict[Goroutine, Histogram]:
+def _by_goroutine(names: Sequence[str], period: Measurement) -> dict[Goroutine, Histogram]:
     histograms: dict[Goroutine, Histogram] = {}
     for key, goroutine in period.goroutines.items():
-        caller = Goroutine(names[key.row], key.pid, key.goid)
-        histograms.setdefault(caller, Histogram()).merge(goroutine.times)
+        task = Goroutine(names[key.row], key.pid, key.goid)
+        histograms.setdefault(task, Histogram()).merge(goroutine.times)
     for row, rest in period.rest.items():
         if rest.times.count:
             histograms.setdefault(Goroutine(names[row], 0, None), Histogram()).merge(rest.times)
@@ -609,7 +605,7 @@ def _os_errors() -> Iterator[None]:
         raise GotraceError(f"cannot trace: {what}{error.strerror or error}") from error
 
 
-def _warn(first: str | None, plan: Plan, attached: Attached) -> None:
+def _warn(first: str | None, plan: ProbePlan, attached: Attached) -> None:
     """Warn of what is not traced."""
     texts = [first] if first else []
     texts += plan.problems
@@ -625,7 +621,7 @@ def _warn(first: str | None, plan: Plan, attached: Attached) -> None:
         warnings.warn(more, TracingWarning, stacklevel=3)
 
 
-def _inlined(plan: Plan) -> Iterator[str]:
+def _inlined(plan: ProbePlan) -> Iterator[str]:
     places: Counter[str] = Counter()
     for file in plan.binaries:
         names = {sites.function.name for sites in file.functions}

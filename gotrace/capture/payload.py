@@ -7,7 +7,7 @@ import abc
 import dataclasses
 import struct
 
-from gotrace.capture.ops import CUT, MAX_BLOCKS, MAX_NESTING, Location, Op, OpCode, Step
+from gotrace.capture.ops import BLOCK_CUT, MAX_BLOCKS, MAX_NESTING, BlockOp, FieldRef, Op, OpCode
 from gotrace.gotypes.types import GoType
 from gotrace.values.model import Unavailable, Value
 
@@ -15,8 +15,8 @@ __all__ = [
     "BEYOND",
     "NIL_POINTER",
     "REFUSED",
-    "Constant",
-    "Frame",
+    "FixedReader",
+    "PayloadReader",
     "ReadContext",
     "Reader",
     "Subplan",
@@ -48,7 +48,7 @@ _header_at = struct.Struct("<I").unpack_from
 _word_at = struct.Struct("<Q").unpack_from
 
 
-class Frame:
+class PayloadReader:
     """Where the blocks of one payload, or of one subplan's part of it, are.
 
     ``starts`` and ``lengths`` are by block number; ``lengths`` is negative for blocks that have
@@ -77,7 +77,7 @@ class Frame:
         self,
         data: bytes,
         context: ReadContext,
-        steps: tuple[Step, ...],
+        steps: tuple[BlockOp, ...],
         count: int,
         end: int | None = None,
     ) -> None:
@@ -91,20 +91,20 @@ class Frame:
         self.starts = [0] * count
         self.lengths = [_ABSENT] * count
         self._cut: dict[int, tuple[int, int]] = {}  # where a part of a block is, and its size
-        self.children: dict[int, tuple[Subplan, Frame]] = {}
+        self.children: dict[int, tuple[Subplan, PayloadReader]] = {}
         self.floats: frozenset[int] | None = None
         self.no_floats = ""
         self._steps = steps
 
     def find_blocks(self, at: int, nesting: int = 0) -> int:
         """Walk over the blocks from an offset on; return where the next one would begin."""
-        unread: dict[int, Step] = {}
+        unread: dict[int, BlockOp] = {}
         at = self._walk(at, nesting, unread)
         if unread:
             self._read_missing(unread, set(), nesting)
         return at
 
-    def _walk(self, at: int, nesting: int, unread: dict[int, Step]) -> int:
+    def _walk(self, at: int, nesting: int, unread: dict[int, BlockOp]) -> int:
         """Find the blocks that the kernel made; ``unread`` gets those that it could not read."""
         data, starts, lengths = self.data, self.starts, self.lengths
         total = self._end
@@ -125,8 +125,8 @@ class Frame:
             header = _header_at(data, at + 4)[0]
             at += 8
             if header < 0x80000000:
-                if header & CUT:
-                    header &= CUT - 1
+                if header & BLOCK_CUT:
+                    header &= BLOCK_CUT - 1
                     if at + header > total:
                         return total
                     self._cut[number] = at, header
@@ -165,21 +165,21 @@ class Frame:
         self.data = child.data
         return at
 
-    def _child(self, number: int, subplan: Subplan, data_at: int) -> Frame:
-        child = Frame(self.data, self.context, subplan.steps, subplan.blocks, self._end)
+    def _child(self, number: int, subplan: Subplan, data_at: int) -> PayloadReader:
+        child = PayloadReader(self.data, self.context, subplan.steps, subplan.blocks, self._end)
         child.starts[0] = data_at
         child.lengths[0] = _WORD
         self.children[number] = (subplan, child)
         return child
 
-    def _read_missing(self, unread: dict[int, Step], read: set[int], nesting: int) -> None:
+    def _read_missing(self, unread: dict[int, BlockOp], read: set[int], nesting: int) -> None:
         """Run the steps that the kernel could not: those unread, and on blocks ``read`` here."""
         for step in self._steps:
             is_unread = unread.get(step.number) is step and self.lengths[step.number] == _FAULT
             if (is_unread or step.block in read) and self._run(step, nesting):
                 read.add(step.number)
 
-    def _run(self, step: Step, nesting: int) -> bool:
+    def _run(self, step: BlockOp, nesting: int) -> bool:
         """Do what the interpreter does at a step; return whether that has given a block bytes."""
         number, start = step.number, self.starts[step.block]
         if self.lengths[step.block] < step.end:
@@ -282,15 +282,15 @@ class Reader(abc.ABC):
     __slots__ = ()
 
     @abc.abstractmethod
-    def read(self, frame: Frame) -> Value:
+    def read(self, payload: PayloadReader) -> Value:
         """Return the value; what is missing is Unavailable, nothing is raised."""
 
-    def location(self) -> Location | None:
+    def location(self) -> FieldRef | None:
         """Return where the value's scalar, or a string's or slice's length, is captured."""
         return None
 
 
-class Constant(Reader):
+class FixedReader(Reader):
     """One value, whatever the payload."""
 
     __slots__ = ("_value",)
@@ -299,7 +299,7 @@ class Constant(Reader):
         """Take the value."""
         self._value = value
 
-    def read(self, frame: Frame) -> Value:
+    def read(self, payload: PayloadReader) -> Value:
         """Return the value."""
         return self._value
 
@@ -310,6 +310,6 @@ class Subplan:
 
     type: GoType
     ops: tuple[Op, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[BlockOp, ...]
     blocks: int
     reader: Reader

@@ -45,9 +45,9 @@ from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, function_of
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import BinaryRequest, Plan, make_plan, once, select, to_be_traced
+from gotrace.session.plan import BinaryRequest, ProbePlan, make_plan, once, select, to_be_traced
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.tasks import find_callers
+from gotrace.session.tasks import find_tasks
 from gotrace.session.trace import CallTracer, TraceOptions
 from gotrace.session.trace_plan import TraceChoices, TracePlan, make_trace_plan
 from gotrace.sites.sites import SiteForm
@@ -194,14 +194,14 @@ def _choices(options: argparse.Namespace) -> TraceChoices:
 def _trace(
     options: argparse.Namespace,
     target: Target,
-    plan: Plan,
+    plan: ProbePlan,
     specs: Sequence[ProbeSpec],
     output: Output,
-) -> Plan:
+) -> ProbePlan:
     """Trace until the end and return what was traced."""
-    callers = find_callers(target, plan)
-    if callers.warning:
-        output.notice(Notice(NoticeKind.WARNING, callers.warning))
+    tasks = find_tasks(target, plan)
+    if tasks.warning:
+        output.notice(Notice(NoticeKind.WARNING, tasks.warning))
     traced = make_trace_plan(plan, specs, _choices(options))
     refuse_partial(options, traced.plan.failed)
     wanted = TraceOptions(user_stack=_STACK_FRAMES if options.user_stack else 0)
@@ -209,7 +209,7 @@ def _trace(
     with (
         waiter_for(target) as waiter,
         Calibration(lambda: trap_cost(form, options.attach)) as calibration,
-        CallTracer(target, traced, callers, wanted, options.attach, warning_to(output)) as tracer,
+        CallTracer(target, traced, tasks, wanted, options.attach, warning_to(output)) as tracer,
     ):
         listen(waiter, tracer)
         # JSON lines have what tracing took, which was measured while the tracer was made. It is
@@ -220,7 +220,7 @@ def _trace(
             output.notice(notice)
         for notice in inlined_notices(traced.plan, "shown"):
             output.notice(notice)
-        symbols = Symbolizer(callers.files) if callers.files else None
+        symbols = Symbolizer(tasks.files) if tasks.files else None
         printer = _Printer(options, traced, symbols, tracer, cost, output)
         for _ in pace(options, waiter, target, traced.plan, output, tracer, printer.poll, _POLL):
             printer.finish()
@@ -356,7 +356,7 @@ _FOOTER = {
         "{} calls not shown: it was not seen how they ended, or too many were unwound at once"
     ),
     Diagnostic.STACKS_FULL: "{} calls not shown: too many goroutines had calls open",
-    Diagnostic.FRAMES_FULL: "{} calls not shown: too many calls were open inside one another",
+    Diagnostic.OUTER_CALLS_FULL: "{} calls not shown: too many calls were open inside one another",
     Diagnostic.SAVED_FULL: "{} calls not shown: too many were open to keep their arguments",
     Diagnostic.NO_GOROUTINE: "{} hits not shown: no goroutine could be found",
     Diagnostic.EVENTS_LOST: "{} calls lost: they came faster than they could be taken",
@@ -365,7 +365,7 @@ _FOOTER = {
 }
 
 
-def _footer(tracer: CallTracer, plan: Plan, undecided: Undecided) -> Iterator[Notice]:
+def _footer(tracer: CallTracer, plan: ProbePlan, undecided: Undecided) -> Iterator[Notice]:
     """Yield what the lines do not show."""
     losses = _FOOTER.keys() - {Diagnostic.UNWOUND}
     yield from not_shown(tracer.open_calls(), tracer.diagnostics(), _FOOTER, losses, plan)

@@ -16,12 +16,12 @@ from gotrace.cli.stream import Patience, open_standard_streams, result_stream
 from gotrace.errors import GotraceError
 from gotrace.gotypes.symbols import parse_name
 from gotrace.kernel.attach import Attached, Point, refusal
-from gotrace.kernel.cookie import INDEX_MASK
+from gotrace.kernel.cookie import COOKIE_INDEX_MASK
 from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import BinaryRequest, Plan
+from gotrace.session.plan import BinaryRequest, ProbePlan
 from gotrace.sites.sites import FunctionSites, SiteForm
 from gotrace.target.process import file_test
 from gotrace.target.target import Target
@@ -46,7 +46,7 @@ __all__ = [
 _MAX_PROBLEMS = 5
 _MOSTLY = 0.5  # share of the time
 _MAX_LOOKED_UP = 200
-_FULL = (Diagnostic.STACKS_FULL, Diagnostic.FRAMES_FULL)
+_FULL = (Diagnostic.STACKS_FULL, Diagnostic.OUTER_CALLS_FULL)
 
 
 def requests_of(options: argparse.Namespace) -> list[BinaryRequest]:
@@ -77,7 +77,7 @@ def make_output(options: argparse.Namespace) -> Output:
 
 
 def attached_notices(
-    options: argparse.Namespace, plan: Plan, attached: Attached, doing: str
+    options: argparse.Namespace, plan: ProbePlan, attached: Attached, doing: str
 ) -> Iterator[Notice]:
     """Yield warnings about what is not traced, then what is, the run's opening line.
 
@@ -100,7 +100,7 @@ def attached_notices(
         text = f"and {len(refused) - len(shown)} more probes that the kernel refused"
         yield Notice(NoticeKind.WARNING, text)
     unseen = {
-        point.cookie & INDEX_MASK
+        point.cookie & COOKIE_INDEX_MASK
         for point, sites, _ in refused
         if sites is not None and sites.entry is not None and sites.entry.address == point.address
     }
@@ -110,7 +110,7 @@ def attached_notices(
     fields = {
         "functions": count,
         "patterns": options.patterns,
-        "rung": attached.rung.value,
+        "attach": attached.method.value,
         "ts": time.time(),
     }
     yield Notice(NoticeKind.ATTACHED, f"{text} Hit Ctrl-C to end.", fields)
@@ -118,7 +118,7 @@ def attached_notices(
 
 def _probed(every: Sequence[FunctionSites], point: Point) -> FunctionSites | None:
     """Return which of a plan's functions a point is in; the runtime itself is watched as well."""
-    sites = every[point.cookie & INDEX_MASK]
+    sites = every[point.cookie & COOKIE_INDEX_MASK]
     is_in = sites.function.entry <= point.address < sites.function.end
     return sites if is_in else None
 
@@ -133,7 +133,7 @@ def problem_notices(problems: Sequence[str]) -> Iterator[Notice]:
         yield Notice(NoticeKind.WARNING, more)
 
 
-def inlined_notices(plan: Plan, verb: str) -> Iterator[Notice]:
+def inlined_notices(plan: ProbePlan, verb: str) -> Iterator[Notice]:
     """Yield warnings about traced functions that are also inlined, where no probe sees them.
 
     ``verb`` is what the tool does with a call, in the past tense. Plans of many functions get
@@ -164,7 +164,7 @@ def not_shown(
     counts: Mapping[Diagnostic, int],
     texts: Mapping[Diagnostic, str],
     lost: Container[Diagnostic],
-    plan: Plan,
+    plan: ProbePlan,
 ) -> Iterator[Notice]:
     """Yield a notice for each irregularity that has occurred and has one of ``texts``.
 
@@ -182,7 +182,7 @@ def not_shown(
             yield Notice(kind, text, {"what": what.name.lower(), "calls": count})
 
 
-def _more(what: Diagnostic, counts: Mapping[Diagnostic, int], plan: Plan) -> str:
+def _more(what: Diagnostic, counts: Mapping[Diagnostic, int], plan: ProbePlan) -> str:
     """Return what else may have caused an irregularity in this run."""
     if what in (Diagnostic.UNWOUND, Diagnostic.UNMATCHED) and _changes_threads(plan):
         return (
@@ -198,7 +198,7 @@ def _more(what: Diagnostic, counts: Mapping[Diagnostic, int], plan: Plan) -> str
     return ""
 
 
-def _changes_threads(plan: Plan) -> bool:
+def _changes_threads(plan: ProbePlan) -> bool:
     """Return whether calls told apart by thread are those of goroutines: gccgo's."""
     return any(
         parse_name(sites.function.name, gccgo=True).package
@@ -208,7 +208,7 @@ def _changes_threads(plan: Plan) -> bool:
     )
 
 
-def has_stepped_entry(plan: Plan) -> bool:
+def has_stepped_entry(plan: ProbePlan) -> bool:
     """Return whether the kernel has to single-step at the entry of any function."""
     return any(
         sites.entry is not None and sites.entry.form is SiteForm.FIRST

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from gotrace.elf.functions import Function, FunctionTable
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.kernel.attach import Point, ProbeGroup
-from gotrace.kernel.cookie import CallerKind, Jumps, cookie
+from gotrace.kernel.cookie import Jumps, TaskKind, cookie
 from gotrace.probes.select import Selector
 from gotrace.sites.sites import FunctionSites, Site, function_sites
 from gotrace.target.target import Target, TargetBinary
@@ -18,7 +18,7 @@ __all__ = [
     "BinaryPlan",
     "BinaryRequest",
     "Check",
-    "Plan",
+    "ProbePlan",
     "Selected",
     "Verdict",
     "make_plan",
@@ -29,11 +29,11 @@ __all__ = [
     "to_be_traced",
 ]
 
-CallerOf = Callable[[FunctionTable, Function], CallerKind]
+TaskOf = Callable[[FunctionTable, Function], TaskKind]
 
 
-def _any_caller(table: FunctionTable, function: Function) -> CallerKind:
-    return CallerKind.THREAD
+def _any_task(table: FunctionTable, function: Function) -> TaskKind:
+    return TaskKind.THREAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Selections:
-    """What requests select, and for what they ask that comes to nothing; see ``Plan``."""
+    """What requests select, and for what they ask that comes to nothing; see ``ProbePlan``."""
 
     selected: tuple[Selected, ...]
     failed: tuple[GotraceError, ...]
@@ -95,7 +95,7 @@ class BinaryPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProbePlan:
     """All that is to be traced, and of the functions that cannot be, why.
 
     ``failed`` has why each probe or pattern that comes to nothing does, where others do not;
@@ -112,20 +112,18 @@ class Plan:
         """Return the functions in the order in which their cookies number them."""
         return [sites.function for plan in self.binaries for sites in plan.functions]
 
-    def entry_groups(
-        self, program: str, pid: int, caller: CallerOf = _any_caller
-    ) -> list[ProbeGroup]:
+    def entry_groups(self, program: str, pid: int, task: TaskOf = _any_task) -> list[ProbeGroup]:
         """Return one group a file that runs the BPF function ``program`` at the entry sites.
 
         ``caller`` says how the program finds the caller of a function, where that matters to it.
         """
-        return self._groups(program, pid, caller, lambda sites: (sites.entry,))
+        return self._groups(program, pid, task, lambda sites: (sites.entry,))
 
     def return_groups(
         self,
         program: str,
         pid: int,
-        caller: CallerOf = _any_caller,
+        task: TaskOf = _any_task,
         only: Container[int] | None = None,
     ) -> list[ProbeGroup]:
         """Return one group a file that runs the BPF function ``program`` at the RETs.
@@ -137,13 +135,13 @@ class Plan:
             for number, sites in enumerate(s for plan in self.binaries for s in plan.functions)
         ]
         returns = iter(wanted)
-        return self._groups(program, pid, caller, lambda sites: next(returns))
+        return self._groups(program, pid, task, lambda sites: next(returns))
 
     def _groups(
         self,
         program: str,
         pid: int,
-        caller: CallerOf,
+        task: TaskOf,
         chosen: Callable[[FunctionSites], Iterable[Site | None]],
     ) -> list[ProbeGroup]:
         groups, start = [], 0
@@ -157,7 +155,7 @@ class Plan:
                     cookie(
                         number,
                         site,
-                        caller(plan.binary.functions, sites.function),
+                        task(plan.binary.functions, sites.function),
                         _jumps(sites, entries),
                     ),
                 )
@@ -210,7 +208,9 @@ def to_be_traced(sites: FunctionSites) -> Verdict:
     return Verdict(sites.entry is not None, (sites.problem,) if sites.problem else ())
 
 
-def make_plan(target: Target, requests: Sequence[BinaryRequest], returns: bool, verb: str) -> Plan:
+def make_plan(
+    target: Target, requests: Sequence[BinaryRequest], returns: bool, verb: str
+) -> ProbePlan:
     """Select functions in the target's files and choose their sites, with RETs if asked for.
 
     ``verb`` is what the tool does to a function, for messages. A request that selects nothing, or
@@ -237,10 +237,10 @@ def make_plan(target: Target, requests: Sequence[BinaryRequest], returns: bool, 
             failed_requests.add(selected.request)
     if not plans:
         raise failed[0]
-    return Plan(tuple(plans), tuple(problems), tuple(failed), frozenset(failed_requests))
+    return ProbePlan(tuple(plans), tuple(problems), tuple(failed), frozenset(failed_requests))
 
 
-def once(plan: Plan) -> Plan:
+def once(plan: ProbePlan) -> ProbePlan:
     """Return the plan without what earlier requests ask for already, of the same file by any name.
 
     Two probes in one place would both count a call.
@@ -259,7 +259,7 @@ def once(plan: Plan) -> Plan:
     return replace(plan, binaries=tuple(binaries))
 
 
-def measurable(plan: Plan) -> Plan:
+def measurable(plan: ProbePlan) -> ProbePlan:
     """Return the plan without the functions whose calls cannot be seen to end, and why.
 
     Raises NoMatchError when that leaves none.

@@ -13,10 +13,10 @@ from pathlib import Path
 from gotrace.errors import GotraceError
 
 __all__ = [
-    "Mapping",
+    "Executable",
+    "MemoryMapping",
     "Process",
     "ProcessError",
-    "Program",
     "ended_processes",
     "file_test",
     "find_process",
@@ -36,7 +36,7 @@ class ProcessError(GotraceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
+class MemoryMapping:
     """One file-backed line of /proc/PID/maps: ``start`` and ``offset`` in bytes."""
 
     start: int
@@ -47,7 +47,7 @@ class Mapping:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class Executable:
     """Tell a program that a process runs from those before and after it, and from a second run.
 
     ``device`` and ``inode`` are the executable's, ``stack`` where the stack begins, which is at
@@ -81,7 +81,7 @@ class Process:
         except OSError as error:
             raise _gone(self.tgid, error) from error
 
-    def program(self) -> Program | None:
+    def program(self) -> Executable | None:
         """Return what the process runs now, or None when it has ended."""
         try:
             status = os.stat(self.executable)
@@ -89,9 +89,9 @@ class Process:
         except OSError:
             return None
         fields = stat.rpartition(b")")[2].split()  # from field 3 on: proc_pid_stat(5)
-        return Program(status.st_dev, status.st_ino, int(fields[_STARTSTACK - 3]))
+        return Executable(status.st_dev, status.st_ino, int(fields[_STARTSTACK - 3]))
 
-    def mappings(self) -> Iterator[Mapping]:
+    def mappings(self) -> Iterator[MemoryMapping]:
         """Yield the process's file-backed mappings in address order (proc_pid_maps(5))."""
         try:
             text = _text(f"/proc/{self.tgid}/maps")
@@ -101,7 +101,7 @@ class Process:
             parts = line.split(None, 5)
             if len(parts) == 6 and parts[4] != "0":
                 start, end = (int(part, 16) for part in parts[0].split("-"))
-                yield Mapping(start, end, int(parts[2], 16), int(parts[4]), parts[5])
+                yield MemoryMapping(start, end, int(parts[2], 16), int(parts[4]), parts[5])
 
     def is_untouched(self, address: int, size: int) -> bool:
         """Return whether memory reads as zeros because the process has never touched its pages.

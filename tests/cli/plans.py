@@ -7,14 +7,14 @@ from types import SimpleNamespace
 from typing import cast
 
 from gotrace.elf.functions import Function, Origin
-from gotrace.session.plan import BinaryPlan, Plan
+from gotrace.session.plan import BinaryPlan, ProbePlan
 from gotrace.sites.sites import FunctionSites, Site, SiteForm, SiteKind
 from gotrace.target.target import TargetBinary
 
 __all__ = ["plan_of"]
 
 
-def plan_of(*names: str) -> Plan:
+def plan_of(*names: str) -> ProbePlan:
     """Return a plan of functions with these names, each with an entry and a RET."""
     functions = []
     for row, name in enumerate(names):
@@ -25,4 +25,4 @@ def plan_of(*names: str) -> Plan:
         functions.append(FunctionSites(function, first, (ret,), None))
     functions_of = SimpleNamespace(has_pclntab=True)
     binary = cast(TargetBinary, SimpleNamespace(functions=functions_of))
-    return Plan((BinaryPlan(binary, tuple(functions)),), ())
+    return ProbePlan((BinaryPlan(binary, tuple(functions)),), ())
