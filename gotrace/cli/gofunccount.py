@@ -32,7 +32,7 @@ from gotrace.gotypes.symbols import shown_names
 from gotrace.report.counts import CountRow, CountTable, write_counts
 from gotrace.report.output import Output
 from gotrace.session.count import CallCounter
-from gotrace.session.plan import ProbePlan, make_plan, once, select, to_be_traced
+from gotrace.session.plan import ProbePlan, plan_counting, select, to_be_traced
 from gotrace.target.target import Target
 
 __all__ = ["main"]
@@ -69,7 +69,7 @@ def _run(arguments: Sequence[str]) -> int:
             refuse_partial(options, found.failed)
             failed = list_functions(found, output, "count", to_be_traced)
         else:
-            plan = once(make_plan(target, requests, returns=False, verb="count"))
+            plan = plan_counting(target, requests)
             refuse_partial(options, plan.failed)
             failed = plan.failed
             _count(options, target, plan, output)

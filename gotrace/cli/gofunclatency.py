@@ -20,7 +20,6 @@ from gotrace.cli.options import (
 from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.cli.run import (
     attached_notices,
-    has_stepped_entry,
     inlined_notices,
     make_output,
     mostly_tracing,
@@ -41,7 +40,7 @@ from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration, probe_cost
 from gotrace.session.latency import LatencyMeter, LatencyOptions, Measurement, SlowCall
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import ProbePlan, make_plan, measurable, once, select, to_be_measured
+from gotrace.session.plan import ProbePlan, plan_measuring, select, to_be_measured
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import find_tasks
 from gotrace.sites.sites import SiteForm
@@ -116,7 +115,7 @@ def _run(arguments: Sequence[str]) -> int:
             refuse_partial(options, found.failed)
             failed = list_functions(found, output, "measure", to_be_measured)
         else:
-            plan = measurable(once(make_plan(target, requests, returns=True, verb="measure")))
+            plan = plan_measuring(target, requests)
             refuse_partial(options, plan.failed)
             failed = plan.failed
             _measure(options, target, plan, output)
@@ -137,20 +136,18 @@ def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, outpu
         unit=unit,
         slower=options.slower,
     )
-    stepped = has_stepped_entry(plan)
-    form = SiteForm.FIRST if stepped else SiteForm.EMULATED
     with (
         waiter_for(target) as waiter,
-        Calibration(lambda: probe_cost(form, options.attach)) as calibration,
+        Calibration(lambda: probe_cost(plan.entry_form, options.attach)) as calibration,
         LatencyMeter(target, plan, tasks, wanted, options.attach, warning_to(output)) as meter,
     ):
         listen(waiter, meter)
-        tracing = _Tracing(plan, calibration, stepped)
+        tracing = _Tracing(plan, calibration)
         for notice in attached_notices(options, plan, meter.attached, "Tracing"):
             output.notice(notice)
         for notice in inlined_notices(plan, "measured"):
             output.notice(notice)
-        symbols = Symbolizer(tasks.files) if tasks.files else None
+        symbols = Symbolizer.of(tasks.files)
         slow = _SlowCalls(plan, output, tracing)
         busy = options.goroutine or options.slower is not None
         poll_period = _POLL if busy else 1.0
@@ -213,7 +210,6 @@ class _Tracing:
 
     plan: ProbePlan
     calibration: Calibration
-    stepped: bool
     _totals: dict[str, Histogram] = field(default_factory=dict)
     _least_median: float = float("inf")
     _cost: ProbeCost | None = None
@@ -249,7 +245,7 @@ class _Tracing:
             yield Notice(NoticeKind.SUMMARY, self._problem or "", fields)
             return
         if cost.own > self._least_median * _NOTABLE:
-            upto = "up to " if self.stepped else ""
+            upto = "up to " if self.plan.entry_form is SiteForm.FIRST else ""
             yield Notice(
                 NoticeKind.SUMMARY,
                 f"probe cost of {upto}about {duration(cost.own)} a call is included",
@@ -276,12 +272,11 @@ _FOOTER = {
     Diagnostic.EXTREMES_LOST: "{} times a call may be missing from the minimum or maximum",
     Diagnostic.SLOW_LOST: "{} slow calls not printed: they came too fast",
 }
-_LOSSES = {Diagnostic.STACKS_FULL, Diagnostic.OUTER_CALLS_FULL, Diagnostic.SLOW_LOST}
 
 
 def _footer(meter: LatencyMeter, plan: ProbePlan) -> Iterator[Notice]:
     """Yield what the histograms do not hold."""
-    yield from not_shown(meter.open_calls(), meter.diagnostics(), _FOOTER, _LOSSES, plan)
+    yield from not_shown(meter.open_calls(), meter.diagnostics(), _FOOTER, meter.LOSSES, plan)
 
 
 _NOTABLE = 0.02  # of the median

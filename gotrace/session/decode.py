@@ -22,11 +22,12 @@ from gotrace.probes.scope import Phase, SpecialName
 from gotrace.probes.typed import AccessPath, Operand
 from gotrace.session.events import CallRecord, Unwinding, parse_call
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.trace_plan import TracedCall
+from gotrace.session.tasks import Tasks
+from gotrace.session.trace_plan import TracedCall, TracePlan
 from gotrace.values.fmt import format_values
 from gotrace.values.model import BytesValue, NamedValue, StringValue, Value
 
-__all__ = ["CallDecoder", "DecodedCall", "TracedFunction", "Undecided"]
+__all__ = ["CallDecoder", "DecodedCall", "TracedFunction", "Undecided", "call_decoders"]
 
 _NO_FLOATS = "in a float register; --no-fp"
 _FLOATS_MISSED = "in a float register that could not be read"
@@ -248,6 +249,16 @@ class CallDecoder:
         assert self._symbols is not None
         frames = self._symbols.frames_before(tgid, pc)
         return [StackFrame(*frame) for frame in frames] or [StackFrame(f"{pc:#x}")]
+
+
+def call_decoders(
+    traced: TracePlan, tasks: Tasks, floats: bool, cost: ProbeCost | None = None
+) -> tuple[list[CallDecoder], Undecided]:
+    """Return the decoders of a plan's functions, by number, and what they count together."""
+    undecided = Undecided()
+    symbols = Symbolizer.of(tasks.files)
+    decoders = [CallDecoder(call, symbols, floats, undecided, cost) for call in traced.calls]
+    return decoders, undecided
 
 
 def _shortened(value: Value, most: int) -> Value:

@@ -82,6 +82,9 @@ class Measurement:
 class LatencyMeter:
     """Own the probes that measure a plan's functions; a context manager that detaches."""
 
+    #: What makes calls missing.
+    LOSSES = (Diagnostic.STACKS_FULL, Diagnostic.OUTER_CALLS_FULL, Diagnostic.SLOW_LOST)
+
     def __init__(
         self,
         target: Target,

@@ -29,7 +29,10 @@ from gotrace.session.tasks import Tasks, signal_groups, unwind_groups
 from gotrace.session.trace_plan import MAX_STEPS, TracedCall, TracePlan, interfaces_in, steps_of
 from gotrace.target.target import Target
 
-__all__ = ["CallTracer", "TraceOptions", "buffer_pages"]
+__all__ = ["MAX_STACK_FRAMES", "CallTracer", "TraceOptions", "buffer_pages"]
+
+#: Return addresses that are reported at most.
+MAX_STACK_FRAMES = 256
 
 _ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS, _LEAVES = 1, 2, 4, 8  # site_plan.flags of bpf/trace.c
 PLAN_FILE_SHIFT = 8
@@ -54,6 +57,18 @@ class TraceOptions:
 
 class CallTracer:
     """Own the probes that report a plan's calls; a context manager that detaches."""
+
+    #: What makes calls missing; ``UNWOUND`` alone does not.
+    LOSSES = (
+        Diagnostic.UNWOUND_UNSEEN,
+        Diagnostic.STACKS_FULL,
+        Diagnostic.OUTER_CALLS_FULL,
+        Diagnostic.SAVED_FULL,
+        Diagnostic.NO_GOROUTINE,
+        Diagnostic.EVENTS_LOST,
+        Diagnostic.WORK_BUSY,
+        Diagnostic.TAIL_CALLS,
+    )
 
     def __init__(
         self,

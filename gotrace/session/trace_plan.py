@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,9 +19,11 @@ from gotrace.elf.dwarf import DwarfError
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.gotypes.from_text import SignatureError
 from gotrace.gotypes.types import InterfaceType, Parameter, Signature
+from gotrace.probes.pattern import split_target
 from gotrace.probes.predicate import CompiledPredicate, StringConstants, compile_predicate
 from gotrace.probes.scope import Phase, RootKind, Scope
-from gotrace.probes.spec import ProbeSpec, ResolvedProbe
+from gotrace.probes.select import Selector
+from gotrace.probes.spec import ProbeSpec, ResolvedProbe, parse_probe
 from gotrace.probes.tokens import Span, SpecError
 from gotrace.probes.typed import (
     AccessPath,
@@ -31,24 +34,31 @@ from gotrace.probes.typed import (
     texts_needed_whole,
 )
 from gotrace.session.dynamic_types import DynamicTypes, interfaces_within
-from gotrace.session.plan import ProbePlan
+from gotrace.session.plan import BinaryRequest, ProbePlan
 from gotrace.sites.decode import step_over
 from gotrace.sites.sites import FunctionSites, SiteForm
+from gotrace.target.process import file_test
 from gotrace.target.target import TargetBinary
 
 __all__ = [
     "MAX_STEPS",
+    "MAX_TEXT_BYTES",
     "TraceChoices",
     "TracePlan",
     "TracedCall",
     "interfaces_in",
     "make_trace_plan",
+    "parse_probes",
+    "probe_requests",
     "steps_of",
     "string_problem",
 ]
 
 #: Most steps that the kernel takes for one phase of a call: the verifier looks at each.
 MAX_STEPS = 160
+_PHASE_BYTES = 3584  # of an entry, and of a return: both, floats and 94 frames fit 8192
+#: What is shown of a string at most, whatever is asked for.
+MAX_TEXT_BYTES = _PHASE_BYTES // 2
 _NESTED_STEPS = 24  # allowed for each interface's subplan
 _MAX_PREDICATE = 40  # operations of one phase
 _CONTAINS = 2  # Op.reg of a STRING_TEST that searches: TEST_CONTAINS of bpf/plan.h
@@ -62,6 +72,11 @@ class TraceChoices:
     limits: CaptureLimits
     entry_only: bool
     floats: bool
+
+    @classmethod
+    def of(cls, string_size: int, depth: int, entry_only: bool, floats: bool) -> TraceChoices:
+        """Return the choices with the payload that a call has; see ``CaptureLimits``."""
+        return cls(CaptureLimits(string_size, depth, payload=_PHASE_BYTES), entry_only, floats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +122,41 @@ class TracePlan:
     calls: tuple[TracedCall, ...]
     contexts: tuple[DynamicTypes, ...]
     constants: StringConstants
+
+
+def parse_probes(
+    texts: Iterable[str], pid: int | None, regexp: bool = False
+) -> tuple[list[ProbeSpec], list[GotraceError]]:
+    """Return the probes, and what is wrong with the texts that are none; raise that if all are.
+
+    Absolute paths may also be those of process ``pid``.
+    """
+    exists = file_test(pid)
+    specs: list[ProbeSpec] = []
+    failed: list[GotraceError] = []
+    for text in texts:
+        try:
+            split = functools.partial(split_target, exists=exists)
+            specs.append(parse_probe(text, regex=regexp, split=split))
+        except UsageError as error:
+            failed.append(error)
+    if not specs:
+        raise failed[0]
+    return specs, failed
+
+
+def probe_requests(
+    specs: Sequence[ProbeSpec],
+    exclude: Iterable[str] = (),
+    regexp: bool = False,
+    file: str | None = None,
+) -> list[BinaryRequest]:
+    """Return a request for each probe; ``file`` is what those are of that name none."""
+    excluded = list(exclude)
+    return [
+        BinaryRequest(spec.binary or file, Selector([spec.pattern], excluded, regex=regexp))
+        for spec in specs
+    ]
 
 
 def make_trace_plan(

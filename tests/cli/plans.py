@@ -14,13 +14,13 @@ from gotrace.target.target import TargetBinary
 __all__ = ["plan_of"]
 
 
-def plan_of(*names: str) -> ProbePlan:
-    """Return a plan of functions with these names, each with an entry and a RET."""
+def plan_of(*names: str, form: SiteForm = SiteForm.FIRST) -> ProbePlan:
+    """Return a plan of functions with these names, each with an entry of a form and a RET."""
     functions = []
     for row, name in enumerate(names):
         entry = 0x1000 * (row + 1)
         function = Function(name, entry, entry + 0x100, row, Origin.PCLNTAB)
-        first = Site(entry, SiteKind.ENTRY, SiteForm.FIRST, 0)
+        first = Site(entry, SiteKind.ENTRY, form, 0)
         ret = Site(entry + 0xFF, SiteKind.RET, SiteForm.RET, 0)
         functions.append(FunctionSites(function, first, (ret,), None))
     functions_of = SimpleNamespace(has_pclntab=True)

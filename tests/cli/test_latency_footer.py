@@ -18,6 +18,7 @@ from gotrace.overhead import ProbeCost
 from gotrace.report.output import Notice, NoticeKind
 from gotrace.session.calibrate import Calibration
 from gotrace.session.latency import Measurement
+from gotrace.sites.sites import SiteForm
 from tests.cli.plans import plan_of
 
 
@@ -26,7 +27,7 @@ def notices(
 ) -> Sequence[Notice]:
     """Return what is said at the end of a run of one interval."""
     with Calibration(measure) as calibration:
-        tracing = _Tracing(plan_of(*names), calibration, False)
+        tracing = _Tracing(plan_of(*names, form=SiteForm.EMULATED), calibration)
         tracing.add(Measurement(rows, {}, {}))
         return list(tracing.notices())
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from gotrace.capture.ops import CaptureLimits
 from gotrace.cli import gotrace
 from gotrace.cli.options import parse
 from gotrace.errors import UsageError
+from gotrace.session.trace_plan import MAX_TEXT_BYTES, TraceChoices
 from tests.tools.harness import CLONE
 
 TOOLS = ("gofunccount", "gofunclatency", "gotrace")
@@ -65,7 +65,8 @@ def test_mistakes_are_told(tool: str, words: Sequence[str], part: str) -> None:
 
 
 def test_the_bound_of_strings_is_the_documented_one() -> None:
-    bound = CaptureLimits(1 << 20, payload=gotrace._PHASE_BYTES).text_bytes
+    bound = TraceChoices.of(1 << 20, 1, entry_only=False, floats=True).limits.text_bytes
+    assert bound == MAX_TEXT_BYTES
     assert f"no more than {bound:,})" in " ".join(gotrace._parser().format_help().split())
     for page in ("man/gotrace.8", "limits.md"):
         assert f"no more than {bound:,} whatever" in (CLONE / "docs" / page).read_text()
