@@ -323,23 +323,24 @@ static __always_inline struct stack *leaving(struct task *task, struct task_key 
  * At runtime.recovery's call of gogo: gp.sched.sp is where the deferring function goes on. All
  * calls below it have been unwound by the panic.
  */
-static __always_inline void recovered(struct pt_regs *ctx)
+int on_recovery(struct pt_regs *ctx)
 {
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
     if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &task, &owner, &depth) || !task.g)
-        return;
+        return 0;
     owner.task = task.goid;
     struct stack *stack = stacks.lookup(&owner);
     if (!stack)
-        return;
+        return 0;
     u64 hi = read_word(task.g + GOTRACE_G_STACK_HI);
     u64 sp = read_word(task.g + GOTRACE_G_SCHED_SP);
     drop_deeper(ctx, &owner, stack, hi - sp, EVENT_PANIC);
     stack->hits++;
     if (!stack->level)
         stacks.delete(&owner);
+    return 0;
 }
 
 /*

@@ -190,12 +190,6 @@ int on_return(struct pt_regs *ctx)
     return 0;
 }
 
-int on_recovery(struct pt_regs *ctx)
-{
-    recovered(ctx);
-    return 0;
-}
-
 int on_goexit(struct pt_regs *ctx)
 {
     struct task task = {};

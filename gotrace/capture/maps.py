@@ -8,11 +8,19 @@ import struct
 from collections.abc import Callable
 
 from gotrace.capture.builder import Builder, Node
-from gotrace.capture.ops import FieldRef, Position
-from gotrace.capture.payload import BEYOND, REFUSED, PayloadReader, Reader
+from gotrace.capture.ops import Position
+from gotrace.capture.payload import (
+    BEYOND,
+    REFUSED,
+    PayloadReader,
+    PointedReader,
+    Reader,
+    int_at,
+    word_at,
+)
 from gotrace.gotypes.releases import SWISS_MAPS
 from gotrace.gotypes.types import GoType, MapType, PointerType, StructType
-from gotrace.values.model import ChanValue, MapValue, Nil, PointerValue, Unavailable, Value
+from gotrace.values.model import ChanValue, MapValue, PointerValue, Unavailable, Value
 
 __all__ = [
     "MAX_INLINE",
@@ -30,9 +38,6 @@ MAX_INLINE = 128
 _SLOTS = 8
 #: Most groups to look at: of eight slots each, almost all maps fill one in four.
 _GROUPS = 4
-
-_word = struct.Struct("<Q").unpack_from
-_signed_word = struct.Struct("<q").unpack_from
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -145,7 +150,7 @@ class MapNode(Node):
         size = 8 if self._layout is None else 48 if self._layout.is_swiss else 24
 
         def header() -> None:
-            reader.header = block = builder.deref(position, size)
+            reader.block = block = builder.deref(position, size)
             if block is not None and self._layout is not None:
                 builder.defer(lambda: self._plan_group(builder, reader, block))
 
@@ -218,15 +223,11 @@ class MapNode(Node):
             reader.slots.append((key_reader, elem.plan(builder, Position(block, at, size))))
 
 
-class _MapReader(Reader):
+class _MapReader(PointedReader):
     __slots__ = (
-        "_block",
         "_layout",
-        "_name",
-        "_offset",
         "flat",
         "group",
-        "header",
         "most",
         "several",
         "slots",
@@ -234,10 +235,8 @@ class _MapReader(Reader):
     )
 
     def __init__(self, name: str, position: Position, layout: MapLayout | None) -> None:
-        self._name = name
-        self._block, self._offset, _ = position
+        super().__init__(name, position)
         self._layout = layout
-        self.header: int | None = None
         self.group: int | None = None
         self.table: int | None = None
         self.slots: list[tuple[Reader, Reader]] = []
@@ -245,26 +244,11 @@ class _MapReader(Reader):
         self.flat: tuple[Callable[[bytes, int], Value], Callable[[bytes, int], Value]] | None = None
         self.most = 0
 
-    def location(self) -> FieldRef:
-        """Return where the map's address is."""
-        return FieldRef(self._block, self._offset, 8, False)
-
-    def read(self, payload: PayloadReader) -> Value:
-        source = self._block
-        if payload.lengths[source] < self._offset + 8:
-            return payload.why(source)
-        (address,) = _word(payload.data, payload.starts[source] + self._offset)
-        if address == 0:
-            return Nil(self._name)
-        header = self.header
-        if header is None:
-            return REFUSED
-        if payload.lengths[header] < 8:
-            return payload.why(header)
-        (length,) = _signed_word(payload.data, payload.starts[header])
+    def found(self, payload: PayloadReader, address: int, block: int) -> Value:
+        (length,) = int_at(payload.data, payload.starts[block])
         if self._layout is None or self.group is None or length <= 0:
             return MapValue(self._name, (), length)
-        missing = self._missing(payload, header, self._layout, self.group)
+        missing = self._missing(payload, block, self._layout, self.group)
         if missing is not None:
             return MapValue(self._name, (), length, missing)
         return MapValue(
@@ -278,7 +262,7 @@ class _MapReader(Reader):
         if layout.is_swiss:
             if payload.lengths[header] < 32:
                 return BEYOND
-            (tables,) = _word(payload.data, payload.starts[header] + 24)
+            (tables,) = word_at(payload.data, payload.starts[header] + 24)
             if tables and self.table is None:
                 return REFUSED
             if tables and self.table is not None and payload.lengths[self.table] < 32:
@@ -366,7 +350,7 @@ class ChanNode(Node):
         reader = _ChanReader(self.type.name, position)
 
         def follow() -> None:
-            reader.header = builder.deref(position, 32)
+            reader.block = builder.deref(position, 32)
 
         builder.defer(follow)
         return reader
@@ -375,29 +359,11 @@ class ChanNode(Node):
 _hchan = struct.Struct("<qq12xI").unpack_from
 
 
-class _ChanReader(Reader):
-    __slots__ = ("_name", "_position", "header")
+class _ChanReader(PointedReader):
+    __slots__ = ()
 
-    def __init__(self, name: str, position: Position) -> None:
-        self._name = name
-        self._position = position
-        self.header: int | None = None
+    least = 32
 
-    def location(self) -> FieldRef:
-        """Return where the channel's address is."""
-        return FieldRef(self._position.block, self._position.offset, 8, False)
-
-    def read(self, payload: PayloadReader) -> Value:
-        source, offset, _ = self._position
-        if payload.lengths[source] < offset + 8:
-            return payload.why(source)
-        (address,) = _word(payload.data, payload.starts[source] + offset)
-        if address == 0:
-            return Nil(self._name)
-        header = self.header
-        if header is None:
-            return REFUSED
-        if payload.lengths[header] < 32:
-            return payload.why(header)
-        length, capacity, closed = _hchan(payload.data, payload.starts[header])
+    def found(self, payload: PayloadReader, address: int, block: int) -> Value:
+        length, capacity, closed = _hchan(payload.data, payload.starts[block])
         return ChanValue(self._name, address, length, capacity, closed != 0)

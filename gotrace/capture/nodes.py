@@ -9,7 +9,16 @@ from collections.abc import Callable, Sequence
 
 from gotrace.capture.builder import Builder, FloatHole, Node
 from gotrace.capture.ops import FieldRef, Position
-from gotrace.capture.payload import REFUSED, FixedReader, PayloadReader, Reader
+from gotrace.capture.payload import (
+    REFUSED,
+    FixedReader,
+    PayloadReader,
+    PointedReader,
+    Reader,
+    int_at,
+    pointer_int_at,
+    word_at,
+)
 from gotrace.gotypes.types import ArrayType, GoType, Kind, StructType
 from gotrace.values.model import (
     BytesValue,
@@ -168,19 +177,18 @@ class OpaqueNode(Node):
 class WordReader(Reader):
     """Read a word, such as the length of a string, as an int."""
 
-    __slots__ = ("_flat", "_position")
+    __slots__ = ("_position",)
 
     def __init__(self, position: Position) -> None:
         """Take the word's position."""
         self._position = position
-        self._flat = struct.Struct("<q").unpack_from
 
     def read(self, payload: PayloadReader) -> Value:
         """Return the word, as signed."""
         block, offset, _ = self._position
         if payload.lengths[block] < offset + 8:
             return payload.why(block)
-        value: int = self._flat(payload.data, payload.starts[block] + offset)[0]
+        value: int = int_at(payload.data, payload.starts[block] + offset)[0]
         return value
 
     def location(self) -> FieldRef:
@@ -188,7 +196,6 @@ class WordReader(Reader):
         return FieldRef(self._position.block, self._position.offset, 8, True)
 
 
-_two_words = struct.Struct("<Qq").unpack_from
 _three_words = struct.Struct("<Qqq").unpack_from
 
 
@@ -264,7 +271,7 @@ class _StringReader(_BytesReader):
         source = self._source
         if payload.lengths[source] < self._end:
             return payload.why(source)
-        _, length = _two_words(payload.data, payload.starts[source] + self._at)
+        _, length = pointer_int_at(payload.data, payload.starts[source] + self._at)
         block = self.block
         if block is not None and length > 0:
             copied = payload.lengths[block]
@@ -496,12 +503,9 @@ class UnreadNode(Node):
         return FixedReader(Unavailable(self._why))
 
 
-_word = struct.Struct("<Q").unpack_from
-
-
 def _flat_pointer(name: str) -> Callable[[bytes, int], Value]:
     def flat(data: bytes, at: int) -> Value:
-        (address,) = _word(data, at)
+        (address,) = word_at(data, at)
         return PointerValue(name, address) if address else Nil(name)
 
     return flat
@@ -556,7 +560,7 @@ class _PointerReader(Reader):
         source = self._block
         if payload.lengths[source] < self._offset + 8:
             return payload.why(source)
-        (address,) = _word(payload.data, payload.starts[source] + self._offset)
+        (address,) = word_at(payload.data, payload.starts[source] + self._offset)
         if address == 0:
             return Nil(self._name)
         if self.target is None:
@@ -690,29 +694,9 @@ class FuncNode(Node):
         return reader
 
 
-class _FuncReader(Reader):
-    __slots__ = ("_name", "_position", "block")
+class _FuncReader(PointedReader):
+    __slots__ = ()
 
-    def __init__(self, name: str, position: Position) -> None:
-        self._name = name
-        self._position = position
-        self.block: int | None = None
-
-    def location(self) -> FieldRef:
-        """Return where the closure's address is."""
-        return FieldRef(self._position.block, self._position.offset, 8, False)
-
-    def read(self, payload: PayloadReader) -> Value:
-        source, offset, _ = self._position
-        if payload.lengths[source] < offset + 8:
-            return payload.why(source)
-        (closure,) = _word(payload.data, payload.starts[source] + offset)
-        if closure == 0:
-            return Nil(self._name)
-        block = self.block
-        if block is None:
-            return REFUSED
-        if payload.lengths[block] < 8:
-            return payload.why(block)
-        (pc,) = _word(payload.data, payload.starts[block])
+    def found(self, payload: PayloadReader, address: int, block: int) -> Value:
+        (pc,) = word_at(payload.data, payload.starts[block])
         return FuncValue(self._name, pc, payload.context.function_name(pc))

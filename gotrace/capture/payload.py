@@ -7,9 +7,18 @@ import abc
 import dataclasses
 import struct
 
-from gotrace.capture.ops import BLOCK_CUT, MAX_BLOCKS, MAX_NESTING, BlockOp, FieldRef, Op, OpCode
+from gotrace.capture.ops import (
+    BLOCK_CUT,
+    MAX_BLOCKS,
+    MAX_NESTING,
+    BlockOp,
+    FieldRef,
+    Op,
+    OpCode,
+    Position,
+)
 from gotrace.gotypes.types import GoType
-from gotrace.values.model import Unavailable, Value
+from gotrace.values.model import Nil, Unavailable, Value
 
 __all__ = [
     "BEYOND",
@@ -17,9 +26,13 @@ __all__ = [
     "REFUSED",
     "FixedReader",
     "PayloadReader",
+    "PointedReader",
     "ReadContext",
     "Reader",
     "Subplan",
+    "int_at",
+    "pointer_int_at",
+    "word_at",
 ]
 
 _WORD = 8
@@ -45,7 +58,11 @@ BEYOND = Unavailable("beyond the bytes captured")
 REFUSED = Unavailable("capture limit reached")
 
 _header_at = struct.Struct("<I").unpack_from
-_word_at = struct.Struct("<Q").unpack_from
+
+# Unpackers of a tuple from bytes at an offset: an address, an int, a pointer with a length.
+word_at = struct.Struct("<Q").unpack_from
+int_at = struct.Struct("<q").unpack_from
+pointer_int_at = struct.Struct("<Qq").unpack_from
 
 
 class PayloadReader:
@@ -155,7 +172,7 @@ class PayloadReader:
         return at
 
     def _enter(self, number: int, type_at: int, data_at: int, at: int, nesting: int) -> int:
-        (word,) = _word_at(self.data, type_at)
+        (word,) = word_at(self.data, type_at)
         subplan = self.context.subplan(word)
         if subplan is None or nesting >= MAX_NESTING:
             # Without the plan nobody can tell where its blocks end: none behind is found.
@@ -188,10 +205,10 @@ class PayloadReader:
         if step.code is OpCode.IFACE:
             self.lengths[number] = self._follow(number, start + step.at, start + step.at2, nesting)
             return False
-        (pointer,) = _word_at(self.data, start + step.at)
+        (pointer,) = word_at(self.data, start + step.at)
         size, offset = step.size, step.limit
         if step.code is OpCode.DEREF_N:
-            (count,) = _word_at(self.data, start + step.at2)
+            (count,) = word_at(self.data, start + step.at2)
             size, offset = min(count * size, step.limit), 0
         if not size or not pointer:
             self.lengths[number] = _NIL if size else 0
@@ -221,7 +238,7 @@ class PayloadReader:
 
     def _follow(self, number: int, type_at: int, data_at: int, nesting: int) -> int:
         """Read an interface's value as its dynamic type says; return the block's status."""
-        (word,) = _word_at(self.data, type_at)
+        (word,) = word_at(self.data, type_at)
         # Asking for the name of a type makes its plan.
         if not word or self.context.type_name(word) is None:
             return _UNKNOWN if word else _NIL
@@ -288,6 +305,43 @@ class Reader(abc.ABC):
     def location(self) -> FieldRef | None:
         """Return where the value's scalar, or a string's or slice's length, is captured."""
         return None
+
+
+class PointedReader(Reader):
+    """A pointer to an object of the runtime's, of which ``least`` bytes have to be there."""
+
+    __slots__ = ("_name", "_position", "block")
+
+    least = _WORD
+
+    def __init__(self, name: str, position: Position) -> None:
+        """Take the type's name and the pointer's position; ``block`` is where the object is."""
+        self._name = name
+        self._position = position
+        self.block: int | None = None
+
+    def location(self) -> FieldRef:
+        """Return where the pointer is."""
+        return FieldRef(self._position.block, self._position.offset, _WORD, False)
+
+    def read(self, payload: PayloadReader) -> Value:
+        """Return nil, why the object is missing, or what there is."""
+        source, offset, _ = self._position
+        if payload.lengths[source] < offset + _WORD:
+            return payload.why(source)
+        (address,) = word_at(payload.data, payload.starts[source] + offset)
+        if address == 0:
+            return Nil(self._name)
+        block = self.block
+        if block is None:
+            return REFUSED
+        if payload.lengths[block] < self.least:
+            return payload.why(block)
+        return self.found(payload, address, block)
+
+    @abc.abstractmethod
+    def found(self, payload: PayloadReader, address: int, block: int) -> Value:
+        """Return the value of an object that is at ``address`` and was copied to ``block``."""
 
 
 class FixedReader(Reader):

@@ -8,7 +8,7 @@ import struct
 from gotrace.capture.builder import Builder, Node
 from gotrace.capture.nodes import StringNode
 from gotrace.capture.ops import Position
-from gotrace.capture.payload import REFUSED, PayloadReader, Reader
+from gotrace.capture.payload import REFUSED, PayloadReader, Reader, int_at, word_at
 from gotrace.gotypes.types import Kind, PointerType, StructType, basic_type
 from gotrace.values.model import StringValue, TextValue, TimeValue, Unavailable, Value
 from gotrace.values.stdlib_text import ipv6_text
@@ -26,7 +26,6 @@ _WALL_TO_INTERNAL = 59453308800
 _LAST_SECOND = (1 << 63) - 1
 
 _time = struct.Struct("<QqQ").unpack_from
-_signed_word = struct.Struct("<q").unpack_from
 
 #: Offsets in time.Location (src/time/zoneinfo.go) since Go 1.15; DWARF's are used where they are.
 _LOCATION = {"name": 0, "cacheStart": 80, "cacheEnd": 88, "cacheZone": 96}
@@ -115,12 +114,12 @@ class _TimeReader(Reader):
             or payload.lengths[zone] < _ZONE_BYTES
         ):
             return None, 0
-        (start,) = _signed_word(payload.data, payload.starts[block] + start_at)
-        (end,) = _signed_word(payload.data, payload.starts[block] + end_at)
+        (start,) = int_at(payload.data, payload.starts[block] + start_at)
+        (end,) = int_at(payload.data, payload.starts[block] + end_at)
         if seconds < start or (seconds >= end and end != _LAST_SECOND):
             return None, 0
         name = self.name.read(payload)
-        (east,) = _signed_word(payload.data, payload.starts[zone] + 16)
+        (east,) = int_at(payload.data, payload.starts[zone] + 16)
         # Zones are less than a day from UTC; else the copy was made in the middle of a change.
         if not isinstance(name, StringValue) or name.is_cut or abs(east) >= 86400:
             return None, 0
@@ -167,7 +166,6 @@ class NetipAddrNode(Node):
 
 
 _address = struct.Struct("<QQQ").unpack_from
-_word = struct.Struct("<Q").unpack_from
 
 
 class _NetipAddrReader(Reader):
@@ -198,7 +196,7 @@ class _NetipAddrReader(Reader):
         if self._has_detail and not payload.data[start]:
             return TextValue(self._name, v4)
         zone = ""
-        if not self._has_detail and not _word(payload.data, start)[0]:
+        if not self._has_detail and not word_at(payload.data, start)[0]:
             if maybe_v4:
                 return Unavailable(f"{v4} or ::ffff:{v4}")
         else:

@@ -22,6 +22,7 @@ __all__ = [
     "find_process",
     "fork",
     "in_initial_pid_namespace",
+    "read_status",
 ]
 
 _STARTSTACK = 28  # the field's number in proc_pid_stat(5)
@@ -146,11 +147,10 @@ class Process:
         Raises ProcessError when it has ended.
         """
         try:
-            text = _text(f"/proc/{self.tgid}/status")
+            numbers = read_status(self.tgid).get("NSpid", "").split()
         except OSError as error:
             raise _gone(self.tgid, error) from error
-        numbers = next((line for line in text.split("\n") if line.startswith("NSpid:")), None)
-        return int(numbers.split()[-1]) if numbers else self.tgid
+        return int(numbers[-1]) if numbers else self.tgid
 
     def exit_descriptor(self) -> int:
         """Return a pidfd, readable once the process has ended. Raises ProcessError."""
@@ -165,6 +165,17 @@ class Process:
             raise _gone(self.tgid, error) from error
 
 
+def read_status(pid: int | str, root: Path = Path("/")) -> dict[str, str]:
+    """Return the fields of a process's status (proc_pid_status(5)), their values stripped.
+
+    ``pid`` may be ``"self"``; ``root`` is where ``proc`` is. Raises OSError.
+    """
+    lines = _text(f"{root}/proc/{pid}/status").split("\n")
+    return {
+        name: value.strip() for name, mark, value in (line.partition(":") for line in lines) if mark
+    }
+
+
 def _text(path: str) -> str:
     """Read a file of /proc, in whose lines names may hold any byte but a newline."""
     return Path(path).read_bytes().decode(errors="surrogateescape")
@@ -177,10 +188,9 @@ def find_process(pid: int) -> Process:
     another user and this one may not look into it.
     """
     try:
-        text = _text(f"/proc/{pid}/status")
+        status = read_status(pid)
     except OSError as error:
         raise _gone(pid, error) from error
-    status = dict(line.split(":\t", 1) for line in text.split("\n") if ":\t" in line)
     tgid = int(status["Tgid"])
     if status["State"].startswith(("Z", "X")):
         raise ProcessError(f"process {pid} is a zombie: it has ended and waits for its parent")
