@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -174,3 +175,18 @@ def test_compiler_that_ends_its_process_is_survived(monkeypatch: pytest.MonkeyPa
     assert (died.check, died.state) == ("program", State.FAIL)
     assert "SIGKILL" in died.found
     assert after == fine
+
+
+def test_a_missing_library_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.elf_library().state is State.OK
+    monkeypatch.setitem(sys.modules, "elftools", None)
+    found = machine.elf_library()
+    assert found.state is State.FAIL
+    assert found.found.startswith("cannot be imported: ")
+    assert "pip install 'pyelftools>=0.29'" in (found.advice or "")
+
+
+def test_an_old_library_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elftools.__version__", "0.28")
+    found = machine.elf_library()
+    assert (found.state, found.found.split(",")[0]) == (State.FAIL, "0.28")
