@@ -8,33 +8,18 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from gotrace.elf.image import PF_X, PT_LOAD
 from gotrace.errors import GotraceError
 from gotrace.goroutines.dump import Dump, take_dump
-from gotrace.goroutines.memory import ProcessMemory
-from gotrace.goroutines.program import Module, Program, allgs_of
+from gotrace.goroutines.memory import ProcessMemory, is_loaded
+from gotrace.goroutines.program import Module, Program, allgs_of, module_of
 from gotrace.gotypes.binary import Binary
 from gotrace.target.process import Mapping, Process
 from gotrace.target.target import Target, TargetBinary
 
-__all__ = ["LiveGoroutines", "module_of"]
+__all__ = ["LiveGoroutines"]
 
 #: No process at hand has mapped more files with code than some hundred.
 _MAX_FILES = 4096
-
-
-def module_of(binary: Binary, bias: int) -> Module:
-    """Return a file's code at run time."""
-    code = [
-        segment
-        for segment in binary.image.segments
-        if segment.type == PT_LOAD and segment.flags & PF_X
-    ]
-    if not code:
-        raise GotraceError(f"{binary.image.display}: has no code")
-    start = min(segment.address for segment in code)
-    end = max(segment.address + segment.memory_size for segment in code)
-    return Module(binary, bias, bias + start, bias + end)
 
 
 class LiveGoroutines:
@@ -52,6 +37,11 @@ class LiveGoroutines:
         self._memory = ProcessMemory(self._process)
         try:
             main = self._find_runtime()
+            if not is_loaded(main, self._memory):
+                raise GotraceError(
+                    f"process {self._process.tgid} runs another program by now than"
+                    f" {main.binary.image.display}, or has only just been started"
+                )
             self.program = Program(main, self._find_more)
             self._layout = main.binary.runtime
             self.wait_reasons = main.binary.wait_reasons

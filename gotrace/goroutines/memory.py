@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import os
 from array import array
 from collections.abc import Sequence
 from typing import Protocol
 
+from gotrace.goroutines.program import Module
 from gotrace.target.process import Process, ProcessError
 
-__all__ = ["Memory", "ProcessMemory", "words_at"]
+__all__ = ["Memory", "ProcessMemory", "is_loaded", "words_at"]
 
 #: UIO_MAXIOV, include/uapi/linux/uio.h
 _MAX_PLACES = 1024
+#: Up to and including minpc and maxpc in all layouts of runtime.moduledata.
+_MODULE_DATA_WORDS = 24
 
 
 class Memory(Protocol):
@@ -34,6 +38,16 @@ class Memory(Protocol):
 def words_at(memory: Memory, address: int, count: int) -> array[int]:
     """Return 64-bit words; zeros where they cannot be read."""
     return array("Q", bytes(memory.gather((address, 8 * count))))
+
+
+def is_loaded(module: Module, memory: Memory) -> bool:
+    """Return whether memory has a module: its module data there name its code's bounds."""
+    known = module.binary.functions.module
+    if known is None:
+        return False
+    words = words_at(memory, known.address + module.bias, _MODULE_DATA_WORDS)
+    bounds = (known.first_pc + module.bias, known.last_pc + module.bias)
+    return bounds in itertools.pairwise(words)
 
 
 class ProcessMemory:

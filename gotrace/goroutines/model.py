@@ -6,7 +6,7 @@ from __future__ import annotations
 import enum
 from typing import NamedTuple
 
-__all__ = ["AWAITED", "Awaited", "Frame", "Goroutine", "Stack", "State"]
+__all__ = ["AWAITED", "Awaited", "Frame", "Goroutine", "Location", "Stack", "State"]
 
 
 class State(enum.Enum):
@@ -84,6 +84,13 @@ class Frame(NamedTuple):
     is_inlined: bool
     is_elided: bool
     is_shown: bool
+
+
+class Location(NamedTuple):
+    """One physical frame: the address of its instruction, and its logical frames, inner first."""
+
+    address: int
+    frames: tuple[Frame, ...]
 
 
 #: Reason -> (the type that is waited for, how far in it its semaphore is). From the types in

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gotrace.elf.functions import FunctionMarks
-from gotrace.elf.image import PF_W, PT_LOAD, ElfError
+from gotrace.elf.image import PF_W, PF_X, PT_LOAD, ElfError
 from gotrace.elf.symtab import symbol_value
 from gotrace.errors import GotraceError
-from gotrace.goroutines.model import Frame, Stack
+from gotrace.goroutines.model import Frame, Location, Stack
 from gotrace.gotypes.binary import Binary
 
-__all__ = ["TRAPPED", "Module", "Program", "Step", "allgs_of"]
+__all__ = ["TRAPPED", "Module", "Program", "Step", "allgs_of", "module_of"]
 
 #: Marks an address in a stack as that of an interrupted instruction, not of a return.
 TRAPPED = 1 << 63
@@ -52,6 +52,8 @@ _EXPORTED_METHODS_SINCE = (1, 23)
 #: not in 1.19.
 _JUDGES_INLINED_SINCE = (1, 17)
 
+#: Stacks whose frames are kept.
+_MAX_STACKS = 1 << 16
 #: What a frame of Go code can have at most.
 _MAX_FRAME = 1 << 30
 
@@ -83,6 +85,20 @@ class Module:
     end: int
 
 
+def module_of(binary: Binary, bias: int) -> Module:
+    """Return a file's code at run time."""
+    code = [
+        segment
+        for segment in binary.image.segments
+        if segment.type == PT_LOAD and segment.flags & PF_X
+    ]
+    if not code:
+        raise GotraceError(f"{binary.image.display}: has no code")
+    start = min(segment.address for segment in code)
+    end = max(segment.address + segment.memory_size for segment in code)
+    return Module(binary, bias, bias + start, bias + end)
+
+
 class Program:
     """All the Go code of a process.
 
@@ -96,7 +112,8 @@ class Program:
         self._more = more
         self._steps: dict[int, Step | None] = {}
         self._frames: dict[int, tuple[_Logical, ...]] = {}
-        self._shown: dict[Stack, tuple[Frame, ...]] = {}
+        self._located: dict[Stack, tuple[Location, ...]] = {}
+        self._flat: dict[Stack, tuple[Frame, ...]] = {}
         self._names: dict[int, str] = {}
 
     @cached_property
@@ -158,9 +175,21 @@ class Program:
 
     def frames(self, stack: Stack) -> tuple[Frame, ...]:
         """Return the logical frames of a stack, the innermost first, those inlined included."""
-        known = self._shown.get(stack)
+        known = self._flat.get(stack)
         if known is None:
-            known = self._shown[stack] = tuple(self._make_frames(stack))
+            locations = self.locations(stack)
+            known = tuple(frame for location in locations for frame in location.frames)
+            self._flat[stack] = known
+        return known
+
+    def locations(self, stack: Stack) -> tuple[Location, ...]:
+        """Return the physical frames of a stack, the innermost first."""
+        known = self._located.get(stack)
+        if known is None:
+            if len(self._located) >= _MAX_STACKS:
+                self._located.clear()
+                self._flat.clear()
+            known = self._located[stack] = tuple(self._locate(stack))
         return known
 
     def creation(self, pc: int) -> Frame | None:
@@ -175,17 +204,21 @@ class Program:
         shown = self._is_shown(outer.function, True)
         return Frame(outer.function, inner.file, inner.line, outer.offset, False, False, shown)
 
-    def _make_frames(self, stack: Stack) -> Iterable[Frame]:
+    def _locate(self, stack: Stack) -> Iterable[Location]:
         callee, shown_before = "", False
         for pc in stack:
             logical = self._logical(pc)
+            frames = []
             for one in logical:
                 elided = one.is_wrapper and callee not in _PANICS
                 callee = one.function
                 judged = callee if self._release >= _JUDGES_INLINED_SINCE else logical[-1].function
                 shown = not elided and self._is_shown(judged, not shown_before)
                 shown_before |= shown
-                yield Frame(callee, one.file, one.line, one.offset, one.is_inlined, elided, shown)
+                frames.append(
+                    Frame(callee, one.file, one.line, one.offset, one.is_inlined, elided, shown)
+                )
+            yield Location(pc & ~TRAPPED if pc & TRAPPED else max(pc - 1, 0), tuple(frames))
 
     def _is_shown(self, name: str, is_first: bool) -> bool:
         """Return whether Go's own dumps show a function (runtime.showfuncinfo)."""
