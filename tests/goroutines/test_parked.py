@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,7 @@ from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolc
 from tests.tools.harness import Fixture
 
 PARKED = FIXTURES / "live_parked"
+PARKED_CGO = FIXTURES / "live_parked_cgo"
 
 _HEADER = re.compile(r"goroutine (\d+) \[([^\]]*)\]:")
 #: runtime._TracebackMaxFrames, tracebackInnerFrames + tracebackOuterFrames
@@ -86,11 +89,14 @@ def as_printed(dump: Dump, goroutine: Goroutine) -> Printed:
 
 
 def differences(own: dict[int, Printed], dump: Dump) -> Iterator[str]:
-    """Yield what differs; the main goroutine is another one in the two."""
+    """Yield what differs, but for the goroutine that writes its dump, which waited before."""
     ours = {goroutine.goid: goroutine for goroutine in dump.goroutines if not goroutine.is_system}
     if ours.keys() != own.keys():
         yield f"goroutines {ours.keys() ^ own.keys()}"
-    for goid in own.keys() & ours.keys() - {1}:
+    writers = {goid for goid, printed in own.items() if printed.status == "running"}
+    if len(writers) != 1:
+        yield f"writers {writers}"
+    for goid in own.keys() & ours.keys() - writers:
         theirs, mine = own[goid], as_printed(dump, ours[goid])
         if not ours[goid].is_whole:
             yield f"goroutine {goid}: not followed to its end"
@@ -142,3 +148,62 @@ def test_dump_is_what_the_program_itself_writes(toolchain: Toolchain, mode: str)
     }
     wanted = truth["Addresses"]
     assert {name: awaited.get(name) for name in wanted} == wanted
+
+
+def assert_same(command: list[Path], at_least: int, functions: set[str]) -> None:
+    """Hold a dump of a ready fixture to its own; ``functions`` must be in it."""
+    with Fixture(command) as fixture:
+        dump = take(fixture.ready)
+        own = parse(fixture.work("dump")["Stacks"])
+        assert fixture.finish() == 0
+    assert len(own) >= at_least
+    assert "\n".join(differences(own, dump)) == ""
+    seen = {
+        frame.function
+        for goroutine in dump.goroutines
+        for frame in dump.program.frames(goroutine.stack)
+    }
+    assert functions - seen == set()
+
+
+@pytest.mark.live
+@each_toolchain
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param((), id="dynamic"),
+        pytest.param(("-buildmode=pie", "-ldflags=-s -w"), id="pie"),
+        pytest.param(("-ldflags=-s -w -linkmode=external -extldflags=-static",), id="static"),
+    ],
+)
+def test_goroutines_in_c_and_called_by_c(toolchain: Toolchain, flags: tuple[str, ...]) -> None:
+    program = build(PARKED_CGO, toolchain, flags=flags, env={"CGO_ENABLED": "1"})
+    assert_same([program], 4, {"main.waitInC", "main.waitInCallback", "main.goWaits"})
+
+
+@pytest.mark.live
+@each_toolchain
+def test_goroutines_of_a_library_in_a_c_program(toolchain: Toolchain, tmp_path: Path) -> None:
+    flags = ["-buildmode=c-shared", "-ldflags=-s -w"]
+    env = {"CGO_ENABLED": "1"}
+    library = build(PARKED_CGO, toolchain, flags=flags, env=env, name="live_parked.so")
+    host = tmp_path / "host"
+    source = FIXTURES / "live_parked_host" / "main.c"
+    subprocess.run(["gcc", "-O1", "-o", host, source, "-ldl"], check=True)
+    assert_same([host, library], 4, {"main.waitInC", "main.waitInCallback", "main.goWaits"})
+
+
+@pytest.mark.live
+@each_toolchain
+def test_frames_of_a_plugin(toolchain: Toolchain) -> None:
+    flags = ["-buildmode=plugin"]
+    plugin = build(FIXTURES / "live_parked_plugin", toolchain, flags=flags, name="parked.so")
+    host = build(FIXTURES / "live_parked_plugin_host", toolchain)
+    with Fixture([host, plugin]) as fixture:
+        dump = take(fixture.ready)
+        own = parse(fixture.work("dump")["Stacks"])
+        assert fixture.finish() == 0
+    assert "\n".join(differences(own, dump)) == ""
+    (waiting,) = (one for one in dump.goroutines if one.reason == "chan send")
+    names = [frame.function.split("/")[-1] for frame in dump.program.frames(waiting.stack)]
+    assert any(name.endswith(".inPlugin") for name in names), names
