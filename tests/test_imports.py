@@ -34,6 +34,7 @@ ROOMS = (
     "sites",
     "probes",
     "target",
+    "goroutines",
     "kernel",
     "session",
     "api",
