@@ -54,9 +54,11 @@ _MINORS = ("1.19", "1.27")
 _ONE_MINOR = {"perf-cookie": ("1.27",), "perf-ip": ("1.19",)}
 
 #: What the fixture does under gofunclatency, in two intervals; see tests/fixtures/live_latency.
+#: Calls meant to be slow come first: in an emulated machine recursion makes thousands of slow ones,
+#: for which the buffer has no room while a table is written.
 _SCENARIOS = (
-    "parked recursion interleaved migration growth assembly panics",
-    "recursion migration panics deep nested goexit workers slow rounds open",
+    "slow parked recursion interleaved migration growth assembly panics",
+    "recursion migration panics deep nested goexit workers rounds open",
 )
 
 #: What is played over and over, with calls of which a preemptible kernel has lost some.
@@ -257,8 +259,9 @@ def _latency(rung: str, minors: Sequence[str]) -> list[tuple[str, Played]]:
                 fixture.work(_SCENARIOS[0])
                 measuring.lines_until('{"kind":"histogram"')
                 truth = fixture.work(_SCENARIOS[1])
-                result = measuring.end()
-            assert fixture.finish() == 0
+                # At the program's own end all is shown, however slow the machine is.
+                assert fixture.finish() == 0
+                result = measuring.result()
         assert result.status == 0, result.errors
         return Played(truth, result)
 
@@ -342,7 +345,9 @@ def _slower(played: Played) -> str:
     rows = [row for row in of_kind(played.result, "slow") if row["func"] == "main.slow"]
     assert all(row["duration_ns"] >= 20_000_000 for row in rows)
     inside, outside = played.truth["Slow"]
-    assert inside <= len(rows) <= outside, f"{len(rows)} slow calls, not {inside} to {outside}"
+    others = Counter(row["func"] for row in of_kind(played.result, "slow"))
+    said = f"{dict(others)}, {of_kind(played.result, 'lost')}"
+    assert inside <= len(rows) <= outside, f"{len(rows)}, not {inside} to {outside}: {said}"
     return f"{len(rows)} slow calls"
 
 
@@ -383,13 +388,14 @@ def _values(rung: str, minors: Sequence[str]) -> str:
             words = ("--attach", rung, "-p", str(fixture.ready), *TAKERS)
             with tool("gotrace", *words) as tracing:
                 wanted = fixture.work()["Calls"]
-                result = tracing.end()
-            assert fixture.finish() == 0
+                assert fixture.finish() == 0  # as above
+                result = tracing.result()
         assert result.status == 0, result.errors
         calls = Traced({}, result).calls
+        assert len(calls) == len(wanted), f"{len(calls)} of {len(wanted)} calls: {result.errors}"
         assert_same(calls, wanted)
         said = [row for row in result.errors.splitlines() if _REMOVAL_WARNING not in row]
-        assert said == [], said
+        assert said == [f"process {fixture.ready} has ended"], said
         floats = sum("Float" in call or "Mixed" in call or "Complex" in call for call in calls)
         return f"{len(calls)} calls, {floats} with floats"
 
