@@ -21,10 +21,10 @@
  * event.flags: what follows the payload, and what user space has to look at again; EVENT_PANIC and
  * EVENT_GOEXIT of calls.h: the call did not return.
  */
-#define EVENT_STACK 1        /* return addresses */
-#define EVENT_FLOATS_ENTRY 2 /* float registers at the entry */
-#define EVENT_FLOATS 4       /* float registers at the return */
-#define EVENT_UNDECIDED 8    /* the predicate has not been decided */
+#define EVENT_STACK 1         /* return addresses */
+#define EVENT_ENTRY_FLOATS 2  /* float registers at the entry */
+#define EVENT_RETURN_FLOATS 4 /* float registers at the return */
+#define EVENT_UNDECIDED 8     /* the predicate has not been decided */
 
 /*
  * Where a block's bytes lie in the payload, and how many there are. Without bytes, start tells
@@ -63,7 +63,7 @@ struct event {
  * What calls are told apart by: parts of eight bytes and more, zero from length on. A part that
  * cannot be read is zero, and its bit in unknown is set. Shared with gotrace/session/keys.py.
  */
-struct call_key {
+struct row_key {
     u32 function;
     u32 length;
     u64 unknown;
@@ -73,7 +73,7 @@ struct call_key {
 /* What is kept of a call from its entry to its return, and in the end sent from event on. */
 struct call {
 #ifdef GOTRACE_KEY
-    struct call_key key;
+    struct row_key key;
     u8 key_slack[KEY_TEXT_BYTES]; /* never filled: lets the verifier add offset and size bounds */
     u32 key_parts;                /* how many the key has */
     u32 key_full;                 /* there was no room for one more */
@@ -93,9 +93,9 @@ struct call {
 struct wait {
     u64 pc; /* where the thread is to be interrupted */
     u64 sp;
-    struct frame_key key; /* of saved_calls, for an entry */
-    u64 at_entry;         /* the floats are those of an entry whose return is to come */
-    u64 flag;             /* EVENT_FLOATS or EVENT_FLOATS_ENTRY, for the block to be added */
+    struct call_key key; /* of saved_calls, for an entry */
+    u64 at_entry;        /* the floats are those of an entry whose return is to come */
+    u64 flag;            /* EVENT_RETURN_FLOATS or EVENT_ENTRY_FLOATS, for the block to be added */
 };
 
 struct waiting {
@@ -106,8 +106,8 @@ struct waiting {
 struct work {
     u64 busy;
     u64 regs[REGISTERS];
-    u64 sp;         /* at the function's entry */
-    u64 values[16]; /* the predicates' stack */
+    u64 sp;                      /* at the function's entry */
+    u64 values[PREDICATE_STACK]; /* the predicates' stack */
     u64 duration;
     u64 file; /* number of the traced file, for keys of types */
     u32 values_top;

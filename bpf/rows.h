@@ -26,7 +26,7 @@ struct sample {
 };
 
 /* rows: key = that of calls; value = their row. Only ever added to. */
-BPF_HASH(rows, struct call_key, u32, GOTRACE_ROWS);
+BPF_HASH(rows, struct row_key, u32, GOTRACE_ROWS);
 
 /* rows_taken: value 0 = how many rows are in use beside the first. Only ever added to. */
 BPF_ARRAY(rows_taken, u64, 1);
@@ -69,7 +69,7 @@ static __always_inline u32 take_row(struct call *call)
 static __always_inline void add_call(struct call *call, u64 duration)
 {
     if (call->event.flags & EVENT_UNDECIDED) {
-        note(CALLS_UNDECIDED, 1);
+        count_diagnostic(CALLS_UNDECIDED, 1);
         return;
     }
     u32 row = ROW_OF_OTHERS;

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from gotrace.cli.by import by_values, footer, key_of, make_key_plan, periods
+from gotrace.cli.by import footer, key_of, make_key_plan, periods
 from gotrace.cli.options import (
     add_interval_options,
     add_key_options,
@@ -38,8 +38,8 @@ from gotrace.report.listing import list_plan
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.count import CallCounter
 from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod
-from gotrace.session.plan import Plan, make_plan, once, select, to_be_traced
-from gotrace.session.tasks import find_callers
+from gotrace.session.plan import ProbePlan, plan_counting, select, to_be_traced
+from gotrace.session.tasks import find_tasks
 from gotrace.target.target import Target
 
 __all__ = ["main"]
@@ -81,7 +81,7 @@ def _run(arguments: Sequence[str]) -> int:
             refuse_partial(options, found.failed)
             failed = list_functions(found, output, "count", to_be_traced)
         else:
-            plan = once(make_plan(target, requests, returns=False, verb="count"))
+            plan = plan_counting(target, requests)
             refuse_partial(options, plan.failed)
             failed = plan.failed
             _count(options, target, plan, output)
@@ -90,7 +90,7 @@ def _run(arguments: Sequence[str]) -> int:
     return status_of(failed)
 
 
-def _count(options: argparse.Namespace, target: Target, plan: Plan, output: Output) -> None:
+def _count(options: argparse.Namespace, target: Target, plan: ProbePlan, output: Output) -> None:
     with (
         waiter_for(target) as waiter,
         CallCounter(target, plan, options.attach, warning_to(output)) as counter,
@@ -115,15 +115,15 @@ def _count_by(
     traced = make_key_plan(options, target, key, "count", returns=False)
     plan = traced.plan
     if options.list:
-        list_plan(once(plan), output)
+        list_plan(plan, output)
         return plan.failed
-    callers = find_callers(target, plan)
-    if callers.warning:
-        output.notice(Notice(NoticeKind.WARNING, callers.warning))
+    tasks = find_tasks(target, plan)
+    if tasks.warning:
+        output.notice(Notice(NoticeKind.WARNING, tasks.warning))
     wanted = KeyOptions(rows=options.rows)
     with (
         waiter_for(target) as waiter,
-        KeyMeter(target, traced, callers, wanted, options.attach, warning_to(output)) as meter,
+        KeyMeter(target, traced, tasks, wanted, options.attach, warning_to(output)) as meter,
     ):
         listen(waiter, meter)
         for notice in attached_notices(options, plan, meter.attached, "Tracing"):
@@ -144,13 +144,13 @@ def _count_by(
 
 
 def _key_table(
-    options: argparse.Namespace, plan: Plan, key: KeyText, period: KeyPeriod, length: float
+    options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod, length: float
 ) -> CountTable:
     rows = [
         CountRow(
             None if row.function is None else plan.functions[row.function].name,
             row.calls,
-            by_values(key, row),
+            row.by(key.texts),
         )
         for row in period.rows
     ]
@@ -161,7 +161,7 @@ def _key_table(
 
 
 def _table(
-    options: argparse.Namespace, plan: Plan, counts: Sequence[int], length: float
+    options: argparse.Namespace, plan: ProbePlan, counts: Sequence[int], length: float
 ) -> CountTable:
     by_name: Counter[str] = Counter()
     for function, count in zip(plan.functions, counts, strict=True):

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gotrace.cli.by import by_values, footer, key_of, make_key_plan, periods
+from gotrace.cli.by import footer, key_of, make_key_plan, periods
 from gotrace.cli.options import (
     add_interval_options,
     add_key_options,
@@ -19,10 +19,9 @@ from gotrace.cli.options import (
     new_parser,
     parse,
 )
-from gotrace.cli.pace import detached, listen, pace, waiter_for
+from gotrace.cli.pace import detached, listen, pace, turns, waiter_for
 from gotrace.cli.run import (
     attached_notices,
-    has_stepped_entry,
     inlined_notices,
     make_output,
     mostly_tracing,
@@ -51,11 +50,11 @@ from gotrace.report.listing import list_plan
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration, probe_cost
 from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod
-from gotrace.session.latency import LatencyMeter, LatencyOptions, Period, SlowCall
+from gotrace.session.latency import LatencyMeter, LatencyOptions, Measurement, SlowCall
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import Plan, make_plan, measurable, once, select, to_be_measured
+from gotrace.session.plan import ProbePlan, plan_measuring, select, to_be_measured
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.tasks import find_callers
+from gotrace.session.tasks import find_tasks
 from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
 
@@ -135,7 +134,7 @@ def _run(arguments: Sequence[str]) -> int:
             refuse_partial(options, found.failed)
             failed = list_functions(found, output, "measure", to_be_measured)
         else:
-            plan = measurable(once(make_plan(target, requests, returns=True, verb="measure")))
+            plan = plan_measuring(target, requests)
             refuse_partial(options, plan.failed)
             failed = plan.failed
             _measure(options, target, plan, output)
@@ -149,10 +148,10 @@ def _unit(options: argparse.Namespace) -> int:
     return 1_000 if options.microseconds else 1_000_000 if options.milliseconds else 1
 
 
-def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Output) -> None:
-    callers = find_callers(target, plan)
-    if callers.warning:
-        output.notice(Notice(NoticeKind.WARNING, callers.warning))
+def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, output: Output) -> None:
+    tasks = find_tasks(target, plan)
+    if tasks.warning:
+        output.notice(Notice(NoticeKind.WARNING, tasks.warning))
     unit = _unit(options)
     wanted = LatencyOptions(
         per_function=options.function,
@@ -161,20 +160,18 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
         unit=unit,
         slower=options.slower,
     )
-    stepped = has_stepped_entry(plan)
-    form = SiteForm.FIRST if stepped else SiteForm.EMULATED
     with (
         waiter_for(target) as waiter,
-        Calibration(lambda: probe_cost(form, options.attach)) as calibration,
-        LatencyMeter(target, plan, callers, wanted, options.attach, warning_to(output)) as meter,
+        Calibration(lambda: probe_cost(plan.entry_form, options.attach)) as calibration,
+        LatencyMeter(target, plan, tasks, wanted, options.attach, warning_to(output)) as meter,
     ):
         listen(waiter, meter)
-        tracing = _Tracing(plan, calibration, stepped)
+        tracing = _Tracing(plan, calibration)
         for notice in attached_notices(options, plan, meter.attached, "Tracing"):
             output.notice(notice)
         for notice in inlined_notices(plan, "measured"):
             output.notice(notice)
-        symbols = Symbolizer(callers.files) if callers.files else None
+        symbols = Symbolizer.of(tasks.files)
         slow = _SlowCalls(plan, output, tracing)
         busy = options.goroutine or options.slower is not None
         poll_period = _POLL if busy else 1.0
@@ -191,7 +188,10 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
             when = (time.time(), length, unit)
             interval = interval_of(options, plan, period, symbols, when, tracing.cost())
             write_latencies(output, interval, options.timestamp)
-        slow.write(meter.poll(time.monotonic() + _TURN))
+        for until in turns(options.patience, _TURN):
+            slow.write(meter.poll(until))
+            if meter.exhausted:
+                break
         meter.drop()
         for notice in (*_footer(meter, plan), *tracing.notices()):
             output.notice(notice)
@@ -206,22 +206,20 @@ def _measure_by(
     traced = make_key_plan(options, target, key, "measure", returns=True)
     plan = traced.plan
     if options.list:
-        list_plan(once(plan), output)
+        list_plan(plan, output)
         return plan.failed
-    callers = find_callers(target, plan)
-    if callers.warning:
-        output.notice(Notice(NoticeKind.WARNING, callers.warning))
+    tasks = find_tasks(target, plan)
+    if tasks.warning:
+        output.notice(Notice(NoticeKind.WARNING, tasks.warning))
     unit = _unit(options)
     wanted = KeyOptions(True, options.interval is not None, unit, options.rows)
-    stepped = has_stepped_entry(plan)
-    form = SiteForm.FIRST if stepped else SiteForm.EMULATED
     with (
         waiter_for(target) as waiter,
-        Calibration(lambda: probe_cost(form, options.attach)) as calibration,
-        KeyMeter(target, traced, callers, wanted, options.attach, warning_to(output)) as meter,
+        Calibration(lambda: probe_cost(plan.entry_form, options.attach)) as calibration,
+        KeyMeter(target, traced, tasks, wanted, options.attach, warning_to(output)) as meter,
     ):
         listen(waiter, meter)
-        tracing = _Tracing(plan, calibration, stepped)
+        tracing = _Tracing(plan, calibration)
         for notice in attached_notices(options, plan, meter.attached, "Tracing"):
             output.notice(notice)
         for notice in inlined_notices(plan, "measured"):
@@ -239,7 +237,7 @@ def _measure_by(
 
 
 def _key_groups(
-    options: argparse.Namespace, plan: Plan, key: KeyText, period: KeyPeriod
+    options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod
 ) -> list[LatencyGroup]:
     """Return a group for each row, the one with the most total time last."""
     rows = sorted(period.rows, key=lambda row: row.times.sum if row.times else 0)
@@ -247,7 +245,7 @@ def _key_groups(
         LatencyGroup(
             None if row.function is None else plan.functions[row.function].name,
             row.times,
-            by=by_values(key, row) or {},
+            by=row.by(key.texts) or {},
         )
         for row in (rows[-options.top :] if options.top else rows)
         if row.times is not None
@@ -257,7 +255,7 @@ def _key_groups(
 class _SlowCalls:
     """Write slow calls with times of day, and column heads once."""
 
-    def __init__(self, plan: Plan, output: Output, tracing: _Tracing) -> None:
+    def __init__(self, plan: ProbePlan, output: Output, tracing: _Tracing) -> None:
         self._names = [function.name for function in plan.functions]
         self._output = output
         self._tracing = tracing
@@ -290,9 +288,8 @@ class _SlowCalls:
 class _Tracing:
     """What part of a run's measured time is the probes' own."""
 
-    plan: Plan
+    plan: ProbePlan
     calibration: Calibration
-    stepped: bool
     _totals: dict[str, Histogram] = field(default_factory=dict)
     _least_median: float = float("inf")
     _cost: ProbeCost | None = None
@@ -308,7 +305,7 @@ class _Tracing:
                 self._problem = f"the probes' own cost could not be measured: {why}"
         return self._cost
 
-    def add(self, period: Period) -> None:
+    def add(self, period: Measurement) -> None:
         """Take note of what was measured in an interval."""
         for row, times in period.rows.items():
             name = self.plan.functions[row].name if len(period.rows) > 1 else ""
@@ -328,7 +325,7 @@ class _Tracing:
             yield Notice(NoticeKind.SUMMARY, self._problem or "", fields)
             return
         if cost.own > self._least_median * _NOTABLE:
-            upto = "up to " if self.stepped else ""
+            upto = "up to " if self.plan.entry_form is SiteForm.FIRST else ""
             yield Notice(
                 NoticeKind.SUMMARY,
                 f"probe cost of {upto}about {duration(cost.own)} a call is included",
@@ -347,18 +344,19 @@ _FOOTER = {
     Diagnostic.UNWOUND: "{} calls did not return: unwound by a panic or runtime.Goexit",
     Diagnostic.UNMATCHED: "{} returns not measured: entered before tracing began",
     Diagnostic.STACKS_FULL: "{} calls not measured: too many goroutines had calls open",
-    Diagnostic.FRAMES_FULL: "{} calls not measured: too many calls were open inside one another",
+    Diagnostic.OUTER_CALLS_FULL: (
+        "{} calls not measured: too many calls were open inside one another"
+    ),
     Diagnostic.NO_GOROUTINE: "{} hits not measured: no goroutine could be found",
     Diagnostic.ENDED_FULL: "{} ended goroutines were kept for want of room to note their end",
     Diagnostic.EXTREMES_LOST: "{} times a call may be missing from the minimum or maximum",
     Diagnostic.SLOW_LOST: "{} slow calls not printed: they came too fast",
 }
-_LOSSES = {Diagnostic.STACKS_FULL, Diagnostic.FRAMES_FULL, Diagnostic.SLOW_LOST}
 
 
-def _footer(meter: LatencyMeter, plan: Plan) -> Iterator[Notice]:
+def _footer(meter: LatencyMeter, plan: ProbePlan) -> Iterator[Notice]:
     """Yield what the histograms do not hold."""
-    yield from not_shown(meter.open_calls(), meter.diagnostics(), _FOOTER, _LOSSES, plan)
+    yield from not_shown(meter.open_calls(), meter.diagnostics(), _FOOTER, meter.LOSSES, plan)
 
 
 _NOTABLE = 0.02  # of the median

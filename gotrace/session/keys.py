@@ -14,29 +14,39 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 
+from gotrace.capture.ops import MAX_KEY_TEXT, CaptureLimits
 from gotrace.capture.payload import ReadContext, Subplan
 from gotrace.histogram import Histogram
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import Attached, Rung, attach
-from gotrace.kernel.program import Program
+from gotrace.kernel.attach import Attached, AttachMethod, attach
+from gotrace.kernel.program import BpfProgram
 from gotrace.probes.scope import SpecialName
+from gotrace.probes.spec import ProbeSpec
 from gotrace.probes.typed import SpecialOperand
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, RecordError
 from gotrace.session.histograms import HistogramRows
-from gotrace.session.open_calls import Departed, Diagnostic, Seldom, diagnostics, open_calls
+from gotrace.session.open_calls import (
+    Diagnostic,
+    ExitedProcesses,
+    Throttle,
+    diagnostics,
+    open_calls,
+)
+from gotrace.session.plan import BinaryRequest, make_plan
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.tasks import Callers, unwind_groups
+from gotrace.session.tasks import Tasks, unwind_groups
 from gotrace.session.trace import Tables, TraceOptions, expected_types
-from gotrace.session.trace_plan import TracePlan
+from gotrace.session.trace_plan import TraceChoices, TracePlan, make_trace_plan
 from gotrace.target.target import Target
 from gotrace.values.model import BytesValue, NamedValue, StringValue, Unavailable, Value
 
-__all__ = ["KeyMeter", "KeyOptions", "KeyPeriod", "KeyRow"]
+__all__ = ["MAX_KEY_TEXT", "KeyMeter", "KeyOptions", "KeyPeriod", "KeyRow", "plan_keyed"]
 
-_STACKS = _FRAMES = 1 << 14
+_STACKS = _OUTER_CALLS = 1 << 14
 _KEY_BYTES = 256  # a power of two; texts are cut to what fits with --string-size
 _SAMPLE_BYTES = 16 << 20  # of kernel memory
+_PHASE_BYTES = 1792  # of an entry, and of a return
 _OTHERS = 0
 _UNKNOWN = Unavailable("not captured")
 
@@ -66,6 +76,10 @@ class KeyRow:
     values: tuple[Value, ...] | None
     calls: int
     times: Histogram | None = None
+
+    def by(self, texts: Sequence[str]) -> dict[str, Value] | None:
+        """Return the values by the texts of their expressions, None in the row of the others."""
+        return None if self.values is None else dict(zip(texts, self.values, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +120,50 @@ class _AsCaptured(ReadContext):
         return self._context.function_name(pc)
 
 
+def plan_keyed(
+    target: Target,
+    requests: Sequence[BinaryRequest],
+    specs: Sequence[ProbeSpec],
+    verb: str,
+    *,
+    text_bytes: int,
+    returns: bool,
+) -> TracePlan:
+    """Plan probes whose calls are added up by their keys; raises as ``make_trace_plan`` does.
+
+    ``verb`` is what the tool does to a function, for messages. Texts are told apart by so many
+    bytes. Without ``returns`` calls are followed to their ends only where an expression needs it.
+    """
+    plan = make_plan(target, requests, returns=True, verb=verb)
+    left = [spec for number, spec in enumerate(specs) if number not in plan.failed_requests]
+    limits = CaptureLimits(text_bytes, payload=_PHASE_BYTES)
+    choices = TraceChoices(
+        limits, entry_only=False, floats=False, keyed=True, return_if_needed=not returns
+    )
+    return make_trace_plan(plan, left, choices)
+
+
 class KeyMeter:
     """Own the probes that add calls up by key; a context manager that detaches."""
+
+    #: What makes calls missing.
+    LOSSES = (
+        Diagnostic.STACKS_FULL,
+        Diagnostic.OUTER_CALLS_FULL,
+        Diagnostic.SAVED_FULL,
+        Diagnostic.NO_GOROUTINE,
+        Diagnostic.WORK_BUSY,
+        Diagnostic.TAIL_CALLS,
+        Diagnostic.CALLS_UNDECIDED,
+    )
 
     def __init__(
         self,
         target: Target,
         traced: TracePlan,
-        callers: Callers,
+        tasks: Tasks,
         options: KeyOptions,
-        forced: Rung | None,
+        forced: AttachMethod | None,
         announce: Callable[[str], None] | None = None,
     ) -> None:
         """Load the plans and attach, to RETs first; ``announce`` is as for ``attach``.
@@ -134,19 +182,19 @@ class KeyMeter:
         defines = self._tables.defines()
         rows = 1 + min(options.rows, _SAMPLE_BYTES // defines["PAYLOAD"])
         halves = 2 if options.intervals and options.times else 1
-        groups = plan.entry_groups("on_entry", target.pid, callers.kind)
+        groups = plan.entry_groups("on_entry", target.pid, tasks.kind)
         returning = {number for number, call in enumerate(traced.calls) if call.result is not None}
         if returning:
             groups = [
-                *unwind_groups(target, callers),
-                *plan.return_groups("on_return", target.pid, callers.kind, returning),
+                *unwind_groups(target, tasks),
+                *plan.return_groups("on_return", target.pid, tasks.kind, returning),
                 *groups,
             ]
         defines |= {
             **target.defines(),
-            **callers.defines(),
+            **tasks.defines(),
             "STACKS": _STACKS,
-            "FRAMES": _FRAMES,
+            "OUTER_CALLS": _OUTER_CALLS,
             "KEY": _KEY_BYTES,
             "ROWS": rows,
             "TIMES": int(options.times),
@@ -161,7 +209,7 @@ class KeyMeter:
             "trace.c", defines, groups, forced, self._prepare, announce
         )
         program = self.attached.program
-        symbols = Symbolizer(callers.files) if asks_caller and callers.files else None
+        symbols = Symbolizer(tasks.files) if asks_caller and tasks.files else None
         self._decoders = [
             CallDecoder(
                 replace(call, context=_AsCaptured(call.context)), symbols, False, Undecided()
@@ -177,11 +225,11 @@ class KeyMeter:
             self._times = HistogramRows(
                 program.map("histograms"), program.map("generation"), rows, halves, 1
             )
-        self._departed = Departed(program, "saved_calls")
-        self._sweep = None if target.process else Seldom(self._departed.remove)
+        self._departed = ExitedProcesses(program, "saved_calls")
+        self._sweep = None if target.process else Throttle(self._departed.remove)
         self._stopped = False
 
-    def _prepare(self, program: Program) -> None:
+    def _prepare(self, program: BpfProgram) -> None:
         self._tables.fill(program, self._subplans)
 
     def poll(self) -> None:
