@@ -108,8 +108,7 @@ MEMORY_PAGE = 4096
 _OP = struct.Struct("<BBHHHIIHHI")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Op:
+class Op(NamedTuple):
     """One operation; what the fields mean depends on ``code``:
 
     REG: append the low ``size`` bytes of register ``reg``. ZERO: append ``size`` zero bytes, at
@@ -132,18 +131,7 @@ class Op:
 
     def pack(self) -> bytes:
         """Return the operation's 24 bytes as the interpreter's struct op has them."""
-        return _OP.pack(
-            self.code,
-            self.reg,
-            self.block,
-            self.at,
-            self.at2,
-            self.size,
-            self.limit,
-            self.skip,
-            0,
-            0,
-        )
+        return _OP.pack(*self, 0, 0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -279,7 +279,7 @@ def place_path(
     factory: NodeFactory,
     name: str,
     root: GoType,
-    pieces: Sequence[Piece] | None,
+    pieces: tuple[Piece, ...] | None,
     steps: Sequence[PathStep],
     problem: str | None = None,
     text_bytes: int | None = None,

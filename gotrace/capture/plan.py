@@ -67,7 +67,7 @@ class PlacedNode(NamedTuple):
 
     name: str
     node: Node
-    pieces: Sequence[Piece] | None
+    pieces: tuple[Piece, ...] | None
     problem: str | None = None
     first: bool = False
 

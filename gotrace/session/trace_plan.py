@@ -226,6 +226,15 @@ class _FileTypes:
         self.factory = NodeFactory(choices.limits, release)
         self.context = DynamicTypes(binary, self.factory)
         self.values = FunctionValues(binary)
+        self._limits = choices.limits
+        self._phases: dict[tuple[PlacedNode, ...], PhasePlan] = {}
+
+    def phase(self, values: Sequence[PlacedNode]) -> PhasePlan:
+        """Return the plan of some values, which functions of one signature share."""
+        key = tuple(values)
+        if key not in self._phases:
+            self._phases[key] = plan_phase(key, self._limits)
+        return self._phases[key]
 
 
 class _Planner:
@@ -245,6 +254,7 @@ class _Planner:
         self._constants = constants
         self._values = file.values
         self._bare: list[str] = []
+        self._file = file
         self._factory = file.factory
         self._context = file.context
 
@@ -335,7 +345,7 @@ class _Planner:
     ) -> PhasePlan:
         values = [] if self._spec.format is not None else [self._whole(value) for value in shown]
         values += [self._operand(places, path, text_bytes.get(path)) for path in paths]
-        return plan_phase(values, self._choices.limits)
+        return self._file.phase(values)
 
     def _whole(self, value: PlacedValue) -> PlacedNode:
         try:
