@@ -22,7 +22,7 @@ _WORD = 8
 
 
 class Node:
-    """Capture values of one type: a node plans its bytes and makes what reads them back.
+    """The capture of values of one type: it plans their bytes and makes what reads them back.
 
     ``type``, ``size`` and ``align`` are those of the value's image in memory. ``flat``: for types
     that need no bytes but their own image, what reads an image at an offset; None for others.
@@ -67,7 +67,7 @@ class Node:
 
 
 class _Flat(Reader):
-    """Read a value from its image alone."""
+    """A reader of a value from its image alone."""
 
     __slots__ = ("_block", "_end", "_flat", "_node", "_offset")
 
@@ -88,7 +88,7 @@ class _Flat(Reader):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FloatHole:
-    """Say that ``size`` bytes at an offset of the root image come from a float register."""
+    """``size`` bytes at an offset of the root image that come from a float register."""
 
     offset: int
     size: int
@@ -96,7 +96,7 @@ class FloatHole:
 
 
 class Builder:
-    """Collect the operations of one plan and number its blocks, within limits.
+    """The operations of one plan under construction, its blocks numbered, within limits.
 
     What is refused for a limit is None; the value then reads as Unavailable.
     """
@@ -126,11 +126,11 @@ class Builder:
     def deref(
         self, at: Position, size: int, offset: int = 0, *, skip: int = 0, number: int | None = None
     ) -> int | None:
-        """Copy ``size`` bytes from ``offset`` behind the pointer at a position.
+        """Copy ``size`` bytes from ``offset`` after what the pointer at a position leads to.
 
-        ``number`` gives a block's number anew. ``skip``: operations, planned right after this one,
-        that are left out where it fails; the last of them gives a number anew, the others take one.
-        Return the block's number.
+        ``number`` gives a block's number again. ``skip``: operations, planned right after this one,
+        that are left out where it fails; the last of them gives a number again, the others take
+        one. Return the block's number.
         """
         if self._is_full or not 0 < size < self.limits.payload or not 0 <= offset < 1 << 32:
             return None
@@ -152,7 +152,7 @@ class Builder:
     ) -> int | None:
         """Copy elements of ``size`` bytes, ``limit`` bytes at most; return the block's number.
 
-        The pointer and the count are in the same block. ``number`` gives a block's number anew.
+        The pointer and the count are in the same block. ``number`` gives a block's number again.
         """
         if self._is_full or not 0 < size < 1 << 32 or not 0 < limit < self.limits.payload:
             return None
@@ -177,7 +177,7 @@ class Builder:
 
     def _block(self, op: Op, end: int, size: int) -> int | None:
         number = op.reg
-        # What an operation skips has to be there: else it would go on behind the plan's END.
+        # What an operation skips has to be there: else it would go on after the plan's END.
         if len(self.ops) + op.skip >= self._max_ops or end > _MAX_AT:
             return None
         if number + max(0, op.skip - 1) >= MAX_BLOCKS:
