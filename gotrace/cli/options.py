@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from typing import NoReturn
@@ -17,8 +18,10 @@ __all__ = [
     "add_interval_options",
     "add_run_options",
     "add_target_options",
+    "duration",
     "new_parser",
     "parse",
+    "parse_plain",
     "positive",
     "seconds",
 ]
@@ -140,6 +143,40 @@ def _rung(text: str) -> AttachMethod:
         raise argparse.ArgumentTypeError(f"no such way: {text!r} (there are {known})") from None
 
 
+def duration(text: str) -> int:
+    """Parse a length of time as Go writes it, ``1h30m`` or ``1.5s``, to ns, for argparse."""
+    parts = re.fullmatch(r"(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h))+", text)
+    if not parts:
+        raise ValueError(text)
+    numbers = re.findall(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)", text)
+    return round(sum(float(number) * _UNITS[unit] for number, unit in numbers))
+
+
+duration.__name__ = "length of time (1m30s)"
+_UNITS = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+
+
+def parse_plain(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line of a command that starts none.
+
+    Options may come before, between and after patterns. Raises UsageError. Under argcomplete it
+    completes the shell's command line instead, and does not return.
+    """
+    if "_ARGCOMPLETE" in os.environ:
+        from gotrace.cli.completion import complete
+
+        complete(parser)
+    return parser.parse_intermixed_args(list(arguments))
+
+
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
     """Parse a command line; what follows ``--`` is the command to start.
 
@@ -147,16 +184,12 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     Adds ``command``, a list of words or None. Raises UsageError. Under argcomplete it completes
     the shell's command line instead, and does not return.
     """
-    if "_ARGCOMPLETE" in os.environ:
-        from gotrace.cli.completion import complete
-
-        complete(parser)
     words = list(arguments)
     command: list[str] | None = None
     if "--" in words:
         at = words.index("--")
         words, command = words[:at], words[at + 1 :]
-    options = parser.parse_intermixed_args(words)
+    options = parse_plain(parser, words)
     if command is not None and (options.cmd or options.pid):
         raise UsageError("give only one of -p PID, -c CMD and -- CMD")
     if options.cmd:

@@ -15,6 +15,7 @@ from gotrace.gotypes.from_dwarf import DwarfTypes
 from gotrace.gotypes.from_rtype import Rtypes
 from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.runtime import RuntimeLayout, runtime_layout
+from gotrace.gotypes.wait_reasons import WaitReasons, find_wait_reasons
 
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.reader import DwarfReader
@@ -83,6 +84,11 @@ class Binary:
     def runtime(self) -> RuntimeLayout:
         """Return where the runtime keeps its state; raise RuntimeLayoutError if that is unknown."""
         return runtime_layout(self.image, self.go_version, self.dwarf)
+
+    @cached_property
+    def wait_reasons(self) -> WaitReasons | None:
+        """Return why goroutines can wait, by the number in g; None where it is not found."""
+        return find_wait_reasons(self.image)
 
     def close(self) -> None:
         """Close the file."""
