@@ -14,10 +14,12 @@ from gotrace.goroutines.program import Program
 from gotrace.report.folded import write_folded
 from gotrace.report.output import JsonOutput
 from gotrace.report.pprof import CodeMapping, Line, PprofLocation, Profile, ValueType
+from gotrace.report.speedscope import speedscope_profile
 from gotrace.text import printable
 
 __all__ = [
     "profile_of",
+    "speedscope_of",
     "spoken",
     "summary",
     "write_changes",
@@ -165,16 +167,20 @@ def write_folded_goroutines(out: TextIO, program: Program, goroutines: Iterable[
     write_folded(
         out,
         (
-            ([*_names_outwards(program, stack), f"[{status}]"], count)
+            ([*(line.function for line in _lines_outwards(program, stack)), f"[{status}]"], count)
             for (stack, status), count in counts.items()
         ),
     )
     out.flush()
 
 
-def _names_outwards(program: Program, stack: Stack) -> list[str]:
+def _lines_outwards(program: Program, stack: Stack) -> list[Line]:
     frames = program.frames(stack)
-    return [frame.function for frame in reversed(frames) if not frame.is_elided]
+    return [
+        Line(frame.function, frame.file, frame.line)
+        for frame in reversed(frames)
+        if not frame.is_elided
+    ]
 
 
 def profile_of(
@@ -190,6 +196,18 @@ def profile_of(
         labels = {"state": state.value} | ({"reason": reason} if reason else {})
         profile.add(_pprof_stack(program, stack), [count], labels)
     return profile.encoded()
+
+
+def speedscope_of(program: Program, goroutines: Iterable[Goroutine], name: str) -> str:
+    """Return how many goroutines have each stack for speedscope; the status is the last frame."""
+    counts = Counter((one.stack, one.status) for one in goroutines)
+    return speedscope_profile(
+        name,
+        (
+            ([*_lines_outwards(program, stack), Line(f"[{status}]", "", 0)], count)
+            for (stack, status), count in counts.most_common()
+        ),
+    )
 
 
 def _pprof_stack(program: Program, stack: Stack) -> list[PprofLocation]:
