@@ -43,7 +43,7 @@ def summary(goroutines: Sequence[Goroutine], name: str) -> str:
     states = Counter(goroutine.status for goroutine in goroutines)
     listed = [f"{count:,} {status}" for status, count in states.most_common(4)]
     others = len(goroutines) - sum(count for _, count in states.most_common(4))
-    listed += [f"{others:,} others"] if others else []
+    listed += [f"{others:,} other{'' if others == 1 else 's'}"] if others else []
     plural = "" if len(goroutines) == 1 else "s"
     return f"{len(goroutines):,} goroutine{plural} of {name}: {', '.join(listed)}"
 
@@ -82,7 +82,7 @@ def write_table(
     out: TextIO, groups: Iterable[Group], before: Mapping[GroupKey, int], lines: int
 ) -> None:
     """Write one line a group, at most ``lines`` of them: how many, how many more, where."""
-    out.write(f"{'COUNT':>8} {'CHANGE':>8}  {'WAITS FOR':<24} {'WHERE':<44} CREATED BY\n")
+    out.write(f"{'COUNT':>8} {'CHANGE':>8}  {'STATE':<24} {'WHERE':<44} CREATED BY\n")
     for group, _ in zip(groups, range(lines), strict=False):
         count = len(group.goroutines)
         change = count - before.get(group.key, 0)
@@ -294,9 +294,9 @@ def _name(frame: Frame) -> str:
 
 
 def _where(frames: Sequence[Frame]) -> str:
-    """Return the function that a line on a stack is best about: the program's own, if there is."""
+    """Return the innermost function of the program's own, the outermost where there is none."""
     own = (frame for frame in frames if _is_own(frame.function))
-    frame = next(own, frames[0] if frames else None)
+    frame = next(own, frames[-1] if frames else None)
     return _name(frame) if frame else ""
 
 
