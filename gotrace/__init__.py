@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         path,
         start,
     )
-    from gotrace.calls import Call, Frame, LostCalls, read
+    from gotrace.calls import Call, LostCalls, StackFrame, read
     from gotrace.errors import GotraceError
     from gotrace.histogram import Histogram
     from gotrace.values.python import Struct, Unavailable
@@ -36,7 +36,6 @@ __all__ = [
     "Call",
     "CallStream",
     "Counts",
-    "Frame",
     "Function",
     "Goroutine",
     "GoroutineState",
@@ -71,7 +70,7 @@ _HOMES = {
         "path",
         "start",
     ),
-    "gotrace.calls": ("Call", "Frame", "LostCalls", "read"),
+    "gotrace.calls": ("Call", "StackFrame", "LostCalls", "read"),
     "gotrace.errors": ("GotraceError",),
     "gotrace.histogram": ("Histogram",),
     "gotrace.values.python": ("Struct", "Unavailable"),

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from gotrace import __version__
 from gotrace.errors import UsageError
-from gotrace.kernel.attach import Rung
+from gotrace.kernel.attach import AttachMethod
 
 __all__ = [
     "add_interval_options",
@@ -127,19 +127,19 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--attach",
         type=_rung,
-        metavar="RUNG",
-        help="attach only in this way: " + ", ".join(rung.value for rung in Rung),
+        metavar="METHOD",
+        help="attach only in this way: " + ", ".join(method.value for method in AttachMethod),
     )
     parser.add_argument(
         "--debug", action="store_true", help="show tracebacks and the compiler's messages"
     )
 
 
-def _rung(text: str) -> Rung:
+def _rung(text: str) -> AttachMethod:
     try:
-        return Rung(text)
+        return AttachMethod(text)
     except ValueError:
-        known = ", ".join(rung.value for rung in Rung)
+        known = ", ".join(method.value for method in AttachMethod)
         raise argparse.ArgumentTypeError(f"no such way: {text!r} (there are {known})") from None
 
 

@@ -20,13 +20,14 @@ from typing import NoReturn
 from gotrace.cli.stream import Patience
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.lifetime import Lifetime, Stoppable
-from gotrace.session.plan import Plan
+from gotrace.session.plan import ProbePlan
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, Waiter
 
-__all__ = ["detached", "listen", "pace", "waiter_for"]
+__all__ = ["detached", "listen", "pace", "turns", "waiter_for"]
 
-
+_DRAINING = 0.8  # seconds after the end of the run, in which what is left is written
+_LEAST_DRAINING = 0.4  # of these, on a machine that was slow to begin with it
 _ENDS = (Reason.INTERRUPT, Reason.EXIT)
 
 
@@ -51,7 +52,7 @@ def pace(
     options: argparse.Namespace,
     waiter: Waiter,
     target: Target,
-    plan: Plan,
+    plan: ProbePlan,
     output: Output,
     tracer: Stoppable,
     poll: Callable[[Callable[[], bool]], bool] | None = None,
@@ -104,6 +105,23 @@ def pace(
                     tick = max(tick + options.interval, now)
         if reason is Reason.EXIT:
             output.notice(_exited(target))
+
+
+def turns(patience: Patience, length: float) -> Iterator[float]:
+    """Yield, once the run is over, until when (``time.monotonic``) each turn of reading may take.
+
+    A turn takes ``length`` seconds, the last one less. There is no last one where the target has
+    ended: what it has left can all be read, until a signal or the duration ends that.
+    """
+    begun = time.monotonic()
+    while True:
+        now, ended = time.monotonic(), patience.ended()
+        until = now + length
+        if ended is not None:
+            until = min(until, max(ended + _DRAINING, begun + _LEAST_DRAINING))
+        if now >= until:
+            return
+        yield until
 
 
 def detached(tracer: Stoppable) -> Iterator[Notice]:

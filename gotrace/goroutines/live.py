@@ -13,7 +13,7 @@ from gotrace.goroutines.dump import Dump, take_dump
 from gotrace.goroutines.memory import ProcessMemory, is_loaded
 from gotrace.goroutines.program import Module, Program, allgs_of, module_of
 from gotrace.gotypes.binary import Binary
-from gotrace.target.process import Mapping, Process
+from gotrace.target.process import MemoryMapping, Process
 from gotrace.target.target import Target, TargetBinary
 
 __all__ = ["LiveGoroutines"]
@@ -110,10 +110,10 @@ class LiveGoroutines:
                 return self._mapped(library)
         return None
 
-    def _files(self) -> list[Mapping]:
+    def _files(self) -> list[MemoryMapping]:
         return list(self._process.mappings())[:_MAX_FILES]
 
-    def _library(self, mapping: Mapping) -> TargetBinary | None:
+    def _library(self, mapping: MemoryMapping) -> TargetBinary | None:
         """Open a mapped file, once; None where it is not an ELF file or was tried before."""
         key = (mapping.inode, mapping.path)
         if key in self._tried:

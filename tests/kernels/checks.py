@@ -50,13 +50,15 @@ _T = TypeVar("_T")
 _FIXTURES = Path(sys.argv[-1]).parent / "fixtures"
 _MINORS = ("1.19", "1.27")
 
-#: On the lower rungs latencies and values are of one release, a different one on each.
+#: On the other methods latencies and values are of one release, a different one on each.
 _ONE_MINOR = {"perf-cookie": ("1.27",), "perf-ip": ("1.19",)}
 
 #: What the fixture does under gofunclatency, in two intervals; see tests/fixtures/live_latency.
+#: Calls meant to be slow come first: in an emulated machine recursion makes thousands of slow ones,
+#: for which the buffer has no room while a table is written.
 _SCENARIOS = (
-    "parked recursion interleaved migration growth assembly panics",
-    "recursion migration panics deep nested goexit workers slow rounds open",
+    "slow parked recursion interleaved migration growth assembly panics",
+    "recursion migration panics deep nested goexit workers rounds open",
 )
 
 #: What is played over and over, with calls of which a preemptible kernel has lost some.
@@ -65,9 +67,9 @@ _ROUND = "interleaved recursion migration growth assembly panics"
 #: How many functions are attached to when the tool is killed; perf events go slowly.
 _KILLED = ("runtime.m*", "strconv.*")
 
-
-#: Of the warning about many perf events; see gotrace/session/removal.py.
-_REMOVAL_WARNING = "will take about"
+#: Of the warnings about perf events that take long to remove, before and after, which depend on the
+#: machine: gotrace/kernel/removal.py and gotrace/cli/pace.py.
+_REMOVAL = re.compile("the kernel will take about|the kernel is still removing probes")
 
 
 @dataclass
@@ -80,7 +82,7 @@ class Checks:
     def wanted(self, check: str) -> bool:
         return not self.order.only or check in self.order.only
 
-    def run(self, check: str, rung: str, function: Callable[[], str]) -> None:
+    def run(self, check: str, method: str, function: Callable[[], str]) -> None:
         """Run one check, which returns what it saw or raises, and print its result."""
         if not self.wanted(check):
             return
@@ -89,7 +91,7 @@ class Checks:
             detail, ok = function(), True
         except Exception as error:
             detail, ok = _failure(error), False
-        self.report(Result(check, rung, ok, round(time.monotonic() - before, 1), detail))
+        self.report(Result(check, method, ok, round(time.monotonic() - before, 1), detail))
 
     def report(self, result: Result) -> None:
         self.failed = self.failed or not result.ok
@@ -97,7 +99,7 @@ class Checks:
         sys.stdout.flush()
 
     def of_one_run(
-        self, rung: str, run: Callable[[], Any], checks: Mapping[str, Callable[[Any], str]]
+        self, method: str, run: Callable[[], Any], checks: Mapping[str, Callable[[Any], str]]
     ) -> None:
         """Run a tool once and hold several checks against what it printed.
 
@@ -111,7 +113,7 @@ class Checks:
         except Exception as error:
             for check in checks:
                 seconds = round(time.monotonic() - before, 1)
-                self.report(Result(check, rung, False, seconds, _failure(error)))
+                self.report(Result(check, method, False, seconds, _failure(error)))
             return
         spent = time.monotonic() - before
         for check, function in checks.items():
@@ -123,7 +125,7 @@ class Checks:
             except Exception as error:
                 detail, ok = _failure(error), False
             seconds = round(spent + time.monotonic() - began, 1)
-            self.report(Result(check, rung, ok, seconds, detail))
+            self.report(Result(check, method, ok, seconds, detail))
             spent = 0.0
 
 
@@ -141,28 +143,32 @@ def main(path: Path) -> int:
     order = read_order(path)
     checks = Checks(order)
     checks.run("doctor", "", partial(_doctor, order))
-    for rung in order.rungs:
-        checks.run("counts", rung, partial(_counts, rung))
-        if order.pairs and rung in order.full_rungs:
-            minors = _MINORS if rung == order.rungs[0] else _ONE_MINOR[rung]
-            checks.of_one_run(rung, partial(_latency, rung, minors), _LATENCY)
-            checks.run("values", rung, partial(_values, rung, minors))
-        checks.run("SIGKILL", rung, partial(_kill, rung))
+    for method in order.methods:
+        checks.run("counts", method, partial(_counts, method))
+        if order.pairs and method in order.full_methods:
+            minors = _MINORS if method == order.methods[0] else _ONE_MINOR[method]
+            checks.of_one_run(method, partial(_latency, method, minors), _LATENCY)
+            checks.run("values", method, partial(_values, method, minors))
+        checks.run("SIGKILL", method, partial(_kill, method))
     if order.pairs:
-        checks.run("migrating rounds", order.rungs[0], partial(_rounds, order.rounds))
+        checks.run("migrating rounds", order.methods[0], partial(_rounds, order.rounds))
         # Each record goes through Python here, ten times as slowly as elsewhere.
-        checks.run("migrating records", order.rungs[0], partial(_records, order.rounds // 3 or 1))
+        checks.run("migrating records", order.methods[0], partial(_records, order.rounds // 3 or 1))
     else:
         checks.run("refusals", "", _refusals)
     if _REMOVAL_TIMES in order.only:
-        checks.run(_REMOVAL_TIMES, "", partial(_removal_times, order.rungs))
+        checks.run(_REMOVAL_TIMES, "", partial(_removal_times, order.methods))
+    if _TOOL_TIMES in order.only:
+        for method in order.methods:
+            checks.run(_TOOL_TIMES, method, partial(_tool_times, method))
     kernel = f"{os.uname().release}, {os.cpu_count()} CPU, preemption {_preemption()}"
     checks.report(Result("end", "", not checks.failed, round(time.monotonic(), 1), kernel, True))
     return 1 if checks.failed else 0
 
 
-#: A measurement, made only when asked for.
+#: Measurements, made only when asked for.
 _REMOVAL_TIMES = "removal times"
+_TOOL_TIMES = "tool times"
 
 
 def _preemption() -> str:
@@ -183,13 +189,13 @@ def _fixture(name: str, minor: str) -> Path:
 
 
 def _doctor(order: Order) -> str:
-    """Hold that the tool finds the rungs that this kernel is known to have, and no more."""
+    """Hold that the tool finds the methods that this kernel is known to have, and no more."""
     result = run_tool("gotrace", "--doctor", "--json")
     rows = {row["check"]: row for row in of_kind(result, "check")}
     for check, row in rows.items():
         sys.stderr.write(f"{row['state']}: {check}: {row['found']} {row['advice'] or ''}\n")
     fine = [name.split()[1] for name, row in rows.items() if _works(name, row)]
-    assert fine == list(order.rungs), f"doctor finds {fine}, the kernel has {list(order.rungs)}"
+    assert fine == list(order.methods), f"doctor finds {fine}, the kernel has {list(order.methods)}"
     (verdict,) = of_kind(result, "verdict")
     broken = [f"{name}: {row['found']}" for name, row in rows.items() if row["state"] == "fail"]
     assert verdict["possible"] == order.pairs, f"{verdict['message']} {broken}"
@@ -201,12 +207,12 @@ def _works(name: str, row: Json) -> bool:
     return name.startswith("attach: ") and str(row["found"]).startswith("works")
 
 
-def _counts(rung: str) -> str:
+def _counts(method: str) -> str:
     """Count all functions of package main in both releases' programs."""
     with ExitStack() as stack:
         programs = [_fixture("live_count", minor) for minor in _MINORS]
         fixtures = [stack.enter_context(Fixture([program])) for program in programs]
-        words = ("--json", "--attach", rung, *(f"{program}:main.*" for program in programs))
+        words = ("--json", "--attach", method, *(f"{program}:main.*" for program in programs))
         counting = stack.enter_context(tool("gofunccount", *words))
         truth: Counter[str] = Counter()
         for fixture in fixtures:
@@ -243,7 +249,7 @@ class Played:
         return calls
 
 
-def _latency(rung: str, minors: Sequence[str]) -> list[tuple[str, Played]]:
+def _latency(method: str, minors: Sequence[str]) -> list[tuple[str, Played]]:
     """Measure all scenarios, by function and goroutine, in intervals, and report slow calls.
 
     Programs of several Go releases are measured by tools beside one another.
@@ -252,13 +258,14 @@ def _latency(rung: str, minors: Sequence[str]) -> list[tuple[str, Played]]:
 
     def play(minor: str) -> Played:
         with Fixture([_fixture("live_latency", minor)]) as fixture:
-            words = ("--json", "--attach", rung, *options, "-p", str(fixture.ready), *MEASURED)
+            words = ("--json", "--attach", method, *options, "-p", str(fixture.ready), *MEASURED)
             with tool("gofunclatency", *words) as measuring:
                 fixture.work(_SCENARIOS[0])
                 measuring.lines_until('{"kind":"histogram"')
                 truth = fixture.work(_SCENARIOS[1])
-                result = measuring.end()
-            assert fixture.finish() == 0
+                # At the program's own end all is shown, however slow the machine is.
+                assert fixture.finish() == 0
+                result = measuring.result()
         assert result.status == 0, result.errors
         return Played(truth, result)
 
@@ -342,7 +349,9 @@ def _slower(played: Played) -> str:
     rows = [row for row in of_kind(played.result, "slow") if row["func"] == "main.slow"]
     assert all(row["duration_ns"] >= 20_000_000 for row in rows)
     inside, outside = played.truth["Slow"]
-    assert inside <= len(rows) <= outside, f"{len(rows)} slow calls, not {inside} to {outside}"
+    others = Counter(row["func"] for row in of_kind(played.result, "slow"))
+    said = f"{dict(others)}, {of_kind(played.result, 'lost')}"
+    assert inside <= len(rows) <= outside, f"{len(rows)}, not {inside} to {outside}: {said}"
     return f"{len(rows)} slow calls"
 
 
@@ -351,7 +360,7 @@ def _nothing_lost(played: Played) -> str:
     lost = [row for row in of_kind(played.result, "lost") if row["what"] != "slow_lost"]
     assert lost == [], lost
     warnings = [row["message"] for row in of_kind(played.result, "warning")]
-    assert all(_REMOVAL_WARNING in message for message in warnings), warnings
+    assert all(map(_REMOVAL.search, warnings)), warnings
     kinds = {row["what"] for row in of_kind(played.result, "summary")}
     assert kinds <= {"unwound", "open", "unmatched", "probe_cost", "mostly_tracing"}, kinds
     return f"{sum(row['count'] for row in of_kind(played.result, 'histogram')):,} calls in all"
@@ -375,31 +384,32 @@ _LATENCY: Mapping[str, Callable[[list[tuple[str, Played]]], str]] = {
 }
 
 
-def _values(rung: str, minors: Sequence[str]) -> str:
+def _values(method: str, minors: Sequence[str]) -> str:
     """Trace calls with values of every kind, floats among them, and compare each line."""
 
     def play(minor: str) -> str:
         with Fixture([_fixture("trace_values", minor)]) as fixture:
-            words = ("--attach", rung, "-p", str(fixture.ready), *TAKERS)
+            words = ("--attach", method, "-p", str(fixture.ready), *TAKERS)
             with tool("gotrace", *words) as tracing:
                 wanted = fixture.work()["Calls"]
-                result = tracing.end()
-            assert fixture.finish() == 0
+                assert fixture.finish() == 0  # as above
+                result = tracing.result()
         assert result.status == 0, result.errors
         calls = Traced({}, result).calls
+        assert len(calls) == len(wanted), f"{len(calls)} of {len(wanted)} calls: {result.errors}"
         assert_same(calls, wanted)
-        said = [row for row in result.errors.splitlines() if _REMOVAL_WARNING not in row]
-        assert said == [], said
+        said = [row for row in result.errors.splitlines() if not _REMOVAL.search(row)]
+        assert said == [f"process {fixture.ready} has ended"], said
         floats = sum("Float" in call or "Mixed" in call or "Complex" in call for call in calls)
         return f"{len(calls)} calls, {floats} with floats"
 
     return "; ".join(f"Go {minor}: {seen}" for minor, seen in _beside(play, minors))
 
 
-def _kill(rung: str) -> str:
+def _kill(method: str) -> str:
     """Kill the tool once some of its probes are in place: the program's code is as before."""
     program = _fixture("live_count", _MINORS[-1])
-    words = ("--attach", rung, *(f"{program}:{pattern}" for pattern in _KILLED))
+    words = ("--attach", method, *(f"{program}:{pattern}" for pattern in _KILLED))
     with Fixture([program]) as fixture:
         clean = code_of(fixture.pid)
         with Process(tool_command("gofunccount", *words)) as killed:
@@ -490,7 +500,7 @@ def _weighed(row: Json) -> bool | None:
     return None if all(right) and any(unread) else all(right)
 
 
-def _removal_times(rungs: Sequence[str]) -> str:
+def _removal_times(methods: Sequence[str]) -> str:
     """Measure how long probes by perf events take to go, see detaching.py; only when asked for."""
     program = _fixture("live_count", _MINORS[-1])
     resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
@@ -500,14 +510,37 @@ def _removal_times(rungs: Sequence[str]) -> str:
         offsets = [image.offset_of(site) for site in sites]
     seen = []
     for count in (1, 100, 1000):
-        for cookies in [True, False] if "perf-cookie" in rungs else [False]:
+        for cookies in [True, False] if "perf-cookie" in methods else [False]:
             # The whole number in few ways only: each takes a minute.
             for how in How if count < 1000 else (How.ONE_BY_ONE, How.THREADS, How.EXPEDITED):
                 attach, remove = measure(program, offsets[:count], cookies, how)
-                rung = "perf-cookie" if cookies else "perf-ip"
+                method = "perf-cookie" if cookies else "perf-ip"
                 words = f"attached in {attach:.2f} s, removed in {remove:.2f} s"
-                seen.append(f"{count} {rung} {how.value}: {words}")
+                seen.append(f"{count} {method} {how.value}: {words}")
                 sys.stderr.write(seen[-1] + "\n")
+    return "; ".join(seen)
+
+
+def _tool_times(method: str) -> str:
+    """Measure how long a tool takes to start, to end, and its probes to go, by functions."""
+    program = _fixture("live_count", _MINORS[-1])
+    rows = of_kind(run_tool("gofunccount", "-l", "--json", f"{program}:*"), "function")
+    names = [row["func"] for row in rows if row["site"] and "*" not in row["func"]]
+    seen = []
+    for count in (1, 100, 1000):
+        assert len(names) >= count
+        words = ("--attach", method, *(f"{program}:{name}" for name in names[:count]))
+        began = time.monotonic()
+        with tool("gofunccount", *words) as counting:
+            attached = time.monotonic()
+            counting.signal(signal.SIGINT)
+            counting.rest()
+            ended = time.monotonic()
+            counting.wait_for_keepers()
+            gone = time.monotonic()
+        times = f"started in {attached - began:.1f} s, ended in {ended - attached:.1f} s"
+        seen.append(f"{count}: {times}, probes gone after {gone - attached:.1f} s")
+        sys.stderr.write(f"{method} {seen[-1]}\n")
     return "; ".join(seen)
 
 
