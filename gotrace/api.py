@@ -19,12 +19,11 @@ from html import escape
 from typing import Literal, overload
 from weakref import WeakSet
 
-from gotrace.calls import Call, LostCalls
+from gotrace.calls import Call, LostCalls, StackFrame
 from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.groups import Choice
-from gotrace.goroutines.model import Frame as LogicalFrame
+from gotrace.goroutines.model import Frame, Stack
 from gotrace.goroutines.model import Goroutine as ReadGoroutine
-from gotrace.goroutines.model import Stack
 from gotrace.goroutines.program import Program
 from gotrace.histogram import Histogram
 from gotrace.kernel.attach import Attached
@@ -60,7 +59,6 @@ __all__ = [
     "Goroutine",
     "GoroutineState",
     "Session",
-    "StackFrame",
     "TracingWarning",
     "attach",
     "path",
@@ -107,16 +105,6 @@ class Goroutine:
     function: str
     pid: int
     goid: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class StackFrame:
-    """One frame of a goroutine's stack; ``inlined``: into the next one."""
-
-    function: str
-    file: str
-    line: int
-    inlined: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,8 +444,8 @@ def _states(program: Program, goroutines: Iterable[ReadGoroutine]) -> Iterator[G
         )
 
 
-def _stack_frame(frame: LogicalFrame) -> StackFrame:
-    return StackFrame(frame.function, frame.file, frame.line, frame.is_inlined)
+def _stack_frame(frame: Frame) -> StackFrame:
+    return StackFrame(frame.function, frame.file, frame.line)
 
 
 class CallStream(Iterator[Call]):
