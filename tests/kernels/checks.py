@@ -146,7 +146,7 @@ def main(path: Path) -> int:
     for rung in order.rungs:
         checks.run("counts", rung, partial(_counts, rung))
         if order.pairs and rung in order.full_rungs:
-            minors = _MINORS if rung == order.rungs[0] else _ONE_MINOR[rung]
+            minors = order.minors if rung == order.rungs[0] else _ONE_MINOR[rung]
             checks.of_one_run(rung, partial(_latency, rung, minors), _LATENCY)
             checks.run("values", rung, partial(_values, rung, minors))
         checks.run("SIGKILL", rung, partial(_kill, rung))

@@ -18,13 +18,15 @@ class Order:
     """What to check in a guest.
 
     ``rungs`` are the ways to attach that the kernel is known to have, best first; ``full_rungs``
-    those on which all is checked, of the others only counts. ``pairs`` is whether it has what
+    those on which all is checked, of the others only counts; ``minors`` the Go releases on the
+    best one. ``pairs`` is whether it has what
     gofunclatency and gotrace need. ``rounds`` is how often migrating goroutines play; ``only`` are
     the names of the checks to run, all where it is empty.
     """
 
     rungs: Sequence[str]
     full_rungs: Sequence[str]
+    minors: Sequence[str]
     pairs: bool
     rounds: int
     only: Sequence[str] = field(default_factory=list)

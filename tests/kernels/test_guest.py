@@ -14,7 +14,7 @@ from tests.kernels.__main__ import Outcome, line, order_of, summarise
 from tests.kernels.order import Order, Result, parse_result, read_order
 from tests.kernels.releases import RELEASES, release
 
-ORDER = Order(rungs=["multi"], full_rungs=["multi"], pairs=True, rounds=60)
+ORDER = Order(["multi"], full_rungs=["multi"], minors=["1.27"], pairs=True, rounds=60)
 GUEST = guest.Guest(release("6.18"), cpus=2, boot="preempt=full", limit=20)
 
 
@@ -106,6 +106,7 @@ def test_where_time_is_short_lower_rungs_are_counted_on_only(one: object) -> Non
     quick, full = (order_of(chosen, quick, 60, []) for quick in (True, False))
     assert quick.rungs == full.rungs == full.full_rungs == list(chosen.rungs)
     assert quick.full_rungs == [chosen.rungs[0]]
+    assert set(quick.minors) < set(full.minors)
 
 
 def test_summary_names_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
