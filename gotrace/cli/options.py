@@ -5,20 +5,23 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from typing import NoReturn
 
 from gotrace import __version__
 from gotrace.errors import UsageError
-from gotrace.kernel.attach import Rung
+from gotrace.kernel.attach import AttachMethod
 
 __all__ = [
     "add_interval_options",
     "add_run_options",
     "add_target_options",
+    "duration",
     "new_parser",
     "parse",
+    "parse_plain",
     "positive",
     "seconds",
 ]
@@ -124,20 +127,54 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--attach",
         type=_rung,
-        metavar="RUNG",
-        help="attach only in this way: " + ", ".join(rung.value for rung in Rung),
+        metavar="METHOD",
+        help="attach only in this way: " + ", ".join(method.value for method in AttachMethod),
     )
     parser.add_argument(
         "--debug", action="store_true", help="show tracebacks and the compiler's messages"
     )
 
 
-def _rung(text: str) -> Rung:
+def _rung(text: str) -> AttachMethod:
     try:
-        return Rung(text)
+        return AttachMethod(text)
     except ValueError:
-        known = ", ".join(rung.value for rung in Rung)
+        known = ", ".join(method.value for method in AttachMethod)
         raise argparse.ArgumentTypeError(f"no such way: {text!r} (there are {known})") from None
+
+
+def duration(text: str) -> int:
+    """Parse a length of time as Go writes it, ``1h30m`` or ``1.5s``, to ns, for argparse."""
+    parts = re.fullmatch(r"(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h))+", text)
+    if not parts:
+        raise ValueError(text)
+    numbers = re.findall(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)", text)
+    return round(sum(float(number) * _UNITS[unit] for number, unit in numbers))
+
+
+duration.__name__ = "length of time (1m30s)"
+_UNITS = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+
+
+def parse_plain(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line of a command that starts none.
+
+    Options may come before, between and after patterns. Raises UsageError. Under argcomplete it
+    completes the shell's command line instead, and does not return.
+    """
+    if "_ARGCOMPLETE" in os.environ:
+        from gotrace.cli.completion import complete
+
+        complete(parser)
+    return parser.parse_intermixed_args(list(arguments))
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
@@ -147,16 +184,12 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     Adds ``command``, a list of words or None. Raises UsageError. Under argcomplete it completes
     the shell's command line instead, and does not return.
     """
-    if "_ARGCOMPLETE" in os.environ:
-        from gotrace.cli.completion import complete
-
-        complete(parser)
     words = list(arguments)
     command: list[str] | None = None
     if "--" in words:
         at = words.index("--")
         words, command = words[:at], words[at + 1 :]
-    options = parser.parse_intermixed_args(words)
+    options = parse_plain(parser, words)
     if command is not None and (options.cmd or options.pid):
         raise UsageError("give only one of -p PID, -c CMD and -- CMD")
     if options.cmd:

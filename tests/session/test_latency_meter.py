@@ -13,7 +13,7 @@ from gotrace.probes.select import Selector
 from gotrace.session.latency import LatencyMeter, LatencyOptions
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import BinaryRequest, make_plan
-from gotrace.session.tasks import find_callers
+from gotrace.session.tasks import find_tasks
 from gotrace.target.target import Target
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture
@@ -30,8 +30,8 @@ def metered(options: LatencyOptions) -> Iterator[tuple[Fixture, LatencyMeter]]:
         opened.callback(target.close)
         request = BinaryRequest(None, Selector(["main.short"]))
         plan = make_plan(target, [request], returns=True, verb="measure")
-        callers = find_callers(target, plan)
-        yield fixture, opened.enter_context(LatencyMeter(target, plan, callers, options, None))
+        tasks = find_tasks(target, plan)
+        yield fixture, opened.enter_context(LatencyMeter(target, plan, tasks, options, None))
 
 
 @pytest.mark.live
