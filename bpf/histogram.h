@@ -6,7 +6,7 @@
  * Compile-time settings:
  *   GOTRACE_UNIT         nanoseconds of the display unit, where it is not 1
  *   GOTRACE_ROWS         histograms
- *   GOTRACE_HALVES       2 where intervals are told apart, else 1
+ *   GOTRACE_HALVES       2 where intervals are kept apart, else 1
  *   GOTRACE_STRIPES      copies of each histogram that CPUs are spread over
  */
 #pragma once

@@ -74,7 +74,7 @@ int on_entry(struct pt_regs *ctx)
 }
 
 #ifdef GOTRACE_GOROUTINES
-/* The process in a goroutine's key: as the user sees it, else a number that nobody has. */
+/* The process in a goroutine's key: as the user sees it, else a number that no process has. */
 static __always_inline u32 shown_process(struct task_key *owner)
 {
     u32 seen = user_pid_tgid() >> 32;

@@ -53,7 +53,7 @@ _ALWAYS_FOLLOWED = ERROR_INTERFACES | {"net.Addr"}
 
 
 class NodeFactory:
-    """Make nodes and subplans for one binary, each once."""
+    """The nodes and subplans of one binary, each made once."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class NodeFactory:
         return MapNode(go_type, layout, key, elem)
 
     def _entry(self, go_type: GoType, depth: int, nesting: int) -> Node:
-        """Return the node of a map's key or value as it lies in the bucket."""
+        """Return the node of a map's key or value as it is in the bucket."""
         node = self._node(go_type, depth, nesting, 0)
         if go_type.size <= MAX_INLINE:
             return node

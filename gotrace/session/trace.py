@@ -61,7 +61,7 @@ _STACKS = _OUTER_CALLS = _WAITING = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """Say what to report beside values: at most so many return addresses, 0 for none.
+    """What to report beside values: the number of return addresses at most, 0 for none.
 
     They are fewer where values take so much of the payload that no more have room.
     """
@@ -70,7 +70,7 @@ class TraceOptions:
 
 
 class CallTracer:
-    """Own the probes that report a plan's calls; a context manager that detaches."""
+    """The probes that report a plan's calls; a context manager that detaches."""
 
     #: What makes calls missing; ``UNWOUND`` alone does not.
     LOSSES = (
