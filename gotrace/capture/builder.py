@@ -226,7 +226,6 @@ def with_key(ops: Sequence[Op], key: Sequence[Op] | None) -> list[Op]:
     """Return a plan's operations, END aside, with those of a key (see ``Reader.key``)."""
     keyed = {op.reg for op in key or () if op.code is OpCode.IFACE}
     marked = [
-        dataclasses.replace(op, size=1) if op.code is OpCode.IFACE and op.reg in keyed else op
-        for op in ops
+        op._replace(size=1) if op.code is OpCode.IFACE and op.reg in keyed else op for op in ops
     ]
     return marked + [op for op in key or () if op.code is not OpCode.IFACE]
