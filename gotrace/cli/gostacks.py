@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
         "--watch", action="store_true", help="redraw a table of the largest groups, like top"
     )
     parser.add_argument(
-        "-d", "--duration", type=seconds, metavar="SEC", help="end after so many seconds"
+        "-d", "--duration", type=seconds, metavar="SEC", help="end after SEC seconds"
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.add_argument(

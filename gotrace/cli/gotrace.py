@@ -74,7 +74,7 @@ _POLL = 0.025  # seconds
 _READING, _TURN = 0.02, 0.06  # seconds of a turn: until reading, and writing, has to stop
 _PIECE = 3072  # bytes; with the line that exceeds it a pipe usually takes it whole
 _MAX_WAIT = 0.5  # seconds, for the cost of probes, whose measurement began before attaching
-_SAMPLED = 16  # every so many-th call
+_SAMPLED = 16  # one call in this many is looked at
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -86,9 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     clock.add_argument("-t", "--time", action="store_true", help="seconds since the start")
     clock.add_argument("-T", "--timestamp", action="store_true", help="time of day (the default)")
     parser.add_argument("-U", "--user-stack", action="store_true", help="print the user stack")
-    parser.add_argument(
-        "-M", "--max-events", type=positive, metavar="N", help="end after so many calls"
-    )
+    parser.add_argument("-M", "--max-events", type=positive, metavar="N", help="end after N calls")
     parser.add_argument(
         "-Z",
         "--string-size",
@@ -104,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=range(6),
         metavar="N",
         default=1,
-        help="pointers to follow one behind the other, 0 to 5 (default 1)",
+        help="pointers to follow, one from the other, 0 to 5 (default 1)",
     )
     parser.add_argument("--entry", action="store_true", help="report calls when they are entered")
     parser.add_argument(
@@ -184,7 +182,7 @@ def _trace(
     ):
         listen(waiter, tracer)
         # JSON lines have what tracing took, which was measured while the tracer was made. It is
-        # waited for before anyone is told to begin: calls would find no reader meanwhile.
+        # waited for before tracing is said to have begun: calls would find no reader meanwhile.
         returning = any(call.result for call in traced.calls)
         cost = _cost(calibration) if returning and isinstance(output, JsonOutput) else None
         for notice in attached_notices(options, traced.plan, tracer.attached, "Tracing"):
@@ -212,7 +210,7 @@ def _cost(calibration: Calibration) -> ProbeCost | None:
 
 
 class _Printer:
-    """Write calls in turns that are short whatever the reader does, up to the most asked for."""
+    """A writer of calls, in turns that are short whatever the reader does, up to a limit."""
 
     def __init__(
         self,

@@ -102,7 +102,7 @@ def add_target_options(
 def add_interval_options(parser: argparse.ArgumentParser) -> None:
     """Add how to divide a run that prints summaries, and how much of each to print."""
     parser.add_argument(
-        "-i", "--interval", type=seconds, metavar="SEC", help="print every so many seconds"
+        "-i", "--interval", type=seconds, metavar="SEC", help="print every SEC seconds"
     )
     parser.add_argument(
         "-T", "--timestamp", action="store_true", help="print the time above each table"
@@ -113,7 +113,7 @@ def add_interval_options(parser: argparse.ArgumentParser) -> None:
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add what every run has: its length, its output, how to attach."""
     parser.add_argument(
-        "-d", "--duration", type=seconds, metavar="SEC", help="end after so many seconds"
+        "-d", "--duration", type=seconds, metavar="SEC", help="end after SEC seconds"
     )
     parser.add_argument(
         "-l", "--list", action="store_true", help="list what would be traced, and trace nothing"

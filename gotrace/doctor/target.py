@@ -23,7 +23,7 @@ __all__ = [
     "examine_target",
 ]
 
-# Run once, before a program's own code: probes there are hit by nobody.
+# Run once, before a program's own code: no process hits probes there.
 _QUIET = ("runtime.schedinit", "main.main", "main")
 
 
@@ -76,8 +76,8 @@ def _go_version(image: ElfImage, table: FunctionTable) -> Finding:
     if table.go_version is not None:
         return Finding("Go version", State.OK, table.go_version.text)
     if table.has_pclntab:
-        return Finding("Go version", State.OK, "not told; a Go function table is there")
-    advice = "its functions are known from symbols, its calls are told apart by thread"
+        return Finding("Go version", State.OK, "not recorded; a Go function table is there")
+    advice = "its functions are known from symbols, its calls are distinguished by thread"
     return Finding("Go version", State.WARN, f"{image.display} is not Go's linker's", advice)
 
 
@@ -148,6 +148,6 @@ def _attach(target: Target, table: FunctionTable) -> Finding:
         return Finding(name, State.FAIL, str(error), "see the kernel's log, and --debug")
     if attached.failed:
         reason = next(iter(attached.failed.values()))
-        advice = "the file system that the program lies on may not support uprobes"
+        advice = "the file system that the program is on may not support uprobes"
         return Finding(name, State.FAIL, f"{chosen}: {reason.strerror}", advice)
     return Finding(name, State.OK, f"works through {attached.method.value}")

@@ -33,7 +33,7 @@ class NoticeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Say one thing in words, with the same in ``fields`` for programs."""
+    """One thing in words, with the same in ``fields`` for programs."""
 
     kind: NoticeKind
     message: str
@@ -41,7 +41,7 @@ class Notice:
 
 
 class TextOutput:
-    """Write results and the frame around them to ``out``, everything else to ``err``."""
+    """Results and the lines around them to ``out``, everything else to ``err``."""
 
     def __init__(self, out: TextIO, err: TextIO) -> None:
         self.out = out
@@ -55,7 +55,7 @@ class TextOutput:
 
 
 class JsonOutput:
-    """Write one JSON object a line to ``out``, each with its ``kind``."""
+    """One JSON object a line to ``out``, each with its ``kind``."""
 
     def __init__(self, out: TextIO) -> None:
         self.out = out
@@ -74,7 +74,7 @@ class JsonOutput:
         self.out.flush()
 
 
-_SURROGATE = "\\udc"  # also in what stands for two surrogates that belong together
+_SURROGATE = "\\udc"  # also in what encodes two surrogates that belong together
 
 
 def _encodable(value: object) -> object:
