@@ -92,6 +92,13 @@ class Process:
         fields = stat.rpartition(b")")[2].split()  # from field 3 on: proc_pid_stat(5)
         return Executable(status.st_dev, status.st_ino, int(fields[_STARTSTACK - 3]))
 
+    def threads(self) -> list[int]:
+        """Return the numbers of the process's threads; none when it has ended."""
+        try:
+            return [int(name) for name in os.listdir(f"/proc/{self.tgid}/task")]
+        except OSError:
+            return []
+
     def mappings(self) -> Iterator[MemoryMapping]:
         """Yield the process's file-backed mappings in address order (proc_pid_maps(5))."""
         try:
