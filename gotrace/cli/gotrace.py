@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 from collections import Counter
@@ -79,6 +80,9 @@ _LEAST_DRAINING = 0.4  # of these, on a machine that was slow to begin with it
 _PIECE = 3072  # bytes; with the line that exceeds it a pipe usually takes it whole
 _MAX_WAIT = 0.5  # seconds, for the cost of probes, whose measurement began before attaching
 _SAMPLED = 16  # every so many-th call
+_LIMITS = CaptureLimits(payload=_PHASE_BYTES)
+_MAX_ELEMENTS = 64  # of which each may take a block of the payload, and it has 64
+_COLUMNS, _ROWS = 80, 3  # where there is no terminal; of a terminal, for one call
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,21 +98,32 @@ def _parser() -> argparse.ArgumentParser:
         "-M", "--max-events", type=positive, metavar="N", help="end after so many calls"
     )
     parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print values whole, and what receivers and pointers to large structs lead to",
+    )
+    parser.add_argument(
         "-Z",
         "--string-size",
         type=positive,
         metavar="BYTES",
-        default=256,
-        help="most bytes to show of a string or slice of bytes (default 256,"
-        f" no more than {_PHASE_BYTES // 2:,})",
+        help=f"most bytes to show of a string or slice of bytes (default {_LIMITS.string_bytes},"
+        f" no more than {_PHASE_BYTES // 2:,}); implies -v",
+    )
+    parser.add_argument(
+        "--elements",
+        type=positive,
+        metavar="N",
+        help=f"most elements to show of a slice, array or map (default {_LIMITS.slice_elements},"
+        f" no more than {_MAX_ELEMENTS}); implies -v",
     )
     parser.add_argument(
         "--depth",
         type=int,
         choices=range(6),
         metavar="N",
-        default=1,
-        help="pointers to follow one behind the other, 0 to 5 (default 1)",
+        help="pointers to follow, one from the other, 0 to 5 (default 1); implies -v",
     )
     parser.add_argument("--entry", action="store_true", help="report calls when they are entered")
     parser.add_argument(
@@ -187,8 +202,29 @@ def _requests(options: argparse.Namespace, specs: Sequence[ProbeSpec]) -> list[B
 
 
 def _choices(options: argparse.Namespace) -> TraceChoices:
-    limits = CaptureLimits(options.string_size, options.depth, payload=_PHASE_BYTES)
-    return TraceChoices(limits, entry_only=options.entry, floats=not options.no_fp)
+    elements = options.elements or _LIMITS.slice_elements
+    limits = replace(
+        _LIMITS,
+        string_bytes=options.string_size or _LIMITS.string_bytes,
+        depth=_LIMITS.depth if options.depth is None else options.depth,
+        slice_elements=elements,
+        map_entries=elements,
+    )
+    brief = not options.json and not _is_verbose(options)
+    return TraceChoices(limits, options.entry, floats=not options.no_fp, brief=brief)
+
+
+def _is_verbose(options: argparse.Namespace) -> bool:
+    """Return whether values are to be shown whole: who says how much to copy wants to see it."""
+    limits = (options.string_size, options.elements, options.depth)
+    return options.verbose or any(limit is not None for limit in limits)
+
+
+def _width(options: argparse.Namespace) -> int | None:
+    """Return how much a call's line may have, None where values are shown whole."""
+    if options.json or _is_verbose(options):
+        return None
+    return _ROWS * max(shutil.get_terminal_size((_COLUMNS, 0)).columns, _COLUMNS // 2)
 
 
 def _trace(
@@ -255,6 +291,7 @@ class _Printer:
         style = TimeStyle.SINCE_START if options.time else TimeStyle.TIME_OF_DAY
         clock = Clock.started_now(style)
         as_json, floats = isinstance(output, JsonOutput), not options.no_fp
+        width = _width(options)
         self.undecided = Undecided()
         self._names = [call.function.function.name for call in traced.calls]
         self._seen = 0
@@ -262,7 +299,7 @@ class _Printer:
         self._hits: Counter[int] = Counter()
         self._hits_ns: Counter[int] = Counter()
         self._lines = [
-            line_of(CallDecoder(call, symbols, floats, self.undecided, cost), clock, as_json)
+            line_of(CallDecoder(call, symbols, floats, self.undecided, cost), clock, as_json, width)
             for call in traced.calls
         ]
         self._tracer = tracer

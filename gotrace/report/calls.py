@@ -42,6 +42,7 @@ from gotrace.report.latencies import duration
 from gotrace.session.decode import DecodedCall, TracedFunction
 from gotrace.session.events import Unwinding
 from gotrace.text import printable
+from gotrace.values.brief import cut_to_fit, without_large
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import Value
 from gotrace.values.to_json import to_json
@@ -59,9 +60,9 @@ __all__ = [
 ]
 
 #: The columns' heads, with the newline that every line made here has.
-CALL_HEADING = f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<8} {'DURATION':<9} CALL\n"
+CALL_HEADING = f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<10} {'DURATION':<9} CALL\n"
 #: What all lines begin with, to be filled with time, pid, tid, goid and duration.
-TEXT_PREFIX = "%-15s %-8d %-8d %-8d %-9s "
+TEXT_PREFIX = "%-15s %-8d %-8d %-10d %-9s "
 #: The DURATION of calls that were seen at their entry only.
 NO_DURATION = "-"
 
@@ -116,11 +117,16 @@ def place_of(function: TracedFunction) -> str:
     return _place(function.file, function.line)
 
 
-def text_line(call: DecodedCall, clock: Clock) -> str:
-    """Return a call as a line, and its stack as lines below."""
+def text_line(call: DecodedCall, clock: Clock, width: int | None = None) -> str:
+    """Return a call as a line, and its stack as lines below.
+
+    ``width`` is what the line may have: values are cut to fit, and pointers to large structs are
+    not followed. None shows all of them; a format's message is never cut.
+    """
     took = NO_DURATION if call.duration_ns is None else duration(call.duration_ns)
     prefix = TEXT_PREFIX % (clock.text(call.end_ns), call.pid, call.tid, call.goid, took)
-    lines = [prefix + (_call(call) if call.message is None else _message(call))]
+    room = None if width is None else width - len(prefix)
+    lines = [prefix + (_call(call, room) if call.message is None else _message(call))]
     for frame in call.stack or ():
         lines.append(
             _INDENT + elide_type_arguments(frame.function) + _place(frame.file, frame.line)
@@ -163,15 +169,28 @@ def json_line(call: DecodedCall, clock: Clock) -> str:
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
-def _call(call: DecodedCall) -> str:
+def _call(call: DecodedCall, room: int | None) -> str:
+    """Return a call in Go's syntax, in ``room`` columns where that is possible."""
+    values = [*call.args, *(call.results or ())]
+    if room is None:
+        return _framed(call, list(map(go_syntax, values)))
+    values = list(map(without_large, values))
+    texts = list(map(go_syntax, values))
+    text = _framed(call, texts)
+    over = len(text) - room
+    return text if over <= 0 else _framed(call, cut_to_fit(values, texts, over))
+
+
+def _framed(call: DecodedCall, texts: Sequence[str]) -> str:
+    """Return a call whose values, those of the results last, show as ``texts``."""
     names = call.function.parameter_labels
-    pairs = [f"{name}={go_syntax(value)}" for name, value in zip(names, call.args, strict=True)]
+    pairs = [f"{name}={text}" for name, text in zip(names, texts, strict=False)]
     text = f"{shown_name(call.function)}({', '.join(pairs)})"
     if call.unwound is not None:
         text += f" {_UNWOUND[call.unwound]}"
     elif call.results:
-        shown = ", ".join(map(go_syntax, call.results))
-        text += f" = {shown}" if len(call.results) == 1 else f" = ({shown})"
+        shown = texts[len(call.args) :]
+        text += f" = {shown[0]}" if len(shown) == 1 else f" = ({', '.join(shown)})"
     return text + place_of(call.function)
 
 

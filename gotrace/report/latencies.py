@@ -157,13 +157,13 @@ def write_slow(output: Output, calls: Sequence[SlowRow], first: bool) -> None:
     else:
         if first:
             output.out.write(
-                f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<8} {'DURATION':<9} FUNC\n"
+                f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<10} {'DURATION':<9} FUNC\n"
             )
         for call in calls:
             second, rest = divmod(int(call.ended * 1_000_000), 1_000_000)
             clock = f"{time.strftime('%H:%M:%S', time.localtime(second))}.{rest:06d}"
             output.out.write(
-                f"{clock:<15} {call.pid:<8} {call.tid:<8} {call.goid:<8}"
+                f"{clock:<15} {call.pid:<8} {call.tid:<8} {call.goid:<10}"
                 f" {duration(call.duration):<9} {printable(elide_type_arguments(call.function))}"
                 f"{_tracing(call)}\n"
             )

@@ -17,7 +17,15 @@ from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
 from gotrace.elf.dwarf import DwarfError
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.gotypes.from_text import SignatureError
-from gotrace.gotypes.types import InterfaceType, Parameter, Signature
+from gotrace.gotypes.symbols import NameKind, parse_name
+from gotrace.gotypes.types import (
+    GoType,
+    InterfaceType,
+    Parameter,
+    PointerType,
+    Signature,
+    StructType,
+)
 from gotrace.probes.predicate import CompiledPredicate, StringConstants, compile_predicate
 from gotrace.probes.scope import Phase, RootKind, Scope
 from gotrace.probes.spec import ProbeSpec, ResolvedProbe
@@ -35,6 +43,7 @@ from gotrace.session.plan import Plan
 from gotrace.sites.decode import step_over
 from gotrace.sites.sites import FunctionSites, SiteForm
 from gotrace.target.target import TargetBinary
+from gotrace.values.brief import MAX_FIELDS
 
 __all__ = [
     "MAX_STEPS",
@@ -57,11 +66,16 @@ _SEARCH_STEPS = 48  # that a search takes at most: SEARCH_STEPS of bpf/plan.h
 
 @dataclass(frozen=True, slots=True)
 class TraceChoices:
-    """Say how much to capture, whether at the entry alone, and whether of float registers."""
+    """Say how much to capture, whether at the entry alone, and whether of float registers.
+
+    ``brief``: of receivers, and of pointers to large structs, nothing but the address, unless the
+    probe's own expressions ask for more.
+    """
 
     limits: CaptureLimits
     entry_only: bool
     floats: bool
+    brief: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +186,7 @@ class _FileTypes:
         version = binary.go_version
         release = version.release if version else None
         self.factory = NodeFactory(choices.limits, release)
+        self.shallow = NodeFactory(dataclasses.replace(choices.limits, depth=0), release)
         self.context = DynamicTypes(binary, self.factory)
         self.values = FunctionValues(binary)
 
@@ -194,6 +209,7 @@ class _Planner:
         self._values = file.values
         self._bare: list[str] = []
         self._factory = file.factory
+        self._shallow = file.shallow
         self._context = file.context
 
     @property
@@ -281,15 +297,20 @@ class _Planner:
         paths: Sequence[Path],
         text_bytes: Mapping[Path, int],
     ) -> PhasePlan:
-        values = [] if self._spec.format is not None else [self._whole(value) for value in shown]
+        values = []
+        if self._spec.format is None:
+            is_method = shown is places.parameters and _has_pointer_receiver(places.name)
+            values = [self._whole(value, is_method and not n) for n, value in enumerate(shown)]
         values += [self._operand(places, path, text_bytes.get(path)) for path in paths]
         return plan_phase(values, self._choices.limits)
 
-    def _whole(self, value: PlacedValue) -> PlacedNode:
+    def _whole(self, value: PlacedValue, is_receiver: bool) -> PlacedNode:
         try:
+            is_short = self._choices.brief and (is_receiver or _leads_to_large(value.type))
+            factory = self._shallow if is_short else self._factory
             if value.within is not None:
-                return place_value(self._factory, value.name, value)._replace(first=False)
-            node = self._factory.node(value.type)
+                return place_value(factory, value.name, value)._replace(first=False)
+            node = factory.node(value.type)
         except DwarfError as error:
             raise GotraceError(f"{value.name}: {error}") from error
         return PlacedNode(value.name, node, value.pieces, value.problem)
@@ -352,6 +373,25 @@ class _Planner:
             return None
         code = self._binary.image.read(entry.address, sites.function.end - entry.address)
         return step_over(code, entry.form is SiteForm.BRANCH, floats, AMD64)
+
+
+def _has_pointer_receiver(name: str) -> bool:
+    parsed = parse_name(name)
+    return parsed.kind is NameKind.METHOD and parsed.pointer
+
+
+def _leads_to_large(go_type: GoType) -> bool:
+    """Return whether a type points to a struct of many fields, those of structs in it included."""
+    if not isinstance(go_type, PointerType) or not isinstance(go_type.elem, StructType):
+        return False
+    count, waiting = 0, [go_type.elem]
+    while waiting and count <= MAX_FIELDS:
+        for field in waiting.pop().fields:
+            if isinstance(field.type, StructType) and field.type.fields:
+                waiting.append(field.type)
+            else:
+                count += 1
+    return count > MAX_FIELDS
 
 
 def string_problem(needed: int, limits: CaptureLimits) -> str | None:

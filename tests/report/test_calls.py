@@ -57,9 +57,9 @@ def get(**changes: object) -> DecodedCall:
 
 
 def test_a_call_is_a_line_of_columns_under_their_heads() -> None:
-    assert CALL_HEADING == "TIME            PID      TID      GOID     DURATION  CALL\n"
+    assert CALL_HEADING == "TIME            PID      TID      GOID       DURATION  CALL\n"
     assert text_line(get(), CLOCK) == (
-        "03:43:20.250000 1234     1240     18       31.2us    "
+        "03:43:20.250000 1234     1240     18         31.2us    "
         'main.(*Store).Get(n=-3, key="user:42") = ("", true) at store.go:57\n'
     )
 
@@ -220,3 +220,15 @@ def test_nothing_of_the_target_steers_the_terminal() -> None:
     assert line.isascii()
     assert line.count("\n") == 1
     assert json.loads(line)["func"] == "f" + bad
+
+
+def test_a_call_fits_a_width_by_cutting_values_and_nothing_else() -> None:
+    long = string("k" * 500)
+    for width in (160, 240, 400):
+        line = text_line(get(args=(-3, long), results=(long, True)), CLOCK, width)
+        assert len(line) - 1 in range(width - 8, width + 1)
+        assert 'main.(*Store).Get(n=-3, key="kkk' in line
+        assert line.count("... (len 500)") == 2
+        assert line.endswith(", true) at store.go:57\n")
+    message = get(message="m" * 500)
+    assert text_line(message, CLOCK, 160) == text_line(message, CLOCK)

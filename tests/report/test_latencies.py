@@ -258,11 +258,11 @@ def slow_text(*rows: SlowRow, first: bool) -> str:
 
 def test_slow_calls_are_lines_under_one_head() -> None:
     line = (
-        "03:43:20.250000 1234     1240     18       12.35ms   main.\\x1bslow"
+        "03:43:20.250000 1234     1240     18         12.35ms   main.\\x1bslow"
         " (about 97% of it tracing)\n"
     )
     assert slow_text(SLOW, first=True) == (
-        "TIME            PID      TID      GOID     DURATION  FUNC\n" + line
+        "TIME            PID      TID      GOID       DURATION  FUNC\n" + line
     )
     assert slow_text(SLOW, SLOW, first=False) == line * 2
 
