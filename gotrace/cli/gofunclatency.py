@@ -151,7 +151,7 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
         for notice in inlined_notices(plan, "measured"):
             output.notice(notice)
         symbols = Symbolizer(callers.files) if callers.files else None
-        slow = _SlowCalls(plan, output, tracing)
+        slow = _SlowCalls(plan, output, tracing, options.short)
         busy = options.goroutine or options.slower is not None
         poll_period = _POLL if busy else 1.0
 
@@ -178,10 +178,11 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
 class _SlowCalls:
     """Write slow calls with times of day, and column heads once."""
 
-    def __init__(self, plan: Plan, output: Output, tracing: _Tracing) -> None:
+    def __init__(self, plan: Plan, output: Output, tracing: _Tracing, short: bool) -> None:
         self._names = [function.name for function in plan.functions]
         self._output = output
         self._tracing = tracing
+        self._short = short
         self._first = True
         self._boot = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
 
@@ -203,7 +204,7 @@ class _SlowCalls:
             )
             for call in calls
         ]
-        write_slow(self._output, rows, self._first)
+        write_slow(self._output, rows, self._first, self._short)
         self._first = False
 
 

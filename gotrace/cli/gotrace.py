@@ -39,7 +39,8 @@ from gotrace.overhead import ProbeCost
 from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import ProbeSpec, parse_probe
-from gotrace.report.calls import CALL_HEADING, Clock, TimeStyle
+from gotrace.report.calls import CALL_HEADING, Clock, LineStyle, TimeStyle
+from gotrace.report.colour import wants_colour
 from gotrace.report.fast_calls import line_of
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration, trap_cost
@@ -291,7 +292,7 @@ class _Printer:
         style = TimeStyle.SINCE_START if options.time else TimeStyle.TIME_OF_DAY
         clock = Clock.started_now(style)
         as_json, floats = isinstance(output, JsonOutput), not options.no_fp
-        width = _width(options)
+        lines = LineStyle(_width(options), options.short, wants_colour(output.out))
         self.undecided = Undecided()
         self._names = [call.function.function.name for call in traced.calls]
         self._seen = 0
@@ -299,7 +300,7 @@ class _Printer:
         self._hits: Counter[int] = Counter()
         self._hits_ns: Counter[int] = Counter()
         self._lines = [
-            line_of(CallDecoder(call, symbols, floats, self.undecided, cost), clock, as_json, width)
+            line_of(CallDecoder(call, symbols, floats, self.undecided, cost), clock, as_json, lines)
             for call in traced.calls
         ]
         self._tracer = tracer

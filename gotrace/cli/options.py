@@ -122,6 +122,11 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument(
+        "--short",
+        action="store_true",
+        help="print names without the beginning of import paths, http.Get for net/http.Get",
+    )
+    parser.add_argument(
         "--attach",
         type=_rung,
         metavar="RUNG",

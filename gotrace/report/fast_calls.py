@@ -23,14 +23,17 @@ from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.gotypes.types import Kind
 from gotrace.overhead import ProbeCost
 from gotrace.report.calls import (
+    DURATION_WIDTH,
     NO_DURATION,
+    PLAIN,
     TEXT_PREFIX,
     Clock,
+    LineStyle,
     json_line,
     place_of,
-    shown_name,
     text_line,
 )
+from gotrace.report.colour import Colour
 from gotrace.report.latencies import duration
 from gotrace.session.decode import CallDecoder, TracedFunction
 from gotrace.session.events import HEADER
@@ -53,18 +56,18 @@ __all__ = [
 Line = Callable[[bytes], str]
 
 
-def line_of(decoder: CallDecoder, clock: Clock, as_json: bool, width: int | None = None) -> Line:
+def line_of(decoder: CallDecoder, clock: Clock, as_json: bool, style: LineStyle = PLAIN) -> Line:
     """Return what makes the line of a record of a function's call, without decoding where it can.
 
     It makes nothing of a call that the probe's predicate does not want. JSON has what the probes
-    cost, where the decoder knows it. ``width`` is that of text_line.
+    cost, where the decoder knows it; text has ``style``.
     """
 
     def decoded(record: bytes) -> str:
         call = decoder(record)
         if call is None:
             return ""
-        return json_line(call, clock) if as_json else text_line(call, clock, width)
+        return json_line(call, clock) if as_json else text_line(call, clock, style)
 
     traced = decoder.traced
     if traced.spec.format is not None or traced.spec.predicate is not None:
@@ -76,7 +79,7 @@ def line_of(decoder: CallDecoder, clock: Clock, as_json: bool, width: int | None
     function = decoder.function
     if as_json:
         return fast_json_line(function, entry, result, HEADER, clock, decoded, decoder.cost)
-    return fast_text_line(function, entry, result, HEADER, clock, decoded, width)
+    return fast_text_line(function, entry, result, HEADER, clock, decoded, style)
 
 
 _CODES = {
@@ -218,33 +221,35 @@ def fast_text_line(
     header: struct.Struct,
     clock: Clock,
     slow: Line,
-    width: int | None = None,
+    style: LineStyle = PLAIN,
 ) -> Line:
     """Return what makes text_line's line of a record; parameters as for fast_json_line.
 
-    ``width`` is text_line's: a line that is longer is left to ``slow``, which cuts its values.
+    A line that is longer than the style's width is left to ``slow``, which cuts its values.
     """
     arguments, results = (
         _holes(phase, lambda value: _text(go_syntax(value))) for phase in (entry, result)
     )
     pairs = zip(map(_text, function.parameter_labels), arguments, strict=True)
-    template = (
-        f"{TEXT_PREFIX}{_text(shown_name(function))}({', '.join(f'{k}={v}' for k, v in pairs)})"
-    )
+    name = style.paint(_text(style.name(function.name)), Colour.NAME)
+    took = "DURATION(end - begun)" if result else repr(NO_DURATION)
+    hole = f"%-{DURATION_WIDTH}s"
+    if style.colour:
+        took, hole = "DURATION(end - begun)" if result else "DURATION(None)", "%s"
+    template = f"{TEXT_PREFIX}{hole} {name}({', '.join(f'{k}={v}' for k, v in pairs)})"
     if results:
         template += f" = {results[0]}" if len(results) == 1 else f" = ({', '.join(results)})"
     template += _text(place_of(function)) + "\n"
-    took = "DURATION(end - begun)" if result else repr(NO_DURATION)
     filled = ["TIME(end)", "tgid", "tid", "goid", took, *_shown("a", entry), *_shown("r", result)]
-    source = _source(entry, result, header.size, "ascii", filled, width is not None)
+    source = _source(entry, result, header.size, "ascii", filled, style.width is not None)
     names = {
         **_structs(entry, result, header),
         "TEMPLATE": template,
         "SLOW": slow,
         "QUOTE": _quoted,
         "TIME": clock.text,
-        "DURATION": duration,
-        "WIDTH": (width or 0) + 1,  # with the newline
+        "DURATION": style.duration if style.colour else duration,
+        "WIDTH": (style.width or 0) + 1,  # with the newline
     }
     return _compile(source, names)
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gotrace.gotypes.symbols import elide_type_arguments, shown_names
+from gotrace.gotypes.symbols import elide_type_arguments, short_name, shown_names
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
 from gotrace.report.output import JsonOutput, Output
@@ -65,7 +65,7 @@ class LatencyRest:
 class Interval:
     """What one printing shows: when it ended (s since 1970), its length (s), its unit (ns).
 
-    ``cost`` is that of the probes, None where it is not known.
+    ``cost`` is that of the probes, None where it is not known. ``short``: see ``shown_names``.
     """
 
     groups: Sequence[LatencyGroup]
@@ -74,6 +74,7 @@ class Interval:
     seconds: float
     unit: int
     cost: ProbeCost | None = None
+    short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +130,7 @@ def write_latencies(output: Output, interval: Interval, timestamp: bool) -> None
         output.out.write("\nno calls have returned\n")
     names = [group.function for group in interval.groups]
     names += [rest.function for rest in interval.rest]
-    shown = shown_names(name for name in names if name is not None)
+    shown = shown_names((name for name in names if name is not None), interval.short)
     for group in interval.groups:
         output.out.writelines(line + "\n" for line in _lines(group, interval, shown))
     for rest in interval.rest:
@@ -137,8 +138,11 @@ def write_latencies(output: Output, interval: Interval, timestamp: bool) -> None
     output.out.flush()
 
 
-def write_slow(output: Output, calls: Sequence[SlowRow], first: bool) -> None:
-    """Write slow calls; ``first`` puts the columns' heads above them."""
+def write_slow(output: Output, calls: Sequence[SlowRow], first: bool, short: bool = False) -> None:
+    """Write slow calls; ``first`` puts the columns' heads above them.
+
+    ``short``: names without the beginning of import paths.
+    """
     if isinstance(output, JsonOutput):
         for call in calls:
             output.write(
@@ -162,9 +166,11 @@ def write_slow(output: Output, calls: Sequence[SlowRow], first: bool) -> None:
         for call in calls:
             second, rest = divmod(int(call.ended * 1_000_000), 1_000_000)
             clock = f"{time.strftime('%H:%M:%S', time.localtime(second))}.{rest:06d}"
+            name = elide_type_arguments(call.function)
+            name = printable(short_name(name) if short else name)
             output.out.write(
                 f"{clock:<15} {call.pid:<8} {call.tid:<8} {call.goid:<10}"
-                f" {duration(call.duration):<9} {printable(elide_type_arguments(call.function))}"
+                f" {duration(call.duration):<9} {name}"
                 f"{_tracing(call)}\n"
             )
     output.out.flush()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import time
@@ -32,8 +33,10 @@ from gotrace.gotypes.types import (
     basic_type,
 )
 from gotrace.overhead import ProbeCost
+from gotrace.report.calls import PLAIN as PLAIN_STYLE
 from gotrace.report.calls import (
     Clock,
+    LineStyle,
     TimeStyle,
     json_line,
     text_line,
@@ -107,9 +110,9 @@ class Traced:
         results: Sequence[GoType] | None,
         clock: Clock = CLOCK,
         name: str = "main.f",
-        width: int | None = None,
+        style: LineStyle = PLAIN_STYLE,
     ) -> None:
-        self.width = width
+        self.style = style
         self.entry = plan(parameters)
         self.back = None if results is None else plan(results)
         self.clock = clock
@@ -162,7 +165,7 @@ class Traced:
         return json_line(self.row(record), self.clock)
 
     def slow_text(self, record: bytes) -> str:
-        return text_line(self.row(record), self.clock, self.width)
+        return text_line(self.row(record), self.clock, self.style)
 
     def fast(self, make: Callable[..., Line], slow: Line, addresses: bool = False) -> Line:
         entry = plain_phase(self.entry, addresses)
@@ -176,7 +179,7 @@ class Traced:
         return self.fast(make, slow or self.slow_json)
 
     def fast_text(self, slow: Line | None = None) -> Line:
-        make = functools.partial(fast_text_line, width=self.width)
+        make = functools.partial(fast_text_line, style=self.style)
         return self.fast(make, slow or self.slow_text, addresses=True)
 
 
@@ -262,8 +265,8 @@ def test_a_line_that_is_too_long_is_cut_by_the_slow_way() -> None:
     types = [INT, STRING, STRING]
     record = Traced(types, []).record((1, b"a" * 16, b"b" * 16))
     length = len(Traced(types, []).fast_text(refuse)(record)) - 1
-    assert Traced(types, [], width=length).fast_text(refuse)(record)
-    shorter = Traced(types, [], width=length - 1)
+    assert Traced(types, [], style=LineStyle(length)).fast_text(refuse)(record)
+    shorter = Traced(types, [], style=LineStyle(length - 1))
     assert shorter.fast_text(lambda record: "slow")(record) == "slow"
     cut = shorter.slow_text(record)
     assert len(cut) - 1 <= length - 1
@@ -278,6 +281,7 @@ def integers(go_type: GoType) -> st.SearchStrategy[int]:
     return st.integers(-(1 << bits - 1), (1 << bits - 1) - 1)
 
 
+STYLES = st.builds(LineStyle, st.none() | st.integers(80, 200), st.booleans(), st.booleans())
 TEXT = st.text(max_size=20).map(lambda text: text.encode(errors="replace"))
 VALUES: list[tuple[GoType, st.SearchStrategy[object]]] = [
     (BOOL, st.booleans()),
@@ -300,8 +304,8 @@ def calls(
         [go_type for go_type, _ in parameters],
         None if results is None else [go_type for go_type, _ in results],
         clock,
-        draw(st.text(max_size=5)),
-        draw(st.none() | st.integers(80, 200)),
+        draw(st.text(max_size=5) | st.just("a.b/c/main.f")),
+        draw(STYLES),
     )
     args = [draw(values) for _, values in parameters]
     returned = [draw(values) for _, values in results or ()]
@@ -333,7 +337,7 @@ ORDINARY: list[tuple[GoType, st.SearchStrategy[object]]] = [
 @given(calls(ORDINARY))
 def test_the_slow_way_is_not_taken_for_ordinary_calls(call: tuple[Traced, bytes]) -> None:
     traced, record = call
-    traced.width = None
+    traced.style = dataclasses.replace(traced.style, width=None)
     assert traced.fast_json(refuse)(record) == traced.slow_json(record)
     assert traced.fast_text(refuse)(record) == traced.slow_text(record)
 
