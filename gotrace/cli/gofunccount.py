@@ -89,7 +89,7 @@ def _count(options: argparse.Namespace, target: Target, plan: Plan, output: Outp
         for notice in inlined_notices(plan, "counted"):
             output.notice(notice)
         shown = shown_names((function.name for function in plan.functions), options.short)
-        for length in pace(options, waiter, target, plan, output, counter):
+        for length in pace(options, waiter, target, plan, output, counter, seen=counter.has_seen):
             table = _table(options, plan, counter.take(), length)
             write_counts(output, table, options.timestamp, shown)
         for notice in detached(counter):

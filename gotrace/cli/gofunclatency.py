@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ from gotrace.cli.options import (
     add_interval_options,
     add_run_options,
     add_target_options,
+    nanoseconds,
     new_parser,
     parse,
 )
@@ -61,21 +61,6 @@ examples:
 
 _POLL = 0.1  # seconds
 _TURN = 0.05  # seconds of reading at a time
-_UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)")
-
-
-def _duration(text: str) -> int:
-    match = _DURATION.fullmatch(text.replace("µ", "u"))
-    if not match:
-        raise ValueError(text)
-    nanoseconds = round(float(match[1]) * _UNITS[match[2]])
-    if nanoseconds >> 63:
-        raise ValueError(text)
-    return nanoseconds
-
-
-_duration.__name__ = "duration such as 10ms"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,9 +79,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--slower",
-        type=_duration,
-        metavar="DUR",
-        help="also print each call that takes this long, as it returns (10ms, 1.5s, 200us)",
+        type=nanoseconds,
+        metavar="TIME",
+        help="also print each call that takes this long, as it returns: 10ms, 200us, 1.5 (seconds)",
     )
     add_interval_options(parser)
     add_run_options(parser)
@@ -161,7 +146,10 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
                 symbols.learn(meter.processes)
             return False
 
-        for length in pace(options, waiter, target, plan, output, meter, poll, poll_period):
+        pacing = pace(
+            options, waiter, target, plan, output, meter, poll, poll_period, meter.has_seen
+        )
+        for length in pacing:
             period = meter.take()
             tracing.add(period)
             when = (time.time(), length, unit)

@@ -225,6 +225,8 @@ def _width(options: argparse.Namespace) -> int | None:
     """Return how much a call's line may have, None where values are shown whole."""
     if options.json or _is_verbose(options):
         return None
+    if options.output is not None:
+        return _ROWS * _COLUMNS
     return _ROWS * max(shutil.get_terminal_size((_COLUMNS, 0)).columns, _COLUMNS // 2)
 
 
@@ -259,7 +261,14 @@ def _trace(
             output.notice(notice)
         symbols = Symbolizer(callers.files) if callers.files else None
         printer = _Printer(options, traced, symbols, tracer, cost, output)
-        for _ in pace(options, waiter, target, traced.plan, output, tracer, printer.poll, _POLL):
+
+        def seen() -> bool:
+            return printer.has_seen or tracer.open_calls() > 0
+
+        pacing = pace(
+            options, waiter, target, traced.plan, output, tracer, printer.poll, _POLL, seen
+        )
+        for _ in pacing:
             printer.finish()
         footer = _footer(tracer, traced.plan, printer.undecided)
         for notice in (*footer, *printer.notices(calibration)):
@@ -309,8 +318,13 @@ class _Printer:
         self._patience: Patience = options.patience
         self._due: list[bytes] = []  # in order; the next is the last
         if not isinstance(output, JsonOutput):
-            self._out.write(CALL_HEADING)
+            output.heading(CALL_HEADING)
             self._out.flush()
+
+    @property
+    def has_seen(self) -> bool:
+        """Return whether any call was reported."""
+        return self._seen > 0 or bool(self._due)
 
     def poll(self, is_over: Callable[[], bool]) -> bool:
         """Read and write what is due, for a moment; return whether there is to be no more."""

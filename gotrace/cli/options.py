@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 from collections.abc import Sequence
 from typing import NoReturn
@@ -12,11 +13,13 @@ from typing import NoReturn
 from gotrace import __version__
 from gotrace.errors import UsageError
 from gotrace.kernel.attach import Rung
+from gotrace.target.process import processes_called
 
 __all__ = [
     "add_interval_options",
     "add_run_options",
     "add_target_options",
+    "nanoseconds",
     "new_parser",
     "parse",
     "positive",
@@ -42,9 +45,32 @@ def new_parser(name: str, description: str, epilog: str) -> argparse.ArgumentPar
     return parser
 
 
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|ms|s|m|h|)")
+_UNITS = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+    "": 1_000_000_000,
+}
+
+
+def nanoseconds(text: str) -> int:
+    """Parse a duration such as ``10ms``, or a number of seconds, for argparse."""
+    match = _DURATION.fullmatch(text.replace("µ", "u").replace("μ", "u"))
+    if not match:
+        raise ValueError(text)
+    value = round(float(match[1]) * _UNITS[match[2]])
+    if value >> 63:
+        raise ValueError(text)
+    return value
+
+
 def seconds(text: str) -> float:
-    """Parse a positive number of seconds, for argparse."""
-    value = float(text)
+    """Parse a duration as ``nanoseconds`` does, longer than nothing; return it in seconds."""
+    value = nanoseconds(text) / 1e9
     if not 0 < value < 1e9:
         raise ValueError(text)
     return value
@@ -59,7 +85,7 @@ def positive(text: str) -> int:
 
 
 positive.__name__ = "positive number"
-seconds.__name__ = "number of seconds"
+seconds.__name__ = nanoseconds.__name__ = "duration, such as 5 (seconds), 1.5s or 500ms,"
 
 
 def add_target_options(
@@ -69,7 +95,13 @@ def add_target_options(
 ) -> None:
     """Add what names the target and the functions in it; the words are for the latter's help."""
     target = parser.add_mutually_exclusive_group()
-    target.add_argument("-p", "--pid", type=positive, help="trace this process only")
+    target.add_argument(
+        "-p",
+        "--pid",
+        type=_process,
+        metavar="PROCESS",
+        help="trace this process only, by its number or name",
+    )
     target.add_argument(
         "-c",
         "--cmd",
@@ -99,7 +131,7 @@ def add_target_options(
 def add_interval_options(parser: argparse.ArgumentParser) -> None:
     """Add how to divide a run that prints summaries, and how much of each to print."""
     parser.add_argument(
-        "-i", "--interval", type=seconds, metavar="SEC", help="print every so many seconds"
+        "-i", "--interval", type=seconds, metavar="TIME", help="print so often: 5 (seconds), 500ms"
     )
     parser.add_argument(
         "-T", "--timestamp", action="store_true", help="print the time above each table"
@@ -110,7 +142,11 @@ def add_interval_options(parser: argparse.ArgumentParser) -> None:
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add what every run has: its length, its output, how to attach."""
     parser.add_argument(
-        "-d", "--duration", type=seconds, metavar="SEC", help="end after so many seconds"
+        "-d",
+        "--duration",
+        type=seconds,
+        metavar="TIME",
+        help="end after this time: 5 (seconds), 1m",
     )
     parser.add_argument(
         "-l", "--list", action="store_true", help="list what would be traced, and trace nothing"
@@ -121,6 +157,18 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help="refuse to run when one of several probes comes to nothing",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write results to this file: compressed if it ends in .gz, as JSON if in .ndjson",
+    )
+    parser.add_argument(
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="leave out headings, and notices but for errors and what is missing",
+    )
     parser.add_argument(
         "--short",
         action="store_true",
@@ -135,6 +183,30 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--debug", action="store_true", help="show tracebacks and the compiler's messages"
     )
+
+
+def _process(text: str) -> int:
+    """Parse a process's number, or the name of the only one that is called so."""
+    if re.fullmatch(r"[+-]?\d+", text):
+        return positive(text)
+    if len(text.split()) > 1 and all(map(str.isdecimal, text.split())):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} are several processes, and one can be traced: give one of them, or the path"
+            " of the program that they run, as in /usr/bin/shop:'main.*'"
+        )
+    found = processes_called(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"there is no process {text!r}: give its number")
+    if len(found) > 1:
+        shown = ", ".join(map(str, found[:_MAX_SHOWN])) + (", ..." if found[_MAX_SHOWN:] else "")
+        raise argparse.ArgumentTypeError(
+            f"{len(found)} processes are called {text!r} ({shown}), and one can be traced: give its"
+            " number, or the path of the program that they run, as in /usr/bin/shop:'main.*'"
+        )
+    return found[0]
+
+
+_MAX_SHOWN = 8
 
 
 def _rung(text: str) -> Rung:
@@ -174,4 +246,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     if not options.patterns and not getattr(options, "doctor", False):
         raise UsageError(f"which functions? Give a PATTERN (see {parser.prog} --help)")
     options.command = command
+    options.tool = parser.prog
+    if options.output and options.output.removesuffix(".gz").endswith((".ndjson", ".json")):
+        options.json = True
     return options

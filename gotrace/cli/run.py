@@ -12,13 +12,16 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
-from gotrace.cli.stream import Patience, open_standard_streams, result_stream
+from gotrace.cli.progress import Progress
+from gotrace.cli.stream import Patience, open_standard_streams, result_file, result_stream
 from gotrace.errors import GotraceError
 from gotrace.gotypes.symbols import parse_name
 from gotrace.kernel.attach import Attached, Point, refusal
 from gotrace.kernel.cookie import INDEX_MASK
 from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
+from gotrace.report.colour import Colour, paint, wants_colour
+from gotrace.report.listing import by_kind
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import BinaryRequest, Plan
@@ -68,12 +71,27 @@ def target_of(options: argparse.Namespace) -> Target:
 
 
 def make_output(options: argparse.Namespace) -> Output:
-    """Return where results and notices go."""
+    """Return where results and notices go. Raises OSError where a file cannot be written."""
     patience = options.patience = Patience()
     out = result_stream(sys.stdout, patience)
-    if options.json:
-        return JsonOutput(out)
-    return TextOutput(out, result_stream(sys.stderr, patience, must=False))
+    err = result_stream(sys.stderr, patience, must=False)
+    before = None
+    if not options.list and not options.quiet and not getattr(options, "doctor", False):
+        progress = Progress(options.tool)
+        _to_end.append(progress.end)
+        before = progress.end
+    if options.output is None:
+        if options.json:
+            return JsonOutput(out, before=before)
+        return TextOutput(out, err, options.quiet, before=before)
+    file = result_file(options.output)
+    _to_end.append(file.close)
+    words = TextOutput(file, err, options.quiet, frame=out, before=before)
+    return JsonOutput(file, words) if options.json else words
+
+
+#: What is to be done at the end, the last first: results' files are closed.
+_to_end: list[Callable[[], None]] = []
 
 
 def attached_notices(
@@ -85,7 +103,7 @@ def attached_notices(
     """
     for failure in plan.failed:  # each, however many: nothing of what they ask for is traced
         yield Notice(NoticeKind.WARNING, str(failure))
-    yield from problem_notices(plan.problems)
+    yield from problem_notices(plan.problems if options.json else by_kind(plan.problems))
     every = [sites for binary in plan.binaries for sites in binary.functions]
     refused = [(point, _probed(every, point), error) for point, error in attached.failed.items()]
     shown = refused if len(refused) <= _MAX_PROBLEMS else refused[:1]
@@ -261,11 +279,17 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         open_standard_streams()
-        return run(arguments)
+        try:
+            return run(arguments)
+        finally:
+            while _to_end:
+                _to_end.pop()()
     except GotraceError as error:
         if debug:
             _explain(getattr(error, "log", ""))
-        print(f"{name}: {printable(str(error))}", file=sys.stderr)
+        text = f"{name}: {printable(str(error))}"
+        colour = Colour.ERROR if wants_colour(sys.stderr) else None
+        print(paint(text, colour), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         _discard_output()

@@ -13,6 +13,7 @@ from gotrace.text import printable
 __all__ = ["CountRow", "CountTable", "write_counts"]
 
 _NAME_WIDTH = 36  # bcc's; longer names widen the column
+_COUNT_WIDTH = 8  # likewise
 _MAX_WIDTH = 300  # a damaged file can have names of any length, which are not to widen all lines
 
 
@@ -57,9 +58,10 @@ def write_counts(
     width = min(max([_NAME_WIDTH, *map(len, names)]), _MAX_WIDTH)
     if timestamp:
         output.out.write(time.strftime("%H:%M:%S\n", time.localtime(table.ended)))
-    lines = [f"{'FUNC':<{width}} {'COUNT':>8}\n"]
-    lines += [
-        f"{name:<{width}} {row.count:>8}\n" for name, row in zip(names, table.rows, strict=True)
-    ]
-    output.out.writelines(lines)
+    digits = max([_COUNT_WIDTH, *(len(str(row.count)) for row in table.rows)])
+    output.heading(f"{'FUNC':<{width}} {'COUNT':>{digits}}\n")
+    output.out.writelines(
+        f"{name:<{width}} {row.count:>{digits}}\n"
+        for name, row in zip(names, table.rows, strict=True)
+    )
     output.out.flush()

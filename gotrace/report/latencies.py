@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 _STARS = 40
+_COUNT_WIDTH = 8  # bcc's; larger counts widen the column
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 _UNITS = {1: "nsecs", 1_000: "usecs", 1_000_000: "msecs"}
 
@@ -160,7 +161,7 @@ def write_slow(output: Output, calls: Sequence[SlowRow], first: bool, short: boo
             )
     else:
         if first:
-            output.out.write(
+            output.heading(
                 f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<10} {'DURATION':<9} FUNC\n"
             )
         for call in calls:
@@ -215,16 +216,22 @@ def _probe_ns(cost: ProbeCost | None, total: int, calls: int, hits: int) -> int 
 
 
 def _table(rows: Mapping[int, int], unit: str) -> Iterator[str]:
-    last = max(rows, default=0)
+    """Yield the rows from the first to the last that has calls, below the heads of columns."""
+    used = [exponent for exponent, count in rows.items() if count]
+    last = max(used, default=0)
     wide = last > 31
     width = 20 if wide else 10
     most = max(rows.values(), default=0)
-    yield f"{' ' * 5}{unit:<{2 * width - 1}} : count     distribution"
-    for exponent in range(last + 1):
+    digits = max(_COUNT_WIDTH, len(str(most)))
+    yield f"{' ' * 5}{unit:<{2 * width - 1}} : {'count':<{digits}}  distribution"
+    for exponent in range(min(used, default=0), last + 1):
         low = 1 << exponent if exponent else 0
         count = rows.get(exponent, 0)
         stars = "*" * (count * _STARS // most if most else 0)
-        yield (f"{low:>{width}} -> {(2 << exponent) - 1:<{width}} : {count:<8} |{stars:<{_STARS}}|")
+        yield (
+            f"{low:>{width}} -> {(2 << exponent) - 1:<{width}} : {count:<{digits}}"
+            f" |{stars:<{_STARS}}|"
+        )
 
 
 def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:

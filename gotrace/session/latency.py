@@ -196,6 +196,10 @@ class LatencyMeter:
             return Period(rows, {}, {})
         return Period(rows, *self._goroutines.take(half))
 
+    def has_seen(self) -> bool:
+        """Return whether any call has been entered."""
+        return self._rows.has_any() or self.open_calls() > 0
+
     def open_calls(self) -> int:
         """Return how many calls have been entered and have not returned."""
         return open_calls(self.attached.program) + self._departed.calls

@@ -7,6 +7,7 @@ import errno
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ __all__ = [
     "find_process",
     "fork",
     "in_initial_pid_namespace",
+    "processes_called",
 ]
 
 _STARTSTACK = 28  # the field's number in proc_pid_stat(5)
@@ -196,6 +198,29 @@ def find_process(pid: int) -> Process:
             f"process {pid} belongs to user {owner} and may not be looked into: {_advice()}"
         ) from None
     return Process(tgid)
+
+
+def processes_called(name: str) -> list[int]:
+    """Return the numbers of processes of a name: that of their program, or of their main thread.
+
+    Ascending. This process is none of them.
+    """
+    found = []
+    wanted = os.fsencode(name)
+    for number in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
+        if number == os.getpid():
+            continue
+        directory = f"/proc/{number}"
+        try:
+            names = {Path(f"{directory}/comm").read_bytes().rstrip(b"\n")}
+        except OSError:
+            continue
+        with suppress(OSError):
+            program = os.readlink(os.fsencode(f"{directory}/exe")).removesuffix(b" (deleted)")
+            names.add(os.path.basename(program))
+        if wanted in names:
+            found.append(number)
+    return found
 
 
 def file_test(pid: int | None) -> Callable[[str], bool]:

@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import os
 import re
+import urllib.request
+from pathlib import Path
 
 import pytest
 
 from tests.toolchains import FIXTURES, build, newest
-from tests.tools.harness import Fixture, of_kind, tool
+from tests.tools.harness import Fixture, Process, of_kind, run_tool, tool, tool_command
 
 pytestmark = pytest.mark.live
 
@@ -65,3 +70,56 @@ def test_elements_say_how_many_are_shown() -> None:
     (line,) = (line for line in result.lines if "main.total(" in line)
     assert line.count("ID:") == 1
     assert re.search(r"\.\.\. \(len \d\)", line)
+
+
+def test_results_go_to_a_file_and_words_to_the_terminal(tmp_path: Path) -> None:
+    path = build(FIXTURES / "trace_server", newest())
+    file = tmp_path / "run.ndjson.gz"
+    with Fixture([path]) as fixture:
+        words = ("-p", str(fixture.ready), "-o", str(file), HANDLE)
+        with tool("gotrace", *words) as tracing:
+            requests = fixture.work()
+            result = tracing.end()
+        assert fixture.finish() == 0
+    assert [line.split()[0] for line in result.lines] == ["Tracing", "Detaching..."]
+    rows = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
+    assert [row["kind"] for row in rows if row["kind"] != "warning"] == [
+        "attached",
+        *["call"] * int(str(requests)),
+        "detached",
+    ]
+
+
+def test_a_quiet_run_has_nothing_but_results() -> None:
+    path = build(FIXTURES / "trace_server", newest())
+    with Fixture([path]) as fixture:
+        words = ("-q", "-p", str(fixture.ready), "-M", "1", HANDLE)
+        with Process(tool_command("gotrace", *words)) as tracing:
+            # Nothing says when it is attached: requests are made until one is shown.
+            while not tracing.ends_within(0.2):
+                urllib.request.urlopen(f"http://{listening(fixture.ready)}/").read()
+            lines = tracing.rest()
+    assert len(lines) == 1
+    assert " main.handle(" in lines[0]
+    assert tracing.errors == ""
+
+
+def listening(pid: int) -> str:
+    """Return the address on which a process listens, from proc_pid_net(5)."""
+    owned = {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, _, state, *rest = line.split()
+        if state == "0A" and f"socket:[{rest[5]}]" in owned:
+            return f"127.0.0.1:{int(local.partition(':')[2], 16)}"
+    raise AssertionError("it does not listen")
+
+
+@pytest.mark.parametrize("name", ["gofunccount", "gofunclatency", "gotrace"])
+def test_a_run_without_calls_says_so(name: str) -> None:
+    path = build(FIXTURES / "trace_server", newest())
+    with Fixture([path]) as fixture:
+        result = run_tool(name, "-p", str(fixture.ready), "-d", "5500ms", HANDLE)
+        assert "no call seen in 5 s" in result.errors
+        with tool(name, "-p", str(fixture.ready), "-d", "5500ms", HANDLE) as tracing:
+            fixture.work()
+            assert "no call seen" not in tracing.result().errors + tracing.errors
