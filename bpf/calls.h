@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * Which calls are open: entries and returns paired by caller and depth.
+ * Which calls are open: entries and returns paired by task and depth.
  *
  * Compile-time settings, beside those of goroutine.h:
  *   GOTRACE_STACKS       goroutines that can have calls open at once
- *   GOTRACE_FRAMES       open calls that can have another traced call inside
+ *   GOTRACE_OUTER_CALLS  open calls that can have another traced call inside
  *
- * A program that keeps more for an open call than struct frame defines, before it includes this
+ * A program that keeps more for an open call than struct open_call defines, before it includes this
  * file, what is to be done when a call ends without a return:
- *   CALL_DROPPED(who, level)             it was not seen how
- *   CALL_UNWOUND(ctx, who, level, call)  by a panic or runtime.Goexit; a struct unwound
+ *   CALL_DROPPED(owner, level)             it was not seen how
+ *   CALL_UNWOUND(ctx, owner, level, call)  by a panic or runtime.Goexit; a struct unwound
  */
 #pragma once
 #include "goroutine.h"
 
 #ifndef CALL_DROPPED
-#define CALL_DROPPED(who, level)
+#define CALL_DROPPED(owner, level)
 #endif
 
 /* How calls end without a return: flags of events (payload.h), 0 where that was not seen. */
@@ -23,7 +23,7 @@
 #define EVENT_PANIC 16  /* a panic that was recovered unwound the call */
 #define EVENT_GOEXIT 32 /* its goroutine has ended, by runtime.Goexit */
 
-/* The levels of open calls fit in so many bits: the map of frames has 2^17 rows. */
+/* The levels of open calls fit in so many bits: outer_calls has 2^17 rows. */
 #define LEVEL_BITS 18
 
 /* Rows of unwound calls freed at once; any beyond stay until their level is used again. */
@@ -34,35 +34,35 @@
 
 /* What could not be done or did not match; order shared with gotrace/session/open_calls.py. */
 enum diagnostic {
-    UNMATCHED,      /* returns of calls that were entered before the probes were there */
-    UNWOUND,        /* calls ended by a panic or by runtime.Goexit instead of a RET */
-    STACKS_FULL,    /* calls not measured: too many goroutines with open calls */
-    FRAMES_FULL,    /* calls not measured: too many open calls inside one another */
-    NO_GOROUTINE,   /* hits where no g was found */
-    ENDED_FULL,     /* ended goroutines whose rows stay, for want of room in the queue */
-    SLOW_LOST,      /* slow calls that could not be reported */
-    EVENTS_LOST,    /* traced calls that could not be reported */
-    WORK_BUSY,      /* traced calls for which no buffer was free */
-    SAVED_FULL,     /* traced calls not reported: too many are open to keep their arguments */
-    TAIL_CALLS,     /* traced calls not reported: they ended by jumping to another function */
-    EXTREMES_LOST,  /* times in which calls may be missing from the minimum or maximum */
-    UNWOUND_UNSEEN, /* traced calls not reported: not seen how they ended, or too many at once */
+    UNMATCHED,        /* returns of calls that were entered before the probes were there */
+    UNWOUND,          /* calls ended by a panic or by runtime.Goexit instead of a RET */
+    STACKS_FULL,      /* calls not measured: too many goroutines with open calls */
+    OUTER_CALLS_FULL, /* calls not measured: too many open calls inside one another */
+    NO_GOROUTINE,     /* hits where no g was found */
+    ENDED_FULL,       /* ended goroutines whose rows stay, for want of room in the queue */
+    SLOW_LOST,        /* slow calls that could not be reported */
+    EVENTS_LOST,      /* traced calls that could not be reported */
+    WORK_BUSY,        /* traced calls for which no buffer was free */
+    SAVED_FULL,       /* traced calls not reported: too many are open to keep their arguments */
+    TAIL_CALLS,       /* traced calls not reported: they ended by jumping to another function */
+    EXTREMES_LOST,    /* times in which calls may be missing from the minimum or maximum */
+    UNWOUND_UNSEEN,   /* traced calls not reported: not seen how they ended, or too many at once */
     DIAGNOSTICS
 };
 
-struct caller_key {
-    u64 caller; /* struct caller's id */
+struct task_key {
+    u64 task; /* struct task's id */
     u64 tgid;
 };
 
-struct frame_key {
-    u64 caller;
+struct call_key {
+    u64 task;
     u32 tgid;
     u32 level;
 };
 
-/* One open call. A call is told from all others of its caller by its depth. */
-struct frame {
+/* One open call. Its depth distinguishes it from all others of its task. */
+struct open_call {
     u64 depth; /* stack_hi - SP at entry: survives moves of the stack */
     u64 start; /* ns */
     u64 function;
@@ -72,7 +72,7 @@ struct frame {
 };
 
 struct stack {
-    struct frame top;
+    struct open_call top;
     u64 level; /* open calls, top included */
     /* Since the outermost call was entered, only ever added to: */
     u64 hits;    /* of probes */
@@ -91,39 +91,40 @@ struct unwound {
 /* diagnostics: key = enum diagnostic; value = how often on this CPU. Only ever added to. */
 BPF_PERCPU_ARRAY(diagnostics, u64, DIAGNOSTICS);
 
-/* stacks: the open calls of a caller, its latest one in place. Gone when none is open. */
-BPF_HASH(stacks, struct caller_key, struct stack, GOTRACE_STACKS);
+/* stacks: the open calls of a task, its latest one in place. Gone when none is open. */
+BPF_HASH(stacks, struct task_key, struct stack, GOTRACE_STACKS);
 
-/* frames: open calls below the latest; level 1 is the outermost. Gone when on top again. */
-BPF_HASH(frames, struct frame_key, struct frame, GOTRACE_FRAMES);
+/* outer_calls: open calls below the latest; level 1 is the outermost. Gone when on top again. */
+BPF_HASH(outer_calls, struct call_key, struct open_call, GOTRACE_OUTER_CALLS);
 
-static __always_inline void note(u32 what, u64 times)
+static __always_inline void count_diagnostic(u32 what, u64 times)
 {
     u64 *count = diagnostics.lookup(&what);
     if (count)
         __sync_fetch_and_add(count, times);
 }
 
-/* Make the next outer frame the top again. */
-static __always_inline void pop(struct caller_key *who, struct stack *stack)
+/* Make the next outer call the top again. */
+static __always_inline void pop_call(struct task_key *owner, struct stack *stack)
 {
     stack->level--;
     if (!stack->level)
         return;
-    struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = stack->level};
-    struct frame *outer = frames.lookup(&key);
+    struct call_key key = {.task = owner->task, .tgid = owner->tgid, .level = stack->level};
+    struct open_call *outer = outer_calls.lookup(&key);
     if (outer)
         stack->top = *outer;
-    frames.delete(&key);
+    outer_calls.delete(&key);
 }
 
 #ifdef CALL_UNWOUND
 /* Fill in what is particular to one call of a stack that is being unwound. */
-static __always_inline void describe(struct unwound *call, struct stack *stack, struct frame *frame)
+static __always_inline void describe(struct unwound *call, struct stack *stack,
+                                     struct open_call *open)
 {
-    call->start = frame->start;
-    call->hits = stack->hits - frame->before;
-    call->hits_ns = stack->hits_ns - frame->before_ns;
+    call->start = open->start;
+    call->hits = stack->hits - open->before;
+    call->hits_ns = stack->hits_ns - open->before_ns;
 }
 #endif
 
@@ -131,7 +132,7 @@ static __always_inline void describe(struct unwound *call, struct stack *stack, 
  * Drop calls at a depth greater than depth: they were unwound, their RET never comes. Depths grow
  * with levels, so the highest level that stays is found by halves, however many there are.
  */
-static __always_inline void drop_deeper(struct pt_regs *ctx, struct caller_key *who,
+static __always_inline void drop_deeper(struct pt_regs *ctx, struct task_key *owner,
                                         struct stack *stack, u64 depth, u32 how)
 {
     u64 open = stack->level;
@@ -141,7 +142,7 @@ static __always_inline void drop_deeper(struct pt_regs *ctx, struct caller_key *
     struct unwound call = {.end = how ? bpf_ktime_get_ns() : 0, .how = how};
     describe(&call, stack, &stack->top);
 #endif
-    struct frame_key key = {.caller = who->caller, .tgid = who->tgid};
+    struct call_key key = {.task = owner->task, .tgid = owner->tgid};
     /* Kept in the map: the verifier would follow each value that a variable can have. */
     volatile u64 *stays = &stack->level;
     *stays = 0;
@@ -150,50 +151,50 @@ static __always_inline void drop_deeper(struct pt_regs *ctx, struct caller_key *
         key.level = *stays + (1 << bit);
         if (key.level >= open)
             continue;
-        struct frame *outer = frames.lookup(&key);
+        struct open_call *outer = outer_calls.lookup(&key);
         if (outer && outer->depth <= depth) {
             stack->top = *outer;
             *stays = key.level;
         }
     }
-    note(UNWOUND, open - *stays);
+    count_diagnostic(UNWOUND, open - *stays);
 #ifdef CALL_UNWOUND
     if (!how)
-        note(UNWOUND_UNSEEN, open - *stays);
+        count_diagnostic(UNWOUND_UNSEEN, open - *stays);
 #endif
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MAX_CLEARED && open > *stays; i++) {
 #ifdef CALL_UNWOUND
         if (how) {
-            CALL_UNWOUND(ctx, who, open, &call);
+            CALL_UNWOUND(ctx, owner, open, &call);
             key.level = open - 1;
-            struct frame *outer = frames.lookup(&key);
+            struct open_call *outer = outer_calls.lookup(&key);
             if (outer)
                 describe(&call, stack, outer);
         }
 #endif
-        CALL_DROPPED(who, open);
+        CALL_DROPPED(owner, open);
         open--;
         key.level = open;
-        frames.delete(&key);
+        outer_calls.delete(&key);
     }
 #ifdef CALL_UNWOUND
     if (how && open > *stays)
-        note(UNWOUND_UNSEEN, open - *stays);
+        count_diagnostic(UNWOUND_UNSEEN, open - *stays);
 #endif
 }
 
-/* Fill in who and depth; return 0 where the hit has to be ignored. */
-static __always_inline int locate(struct pt_regs *ctx, u64 cookie, struct caller *caller,
-                                  struct caller_key *who, u64 *depth)
+/* Fill in owner and depth; return 0 where the hit has to be ignored. */
+static __always_inline int locate(struct pt_regs *ctx, u64 cookie, struct task *task,
+                                  struct task_key *owner, u64 *depth)
 {
-    if (!find_caller(ctx, cookie, caller)) {
-        note(NO_GOROUTINE, 1);
+    if (!find_task(ctx, cookie, task)) {
+        count_diagnostic(NO_GOROUTINE, 1);
         return 0;
     }
-    who->caller = caller->id;
-    who->tgid = bpf_get_current_pid_tgid() >> 32;
-    *depth = caller->stack_hi - (ctx->sp + (cookie >> COOKIE_SP_SHIFT));
+    owner->task = task->id;
+    owner->tgid = bpf_get_current_pid_tgid() >> 32;
+    *depth = task->stack_hi - (ctx->sp + (cookie >> COOKIE_SP_SHIFT));
     return 1;
 }
 
@@ -201,16 +202,16 @@ static __always_inline int locate(struct pt_regs *ctx, u64 cookie, struct caller
  * Return whether the latest call, at the depth of one that is entered, has led to that by a tail
  * jump: then it returns to the same place. A function that is there already was called again.
  */
-static __always_inline int led_here(struct caller_key *who, struct stack *stack, u64 depth,
-                                    u64 function, u64 return_pc)
+static __always_inline int is_tail_call(struct task_key *owner, struct stack *stack, u64 depth,
+                                        u64 function, u64 return_pc)
 {
     if (stack->top.return_pc != return_pc || stack->top.function == function)
         return 0;
-    struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = stack->level};
+    struct call_key key = {.task = owner->task, .tgid = owner->tgid, .level = stack->level};
 #pragma clang loop unroll(disable)
     for (int i = 1; i < MAX_TAIL_JUMPS; i++) {
         key.level--;
-        struct frame *outer = frames.lookup(&key);
+        struct open_call *outer = outer_calls.lookup(&key);
         if (!outer || outer->depth != depth)
             return 1;
         if (outer->function == function)
@@ -223,22 +224,22 @@ static __always_inline int led_here(struct caller_key *who, struct stack *stack,
  * Count a hit on a system stack in the open calls of the goroutine that waits for it there. The
  * difference of two readings of a stack's hits is exact whatever has become of the calls between.
  */
-static __always_inline void hit_in_callers(struct caller *caller, struct caller_key *who)
+static __always_inline void hit_in_goroutine(struct task *task, struct task_key *owner)
 {
-    if (!caller->goid || caller->goid == who->caller)
+    if (!task->goid || task->goid == owner->task)
         return;
-    struct caller_key goroutine = {.caller = caller->goid, .tgid = who->tgid};
+    struct task_key goroutine = {.task = task->goid, .tgid = owner->tgid};
     struct stack *waiting = stacks.lookup(&goroutine);
     if (waiting)
         waiting->hits++;
 }
 
 /* Count a hit that opens no call, and the time that its program took. */
-static __always_inline void hit_in_open_calls(struct caller *caller, struct caller_key *who,
+static __always_inline void hit_in_open_calls(struct task *task, struct task_key *owner,
                                               u64 nanoseconds)
 {
-    hit_in_callers(caller, who);
-    struct stack *stack = stacks.lookup(who);
+    hit_in_goroutine(task, owner);
+    struct stack *stack = stacks.lookup(owner);
     if (!stack)
         return;
     stack->hits++;
@@ -252,37 +253,37 @@ static __always_inline u64 hits_within(struct stack *stack)
 }
 
 /*
- * Open a call: make it the caller's latest and return its stack, with top.start yet to be set.
+ * Open a call: make it the task's latest and return its stack, with top.start yet to be set.
  * Return 0 where it cannot be kept.
  */
-static __always_inline struct stack *enter(struct caller *caller, struct caller_key *who, u64 depth,
+static __always_inline struct stack *enter(struct task *task, struct task_key *owner, u64 depth,
                                            u64 cookie)
 {
-    struct stack *stack = stacks.lookup(who);
+    struct stack *stack = stacks.lookup(owner);
     if (!stack) {
         struct stack none = {};
-        stacks.update(who, &none);
-        stack = stacks.lookup(who);
+        stacks.update(owner, &none);
+        stack = stacks.lookup(owner);
         if (!stack) {
-            note(STACKS_FULL, 1);
+            count_diagnostic(STACKS_FULL, 1);
             return 0;
         }
     }
-    hit_in_callers(caller, who);
+    hit_in_goroutine(task, owner);
     stack->hits++;
     u64 function = cookie & COOKIE_INDEX_MASK, return_pc = 0;
     if (cookie & COOKIE_JUMPS || stack->top.depth >= depth)
-        return_pc = read_word(caller->stack_hi - depth);
-    drop_deeper(0, who, stack, depth, ENDED_UNSEEN);
+        return_pc = read_word(task->stack_hi - depth);
+    drop_deeper(0, owner, stack, depth, ENDED_UNSEEN);
     /* Others at this depth have ended unseen. */
     if (stack->level && stack->top.depth == depth &&
-        !led_here(who, stack, depth, function, return_pc))
-        drop_deeper(0, who, stack, depth - 1, ENDED_UNSEEN);
+        !is_tail_call(owner, stack, depth, function, return_pc))
+        drop_deeper(0, owner, stack, depth - 1, ENDED_UNSEEN);
     if (stack->level) {
-        struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = stack->level};
-        struct frame outer = stack->top;
-        if (frames.update(&key, &outer)) {
-            note(FRAMES_FULL, 1);
+        struct call_key key = {.task = owner->task, .tgid = owner->tgid, .level = stack->level};
+        struct open_call outer = stack->top;
+        if (outer_calls.update(&key, &outer)) {
+            count_diagnostic(OUTER_CALLS_FULL, 1);
             return 0;
         }
     }
@@ -299,22 +300,22 @@ static __always_inline struct stack *enter(struct caller *caller, struct caller_
  * above it; 0 where that call was not seen to be entered. The hit of the RET is then yet to be
  * counted in the calls that stay.
  */
-static __always_inline struct stack *leaving(struct caller *caller, struct caller_key *who,
-                                             u64 depth, u64 function)
+static __always_inline struct stack *leaving(struct task *task, struct task_key *owner, u64 depth,
+                                             u64 function)
 {
-    hit_in_callers(caller, who);
-    struct stack *stack = stacks.lookup(who);
+    hit_in_goroutine(task, owner);
+    struct stack *stack = stacks.lookup(owner);
     if (!stack) {
-        note(UNMATCHED, 1);
+        count_diagnostic(UNMATCHED, 1);
         return 0;
     }
-    drop_deeper(0, who, stack, depth, ENDED_UNSEEN);
+    drop_deeper(0, owner, stack, depth, ENDED_UNSEEN);
     if (stack->level && stack->top.depth == depth && stack->top.function == function)
         return stack;
-    note(UNMATCHED, 1);
+    count_diagnostic(UNMATCHED, 1);
     stack->hits++;
     if (!stack->level)
-        stacks.delete(who);
+        stacks.delete(owner);
     return 0;
 }
 
@@ -322,39 +323,40 @@ static __always_inline struct stack *leaving(struct caller *caller, struct calle
  * At runtime.recovery's call of gogo: gp.sched.sp is where the deferring function goes on. All
  * calls below it have been unwound by the panic.
  */
-static __always_inline void recovered(struct pt_regs *ctx)
+int on_recovery(struct pt_regs *ctx)
 {
     u64 cookie = 0, depth = 0;
-    struct caller caller = {};
-    struct caller_key who = {};
-    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &caller, &who, &depth) || !caller.g)
-        return;
-    who.caller = caller.goid;
-    struct stack *stack = stacks.lookup(&who);
+    struct task task = {};
+    struct task_key owner = {};
+    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &task, &owner, &depth) || !task.g)
+        return 0;
+    owner.task = task.goid;
+    struct stack *stack = stacks.lookup(&owner);
     if (!stack)
-        return;
-    u64 hi = read_word(caller.g + GOTRACE_G_STACK_HI);
-    u64 sp = read_word(caller.g + GOTRACE_G_SCHED_SP);
-    drop_deeper(ctx, &who, stack, hi - sp, EVENT_PANIC);
+        return 0;
+    u64 hi = read_word(task.g + GOTRACE_G_STACK_HI);
+    u64 sp = read_word(task.g + GOTRACE_G_SCHED_SP);
+    drop_deeper(ctx, &owner, stack, hi - sp, EVENT_PANIC);
     stack->hits++;
     if (!stack->level)
-        stacks.delete(&who);
+        stacks.delete(&owner);
+    return 0;
 }
 
 /*
  * At runtime.goexit1: the goroutine has run its last frame, whatever is open was unwound. Fill in
- * who and caller; return 0 where the hit has to be ignored.
+ * owner and task; return 0 where the hit has to be ignored.
  */
-static __always_inline int goroutine_ended(struct pt_regs *ctx, struct caller *caller,
-                                           struct caller_key *who)
+static __always_inline int goroutine_ended(struct pt_regs *ctx, struct task *task,
+                                           struct task_key *owner)
 {
     u64 cookie = 0, depth = 0;
-    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, caller, who, &depth))
+    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, task, owner, &depth))
         return 0;
-    struct stack *stack = stacks.lookup(who);
+    struct stack *stack = stacks.lookup(owner);
     if (stack) {
-        drop_deeper(ctx, who, stack, 0, EVENT_GOEXIT);
-        stacks.delete(who);
+        drop_deeper(ctx, owner, stack, 0, EVENT_GOEXIT);
+        stacks.delete(owner);
     }
     return 1;
 }

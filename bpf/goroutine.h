@@ -12,10 +12,10 @@
 #include "site.h"
 
 /* Identities of callers that are no goroutine: outside of what goids reach, below addresses. */
-#define CALLER_THREAD (1ULL << 62)
+#define TASK_THREAD (1ULL << 62)
 
-struct caller {
-    u64 id;       /* goid; on a system stack the address of its g; CALLER_THREAD | tid */
+struct task {
+    u64 id;       /* goid; on a system stack the address of its g; TASK_THREAD | tid */
     u64 goid;     /* the goroutine that the work is done for, 0 when none */
     u64 g;        /* address of that goroutine's g, 0 when none */
     u64 stack_hi; /* where this stack begins; all ones for a thread */
@@ -40,8 +40,8 @@ static __always_inline u64 g_from_tls(void)
 #endif
 }
 
-/* Fill in the caller; return 0 where a goroutine was to be found and was not. */
-static __always_inline int find_caller(struct pt_regs *ctx, u64 cookie, struct caller *caller)
+/* Fill in the task; return 0 where a goroutine was to be found and was not. */
+static __always_inline int find_task(struct pt_regs *ctx, u64 cookie, struct task *task)
 {
     u64 g = 0;
     if (cookie & COOKIE_G_REGISTER) {
@@ -49,26 +49,26 @@ static __always_inline int find_caller(struct pt_regs *ctx, u64 cookie, struct c
     } else if (cookie & COOKIE_G_TLS) {
         g = g_from_tls();
     } else {
-        caller->id = CALLER_THREAD | (u32)bpf_get_current_pid_tgid();
-        caller->stack_hi = ~0ULL;
+        task->id = TASK_THREAD | (u32)bpf_get_current_pid_tgid();
+        task->stack_hi = ~0ULL;
         return 1;
     }
-    caller->stack_hi = read_word(g + GOTRACE_G_STACK_HI);
-    if (!caller->stack_hi)
+    task->stack_hi = read_word(g + GOTRACE_G_STACK_HI);
+    if (!task->stack_hi)
         return 0;
-    caller->goid = read_word(g + GOTRACE_G_GOID);
-    if (caller->goid) {
-        caller->id = caller->goid;
-        caller->g = g;
+    task->goid = read_word(g + GOTRACE_G_GOID);
+    if (task->goid) {
+        task->id = task->goid;
+        task->g = g;
         return 1;
     }
     /* g0 or gsignal: its frames stay on this thread, the work is mostly curg's. */
-    caller->id = g;
+    task->id = g;
     u64 m = read_word(g + GOTRACE_G_M);
     u64 curg = m ? read_word(m + GOTRACE_M_CURG) : 0;
     if (curg) {
-        caller->goid = read_word(curg + GOTRACE_G_GOID);
-        caller->g = curg;
+        task->goid = read_word(curg + GOTRACE_G_GOID);
+        task->g = curg;
     }
     return 1;
 }

@@ -62,7 +62,7 @@ static __always_inline u64 bucket_of(u64 value)
  * Raise *place to value. A few rounds are mostly enough: each one that is lost is one in which
  * another program has raised it.
  */
-static __always_inline void raise_to(u64 *place, u64 value)
+static __always_inline void atomic_max(u64 *place, u64 value)
 {
     u64 seen = *place;
 #pragma clang loop unroll(disable)
@@ -74,7 +74,7 @@ static __always_inline void raise_to(u64 *place, u64 value)
             return;
         seen = found;
     }
-    note(EXTREMES_LOST, 1);
+    count_diagnostic(EXTREMES_LOST, 1);
 }
 
 /*
@@ -100,6 +100,6 @@ static __always_inline void add_value(struct histogram *row, u64 value, u64 hits
 #ifdef GOTRACE_UNIT
     __sync_fetch_and_add(&row->units[log2_of(value / GOTRACE_UNIT) & (UNIT_ROWS - 1)], 1);
 #endif
-    raise_to(&row->max, value);
-    raise_to(&row->inverted_min, ~value);
+    atomic_max(&row->max, value);
+    atomic_max(&row->inverted_min, ~value);
 }

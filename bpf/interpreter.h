@@ -12,13 +12,13 @@
 #include <uapi/linux/ptrace.h>
 #include "predicate.h"
 
-/* Tell whether the block that an operation makes has no number left. */
+/* Return whether the block that an operation makes has no number left. */
 static __always_inline int beyond_blocks(struct work *w, struct op *op)
 {
     return w->base + op->reg >= MAX_BLOCKS;
 }
 
-/* Tell whether the block that an operation looks at had no number left. */
+/* Return whether the block that an operation looks at had no number left. */
 static __always_inline int source_beyond(struct work *w, struct op *op)
 {
     return !(op->block & OTHER_PHASE) && w->base + op->block >= MAX_BLOCKS;
@@ -161,35 +161,35 @@ static __always_inline int step(struct work *w, struct op *op)
         push_field(w, op);
         break;
     case OP_PUSH_SPECIAL:
-        push(w, op->reg == 0   ? w->call.event.goid
-                : op->reg == 1 ? w->call.event.tgid
-                : op->reg == 2 ? w->call.event.tid
-                               : w->duration);
+        push(w, op->reg == SPECIAL_GOID  ? w->call.event.goid
+                : op->reg == SPECIAL_PID ? w->call.event.tgid
+                : op->reg == SPECIAL_TID ? w->call.event.tid
+                                         : w->duration);
         break;
     case OP_COMPARE:
         compare(w, op->reg);
         break;
     case OP_AND: {
-        u64 b = pull(w);
-        u64 a = pull(w);
+        u64 b = pop(w);
+        u64 a = pop(w);
         push(w, a && b);
         break;
     }
     case OP_OR: {
-        u64 b = pull(w);
-        u64 a = pull(w);
+        u64 b = pop(w);
+        u64 a = pop(w);
         push(w, a || b);
         break;
     }
     case OP_NOT:
-        push(w, !pull(w));
+        push(w, !pop(w));
         break;
     case OP_STRING_TEST:
         if (string_test(w, op))
             w->pc--;
         break;
     case OP_KEEP_IF: {
-        u64 is_wanted = pull(w);
+        u64 is_wanted = pop(w);
         if (w->unknown)
             w->call.event.flags |= EVENT_UNDECIDED;
         else if (!is_wanted)

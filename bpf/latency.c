@@ -74,11 +74,11 @@ BPF_PERF_OUTPUT(slow);
 int on_entry(struct pt_regs *ctx)
 {
     u64 cookie = 0, depth = 0;
-    struct caller caller = {};
-    struct caller_key who = {};
-    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &caller, &who, &depth))
+    struct task task = {};
+    struct task_key owner = {};
+    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &task, &owner, &depth))
         return 0;
-    struct stack *stack = enter(&caller, &who, depth, cookie);
+    struct stack *stack = enter(&task, &owner, depth, cookie);
     if (stack)
         stack->top.start = bpf_ktime_get_ns(); /* last: what came before is not the call's time */
     return 0;
@@ -86,16 +86,16 @@ int on_entry(struct pt_regs *ctx)
 
 #ifdef GOTRACE_GOROUTINES
 /* The process in a goroutine's key: as the user sees it, else a number that nobody has. */
-static __always_inline u32 shown_process(struct caller_key *who)
+static __always_inline u32 shown_process(struct task_key *owner)
 {
-    u32 seen = seen_numbers() >> 32;
-    return seen ? seen : OTHER_NAMESPACE | who->tgid;
+    u32 seen = user_pid_tgid() >> 32;
+    return seen ? seen : OTHER_NAMESPACE | owner->tgid;
 }
 
-static __always_inline void add_to_goroutine(struct caller *caller, struct caller_key *who,
-                                             u32 number, u64 elapsed, u64 hits)
+static __always_inline void add_to_goroutine(struct task *task, struct task_key *owner, u32 number,
+                                             u64 elapsed, u64 hits)
 {
-    struct goroutine_key key = {.goid = caller->goid, .tgid = shown_process(who), .row = number};
+    struct goroutine_key key = {.goid = task->goid, .tgid = shown_process(owner), .row = number};
     struct goroutine_row *found = by_goroutine.lookup(&key);
     if (!found) {
         u32 zero = 0;
@@ -109,11 +109,11 @@ static __always_inline void add_to_goroutine(struct caller *caller, struct calle
             u8 yes = 1;
             struct goroutine_key name = {.goid = key.goid, .tgid = key.tgid};
             if (named.update(&name, &yes))
-                note(ENDED_FULL, 1);
+                count_diagnostic(ENDED_FULL, 1);
         }
-        if (found && caller->g) {
-            found->startpc = read_word(caller->g + GOTRACE_G_STARTPC);
-            found->gopc = read_word(caller->g + GOTRACE_G_GOPC);
+        if (found && task->g) {
+            found->startpc = read_word(task->g + GOTRACE_G_STARTPC);
+            found->gopc = read_word(task->g + GOTRACE_G_GOPC);
         }
     }
     if (found) {
@@ -126,8 +126,8 @@ static __always_inline void add_to_goroutine(struct caller *caller, struct calle
 }
 #endif
 
-static __always_inline void record(struct pt_regs *ctx, struct caller *caller,
-                                   struct caller_key *who, struct frame *call, u64 hits, u64 now)
+static __always_inline void record(struct pt_regs *ctx, struct task *task, struct task_key *owner,
+                                   struct open_call *call, u64 hits, u64 now)
 {
     u64 elapsed = now - call->start;
     u32 zero = 0, row = GOTRACE_ROWS > 1 ? call->function : 0;
@@ -141,22 +141,22 @@ static __always_inline void record(struct pt_regs *ctx, struct caller *caller,
     if (times)
         add_value(times, elapsed, hits);
 #ifdef GOTRACE_GOROUTINES
-    add_to_goroutine(caller, who, number, elapsed, hits);
+    add_to_goroutine(task, owner, number, elapsed, hits);
 #endif
 #ifdef GOTRACE_SLOWER
     if (elapsed >= GOTRACE_SLOWER) {
-        u64 seen = seen_numbers();
+        u64 seen = user_pid_tgid();
         struct slow_call report = {
             .end = now,
             .duration = elapsed,
-            .goid = caller->goid,
+            .goid = task->goid,
             .tgid = seen >> 32,
             .tid = seen,
             .function = call->function,
             .hits = hits,
         };
         if (slow.perf_submit(ctx, &report, sizeof(report)))
-            note(SLOW_LOST, 1);
+            count_diagnostic(SLOW_LOST, 1);
     }
 #endif
 }
@@ -165,11 +165,11 @@ int on_return(struct pt_regs *ctx)
 {
     u64 now = bpf_ktime_get_ns(); /* first: what comes after is not the call's time */
     u64 cookie = 0, depth = 0;
-    struct caller caller = {};
-    struct caller_key who = {};
-    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &caller, &who, &depth))
+    struct task task = {};
+    struct task_key owner = {};
+    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &task, &owner, &depth))
         return 0;
-    struct stack *stack = leaving(&caller, &who, depth, cookie & COOKIE_INDEX_MASK);
+    struct stack *stack = leaving(&task, &owner, depth, cookie & COOKIE_INDEX_MASK);
     if (!stack)
         return 0;
     /* Functions that came here by tail jumps return with this one. */
@@ -179,36 +179,30 @@ int on_return(struct pt_regs *ctx)
             break;
         if (i && stack->top.return_pc != read_word(ctx->sp))
             break;
-        struct frame call = stack->top;
+        struct open_call call = stack->top;
         u64 hits = hits_within(stack);
-        pop(&who, stack);
-        record(ctx, &caller, &who, &call, hits, now);
+        pop_call(&owner, stack);
+        record(ctx, &task, &owner, &call, hits, now);
     }
     stack->hits++;
     if (!stack->level)
-        stacks.delete(&who);
-    return 0;
-}
-
-int on_recovery(struct pt_regs *ctx)
-{
-    recovered(ctx);
+        stacks.delete(&owner);
     return 0;
 }
 
 int on_goexit(struct pt_regs *ctx)
 {
-    struct caller caller = {};
-    struct caller_key who = {};
-    if (!goroutine_ended(ctx, &caller, &who))
+    struct task task = {};
+    struct task_key owner = {};
+    if (!goroutine_ended(ctx, &task, &owner))
         return 0;
 #ifdef GOTRACE_GOROUTINES
-    struct goroutine_key key = {.goid = caller.goid, .tgid = shown_process(&who)};
+    struct goroutine_key key = {.goid = task.goid, .tgid = shown_process(&owner)};
     if (!named.lookup(&key))
         return 0;
     named.delete(&key);
     if (ended.push(&key, 0))
-        note(ENDED_FULL, 1);
+        count_diagnostic(ENDED_FULL, 1);
 #endif
     return 0;
 }

@@ -20,10 +20,10 @@
  * event.flags: what follows the payload, and what user space has to look at again; EVENT_PANIC and
  * EVENT_GOEXIT of calls.h: the call did not return.
  */
-#define EVENT_STACK 1        /* return addresses */
-#define EVENT_FLOATS_ENTRY 2 /* float registers at the entry */
-#define EVENT_FLOATS 4       /* float registers at the return */
-#define EVENT_UNDECIDED 8    /* the predicate has not been decided */
+#define EVENT_STACK 1         /* return addresses */
+#define EVENT_ENTRY_FLOATS 2  /* float registers at the entry */
+#define EVENT_RETURN_FLOATS 4 /* float registers at the return */
+#define EVENT_UNDECIDED 8     /* the predicate has not been decided */
 
 /*
  * Where a block's bytes lie in the payload, and how many there are. Without bytes, start tells
@@ -66,9 +66,9 @@ struct call {
 struct wait {
     u64 pc; /* where the thread is to be interrupted */
     u64 sp;
-    struct frame_key key; /* of saved_calls, for an entry */
-    u64 at_entry;         /* the floats are those of an entry whose return is to come */
-    u64 flag;             /* EVENT_FLOATS or EVENT_FLOATS_ENTRY, for the block to be added */
+    struct call_key key; /* of saved_calls, for an entry */
+    u64 at_entry;        /* the floats are those of an entry whose return is to come */
+    u64 flag;            /* EVENT_RETURN_FLOATS or EVENT_ENTRY_FLOATS, for the block to be added */
 };
 
 struct waiting {
@@ -79,8 +79,8 @@ struct waiting {
 struct work {
     u64 busy;
     u64 regs[REGISTERS];
-    u64 sp;         /* at the function's entry */
-    u64 values[16]; /* the predicates' stack */
+    u64 sp;                      /* at the function's entry */
+    u64 values[PREDICATE_STACK]; /* the predicates' stack */
     u64 duration;
     u64 file; /* number of the traced file, for keys of types */
     u32 values_top;

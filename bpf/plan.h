@@ -22,6 +22,7 @@
 #define SEARCH_STEPS 48
 #define CONSTANT_WORDS 8
 #define OTHER_PHASE 0x8000 /* in op.block: a block of the entry, seen from the return */
+#define PREDICATE_STACK 16 /* values, a power of two */
 #define CLOSURE_CONTEXT 0x20
 #define MEMORY_PAGE 4096
 #define TYPE_FILE_SHIFT 48 /* above addresses of user space */
@@ -56,6 +57,28 @@ enum block_status {
 /* With the size: the first of the bytes, up to the end of a page; the next one is not in place. */
 #define BLOCK_CUT 0x40000000
 
+/* op.reg of OP_COMPARE, with SIGNED_OPERAND where the order is that of signed numbers. */
+enum comparison {
+    COMPARE_EQUAL = 0,
+    COMPARE_NOT_EQUAL = 1,
+    COMPARE_LESS = 2,
+    COMPARE_LESS_EQUAL = 3,
+    COMPARE_GREATER = 4,
+    COMPARE_GREATER_EQUAL = 5,
+};
+
+/* In op.reg of OP_COMPARE, and with the width in that of OP_PUSH_FIELD. */
+#define SIGNED_OPERAND 0x80
+
+/* op.reg of OP_PUSH_SPECIAL */
+enum special {
+    SPECIAL_GOID = 0,
+    SPECIAL_PID = 1,
+    SPECIAL_TID = 2,
+    SPECIAL_DURATION = 3,
+};
+
+/* op.reg of OP_STRING_TEST */
 enum string_test {
     TEST_EQUAL = 0,
     TEST_PREFIX = 1,

@@ -10,14 +10,14 @@
 static __always_inline void push(struct work *w, u64 value)
 {
     u64 top = w->values_top++;
-    BOUND(top, 15);
+    BOUND(top, PREDICATE_STACK - 1);
     w->values[top] = value;
 }
 
-static __always_inline u64 pull(struct work *w)
+static __always_inline u64 pop(struct work *w)
 {
     u64 top = --w->values_top;
-    BOUND(top, 15);
+    BOUND(top, PREDICATE_STACK - 1);
     return w->values[top];
 }
 
@@ -28,31 +28,31 @@ static __always_inline void push_field(struct work *w, struct op *op)
     if (w->full || !block_word(w, op->block, op->at, width, &word))
         w->unknown = 1;
     word <<= shift & 63;
-    push(w, op->reg & 0x80 ? (u64)((s64)word >> (shift & 63)) : word >> (shift & 63));
+    push(w, op->reg & SIGNED_OPERAND ? (u64)((s64)word >> (shift & 63)) : word >> (shift & 63));
 }
 
 static __always_inline void compare(struct work *w, u32 how)
 {
-    u64 b = pull(w), a = pull(w);
-    int less = how & 0x80 ? (s64)a < (s64)b : a < b;
+    u64 b = pop(w), a = pop(w);
+    int less = how & SIGNED_OPERAND ? (s64)a < (s64)b : a < b;
     int equal = a == b;
     switch (how & 7) {
-    case 0:
+    case COMPARE_EQUAL:
         push(w, equal);
         break;
-    case 1:
+    case COMPARE_NOT_EQUAL:
         push(w, !equal);
         break;
-    case 2:
+    case COMPARE_LESS:
         push(w, less);
         break;
-    case 3:
+    case COMPARE_LESS_EQUAL:
         push(w, less || equal);
         break;
-    case 4:
+    case COMPARE_GREATER:
         push(w, !less && !equal);
         break;
-    default:
+    default: /* COMPARE_GREATER_EQUAL */
         push(w, !less);
     }
 }

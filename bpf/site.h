@@ -42,7 +42,7 @@ BPF_HASH(site_by_ip, u64, u64, GOTRACE_SITES_BY_IP);
 BPF_ARRAY(halted, u32, 1);
 
 /* The current process and thread by their numbers, tgid << 32 | tid; 0 in another namespace. */
-static __always_inline u64 numbers(void)
+static __always_inline u64 pid_tgid(void)
 {
 #ifdef GOTRACE_PIDNS_INO
     struct bpf_pidns_info ns = {};
@@ -54,12 +54,12 @@ static __always_inline u64 numbers(void)
 }
 
 /* What the user is shown of them. */
-static __always_inline u64 seen_numbers(void)
+static __always_inline u64 user_pid_tgid(void)
 {
 #ifdef GOTRACE_SEEN_TGID
-    return (u64)GOTRACE_SEEN_TGID << 32 | (u32)numbers();
+    return (u64)GOTRACE_SEEN_TGID << 32 | (u32)pid_tgid();
 #else
-    return numbers();
+    return pid_tgid();
 #endif
 }
 
@@ -70,7 +70,7 @@ static __always_inline int is_target(void)
     if (!over || *over)
         return 0;
 #ifdef GOTRACE_TGID
-    return (numbers() >> 32) == GOTRACE_TGID;
+    return (pid_tgid() >> 32) == GOTRACE_TGID;
 #else
     return 1;
 #endif

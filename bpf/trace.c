@@ -12,12 +12,12 @@
  */
 #include <uapi/linux/ptrace.h>
 #include "common.h"
-#define CALL_DROPPED(who, level) forget(who, level)
-#define CALL_UNWOUND(ctx, who, level, call) report_unwound(ctx, who, level, call)
-struct caller_key;
+#define CALL_DROPPED(owner, level) forget(owner, level)
+#define CALL_UNWOUND(ctx, owner, level, call) report_unwound(ctx, owner, level, call)
+struct task_key;
 struct unwound;
-static __always_inline void forget(struct caller_key *who, unsigned long long level);
-static __always_inline void report_unwound(struct pt_regs *ctx, struct caller_key *who,
+static __always_inline void forget(struct task_key *owner, unsigned long long level);
+static __always_inline void report_unwound(struct pt_regs *ctx, struct task_key *owner,
                                            unsigned long long level, struct unwound *call);
 #include "atomic.h"
 #include "calls.h"
@@ -30,11 +30,11 @@ static __always_inline void report_unwound(struct pt_regs *ctx, struct caller_ke
 #define WORK_BUFFERS 16
 
 /* site_plan.flags */
-#define PLAN_ENTRY_ONLY 1   /* report at the entry: there is no return, or none is wanted */
-#define PLAN_ENTRY_FLOATS 2 /* float registers hold arguments */
-#define PLAN_FLOATS 4       /* float registers hold results */
-#define PLAN_LEAVES 8       /* the function can end by a jump to another one */
-#define PLAN_FILE_SHIFT 8   /* above: number of the function's file */
+#define PLAN_ENTRY_ONLY 1    /* report at the entry: there is no return, or none is wanted */
+#define PLAN_ENTRY_FLOATS 2  /* float registers hold arguments */
+#define PLAN_RETURN_FLOATS 4 /* float registers hold results */
+#define PLAN_LEAVES 8        /* the function can end by a jump to another one */
+#define PLAN_FILE_SHIFT 8    /* above: number of the function's file */
 
 struct site_plan {
     u32 entry;  /* first operation of the entry's plan */
@@ -51,15 +51,15 @@ BPF_ARRAY(plans, struct site_plan, GOTRACE_FUNCTIONS);
 /* works: buffers; struct work's busy says which of a CPU's are free. */
 BPF_PERCPU_ARRAY(works, struct work, WORK_BUFFERS);
 
-/* saved_calls: key = caller and level of an open call; gone when that has returned. */
-BPF_HASH(saved_calls, struct frame_key, struct call, GOTRACE_SAVED);
+/* saved_calls: key = task and level of an open call; gone when that has returned. */
+BPF_HASH(saved_calls, struct call_key, struct call, GOTRACE_SAVED);
 
 /* events: one record a call. */
 BPF_PERF_OUTPUT(events);
 
-static __always_inline void forget(struct caller_key *who, u64 level)
+static __always_inline void forget(struct task_key *owner, u64 level)
 {
-    struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = level};
+    struct call_key key = {.task = owner->task, .tgid = owner->tgid, .level = level};
     saved_calls.delete(&key);
 }
 
@@ -75,7 +75,7 @@ static __always_inline struct work *take_work(void)
         if (w && compare_and_swap(&w->busy, 0, 1) == 0)
             return w;
     }
-    note(WORK_BUSY, 1);
+    count_diagnostic(WORK_BUSY, 1);
     return 0;
 }
 
@@ -137,14 +137,14 @@ static __always_inline void submit(struct pt_regs *ctx, struct call *call)
     if (size > GOTRACE_PAYLOAD)
         return;
     if (events.perf_submit(ctx, &call->event, sizeof(struct event) + size))
-        note(EVENTS_LOST, 1);
+        count_diagnostic(EVENTS_LOST, 1);
 }
 
 /* Report a call that has ended without a return, with the arguments saved when it was entered. */
-static __always_inline void report_unwound(struct pt_regs *ctx, struct caller_key *who, u64 level,
+static __always_inline void report_unwound(struct pt_regs *ctx, struct task_key *owner, u64 level,
                                            struct unwound *call)
 {
-    struct frame_key key = {.caller = who->caller, .tgid = who->tgid, .level = level};
+    struct call_key key = {.task = owner->task, .tgid = owner->tgid, .level = level};
     struct call *saved = saved_calls.lookup(&key);
     u32 function = saved ? saved->event.function : 0;
     struct site_plan *plan = saved ? plans.lookup(&function) : 0;
@@ -152,18 +152,18 @@ static __always_inline void report_unwound(struct pt_regs *ctx, struct caller_ke
         return;
     /* It may have jumped to another function, and both may have returned long ago. */
     if (plan->flags & PLAN_LEAVES) {
-        note(UNWOUND_UNSEEN, 1);
+        count_diagnostic(UNWOUND_UNSEEN, 1);
         return;
     }
     saved->event.start = call->start;
     saved->event.end = call->end;
     saved->event.hits = call->hits;
     saved->event.hits_ns = call->hits_ns;
-    saved->event.tid = seen_numbers();
+    saved->event.tid = user_pid_tgid();
     saved->event.flags |= call->how;
 #if GOTRACE_FLOATS
     if (saved->has_floats)
-        append_floats(saved, saved->floats, EVENT_FLOATS_ENTRY);
+        append_floats(saved, saved->floats, EVENT_ENTRY_FLOATS);
 #endif
     submit(ctx, saved);
 }
@@ -242,10 +242,10 @@ static __always_inline void run_phase(struct work *w, u32 first, u32 reserved)
 }
 
 /* Count a hit that opens no call in those that are open: they contain what it costs. */
-static __always_inline void opens_none(struct caller *caller, struct caller_key *who, u64 began)
+static __always_inline void opens_none(struct task *task, struct task_key *owner, u64 began)
 {
 #if GOTRACE_RETURNS
-    hit_in_open_calls(caller, who, bpf_ktime_get_ns() - began);
+    hit_in_open_calls(task, owner, bpf_ktime_get_ns() - began);
 #endif
 }
 
@@ -253,24 +253,24 @@ int on_entry(struct pt_regs *ctx)
 {
     u64 began = bpf_ktime_get_ns();
     u64 cookie = 0, depth = 0;
-    struct caller caller = {};
-    struct caller_key who = {};
-    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &caller, &who, &depth))
+    struct task task = {};
+    struct task_key owner = {};
+    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &task, &owner, &depth))
         return 0;
     u32 function = cookie & COOKIE_INDEX_MASK;
     struct site_plan *plan = plans.lookup(&function);
     struct work *w = plan ? take_work() : 0;
     if (!w) {
-        opens_none(&caller, &who, began);
+        opens_none(&task, &owner, began);
         return 0;
     }
 #if GOTRACE_FLOATS
     give_up_waiting(ctx);
 #endif
     struct event *event = &w->call.event;
-    u64 ids = seen_numbers();
+    u64 ids = user_pid_tgid();
     event->start = 0;
-    event->goid = caller.goid;
+    event->goid = task.goid;
     event->tgid = ids >> 32;
     event->tid = ids;
     event->function = function;
@@ -297,29 +297,29 @@ int on_entry(struct pt_regs *ctx)
         w->wait.at_entry = 0;
         if (plan->flags & PLAN_ENTRY_FLOATS &&
             wait_for_floats(w, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp,
-                            EVENT_FLOATS_ENTRY))
+                            EVENT_ENTRY_FLOATS))
             goto unopened;
 #endif
         submit(ctx, &w->call);
         goto unopened;
     }
-    struct stack *stack = enter(&caller, &who, depth, cookie);
+    struct stack *stack = enter(&task, &owner, depth, cookie);
     if (!stack)
         goto out;
     if (w->dropped) {
-        pop(&who, stack);
+        pop_call(&owner, stack);
         if (!stack->level)
-            stacks.delete(&who);
+            stacks.delete(&owner);
         goto out;
     }
-    struct frame_key key = {.caller = who.caller, .tgid = who.tgid, .level = stack->level};
+    struct call_key key = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
     if (saved_calls.update(&key, &w->call))
-        note(SAVED_FULL, 1);
+        count_diagnostic(SAVED_FULL, 1);
 #if GOTRACE_FLOATS
     w->wait.at_entry = 1;
     w->wait.key = key;
     if (plan->flags & PLAN_ENTRY_FLOATS)
-        wait_for_floats(w, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp, EVENT_FLOATS_ENTRY);
+        wait_for_floats(w, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp, EVENT_ENTRY_FLOATS);
 #endif
     u64 now = bpf_ktime_get_ns(); /* last: what came before is not the call's time */
     stack->top.start = now;
@@ -330,7 +330,7 @@ out:
     return 0;
 unopened:
     w->busy = 0;
-    opens_none(&caller, &who, began);
+    opens_none(&task, &owner, began);
     return 0;
 }
 
@@ -340,9 +340,10 @@ static __always_inline void finish(struct pt_regs *ctx, struct work *w, u32 flag
 {
 #if GOTRACE_FLOATS
     if (w->call.has_floats)
-        append_floats(&w->call, w->call.floats, EVENT_FLOATS_ENTRY);
+        append_floats(&w->call, w->call.floats, EVENT_ENTRY_FLOATS);
     w->wait.at_entry = 0;
-    if (flags & PLAN_FLOATS && wait_for_floats(w, read_word(ctx->sp), ctx->sp + 8, EVENT_FLOATS))
+    if (flags & PLAN_RETURN_FLOATS &&
+        wait_for_floats(w, read_word(ctx->sp), ctx->sp + 8, EVENT_RETURN_FLOATS))
         return;
 #endif
     submit(ctx, &w->call);
@@ -350,12 +351,12 @@ static __always_inline void finish(struct pt_regs *ctx, struct work *w, u32 flag
 
 /*
  * Report the call that returns; its arguments, saved under key when it was entered, are taken. Its
- * frame's before and before_ns are what came within it.
+ * open's before and before_ns are what came within it.
  */
-static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struct frame_key *key,
-                                          struct frame *frame, u64 now)
+static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struct call_key *key,
+                                          struct open_call *open, u64 now)
 {
-    u32 function = frame->function;
+    u32 function = open->function;
     struct site_plan *plan = plans.lookup(&function);
     struct call *saved = saved_calls.lookup(key);
     struct work *w = plan && saved ? take_work() : 0;
@@ -366,12 +367,12 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
     bpf_probe_read_kernel(&w->call, __builtin_offsetof(struct call, payload) + size, saved);
     saved_calls.delete(key);
     struct event *event = &w->call.event;
-    event->start = frame->start;
+    event->start = open->start;
     event->end = now;
-    event->tid = seen_numbers();
-    event->hits = frame->before;
-    event->hits_ns = frame->before_ns;
-    w->duration = now - frame->start;
+    event->tid = user_pid_tgid();
+    event->hits = open->before;
+    event->hits_ns = open->before_ns;
+    w->duration = now - open->start;
     w->phase = 1;
     w->file = plan->flags >> PLAN_FILE_SHIFT;
     read_registers(w, ctx, cookie);
@@ -388,53 +389,47 @@ int on_return(struct pt_regs *ctx)
 {
     u64 now = bpf_ktime_get_ns(); /* first: what comes after is not the call's time */
     u64 cookie = 0, depth = 0;
-    struct caller caller = {};
-    struct caller_key who = {};
-    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &caller, &who, &depth))
+    struct task task = {};
+    struct task_key owner = {};
+    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &task, &owner, &depth))
         return 0;
-    struct stack *stack = leaving(&caller, &who, depth, cookie & COOKIE_INDEX_MASK);
+    struct stack *stack = leaving(&task, &owner, depth, cookie & COOKIE_INDEX_MASK);
     if (!stack)
         return 0;
-    struct frame_key key = {.caller = who.caller, .tgid = who.tgid, .level = stack->level};
-    struct frame frame = stack->top;
-    frame.before = hits_within(stack);
-    frame.before_ns = stack->hits_ns - frame.before_ns;
+    struct call_key key = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
+    struct open_call open = stack->top;
+    open.before = hits_within(stack);
+    open.before_ns = stack->hits_ns - open.before_ns;
 #if GOTRACE_FLOATS
     give_up_waiting(ctx);
 #endif
-    pop(&who, stack);
+    pop_call(&owner, stack);
     /* Functions that came here by tail jumps have returned with this one, unseen. */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MAX_TAIL_JUMPS; i++) {
         if (!stack->level || stack->top.depth != depth ||
             stack->top.return_pc != read_word(ctx->sp))
             break;
-        note(TAIL_CALLS, 1);
-        forget(&who, stack->level);
-        pop(&who, stack);
+        count_diagnostic(TAIL_CALLS, 1);
+        forget(&owner, stack->level);
+        pop_call(&owner, stack);
     }
     stack->hits++;
     if (!stack->level)
-        stacks.delete(&who);
-    report_return(ctx, cookie, &key, &frame, now);
+        stacks.delete(&owner);
+    report_return(ctx, cookie, &key, &open, now);
     /* Looked up anew: the verifier would tell apart all ways through the plan by what stack is. */
-    stack = stacks.lookup(&who);
+    stack = stacks.lookup(&owner);
     if (stack)
         stack->hits_ns += bpf_ktime_get_ns() - now;
     return 0;
 }
 
-int on_recovery(struct pt_regs *ctx)
-{
-    recovered(ctx);
-    return 0;
-}
-
 int on_goexit(struct pt_regs *ctx)
 {
-    struct caller caller = {};
-    struct caller_key who = {};
-    goroutine_ended(ctx, &caller, &who);
+    struct task task = {};
+    struct task_key owner = {};
+    goroutine_ended(ctx, &task, &owner);
     return 0;
 }
 #endif

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         path,
         start,
     )
-    from gotrace.calls import Call, Frame, LostCalls, read
+    from gotrace.calls import Call, LostCalls, StackFrame, read
     from gotrace.errors import GotraceError
     from gotrace.histogram import Histogram
     from gotrace.values.python import Struct, Unavailable
@@ -34,13 +34,13 @@ __all__ = [
     "Call",
     "CallStream",
     "Counts",
-    "Frame",
     "Function",
     "Goroutine",
     "GotraceError",
     "Histogram",
     "LostCalls",
     "Session",
+    "StackFrame",
     "Struct",
     "TracingWarning",
     "Unavailable",
@@ -65,7 +65,7 @@ _HOMES = {
         "path",
         "start",
     ),
-    "gotrace.calls": ("Call", "Frame", "LostCalls", "read"),
+    "gotrace.calls": ("Call", "StackFrame", "LostCalls", "read"),
     "gotrace.errors": ("GotraceError",),
     "gotrace.histogram": ("Histogram",),
     "gotrace.values.python": ("Struct", "Unavailable"),

@@ -19,26 +19,32 @@ from html import escape
 from typing import Literal, overload
 from weakref import WeakSet
 
-from gotrace.calls import Call, Frame, LostCalls
-from gotrace.capture.ops import CaptureLimits
+from gotrace.calls import Call, LostCalls
 from gotrace.errors import GotraceError, UsageError
 from gotrace.histogram import Histogram
-from gotrace.kernel.attach import Attached, refusal
-from gotrace.probes.pattern import split_target
-from gotrace.probes.select import Selector
-from gotrace.probes.spec import parse_probe
+from gotrace.kernel.attach import Attached
 from gotrace.session.count import CallCounter
-from gotrace.session.decode import CallDecoder, DecodedCall, Undecided
+from gotrace.session.decode import CallDecoder, DecodedCall, Undecided, call_decoders
 from gotrace.session.events import function_of
-from gotrace.session.latency import LatencyMeter, LatencyOptions, Period
+from gotrace.session.latency import LatencyMeter, LatencyOptions, Measurement
 from gotrace.session.lifetime import Run, Stoppable
-from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import BinaryRequest, Plan, make_plan, measurable, once, select
-from gotrace.session.symbols import Symbolizer
-from gotrace.session.tasks import find_callers
-from gotrace.session.trace import CallTracer, TraceOptions
-from gotrace.session.trace_plan import TraceChoices, make_trace_plan
-from gotrace.target.process import file_test
+from gotrace.session.plan import (
+    BinaryRequest,
+    ProbePlan,
+    make_plan,
+    plan_counting,
+    plan_measuring,
+    requests_for,
+    select,
+)
+from gotrace.session.tasks import find_tasks
+from gotrace.session.trace import MAX_STACK_FRAMES, CallTracer, TraceOptions
+from gotrace.session.trace_plan import (
+    TraceChoices,
+    make_trace_plan,
+    parse_probes,
+    probe_requests,
+)
 from gotrace.target.target import Target
 from gotrace.values.python import to_python
 
@@ -58,23 +64,7 @@ _PERIOD = 0.025  # seconds between two looks at the event buffers
 _READING = 0.02  # seconds of reading at a time
 _LOOK = 1.0  # seconds between two looks at a run that only counts
 _HARVEST = 0.1  # seconds between two looks for goroutines that have ended
-_PHASE_BYTES = 3584  # of an entry, and of a return: both, floats and 94 frames fit 8192
-_STACK_FRAMES = 256
-_MAX_LOOKED_UP = 200  # functions: of more it is the rule that some are also inlined
 _MAX_WARNINGS = 5
-
-#: What makes calls missing from a trace, and from histograms.
-_UNTRACED = (
-    Diagnostic.UNWOUND_UNSEEN,
-    Diagnostic.STACKS_FULL,
-    Diagnostic.FRAMES_FULL,
-    Diagnostic.SAVED_FULL,
-    Diagnostic.NO_GOROUTINE,
-    Diagnostic.EVENTS_LOST,
-    Diagnostic.WORK_BUSY,
-    Diagnostic.TAIL_CALLS,
-)
-_UNMEASURED = (Diagnostic.STACKS_FULL, Diagnostic.FRAMES_FULL)
 
 #: Planning, compiling and attaching are done by one thread at a time: the compiler writes to
 #: standard error, which is redirected meanwhile, and the processes that hold probes are forked.
@@ -218,35 +208,21 @@ class Session:
         _check(seconds, limit=limit, string_size=string_size)
         if not 0 <= depth <= 5:
             raise UsageError(f"depth is {depth}: give 0 to 5")
-        limits = CaptureLimits(string_size, depth, payload=_PHASE_BYTES)
-        choices = TraceChoices(limits, entry_only=entry, floats=floats)
-        exists = file_test(self.pid)
-        excluded = list(exclude)
+        choices = TraceChoices.of(string_size, depth, entry, floats)
         with _STARTING, _os_errors():
-            specs = [
-                parse_probe(text, regex=regexp, split=lambda text: split_target(text, exists))
-                for text in _some(probes)
-            ]
-            requests = [
-                BinaryRequest(
-                    spec.binary or self._file, Selector([spec.pattern], excluded, regex=regexp)
-                )
-                for spec in specs
-            ]
+            specs, failed = parse_probes(_some(probes), self.pid, regexp)
+            _refuse_partial(failed)
+            requests = probe_requests(specs, exclude, regexp, self._file)
             plan = make_plan(self._target, requests, returns=True, verb="trace")
             _refuse_partial(plan.failed)
-            callers = find_callers(self._target, plan)
+            tasks = find_tasks(self._target, plan)
             traced = make_trace_plan(plan, specs, choices)
             _refuse_partial(traced.plan.failed)
-            wanted = TraceOptions(user_stack=_STACK_FRAMES if stacks else 0)
+            wanted = TraceOptions(user_stack=MAX_STACK_FRAMES if stacks else 0)
             with ExitStack() as opened:
-                tracer = opened.enter_context(
-                    CallTracer(self._target, traced, callers, wanted, None)
-                )
-                _warn(callers.warning, traced.plan, tracer.attached)
-                symbols = Symbolizer(callers.files) if callers.files else None
-                undecided = Undecided()
-                decoders = [CallDecoder(call, symbols, floats, undecided) for call in traced.calls]
+                tracer = opened.enter_context(CallTracer(self._target, traced, tasks, wanted, None))
+                _warn(tasks.warning, traced.plan, tracer.attached)
+                decoders, undecided = call_decoders(traced, tasks, floats)
                 run = opened.enter_context(self._begin(traced.plan, tracer, seconds))
                 stream = CallStream(
                     tracer, run, decoders, undecided, limit, lossy, opened.pop_all()
@@ -270,7 +246,7 @@ class Session:
         with ExitStack() as opened:
             with _STARTING, _os_errors():
                 requests = self._requests(patterns, exclude, regexp)
-                plan = once(make_plan(self._target, requests, returns=False, verb="count"))
+                plan = plan_counting(self._target, requests)
                 _refuse_partial(plan.failed)
                 counter = opened.enter_context(CallCounter(self._target, plan, None))
                 _warn(None, plan, counter.attached)
@@ -329,15 +305,12 @@ class Session:
         with ExitStack() as opened:
             with _STARTING, _os_errors():
                 requests = self._requests(patterns, exclude, regexp)
-                plan = make_plan(self._target, requests, returns=True, verb="measure")
-                plan = measurable(once(plan))
+                plan = plan_measuring(self._target, requests)
                 _refuse_partial(plan.failed)
-                callers = find_callers(self._target, plan)
+                tasks = find_tasks(self._target, plan)
                 wanted = LatencyOptions(per_function=True, per_goroutine=by_goroutine)
-                meter = opened.enter_context(
-                    LatencyMeter(self._target, plan, callers, wanted, None)
-                )
-                _warn(callers.warning, plan, meter.attached)
+                meter = opened.enter_context(LatencyMeter(self._target, plan, tasks, wanted, None))
+                _warn(tasks.warning, plan, meter.attached)
                 run = opened.enter_context(self._begin(plan, meter, seconds))
             if ready is not None:
                 ready()
@@ -346,7 +319,7 @@ class Session:
                     meter.poll(time.monotonic() + _READING)
                 period = meter.take()
                 counts = meter.diagnostics()
-        lost = {what.name.lower(): counts[what] for what in _UNMEASURED if counts[what]}
+        lost = {what.name.lower(): counts[what] for what in meter.LOSSES if counts[what]}
         if lost and not lossy:
             raise LostCalls(lost)
         names = [function.name for function in plan.functions]
@@ -389,17 +362,7 @@ class Session:
     def _requests(
         self, patterns: Sequence[str], exclude: Iterable[str], regexp: bool
     ) -> list[BinaryRequest]:
-        """Group patterns by the file they name."""
-        by_file: dict[str | None, list[str]] = {}
-        exists = file_test(self.pid)
-        for text in _some(patterns):
-            file, pattern = split_target(text, exists)
-            by_file.setdefault(file or self._file, []).append(pattern)
-        excluded = list(exclude)
-        return [
-            BinaryRequest(file, Selector(group, excluded, regex=regexp))
-            for file, group in by_file.items()
-        ]
+        return requests_for(_some(patterns), self.pid, exclude, regexp, self._file)
 
     def _start(self) -> None:
         """Release a command that waits."""
@@ -407,7 +370,7 @@ class Session:
             self._is_started = True
             self._target.start()
 
-    def _begin(self, plan: Plan, tracer: Stoppable, seconds: float | None) -> Run:
+    def _begin(self, plan: ProbePlan, tracer: Stoppable, seconds: float | None) -> Run:
         self._start()
         run = Run(self._target, plan, tracer, seconds)
         self._runs.add(run)
@@ -503,7 +466,7 @@ class CallStream(Iterator[Call]):
 
     def _losses(self) -> dict[str, int]:
         counts = self._tracer.diagnostics()
-        lost = {what.name.lower(): counts[what] for what in _UNTRACED}
+        lost = {what.name.lower(): counts[what] for what in self._tracer.LOSSES}
         lost["undecided"] = self._undecided.calls
         lost["reader"] = self._tracer.losses.total + self._tracer.window.losses.total
         return {what: calls for what, calls in lost.items() if calls}
@@ -525,7 +488,7 @@ class CallStream(Iterator[Call]):
             call.goid,
             function.file,
             function.line,
-            None if stack is None else [Frame(f.function, f.file, f.line) for f in stack],
+            stack,
             call.stack_cut,
             call.message,
             call.unwound.value if call.unwound else None,
@@ -561,7 +524,7 @@ class CallStream(Iterator[Call]):
                 self.close()
 
 
-def _by_function(names: Sequence[str], period: Period) -> dict[str, Histogram]:
+def _by_function(names: Sequence[str], period: Measurement) -> dict[str, Histogram]:
     """Return what was measured by name, which functions of several files may share."""
     histograms: dict[str, Histogram] = {}
     for row, times in period.rows.items():
@@ -569,11 +532,11 @@ def _by_function(names: Sequence[str], period: Period) -> dict[str, Histogram]:
     return histograms
 
 
-def _by_goroutine(names: Sequence[str], period: Period) -> dict[Goroutine, Histogram]:
+def _by_goroutine(names: Sequence[str], period: Measurement) -> dict[Goroutine, Histogram]:
     histograms: dict[Goroutine, Histogram] = {}
     for key, goroutine in period.goroutines.items():
-        caller = Goroutine(names[key.row], key.pid, key.goid)
-        histograms.setdefault(caller, Histogram()).merge(goroutine.times)
+        task = Goroutine(names[key.row], key.pid, key.goid)
+        histograms.setdefault(task, Histogram()).merge(goroutine.times)
     for row, rest in period.rest.items():
         if rest.times.count:
             histograms.setdefault(Goroutine(names[row], 0, None), Histogram()).merge(rest.times)
@@ -609,27 +572,17 @@ def _os_errors() -> Iterator[None]:
         raise GotraceError(f"cannot trace: {what}{error.strerror or error}") from error
 
 
-def _warn(first: str | None, plan: Plan, attached: Attached) -> None:
+def _warn(first: str | None, plan: ProbePlan, attached: Attached) -> None:
     """Warn of what is not traced."""
     texts = [first] if first else []
     texts += plan.problems
     texts += [
-        f"no probe at {point.address:#x}: {refusal(error)}"
-        for point, error in attached.failed.items()
+        f"{refused.function}: {refused.text}" if refused.function else refused.text
+        for refused in plan.refused(attached.failed)
     ]
-    texts += _inlined(plan)
+    texts += [inlined.text("seen") for inlined in plan.inlined()]
     for text in texts[:_MAX_WARNINGS]:
         warnings.warn(text, TracingWarning, stacklevel=3)
     if len(texts) > _MAX_WARNINGS:
         more = f"and {len(texts) - _MAX_WARNINGS} more warnings"
         warnings.warn(more, TracingWarning, stacklevel=3)
-
-
-def _inlined(plan: Plan) -> Iterator[str]:
-    places: Counter[str] = Counter()
-    for file in plan.binaries:
-        names = {sites.function.name for sites in file.functions}
-        if len(names) <= _MAX_LOOKED_UP:
-            places.update(call.name for call in file.binary.functions.inlined_calls(names))
-    for name, count in places.most_common():
-        yield f"{name} is also inlined in {count} place{'' if count == 1 else 's'}: not seen there"

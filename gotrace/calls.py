@@ -19,7 +19,7 @@ from typing import Any, cast
 from gotrace.errors import GotraceError
 from gotrace.values.python import GoError, Unavailable, from_json
 
-__all__ = ["Call", "Frame", "LostCalls", "read"]
+__all__ = ["Call", "LostCalls", "StackFrame", "read"]
 
 
 class LostCalls(GotraceError):
@@ -41,12 +41,12 @@ class LostCalls(GotraceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class StackFrame:
     """One function of a stack, and where in it the call is."""
 
     function: str
-    file: str | None
-    line: int | None
+    file: str | None = None
+    line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Call:
     goid: int
     file: str | None = None
     line: int | None = None
-    stack: Sequence[Frame] | None = None
+    stack: Sequence[StackFrame] | None = None
     stack_cut: bool = False
     message: str | None = None
     unwound: str | None = None
@@ -202,7 +202,7 @@ def _call(row: Mapping[str, Any], place: str) -> Call:
             row["goid"],
             row["file"],
             row["line"],
-            None if stack is None else [Frame(f["func"], f["file"], f["line"]) for f in stack],
+            None if stack is None else [StackFrame(f["func"], f["file"], f["line"]) for f in stack],
             row.get("stack_cut", False),
             row.get("message"),
             row.get("unwound"),

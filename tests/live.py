@@ -11,6 +11,8 @@ from typing import NoReturn
 
 import pytest
 
+from gotrace.target.process import read_status
+
 __all__ = ["REQUIRED", "skip_or_fail", "why_not_live"]
 
 #: With GOTRACE_LIVE=1 nothing may be skipped for want of a requirement.
@@ -26,8 +28,7 @@ def skip_or_fail(reason: str) -> NoReturn:
 
 def _may_trace() -> bool:
     """Read the effective capabilities; bit numbers from the UAPI's linux/capability.h."""
-    status = Path("/proc/self/status").read_text()
-    effective = int(status.partition("CapEff:")[2].split()[0], 16)
+    effective = int(read_status("self")["CapEff"], 16)
     sys_admin, perfmon_and_bpf = 1 << 21, 1 << 38 | 1 << 39
     return bool(effective & sys_admin) or effective & perfmon_and_bpf == perfmon_and_bpf
 

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 import gotrace
+from gotrace.calls import StackFrame
 from gotrace.report.calls import Clock, TimeStyle, json_line
-from gotrace.session.decode import DecodedCall, StackFrame, TracedFunction
+from gotrace.session.decode import DecodedCall, TracedFunction
 from gotrace.session.events import Unwinding
 from gotrace.values.model import (
     DurationValue,
@@ -68,8 +69,8 @@ def test_a_call_has_what_its_line_says() -> None:
     assert call.results == {"$ret1": 7, "err": None}
     assert (call.error, call.unwound, call.message, call.stack_cut) == (None, None, None, False)
     assert call.stack == [
-        gotrace.Frame("main.handle", "/src/main.go", 12),
-        gotrace.Frame("0x4a", None, None),
+        gotrace.StackFrame("main.handle", "/src/main.go", 12),
+        gotrace.StackFrame("0x4a", None, None),
     ]
 
 

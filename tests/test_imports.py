@@ -34,6 +34,7 @@ ROOMS = (
     "sites",
     "probes",
     "target",
+    "goroutines",
     "kernel",
     "session",
     "api",
@@ -134,6 +135,39 @@ def test_each_forbidden_import_is_seen(room: str, source: str) -> None:
 )
 def test_allowed_imports_pass(room: str, source: str) -> None:
     assert violations(room, f"gotrace.{room}", source) == []
+
+
+#: What the library and the commands are made of, beside themselves; the rest is behind it.
+LAYER = {"session", "target", "errors", "text", "histogram", "overhead", "calls"}
+BESIDE = {
+    "api": {"kernel.attach", "values.python"},
+    "cli": {"report", "doctor", "kernel.attach", "gotypes.symbols", "probes.spec", "sites.sites"},
+}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [GOTRACE / "api.py", *sorted((GOTRACE / "cli").glob("[!_]*.py"))],
+    ids=lambda path: str(path.relative_to(GOTRACE)),
+)
+def test_commands_and_library_ask_the_same_layer(path: Path) -> None:
+    if path.stem == "completion":
+        pytest.skip("it reads names without a session, to be fast")
+    room = path.relative_to(GOTRACE).parts[0].removesuffix(".py")
+    package = "gotrace.cli" if room == "cli" else "gotrace"
+    names = {
+        name.removeprefix("gotrace.")
+        for node in ast.walk(ast.parse(path.read_text()))
+        for name in imported(node, package)
+        if name.startswith("gotrace.") and not name.startswith("gotrace.__")
+    }
+    known = LAYER | BESIDE[room] | {room}
+    strange = {
+        name
+        for name in names
+        if not {".".join(name.split(".")[:length]) for length in (1, 2)} & known
+    }
+    assert strange == set()
 
 
 def imports_among(sources: Mapping[str, str]) -> dict[str, set[str]]:

@@ -20,15 +20,15 @@ from gotrace.elf.dwarf.regnum import AMD64_REGISTERS
 from gotrace.gotypes.types import GoType, Kind, OpaqueType, basic_type
 
 __all__ = [
-    "Closed",
-    "Located",
+    "Observed",
+    "Reconstruction",
     "close_gaps",
-    "located",
+    "observed",
 ]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Located:
+class Observed:
     """Where DWARF says a value is at function entry: the pieces with a known place.
 
     ``whole``: pieces and holes make up all parts of the value, so that their offsets hold.
@@ -42,21 +42,21 @@ class Located:
         exactly = self.whole and len(self.pieces) == 1
         return all(_is_among(piece, computed, exactly) for piece in self.pieces)
 
-    def passed(self, computed: Sequence[Piece]) -> Located:
+    def passed(self, computed: Sequence[Piece]) -> Observed:
         """Leave out what says nothing about how a value was passed.
 
         Memory says nothing of a value in registers: it is the spill slot, not filled yet.
         """
         if not computed:
-            return Located((), False)
+            return Observed((), False)
         if isinstance(computed[0].place, Stack):
             return self
         registers = tuple(p for p in self.pieces if not isinstance(p.place, Stack))
-        return Located(registers, self.whole)
+        return Observed(registers, self.whole)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Closed:
+class Reconstruction:
     """An assignment without gaps, and the rows whose place still cannot be told."""
 
     assignment: Assignment
@@ -70,13 +70,13 @@ _MAX_REGISTERS = 16
 Assigner = Callable[[Sequence[tuple[int, GoType]]], Assignment]
 
 
-def located(
+def observed(
     pieces: Sequence[LocationPiece],
     value: GoType,
     architecture: Architecture,
     *,
     from_list: bool,
-) -> Located:
+) -> Observed:
     """Translate a DWARF location at function entry; a piece that only repeats the last is dropped.
 
     Only registers of the ABI's sequences count: others hold no argument. ``from_list``: the
@@ -93,7 +93,7 @@ def located(
     if [size for _, size in known] == [part.size for part in parts]:
         # All parts are there; the space between them may have a hole of any size, or none.
         pieces_of_parts = zip(parts, known, strict=True)
-        return Located(
+        return Observed(
             tuple(Piece(part.offset, part.size, place) for part, (place, _) in pieces_of_parts),
             True,
         )
@@ -103,7 +103,7 @@ def located(
         if shown_place is not None:
             found.append(Piece(offset, size, shown_place))
         offset += size
-    return Located(tuple(found), offset == value.size and not (from_list and len(pieces) == 1))
+    return Observed(tuple(found), offset == value.size and not (from_list and len(pieces) == 1))
 
 
 def _place(piece: LocationPiece, architecture: Architecture) -> Place | None:
@@ -121,11 +121,11 @@ def _place(piece: LocationPiece, architecture: Architecture) -> Place | None:
 
 def close_gaps(
     assigner: Assigner,
-    evidence: Sequence[Located],
+    evidence: Sequence[Observed],
     size: int | None = None,
     *,
     in_registers: bool = True,
-) -> Closed:
+) -> Reconstruction:
     """Put a filler wherever more rows agree with their evidence than without.
 
     Rows are all listed parameters, then all results; so is ``evidence``. A row between the last
@@ -161,7 +161,7 @@ def close_gaps(
                 unsure.update(unknown)
         unknown = []
     if size is None:
-        return Closed(assignment, frozenset(unsure))
+        return Reconstruction(assignment, frozenset(unsure))
     count = len(assignment.parameters)
     if assignment.size != size:
         unsure.update(row for row in unknown if row < count)
@@ -170,7 +170,7 @@ def close_gaps(
             # What is missing may have been in registers, and have a spill slot, or on the stack.
             rows = _rows(assignment)
             unsure.update(row for row in unknown if row >= count and _is_on_stack(rows[row]))
-        return Closed(assignment, frozenset(unsure))
+        return Reconstruction(assignment, frozenset(unsure))
     more = [*fillers, (count, OpaqueType("", Kind.INVALID, max(size - assignment.size, 0), 1))]
     fitted = assigner(more)
     if fitted.size != size:
@@ -178,7 +178,7 @@ def close_gaps(
     else:
         assignment = fitted
         unsure.update(_movable(assigner, fillers, assignment, evidence))
-    return Closed(assignment, frozenset(unsure))
+    return Reconstruction(assignment, frozenset(unsure))
 
 
 def _is_on_stack(pieces: Sequence[Piece]) -> bool:
@@ -189,7 +189,7 @@ def _movable(
     assigner: Assigner,
     fillers: Sequence[tuple[int, GoType]],
     assignment: Assignment,
-    evidence: Sequence[Located],
+    evidence: Sequence[Observed],
 ) -> set[int]:
     """Return the parameters on the stack before which padding may hide one that is not listed."""
     movable: set[int] = set()
@@ -208,7 +208,7 @@ def _movable(
 
 
 def _pushed(
-    assigner: Assigner, fillers: Sequence[tuple[int, GoType]], row: int, shown: Located
+    assigner: Assigner, fillers: Sequence[tuple[int, GoType]], row: int, shown: Observed
 ) -> list[tuple[int, GoType]] | None:
     """Return the fillers that leave too few registers for a value which is shown on the stack.
 
@@ -232,7 +232,7 @@ def _rows(assignment: Assignment) -> tuple[tuple[Piece, ...], ...]:
     return assignment.parameters + assignment.results
 
 
-def _agreeing(assignment: Assignment, evidence: Sequence[Located]) -> int:
+def _agreeing(assignment: Assignment, evidence: Sequence[Observed]) -> int:
     count = 0
     for computed, shown in zip(_rows(assignment), evidence, strict=True):
         usable = shown.passed(computed)

@@ -16,14 +16,14 @@ from gotrace.abi.assign import (
     Stack,
     calling_convention,
 )
-from gotrace.abi.gccgo.locations import gccgo_places, system_v_signature_places
+from gotrace.abi.gccgo.locations import gccgo_locations, system_v_signature_locations
 from gotrace.abi.gccgo.types import GccgoTypes
 from gotrace.abi.locations import (
     FunctionCode,
-    FunctionPlaces,
+    FunctionLocations,
     PlacedValue,
-    function_places,
-    signature_places,
+    function_locations,
+    signature_locations,
 )
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.dwarf import DwarfError
@@ -63,7 +63,7 @@ class FunctionValues:
         """Return what is wrong with the debugging information, None while nothing is."""
         return self._damage or self._binary.dwarf_problem or self._binary.rtypes_problem
 
-    def of(self, function: Function, signature: str | None) -> FunctionPlaces:
+    def of(self, function: Function, signature: str | None) -> FunctionLocations:
         """Return a function's values: as the user says, as DWARF says, else bare words.
 
         Bare words are named after their registers, or ``8(SP)`` and so on after their place on the
@@ -84,24 +84,26 @@ class FunctionValues:
             self._damage = str(error)
             return self._bare_words(function, code)
 
-    def _as_described(self, function: Function, code: FunctionCode) -> FunctionPlaces | None:
+    def _as_described(self, function: Function, code: FunctionCode) -> FunctionLocations | None:
         """Return the values that DWARF describes, None where it does not know the function."""
         reader, types = self._binary.dwarf, self._binary.types
         known = reader.function(function.entry) if reader else None
         if reader is None or types is None or known is None:
             return None
         if function.origin is Origin.PCLNTAB:
-            return function_places(known, reader, types, code)
+            return function_locations(known, reader, types, code)
         if not reader.is_gccgo(known):
             return None
-        return gccgo_places(known, function.name, reader, self._gccgo_types)
+        return gccgo_locations(known, function.name, reader, self._gccgo_types)
 
     @cached_property
     def _gccgo_types(self) -> GccgoTypes:
         assert self._binary.dwarf is not None
         return GccgoTypes(self._binary.dwarf)
 
-    def _as_given(self, function: Function, signature: str, code: FunctionCode) -> FunctionPlaces:
+    def _as_given(
+        self, function: Function, signature: str, code: FunctionCode
+    ) -> FunctionLocations:
         """Return the places by a user's signature, if the function can have that.
 
         The compiler records how much stack a function's arguments and results take, with spill
@@ -109,14 +111,14 @@ class FunctionValues:
         """
         parsed = parse_signature(signature, self._lookup)
         if function.origin is Origin.SYMTAB:
-            return system_v_signature_places(parsed, function.name)
-        places = signature_places(parsed, function.name, code)
+            return system_v_signature_locations(parsed, function.name)
+        places = signature_locations(parsed, function.name, code)
         own = None if code.is_assembly else code.arguments_size
         if self._lookup is None or own in (None, places.size):
             return places
         written = parse_signature(signature, self._lookup, has_value_receiver=True)
         if written != parsed:
-            alike = signature_places(written, function.name, code)
+            alike = signature_locations(written, function.name, code)
             if alike.size == own:
                 return alike
         raise SignatureError(
@@ -140,7 +142,7 @@ class FunctionValues:
 
         return cache(lookup)
 
-    def _bare_words(self, function: Function, code: FunctionCode) -> FunctionPlaces:
+    def _bare_words(self, function: Function, code: FunctionCode) -> FunctionLocations:
         convention = calling_convention(code.go_version, code.is_assembly)
         if function.origin is Origin.SYMTAB:
             return _words(function.name, convention, _C_PARAMETERS, _C_RESULTS)
@@ -175,8 +177,8 @@ def _words(
     convention: CallingConvention,
     parameters: dict[str, Place] | dict[str, IntReg],
     results: dict[str, Place] | dict[str, IntReg],
-) -> FunctionPlaces:
-    return FunctionPlaces(name, convention, _placed(parameters), _placed(results), is_bare=True)
+) -> FunctionLocations:
+    return FunctionLocations(name, convention, _placed(parameters), _placed(results), is_bare=True)
 
 
 def _placed(places: dict[str, Place] | dict[str, IntReg]) -> tuple[PlacedValue, ...]:

@@ -22,7 +22,7 @@ from gotrace.abi.assign import (
     dictionary_place,
     takes_dictionary,
 )
-from gotrace.abi.dwarf_gaps import Closed, Located, close_gaps, located
+from gotrace.abi.dwarf_gaps import Observed, Reconstruction, close_gaps, observed
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.gotypes.from_dwarf import DwarfTypes
 from gotrace.gotypes.releases import ALL_PARAMETERS_LISTED
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 __all__ = [
     "CapturedValue",
     "FunctionCode",
-    "FunctionPlaces",
+    "FunctionLocations",
     "PlacedValue",
-    "Within",
-    "function_places",
-    "signature_places",
+    "StructField",
+    "function_locations",
+    "signature_locations",
 ]
 
 #: The hidden dictionary is listed as a parameter of this name since Go 1.27.
@@ -49,7 +49,7 @@ _SHIFTED = "unnamed parameters before it may be missing from the debug informati
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Within:
+class StructField:
     """Say that a value is a field of a struct, whose pieces are known instead of the value's own.
 
     ``in_memory``: the pieces hold the struct's address.
@@ -72,7 +72,7 @@ class PlacedValue:
     type: GoType
     pieces: tuple[Piece, ...] | None
     problem: str | None = None
-    within: Within | None = None
+    within: StructField | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class CapturedValue:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FunctionPlaces:
+class FunctionLocations:
     """All values of a function that can be had at its entry and at its RET instructions.
 
     ``size``: bytes that they take of the stack, None where that was not computed. ``is_bare``:
@@ -118,12 +118,12 @@ class FunctionCode:
     arguments_size: int | None = None
 
 
-def function_places(
+def function_locations(
     function: FunctionSignature,
     reader: DwarfReader,
     types: DwarfTypes,
     code: FunctionCode,
-) -> FunctionPlaces:
+) -> FunctionLocations:
     """Return the places of a function's values; raise DwarfError when its DWARF is damaged."""
     name = parse_name(function.name)
     go_version = code.go_version
@@ -143,7 +143,7 @@ def function_places(
         is_method = name.kind is NameKind.METHOD
         return _assign_with(fillers, taken, given_back, convention, place, is_method=is_method)
 
-    closed = Closed(assigner(()), frozenset())
+    closed = Reconstruction(assigner(()), frozenset())
     if go_version.release < ALL_PARAMETERS_LISTED:
         evidence = [
             _evidence(reader, function, variable, row_type)
@@ -157,7 +157,7 @@ def function_places(
         _placed(types, variable, pieces[row], row in closed.unsure)
         for row, variable in enumerate(variables)
     ]
-    return FunctionPlaces(
+    return FunctionLocations(
         function.name,
         convention,
         tuple(v for v in placed[: len(parameters)] if v.name != _DICTIONARY_NAME),
@@ -166,7 +166,7 @@ def function_places(
     )
 
 
-def signature_places(signature: Signature, name: str, code: FunctionCode) -> FunctionPlaces:
+def signature_locations(signature: Signature, name: str, code: FunctionCode) -> FunctionLocations:
     """Return the places of a function's values where a user gives the signature, not DWARF.
 
     ``name`` is the function's symbol, with the shapes of generic functions spelled out: these take
@@ -185,7 +185,7 @@ def signature_places(signature: Signature, name: str, code: FunctionCode) -> Fun
     )
     parameters = zip(signature.parameters, assignment.parameters, strict=True)
     results = zip(signature.results, assignment.results, strict=True)
-    return FunctionPlaces(
+    return FunctionLocations(
         name,
         convention,
         tuple(PlacedValue(value.name, value.type, pieces) for value, pieces in parameters),
@@ -199,10 +199,10 @@ def _evidence(
     function: FunctionSignature,
     variable: Variable,
     value: GoType,
-) -> Located:
+) -> Observed:
     pieces = reader.entry_pieces(function, variable) or ()
     from_list = variable.location is not None and variable.location.list_offset is not None
-    return located(pieces, value, AMD64, from_list=from_list)
+    return observed(pieces, value, AMD64, from_list=from_list)
 
 
 def _assign_with(

@@ -6,8 +6,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from gotrace.capture.ops import MAX_BLOCKS, CaptureLimits, Location, Op, OpCode, Position, Step
-from gotrace.capture.payload import BEYOND, Constant, Frame, Reader
+from gotrace.capture.ops import MAX_BLOCKS, BlockOp, CaptureLimits, FieldRef, Op, OpCode, Position
+from gotrace.capture.payload import BEYOND, FixedReader, PayloadReader, Reader
 from gotrace.gotypes.types import GoType
 from gotrace.values.model import Value
 
@@ -45,7 +45,7 @@ class Node:
                 return _Flat(self, self.flat, position)
             return self.plan_with_holes(builder, position)
         if not self.is_divisible and end > position.end:
-            return Constant(BEYOND)
+            return FixedReader(BEYOND)
         return self.plan_parts(builder, position)
 
     @property
@@ -53,7 +53,7 @@ class Node:
         """Return whether a part of the value's image is of use without the rest."""
         return False
 
-    def location_at(self, position: Position) -> Location | None:
+    def location_at(self, position: Position) -> FieldRef | None:
         """Return where a flat value at a position is, for a predicate; None if it cannot be."""
         return None
 
@@ -77,12 +77,12 @@ class _Flat(Reader):
         self._block, self._offset, _ = position
         self._end = position.offset + node.size
 
-    def read(self, frame: Frame) -> Value:
-        if frame.lengths[self._block] < self._end:
-            return frame.why(self._block)
-        return self._flat(frame.data, frame.starts[self._block] + self._offset)
+    def read(self, payload: PayloadReader) -> Value:
+        if payload.lengths[self._block] < self._end:
+            return payload.why(self._block)
+        return self._flat(payload.data, payload.starts[self._block] + self._offset)
 
-    def location(self) -> Location | None:
+    def location(self) -> FieldRef | None:
         return self._node.location_at(Position(self._block, self._offset, self._end))
 
 
@@ -107,7 +107,7 @@ class Builder:
         self.ops: list[Op] = []
         self.float_holes: list[FloatHole] = []
         self.bound = 0
-        self._steps: list[Step] = []
+        self._steps: list[BlockOp] = []
         self._max_ops = ops
         self._next = 1
         self._now: list[Callable[[], None]] = []
@@ -119,7 +119,7 @@ class Builder:
         return self._next
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def steps(self) -> tuple[BlockOp, ...]:
         """Return what Frame walks by."""
         return tuple(self._steps)
 
@@ -172,7 +172,7 @@ class Builder:
         self._next = max(self._next, number + 1)
         self.ops.append(dataclasses.replace(op, reg=number))
         self._steps.append(
-            Step(op.code, number, op.block, end, op.at, op.at2, op.skip, op.size, op.limit)
+            BlockOp(op.code, number, op.block, end, op.at, op.at2, op.skip, op.size, op.limit)
         )
         self.bound = (self.bound + 7 & ~7) + 8 + size
         return number

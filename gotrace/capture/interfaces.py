@@ -7,8 +7,8 @@ import dataclasses
 import struct
 
 from gotrace.capture.builder import Builder, Node
-from gotrace.capture.ops import CaptureLimits, Location, Op, OpCode, Position
-from gotrace.capture.payload import REFUSED, Constant, Frame, Reader, Subplan
+from gotrace.capture.ops import CaptureLimits, FieldRef, Op, OpCode, Position
+from gotrace.capture.payload import REFUSED, FixedReader, PayloadReader, Reader, Subplan
 from gotrace.gotypes.releases import DIRECT_INTERFACES_BY_SIZE
 from gotrace.gotypes.types import ArrayType, GoType, Kind, StructType
 from gotrace.values.error_messages import error_value
@@ -85,17 +85,17 @@ class _InterfaceReader(Reader):
         self.block: int | None = None
         self.refused = False
 
-    def read(self, frame: Frame) -> Value:
+    def read(self, payload: PayloadReader) -> Value:
         source = self._source
-        if frame.lengths[source] < self._end:
-            return frame.why(source)
-        word, data = _two_words(frame.data, frame.starts[source] + self._offset)
+        if payload.lengths[source] < self._end:
+            return payload.why(source)
+        word, data = _two_words(payload.data, payload.starts[source] + self._offset)
         if word == 0:
             return Nil(self._name)
         block = self.block
-        found = None if block is None else frame.children.get(block)
+        found = None if block is None else payload.children.get(block)
         if found is None:
-            return self._unread(frame, word, data)
+            return self._unread(payload, word, data)
         subplan, child = found
         value = subplan.reader.read(child)
         dynamic = subplan.type.name
@@ -104,13 +104,13 @@ class _InterfaceReader(Reader):
             return InterfaceValue(self._name, dynamic, value, subplan.type)
         return dataclasses.replace(error, of=subplan.type)
 
-    def location(self) -> Location:
+    def location(self) -> FieldRef:
         """Return where the type word is, which is zero for nil."""
-        return Location(self._source, self._offset, 8, False)
+        return FieldRef(self._source, self._offset, 8, False)
 
-    def _unread(self, frame: Frame, word: int, data: int) -> Value:
+    def _unread(self, payload: PayloadReader, word: int, data: int) -> Value:
         """Return the type, and the address where it says more than nothing."""
-        dynamic = frame.context.type_name(word)
+        dynamic = payload.context.type_name(word)
         if self.refused:
             return InterfaceValue(self._name, dynamic, REFUSED)
         if dynamic is not None and dynamic.startswith("*"):
@@ -118,7 +118,7 @@ class _InterfaceReader(Reader):
             return InterfaceValue(self._name, dynamic, pointer)
         if self.block is None:
             return InterfaceValue(self._name, dynamic, None)
-        return InterfaceValue(self._name, dynamic, frame.why(self.block))
+        return InterfaceValue(self._name, dynamic, payload.why(self.block))
 
 
 def make_subplan(
@@ -141,7 +141,7 @@ def make_subplan(
         size = min(go_type.size, limits.struct_bytes)
         block = builder.deref(word, size)
         if block is None:
-            reader = Constant(REFUSED)
+            reader = FixedReader(REFUSED)
         else:
             reader = _Boxed(block, node.plan(builder, Position(block, 0, size)))
     builder.run()
@@ -156,7 +156,7 @@ class _Boxed(Reader):
         self._block = block
         self._reader = reader
 
-    def read(self, frame: Frame) -> Value:
-        if frame.lengths[self._block] < 0:
-            return frame.why(self._block)
-        return self._reader.read(frame)
+    def read(self, payload: PayloadReader) -> Value:
+        if payload.lengths[self._block] < 0:
+            return payload.why(self._block)
+        return self._reader.read(payload)

@@ -8,11 +8,19 @@ import struct
 from collections.abc import Callable
 
 from gotrace.capture.builder import Builder, Node
-from gotrace.capture.ops import Location, Position
-from gotrace.capture.payload import BEYOND, REFUSED, Frame, Reader
+from gotrace.capture.ops import Position
+from gotrace.capture.payload import (
+    BEYOND,
+    REFUSED,
+    PayloadReader,
+    PointedReader,
+    Reader,
+    int_at,
+    word_at,
+)
 from gotrace.gotypes.releases import SWISS_MAPS
 from gotrace.gotypes.types import GoType, MapType, PointerType, StructType
-from gotrace.values.model import ChanValue, MapValue, Nil, PointerValue, Unavailable, Value
+from gotrace.values.model import ChanValue, MapValue, PointerValue, Unavailable, Value
 
 __all__ = [
     "MAX_INLINE",
@@ -30,9 +38,6 @@ MAX_INLINE = 128
 _SLOTS = 8
 #: Most groups to look at: of eight slots each, almost all maps fill one in four.
 _GROUPS = 4
-
-_word = struct.Struct("<Q").unpack_from
-_signed_word = struct.Struct("<q").unpack_from
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -145,7 +150,7 @@ class MapNode(Node):
         size = 8 if self._layout is None else 48 if self._layout.is_swiss else 24
 
         def header() -> None:
-            reader.header = block = builder.deref(position, size)
+            reader.block = block = builder.deref(position, size)
             if block is not None and self._layout is not None:
                 builder.defer(lambda: self._plan_group(builder, reader, block))
 
@@ -218,15 +223,11 @@ class MapNode(Node):
             reader.slots.append((key_reader, elem.plan(builder, Position(block, at, size))))
 
 
-class _MapReader(Reader):
+class _MapReader(PointedReader):
     __slots__ = (
-        "_block",
         "_layout",
-        "_name",
-        "_offset",
         "flat",
         "group",
-        "header",
         "most",
         "several",
         "slots",
@@ -234,10 +235,8 @@ class _MapReader(Reader):
     )
 
     def __init__(self, name: str, position: Position, layout: MapLayout | None) -> None:
-        self._name = name
-        self._block, self._offset, _ = position
+        super().__init__(name, position)
         self._layout = layout
-        self.header: int | None = None
         self.group: int | None = None
         self.table: int | None = None
         self.slots: list[tuple[Reader, Reader]] = []
@@ -245,53 +244,40 @@ class _MapReader(Reader):
         self.flat: tuple[Callable[[bytes, int], Value], Callable[[bytes, int], Value]] | None = None
         self.most = 0
 
-    def location(self) -> Location:
-        """Return where the map's address is."""
-        return Location(self._block, self._offset, 8, False)
-
-    def read(self, frame: Frame) -> Value:
-        source = self._block
-        if frame.lengths[source] < self._offset + 8:
-            return frame.why(source)
-        (address,) = _word(frame.data, frame.starts[source] + self._offset)
-        if address == 0:
-            return Nil(self._name)
-        header = self.header
-        if header is None:
-            return REFUSED
-        if frame.lengths[header] < 8:
-            return frame.why(header)
-        (length,) = _signed_word(frame.data, frame.starts[header])
+    def found(self, payload: PayloadReader, address: int, block: int) -> Value:
+        (length,) = int_at(payload.data, payload.starts[block])
         if self._layout is None or self.group is None or length <= 0:
             return MapValue(self._name, (), length)
-        missing = self._missing(frame, header, self._layout, self.group)
+        missing = self._missing(payload, block, self._layout, self.group)
         if missing is not None:
             return MapValue(self._name, (), length, missing)
-        return MapValue(self._name, self._entries(frame, self._layout, self.group, length), length)
+        return MapValue(
+            self._name, self._entries(payload, self._layout, self.group, length), length
+        )
 
     def _missing(
-        self, frame: Frame, header: int, layout: MapLayout, group: int
+        self, payload: PayloadReader, header: int, layout: MapLayout, group: int
     ) -> Unavailable | None:
         """Return why there is no group, None where there is one."""
         if layout.is_swiss:
-            if frame.lengths[header] < 32:
+            if payload.lengths[header] < 32:
                 return BEYOND
-            (tables,) = _word(frame.data, frame.starts[header] + 24)
+            (tables,) = word_at(payload.data, payload.starts[header] + 24)
             if tables and self.table is None:
                 return REFUSED
-            if tables and self.table is not None and frame.lengths[self.table] < 32:
-                return frame.why(self.table)
-        return frame.why(group) if frame.lengths[group] < _SLOTS else None
+            if tables and self.table is not None and payload.lengths[self.table] < 32:
+                return payload.why(self.table)
+        return payload.why(group) if payload.lengths[group] < _SLOTS else None
 
     def _entries(
-        self, frame: Frame, layout: MapLayout, group: int, length: int
+        self, payload: PayloadReader, layout: MapLayout, group: int, length: int
     ) -> tuple[tuple[Value, Value], ...]:
-        start = frame.starts[group]
-        if self.flat is not None and frame.lengths[group] >= layout.size:
-            return self._of_groups(frame, layout, *self.flat)[:length]
-        control = frame.data[start : start + _SLOTS]
+        start = payload.starts[group]
+        if self.flat is not None and payload.lengths[group] >= layout.size:
+            return self._of_groups(payload, layout, *self.flat)[:length]
+        control = payload.data[start : start + _SLOTS]
         entries = [
-            (key.read(frame), elem.read(frame))
+            (key.read(payload), elem.read(payload))
             for present, (key, elem) in zip(control, self.slots, strict=False)
             if layout.present(present)
         ]
@@ -299,17 +285,17 @@ class _MapReader(Reader):
 
     def _of_groups(
         self,
-        frame: Frame,
+        payload: PayloadReader,
         layout: MapLayout,
         key: Callable[[bytes, int], Value],
         elem: Callable[[bytes, int], Value],
     ) -> tuple[tuple[Value, Value], ...]:
         """Return the first entries of as many groups as there are."""
         block = self.group
-        if self.several is not None and frame.lengths[self.several] >= layout.distance:
+        if self.several is not None and payload.lengths[self.several] >= layout.distance:
             block = self.several
         assert block is not None
-        data, start, size = frame.data, frame.starts[block], frame.lengths[block]
+        data, start, size = payload.data, payload.starts[block], payload.lengths[block]
         entries: list[tuple[Value, Value]] = []
         for at in range(start, start + max(size - layout.size, 0) + 1, layout.distance):
             for slot, control in enumerate(data[at : at + _SLOTS]):
@@ -343,8 +329,8 @@ class _IndirectReader(Reader):
     def __init__(self, pointer: Reader) -> None:
         self._pointer = pointer
 
-    def read(self, frame: Frame) -> Value:
-        value = self._pointer.read(frame)
+    def read(self, payload: PayloadReader) -> Value:
+        value = self._pointer.read(payload)
         if isinstance(value, PointerValue) and value.target is not None:
             return value.target
         return value
@@ -364,7 +350,7 @@ class ChanNode(Node):
         reader = _ChanReader(self.type.name, position)
 
         def follow() -> None:
-            reader.header = builder.deref(position, 32)
+            reader.block = builder.deref(position, 32)
 
         builder.defer(follow)
         return reader
@@ -373,29 +359,11 @@ class ChanNode(Node):
 _hchan = struct.Struct("<qq12xI").unpack_from
 
 
-class _ChanReader(Reader):
-    __slots__ = ("_name", "_position", "header")
+class _ChanReader(PointedReader):
+    __slots__ = ()
 
-    def __init__(self, name: str, position: Position) -> None:
-        self._name = name
-        self._position = position
-        self.header: int | None = None
+    least = 32
 
-    def location(self) -> Location:
-        """Return where the channel's address is."""
-        return Location(self._position.block, self._position.offset, 8, False)
-
-    def read(self, frame: Frame) -> Value:
-        source, offset, _ = self._position
-        if frame.lengths[source] < offset + 8:
-            return frame.why(source)
-        (address,) = _word(frame.data, frame.starts[source] + offset)
-        if address == 0:
-            return Nil(self._name)
-        header = self.header
-        if header is None:
-            return REFUSED
-        if frame.lengths[header] < 32:
-            return frame.why(header)
-        length, capacity, closed = _hchan(frame.data, frame.starts[header])
+    def found(self, payload: PayloadReader, address: int, block: int) -> Value:
+        length, capacity, closed = _hchan(payload.data, payload.starts[block])
         return ChanValue(self._name, address, length, capacity, closed != 0)

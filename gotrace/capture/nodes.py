@@ -8,8 +8,17 @@ import struct
 from collections.abc import Callable, Sequence
 
 from gotrace.capture.builder import Builder, FloatHole, Node
-from gotrace.capture.ops import Location, Position
-from gotrace.capture.payload import REFUSED, Constant, Frame, Reader
+from gotrace.capture.ops import FieldRef, Position
+from gotrace.capture.payload import (
+    REFUSED,
+    FixedReader,
+    PayloadReader,
+    PointedReader,
+    Reader,
+    int_at,
+    pointer_int_at,
+    word_at,
+)
 from gotrace.gotypes.types import ArrayType, GoType, Kind, StructType
 from gotrace.values.model import (
     BytesValue,
@@ -99,12 +108,12 @@ class ScalarNode(Node):
         self.format = _FORMATS[go_type.kind]
         self.flat = _flat_scalar(go_type, self.format)
 
-    def location_at(self, position: Position) -> Location | None:
+    def location_at(self, position: Position) -> FieldRef | None:
         """Return where the value is; floats mean nothing to predicates in the kernel."""
         if self.type.kind in _FLOATS:
             return None
         signed = self.type.kind in _SIGNED
-        return Location(position.block, position.offset, self.size, signed)
+        return FieldRef(position.block, position.offset, self.size, signed)
 
     def plan_with_holes(self, builder: Builder, position: Position) -> Reader:
         """Plan a value in float registers."""
@@ -121,12 +130,12 @@ class _InFloatRegisters(Reader):
         self._end = position.offset + size
         self._registers = frozenset(hole.register for hole in holes)
 
-    def read(self, frame: Frame) -> Value:
-        if frame.floats is None or not self._registers <= frame.floats:
-            return Unavailable(frame.no_floats)
-        if self._end > frame.lengths[0]:
-            return frame.why(0)
-        return self._flat(frame.data, frame.starts[0] + self._offset)
+    def read(self, payload: PayloadReader) -> Value:
+        if payload.floats is None or not self._registers <= payload.floats:
+            return Unavailable(payload.no_floats)
+        if self._end > payload.lengths[0]:
+            return payload.why(0)
+        return self._flat(payload.data, payload.starts[0] + self._offset)
 
 
 def _flat_scalar(go_type: GoType, layout: str) -> _Flat:
@@ -168,27 +177,25 @@ class OpaqueNode(Node):
 class WordReader(Reader):
     """Read a word, such as the length of a string, as an int."""
 
-    __slots__ = ("_flat", "_position")
+    __slots__ = ("_position",)
 
     def __init__(self, position: Position) -> None:
         """Take the word's position."""
         self._position = position
-        self._flat = struct.Struct("<q").unpack_from
 
-    def read(self, frame: Frame) -> Value:
+    def read(self, payload: PayloadReader) -> Value:
         """Return the word, as signed."""
         block, offset, _ = self._position
-        if frame.lengths[block] < offset + 8:
-            return frame.why(block)
-        value: int = self._flat(frame.data, frame.starts[block] + offset)[0]
+        if payload.lengths[block] < offset + 8:
+            return payload.why(block)
+        value: int = int_at(payload.data, payload.starts[block] + offset)[0]
         return value
 
-    def location(self) -> Location:
+    def location(self) -> FieldRef:
         """Return the word's location."""
-        return Location(self._position.block, self._position.offset, 8, True)
+        return FieldRef(self._position.block, self._position.offset, 8, True)
 
 
-_two_words = struct.Struct("<Qq").unpack_from
 _three_words = struct.Struct("<Qqq").unpack_from
 
 
@@ -230,19 +237,19 @@ class _BytesReader(Reader):
         self.block: int | None = None
         self.limit = 0
 
-    def location(self) -> Location:
-        return Location(self._source, self._at + 8, 8, True, self.block, self.limit)
+    def location(self) -> FieldRef:
+        return FieldRef(self._source, self._at + 8, 8, True, self.block, self.limit)
 
-    def text(self, frame: Frame, length: int) -> bytes | Unavailable:
+    def text(self, payload: PayloadReader, length: int) -> bytes | Unavailable:
         """Return what was copied of the bytes."""
         block = self.block
         if block is None:
             return REFUSED
-        copied = frame.lengths[block]
+        copied = payload.lengths[block]
         if copied <= 0:
-            return b"" if length == 0 else frame.why(block)
-        start = frame.starts[block]
-        return frame.data[start : start + min(copied, length) if length > 0 else start]
+            return b"" if length == 0 else payload.why(block)
+        start = payload.starts[block]
+        return payload.data[start : start + min(copied, length) if length > 0 else start]
 
 
 class StringNode(_Bytes):
@@ -260,26 +267,26 @@ class StringNode(_Bytes):
 class _StringReader(_BytesReader):
     __slots__ = ()
 
-    def read(self, frame: Frame) -> Value:
+    def read(self, payload: PayloadReader) -> Value:
         source = self._source
-        if frame.lengths[source] < self._end:
-            return frame.why(source)
-        _, length = _two_words(frame.data, frame.starts[source] + self._at)
+        if payload.lengths[source] < self._end:
+            return payload.why(source)
+        _, length = pointer_int_at(payload.data, payload.starts[source] + self._at)
         block = self.block
         if block is not None and length > 0:
-            copied = frame.lengths[block]
+            copied = payload.lengths[block]
             if copied > 0:
-                start = frame.starts[block]
-                return StringValue(frame.data[start : start + min(copied, length)], length)
-        text = self.text(frame, length)
+                start = payload.starts[block]
+                return StringValue(payload.data[start : start + min(copied, length)], length)
+        text = self.text(payload, length)
         return StringValue(text, length) if isinstance(text, bytes) else text
 
 
 class _NamedStringReader(_StringReader):
     __slots__ = ()
 
-    def read(self, frame: Frame) -> Value:
-        value = super().read(frame)
+    def read(self, payload: PayloadReader) -> Value:
+        value = super().read(payload)
         return value if isinstance(value, Unavailable) else NamedValue(self._name, value)
 
 
@@ -296,14 +303,14 @@ class BytesNode(_Bytes):
 class _BytesSliceReader(_BytesReader):
     __slots__ = ()
 
-    def read(self, frame: Frame) -> Value:
+    def read(self, payload: PayloadReader) -> Value:
         source = self._source
-        if frame.lengths[source] < self._end:
-            return frame.why(source)
-        pointer, length, capacity = _three_words(frame.data, frame.starts[source] + self._at)
+        if payload.lengths[source] < self._end:
+            return payload.why(source)
+        pointer, length, capacity = _three_words(payload.data, payload.starts[source] + self._at)
         if pointer == 0:
             return Nil(self._name)
-        data = self.text(frame, length)
+        data = self.text(payload, length)
         if isinstance(data, Unavailable):
             return data
         return BytesValue(self._name, data, length, capacity)
@@ -322,8 +329,8 @@ class AddressNode(BytesNode):
 class _AddressReader(_BytesSliceReader):
     __slots__ = ()
 
-    def read(self, frame: Frame) -> Value:
-        value = super().read(frame)
+    def read(self, payload: PayloadReader) -> Value:
+        value = super().read(payload)
         if not isinstance(value, BytesValue) or value.is_cut:
             return value
         if self._name == "net.IP":
@@ -377,8 +384,8 @@ class _StructReader(Reader):
         self._names = tuple(names)
         self._readers = tuple(readers)
 
-    def read(self, frame: Frame) -> Value:
-        values = [reader.read(frame) for reader in self._readers]
+    def read(self, payload: PayloadReader) -> Value:
+        values = [reader.read(payload) for reader in self._readers]
         return StructValue(self._name, tuple(zip(self._names, values, strict=True)))
 
 
@@ -428,8 +435,8 @@ class _ArrayReader(Reader):
         self._length = length
         self._readers = tuple(readers)
 
-    def read(self, frame: Frame) -> Value:
-        elements = tuple([reader.read(frame) for reader in self._readers])
+    def read(self, payload: PayloadReader) -> Value:
+        elements = tuple([reader.read(payload) for reader in self._readers])
         return SequenceValue(self._name, elements, self._length)
 
 
@@ -455,7 +462,7 @@ class ByteArrayNode(Node):
         """Plan to read what is captured of the bytes."""
         count = min(position.end - position.offset, self._shown)
         if count <= 0:
-            return Constant(Unavailable("beyond the bytes captured"))
+            return FixedReader(Unavailable("beyond the bytes captured"))
         return _ByteArrayReader(self.type.name, position, count, self.size)
 
 
@@ -468,12 +475,12 @@ class _ByteArrayReader(Reader):
         self._count = count
         self._length = length
 
-    def read(self, frame: Frame) -> Value:
+    def read(self, payload: PayloadReader) -> Value:
         block, offset, _ = self._position
-        if frame.lengths[block] < offset + self._count:
-            return frame.why(block)
-        start = frame.starts[block] + offset
-        return BytesValue(self._name, frame.data[start : start + self._count], self._length)
+        if payload.lengths[block] < offset + self._count:
+            return payload.why(block)
+        start = payload.starts[block] + offset
+        return BytesValue(self._name, payload.data[start : start + self._count], self._length)
 
 
 class UnreadNode(Node):
@@ -493,15 +500,12 @@ class UnreadNode(Node):
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
         """Plan nothing."""
-        return Constant(Unavailable(self._why))
-
-
-_word = struct.Struct("<Q").unpack_from
+        return FixedReader(Unavailable(self._why))
 
 
 def _flat_pointer(name: str) -> Callable[[bytes, int], Value]:
     def flat(data: bytes, at: int) -> Value:
-        (address,) = _word(data, at)
+        (address,) = word_at(data, at)
         return PointerValue(name, address) if address else Nil(name)
 
     return flat
@@ -519,9 +523,9 @@ class PointerNode(Node):
         if target is None:
             self.flat = _flat_pointer(go_type.name)
 
-    def location_at(self, position: Position) -> Location:
+    def location_at(self, position: Position) -> FieldRef:
         """Return where the address is."""
-        return Location(position.block, position.offset, 8, False)
+        return FieldRef(position.block, position.offset, 8, False)
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
         """Plan to copy what the pointer points to."""
@@ -552,21 +556,21 @@ class _PointerReader(Reader):
         self.block: int | None = None
         self.target: Reader | None = None
 
-    def read(self, frame: Frame) -> Value:
+    def read(self, payload: PayloadReader) -> Value:
         source = self._block
-        if frame.lengths[source] < self._offset + 8:
-            return frame.why(source)
-        (address,) = _word(frame.data, frame.starts[source] + self._offset)
+        if payload.lengths[source] < self._offset + 8:
+            return payload.why(source)
+        (address,) = word_at(payload.data, payload.starts[source] + self._offset)
         if address == 0:
             return Nil(self._name)
         if self.target is None:
             return PointerValue(self._name, address, REFUSED)
-        if self.block is not None and frame.lengths[self.block] < 0:
-            return PointerValue(self._name, address, frame.why(self.block))
-        return PointerValue(self._name, address, self.target.read(frame))
+        if self.block is not None and payload.lengths[self.block] < 0:
+            return PointerValue(self._name, address, payload.why(self.block))
+        return PointerValue(self._name, address, self.target.read(payload))
 
-    def location(self) -> Location:
-        return Location(self._block, self._offset, 8, False)
+    def location(self) -> FieldRef:
+        return FieldRef(self._block, self._offset, 8, False)
 
 
 class SliceNode(Node):
@@ -640,36 +644,38 @@ class _SliceReader(Reader):
         self.flat: Callable[[bytes, int], Value] | None = None
         self.elements: Sequence[Reader] = ()
 
-    def read(self, frame: Frame) -> Value:
+    def read(self, payload: PayloadReader) -> Value:
         source = self._source
-        if frame.lengths[source] < self._end:
-            return frame.why(source)
-        pointer, length, capacity = _three_words(frame.data, frame.starts[source] + self._offset)
+        if payload.lengths[source] < self._end:
+            return payload.why(source)
+        pointer, length, capacity = _three_words(
+            payload.data, payload.starts[source] + self._offset
+        )
         if pointer == 0:
             return Nil(self._name)
-        elements = self._elements(frame, length)
+        elements = self._elements(payload, length)
         return SequenceValue(self._name, elements, length, capacity)
 
-    def _elements(self, frame: Frame, length: int) -> tuple[Value, ...]:
+    def _elements(self, payload: PayloadReader, length: int) -> tuple[Value, ...]:
         if length <= 0:
             return ()
         size = self.size
         if size == 0:
-            return tuple([reader.read(frame) for reader in self.elements[:length]])
+            return tuple([reader.read(payload) for reader in self.elements[:length]])
         block = self.block
-        if block is None or frame.lengths[block] < 0:
-            return (REFUSED if block is None else frame.why(block),)
-        copied = frame.lengths[block]
+        if block is None or payload.lengths[block] < 0:
+            return (REFUSED if block is None else payload.why(block),)
+        copied = payload.lengths[block]
         flat = self.flat
         if flat is not None:
-            start = frame.starts[block]
+            start = payload.starts[block]
             count = min(length, copied // size)
-            return tuple([flat(frame.data, start + index * size) for index in range(count)])
+            return tuple([flat(payload.data, start + index * size) for index in range(count)])
         count = min(length, -(-copied // size))
-        return tuple([reader.read(frame) for reader in self.elements[:count]])
+        return tuple([reader.read(payload) for reader in self.elements[:count]])
 
-    def location(self) -> Location:
-        return Location(self._source, self._offset + 8, 8, True)
+    def location(self) -> FieldRef:
+        return FieldRef(self._source, self._offset + 8, 8, True)
 
 
 class FuncNode(Node):
@@ -688,29 +694,9 @@ class FuncNode(Node):
         return reader
 
 
-class _FuncReader(Reader):
-    __slots__ = ("_name", "_position", "block")
+class _FuncReader(PointedReader):
+    __slots__ = ()
 
-    def __init__(self, name: str, position: Position) -> None:
-        self._name = name
-        self._position = position
-        self.block: int | None = None
-
-    def location(self) -> Location:
-        """Return where the closure's address is."""
-        return Location(self._position.block, self._position.offset, 8, False)
-
-    def read(self, frame: Frame) -> Value:
-        source, offset, _ = self._position
-        if frame.lengths[source] < offset + 8:
-            return frame.why(source)
-        (closure,) = _word(frame.data, frame.starts[source] + offset)
-        if closure == 0:
-            return Nil(self._name)
-        block = self.block
-        if block is None:
-            return REFUSED
-        if frame.lengths[block] < 8:
-            return frame.why(block)
-        (pc,) = _word(frame.data, frame.starts[block])
-        return FuncValue(self._name, pc, frame.context.function_name(pc))
+    def found(self, payload: PayloadReader, address: int, block: int) -> Value:
+        (pc,) = word_at(payload.data, payload.starts[block])
+        return FuncValue(self._name, pc, payload.context.function_name(pc))

@@ -12,19 +12,26 @@ __all__ = [
     "MAX_BLOCKS",
     "MAX_NESTING",
     "OTHER_PHASE",
+    "PREDICATE_STACK",
+    "SIGNED_OPERAND",
+    "BlockOp",
     "CaptureLimits",
-    "Location",
+    "ComparisonCode",
+    "FieldRef",
     "Op",
     "OpCode",
     "Position",
+    "SpecialCode",
     "Status",
-    "Step",
+    "StringTest",
 ]
 
 #: Blocks of one phase, block 0 and those of subplans included.
 MAX_BLOCKS = 64
 #: How deep IFACE goes into interfaces within interfaces.
 MAX_NESTING = 4
+#: How many values a predicate can have on its stack.
+PREDICATE_STACK = 16
 #: Set in an operation's block: a block of the entry, asked for at the return.
 OTHER_PHASE = 0x8000
 
@@ -50,6 +57,38 @@ class OpCode(enum.IntEnum):
     KEEP_IF = 24
 
 
+class ComparisonCode(enum.IntEnum):
+    """How COMPARE compares, in ``reg``, with SIGNED_OPERAND for the order of signed numbers."""
+
+    EQUAL = 0
+    NOT_EQUAL = 1
+    LESS = 2
+    LESS_EQUAL = 3
+    GREATER = 4
+    GREATER_EQUAL = 5
+
+
+#: In ``reg`` of COMPARE, and with the width in that of PUSH_FIELD.
+SIGNED_OPERAND = 0x80
+
+
+class SpecialCode(enum.IntEnum):
+    """What PUSH_SPECIAL pushes, in ``reg``."""
+
+    GOID = 0
+    PID = 1
+    TID = 2
+    DURATION = 3
+
+
+class StringTest(enum.IntEnum):
+    """What STRING_TEST tests, in ``reg``."""
+
+    EQUAL = 0
+    PREFIX = 1
+    CONTAINS = 2
+
+
 class Status(enum.IntEnum):
     """The headers that are no lengths."""
 
@@ -61,9 +100,9 @@ class Status(enum.IntEnum):
 
 
 #: A header with this is the size of what could be read of a block, up to the end of a page.
-CUT = 0x40000000
+BLOCK_CUT = 0x40000000
 #: What can be in memory or not by itself.
-PAGE_SIZE = 4096
+MEMORY_PAGE = 4096
 
 
 _OP = struct.Struct("<BBHHHIIHHI")
@@ -137,7 +176,7 @@ class CaptureLimits:
         return self.payload // 2
 
 
-class Location(NamedTuple):
+class FieldRef(NamedTuple):
     """Say where a scalar is captured, for PUSH_FIELD; of a string or slice, its length.
 
     ``width`` in bytes. ``bytes_block``: the block of the string's bytes, for STRING_TEST, and
@@ -164,7 +203,7 @@ class Position(NamedTuple):
         return Position(self.block, self.offset + delta, self.end)
 
 
-class Step(NamedTuple):
+class BlockOp(NamedTuple):
     """What an operation that writes a block means to the walk over a payload.
 
     ``end``: how far it reaches into its source ``block``; the other fields are those of ``Op``.

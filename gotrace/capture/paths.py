@@ -12,8 +12,8 @@ from gotrace.abi.locations import CapturedValue, PlacedValue
 from gotrace.capture.builder import Builder, Node
 from gotrace.capture.factory import NodeFactory
 from gotrace.capture.nodes import BytesNode, StringNode, WordReader
-from gotrace.capture.ops import Location, Position
-from gotrace.capture.payload import REFUSED, Constant, Frame, Reader
+from gotrace.capture.ops import FieldRef, Position
+from gotrace.capture.payload import REFUSED, FixedReader, PayloadReader, Reader
 from gotrace.capture.plan import PlacedNode
 from gotrace.errors import GotraceError
 from gotrace.gotypes.types import (
@@ -64,7 +64,7 @@ _WORD = 8
 
 
 @dataclasses.dataclass(slots=True)
-class _Area:
+class _Region:
     """A stretch of memory on the way, and which bytes of it are needed.
 
     ``stride`` is 0 for what a pointer leads to; else the area is the elements of a slice, whose
@@ -77,12 +77,12 @@ class _Area:
     size: int = 0
 
 
-class _Way:
+class _PathWalker:
     """Walk along a path's steps from a type."""
 
     def __init__(self, go_type: GoType, most: int) -> None:
         self.type = go_type
-        self.areas = [_Area()]
+        self.areas = [_Region()]
         self.constant: int | None = None
         self.word = False
         self._most = most
@@ -112,10 +112,10 @@ class _Way:
     def _deref(self) -> None:
         if not isinstance(self.type, PointerType):
             raise PathError(f"{self.type.name} is no pointer")
-        self._enter(_Area(), _WORD)
+        self._enter(_Region(), _WORD)
         self.type = self.type.elem
 
-    def _enter(self, area: _Area, needed: int) -> None:
+    def _enter(self, area: _Region, needed: int) -> None:
         self.areas[-1].size = needed
         self.areas.append(area)
 
@@ -132,7 +132,7 @@ class _Way:
         elem = found.elem if isinstance(found, SliceType) else _BYTE
         if index < 0 or (index + 1) * elem.size > self._most:
             raise PathError(f"element {index} of {found.name} is too far from its beginning")
-        self._enter(_Area(elem.size, index), 2 * _WORD)
+        self._enter(_Region(elem.size, index), 2 * _WORD)
         self.areas[-1].start = index * elem.size
         self.type = elem
 
@@ -146,7 +146,7 @@ class _Way:
             self.word = True
         elif isinstance(found, ChanType) or (isinstance(found, MapType) and is_len):
             # Both headers begin with the length; a channel's capacity is behind it.
-            self._enter(_Area(start=0 if is_len else _WORD, size=_WORD), _WORD)
+            self._enter(_Region(start=0 if is_len else _WORD, size=_WORD), _WORD)
             self.word = True
         else:
             raise PathError(f"{found.name} has no {mark.value}")
@@ -158,7 +158,7 @@ class _PathNode(Node):
 
     __slots__ = ("_areas", "_constant", "_last", "_zero_if_nil")
 
-    def __init__(self, way: _Way, last: Node | None, zero_if_nil: bool) -> None:
+    def __init__(self, way: _PathWalker, last: Node | None, zero_if_nil: bool) -> None:
         super().__init__(way.type)
         self.size = way.areas[0].size
         self.align = min(_WORD, (self.size & -self.size) or 1)
@@ -170,11 +170,11 @@ class _PathNode(Node):
     def plan(self, builder: Builder, position: Position) -> Reader:
         """Plan to go the way, and what its end needs."""
         if self._constant is not None:
-            return Constant(self._constant)
+            return FixedReader(self._constant)
         for area in self._areas[1:]:
             block, start = self._enter(builder, position, area)
             if block is None:
-                return Constant(REFUSED)
+                return FixedReader(REFUSED)
             position = Position(block, start, start + area.size)
         if self._last is not None:
             return self._last.plan(builder, position)
@@ -182,7 +182,7 @@ class _PathNode(Node):
         return _LengthBehindPointer(reader, position.block) if self._zero_if_nil else reader
 
     @staticmethod
-    def _enter(builder: Builder, at: Position, area: _Area) -> tuple[int | None, int]:
+    def _enter(builder: Builder, at: Position, area: _Region) -> tuple[int | None, int]:
         """Plan to copy an area; return its block and where in it the way goes on."""
         if not area.stride:
             # What is of no size is copied nowhere, but its pointer has to be one.
@@ -200,10 +200,10 @@ class _LengthBehindPointer(Reader):
         self._reader = reader
         self._block = block
 
-    def read(self, frame: Frame) -> Value:
-        return 0 if frame.is_nil(self._block) else self._reader.read(frame)
+    def read(self, payload: PayloadReader) -> Value:
+        return 0 if payload.is_nil(self._block) else self._reader.read(payload)
 
-    def location(self) -> Location:
+    def location(self) -> FieldRef:
         return self._reader.location()
 
 
@@ -218,7 +218,7 @@ def path_node(
     ``text_bytes``: how many bytes to copy of a string or slice of bytes at its end, where that is
     not as many as of any other. Raise PathError when the types do not allow the steps.
     """
-    way = _Way(root, factory.limits.struct_bytes)
+    way = _PathWalker(root, factory.limits.struct_bytes)
     way.walk(steps)
     measured = way.word or way.constant is not None
     last = None if measured else factory.node(way.type)
@@ -230,7 +230,7 @@ def path_node(
 
 def _ends_in_header(root: GoType, steps: Sequence[PathStep]) -> bool:
     """Return whether a path asks for the length of a map or channel."""
-    way = _Way(root, 1 << 62)
+    way = _PathWalker(root, 1 << 62)
     way.walk(steps[:-1])
     return isinstance(way.type, MapType | ChanType)
 

@@ -7,19 +7,32 @@ import abc
 import dataclasses
 import struct
 
-from gotrace.capture.ops import CUT, MAX_BLOCKS, MAX_NESTING, Location, Op, OpCode, Step
+from gotrace.capture.ops import (
+    BLOCK_CUT,
+    MAX_BLOCKS,
+    MAX_NESTING,
+    BlockOp,
+    FieldRef,
+    Op,
+    OpCode,
+    Position,
+)
 from gotrace.gotypes.types import GoType
-from gotrace.values.model import Unavailable, Value
+from gotrace.values.model import Nil, Unavailable, Value
 
 __all__ = [
     "BEYOND",
     "NIL_POINTER",
     "REFUSED",
-    "Constant",
-    "Frame",
+    "FixedReader",
+    "PayloadReader",
+    "PointedReader",
     "ReadContext",
     "Reader",
     "Subplan",
+    "int_at",
+    "pointer_int_at",
+    "word_at",
 ]
 
 _WORD = 8
@@ -45,10 +58,14 @@ BEYOND = Unavailable("beyond the bytes captured")
 REFUSED = Unavailable("capture limit reached")
 
 _header_at = struct.Struct("<I").unpack_from
-_word_at = struct.Struct("<Q").unpack_from
+
+# Unpackers of a tuple from bytes at an offset: an address, an int, a pointer with a length.
+word_at = struct.Struct("<Q").unpack_from
+int_at = struct.Struct("<q").unpack_from
+pointer_int_at = struct.Struct("<Qq").unpack_from
 
 
-class Frame:
+class PayloadReader:
     """Where the blocks of one payload, or of one subplan's part of it, are.
 
     ``starts`` and ``lengths`` are by block number; ``lengths`` is negative for blocks that have
@@ -77,7 +94,7 @@ class Frame:
         self,
         data: bytes,
         context: ReadContext,
-        steps: tuple[Step, ...],
+        steps: tuple[BlockOp, ...],
         count: int,
         end: int | None = None,
     ) -> None:
@@ -91,20 +108,20 @@ class Frame:
         self.starts = [0] * count
         self.lengths = [_ABSENT] * count
         self._cut: dict[int, tuple[int, int]] = {}  # where a part of a block is, and its size
-        self.children: dict[int, tuple[Subplan, Frame]] = {}
+        self.children: dict[int, tuple[Subplan, PayloadReader]] = {}
         self.floats: frozenset[int] | None = None
         self.no_floats = ""
         self._steps = steps
 
     def find_blocks(self, at: int, nesting: int = 0) -> int:
         """Walk over the blocks from an offset on; return where the next one would begin."""
-        unread: dict[int, Step] = {}
+        unread: dict[int, BlockOp] = {}
         at = self._walk(at, nesting, unread)
         if unread:
             self._read_missing(unread, set(), nesting)
         return at
 
-    def _walk(self, at: int, nesting: int, unread: dict[int, Step]) -> int:
+    def _walk(self, at: int, nesting: int, unread: dict[int, BlockOp]) -> int:
         """Find the blocks that the kernel made; ``unread`` gets those that it could not read."""
         data, starts, lengths = self.data, self.starts, self.lengths
         total = self._end
@@ -125,8 +142,8 @@ class Frame:
             header = _header_at(data, at + 4)[0]
             at += 8
             if header < 0x80000000:
-                if header & CUT:
-                    header &= CUT - 1
+                if header & BLOCK_CUT:
+                    header &= BLOCK_CUT - 1
                     if at + header > total:
                         return total
                     self._cut[number] = at, header
@@ -155,7 +172,7 @@ class Frame:
         return at
 
     def _enter(self, number: int, type_at: int, data_at: int, at: int, nesting: int) -> int:
-        (word,) = _word_at(self.data, type_at)
+        (word,) = word_at(self.data, type_at)
         subplan = self.context.subplan(word)
         if subplan is None or nesting >= MAX_NESTING:
             # Without the plan nobody can tell where its blocks end: none behind is found.
@@ -165,21 +182,21 @@ class Frame:
         self.data = child.data
         return at
 
-    def _child(self, number: int, subplan: Subplan, data_at: int) -> Frame:
-        child = Frame(self.data, self.context, subplan.steps, subplan.blocks, self._end)
+    def _child(self, number: int, subplan: Subplan, data_at: int) -> PayloadReader:
+        child = PayloadReader(self.data, self.context, subplan.steps, subplan.blocks, self._end)
         child.starts[0] = data_at
         child.lengths[0] = _WORD
         self.children[number] = (subplan, child)
         return child
 
-    def _read_missing(self, unread: dict[int, Step], read: set[int], nesting: int) -> None:
+    def _read_missing(self, unread: dict[int, BlockOp], read: set[int], nesting: int) -> None:
         """Run the steps that the kernel could not: those unread, and on blocks ``read`` here."""
         for step in self._steps:
             is_unread = unread.get(step.number) is step and self.lengths[step.number] == _FAULT
             if (is_unread or step.block in read) and self._run(step, nesting):
                 read.add(step.number)
 
-    def _run(self, step: Step, nesting: int) -> bool:
+    def _run(self, step: BlockOp, nesting: int) -> bool:
         """Do what the interpreter does at a step; return whether that has given a block bytes."""
         number, start = step.number, self.starts[step.block]
         if self.lengths[step.block] < step.end:
@@ -188,10 +205,10 @@ class Frame:
         if step.code is OpCode.IFACE:
             self.lengths[number] = self._follow(number, start + step.at, start + step.at2, nesting)
             return False
-        (pointer,) = _word_at(self.data, start + step.at)
+        (pointer,) = word_at(self.data, start + step.at)
         size, offset = step.size, step.limit
         if step.code is OpCode.DEREF_N:
-            (count,) = _word_at(self.data, start + step.at2)
+            (count,) = word_at(self.data, start + step.at2)
             size, offset = min(count * size, step.limit), 0
         if not size or not pointer:
             self.lengths[number] = _NIL if size else 0
@@ -221,7 +238,7 @@ class Frame:
 
     def _follow(self, number: int, type_at: int, data_at: int, nesting: int) -> int:
         """Read an interface's value as its dynamic type says; return the block's status."""
-        (word,) = _word_at(self.data, type_at)
+        (word,) = word_at(self.data, type_at)
         # Asking for the name of a type makes its plan.
         if not word or self.context.type_name(word) is None:
             return _UNKNOWN if word else _NIL
@@ -282,15 +299,52 @@ class Reader(abc.ABC):
     __slots__ = ()
 
     @abc.abstractmethod
-    def read(self, frame: Frame) -> Value:
+    def read(self, payload: PayloadReader) -> Value:
         """Return the value; what is missing is Unavailable, nothing is raised."""
 
-    def location(self) -> Location | None:
+    def location(self) -> FieldRef | None:
         """Return where the value's scalar, or a string's or slice's length, is captured."""
         return None
 
 
-class Constant(Reader):
+class PointedReader(Reader):
+    """A pointer to an object of the runtime's, of which ``least`` bytes have to be there."""
+
+    __slots__ = ("_name", "_position", "block")
+
+    least = _WORD
+
+    def __init__(self, name: str, position: Position) -> None:
+        """Take the type's name and the pointer's position; ``block`` is where the object is."""
+        self._name = name
+        self._position = position
+        self.block: int | None = None
+
+    def location(self) -> FieldRef:
+        """Return where the pointer is."""
+        return FieldRef(self._position.block, self._position.offset, _WORD, False)
+
+    def read(self, payload: PayloadReader) -> Value:
+        """Return nil, why the object is missing, or what there is."""
+        source, offset, _ = self._position
+        if payload.lengths[source] < offset + _WORD:
+            return payload.why(source)
+        (address,) = word_at(payload.data, payload.starts[source] + offset)
+        if address == 0:
+            return Nil(self._name)
+        block = self.block
+        if block is None:
+            return REFUSED
+        if payload.lengths[block] < self.least:
+            return payload.why(block)
+        return self.found(payload, address, block)
+
+    @abc.abstractmethod
+    def found(self, payload: PayloadReader, address: int, block: int) -> Value:
+        """Return the value of an object that is at ``address`` and was copied to ``block``."""
+
+
+class FixedReader(Reader):
     """One value, whatever the payload."""
 
     __slots__ = ("_value",)
@@ -299,7 +353,7 @@ class Constant(Reader):
         """Take the value."""
         self._value = value
 
-    def read(self, frame: Frame) -> Value:
+    def read(self, payload: PayloadReader) -> Value:
         """Return the value."""
         return self._value
 
@@ -310,6 +364,6 @@ class Subplan:
 
     type: GoType
     ops: tuple[Op, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[BlockOp, ...]
     blocks: int
     reader: Reader

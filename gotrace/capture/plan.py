@@ -14,7 +14,7 @@ source bytes lie outside of what its source block holds writes none, and leaves 
 without bytes. A block number may be given anew: operations behind see the latest. IFACE goes on
 with the subplan of a dynamic type, whose block 0 is the data word and whose block numbers count
 from IFACE's own. So the same walk over the plan that wrote a payload finds every block in it:
-that is ``Frame.find_blocks``, after which values are read in any order, by block number.
+that is ``PayloadReader.find_blocks``, after which values are read in any order, by block number.
 
 Values are planned breadth first: what all values hold directly comes before what their pointers
 lead to, so that a limit cuts the deepest first.
@@ -29,17 +29,17 @@ from typing import NamedTuple
 from gotrace.abi.assign import FloatReg, IntReg, Piece, Stack
 from gotrace.capture.builder import Builder, FloatHole, Node
 from gotrace.capture.ops import (
+    BlockOp,
     CaptureLimits,
-    Location,
+    FieldRef,
     Op,
     OpCode,
     Position,
-    Step,
 )
 from gotrace.capture.payload import (
     REFUSED,
-    Constant,
-    Frame,
+    FixedReader,
+    PayloadReader,
     ReadContext,
     Reader,
 )
@@ -90,7 +90,7 @@ class PhasePlan:
     payload_bound: int
     early: int
     float_holes: tuple[FloatHole, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[BlockOp, ...]
     blocks: int
 
     @property
@@ -98,7 +98,7 @@ class PhasePlan:
         """Return the float registers whose values are wanted, each once, in order."""
         return tuple(sorted({hole.register for hole in self.float_holes}))
 
-    def location(self, index: int) -> Location | None:
+    def location(self, index: int) -> FieldRef | None:
         """Return where the value of an index is captured, None where a predicate cannot see it."""
         return self.readers[index].location()
 
@@ -145,7 +145,7 @@ def plan_phase(values: Sequence[PlacedNode], limits: CaptureLimits) -> PhasePlan
 
 def _reader(builder: Builder, value: PlacedNode, position: Position | Unavailable) -> Reader:
     if isinstance(position, Unavailable):
-        return Constant(position)
+        return FixedReader(position)
     return value.node.plan(builder, position)
 
 
@@ -203,7 +203,7 @@ class _Image:
 
 def read_phase(
     plan: PhasePlan,
-    payload: bytes | memoryview,
+    recorded: bytes | memoryview,
     context: ReadContext,
     floats: Mapping[int, bytes] | None = None,
     no_floats: str = "in a float register",
@@ -213,17 +213,17 @@ def read_phase(
     ``floats``: 8 bytes of each float register that could be had; a value that needs another one
     is unavailable because of ``no_floats``. Any payload gives values; nothing is raised.
     """
-    data = bytes(payload)
+    data = bytes(recorded)
     if plan.float_holes and floats:
         data = _filled(plan, data, floats)
-    frame = Frame(data, context, plan.steps, plan.blocks)
-    frame.lengths[0] = min(plan.image_size, len(data))
+    payload = PayloadReader(data, context, plan.steps, plan.blocks)
+    payload.lengths[0] = min(plan.image_size, len(data))
     if plan.steps:
-        frame.find_blocks(plan.image_size)
+        payload.find_blocks(plan.image_size)
     if plan.float_holes:
-        frame.floats = frozenset(floats or ())
-        frame.no_floats = no_floats
-    return [reader.read(frame) for reader in plan.readers]
+        payload.floats = frozenset(floats or ())
+        payload.no_floats = no_floats
+    return [reader.read(payload) for reader in plan.readers]
 
 
 def _filled(plan: PhasePlan, data: bytes, floats: Mapping[int, bytes]) -> bytes:

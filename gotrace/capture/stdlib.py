@@ -8,7 +8,7 @@ import struct
 from gotrace.capture.builder import Builder, Node
 from gotrace.capture.nodes import StringNode
 from gotrace.capture.ops import Position
-from gotrace.capture.payload import REFUSED, Frame, Reader
+from gotrace.capture.payload import REFUSED, PayloadReader, Reader, int_at, word_at
 from gotrace.gotypes.types import Kind, PointerType, StructType, basic_type
 from gotrace.values.model import StringValue, TextValue, TimeValue, Unavailable, Value
 from gotrace.values.stdlib_text import ipv6_text
@@ -26,7 +26,6 @@ _WALL_TO_INTERNAL = 59453308800
 _LAST_SECOND = (1 << 63) - 1
 
 _time = struct.Struct("<QqQ").unpack_from
-_signed_word = struct.Struct("<q").unpack_from
 
 #: Offsets in time.Location (src/time/zoneinfo.go) since Go 1.15; DWARF's are used where they are.
 _LOCATION = {"name": 0, "cacheStart": 80, "cacheEnd": 88, "cacheZone": 96}
@@ -87,11 +86,11 @@ class _TimeReader(Reader):
         self.zone_block: int | None = None
         self.name: Reader | None = None
 
-    def read(self, frame: Frame) -> Value:
+    def read(self, payload: PayloadReader) -> Value:
         source, offset, _ = self._position
-        if frame.lengths[source] < offset + 24:
-            return frame.why(source)
-        wall, ext, location = _time(frame.data, frame.starts[source] + offset)
+        if payload.lengths[source] < offset + 24:
+            return payload.why(source)
+        wall, ext, location = _time(payload.data, payload.starts[source] + offset)
         monotonic = None
         seconds = ext
         if wall & _HAS_MONOTONIC:
@@ -101,23 +100,26 @@ class _TimeReader(Reader):
         nanoseconds = wall & _NANOSECOND_MASK
         if location == 0:
             return TimeValue(seconds, nanoseconds, "UTC", 0, monotonic)
-        zone, east = self._zone(frame, seconds)
+        zone, east = self._zone(payload, seconds)
         return TimeValue(seconds, nanoseconds, zone, east, monotonic)
 
-    def _zone(self, frame: Frame, seconds: int) -> tuple[str | None, int]:
+    def _zone(self, payload: PayloadReader, seconds: int) -> tuple[str | None, int]:
         block, zone = self.location_block, self.zone_block
         if block is None or zone is None or self.name is None:
             return None, 0
         start_at, end_at = self._offsets["cacheStart"], self._offsets["cacheEnd"]
         # Either may be cut where a page that could not be read begins.
-        if frame.lengths[block] < max(start_at, end_at) + 8 or frame.lengths[zone] < _ZONE_BYTES:
+        if (
+            payload.lengths[block] < max(start_at, end_at) + 8
+            or payload.lengths[zone] < _ZONE_BYTES
+        ):
             return None, 0
-        (start,) = _signed_word(frame.data, frame.starts[block] + start_at)
-        (end,) = _signed_word(frame.data, frame.starts[block] + end_at)
+        (start,) = int_at(payload.data, payload.starts[block] + start_at)
+        (end,) = int_at(payload.data, payload.starts[block] + end_at)
         if seconds < start or (seconds >= end and end != _LAST_SECOND):
             return None, 0
-        name = self.name.read(frame)
-        (east,) = _signed_word(frame.data, frame.starts[zone] + 16)
+        name = self.name.read(payload)
+        (east,) = int_at(payload.data, payload.starts[zone] + 16)
         # Zones are less than a day from UTC; else the copy was made in the middle of a change.
         if not isinstance(name, StringValue) or name.is_cut or abs(east) >= 86400:
             return None, 0
@@ -164,7 +166,6 @@ class NetipAddrNode(Node):
 
 
 _address = struct.Struct("<QQQ").unpack_from
-_word = struct.Struct("<Q").unpack_from
 
 
 class _NetipAddrReader(Reader):
@@ -177,30 +178,30 @@ class _NetipAddrReader(Reader):
         self.detail: int | None = None
         self.zone: Reader | None = None
 
-    def read(self, frame: Frame) -> Value:
+    def read(self, payload: PayloadReader) -> Value:
         source, offset, _ = self._position
-        if frame.lengths[source] < offset + 24:
-            return frame.why(source)
-        high, low, z = _address(frame.data, frame.starts[source] + offset)
+        if payload.lengths[source] < offset + 24:
+            return payload.why(source)
+        high, low, z = _address(payload.data, payload.starts[source] + offset)
         if z == 0:
             return TextValue(self._name, "invalid IP")
         if self.detail is None:
             return REFUSED
-        if frame.lengths[self.detail] < (1 if self._has_detail else 8):
-            return frame.why(self.detail)
+        if payload.lengths[self.detail] < (1 if self._has_detail else 8):
+            return payload.why(self.detail)
         data = struct.pack(">QQ", high, low)
         v4 = ".".join(map(str, data[12:]))
         maybe_v4 = data[:12] == b"\0" * 10 + b"\xff\xff"
-        start = frame.starts[self.detail]
-        if self._has_detail and not frame.data[start]:
+        start = payload.starts[self.detail]
+        if self._has_detail and not payload.data[start]:
             return TextValue(self._name, v4)
         zone = ""
-        if not self._has_detail and not _word(frame.data, start)[0]:
+        if not self._has_detail and not word_at(payload.data, start)[0]:
             if maybe_v4:
                 return Unavailable(f"{v4} or ::ffff:{v4}")
         else:
             # Without its zone it would be another address.
-            found = self.zone.read(frame) if self.zone is not None else REFUSED
+            found = self.zone.read(payload) if self.zone is not None else REFUSED
             if not isinstance(found, StringValue):
                 return found
             zone = _zone_text(found)

@@ -19,7 +19,7 @@ from gotrace.elf.functions import FunctionTable
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
 from gotrace.gotypes.symbols import short_name
-from gotrace.kernel.attach import Rung
+from gotrace.kernel.attach import AttachMethod
 from gotrace.probes.pattern import NameList, split_target
 from gotrace.target.command import resolve_command
 from gotrace.target.process import file_test
@@ -169,7 +169,7 @@ def _is_go(path: str) -> bool:
 
 
 def _rungs(**_: object) -> list[str]:
-    return [rung.value for rung in Rung]
+    return [method.value for method in AttachMethod]
 
 
 _COMPLETERS = {

@@ -20,10 +20,10 @@ from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.cli.run import (
     attached_notices,
     inlined_notices,
-    make_output,
     refuse_partial,
     requests_of,
     run_command,
+    run_output,
     status_of,
     target_of,
     warning_to,
@@ -32,7 +32,7 @@ from gotrace.gotypes.symbols import shown_names
 from gotrace.report.counts import CountRow, CountTable, write_counts
 from gotrace.report.output import Output
 from gotrace.session.count import CallCounter
-from gotrace.session.plan import Plan, make_plan, once, select, to_be_traced
+from gotrace.session.plan import ProbePlan, plan_counting, select, to_be_traced
 from gotrace.target.target import Target
 
 __all__ = ["main"]
@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
     requests = requests_of(options)
-    output = make_output(options)
+    output = run_output(options)
     target = target_of(options)
     try:
         if options.list:
@@ -69,7 +69,7 @@ def _run(arguments: Sequence[str]) -> int:
             refuse_partial(options, found.failed)
             failed = list_functions(found, output, "count", to_be_traced)
         else:
-            plan = once(make_plan(target, requests, returns=False, verb="count"))
+            plan = plan_counting(target, requests)
             refuse_partial(options, plan.failed)
             failed = plan.failed
             _count(options, target, plan, output)
@@ -78,7 +78,7 @@ def _run(arguments: Sequence[str]) -> int:
     return status_of(failed)
 
 
-def _count(options: argparse.Namespace, target: Target, plan: Plan, output: Output) -> None:
+def _count(options: argparse.Namespace, target: Target, plan: ProbePlan, output: Output) -> None:
     with (
         waiter_for(target) as waiter,
         CallCounter(target, plan, options.attach, warning_to(output)) as counter,
@@ -97,7 +97,7 @@ def _count(options: argparse.Namespace, target: Target, plan: Plan, output: Outp
 
 
 def _table(
-    options: argparse.Namespace, plan: Plan, counts: Sequence[int], length: float
+    options: argparse.Namespace, plan: ProbePlan, counts: Sequence[int], length: float
 ) -> CountTable:
     by_name: Counter[str] = Counter()
     for function, count in zip(plan.functions, counts, strict=True):

@@ -13,21 +13,20 @@ from gotrace.cli.options import (
     add_interval_options,
     add_run_options,
     add_target_options,
-    nanoseconds,
     new_parser,
     parse,
 )
+from gotrace.cli.options import duration as parse_time
 from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.cli.run import (
     attached_notices,
-    has_stepped_entry,
     inlined_notices,
-    make_output,
     mostly_tracing,
     not_shown,
     refuse_partial,
     requests_of,
     run_command,
+    run_output,
     status_of,
     target_of,
     warning_to,
@@ -39,11 +38,11 @@ from gotrace.report.latencies import SlowRow, duration, write_latencies, write_s
 from gotrace.report.latency_rows import interval_of
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration, probe_cost
-from gotrace.session.latency import LatencyMeter, LatencyOptions, Period, SlowCall
+from gotrace.session.latency import LatencyMeter, LatencyOptions, Measurement, SlowCall
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import Plan, make_plan, measurable, once, select, to_be_measured
+from gotrace.session.plan import ProbePlan, plan_measuring, select, to_be_measured
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.tasks import find_callers
+from gotrace.session.tasks import find_tasks
 from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
 
@@ -79,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--slower",
-        type=nanoseconds,
+        type=parse_time,
         metavar="TIME",
         help="also print each call that takes this long, as it returns: 10ms, 200us, 1.5 (seconds)",
     )
@@ -91,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
     requests = requests_of(options)
-    output = make_output(options)
+    output = run_output(options)
     target = target_of(options)
     try:
         if options.list:
@@ -101,7 +100,7 @@ def _run(arguments: Sequence[str]) -> int:
             refuse_partial(options, found.failed)
             failed = list_functions(found, output, "measure", to_be_measured)
         else:
-            plan = measurable(once(make_plan(target, requests, returns=True, verb="measure")))
+            plan = plan_measuring(target, requests)
             refuse_partial(options, plan.failed)
             failed = plan.failed
             _measure(options, target, plan, output)
@@ -110,10 +109,10 @@ def _run(arguments: Sequence[str]) -> int:
     return status_of(failed)
 
 
-def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Output) -> None:
-    callers = find_callers(target, plan)
-    if callers.warning:
-        output.notice(Notice(NoticeKind.WARNING, callers.warning))
+def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, output: Output) -> None:
+    tasks = find_tasks(target, plan)
+    if tasks.warning:
+        output.notice(Notice(NoticeKind.WARNING, tasks.warning))
     unit = 1_000 if options.microseconds else 1_000_000 if options.milliseconds else 1
     wanted = LatencyOptions(
         per_function=options.function,
@@ -122,20 +121,18 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
         unit=unit,
         slower=options.slower,
     )
-    stepped = has_stepped_entry(plan)
-    form = SiteForm.FIRST if stepped else SiteForm.EMULATED
     with (
         waiter_for(target) as waiter,
-        Calibration(lambda: probe_cost(form, options.attach)) as calibration,
-        LatencyMeter(target, plan, callers, wanted, options.attach, warning_to(output)) as meter,
+        Calibration(lambda: probe_cost(plan.entry_form, options.attach)) as calibration,
+        LatencyMeter(target, plan, tasks, wanted, options.attach, warning_to(output)) as meter,
     ):
         listen(waiter, meter)
-        tracing = _Tracing(plan, calibration, stepped)
+        tracing = _Tracing(plan, calibration)
         for notice in attached_notices(options, plan, meter.attached, "Tracing"):
             output.notice(notice)
         for notice in inlined_notices(plan, "measured"):
             output.notice(notice)
-        symbols = Symbolizer(callers.files) if callers.files else None
+        symbols = Symbolizer.of(tasks.files)
         slow = _SlowCalls(plan, output, tracing, options.short)
         busy = options.goroutine or options.slower is not None
         poll_period = _POLL if busy else 1.0
@@ -166,7 +163,7 @@ def _measure(options: argparse.Namespace, target: Target, plan: Plan, output: Ou
 class _SlowCalls:
     """Write slow calls with times of day, and column heads once."""
 
-    def __init__(self, plan: Plan, output: Output, tracing: _Tracing, short: bool) -> None:
+    def __init__(self, plan: ProbePlan, output: Output, tracing: _Tracing, short: bool) -> None:
         self._names = [function.name for function in plan.functions]
         self._output = output
         self._tracing = tracing
@@ -200,9 +197,8 @@ class _SlowCalls:
 class _Tracing:
     """What part of a run's measured time is the probes' own."""
 
-    plan: Plan
+    plan: ProbePlan
     calibration: Calibration
-    stepped: bool
     _totals: dict[str, Histogram] = field(default_factory=dict)
     _least_median: float = float("inf")
     _cost: ProbeCost | None = None
@@ -218,7 +214,7 @@ class _Tracing:
                 self._problem = f"the probes' own cost could not be measured: {why}"
         return self._cost
 
-    def add(self, period: Period) -> None:
+    def add(self, period: Measurement) -> None:
         """Take note of what was measured in an interval."""
         for row, times in period.rows.items():
             name = self.plan.functions[row].name if len(period.rows) > 1 else ""
@@ -238,7 +234,7 @@ class _Tracing:
             yield Notice(NoticeKind.SUMMARY, self._problem or "", fields)
             return
         if cost.own > self._least_median * _NOTABLE:
-            upto = "up to " if self.stepped else ""
+            upto = "up to " if self.plan.entry_form is SiteForm.FIRST else ""
             yield Notice(
                 NoticeKind.SUMMARY,
                 f"probe cost of {upto}about {duration(cost.own)} a call is included",
@@ -257,18 +253,19 @@ _FOOTER = {
     Diagnostic.UNWOUND: "{} calls did not return: unwound by a panic or runtime.Goexit",
     Diagnostic.UNMATCHED: "{} returns not measured: entered before tracing began",
     Diagnostic.STACKS_FULL: "{} calls not measured: too many goroutines had calls open",
-    Diagnostic.FRAMES_FULL: "{} calls not measured: too many calls were open inside one another",
+    Diagnostic.OUTER_CALLS_FULL: (
+        "{} calls not measured: too many calls were open inside one another"
+    ),
     Diagnostic.NO_GOROUTINE: "{} hits not measured: no goroutine could be found",
     Diagnostic.ENDED_FULL: "{} ended goroutines were kept for want of room to note their end",
     Diagnostic.EXTREMES_LOST: "{} times a call may be missing from the minimum or maximum",
     Diagnostic.SLOW_LOST: "{} slow calls not printed: they came too fast",
 }
-_LOSSES = {Diagnostic.STACKS_FULL, Diagnostic.FRAMES_FULL, Diagnostic.SLOW_LOST}
 
 
-def _footer(meter: LatencyMeter, plan: Plan) -> Iterator[Notice]:
+def _footer(meter: LatencyMeter, plan: ProbePlan) -> Iterator[Notice]:
     """Yield what the histograms do not hold."""
-    yield from not_shown(meter.open_calls(), meter.diagnostics(), _FOOTER, _LOSSES, plan)
+    yield from not_shown(meter.open_calls(), meter.diagnostics(), _FOOTER, meter.LOSSES, plan)
 
 
 _NOTABLE = 0.02  # of the median

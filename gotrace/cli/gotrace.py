@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from gotrace.capture.ops import CaptureLimits
 from gotrace.cli.options import (
     add_run_options,
     add_target_options,
@@ -22,38 +21,39 @@ from gotrace.cli.options import (
 from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.cli.run import (
     attached_notices,
-    has_stepped_entry,
     inlined_notices,
-    make_output,
     mostly_tracing,
     not_shown,
     refuse_partial,
     run_command,
+    run_output,
     status_of,
     target_of,
     warning_to,
 )
 from gotrace.cli.stream import Patience, takes_more
-from gotrace.errors import GotraceError, UsageError
+from gotrace.errors import GotraceError
 from gotrace.overhead import ProbeCost
-from gotrace.probes.pattern import split_target
-from gotrace.probes.select import Selector
-from gotrace.probes.spec import ProbeSpec, parse_probe
+from gotrace.probes.spec import ProbeSpec
 from gotrace.report.calls import CALL_HEADING, Clock, LineStyle, TimeStyle
 from gotrace.report.colour import wants_colour
 from gotrace.report.fast_calls import line_of
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration, trap_cost
-from gotrace.session.decode import CallDecoder, Undecided
+from gotrace.session.decode import CallDecoder, Undecided, call_decoders
 from gotrace.session.events import HEADER, function_of
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import BinaryRequest, Plan, make_plan, once, select, to_be_traced
-from gotrace.session.symbols import Symbolizer
-from gotrace.session.tasks import find_callers
-from gotrace.session.trace import CallTracer, TraceOptions
-from gotrace.session.trace_plan import TraceChoices, TracePlan, make_trace_plan
-from gotrace.sites.sites import SiteForm
-from gotrace.target.process import file_test
+from gotrace.session.plan import ProbePlan, make_plan, once, select, to_be_traced
+from gotrace.session.tasks import find_tasks
+from gotrace.session.trace import MAX_STACK_FRAMES, CallTracer, TraceOptions
+from gotrace.session.trace_plan import (
+    MAX_TEXT_BYTES,
+    TraceChoices,
+    TracePlan,
+    make_trace_plan,
+    parse_probes,
+    probe_requests,
+)
 from gotrace.target.target import Target
 
 __all__ = ["main"]
@@ -73,15 +73,12 @@ examples:
 """
 
 _POLL = 0.025  # seconds
-_STACK_FRAMES = 256
-_PHASE_BYTES = 3584  # of an entry, and of a return: both, floats and 94 frames fit 8192
 _READING, _TURN = 0.02, 0.06  # seconds of a turn: until reading, and writing, has to stop
 _DRAINING = 0.8  # seconds after the end of the run, in which what is left is written
 _LEAST_DRAINING = 0.4  # of these, on a machine that was slow to begin with it
 _PIECE = 3072  # bytes; with the line that exceeds it a pipe usually takes it whole
 _MAX_WAIT = 0.5  # seconds, for the cost of probes, whose measurement began before attaching
 _SAMPLED = 16  # every so many-th call
-_LIMITS = CaptureLimits(payload=_PHASE_BYTES)
 _MAX_ELEMENTS = 64  # of which each may take a block of the payload, and it has 64
 _COLUMNS, _ROWS = 80, 3  # where there is no terminal; of a terminal, for one call
 
@@ -109,14 +106,14 @@ def _parser() -> argparse.ArgumentParser:
         "--string-size",
         type=positive,
         metavar="BYTES",
-        help=f"most bytes to show of a string or slice of bytes (default {_LIMITS.string_bytes},"
-        f" no more than {_PHASE_BYTES // 2:,}); implies -v",
+        help=f"most bytes to show of a string or slice of bytes (default 256,"
+        f" no more than {MAX_TEXT_BYTES:,}); implies -v",
     )
     parser.add_argument(
         "--elements",
         type=positive,
         metavar="N",
-        help=f"most elements to show of a slice, array or map (default {_LIMITS.slice_elements},"
+        help=f"most elements to show of a slice, array or map (default 8,"
         f" no more than {_MAX_ELEMENTS}); implies -v",
     )
     parser.add_argument(
@@ -148,12 +145,11 @@ def _run(arguments: Sequence[str]) -> int:
 
         return run_doctor(options)
     options.interval = None
-    exists = file_test(options.pid)
-    specs, failed = _parsed(options, lambda text: split_target(text, exists))
-    output = make_output(options)
+    specs, failed = parse_probes(options.patterns, options.pid, options.regexp)
+    output = run_output(options)
     target = target_of(options)
     try:
-        requests = _requests(options, specs)
+        requests = probe_requests(specs, options.exclude, options.regexp)
         simple = not any(spec.signature or spec.predicate or spec.format for spec in specs)
         if options.list and simple:
             from gotrace.report.listing import list_functions
@@ -179,40 +175,15 @@ def _run(arguments: Sequence[str]) -> int:
     return status_of(plan.failed)
 
 
-def _parsed(
-    options: argparse.Namespace, split: Callable[[str], tuple[str | None, str]]
-) -> tuple[list[ProbeSpec], list[GotraceError]]:
-    """Return the probes, and what is wrong with those that are none; raise that if all are."""
-    specs: list[ProbeSpec] = []
-    failed: list[GotraceError] = []
-    for text in options.patterns:
-        try:
-            specs.append(parse_probe(text, regex=options.regexp, split=split))
-        except UsageError as error:
-            failed.append(error)
-    if not specs:
-        raise failed[0]
-    return specs, failed
-
-
-def _requests(options: argparse.Namespace, specs: Sequence[ProbeSpec]) -> list[BinaryRequest]:
-    return [
-        BinaryRequest(spec.binary, Selector([spec.pattern], options.exclude, regex=options.regexp))
-        for spec in specs
-    ]
-
-
 def _choices(options: argparse.Namespace) -> TraceChoices:
-    elements = options.elements or _LIMITS.slice_elements
-    limits = replace(
-        _LIMITS,
-        string_bytes=options.string_size or _LIMITS.string_bytes,
-        depth=_LIMITS.depth if options.depth is None else options.depth,
-        slice_elements=elements,
-        map_entries=elements,
+    return TraceChoices.of(
+        options.string_size,
+        options.depth,
+        options.entry,
+        not options.no_fp,
+        options.elements,
+        brief=not options.json and not _is_verbose(options),
     )
-    brief = not options.json and not _is_verbose(options)
-    return TraceChoices(limits, options.entry, floats=not options.no_fp, brief=brief)
 
 
 def _is_verbose(options: argparse.Namespace) -> bool:
@@ -233,22 +204,22 @@ def _width(options: argparse.Namespace) -> int | None:
 def _trace(
     options: argparse.Namespace,
     target: Target,
-    plan: Plan,
+    plan: ProbePlan,
     specs: Sequence[ProbeSpec],
     output: Output,
-) -> Plan:
+) -> ProbePlan:
     """Trace until the end and return what was traced."""
-    callers = find_callers(target, plan)
-    if callers.warning:
-        output.notice(Notice(NoticeKind.WARNING, callers.warning))
+    tasks = find_tasks(target, plan)
+    if tasks.warning:
+        output.notice(Notice(NoticeKind.WARNING, tasks.warning))
     traced = make_trace_plan(plan, specs, _choices(options))
     refuse_partial(options, traced.plan.failed)
-    wanted = TraceOptions(user_stack=_STACK_FRAMES if options.user_stack else 0)
-    form = SiteForm.FIRST if has_stepped_entry(traced.plan) else SiteForm.EMULATED
+    wanted = TraceOptions(user_stack=MAX_STACK_FRAMES if options.user_stack else 0)
+    form = traced.plan.entry_form
     with (
         waiter_for(target) as waiter,
         Calibration(lambda: trap_cost(form, options.attach)) as calibration,
-        CallTracer(target, traced, callers, wanted, options.attach, warning_to(output)) as tracer,
+        CallTracer(target, traced, tasks, wanted, options.attach, warning_to(output)) as tracer,
     ):
         listen(waiter, tracer)
         # JSON lines have what tracing took, which was measured while the tracer was made. It is
@@ -259,8 +230,8 @@ def _trace(
             output.notice(notice)
         for notice in inlined_notices(traced.plan, "shown"):
             output.notice(notice)
-        symbols = Symbolizer(callers.files) if callers.files else None
-        printer = _Printer(options, traced, symbols, tracer, cost, output)
+        decoders, undecided = call_decoders(traced, tasks, not options.no_fp, cost)
+        printer = _Printer(options, traced, decoders, tracer, output)
 
         def seen() -> bool:
             return printer.has_seen or tracer.open_calls() > 0
@@ -270,7 +241,7 @@ def _trace(
         )
         for _ in pacing:
             printer.finish()
-        footer = _footer(tracer, traced.plan, printer.undecided)
+        footer = _footer(tracer, traced.plan, undecided)
         for notice in (*footer, *printer.notices(calibration)):
             output.notice(notice)
         for notice in detached(tracer):
@@ -293,25 +264,20 @@ class _Printer:
         self,
         options: argparse.Namespace,
         traced: TracePlan,
-        symbols: Symbolizer | None,
+        decoders: Sequence[CallDecoder],
         tracer: CallTracer,
-        cost: ProbeCost | None,
         output: Output,
     ) -> None:
         style = TimeStyle.SINCE_START if options.time else TimeStyle.TIME_OF_DAY
         clock = Clock.started_now(style)
-        as_json, floats = isinstance(output, JsonOutput), not options.no_fp
+        as_json = isinstance(output, JsonOutput)
         lines = LineStyle(_width(options), options.short, wants_colour(output.out))
-        self.undecided = Undecided()
         self._names = [call.function.function.name for call in traced.calls]
         self._seen = 0
         self._sampled: Counter[int] = Counter()
         self._hits: Counter[int] = Counter()
         self._hits_ns: Counter[int] = Counter()
-        self._lines = [
-            line_of(CallDecoder(call, symbols, floats, self.undecided, cost), clock, as_json, lines)
-            for call in traced.calls
-        ]
+        self._lines = [line_of(decoder, clock, as_json, lines) for decoder in decoders]
         self._tracer = tracer
         self._out = output.out
         self._left: int | None = options.max_events
@@ -408,7 +374,7 @@ _FOOTER = {
         "{} calls not shown: it was not seen how they ended, or too many were unwound at once"
     ),
     Diagnostic.STACKS_FULL: "{} calls not shown: too many goroutines had calls open",
-    Diagnostic.FRAMES_FULL: "{} calls not shown: too many calls were open inside one another",
+    Diagnostic.OUTER_CALLS_FULL: "{} calls not shown: too many calls were open inside one another",
     Diagnostic.SAVED_FULL: "{} calls not shown: too many were open to keep their arguments",
     Diagnostic.NO_GOROUTINE: "{} hits not shown: no goroutine could be found",
     Diagnostic.EVENTS_LOST: "{} calls lost: they came faster than they could be taken",
@@ -417,10 +383,9 @@ _FOOTER = {
 }
 
 
-def _footer(tracer: CallTracer, plan: Plan, undecided: Undecided) -> Iterator[Notice]:
+def _footer(tracer: CallTracer, plan: ProbePlan, undecided: Undecided) -> Iterator[Notice]:
     """Yield what the lines do not show."""
-    losses = _FOOTER.keys() - {Diagnostic.UNWOUND}
-    yield from not_shown(tracer.open_calls(), tracer.diagnostics(), _FOOTER, losses, plan)
+    yield from not_shown(tracer.open_calls(), tracer.diagnostics(), _FOOTER, tracer.LOSSES, plan)
     if undecided.calls:
         text = (
             f"{undecided.calls} calls not shown: the predicate could not be decided, since it looks"

@@ -12,16 +12,17 @@ from typing import NoReturn
 
 from gotrace import __version__
 from gotrace.errors import UsageError
-from gotrace.kernel.attach import Rung
+from gotrace.kernel.attach import AttachMethod
 from gotrace.target.process import processes_called
 
 __all__ = [
     "add_interval_options",
     "add_run_options",
     "add_target_options",
-    "nanoseconds",
+    "duration",
     "new_parser",
     "parse",
+    "parse_plain",
     "positive",
     "seconds",
 ]
@@ -45,7 +46,8 @@ def new_parser(name: str, description: str, epilog: str) -> argparse.ArgumentPar
     return parser
 
 
-_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|ms|s|m|h|)")
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|ms|s|m|h)")
+_NUMBER = re.compile(r"\d+(?:\.\d*)?|\.\d+")
 _UNITS = {
     "ns": 1,
     "us": 1_000,
@@ -53,24 +55,26 @@ _UNITS = {
     "s": 1_000_000_000,
     "m": 60_000_000_000,
     "h": 3_600_000_000_000,
-    "": 1_000_000_000,
 }
 
 
-def nanoseconds(text: str) -> int:
-    """Parse a duration such as ``10ms``, or a number of seconds, for argparse."""
-    match = _DURATION.fullmatch(text.replace("µ", "u").replace("μ", "u"))
-    if not match:
+def duration(text: str) -> int:
+    """Parse a length of time as Go writes it, ``1h30m``, or in seconds, to ns, for argparse."""
+    if _NUMBER.fullmatch(text):
+        text += "s"
+    text = text.replace("µ", "u").replace("μ", "u")
+    parts = _PART.findall(text)
+    if not parts or "".join(map("".join, parts)) != text:
         raise ValueError(text)
-    value = round(float(match[1]) * _UNITS[match[2]])
+    value = round(sum(float(number) * _UNITS[unit] for number, unit in parts))
     if value >> 63:
         raise ValueError(text)
     return value
 
 
 def seconds(text: str) -> float:
-    """Parse a duration as ``nanoseconds`` does, longer than nothing; return it in seconds."""
-    value = nanoseconds(text) / 1e9
+    """Parse what ``duration`` does, longer than nothing; return it in seconds."""
+    value = duration(text) / 1e9
     if not 0 < value < 1e9:
         raise ValueError(text)
     return value
@@ -85,7 +89,7 @@ def positive(text: str) -> int:
 
 
 positive.__name__ = "positive number"
-seconds.__name__ = nanoseconds.__name__ = "duration, such as 5 (seconds), 1.5s or 500ms,"
+seconds.__name__ = duration.__name__ = "length of time (5, 1.5s, 500ms, 1m30s)"
 
 
 def add_target_options(
@@ -177,8 +181,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--attach",
         type=_rung,
-        metavar="RUNG",
-        help="attach only in this way: " + ", ".join(rung.value for rung in Rung),
+        metavar="METHOD",
+        help="attach only in this way: " + ", ".join(method.value for method in AttachMethod),
     )
     parser.add_argument(
         "--debug", action="store_true", help="show tracebacks and the compiler's messages"
@@ -209,12 +213,25 @@ def _process(text: str) -> int:
 _MAX_SHOWN = 8
 
 
-def _rung(text: str) -> Rung:
+def _rung(text: str) -> AttachMethod:
     try:
-        return Rung(text)
+        return AttachMethod(text)
     except ValueError:
-        known = ", ".join(rung.value for rung in Rung)
+        known = ", ".join(method.value for method in AttachMethod)
         raise argparse.ArgumentTypeError(f"no such way: {text!r} (there are {known})") from None
+
+
+def parse_plain(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line of a command that starts none.
+
+    Options may come before, between and after patterns. Raises UsageError. Under argcomplete it
+    completes the shell's command line instead, and does not return.
+    """
+    if "_ARGCOMPLETE" in os.environ:
+        from gotrace.cli.completion import complete
+
+        complete(parser)
+    return parser.parse_intermixed_args(list(arguments))
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
@@ -224,16 +241,12 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     Adds ``command``, a list of words or None. Raises UsageError. Under argcomplete it completes
     the shell's command line instead, and does not return.
     """
-    if "_ARGCOMPLETE" in os.environ:
-        from gotrace.cli.completion import complete
-
-        complete(parser)
     words = list(arguments)
     command: list[str] | None = None
     if "--" in words:
         at = words.index("--")
         words, command = words[:at], words[at + 1 :]
-    options = parser.parse_intermixed_args(words)
+    options = parse_plain(parser, words)
     if command is not None and (options.cmd or options.pid):
         raise UsageError("give only one of -p PID, -c CMD and -- CMD")
     if options.cmd:

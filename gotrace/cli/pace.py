@@ -20,7 +20,7 @@ from typing import NoReturn
 from gotrace.cli.stream import Patience
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.lifetime import Lifetime, Stoppable
-from gotrace.session.plan import Plan
+from gotrace.session.plan import ProbePlan
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, Waiter
 
@@ -52,7 +52,7 @@ def pace(
     options: argparse.Namespace,
     waiter: Waiter,
     target: Target,
-    plan: Plan,
+    plan: ProbePlan,
     output: Output,
     tracer: Stoppable,
     poll: Callable[[Callable[[], bool]], bool] | None = None,

@@ -9,30 +9,22 @@ import os
 import sys
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 from gotrace.cli.progress import Progress
 from gotrace.cli.stream import Patience, open_standard_streams, result_file, result_stream
 from gotrace.errors import GotraceError
-from gotrace.gotypes.symbols import parse_name
-from gotrace.kernel.attach import Attached, Point, refusal
-from gotrace.kernel.cookie import INDEX_MASK
-from gotrace.probes.pattern import split_target
-from gotrace.probes.select import Selector
+from gotrace.kernel.attach import Attached
 from gotrace.report.colour import Colour, paint, wants_colour
 from gotrace.report.listing import by_kind
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import BinaryRequest, Plan
-from gotrace.sites.sites import FunctionSites, SiteForm
-from gotrace.target.process import file_test
+from gotrace.session.plan import BinaryRequest, ProbePlan, requests_for
 from gotrace.target.target import Target
 from gotrace.text import printable
 
 __all__ = [
     "attached_notices",
-    "has_stepped_entry",
     "inlined_notices",
     "make_output",
     "mostly_tracing",
@@ -41,6 +33,7 @@ __all__ = [
     "refuse_partial",
     "requests_of",
     "run_command",
+    "run_output",
     "status_of",
     "target_of",
     "warning_to",
@@ -48,21 +41,12 @@ __all__ = [
 
 _MAX_PROBLEMS = 5
 _MOSTLY = 0.5  # share of the time
-_MAX_LOOKED_UP = 200
-_FULL = (Diagnostic.STACKS_FULL, Diagnostic.FRAMES_FULL)
+_FULL = (Diagnostic.STACKS_FULL, Diagnostic.OUTER_CALLS_FULL)
 
 
 def requests_of(options: argparse.Namespace) -> list[BinaryRequest]:
-    """Group the patterns by the file they name."""
-    by_binary: dict[str | None, list[str]] = {}
-    exists = file_test(options.pid)
-    for text in options.patterns:
-        binary, pattern = split_target(text, exists)
-        by_binary.setdefault(binary, []).append(pattern)
-    return [
-        BinaryRequest(binary, Selector(patterns, options.exclude, regex=options.regexp))
-        for binary, patterns in by_binary.items()
-    ]
+    """Return what the options' patterns ask for."""
+    return requests_for(options.patterns, options.pid, options.exclude, options.regexp)
 
 
 def target_of(options: argparse.Namespace) -> Target:
@@ -71,12 +55,24 @@ def target_of(options: argparse.Namespace) -> Target:
 
 
 def make_output(options: argparse.Namespace) -> Output:
-    """Return where results and notices go. Raises OSError where a file cannot be written."""
+    """Return standard output and standard error for results and notices."""
+    patience = options.patience = Patience()
+    out = result_stream(sys.stdout, patience)
+    if options.json:
+        return JsonOutput(out)
+    return TextOutput(out, result_stream(sys.stderr, patience, must=False))
+
+
+def run_output(options: argparse.Namespace) -> Output:
+    """Return where a run's results and notices go, as its options say.
+
+    Begins to say that the start takes its time. Raises OSError where a file cannot be written.
+    """
     patience = options.patience = Patience()
     out = result_stream(sys.stdout, patience)
     err = result_stream(sys.stderr, patience, must=False)
     before = None
-    if not options.list and not options.quiet and not getattr(options, "doctor", False):
+    if not options.list and not options.quiet:
         progress = Progress(options.tool)
         _to_end.append(progress.end)
         before = progress.end
@@ -95,7 +91,7 @@ _to_end: list[Callable[[], None]] = []
 
 
 def attached_notices(
-    options: argparse.Namespace, plan: Plan, attached: Attached, doing: str
+    options: argparse.Namespace, plan: ProbePlan, attached: Attached, doing: str
 ) -> Iterator[Notice]:
     """Yield warnings about what is not traced, then what is, the run's opening line.
 
@@ -104,41 +100,27 @@ def attached_notices(
     for failure in plan.failed:  # each, however many: nothing of what they ask for is traced
         yield Notice(NoticeKind.WARNING, str(failure))
     yield from problem_notices(plan.problems if options.json else by_kind(plan.problems))
-    every = [sites for binary in plan.binaries for sites in binary.functions]
-    refused = [(point, _probed(every, point), error) for point, error in attached.failed.items()]
+    refused = plan.refused(attached.failed)
     shown = refused if len(refused) <= _MAX_PROBLEMS else refused[:1]
-    for point, sites, error in shown:
-        text = f"no probe at {point.address:#x}: {refusal(error)}"
-        if sites is None:
-            yield Notice(NoticeKind.WARNING, text)
+    for probe in shown:
+        name = probe.function
+        if name is None:
+            yield Notice(NoticeKind.WARNING, probe.text)
         else:
-            name = sites.function.name
-            yield Notice(NoticeKind.WARNING, f"{name}: {text}", {"func": name})
+            yield Notice(NoticeKind.WARNING, f"{name}: {probe.text}", {"func": name})
     if len(refused) > len(shown):
         text = f"and {len(refused) - len(shown)} more probes that the kernel refused"
         yield Notice(NoticeKind.WARNING, text)
-    unseen = {
-        point.cookie & INDEX_MASK
-        for point, sites, _ in refused
-        if sites is not None and sites.entry is not None and sites.entry.address == point.address
-    }
-    count = len(plan.functions) - len(unseen)
+    count = len(plan.functions) - sum(probe.is_entry for probe in refused)
     what = '", "'.join(options.patterns)
     text = f'{doing} {count} function{"" if count == 1 else "s"} for "{what}"...'
     fields = {
         "functions": count,
         "patterns": options.patterns,
-        "rung": attached.rung.value,
+        "attach": attached.method.value,
         "ts": time.time(),
     }
     yield Notice(NoticeKind.ATTACHED, f"{text} Hit Ctrl-C to end.", fields)
-
-
-def _probed(every: Sequence[FunctionSites], point: Point) -> FunctionSites | None:
-    """Return which of a plan's functions a point is in; the runtime itself is watched as well."""
-    sites = every[point.cookie & INDEX_MASK]
-    is_in = sites.function.entry <= point.address < sites.function.end
-    return sites if is_in else None
 
 
 def problem_notices(problems: Sequence[str]) -> Iterator[Notice]:
@@ -151,24 +133,18 @@ def problem_notices(problems: Sequence[str]) -> Iterator[Notice]:
         yield Notice(NoticeKind.WARNING, more)
 
 
-def inlined_notices(plan: Plan, verb: str) -> Iterator[Notice]:
+def inlined_notices(plan: ProbePlan, verb: str) -> Iterator[Notice]:
     """Yield warnings about traced functions that are also inlined, where no probe sees them.
 
     ``verb`` is what the tool does with a call, in the past tense. Plans of many functions get
     none: there it is the rule.
     """
-    places: Counter[str] = Counter()
-    for file in plan.binaries:
-        names = {sites.function.name for sites in file.functions}
-        if len(names) <= _MAX_LOOKED_UP:
-            places.update(call.name for call in file.binary.functions.inlined_calls(names))
-    for name, count in places.most_common(_MAX_PROBLEMS):
-        text = (
-            f"{name} is also inlined in {count} place{'' if count == 1 else 's'}: not {verb} there"
-        )
-        yield Notice(NoticeKind.WARNING, text, {"func": name, "inlined": count})
-    if len(places) > _MAX_PROBLEMS:
-        text = f"and {len(places) - _MAX_PROBLEMS} more functions are also inlined: see --list"
+    found = plan.inlined()
+    for inlined in found[:_MAX_PROBLEMS]:
+        fields = {"func": inlined.function, "inlined": inlined.places}
+        yield Notice(NoticeKind.WARNING, inlined.text(verb), fields)
+    if len(found) > _MAX_PROBLEMS:
+        text = f"and {len(found) - _MAX_PROBLEMS} more functions are also inlined: see --list"
         yield Notice(NoticeKind.WARNING, text)
 
 
@@ -182,7 +158,7 @@ def not_shown(
     counts: Mapping[Diagnostic, int],
     texts: Mapping[Diagnostic, str],
     lost: Container[Diagnostic],
-    plan: Plan,
+    plan: ProbePlan,
 ) -> Iterator[Notice]:
     """Yield a notice for each irregularity that has occurred and has one of ``texts``.
 
@@ -190,7 +166,7 @@ def not_shown(
     """
     if open_calls:
         text = f"{open_calls} calls were still open"
-        if _changes_threads(plan):
+        if plan.changes_threads:
             text += ", or went on on another thread"
         yield Notice(NoticeKind.SUMMARY, text, {"what": "open", "calls": open_calls})
     for what, count in counts.items():
@@ -200,39 +176,18 @@ def not_shown(
             yield Notice(kind, text, {"what": what.name.lower(), "calls": count})
 
 
-def _more(what: Diagnostic, counts: Mapping[Diagnostic, int], plan: Plan) -> str:
+def _more(what: Diagnostic, counts: Mapping[Diagnostic, int], plan: ProbePlan) -> str:
     """Return what else may have caused an irregularity in this run."""
-    if what in (Diagnostic.UNWOUND, Diagnostic.UNMATCHED) and _changes_threads(plan):
+    if what in (Diagnostic.UNWOUND, Diagnostic.UNMATCHED) and plan.changes_threads:
         return (
             ", or their goroutine changed threads within the call:"
             " gccgo's calls are told apart by thread"
         )
-    if what is Diagnostic.UNWOUND and any(
-        sites.tail_jumps for binary in plan.binaries for sites in binary.functions
-    ):
+    if what is Diagnostic.UNWOUND and plan.has_tail_jumps:
         return ", or ended by jumping to another function"
     if what is Diagnostic.UNMATCHED and any(counts[full] for full in _FULL):
         return ", or not kept for want of room"
     return ""
-
-
-def _changes_threads(plan: Plan) -> bool:
-    """Return whether calls told apart by thread are those of goroutines: gccgo's."""
-    return any(
-        parse_name(sites.function.name, gccgo=True).package
-        for binary in plan.binaries
-        if not binary.binary.functions.has_pclntab
-        for sites in binary.functions
-    )
-
-
-def has_stepped_entry(plan: Plan) -> bool:
-    """Return whether the kernel has to single-step at the entry of any function."""
-    return any(
-        sites.entry is not None and sites.entry.form is SiteForm.FIRST
-        for binary in plan.binaries
-        for sites in binary.functions
-    )
 
 
 def mostly_tracing(shares: Mapping[str, float]) -> Iterator[Notice]:

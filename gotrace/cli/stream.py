@@ -58,7 +58,7 @@ def result_stream(stream: TextIO, patience: Patience, must: bool = True) -> Text
     except (OSError, ValueError):
         return stream
     if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or os.isatty(descriptor):
-        return _PatientText(_Patient(descriptor, patience, must), stream)
+        return _InterruptibleText(_InterruptibleWriter(descriptor, patience, must), stream)
     if isinstance(getattr(stream, "buffer", None), io.RawIOBase):
         # Under PYTHONUNBUFFERED, which many containers set, what a write leaves is lost.
         raw = io.FileIO(descriptor, "w", closefd=False)
@@ -92,7 +92,7 @@ class _Compressed(gzip.GzipFile):
 
 def takes_more(stream: TextIO, until: float) -> bool:
     """Wait until a stream that has been flushed takes more, at most until ``until``."""
-    return not isinstance(stream, _PatientText) or stream.raw.takes_more(until)
+    return not isinstance(stream, _InterruptibleText) or stream.raw.takes_more(until)
 
 
 def open_standard_streams() -> None:
@@ -112,7 +112,7 @@ def open_standard_streams() -> None:
         raise OSError(errno.EBADF, "standard output is closed")
 
 
-class _Patient(io.RawIOBase):
+class _InterruptibleWriter(io.RawIOBase):
     """A file that may not take anything for a while."""
 
     def __init__(self, descriptor: int, patience: Patience, must: bool) -> None:
@@ -174,9 +174,9 @@ def _opened_anew(descriptor: int) -> int:
         return descriptor
 
 
-class _PatientText(io.TextIOWrapper):
+class _InterruptibleText(io.TextIOWrapper):
     """Text that is written to a file that may not take anything for a while."""
 
-    def __init__(self, raw: _Patient, like: TextIO) -> None:
+    def __init__(self, raw: _InterruptibleWriter, like: TextIO) -> None:
         super().__init__(io.BufferedWriter(raw), like.encoding, like.errors)
         self.raw = raw

@@ -58,3 +58,4 @@ def _machine() -> Iterator[Finding]:
     yield machine.python()
     yield machine.bcc_binding()
     yield machine.capstone_library()
+    yield machine.elf_library()

@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from gotrace.doctor.finding import Finding, State
@@ -24,6 +25,7 @@ __all__ = [
     "bpf_call",
     "btf",
     "capstone_library",
+    "elf_library",
     "kernel_release",
     "lockdown",
     "memory_limits",
@@ -39,6 +41,7 @@ __all__ = [
 
 _ROOT = Path("/")
 _OLDEST_CAPSTONE = (4, 0, 2)
+_OLDEST_PYELFTOOLS = (0, 29)
 _ENOUGH_FILES = 4096  # for 1,000 functions: an entry and a RET of two descriptors each
 
 
@@ -241,11 +244,25 @@ def bcc_binding() -> Finding:
 
 def capstone_library() -> Finding:
     """Check the version of capstone, which finds the RET instructions."""
-    import capstone
+    return _library("capstone", "capstone", _OLDEST_CAPSTONE)
 
-    found = f"{capstone.__version__}, {os.path.dirname(capstone.__file__)}"
-    numbers = tuple(int(number) for number in re.findall(r"\d+", capstone.__version__)[:3])
-    if numbers < _OLDEST_CAPSTONE:
-        advice = "pip install 'capstone>=4.0.2', or python3-capstone of the distribution"
-        return Finding("capstone", State.FAIL, found, advice)
-    return Finding("capstone", State.OK, found)
+
+def elf_library() -> Finding:
+    """Check the version of pyelftools, which decodes debugging information."""
+    return _library("pyelftools", "elftools", _OLDEST_PYELFTOOLS)
+
+
+def _library(name: str, module: str, oldest: tuple[int, ...]) -> Finding:
+    wanted = f"{name}>={'.'.join(map(str, oldest))}"
+    advice = f"pip install '{wanted}', or python3-{name} of the distribution"
+    try:
+        library = import_module(module)
+    except ImportError as error:
+        return Finding(name, State.FAIL, f"cannot be imported: {error}", advice)
+    found = f"{library.__version__}, {os.path.dirname(library.__file__ or '')}"
+    numbers = tuple(int(number) for number in re.findall(r"\d+", library.__version__)[:3])
+    return (
+        Finding(name, State.OK, found)
+        if numbers >= oldest
+        else Finding(name, State.FAIL, found, advice)
+    )

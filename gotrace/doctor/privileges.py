@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from gotrace.target.process import read_status
+
 __all__ = [
     "Capability",
     "Privileges",
@@ -75,8 +77,7 @@ class Privileges:
 
 def read_privileges(root: Path = Path("/")) -> Privileges:
     """Read this process's own; ``root`` is where ``proc`` lies."""
-    text = (root / "proc/self/status").read_text(errors="replace")
-    status = dict(line.split(":", 1) for line in text.split("\n") if ":" in line)
+    status = read_status("self", root)
     return Privileges(
         effective=int(status["CapEff"], 16),
         is_root=status["Uid"].split()[1] == "0",

@@ -137,4 +137,4 @@ def _attach(target: Target, table: FunctionTable) -> Finding:
         reason = next(iter(attached.failed.values()))
         advice = "the file system that the program lies on may not support uprobes"
         return Finding(name, State.FAIL, f"{chosen}: {reason.strerror}", advice)
-    return Finding(name, State.OK, f"works through {attached.rung.value}")
+    return Finding(name, State.OK, f"works through {attached.method.value}")

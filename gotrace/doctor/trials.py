@@ -17,13 +17,13 @@ from multiprocessing.connection import Connection
 from gotrace.doctor.finding import Finding, State
 from gotrace.errors import GotraceError
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import Attached, Point, ProbeGroup, Rung, attach
+from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
 from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.kernel.cookie import cookie
 from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.own_function import OwnFunction, own_function
-from gotrace.kernel.program import AttachKind, LoadError, Program
-from gotrace.session.tasks import Callers
+from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
+from gotrace.session.tasks import Tasks
 from gotrace.session.trace import buffer_pages
 from gotrace.sites.sites import Site, SiteForm, SiteKind
 from gotrace.target.process import Process
@@ -79,7 +79,7 @@ def _died(trial: _Trial, status: int) -> Finding:
 
 
 # What the commands need at compile time, at their usual sizes.
-_PAIRING = {"STACKS": 1 << 14, "FRAMES": 1 << 14}
+_PAIRING = {"STACKS": 1 << 14, "OUTER_CALLS": 1 << 14}
 _LATENCY = {"ROWS": 1, "HALVES": 2, "STRIPES": 1, "GOROUTINES": 1 << 13, "SLOWER": 1}
 _TRACE = {
     "FUNCTIONS": 1,
@@ -106,7 +106,7 @@ def _own_target() -> Target:
 
 
 def _callers() -> Mapping[str, int]:
-    defines = {**Callers((), None).defines(), **_own_target().defines()}
+    defines = {**Tasks((), None).defines(), **_own_target().defines()}
     offset = task_fsbase_offset()
     return defines if offset is None else {**defines, "TASK_FSBASE": offset}
 
@@ -121,7 +121,7 @@ def _program_of(tool: str, error: LoadError | None = None) -> Finding:
 
 def _latency() -> list[Finding]:
     try:
-        program = Program("latency.c", {**_callers(), **_PAIRING, **_LATENCY})
+        program = BpfProgram("latency.c", {**_callers(), **_PAIRING, **_LATENCY})
         program.load(_PAIRED, AttachKind.PERF_EVENT)
     except LoadError as error:
         return [_program_of("gofunclatency", error)]
@@ -130,14 +130,14 @@ def _latency() -> list[Finding]:
 
 def _trace() -> list[Finding]:
     try:
-        program = Program("trace.c", {**_callers(), **_PAIRING, **_TRACE})
+        program = BpfProgram("trace.c", {**_callers(), **_PAIRING, **_TRACE})
         program.load((*_PAIRED, "on_signal"), AttachKind.PERF_EVENT)
     except LoadError as error:
         return [_program_of("gotrace", error)]
     return [_program_of("gotrace"), _buffers(program)]
 
 
-def _buffers(program: Program) -> Finding:
+def _buffers(program: BpfProgram) -> Finding:
     """Map event buffers of the size that gotrace uses."""
     name = "event buffers"
     pages = buffer_pages()
@@ -156,7 +156,7 @@ def _buffers(program: Program) -> Finding:
 def _fetch() -> list[Finding]:
     name = "atomic fetch"
     try:
-        Program("doctor.c", {"FETCH": 1}).load(["fetch"], AttachKind.PERF_EVENT)
+        BpfProgram("doctor.c", {"FETCH": 1}).load(["fetch"], AttachKind.PERF_EVENT)
     except LoadError as error:
         advice = "use Linux 5.12 or newer: gofunclatency and gotrace need it, gofunccount does not"
         return [Finding(name, State.FAIL, str(error), advice, error.log)]
@@ -188,26 +188,26 @@ def _attach(
     source: str,
     program: str,
     defines: Mapping[str, int],
-    rung: Rung | None,
+    method: AttachMethod | None,
 ) -> Attached:
     target = _own_target()
     site = Site(0, SiteKind.ENTRY, SiteForm.EMULATED, 0)
     points = [Point(0, 0, cookie(1, site))]
     display = "a function of its own"
     group = ProbeGroup(program, function.path, display, points, function.address, target.pid)
-    return attach(source, {**defines, **target.defines()}, [group], rung)
+    return attach(source, {**defines, **target.defines()}, [group], method)
 
 
 def _rungs() -> list[Finding]:
-    problems = {rung: _rung_problem(rung) for rung in Rung}
+    problems = {method: _rung_problem(method) for method in AttachMethod}
     return rung_findings(problems, multi_filters_by_process())
 
 
-def _rung_problem(rung: Rung) -> str | None:
+def _rung_problem(method: AttachMethod) -> str | None:
     """Count calls of an own function, by its cookie; return what went wrong, None when nothing."""
     try:
         with own_function(_CODE) as function:
-            attached = _attach(function, "count.c", "on_entry", {"COUNTERS": 2}, rung)
+            attached = _attach(function, "count.c", "on_entry", {"COUNTERS": 2}, method)
             try:
                 for _ in range(_CALLS):
                     function.call()
@@ -223,32 +223,34 @@ def _rung_problem(rung: Rung) -> str | None:
     return None
 
 
-def rung_findings(problems: Mapping[Rung, str | None], filters: bool) -> list[Finding]:
+def rung_findings(problems: Mapping[AttachMethod, str | None], filters: bool) -> list[Finding]:
     """Return what each way to attach is worth beside the others.
 
     ``problems`` has None for each that works; ``filters`` tells whether uprobe-multi links see all
     threads of the process that they are for.
     """
-    best = next((rung for rung in Rung if problems[rung] is None), None)
-    return [_rung_finding(rung, problems[rung], best, filters) for rung in Rung]
+    best = next((method for method in AttachMethod if problems[method] is None), None)
+    return [_rung_finding(method, problems[method], best, filters) for method in AttachMethod]
 
 
-def _rung_finding(rung: Rung, problem: str | None, best: Rung | None, filters: bool) -> Finding:
-    name = f"attach: {rung.value}"
-    if problem is None and rung is Rung.MULTI and not filters:
+def _rung_finding(
+    method: AttachMethod, problem: str | None, best: AttachMethod | None, filters: bool
+) -> Finding:
+    name = f"attach: {method.value}"
+    if problem is None and method is AttachMethod.MULTI and not filters:
         advice = "the programs filter by themselves: hits of other processes cost more (Linux 6.10)"
         return Finding(name, State.WARN, "works, but not for one process only", advice)
     if problem is None:
-        return Finding(name, State.OK, "works" + (", and is used" if rung is best else ""))
+        return Finding(name, State.OK, "works" + (", and is used" if method is best else ""))
     if best is None:
-        return Finding(name, State.FAIL, problem, f"use {_NEEDS[rung]}")
+        return Finding(name, State.FAIL, problem, f"use {_NEEDS[method]}")
     return Finding(name, State.WARN, problem, f"{best.value} is used instead")
 
 
 _NEEDS = {
-    Rung.MULTI: "Linux 6.6 or newer",
-    Rung.COOKIE: "Linux 5.15 or newer",
-    Rung.ADDRESS: "Linux 4.17 or newer, with CONFIG_UPROBES and /sys mounted",
+    AttachMethod.MULTI: "Linux 6.6 or newer",
+    AttachMethod.COOKIE: "Linux 5.15 or newer",
+    AttachMethod.ADDRESS: "Linux 4.17 or newer, with CONFIG_UPROBES and /sys mounted",
 }
 
 _TRIALS = (

@@ -15,6 +15,7 @@ from gotrace.elf import ElfError
 from gotrace.elf.buildinfo import GoVersion, compiler_version, read_build_version, recorded_version
 from gotrace.elf.image import ElfImage
 from gotrace.elf.pclntab.functab import (
+    FunctionMarks,
     FunctionRows,
     SourceLine,
     load_rows,
@@ -27,6 +28,7 @@ from gotrace.elf.symtab import FunctionSymbol, function_symbols, symbol_names
 
 __all__ = [
     "Function",
+    "FunctionMarks",
     "FunctionTable",
     "InlinedCall",
     "InlinedCalls",
@@ -216,6 +218,21 @@ class FunctionTable:
             offset = self._trees.own_offset(record)
             self._own_files[row] = source_file(self._rows, record, offset)
         return self._own_files[row]
+
+    def stack_delta(self, row: int, pc: int) -> int | None:
+        """Return how many bytes SP is below the return address at the instruction at ``pc``.
+
+        None where the function's table does not say it.
+        """
+        if self._rows is None or row >= self._go_count:
+            return None
+        return self._rows.stack_delta(row, pc - self._rows.entries[row])
+
+    def marks(self, row: int) -> FunctionMarks:
+        """Return what the linker marked a function as."""
+        if self._rows is None or row >= self._go_count:
+            return FunctionMarks(0)
+        return self._rows.marks(row)
 
     def declared_at(self, row: int) -> SourceLine | None:
         """Return where a function begins in the source.

@@ -274,6 +274,11 @@ class ElfImage:
         return has_interpreter and DT_SONAME not in self._dynamic
 
     @property
+    def entry(self) -> int:
+        """Return the link-time address of the first instruction (e_entry)."""
+        return self._header.entry
+
+    @property
     def is_shared_library(self) -> bool:
         """Return whether this is a library: ET_DYN, and not an executable of that type."""
         return self._header.type == ET_DYN and not self.is_pie

@@ -12,9 +12,10 @@ from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.from_dwarf import DwarfTypes
-from gotrace.gotypes.from_rtype import Descriptors
-from gotrace.gotypes.rtype_table import DescriptorError
+from gotrace.gotypes.from_rtype import Rtypes
+from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.runtime import RuntimeLayout, runtime_layout
+from gotrace.gotypes.wait_reasons import WaitReasons, find_wait_reasons
 
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.reader import DwarfReader
@@ -68,14 +69,14 @@ class Binary:
         return DwarfTypes(self.dwarf) if self.dwarf else None
 
     @cached_property
-    def rtypes(self) -> Descriptors | None:
+    def rtypes(self) -> Rtypes | None:
         """Return the types that the program carries for its own use.
 
         None where there are none of a known layout, or with ``rtypes_problem`` set.
         """
         try:
-            return Descriptors.open(self.image, self.go_version, self.functions.module)
-        except DescriptorError as error:
+            return Rtypes.open(self.image, self.go_version, self.functions.module)
+        except RtypeError as error:
             self.rtypes_problem = str(error)
             return None
 
@@ -83,6 +84,11 @@ class Binary:
     def runtime(self) -> RuntimeLayout:
         """Return where the runtime keeps its state; raise RuntimeLayoutError if that is unknown."""
         return runtime_layout(self.image, self.go_version, self.dwarf)
+
+    @cached_property
+    def wait_reasons(self) -> WaitReasons | None:
+        """Return why goroutines can wait, by the number in g; None where it is not found."""
+        return find_wait_reasons(self.image)
 
     def close(self) -> None:
         """Close the file."""

@@ -7,7 +7,7 @@ type is found by its name without a walk through all of them: a descriptor holds
 text, so the text is looked for first, then that offset.
 
 DWARF has structs for each type of map and channel, which the linker makes from the runtime's own.
-Descriptors have the part that depends on the types, a map's buckets or groups; the rest is the
+Rtypes have the part that depends on the types, a map's buckets or groups; the rest is the
 same for all and is laid out here. Sources: ``runtime/map.go`` (hmap, bmap) up to Go 1.25;
 ``internal/runtime/maps`` (Map, table, groupsReference) of Go 1.24 to 1.27; ``runtime/chan.go``
 (hchan); ``cmd/link/internal/ld/dwarf.go`` (synthesizemaptypes, synthesizechantypes) for the names.
@@ -26,8 +26,8 @@ from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.image import ElfImage
 from gotrace.elf.pclntab.moduledata import ModuleData
 from gotrace.elf.scan import find_all
-from gotrace.gotypes.rtype_names import DescriptorNames, escape_path
-from gotrace.gotypes.rtype_table import DescriptorError, DescriptorTable, Record
+from gotrace.gotypes.rtype_names import RtypeNames, escape_path
+from gotrace.gotypes.rtype_table import Record, RtypeError, RtypeTable
 from gotrace.gotypes.types import (
     ArrayType,
     ChanDirection,
@@ -46,9 +46,9 @@ from gotrace.gotypes.types import (
 )
 
 __all__ = [
-    "DescriptorHeaders",
-    "Descriptors",
     "Itab",
+    "RtypeHeaders",
+    "Rtypes",
     "search",
     "search_text",
 ]
@@ -68,13 +68,13 @@ _BUCKET_FIELDS = {"topbits": "tophash", "elems": "values"}
 _MAP_PARTS = 48
 
 
-class DescriptorHeaders:
+class RtypeHeaders:
     """The header types of the maps and channels of one binary."""
 
     def __init__(
         self,
-        table: DescriptorTable,
-        names: DescriptorNames,
+        table: RtypeTable,
+        names: RtypeNames,
         type_at: Callable[[int], GoType],
     ) -> None:
         """Take the table, its names, and what makes a type of a descriptor's address."""
@@ -197,7 +197,7 @@ _MAX_START = 160
 _TEXT_OFFSET = 40  # of the text's offset in a descriptor
 
 
-def search(table: DescriptorTable, names: DescriptorNames, name: str) -> Iterator[int]:
+def search(table: RtypeTable, names: RtypeNames, name: str) -> Iterator[int]:
     """Yield the addresses of the descriptors of a linker's name.
 
     Only for names that are a declared type's, perhaps with stars and brackets before it.
@@ -211,12 +211,12 @@ def search(table: DescriptorTable, names: DescriptorNames, name: str) -> Iterato
         try:
             if table.contains(address) and names.of(address) == name:
                 yield address
-        except DescriptorError:
+        except RtypeError:
             # The same four bytes, but not in a descriptor.
             continue
 
 
-def search_text(table: DescriptorTable, text: str) -> Iterator[int]:
+def search_text(table: RtypeTable, text: str) -> Iterator[int]:
     """Yield the addresses of the descriptors of declared types with a text, as reflect prints it.
 
     It has the package's name in place of its path: ``http.Request``.
@@ -232,12 +232,12 @@ def search_text(table: DescriptorTable, text: str) -> Iterator[int]:
                 record = table.record(address)
                 if record.named and record.text == text:
                     yield address
-        except DescriptorError:
+        except RtypeError:
             # The same four bytes, but not in a descriptor.
             continue
 
 
-def _exact_offsets(table: DescriptorTable, text: bytes) -> Iterator[int]:
+def _exact_offsets(table: RtypeTable, text: bytes) -> Iterator[int]:
     """Yield the offsets of all names that are a text, or that of pointers to what it means.
 
     Types share their text with the pointers to them and then leave the star out.
@@ -249,7 +249,7 @@ def _exact_offsets(table: DescriptorTable, text: bytes) -> Iterator[int]:
                 yield found - 1
 
 
-def _text_offsets(table: DescriptorTable, name: str) -> Iterator[int]:
+def _text_offsets(table: RtypeTable, name: str) -> Iterator[int]:
     """Yield the offsets of all names that may be the text of the wanted type."""
     shape = _SHAPE.fullmatch(name)
     if shape is None or not shape[3]:
@@ -269,7 +269,7 @@ def _text_offsets(table: DescriptorTable, name: str) -> Iterator[int]:
                 yield begin - len(length) - 1 - low
 
 
-def _occurrences(table: DescriptorTable, needle: bytes) -> Iterator[int]:
+def _occurrences(table: RtypeTable, needle: bytes) -> Iterator[int]:
     """Yield the offsets from the table's start at which bytes occur."""
     data, low = table.image.data, table.image.offset_of(table.start)
     high = low + table.end - table.start
@@ -313,18 +313,18 @@ class Itab:
     type_name: str
 
 
-class Descriptors:
+class Rtypes:
     """The types of one image by the addresses of their descriptors, which are link-time ones.
 
-    All methods, and the lazy references of the types that they return, raise DescriptorError for
+    All methods, and the lazy references of the types that they return, raise RtypeError for
     damaged data.
     """
 
-    def __init__(self, table: DescriptorTable) -> None:
+    def __init__(self, table: RtypeTable) -> None:
         """Take the raw table; use :meth:`open` instead."""
         self._table = table
-        self._names = DescriptorNames(table)
-        self._headers = DescriptorHeaders(table, self._names, self.type_at)
+        self._names = RtypeNames(table)
+        self._headers = RtypeHeaders(table, self._names, self.type_at)
         self._types: dict[int, GoType] = {}
         self._nesting = 0
         self._fields = self._labels = 0
@@ -332,15 +332,15 @@ class Descriptors:
     @classmethod
     def open(
         cls, image: ElfImage, go_version: GoVersion | None, module: ModuleData | None
-    ) -> Descriptors | None:
+    ) -> Rtypes | None:
         """Return the descriptors of an image, None when it has none of a known layout.
 
         ``go_version`` is the release that the image was built with, which decides on the layout;
-        ``module`` leads to them. Raise DescriptorError when the tables on the way are damaged.
+        ``module`` leads to them. Raise RtypeError when the tables on the way are damaged.
         """
         if go_version is None or module is None:
             return None
-        table = DescriptorTable.open(image, go_version, module)
+        table = RtypeTable.open(image, go_version, module)
         return None if table is None else cls(table)
 
     @property
@@ -429,7 +429,7 @@ class Descriptors:
     def all_types(self) -> Iterator[int]:
         """Yield the addresses of all descriptors that can be reached from lists and itabs.
 
-        Each comes once. Damaged descriptors end it with DescriptorError.
+        Each comes once. Damaged descriptors end it with RtypeError.
         """
         table = self._table
         # What descriptors say takes place in the file; texts are shared by two or three of them.
@@ -514,10 +514,10 @@ def _split_name(name: str) -> tuple[str, str, str]:
     return path, dot, declared + name[len(outside) :]
 
 
-_Builder = Callable[[Descriptors, Record, str], GoType]
+_Builder = Callable[[Rtypes, Record, str], GoType]
 
 _BUILDERS: dict[Kind, _Builder] = {
-    **dict.fromkeys(_SIZES, Descriptors._reference),
-    Kind.ARRAY: Descriptors._array,
-    Kind.STRUCT: Descriptors._struct,
+    **dict.fromkeys(_SIZES, Rtypes._reference),
+    Kind.ARRAY: Rtypes._array,
+    Kind.STRUCT: Rtypes._struct,
 }

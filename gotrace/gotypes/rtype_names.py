@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gotrace.gotypes.rtype_table import DescriptorError, DescriptorTable, Name, Record
+from gotrace.gotypes.rtype_table import Name, Record, RtypeError, RtypeTable
 from gotrace.gotypes.types import Kind
 
 __all__ = [
-    "DescriptorNames",
+    "RtypeNames",
     "escape_path",
 ]
 
@@ -54,13 +54,13 @@ def escape_path(path: str) -> str:
     )
 
 
-class DescriptorNames:
+class RtypeNames:
     """The linker's names of types, each made once.
 
     Types that were declared inside of functions lack the number that the linker adds (``T·1``).
     """
 
-    def __init__(self, table: DescriptorTable) -> None:
+    def __init__(self, table: RtypeTable) -> None:
         """Take the table of the binary."""
         self._table = table
         self._names: dict[int, str] = {}
@@ -68,7 +68,7 @@ class DescriptorNames:
         self._total = 0
 
     def of(self, address: int) -> str:
-        """Return the name of the type at an address; raise DescriptorError for damage."""
+        """Return the name of the type at an address; raise RtypeError for damage."""
         name = self._names.get(address)
         if name is None:
             name = self.of_record(self._table.record(address))
@@ -177,7 +177,7 @@ class DescriptorNames:
         for part in parts:
             length += len(part) + 1
             if length > _MAX_LENGTH:
-                raise DescriptorError(f"{self._table.image.display}: a type's name has no end")
+                raise RtypeError(f"{self._table.image.display}: a type's name has no end")
             kept.append(part)
         return separator.join(kept)
 

@@ -26,11 +26,11 @@ from gotrace.gotypes.releases import SWISS_MAPS
 from gotrace.gotypes.types import Kind
 
 __all__ = [
-    "DescriptorError",
-    "DescriptorTable",
     "Layout",
     "Name",
     "Record",
+    "RtypeError",
+    "RtypeTable",
     "layout_of",
 ]
 
@@ -101,7 +101,7 @@ def layout_of(version: GoVersion) -> Layout | None:
     return Layout(version.release, last.types, last.etypes, last.links, last.itabs)
 
 
-class DescriptorError(GotraceError):
+class RtypeError(GotraceError):
     """Report type descriptors that are damaged."""
 
 
@@ -174,10 +174,10 @@ _MAX_LIST = 1 << 20
 _MAX_ITAB_SPAN = 1 << 26
 
 
-class DescriptorTable:
+class RtypeTable:
     """The raw type information of one image; link-time addresses everywhere.
 
-    All methods raise DescriptorError for damage.
+    All methods raise RtypeError for damage.
     """
 
     def __init__(self, image: ElfImage, layout: Layout, module: tuple[int, ...]) -> None:
@@ -189,9 +189,7 @@ class DescriptorTable:
         self._module = module
 
     @classmethod
-    def open(
-        cls, image: ElfImage, version: GoVersion, module: ModuleData
-    ) -> DescriptorTable | None:
+    def open(cls, image: ElfImage, version: GoVersion, module: ModuleData) -> RtypeTable | None:
         """Return the table that an image's module data leads to, None without a known layout."""
         layout = layout_of(version)
         if layout is None:
@@ -199,7 +197,7 @@ class DescriptorTable:
         try:
             raw = image.read_relocated(module.address, _MODULE_DATA)
         except ElfError as error:
-            raise DescriptorError(str(error)) from None
+            raise RtypeError(str(error)) from None
         table = cls(image, layout, struct.unpack(f"<{_MODULE_DATA // 8}Q", raw))
         return table if table._is_plausible() else None
 
@@ -210,7 +208,7 @@ class DescriptorTable:
         try:
             self.image.offset_of(self.start, self.end - self.start)
             return any(self.record(address).text for address in islice(self.roots(), 1))
-        except (ElfError, DescriptorError):
+        except (ElfError, RtypeError):
             return False
 
     def read(self, address: int, size: int) -> bytes:
@@ -218,7 +216,7 @@ class DescriptorTable:
         try:
             return self.image.read_relocated(address, size)
         except ElfError as error:
-            raise DescriptorError(f"{error}: the type descriptors are damaged") from None
+            raise RtypeError(f"{error}: the type descriptors are damaged") from None
 
     def words(self, address: int, count: int) -> tuple[int, ...]:
         """Return 64-bit words."""
@@ -226,9 +224,9 @@ class DescriptorTable:
             raise self.damaged(address, "has more parts than the program has type information")
         return struct.unpack(f"<{count}Q", self.read(address, count * 8))
 
-    def damaged(self, address: int, why: str) -> DescriptorError:
+    def damaged(self, address: int, why: str) -> RtypeError:
         """Return an error about one descriptor."""
-        return DescriptorError(f"{self.image.display}: type descriptor at {address:#x} {why}")
+        return RtypeError(f"{self.image.display}: type descriptor at {address:#x} {why}")
 
     def contains(self, address: int) -> bool:
         """Return whether a descriptor can be at an address."""
@@ -418,7 +416,7 @@ class DescriptorTable:
         """Return address and length of a slice in module data."""
         start, length, capacity = self._module[offset // 8 : offset // 8 + 3]
         if length != capacity or length > _MAX_LIST:
-            raise DescriptorError(f"{self.image.display}: the runtime's module data is damaged")
+            raise RtypeError(f"{self.image.display}: the runtime's module data is damaged")
         return start, length
 
     @cached_property
@@ -432,7 +430,7 @@ class DescriptorTable:
             return []
         low, high = min(addresses), max(addresses) + 16
         if high - low > _MAX_ITAB_SPAN:
-            raise DescriptorError(f"{self.image.display}: the list of itabs is damaged")
+            raise RtypeError(f"{self.image.display}: the list of itabs is damaged")
         raw = self.read(low, high - low)
         pair = struct.Struct("<QQ").unpack_from
         return [(address, *pair(raw, address - low)) for address in addresses]
@@ -442,7 +440,7 @@ class DescriptorTable:
         at = self._layout.itabs // 8
         offset, size = self._module[at : at + 2]
         if offset + size > self.end - self.start:
-            raise DescriptorError(f"{self.image.display}: the runtime's module data is damaged")
+            raise RtypeError(f"{self.image.display}: the runtime's module data is damaged")
         raw = self.read(self.start + offset, size)
         extra: dict[int, int] = {}
         here = 0

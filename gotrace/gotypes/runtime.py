@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Know where the runtime keeps what a tracer needs of a goroutine (runtime.g) and a thread (m).
+"""Know where the runtime keeps what a tracer needs of goroutines, threads and waiting ones.
+
+They are ``runtime.g``, ``runtime.m`` and, for each goroutine that waits for a channel or a lock,
+``runtime.sudog``.
 
 Offsets come from the binary's own DWARF when it has some, else from one table by Go release.
-Sources of the table: ``type g struct``, ``type m struct`` and ``type gobuf struct`` in
+Sources of the table: the types g, m, gobuf and sudog in
 src/runtime/runtime2.go of each release, laid out for a 64-bit machine; the rows for 1.15, 1.19 and
 1.21 to 1.27 were also read from DWARF of binaries built with these releases. A ``-race`` build has
 the same offsets.
@@ -50,10 +53,17 @@ class LayoutSource(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RuntimeLayout:
-    """Byte offsets in ``runtime.g`` and ``runtime.m``, and the ways to find the running g.
+    """Byte offsets in the runtime's structs, and the ways to find the running g.
 
     ``g_goid`` and the pcs are 8 bytes wide, ``g_atomicstatus`` 4, ``g_waitreason`` 1.
-    ``g_parent_goid`` is None before Go 1.21, which did not keep it.
+    ``g_parent_goid`` is None before Go 1.21, which did not keep it. ``g_sched_pc`` and
+    ``g_sched_bp`` are saved with ``g_sched_sp``; where a goroutine is in a system call,
+    ``g_syscallsp`` and ``g_syscallpc`` hold instead. ``g_tracking_seq`` is a byte that grows each
+    time the goroutine stops running, None before Go 1.17. ``g_waiting`` is the first sudog.
+
+    ``sudog_elem`` and ``sudog_c`` are those of the word that holds the address, which since Go 1.26
+    is the second of two (maybeTraceablePtr.vu); ``sudog_g`` and, of m, ``g0`` are at 0 throughout.
+    ``m_procid`` is the thread's number in the process's own pid namespace.
 
     ``g_in_register``: functions of the register ABI (ABIInternal, Go >= 1.17) hold g in the
     architecture's g register (R14 on amd64). Assembly functions and older releases do not.
@@ -65,39 +75,78 @@ class RuntimeLayout:
     g_stack_hi: int
     g_m: int
     g_sched_sp: int
+    g_sched_pc: int
+    g_sched_bp: int
+    g_syscallsp: int
+    g_syscallpc: int
     g_atomicstatus: int
     g_goid: int
+    g_waitsince: int
     g_waitreason: int
+    g_tracking_seq: int | None
+    g_lockedm: int
     g_parent_goid: int | None
     g_gopc: int
     g_startpc: int
+    g_waiting: int
+    m_procid: int
     m_curg: int
+    sudog_elem: int
+    sudog_waitlink: int
+    sudog_c: int
     g_in_register: bool
     tls_offset: int | None = None
     source: LayoutSource = LayoutSource.TABLE
     assumed: bool = False
 
 
-# g: atomicstatus, goid, waitreason, parentGoid, gopc, startpc; m: curg.
-# stack.hi, g.m and g.sched.sp have been at 8, 48 and 56 throughout.
+# stack.hi, g.m and g.sched have been at 8, 48 and 56 throughout, gobuf.pc at 8.
 # 1.17 put the scheduling latency fields before gopc; 1.21 took the tracer's fields out and put
-# parentGoid in; 1.23 added g.syscallbp; 1.25 removed gobuf.ret, which g and m both contain.
-_Row = tuple[int, int, int, int | None, int, int, int]
-_G_1_15: _Row = (144, 152, 176, None, 280, 296, 192)
-_G_1_17: _Row = (144, 152, 176, None, 296, 312, 192)
-_G_1_21: _Row = (144, 152, 176, 272, 280, 296, 192)
-_G_1_23: _Row = (152, 160, 184, 280, 288, 304, 192)
-_G_1_25: _Row = (144, 152, 176, 272, 280, 296, 184)
-_G_1_26: _Row = (144, 152, 176, 280, 288, 304, 184)
+# parentGoid in; 1.23 added g.syscallbp; 1.25 removed gobuf.ret, which g and m both contain; 1.26
+# made two words of sudog.elem.
+_Row = dict[str, int | None]
+_COMMON: _Row = {"g_stack_hi": 8, "g_m": 48, "g_sched_sp": 56, "g_sched_pc": 64}
+_SUDOG_1_15: _Row = {"sudog_elem": 24, "sudog_waitlink": 64, "sudog_c": 80}
+_SUDOG_1_26: _Row = {"sudog_elem": 32, "sudog_waitlink": 72, "sudog_c": 96}
+
+
+def _syscall(sp: int, g_sched_bp: int) -> _Row:
+    return {"g_sched_bp": g_sched_bp, "g_syscallsp": sp, "g_syscallpc": sp + 8}
+
+
+def _status(at: int, tracking: int | None, lockedm: int) -> _Row:
+    """Return the fields that follow one another from atomicstatus on."""
+    return {
+        "g_atomicstatus": at,
+        "g_goid": at + 8,
+        "g_waitsince": at + 24,
+        "g_waitreason": at + 32,
+        "g_tracking_seq": tracking,
+        "g_lockedm": lockedm,
+    }
+
+
+def _origin(parent: int | None, gopc: int) -> _Row:
+    """Return the fields that follow one another from parentGoid or gopc on."""
+    origin = {"g_gopc": gopc, "g_startpc": gopc + 16, "g_waiting": gopc + 32}
+    return {"g_parent_goid": parent, **origin}
+
+
+_M_1_15: _Row = {"m_procid": 72, "m_curg": 192}
+_M_1_25: _Row = {"m_procid": 64, "m_curg": 184}
+
+_STRUCTS_1_15 = _syscall(112, 104) | _M_1_15 | _SUDOG_1_15
+_STRUCTS_1_25 = _syscall(104, 96) | _M_1_25
 
 #: First release -> the row that holds from it on, newest first.
 _TABLE: dict[Release, _Row] = {
-    (1, 26): _G_1_26,
-    (1, 25): _G_1_25,
-    (1, 23): _G_1_23,
-    (1, 21): _G_1_21,
-    (1, 17): _G_1_17,
-    (1, 15): _G_1_15,
+    (1, 26): _STRUCTS_1_25 | _SUDOG_1_26 | _status(144, 191, 208) | _origin(280, 288),
+    (1, 25): _STRUCTS_1_25 | _SUDOG_1_15 | _status(144, 191, 208) | _origin(272, 280),
+    (1, 23): _STRUCTS_1_15 | _status(152, 199, 216) | _origin(280, 288),
+    (1, 22): _STRUCTS_1_15 | _status(144, 191, 208) | _origin(272, 280),
+    (1, 21): _STRUCTS_1_15 | _status(144, 188, 208) | _origin(272, 280),
+    (1, 17): _STRUCTS_1_15 | _status(144, 189, 232) | _origin(None, 296),
+    (1, 15): _STRUCTS_1_15 | _status(144, None, 216) | _origin(None, 280),
 }
 
 
@@ -109,21 +158,8 @@ def table_layout(release: Release) -> RuntimeLayout:
     """
     known = min(max(release, min(_TABLE)), NEWEST)
     row = next(row for since, row in _TABLE.items() if since <= known)
-    status, goid, waitreason, parent, gopc, startpc, curg = row
-    return RuntimeLayout(
-        g_stack_hi=8,
-        g_m=48,
-        g_sched_sp=56,
-        g_atomicstatus=status,
-        g_goid=goid,
-        g_waitreason=waitreason,
-        g_parent_goid=parent,
-        g_gopc=gopc,
-        g_startpc=startpc,
-        m_curg=curg,
-        g_in_register=known >= REGISTER_ABI,
-        assumed=known != release,
-    )
+    fields: dict[str, Any] = {**_COMMON, **row}
+    return RuntimeLayout(**fields, g_in_register=known >= REGISTER_ABI, assumed=known != release)
 
 
 def runtime_layout(
@@ -157,13 +193,20 @@ _FIELDS = {
     "runtime.g": {
         "g_m": "m",
         "g_sched_sp": "sched",  # gobuf's first field
+        "g_syscallsp": "syscallsp",
+        "g_syscallpc": "syscallpc",
         "g_atomicstatus": "atomicstatus",
         "g_goid": "goid",
+        "g_waitsince": "waitsince",
         "g_waitreason": "waitreason",
+        "g_lockedm": "lockedm",
         "g_gopc": "gopc",
         "g_startpc": "startpc",
+        "g_waiting": "waiting",
     },
-    "runtime.m": {"m_curg": "curg"},
+    "runtime.m": {"m_curg": "curg", "m_procid": "procid"},
+    "runtime.gobuf": {"g_sched_pc": "pc", "g_sched_bp": "bp"},  # sched is added
+    "runtime.sudog": {"sudog_elem": "elem", "sudog_c": "c", "sudog_waitlink": "waitlink"},
 }
 
 
@@ -178,10 +221,17 @@ def _dwarf_offsets(dwarf: DwarfReader) -> dict[str, Any] | None:
             offsets.update((key, members[field]) for key, field in wanted.items())
             if struct_name == "runtime.g":
                 offsets["g_parent_goid"] = members.get("parentGoid")
+                offsets["g_tracking_seq"] = members.get("trackingSeq")
                 offsets["g_stack_hi"] = members["stack"] + 8
+            elif struct_name == "runtime.sudog" and "acquiretime" in members:
+                pointer = members["acquiretime"] - members["elem"] - 8  # 8 for maybeTraceablePtr
+                offsets["sudog_elem"] += pointer
+                offsets["sudog_c"] += pointer
     except DwarfError:
         # DWARF that cannot be read is no worse here than DWARF that is absent.
         return None
+    offsets["g_sched_pc"] += offsets["g_sched_sp"]
+    offsets["g_sched_bp"] += offsets["g_sched_sp"]
     return offsets
 
 

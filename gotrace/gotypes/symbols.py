@@ -20,12 +20,12 @@ from enum import Enum
 __all__ = [
     "GoName",
     "NameKind",
+    "display_name",
     "elide_type_arguments",
     "package_of",
     "parse_name",
     "short_name",
     "shown_names",
-    "spoken_name",
 ]
 
 
@@ -111,7 +111,7 @@ def parse_name(text: str, *, gccgo: bool = False) -> GoName:
     return _parse_body(text, _unescape(body[:dot]), _split_outside(body[dot + 1 :], ".-·"), suffix)
 
 
-def spoken_name(text: str, *, gccgo: bool = False) -> str:
+def display_name(text: str, *, gccgo: bool = False) -> str:
     """Spell a symbol the way a Go programmer writes it, import path escapes resolved.
 
     ``gopkg.in/yaml%2ev3.Unmarshal`` gives ``gopkg.in/yaml.v3.Unmarshal``; with ``gccgo``,
@@ -140,7 +140,7 @@ def short_name(text: str) -> str:
     """
     if text.startswith(("go:", "type:", "type..")):
         return text
-    return spoken_name(text[text.rfind("/", 0, max(_package_end(text), 0)) + 1 :])
+    return display_name(text[text.rfind("/", 0, max(_package_end(text), 0)) + 1 :])
 
 
 def shown_names(names: Iterable[str], short: bool = False) -> dict[str, str]:
@@ -161,7 +161,7 @@ def package_of(text: str) -> str:
     """Return the import path of a symbol by Go's own compiler, unescaped: "" when it has none."""
     if text.startswith(("go:", "go.struct ", "go.(", "go.buildid", "type:", "type..")):
         return ""
-    return spoken_name(text[: max(_package_end(text), 0)])
+    return display_name(text[: max(_package_end(text), 0)])
 
 
 def _unescape(text: str) -> str:

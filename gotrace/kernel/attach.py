@@ -18,25 +18,25 @@ from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.keeper import Keeper
 from gotrace.kernel.lacking import has_attach_cookies
-from gotrace.kernel.program import AttachKind, LackingError, LoadError, Map, Program
+from gotrace.kernel.program import AttachKind, BpfProgram, LackingError, LoadError, Map
 from gotrace.kernel.removal import close_all, price
 
 __all__ = [
     "AttachError",
+    "AttachMethod",
     "Attached",
     "Point",
     "ProbeGroup",
-    "Rung",
     "attach",
     "refusal",
 ]
 
 
 class AttachError(GotraceError):
-    """Report that no rung of the ladder, or not the forced one, can be stood on."""
+    """Report that no method of attaching works, or not the forced one."""
 
 
-class Rung(Enum):
+class AttachMethod(Enum):
     """The ways to attach, best first; the values are those of ``--attach``."""
 
     MULTI = "multi"  # one uprobe-multi link with cookies: Linux 6.6
@@ -59,7 +59,7 @@ class ProbeGroup:
 
     ``path`` is what the kernel opens, ``display`` what messages call the file. ``bias`` is what the
     target's mapping adds to link-time addresses, None where processes differ in it or it is not
-    known yet. ``pid`` limits the breakpoints to one process where the rung can do that, 0 is all.
+    known yet. ``pid`` limits the breakpoints to one process where the method can do that, 0 is all.
     ``identity`` is the state of the file in which its points were found.
     """
 
@@ -79,8 +79,8 @@ class Attached:
     ``functions`` are the descriptors of the program's loaded functions, by name.
     """
 
-    program: Program
-    rung: Rung
+    program: BpfProgram
+    method: AttachMethod
     functions: Mapping[str, int] = field(default_factory=dict)
     failed: dict[Point, OSError] = field(default_factory=dict)
     _keepers: list[Keeper] = field(default_factory=list)
@@ -93,10 +93,10 @@ class Attached:
 
         Groups are attached in order. Raises AttachError.
         """
-        if self.rung is Rung.MULTI and any(group.pid for group in groups):
+        if self.method is AttachMethod.MULTI and any(group.pid for group in groups):
             multi_filters_by_process()  # what is found out in the keeper is forgotten with it
         self._halted = self.program.map("halted")
-        probes = _Probes(self.program, self.rung, self.functions)
+        probes = _Probes(self.program, self.method, self.functions)
         keeper = Keeper(lambda: probes.attach(groups), probes.detach)
         self._keepers.append(keeper)
         self.failed |= keeper.result
@@ -156,8 +156,8 @@ _PATIENCE = 1.1  # seconds
 class _Probes:
     """Own, in the keeper, the descriptors that keep probes in place, by group."""
 
-    program: Program
-    rung: Rung
+    program: BpfProgram
+    method: AttachMethod
     functions: Mapping[str, int]
     descriptors: list[list[int]] = field(default_factory=list)
     failed: dict[Point, OSError] = field(default_factory=dict)
@@ -166,15 +166,15 @@ class _Probes:
         """Attach all points and return those that the kernel refused."""
         for group in groups:
             self.descriptors.append([])
-            _ATTACHERS[self.rung](self, group, self.functions[group.function])
+            _ATTACHERS[self.method](self, group, self.functions[group.function])
             if not self.descriptors[-1]:
-                raise _RungMissing(self._refusal(group))
+                raise _MethodUnavailable(self._refusal(group))
         return self.failed
 
     def _refusal(self, group: ProbeGroup) -> str:
         """Return why the kernel refused all points of the group that was attached last."""
         numbers = {self.failed[point].errno for point in group.points}
-        untried = self.rung is Rung.MULTI and len(self.descriptors) == 1
+        untried = self.method is AttachMethod.MULTI and len(self.descriptors) == 1
         if untried and numbers == {errno.EINVAL}:
             # What a kernel that does not know the attachment answers, whatever the point.
             return f"{_NO_MULTI}, or another tracer, such as bcc's, has probes there: end that one"
@@ -193,8 +193,8 @@ def attach(
     source: str,
     defines: Mapping[str, int],
     groups: Sequence[ProbeGroup],
-    forced: Rung | None = None,
-    prepare: Callable[[Program], None] | None = None,
+    forced: AttachMethod | None = None,
+    prepare: Callable[[BpfProgram], None] | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> Attached:
     """Compile ``source``, load the groups' functions and attach all points, groups in order.
@@ -202,16 +202,16 @@ def attach(
     ``prepare`` is called with the loaded program before anything is attached, to fill its maps,
     and ``announce`` with what the user should know first of what that will cost, if anything.
 
-    Tries the rungs from the best on, or only ``forced``. A point that the kernel refuses while
+    Tries the methods from the best on, or only ``forced``. A point that the kernel refuses while
     others of its group are accepted is listed in ``Attached.failed``. Raises AttachError where no
-    rung works, LoadError where the program is at fault.
+    method works, LoadError where the program is at fault.
     """
     causes: list[str] = []
-    for rung in [forced] if forced else list(Rung):
+    for method in [forced] if forced else list(AttachMethod):
         try:
-            return _attach_on(rung, source, defines, groups, prepare, announce)
-        except _RungMissing as error:
-            causes.append(f"{rung.value}: {error}")
+            return _attach_on(method, source, defines, groups, prepare, announce)
+        except _MethodUnavailable as error:
+            causes.append(f"{method.value}: {error}")
     what = groups[0].display if groups else source
     raise AttachError(f"cannot attach to {what}: {'; '.join(causes)}")
 
@@ -227,39 +227,39 @@ def refusal(error: OSError) -> str:
 _NO_MULTI = "this kernel has no uprobe-multi links (Linux 6.6)"
 
 
-class _RungMissing(Exception):
-    """Say why a rung cannot be used here, though another may."""
+class _MethodUnavailable(Exception):
+    """Say why a method cannot be used here, though another may."""
 
 
 def _attach_on(
-    rung: Rung,
+    method: AttachMethod,
     source: str,
     defines: Mapping[str, int],
     groups: Sequence[ProbeGroup],
-    prepare: Callable[[Program], None] | None,
+    prepare: Callable[[BpfProgram], None] | None,
     announce: Callable[[str], None] | None,
 ) -> Attached:
     defines = dict(defines)
-    if rung is Rung.ADDRESS:
+    if method is AttachMethod.ADDRESS:
         unknown = next((group for group in groups if group.bias is None), None)
         if unknown:
-            raise _RungMissing(
+            raise _MethodUnavailable(
                 f"{unknown.display} is position independent and its address is not known before"
                 " it runs: use -p PID"
             )
         _need_own_addresses(groups)
         defines["SITES_BY_IP"] = sum(len(group.points) for group in groups) or 1
-    attached = Attached(Program(source, defines), rung)
+    attached = Attached(BpfProgram(source, defines), method)
     try:
         wanted = [group for group in groups if group.points]
         attached.functions = _load(attached, {group.function for group in wanted})
         if prepare is not None:
             prepare(attached.program)
-        if rung is not Rung.MULTI:
+        if method is not AttachMethod.MULTI:
             # What would refuse them comes before what they would cost; the keeper inherits it.
             for group in wanted:
-                _need_descriptors(_DESCRIPTORS[rung] * len(group.points), group)
-        if announce is not None and rung is not Rung.MULTI:
+                _need_descriptors(_DESCRIPTORS[method] * len(group.points), group)
+        if announce is not None and method is not AttachMethod.MULTI:
             text = price(sum(len(group.points) for group in wanted))
             if text is not None:
                 announce(text)
@@ -273,14 +273,14 @@ def _attach_on(
 
 
 def _need_own_addresses(groups: Iterable[ProbeGroup]) -> None:
-    """Raise _RungMissing where sites of two files are at one address, in different processes."""
+    """Raise _MethodUnavailable where sites of two files have one address, in two processes."""
     owners: dict[int, str] = {}
     for group in groups:
         for point in group.points:
             address = point.address + (group.bias or 0)
             owner = owners.setdefault(address, group.display)
             if owner != group.display:
-                raise _RungMissing(
+                raise _MethodUnavailable(
                     f"{owner} and {group.display} have functions at the same address: trace one of"
                     " them, or use -p PID"
                 )
@@ -301,23 +301,23 @@ def _check_unchanged(groups: Iterable[ProbeGroup]) -> None:
 
 
 def _load(attached: Attached, functions: Iterable[str]) -> dict[str, int]:
-    is_multi = attached.rung is Rung.MULTI
+    is_multi = attached.method is AttachMethod.MULTI
     kind = AttachKind.UPROBE_MULTI if is_multi else AttachKind.PERF_EVENT
     try:
         return attached.program.load(functions, kind)
     except LackingError:
-        raise  # on any rung
+        raise  # with any method
     except LoadError as error:
-        if attached.rung is Rung.ADDRESS or "permit" in str(error):
+        if attached.method is AttachMethod.ADDRESS or "permit" in str(error):
             raise
-        raise _RungMissing(_load_refusal(attached.rung, error)) from error
+        raise _MethodUnavailable(_load_refusal(attached.method, error)) from error
 
 
-def _load_refusal(rung: Rung, error: LoadError) -> str:
-    """Return why a program could not be loaded for a rung that gives it cookies."""
+def _load_refusal(method: AttachMethod, error: LoadError) -> str:
+    """Return why a program could not be loaded for a method that gives it cookies."""
     if has_attach_cookies():
         return str(error)
-    return _NO_MULTI if rung is Rung.MULTI else "this kernel has no cookies (Linux 5.15)"
+    return _NO_MULTI if method is AttachMethod.MULTI else "this kernel has no cookies (Linux 5.15)"
 
 
 def _attach_multi(probes: _Probes, group: ProbeGroup, program: int) -> None:
@@ -357,7 +357,7 @@ def _attach_cookie(probes: _Probes, group: ProbeGroup, program: int) -> None:
         try:
             probes.descriptors[-1].append(kernel.link_perf_event(program, event, point.cookie))
         except OSError as error:
-            raise _RungMissing(f"no cookie for perf events: {error.strerror}") from error
+            raise _MethodUnavailable(f"no cookie for perf events: {error.strerror}") from error
 
 
 def _attach_address(probes: _Probes, group: ProbeGroup, program: int) -> None:
@@ -379,7 +379,7 @@ def _open_event(probes: _Probes, group: ProbeGroup, point: Point) -> int | None:
         if error.errno in (errno.EPERM, errno.EACCES):
             raise _not_permitted(group) from error
         if error.errno == errno.ENOENT:
-            raise _RungMissing(error.strerror or "no uprobe event source") from error
+            raise _MethodUnavailable(error.strerror or "no uprobe event source") from error
         probes.failed[point] = error
         return None
     probes.descriptors[-1].append(event)
@@ -387,11 +387,11 @@ def _open_event(probes: _Probes, group: ProbeGroup, point: Point) -> int | None:
 
 
 #: Open files that each probe takes.
-_DESCRIPTORS = {Rung.COOKIE: 2, Rung.ADDRESS: 1}
+_DESCRIPTORS = {AttachMethod.COOKIE: 2, AttachMethod.ADDRESS: 1}
 _ATTACHERS = {
-    Rung.MULTI: _attach_multi,
-    Rung.COOKIE: _attach_cookie,
-    Rung.ADDRESS: _attach_address,
+    AttachMethod.MULTI: _attach_multi,
+    AttachMethod.COOKIE: _attach_cookie,
+    AttachMethod.ADDRESS: _attach_address,
 }
 
 

@@ -8,15 +8,20 @@ from enum import Enum
 from gotrace.sites.sites import Site, SiteForm
 
 __all__ = [
-    "INDEX_MASK",
-    "CallerKind",
+    "COOKIE_INDEX_MASK",
     "Jumps",
+    "TaskKind",
     "cookie",
 ]
 
-INDEX_MASK = 0xFFFFFFFF
-_BRANCH = 1 << 32
-_SP_SHIFT = 40
+# The names are those of bpf/site.h.
+COOKIE_INDEX_MASK = 0xFFFFFFFF
+COOKIE_BRANCH = 1 << 32
+COOKIE_G_REGISTER = 1 << 33
+COOKIE_G_TLS = 1 << 34
+COOKIE_JUMPS = 1 << 35
+COOKIE_LEAVES = 1 << 36
+COOKIE_SP_SHIFT = 40
 
 
 class Jumps(Enum):
@@ -27,25 +32,25 @@ class Jumps(Enum):
     """
 
     NONE = 0
-    AWAY = 1 << 36
-    TRACED = 1 << 36 | 1 << 35
+    AWAY = COOKIE_LEAVES
+    TRACED = COOKIE_LEAVES | COOKIE_JUMPS
 
 
-class CallerKind(Enum):
+class TaskKind(Enum):
     """Say how a function's BPF program finds who is calling; the values are cookie bits."""
 
     THREAD = 0
-    G_REGISTER = 1 << 33
-    G_TLS = 1 << 34
+    G_REGISTER = COOKIE_G_REGISTER
+    G_TLS = COOKIE_G_TLS
 
 
 def cookie(
-    index: int, site: Site, caller: CallerKind = CallerKind.THREAD, jumps: Jumps = Jumps.NONE
+    index: int, site: Site, task: TaskKind = TaskKind.THREAD, jumps: Jumps = Jumps.NONE
 ) -> int:
     """Return the cookie for a site that belongs to counter or function number ``index``.
 
     ``index`` has 32 bits, the site's ``sp_offset`` 24.
     """
-    branch = _BRANCH if site.form is SiteForm.BRANCH else 0
-    flags = branch | caller.value | jumps.value
-    return index | flags | site.sp_offset << _SP_SHIFT
+    branch = COOKIE_BRANCH if site.form is SiteForm.BRANCH else 0
+    flags = branch | task.value | jumps.value
+    return index | flags | site.sp_offset << COOKIE_SP_SHIFT

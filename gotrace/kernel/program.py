@@ -25,10 +25,10 @@ from gotrace.kernel.rings import Rings
 
 __all__ = [
     "AttachKind",
+    "BpfProgram",
     "LackingError",
     "LoadError",
     "Map",
-    "Program",
     "bpf_directory",
     "import_binding",
     "joined_source",
@@ -268,7 +268,7 @@ def _literal(value: int) -> str:
     return f"{value}ULL" if value >> 31 else str(value)
 
 
-class Program:
+class BpfProgram:
     """One compiled BPF source file: its functions, to be loaded, and its maps."""
 
     def __init__(self, source: str, defines: Mapping[str, int]) -> None:

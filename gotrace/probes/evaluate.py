@@ -16,9 +16,10 @@ from collections.abc import Mapping
 from gotrace.capture.payload import BEYOND, NIL_POINTER
 from gotrace.gotypes.types import Kind
 from gotrace.probes.constants import RELATIONS
-from gotrace.probes.parser import BinaryOperator, Function
+from gotrace.probes.parser import BinaryOperator, TextFunction
 from gotrace.probes.scope import SpecialName
 from gotrace.probes.typed import (
+    AccessPath,
     Comparison,
     Constant,
     Domain,
@@ -26,7 +27,6 @@ from gotrace.probes.typed import (
     NilTest,
     Not,
     Operand,
-    Path,
     SpecialOperand,
     TextTest,
     Typed,
@@ -61,7 +61,7 @@ _NOT_CAPTURED = Unavailable("not captured")
 NO_RESULT = Unavailable("the call did not return")
 
 
-def evaluate(expression: Typed, values: Mapping[Path, Value], specials: Specials) -> Value:
+def evaluate(expression: Typed, values: Mapping[AccessPath, Value], specials: Specials) -> Value:
     """Return an expression's value for one call.
 
     ``values`` holds what was captured for each of the expression's operands. Conditions give a
@@ -78,7 +78,7 @@ def evaluate(expression: Typed, values: Mapping[Path, Value], specials: Specials
     return Unavailable("an operand is unavailable") if truth is None else truth
 
 
-def decide(predicate: Typed, values: Mapping[Path, Value], specials: Specials) -> bool | None:
+def decide(predicate: Typed, values: Mapping[AccessPath, Value], specials: Specials) -> bool | None:
     """Return whether a predicate keeps a call, None where what was not captured might make it.
 
     Where it depends on what does not exist, behind a nil pointer or for want of results, the
@@ -110,7 +110,7 @@ class _Evaluation:
 
     __slots__ = ("_specials", "_values")
 
-    def __init__(self, values: Mapping[Path, Value], specials: Specials) -> None:
+    def __init__(self, values: Mapping[AccessPath, Value], specials: Specials) -> None:
         self._values = values
         self._specials = specials
 
@@ -189,7 +189,7 @@ class _Evaluation:
         if captured is None:
             return None
         text, length = captured
-        if test.function is Function.CONTAINS:
+        if test.function is TextFunction.CONTAINS:
             if test.needle in text:
                 return True
             # What was not captured may have it, where there is enough for it.

@@ -17,21 +17,21 @@ from fractions import Fraction
 from gotrace.probes.tokens import Source, Span, SpecError, Token, TokenKind
 
 __all__ = [
-    "Binary",
+    "BinaryExpr",
     "BinaryOperator",
-    "Call",
-    "Deref",
+    "CallExpr",
+    "DerefExpr",
     "Expression",
-    "Field",
-    "Function",
-    "Index",
-    "Literal",
+    "FieldExpr",
+    "IndexExpr",
+    "LiteralExpr",
     "LiteralKind",
-    "Measure",
-    "Name",
+    "MeasureFunction",
+    "NameExpr",
     "Parser",
-    "Special",
-    "Unary",
+    "SpecialExpr",
+    "TextFunction",
+    "UnaryExpr",
     "UnaryOperator",
 ]
 
@@ -44,14 +44,14 @@ class Expression:
 
 
 @dataclass(frozen=True, slots=True)
-class Name(Expression):
+class NameExpr(Expression):
     """A parameter's or result's name, or ``arg1``."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Special(Expression):
+class SpecialExpr(Expression):
     """A ``$`` name, without the dollar sign."""
 
     name: str
@@ -69,7 +69,7 @@ class LiteralKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Literal(Expression):
+class LiteralExpr(Expression):
     """A constant, exact: strings are bytes."""
 
     kind: LiteralKind
@@ -77,7 +77,7 @@ class Literal(Expression):
 
 
 @dataclass(frozen=True, slots=True)
-class Field(Expression):
+class FieldExpr(Expression):
     """``operand.name``."""
 
     operand: Expression
@@ -85,7 +85,7 @@ class Field(Expression):
 
 
 @dataclass(frozen=True, slots=True)
-class Index(Expression):
+class IndexExpr(Expression):
     """``operand[index]`` with a constant index."""
 
     operand: Expression
@@ -93,20 +93,20 @@ class Index(Expression):
 
 
 @dataclass(frozen=True, slots=True)
-class Deref(Expression):
+class DerefExpr(Expression):
     """``*operand``."""
 
     operand: Expression
 
 
-class Measure(Enum):
+class MeasureFunction(Enum):
     """The builtin functions that measure one value."""
 
     LEN = "len"
     CAP = "cap"
 
 
-class Function(Enum):
+class TextFunction(Enum):
     """The functions that test a string against a constant."""
 
     PREFIX = "prefix"
@@ -114,10 +114,10 @@ class Function(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Call(Expression):
+class CallExpr(Expression):
     """A call of a function that gotrace knows, with the right number of arguments."""
 
-    function: Measure | Function
+    function: MeasureFunction | TextFunction
     arguments: tuple[Expression, ...]
 
 
@@ -129,7 +129,7 @@ class UnaryOperator(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Unary(Expression):
+class UnaryExpr(Expression):
     """An operator before its operand."""
 
     operator: UnaryOperator
@@ -150,7 +150,7 @@ class BinaryOperator(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Binary(Expression):
+class BinaryExpr(Expression):
     """An operator between its operands."""
 
     operator: BinaryOperator
@@ -163,9 +163,9 @@ _PRECEDENCE = {
     for operator in BinaryOperator
 }
 _OPERATORS = {operator.value: operator for operator in BinaryOperator}
-_FUNCTIONS: dict[str, tuple[Measure | Function, int]] = {
-    **{measure.value: (measure, 1) for measure in Measure},
-    **{function.value: (function, 2) for function in Function},
+_FUNCTIONS: dict[str, tuple[MeasureFunction | TextFunction, int]] = {
+    **{measure.value: (measure, 1) for measure in MeasureFunction},
+    **{function.value: (function, 2) for function in TextFunction},
 }
 _ARITHMETIC = {"+", "-", "*", "/", "%", "<<", ">>", "&^", "^", "++", "--"}
 _INSTEAD = {"=": "==", ":=": "==", "&": "&&", "|": "||", "~": "contains()"}
@@ -222,7 +222,7 @@ class Parser:
             self.take()
             right = self._binary(_PRECEDENCE[operator] + 1)
             self._count()
-            left = Binary(operator, left, right, span=_joined(left, right))
+            left = BinaryExpr(operator, left, right, span=_joined(left, right))
 
     def _refuse_operator(self) -> None:
         """Raise for operators of Go and of other languages that mean nothing here."""
@@ -250,8 +250,8 @@ class Parser:
         self._count()
         span = Span(token.span.start, operand.span.end)
         if token.text == "*":
-            return Deref(operand, span=span)
-        return Unary(UnaryOperator(token.text), operand, span=span)
+            return DerefExpr(operand, span=span)
+        return UnaryExpr(UnaryOperator(token.text), operand, span=span)
 
     def _postfix(self) -> Expression:
         operand = self._primary()
@@ -278,7 +278,7 @@ class Parser:
         if self.token.kind is not TokenKind.NAME:
             raise self.error("a field's name is expected after the dot")
         name = self.take()
-        return Field(operand, name.text, span=Span(operand.span.start, name.span.end))
+        return FieldExpr(operand, name.text, span=Span(operand.span.start, name.span.end))
 
     def _index(self, operand: Expression) -> Expression:
         self.take()
@@ -291,7 +291,7 @@ class Parser:
         if not self.at("]"):
             raise self.error("expected ] after the index")
         end = self.take().span.end
-        return Index(operand, token.value, span=Span(operand.span.start, end))
+        return IndexExpr(operand, token.value, span=Span(operand.span.start, end))
 
     def _primary(self) -> Expression:
         token = self.token
@@ -301,7 +301,7 @@ class Parser:
         self._count()
         span = token.span
         if token.kind is TokenKind.SPECIAL:
-            return Special(token.text[1:], span=span)
+            return SpecialExpr(token.text[1:], span=span)
         if token.kind is TokenKind.NAME:
             return self._name(token)
         kinds = {
@@ -309,18 +309,18 @@ class Parser:
             TokenKind.RUNE: LiteralKind.RUNE,
             TokenKind.STRING: LiteralKind.STRING,
         }
-        return Literal(kinds.get(token.kind, LiteralKind.INT), token.value, span=span)
+        return LiteralExpr(kinds.get(token.kind, LiteralKind.INT), token.value, span=span)
 
     def _name(self, token: Token) -> Expression:
         if token.text in ("true", "false"):
-            return Literal(LiteralKind.BOOL, token.text == "true", span=token.span)
+            return LiteralExpr(LiteralKind.BOOL, token.text == "true", span=token.span)
         if token.text == "nil":
-            return Literal(LiteralKind.NIL, None, span=token.span)
+            return LiteralExpr(LiteralKind.NIL, None, span=token.span)
         if token.text in _FUNCTIONS and self.at("("):
             return self._call(token)
         if token.text == "not" and self.token.kind is TokenKind.NAME:
             raise self._source.error(token.span, "no such operator: did you mean !?")
-        return Name(token.text, span=token.span)
+        return NameExpr(token.text, span=token.span)
 
     def _call(self, name: Token) -> Expression:
         function, expected = _FUNCTIONS[name.text]
@@ -340,7 +340,7 @@ class Parser:
             form = 'a string and a constant, as in prefix(key, "user:")'
             wanted = form.replace("prefix", name.text) if expected == 2 else "one value"
             raise self._source.error(span, f"{name.text}() takes {wanted}")
-        return Call(function, tuple(arguments), span=span)
+        return CallExpr(function, tuple(arguments), span=span)
 
     def _parenthesis(self) -> Expression:
         token = self.token

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from gotrace.errors import UsageError
-from gotrace.gotypes.symbols import elide_type_arguments, spoken_name
+from gotrace.gotypes.symbols import display_name, elide_type_arguments
 from gotrace.text import printable
 
 __all__ = ["Match", "NameList", "Pattern", "quote", "split_target"]
@@ -109,7 +109,7 @@ class NameList:
         """Return the rows whose symbol is not what a Go programmer would write."""
         mark = "_" if self.gccgo else "%"
         rows = [(row, name) for row, name in enumerate(self.names) if mark in name]
-        spoken = [(row, name, spoken_name(name, gccgo=self.gccgo)) for row, name in rows]
+        spoken = [(row, name, display_name(name, gccgo=self.gccgo)) for row, name in rows]
         return [(row, new) for row, old, new in spoken if new != old]
 
     @cached_property

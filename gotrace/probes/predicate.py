@@ -12,11 +12,22 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gotrace.capture.ops import OTHER_PHASE, Location, Op, OpCode
+from gotrace.capture.ops import (
+    OTHER_PHASE,
+    PREDICATE_STACK,
+    SIGNED_OPERAND,
+    ComparisonCode,
+    FieldRef,
+    Op,
+    OpCode,
+    SpecialCode,
+    StringTest,
+)
 from gotrace.gotypes.types import Kind
-from gotrace.probes.parser import BinaryOperator, Function
+from gotrace.probes.parser import BinaryOperator, TextFunction
 from gotrace.probes.scope import Phase, SpecialName
 from gotrace.probes.typed import (
+    AccessPath,
     Comparison,
     Constant,
     Domain,
@@ -24,7 +35,6 @@ from gotrace.probes.typed import (
     NilTest,
     Not,
     Operand,
-    Path,
     SpecialOperand,
     TextTest,
     Typed,
@@ -45,28 +55,30 @@ __all__ = [
 #: The longest string constant that the kernel compares with.
 CONSTANT_BYTES = 64
 _CONSTANT = struct.Struct(f"<Q{CONSTANT_BYTES}s{CONSTANT_BYTES}s")
-_STACK = 16
 _COMPARE = {
-    BinaryOperator.EQUAL: 0,
-    BinaryOperator.NOT_EQUAL: 1,
-    BinaryOperator.LESS: 2,
-    BinaryOperator.LESS_EQUAL: 3,
-    BinaryOperator.GREATER: 4,
-    BinaryOperator.GREATER_EQUAL: 5,
+    BinaryOperator.EQUAL: ComparisonCode.EQUAL,
+    BinaryOperator.NOT_EQUAL: ComparisonCode.NOT_EQUAL,
+    BinaryOperator.LESS: ComparisonCode.LESS,
+    BinaryOperator.LESS_EQUAL: ComparisonCode.LESS_EQUAL,
+    BinaryOperator.GREATER: ComparisonCode.GREATER,
+    BinaryOperator.GREATER_EQUAL: ComparisonCode.GREATER_EQUAL,
 }
-_SIGN = 0x80
-_TESTS: dict[Function | None, int] = {None: 0, Function.PREFIX: 1, Function.CONTAINS: 2}
+_TESTS = {
+    None: StringTest.EQUAL,
+    TextFunction.PREFIX: StringTest.PREFIX,
+    TextFunction.CONTAINS: StringTest.CONTAINS,
+}
 _SPECIALS = {
-    SpecialName.GOID: 0,
-    SpecialName.PID: 1,
-    SpecialName.TID: 2,
-    SpecialName.DURATION: 3,
+    SpecialName.GOID: SpecialCode.GOID,
+    SpecialName.PID: SpecialCode.PID,
+    SpecialName.TID: SpecialCode.TID,
+    SpecialName.DURATION: SpecialCode.DURATION,
 }
 _SLICE_LENGTH_AT = 8  # the data pointer comes first, the length behind it
 _MAX_AT = 0xFFFF
 
 #: Gives the place of a captured value, None when there is none that the kernel can see.
-Locate = Callable[[Path], Location | None]
+Locate = Callable[[AccessPath], FieldRef | None]
 
 
 class StringConstants:
@@ -144,7 +156,7 @@ def predicate_ops(
             ops.append(Op(OpCode.KEEP_IF))
     except _NotInKernel:
         return None
-    return ops if len(ops) <= room and _depth(ops) <= _STACK else None
+    return ops if len(ops) <= room and _depth(ops) <= PREDICATE_STACK else None
 
 
 def _depth(ops: Sequence[Op]) -> int:
@@ -191,7 +203,7 @@ class _Compiler:
             return self._string_equality(comparison)
         if comparison.domain is Domain.FLOAT:
             raise _NotInKernel
-        sign = _SIGN if comparison.domain is Domain.SIGNED else 0
+        sign = SIGNED_OPERAND if comparison.domain is Domain.SIGNED else 0
         return [
             *self._push(comparison.left),
             *self._push(comparison.right),
@@ -208,7 +220,7 @@ class _Compiler:
         return self._text_test(string, None, constant.value, equal)
 
     def _text_test(
-        self, operand: Typed, function: Function | None, needle: bytes, positive: bool
+        self, operand: Typed, function: TextFunction | None, needle: bytes, positive: bool
     ) -> list[Op]:
         """Test a string's bytes; ``function`` None: whether they are the needle."""
         if not isinstance(operand, Operand) or operand.type.kind is Kind.INTERFACE:
@@ -218,7 +230,7 @@ class _Compiler:
         wanted = len(needle) + (function is None)
         if location.bytes_block is None or not needle or len(needle) > CONSTANT_BYTES:
             raise _NotInKernel
-        if function is not Function.CONTAINS and wanted > location.bytes_limit:
+        if function is not TextFunction.CONTAINS and wanted > location.bytes_limit:
             raise _NotInKernel
         block = location.bytes_block | self._other_phase(operand.path)
         number = self._constants.number(needle)
@@ -253,16 +265,16 @@ class _Compiler:
             raise _NotInKernel
         return [self._push_field(value.path, self._located(value))]
 
-    def _located(self, operand: Operand) -> Location:
+    def _located(self, operand: Operand) -> FieldRef:
         location = self._locate(operand.path)
         if location is None or location.offset > _MAX_AT:
             raise _NotInKernel
         return location
 
-    def _push_field(self, path: Path, location: Location) -> Op:
-        reg = location.width | (_SIGN if location.signed else 0)
+    def _push_field(self, path: AccessPath, location: FieldRef) -> Op:
+        reg = location.width | (SIGNED_OPERAND if location.signed else 0)
         block = location.block | self._other_phase(path)
         return Op(OpCode.PUSH_FIELD, reg=reg, block=block, at=location.offset)
 
-    def _other_phase(self, path: Path) -> int:
+    def _other_phase(self, path: AccessPath) -> int:
         return 0 if path.root.phase is self._phase else OTHER_PHASE

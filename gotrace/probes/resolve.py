@@ -38,25 +38,26 @@ from gotrace.probes.constants import (
     fold,
 )
 from gotrace.probes.parser import (
-    Binary,
+    BinaryExpr,
     BinaryOperator,
-    Call,
-    Deref,
+    CallExpr,
+    DerefExpr,
     Expression,
-    Field,
-    Function,
-    Index,
-    Literal,
+    FieldExpr,
+    IndexExpr,
+    LiteralExpr,
     LiteralKind,
-    Measure,
-    Name,
-    Special,
-    Unary,
+    MeasureFunction,
+    NameExpr,
+    SpecialExpr,
+    TextFunction,
+    UnaryExpr,
     UnaryOperator,
 )
 from gotrace.probes.scope import SPECIAL_TYPES, Scope, SpecialName, did_you_mean, listed
 from gotrace.probes.tokens import Source, SpecError
 from gotrace.probes.typed import (
+    AccessPath,
     Comparison,
     Constant,
     Domain,
@@ -64,7 +65,6 @@ from gotrace.probes.typed import (
     NilTest,
     Not,
     Operand,
-    Path,
     SpecialOperand,
     TextTest,
     Typed,
@@ -190,7 +190,7 @@ def element(of: GoType, index: int) -> Hop:
     )
 
 
-def measure(of: GoType, function: Measure) -> Hop | int:
+def measure(of: GoType, function: MeasureFunction) -> Hop | int:
     """Find a value's length or capacity: how to get there, or the number itself for an array.
 
     Raises StepError.
@@ -199,14 +199,14 @@ def measure(of: GoType, function: Measure) -> Hop | int:
     if isinstance(target, ArrayType):
         return target.length
     measured = isinstance(target, SliceType | ChanType)
-    if function is Measure.LEN:
+    if function is MeasureFunction.LEN:
         measured = measured or isinstance(target, MapType) or target.kind is Kind.STRING
     if not measured:
         kinds = "slices, arrays and channels"
-        if function is Measure.LEN:
+        if function is MeasureFunction.LEN:
             kinds = "strings, slices, arrays, maps and channels"
         raise StepError(f"{described(target)} has no {function.value}(): only {kinds} have")
-    mark = PathMark.LEN if function is Measure.LEN else PathMark.CAP
+    mark = PathMark.LEN if function is MeasureFunction.LEN else PathMark.CAP
     return (*steps, mark), INT
 
 
@@ -281,30 +281,30 @@ class _Resolver:
         return self._source.error(where.span, reason)
 
     def resolve(self, expression: Expression) -> Typed:
-        if isinstance(expression, Literal):
+        if isinstance(expression, LiteralExpr):
             return Untyped(expression.kind, expression.value, span=expression.span)
-        if isinstance(expression, Name):
+        if isinstance(expression, NameExpr):
             return self._name(expression)
-        if isinstance(expression, Special):
+        if isinstance(expression, SpecialExpr):
             return self._special(expression)
-        if isinstance(expression, Unary):
+        if isinstance(expression, UnaryExpr):
             return self._unary(expression)
-        if isinstance(expression, Binary):
+        if isinstance(expression, BinaryExpr):
             return self._binary(expression)
-        if isinstance(expression, Call):
+        if isinstance(expression, CallExpr):
             return self._call(expression)
         return self._step(expression)
 
-    def _name(self, name: Name) -> Typed:
+    def _name(self, name: NameExpr) -> Typed:
         found = self._scope.named(name.name)
         if found is None:
             raise self._error(name, self._scope.no_such_name(name.name))
-        return Operand(Path(found[0]), found[1], span=name.span)
+        return Operand(AccessPath(found[0]), found[1], span=name.span)
 
-    def _special(self, special: Special) -> Typed:
+    def _special(self, special: SpecialExpr) -> Typed:
         result = self._scope.result(special.name)
         if result is not None:
-            return Operand(Path(result[0]), result[1], span=special.span)
+            return Operand(AccessPath(result[0]), result[1], span=special.span)
         try:
             name = SpecialName(special.name)
         except ValueError:
@@ -314,18 +314,18 @@ class _Resolver:
 
     def _step(self, expression: Expression) -> Typed:
         """Resolve a field, an element or a dereference."""
-        assert isinstance(expression, Field | Index | Deref)
+        assert isinstance(expression, FieldExpr | IndexExpr | DerefExpr)
         operand = self._operand(expression.operand)
         try:
-            if isinstance(expression, Field):
+            if isinstance(expression, FieldExpr):
                 steps, to = field_of(operand.of, expression.name)
-            elif isinstance(expression, Index):
+            elif isinstance(expression, IndexExpr):
                 steps, to = element(operand.of, expression.index)
             else:
                 steps, to = deref(operand.of)
         except StepError as error:
             raise self._error(expression, str(error)) from error
-        path = Path(operand.path.root, (*operand.path.steps, *steps))
+        path = AccessPath(operand.path.root, (*operand.path.steps, *steps))
         return Operand(path, to, span=expression.span)
 
     def _operand(self, expression: Expression) -> Operand:
@@ -334,7 +334,7 @@ class _Resolver:
             raise self._error(expression, "only parameters, results and parts of them have parts")
         return typed
 
-    def _unary(self, expression: Unary) -> Typed:
+    def _unary(self, expression: UnaryExpr) -> Typed:
         operand = self.resolve(expression.operand)
         if expression.operator is UnaryOperator.NEGATE:
             value = operand.value if isinstance(operand, Untyped) and operand.is_number else None
@@ -349,7 +349,7 @@ class _Resolver:
             raise self._error(typed, _no_condition(typed))
         return typed
 
-    def _binary(self, expression: Binary) -> Typed:
+    def _binary(self, expression: BinaryExpr) -> Typed:
         left, right = self.resolve(expression.left), self.resolve(expression.right)
         operator = expression.operator
         if operator in _LOGIC:
@@ -420,8 +420,8 @@ class _Resolver:
             return
         raise self._error(operand, reason)
 
-    def _call(self, call: Call) -> Typed:
-        if isinstance(call.function, Function):
+    def _call(self, call: CallExpr) -> Typed:
+        if isinstance(call.function, TextFunction):
             return self._text_test(call, call.function)
         argument = self.resolve(call.arguments[0])
         if isinstance(argument, Untyped) and isinstance(argument.value, bytes):
@@ -433,10 +433,10 @@ class _Resolver:
             raise self._error(call.arguments[0], str(error)) from error
         if isinstance(found, int):
             return Untyped(LiteralKind.INT, found, span=call.span)
-        path = Path(operand.path.root, (*operand.path.steps, *found[0]))
+        path = AccessPath(operand.path.root, (*operand.path.steps, *found[0]))
         return Operand(path, found[1], span=call.span)
 
-    def _text_test(self, call: Call, function: Function) -> Typed:
+    def _text_test(self, call: CallExpr, function: TextFunction) -> Typed:
         operand, needle = map(self.resolve, call.arguments)
         name = function.value
         if not isinstance(needle, Untyped) or not isinstance(needle.value, bytes):
@@ -450,7 +450,7 @@ class _Resolver:
 
 
 def _length(string: Operand) -> Operand:
-    path = Path(string.path.root, (*string.path.steps, PathMark.LEN))
+    path = AccessPath(string.path.root, (*string.path.steps, PathMark.LEN))
     return Operand(path, INT, span=string.span)
 
 

@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Protocol
 
 from gotrace.errors import NoMatchError, UsageError
-from gotrace.gotypes.symbols import elide_type_arguments, package_of, spoken_name
+from gotrace.gotypes.symbols import display_name, elide_type_arguments, package_of
 from gotrace.probes.pattern import Match, NameList, Pattern, quote
 from gotrace.text import printable
 
@@ -214,8 +214,8 @@ class _Explanation:
         only_main = all(caller.startswith("main.") for caller, _, _ in places)
         flag = "-gcflags=-l" if only_main else "-gcflags=all=-l"
         return (
-            f"{printable(spoken_name(name))} is inlined into {_listed(shown, 'and', len(places))}: "
-            f"build with {flag} to {self.verb} it"
+            f"{printable(display_name(name))} is inlined into"
+            f" {_listed(shown, 'and', len(places))}: build with {flag} to {self.verb} it"
         )
 
     @cached_property

@@ -9,11 +9,12 @@ from enum import Enum
 
 from gotrace.capture.paths import PathStep
 from gotrace.gotypes.types import GoType, Kind, basic_type
-from gotrace.probes.parser import BinaryOperator, Function
+from gotrace.probes.parser import BinaryOperator, TextFunction
 from gotrace.probes.scope import Phase, Root, SpecialName
 from gotrace.probes.tokens import Span
 
 __all__ = [
+    "AccessPath",
     "Comparison",
     "Constant",
     "Domain",
@@ -21,7 +22,6 @@ __all__ = [
     "NilTest",
     "Not",
     "Operand",
-    "Path",
     "SpecialOperand",
     "TextTest",
     "Typed",
@@ -36,7 +36,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class AccessPath:
     """A way from a parameter or result to one value, in the terms of ``capture.paths``."""
 
     root: Root
@@ -75,7 +75,7 @@ class Constant(Typed):
 class Operand(Typed):
     """A value of the call."""
 
-    path: Path
+    path: AccessPath
     of: GoType
 
     @property
@@ -132,7 +132,7 @@ class TextTest(Typed):
     what is captured of it does not decide, the truth is unknown.
     """
 
-    function: Function
+    function: TextFunction
     operand: Operand | SpecialOperand
     needle: bytes
 
@@ -185,13 +185,13 @@ def phase_of(expression: Typed) -> Phase:
     return Phase.ENTRY
 
 
-def string_bytes_needed(expression: Typed) -> dict[Path, int]:
+def string_bytes_needed(expression: Typed) -> dict[AccessPath, int]:
     """Say of how many bytes each string must be captured for its tests to be decided.
 
     For contains() these are as many as make it true; for the contrary, and for comparisons of two
     strings of the call, there is no number: see ``texts_needed_whole``.
     """
-    needed: dict[Path, int] = {}
+    needed: dict[AccessPath, int] = {}
 
     def need(operand: Typed, count: int) -> None:
         if isinstance(operand, Operand):
@@ -208,12 +208,12 @@ def string_bytes_needed(expression: Typed) -> dict[Path, int]:
     return needed
 
 
-def texts_needed_whole(expression: Typed) -> tuple[Path, ...]:
+def texts_needed_whole(expression: Typed) -> tuple[AccessPath, ...]:
     """List the strings that an expression may look at to their end, however long they are."""
-    found: dict[Path, None] = {}
+    found: dict[AccessPath, None] = {}
     for part in _walk(expression):
         sides: tuple[Typed, ...] = ()
-        if isinstance(part, TextTest) and part.function is Function.CONTAINS:
+        if isinstance(part, TextTest) and part.function is TextFunction.CONTAINS:
             sides = (part.operand,)
         elif isinstance(part, Comparison) and part.domain is Domain.STRING:
             sides = part.left, part.right

@@ -14,9 +14,9 @@ from gotrace.report.output import JsonOutput, Output
 from gotrace.text import printable
 
 __all__ = [
+    "FoldedLatency",
     "Interval",
     "LatencyGroup",
-    "LatencyRest",
     "SlowRow",
     "duration",
     "tracing_part",
@@ -47,7 +47,7 @@ class LatencyGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class LatencyRest:
+class FoldedLatency:
     """Hold, in sum, the goroutines that are not shown by themselves.
 
     ``unnamed`` of the calls are of goroutines that could not be told apart for want of room;
@@ -70,7 +70,7 @@ class Interval:
     """
 
     groups: Sequence[LatencyGroup]
-    rest: Sequence[LatencyRest]
+    rest: Sequence[FoldedLatency]
     ended: float
     seconds: float
     unit: int
@@ -253,7 +253,7 @@ def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
     }
 
 
-def _rest_fields(rest: LatencyRest, interval: Interval) -> dict[str, object]:
+def _rest_fields(rest: FoldedLatency, interval: Interval) -> dict[str, object]:
     return {
         "func": rest.function,
         "goroutines": rest.goroutines,
@@ -267,7 +267,7 @@ def _rest_fields(rest: LatencyRest, interval: Interval) -> dict[str, object]:
     }
 
 
-def _rest_line(rest: LatencyRest, shown: Mapping[str, str]) -> str:
+def _rest_line(rest: FoldedLatency, shown: Mapping[str, str]) -> str:
     what = f" of {printable(shown[rest.function])}" if rest.function is not None else ""
     line = (
         f"\n{rest.goroutines} other goroutines: {rest.calls} calls{what},"

@@ -7,10 +7,10 @@ import argparse
 
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
-from gotrace.report.latencies import Interval, LatencyGroup, LatencyRest
+from gotrace.report.latencies import FoldedLatency, Interval, LatencyGroup
 from gotrace.session.goroutines import GoroutineKey, GoroutineTimes
-from gotrace.session.latency import Period
-from gotrace.session.plan import Plan
+from gotrace.session.latency import Measurement
+from gotrace.session.plan import ProbePlan
 from gotrace.session.symbols import Symbolizer
 
 __all__ = [
@@ -22,8 +22,8 @@ _TOP_GOROUTINES = 10
 
 def interval_of(
     options: argparse.Namespace,
-    plan: Plan,
-    period: Period,
+    plan: ProbePlan,
+    period: Measurement,
     symbols: Symbolizer | None,
     when: tuple[float, float, int],
     cost: ProbeCost | None,
@@ -46,12 +46,12 @@ def _own_time(times: Histogram, cost: ProbeCost | None) -> int:
     return times.sum - tracing
 
 
-def _name(options: argparse.Namespace, plan: Plan, row: int) -> str | None:
+def _name(options: argparse.Namespace, plan: ProbePlan, row: int) -> str | None:
     return plan.functions[row].name if options.function or len(plan.functions) == 1 else None
 
 
 def _functions(
-    options: argparse.Namespace, plan: Plan, period: Period, cost: ProbeCost | None
+    options: argparse.Namespace, plan: ProbePlan, period: Measurement, cost: ProbeCost | None
 ) -> list[LatencyGroup]:
     """Return a group for each function name, the one with the most total time last."""
     by_name: dict[str | None, Histogram] = {}
@@ -66,11 +66,11 @@ def _functions(
 
 def _goroutines(
     options: argparse.Namespace,
-    plan: Plan,
-    period: Period,
+    plan: ProbePlan,
+    period: Measurement,
     symbols: Symbolizer | None,
     cost: ProbeCost | None,
-) -> tuple[list[LatencyGroup], list[LatencyRest]]:
+) -> tuple[list[LatencyGroup], list[FoldedLatency]]:
     """Return a group for each goroutine, the one with the most total time first, and the rest."""
     ranked = sorted(
         period.goroutines.items(),
@@ -99,7 +99,7 @@ def _goroutines(
         folded = period.rest.get(row)
         others = sum(key.row == row for key, _ in ranked[len(top) :])
         rests.append(
-            LatencyRest(
+            FoldedLatency(
                 _name(options, plan, row),
                 others + (folded.goroutines if folded else 0),
                 count,

@@ -14,7 +14,7 @@ from itertools import islice
 from gotrace.elf.pclntab.inline import InlinedCall, InlinedCalls
 from gotrace.errors import GotraceError
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
-from gotrace.session.plan import Check, Plan, Selections
+from gotrace.session.plan import Check, ProbePlan, Selections
 from gotrace.sites.sites import FunctionSites
 from gotrace.target.target import TargetBinary
 from gotrace.text import printable
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 
-def list_plan(plan: Plan, output: Output) -> None:
+def list_plan(plan: ProbePlan, output: Output) -> None:
     """Write one row a function, and a warning for each one that cannot be traced."""
     problems = plan.problems if isinstance(output, JsonOutput) else by_kind(plan.problems)
     for problem in (*map(str, plan.failed), *problems):

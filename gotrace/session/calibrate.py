@@ -14,13 +14,13 @@ from contextlib import contextmanager
 
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
-from gotrace.kernel.attach import Attached, Point, ProbeGroup, Rung, attach
+from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
 from gotrace.kernel.cookie import cookie
 from gotrace.kernel.keeper import let_go
 from gotrace.kernel.own_function import OwnFunction, own_function
 from gotrace.overhead import ProbeCost
 from gotrace.session.histograms import HistogramRows
-from gotrace.session.tasks import Callers
+from gotrace.session.tasks import Tasks
 from gotrace.sites.sites import Site, SiteForm, SiteKind
 from gotrace.target.process import Process, fork
 from gotrace.target.target import Target
@@ -39,24 +39,24 @@ _RET = 2
 # Its caller: push %rbx; mov $_CALLS,%ebx; again: call the function behind this; dec %ebx;
 # jnz again; pop %rbx; ret
 _LOOP = b"\x53\xbb" + _CALLS.to_bytes(4, "little") + b"\xe8\x06\0\0\0\xff\xcb\x75\xf7\x5b\xc3"
-_SIZES = {"COUNTERS": 1, "ROWS": 1, "HALVES": 1, "STRIPES": 1, "STACKS": 8, "FRAMES": 8}
+_SIZES = {"COUNTERS": 1, "ROWS": 1, "HALVES": 1, "STRIPES": 1, "STACKS": 8, "OUTER_CALLS": 8}
 
 
-def probe_cost(form: SiteForm, rung: Rung | None) -> ProbeCost:
+def probe_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
     """Return what gofunclatency's probes cost a call of an empty function of this process.
 
-    ``form`` is the entry's; without a ``rung`` it is the best. Raises AttachError or LoadError.
+    ``form`` is the entry's; without a ``method`` it is the best. Raises AttachError or LoadError.
     """
     with _empty_function(form) as (function, entry, leave):
         bare = _batch_time(function)
         groups = [_group(function, "on_return", leave), _group(function, "on_entry", entry)]
-        with _attached("latency.c", groups, rung) as attached:
+        with _attached("latency.c", groups, method) as attached:
             probed = _batch_time(function)
             own = _measured(attached)
     return ProbeCost(own, _each(probed - bare, 2 * _CALLS))
 
 
-def trap_cost(form: SiteForm, rung: Rung | None) -> ProbeCost:
+def trap_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
     """Return what probes cost whose programs do next to nothing: what comes on top of theirs.
 
     Parameters and errors as for ``probe_cost``. A call's measured time contains the end of its
@@ -64,7 +64,7 @@ def trap_cost(form: SiteForm, rung: Rung | None) -> ProbeCost:
     """
     with _empty_function(form) as (function, entry, leave):
         bare = _batch_time(function)
-        with _attached("count.c", [_group(function, "on_entry", entry)], rung) as attached:
+        with _attached("count.c", [_group(function, "on_entry", entry)], method) as attached:
             entered = _batch_time(function)
             attached.add([_group(function, "on_entry", leave)])
             both = _batch_time(function)
@@ -92,10 +92,12 @@ def _group(function: OwnFunction, program: str, site: Site) -> ProbeGroup:
 
 
 @contextmanager
-def _attached(source: str, groups: Sequence[ProbeGroup], rung: Rung | None) -> Iterator[Attached]:
+def _attached(
+    source: str, groups: Sequence[ProbeGroup], method: AttachMethod | None
+) -> Iterator[Attached]:
     target = Target(process=Process(os.getpid()))
     attached = attach(
-        source, {**Callers((), None).defines(), **target.defines(), **_SIZES}, groups, rung
+        source, {**Tasks((), None).defines(), **target.defines(), **_SIZES}, groups, method
     )
     try:
         yield attached

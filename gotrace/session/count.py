@@ -8,8 +8,8 @@ from collections.abc import Callable
 from types import TracebackType
 
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import Attached, Rung, attach
-from gotrace.session.plan import Plan
+from gotrace.kernel.attach import Attached, AttachMethod, attach
+from gotrace.session.plan import ProbePlan
 from gotrace.target.target import Target
 
 __all__ = ["CallCounter"]
@@ -21,8 +21,8 @@ class CallCounter:
     def __init__(
         self,
         target: Target,
-        plan: Plan,
-        forced: Rung | None,
+        plan: ProbePlan,
+        forced: AttachMethod | None,
         announce: Callable[[str], None] | None = None,
     ) -> None:
         """Attach to all entry sites; ``announce`` is as for ``attach``.

@@ -12,20 +12,22 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path as FilePath
+from pathlib import Path
 
+from gotrace.calls import StackFrame
 from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.overhead import ProbeCost
 from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate
 from gotrace.probes.scope import Phase, SpecialName
-from gotrace.probes.typed import Operand, Path
-from gotrace.session.events import Call, Unwinding, parse_call
+from gotrace.probes.typed import AccessPath, Operand
+from gotrace.session.events import CallRecord, Unwinding, parse_call
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.trace_plan import TracedCall
+from gotrace.session.tasks import Tasks
+from gotrace.session.trace_plan import TracedCall, TracePlan
 from gotrace.values.fmt import format_values
 from gotrace.values.model import BytesValue, NamedValue, StringValue, Value
 
-__all__ = ["CallDecoder", "DecodedCall", "StackFrame", "TracedFunction", "Undecided"]
+__all__ = ["CallDecoder", "DecodedCall", "TracedFunction", "Undecided", "call_decoders"]
 
 _NO_FLOATS = "in a float register; --no-fp"
 _FLOATS_MISSED = "in a float register that could not be read"
@@ -55,15 +57,6 @@ class TracedFunction:
     def result_labels(self) -> tuple[str, ...]:
         """Return a name for each result, none of them twice."""
         return _labels(self.results, _result_label)
-
-
-@dataclass(frozen=True, slots=True)
-class StackFrame:
-    """One function of a stack, and where in it the call is."""
-
-    function: str
-    file: str | None = None
-    line: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +165,7 @@ class CallDecoder:
             *self._tracing(call),
         )
 
-    def _tracing(self, call: Call) -> tuple[int | None, int | None]:
+    def _tracing(self, call: CallRecord) -> tuple[int | None, int | None]:
         """Return how often probes were hit within a call, and what part of it that took."""
         took = call.duration_ns
         if took is None:
@@ -187,7 +180,7 @@ class CallDecoder:
 
     def _operands(
         self, entry: Sequence[Value], results: Sequence[Value] | None
-    ) -> dict[Path, Value]:
+    ) -> dict[AccessPath, Value]:
         paths = self.traced.paths
         found = dict(zip(paths[Phase.ENTRY], entry[self.traced.shown(Phase.ENTRY) :], strict=True))
         if results is None:
@@ -197,7 +190,9 @@ class CallDecoder:
             found.update(zip(paths[Phase.RETURN], values, strict=True))
         return found
 
-    def _wanted(self, undecided: bool, found: Mapping[Path, Value], specials: Specials) -> bool:
+    def _wanted(
+        self, undecided: bool, found: Mapping[AccessPath, Value], specials: Specials
+    ) -> bool:
         """Decide what the kernel has left open."""
         compiled = self.traced.compiled
         if compiled is None:
@@ -209,7 +204,7 @@ class CallDecoder:
         self._undecided.calls += decided is None
         return decided is True
 
-    def _message(self, found: Mapping[Path, Value], specials: Specials) -> str | None:
+    def _message(self, found: Mapping[AccessPath, Value], specials: Specials) -> str | None:
         template = self.traced.spec.format
         if template is None:
             return None
@@ -222,7 +217,7 @@ class CallDecoder:
         ]
         return format_values(template, shown, [value.type for value in values])
 
-    def _specials(self, call: Call) -> Specials:
+    def _specials(self, call: CallRecord) -> Specials:
         specials: dict[SpecialName, int | str] = {
             SpecialName.GOID: call.goid,
             SpecialName.PID: call.tgid,
@@ -237,13 +232,13 @@ class CallDecoder:
     def _comm(self, tgid: int) -> str:
         if tgid not in self._comms:
             try:
-                text = FilePath(f"/proc/{tgid}/comm").read_text(errors="surrogateescape")
+                text = Path(f"/proc/{tgid}/comm").read_text(errors="surrogateescape")
             except OSError:
                 text = ""
             self._comms[tgid] = text.rstrip("\n")
         return self._comms[tgid]
 
-    def _stack(self, call: Call) -> list[StackFrame] | None:
+    def _stack(self, call: CallRecord) -> list[StackFrame] | None:
         if call.stack is None:
             return None
         if self._symbols is None:
@@ -254,6 +249,16 @@ class CallDecoder:
         assert self._symbols is not None
         frames = self._symbols.frames_before(tgid, pc)
         return [StackFrame(*frame) for frame in frames] or [StackFrame(f"{pc:#x}")]
+
+
+def call_decoders(
+    traced: TracePlan, tasks: Tasks, floats: bool, cost: ProbeCost | None = None
+) -> tuple[list[CallDecoder], Undecided]:
+    """Return the decoders of a plan's functions, by number, and what they count together."""
+    undecided = Undecided()
+    symbols = Symbolizer.of(tasks.files)
+    decoders = [CallDecoder(call, symbols, floats, undecided, cost) for call in traced.calls]
+    return decoders, undecided
 
 
 def _shortened(value: Value, most: int) -> Value:

@@ -12,8 +12,8 @@ from gotrace.capture.factory import NodeFactory
 from gotrace.capture.payload import ReadContext, Subplan
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.symtab import symbol_value
-from gotrace.gotypes.from_rtype import Descriptors
-from gotrace.gotypes.rtype_table import DescriptorError
+from gotrace.gotypes.from_rtype import Rtypes
+from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.types import (
     ArrayType,
     GoType,
@@ -84,7 +84,7 @@ class DynamicTypes(ReadContext):
         return [subplan for subplan in planned if subplan is not None]
 
     @property
-    def _descriptors(self) -> Descriptors | None:
+    def _descriptors(self) -> Rtypes | None:
         return self._binary.rtypes
 
     def take_new(self) -> list[tuple[int, Subplan]]:
@@ -151,24 +151,24 @@ class DynamicTypes(ReadContext):
             place = address if itab_type is None else itab_type
             found = self._descriptors.type_at(place)
             subplan = self._factory.subplan_for(found, self._descriptors.is_direct(place))
-        except (DescriptorError, DwarfError):
+        except (RtypeError, DwarfError):
             return None
         self._subplans[word] = subplan
         self._new.append((word, subplan))
         return subplan
 
 
-def _itabs(descriptors: Descriptors, interface: str) -> list[int]:
+def _itabs(descriptors: Rtypes, interface: str) -> list[int]:
     try:
         return [itab.address for itab in descriptors.itabs(interface)]
-    except DescriptorError:
+    except RtypeError:
         return []
 
 
-def _types(descriptors: Descriptors) -> list[int]:
+def _types(descriptors: Rtypes) -> list[int]:
     try:
         return list(islice(descriptors.all_types(), _MAX_EXPECTED))
-    except DescriptorError:
+    except RtypeError:
         return []
 
 
@@ -187,7 +187,7 @@ def interfaces_within(types: Iterable[GoType]) -> list[InterfaceType]:
                 found[go_type.name] = go_type
             try:
                 inner += _parts(go_type)
-            except (DescriptorError, DwarfError):
+            except (RtypeError, DwarfError):
                 continue
         level = inner
     return list(found.values())

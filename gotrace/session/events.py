@@ -19,8 +19,8 @@ from gotrace.errors import GotraceError
 
 __all__ = [
     "HEADER",
-    "Call",
     "CallFlag",
+    "CallRecord",
     "Losses",
     "OrderWindow",
     "RecordError",
@@ -77,7 +77,7 @@ class Unwinding(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallRecord:
     """One call as the kernel saw it; ``start_ns`` is 0 when only its entry was seen.
 
     ``args`` and ``results`` are payloads for gotrace.capture.plan.read_phase; ``stack`` has
@@ -123,7 +123,7 @@ def end_of(record: bytes) -> int:
     return end
 
 
-def parse_call(record: bytes) -> Call:
+def parse_call(record: bytes) -> CallRecord:
     """Take a record apart; bytes behind its end are padding. Raises RecordError."""
     try:
         end, start, goid, tgid, tid, function, args, results, flags, hits, hits_ns = (
@@ -143,7 +143,7 @@ def parse_call(record: bytes) -> Call:
     except struct.error as error:
         raise RecordError(_message(record)) from error
     middle = HEADER.size + args
-    return Call(
+    return CallRecord(
         end,
         start,
         goid,

@@ -11,7 +11,7 @@ from gotrace.histogram import ROW_SIZE, Histogram
 from gotrace.kernel.program import Map
 from gotrace.target.process import ended_processes
 
-__all__ = ["OTHER_NAMESPACE", "GoroutineKey", "GoroutineRows", "GoroutineTimes", "Rest"]
+__all__ = ["OTHER_NAMESPACE", "Folded", "GoroutineKey", "GoroutineRows", "GoroutineTimes"]
 
 #: Set in ``GoroutineKey.tgid`` where the process has no number in this pid namespace.
 OTHER_NAMESPACE = 1 << 31
@@ -44,7 +44,7 @@ class GoroutineTimes:
 
 
 @dataclass
-class Rest:
+class Folded:
     """What is known in sum only: goroutines that had to be folded together, for one row.
 
     ``unnamed`` are calls that the kernel folded, of goroutines that it had no room to tell apart.
@@ -83,7 +83,7 @@ class GoroutineRows:
         self._kept = kept
         self._gone: set[tuple[int, int]] = set()  # goid, tgid of ended goroutines with rows left
         self._period: dict[GoroutineKey, GoroutineTimes] = {}
-        self._rest: dict[int, Rest] = {}
+        self._rest: dict[int, Folded] = {}
 
     def harvest(self) -> None:
         """Learn which goroutines have ended, and make room when that is a good part of the rows.
@@ -114,7 +114,7 @@ class GoroutineRows:
                 if value is not None:
                     self._take_row(key, value)
 
-    def end_departed(self) -> set[int]:
+    def end_exited(self) -> set[int]:
         """Note the goroutines of processes that have ended: of those the kernel saw no end.
 
         Return the other processes that have goroutines with rows.
@@ -128,7 +128,7 @@ class GoroutineRows:
                 self._named.delete(key)
         return processes - ended
 
-    def take(self, half: int) -> tuple[dict[GoroutineKey, GoroutineTimes], dict[int, Rest]]:
+    def take(self, half: int) -> tuple[dict[GoroutineKey, GoroutineTimes], dict[int, Folded]]:
         """Return, by goroutine and in sum by row, what has come since the last take, and clear it.
 
         That is ``half``, which is not written any more, and what was taken of ended goroutines.
@@ -146,7 +146,7 @@ class GoroutineRows:
         if value is None or not any(value[:8]):
             return
         times = Histogram.from_row(value)
-        rest = self._rest.setdefault(row, Rest())
+        rest = self._rest.setdefault(row, Folded())
         rest.unnamed += times.count
         rest.times.merge(times)
         self._folded.update(key, bytes(ROW_SIZE))
@@ -173,7 +173,7 @@ class GoroutineRows:
             return
         ranked = sorted(self._period.items(), key=lambda item: item[1].times.sum)
         for key, goroutine in ranked[: -self._kept // 2]:
-            rest = self._rest.setdefault(key.row, Rest())
+            rest = self._rest.setdefault(key.row, Folded())
             rest.goroutines += 1
             rest.times.merge(goroutine.times)
             del self._period[key]

@@ -10,20 +10,26 @@ from types import TracebackType
 
 from gotrace.histogram import Histogram
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import Attached, Rung, attach
-from gotrace.kernel.program import Program
+from gotrace.kernel.attach import Attached, AttachMethod, attach
+from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.rings import Rings
-from gotrace.session.goroutines import GoroutineKey, GoroutineRows, GoroutineTimes, Rest
+from gotrace.session.goroutines import Folded, GoroutineKey, GoroutineRows, GoroutineTimes
 from gotrace.session.histograms import HistogramRows, stripes_for
-from gotrace.session.open_calls import Departed, Diagnostic, Seldom, diagnostics, open_calls
-from gotrace.session.plan import Plan
-from gotrace.session.tasks import Callers, unwind_groups
+from gotrace.session.open_calls import (
+    Diagnostic,
+    ExitedProcesses,
+    Throttle,
+    diagnostics,
+    open_calls,
+)
+from gotrace.session.plan import ProbePlan
+from gotrace.session.tasks import Tasks, unwind_groups
 from gotrace.target.target import Target
 
-__all__ = ["LatencyMeter", "LatencyOptions", "Period", "SlowCall"]
+__all__ = ["LatencyMeter", "LatencyOptions", "Measurement", "SlowCall"]
 
 _STACKS = 1 << 17
-_FRAMES = 1 << 17
+_OUTER_CALLS = 1 << 17
 _GOROUTINES = 1 << 13
 _SLOW_PAGES = 64  # of each CPU's buffer
 _SLOW_BYTES = 1 << 20  # read at a time
@@ -61,7 +67,7 @@ class SlowCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Period:
+class Measurement:
     """What was measured since the last reading.
 
     ``rows`` by function number, or by 0 when functions are not told apart. With goroutines told
@@ -70,19 +76,22 @@ class Period:
 
     rows: Mapping[int, Histogram]
     goroutines: Mapping[GoroutineKey, GoroutineTimes]
-    rest: Mapping[int, Rest]
+    rest: Mapping[int, Folded]
 
 
 class LatencyMeter:
     """Own the probes that measure a plan's functions; a context manager that detaches."""
 
+    #: What makes calls missing.
+    LOSSES = (Diagnostic.STACKS_FULL, Diagnostic.OUTER_CALLS_FULL, Diagnostic.SLOW_LOST)
+
     def __init__(
         self,
         target: Target,
-        plan: Plan,
-        callers: Callers,
+        plan: ProbePlan,
+        tasks: Tasks,
         options: LatencyOptions,
-        forced: Rung | None,
+        forced: AttachMethod | None,
         announce: Callable[[str], None] | None = None,
     ) -> None:
         """Attach to RETs first and then to entries, so that no call seen entering is lost.
@@ -94,12 +103,12 @@ class LatencyMeter:
         stripes = stripes_for(rows, halves, kernel.possible_cpus())
         defines = {
             **target.defines(),
-            **callers.defines(),
+            **tasks.defines(),
             "ROWS": rows,
             "HALVES": halves,
             "STRIPES": stripes,
             "STACKS": _STACKS,
-            "FRAMES": _FRAMES,
+            "OUTER_CALLS": _OUTER_CALLS,
         }
         if options.per_goroutine:
             defines["GOROUTINES"] = _GOROUTINES
@@ -108,15 +117,15 @@ class LatencyMeter:
         if options.slower is not None:
             defines["SLOWER"] = options.slower
         groups = [
-            *unwind_groups(target, callers),
-            *plan.return_groups("on_return", target.pid, callers.kind),
-            *plan.entry_groups("on_entry", target.pid, callers.kind),
+            *unwind_groups(target, tasks),
+            *plan.return_groups("on_return", target.pid, tasks.kind),
+            *plan.entry_groups("on_entry", target.pid, tasks.kind),
         ]
         self._rings: Rings | None = None
         self._slow_lost = 0
         self._stopped = False
 
-        def open_events(program: Program) -> None:
+        def open_events(program: BpfProgram) -> None:
             if options.slower is not None:
                 self._rings = program.open_events("slow", _SLOW_PAGES)
 
@@ -140,14 +149,14 @@ class LatencyMeter:
 
         #: With goroutines told apart, processes that lived when this was looked at last.
         self.processes: set[int] = set()
-        self._departed = Departed(program)
+        self._exited = ExitedProcesses(program)
         # Where one process is traced, the run ends with it.
-        self._sweep = None if target.process else Seldom(self._remove_departed)
+        self._sweep = None if target.process else Throttle(self._remove_exited)
 
-    def _remove_departed(self) -> None:
-        self._departed.remove()
+    def _remove_exited(self) -> None:
+        self._exited.remove()
         if self._goroutines is not None:
-            self.processes = self._goroutines.end_departed()
+            self.processes = self._goroutines.end_exited()
 
     def poll(self, until: float) -> list[SlowCall]:
         """Return calls reported since the last poll, by time; to be called ten times a second.
@@ -180,7 +189,7 @@ class LatencyMeter:
             kernel.wait_for_programs()
             self._stopped = True
 
-    def take(self) -> Period:
+    def take(self) -> Measurement:
         """Return what was measured since the last take.
 
         Nothing that comes meanwhile is lost. Without intervals there is one take, at the end:
@@ -193,8 +202,8 @@ class LatencyMeter:
             half = self._rows.flip()
         rows = self._rows.take(half)
         if self._goroutines is None:
-            return Period(rows, {}, {})
-        return Period(rows, *self._goroutines.take(half))
+            return Measurement(rows, {}, {})
+        return Measurement(rows, *self._goroutines.take(half))
 
     def has_seen(self) -> bool:
         """Return whether any call has been entered."""
@@ -202,7 +211,7 @@ class LatencyMeter:
 
     def open_calls(self) -> int:
         """Return how many calls have been entered and have not returned."""
-        return open_calls(self.attached.program) + self._departed.calls
+        return open_calls(self.attached.program) + self._exited.calls
 
     def diagnostics(self) -> dict[Diagnostic, int]:
         """Return how often each irregularity has occurred so far."""

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from gotrace.elf.image import ElfImage, FileIdentity
 from gotrace.kernel.attach import Attached
-from gotrace.session.plan import BinaryPlan, Plan
-from gotrace.target.process import ProcessError, Program
+from gotrace.session.plan import BinaryPlan, ProbePlan
+from gotrace.target.process import Executable, ProcessError
 from gotrace.target.target import Target
 
 __all__ = ["Lifetime", "Run", "Stoppable"]
@@ -57,7 +57,7 @@ class Lifetime:
     #: Seconds between two looks: neither change is announced by the kernel without more probes.
     PERIOD = 1.0
 
-    def __init__(self, target: Target, plan: Plan) -> None:
+    def __init__(self, target: Target, plan: ProbePlan) -> None:
         self._process = target.process
         self._program = target.program
         if self._program is None and target.process is not None:
@@ -98,11 +98,11 @@ class Lifetime:
             return None
 
     @staticmethod
-    def _is(image: ElfImage, program: Program) -> bool:
+    def _is(image: ElfImage, program: Executable) -> bool:
         identity = image.identity
         return (program.device, program.inode) == (identity.device, identity.inode)
 
-    def _is_traced(self, program: Program) -> bool:
+    def _is_traced(self, program: Executable) -> bool:
         return (program.device, program.inode) in self._traced
 
     def missed_command(self) -> str | None:
@@ -155,7 +155,7 @@ class Run:
     """
 
     def __init__(
-        self, target: Target, plan: Plan, tracer: Stoppable, seconds: float | None
+        self, target: Target, plan: ProbePlan, tracer: Stoppable, seconds: float | None
     ) -> None:
         """Begin; ``tracer`` is attached. Raises ProcessError where its end cannot be watched."""
         self._tracer = tracer

@@ -14,14 +14,14 @@ from array import array
 from collections.abc import Callable
 from enum import Enum
 
-from gotrace.kernel.program import Program
+from gotrace.kernel.program import BpfProgram
 from gotrace.target.process import ended_processes, in_initial_pid_namespace
 
 __all__ = [
     "STACK_LEVEL",
-    "Departed",
     "Diagnostic",
-    "Seldom",
+    "ExitedProcesses",
+    "Throttle",
     "diagnostics",
     "open_calls",
 ]
@@ -36,7 +36,7 @@ class Diagnostic(Enum):
     UNMATCHED = 0
     UNWOUND = 1
     STACKS_FULL = 2
-    FRAMES_FULL = 3
+    OUTER_CALLS_FULL = 3
     NO_GOROUTINE = 4
     ENDED_FULL = 5
     SLOW_LOST = 6
@@ -48,34 +48,34 @@ class Diagnostic(Enum):
     UNWOUND_UNSEEN = 12
 
 
-def diagnostics(program: Program) -> dict[Diagnostic, int]:
+def diagnostics(program: BpfProgram) -> dict[Diagnostic, int]:
     """Return how often each irregularity has occurred so far."""
     values = array("Q", program.map("diagnostics").read_array())
     cpus = len(values) // len(Diagnostic)
     return {what: sum(values[what.value * cpus : (what.value + 1) * cpus]) for what in Diagnostic}
 
 
-def open_calls(program: Program) -> int:
+def open_calls(program: BpfProgram) -> int:
     """Return how many calls have been entered and have not returned."""
     return sum(STACK_LEVEL.unpack(value)[0] for _, value in program.map("stacks").entries())
 
 
-_CALLER = struct.Struct("=QQ")  # struct caller_key of bpf/calls.h
-_FRAME = struct.Struct("=QII")  # struct frame_key
+_TASK = struct.Struct("=QQ")  # struct task_key of bpf/calls.h
+_CALL_KEY = struct.Struct("=QII")  # struct call_key
 _SHARE = 20
 
 
-class Departed:
+class ExitedProcesses:
     """Remove the open calls of ended processes from the maps of bpf/calls.h.
 
     The kernel's helpers number processes as the initial pid namespace does: in another one it is
     not known which have ended, and nothing is removed.
     """
 
-    def __init__(self, program: Program, *by_frame: str) -> None:
-        """Take over ``stacks``, ``frames``, and further maps whose key is a struct frame_key."""
+    def __init__(self, program: BpfProgram, *by_call: str) -> None:
+        """Take over ``stacks``, ``outer_calls``, and further maps with keys of struct call_key."""
         self._stacks = program.map("stacks")
-        self._by_frame = [program.map(name) for name in ("frames", *by_frame)]
+        self._by_call = [program.map(name) for name in ("outer_calls", *by_call)]
         self._known = in_initial_pid_namespace()
         #: Calls that were open when their process ended, as far as they have been removed.
         self.calls = 0
@@ -85,23 +85,23 @@ class Departed:
         if not self._known:
             return
         keys = [key for key, _ in self._stacks.entries()]
-        ended = ended_processes(_CALLER.unpack(key)[1] for key in keys)
+        ended = ended_processes(_TASK.unpack(key)[1] for key in keys)
         for key in keys:
-            caller, tgid = _CALLER.unpack(key)
+            task, tgid = _TASK.unpack(key)
             # Looked up now that nobody changes it: calls may have returned since, and come.
             stack = self._stacks.lookup(key) if tgid in ended else None
             if stack is not None:
-                self._remove_calls(caller, tgid, STACK_LEVEL.unpack(stack)[0])
+                self._remove_calls(task, tgid, STACK_LEVEL.unpack(stack)[0])
                 self._stacks.delete(key)
 
-    def _remove_calls(self, caller: int, tgid: int, level: int) -> None:
+    def _remove_calls(self, task: int, tgid: int, level: int) -> None:
         self.calls += level
         for number in range(1, level + 1):
-            for found in self._by_frame:
-                found.delete(_FRAME.pack(caller, tgid, number))
+            for found in self._by_call:
+                found.delete(_CALL_KEY.pack(task, tgid, number))
 
 
-class Seldom:
+class Throttle:
     """Do something once a second, or less often where it takes more than a small part of that."""
 
     def __init__(self, action: Callable[[], None]) -> None:

@@ -1,39 +1,53 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resolve what the user asked for into the functions and sites of the target's files."""
+"""Resolve what the user asked for into the functions and sites of the target's files.
+
+The commands and the library ask alike: requests from patterns, then a plan for what is done.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gotrace.elf.functions import Function, FunctionTable
 from gotrace.errors import GotraceError, NoMatchError
-from gotrace.kernel.attach import Point, ProbeGroup
-from gotrace.kernel.cookie import CallerKind, Jumps, cookie
+from gotrace.gotypes.symbols import parse_name
+from gotrace.kernel.attach import Point, ProbeGroup, refusal
+from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
+from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
-from gotrace.sites.sites import FunctionSites, Site, function_sites
+from gotrace.sites.sites import FunctionSites, Site, SiteForm, function_sites
+from gotrace.target.process import file_test
 from gotrace.target.target import Target, TargetBinary
 
 __all__ = [
     "BinaryPlan",
     "BinaryRequest",
     "Check",
-    "Plan",
+    "Inlined",
+    "ProbePlan",
+    "Refused",
     "Selected",
     "Verdict",
     "make_plan",
     "measurable",
     "once",
+    "plan_counting",
+    "plan_measuring",
+    "requests_for",
     "select",
     "to_be_measured",
     "to_be_traced",
 ]
 
-CallerOf = Callable[[FunctionTable, Function], CallerKind]
+_MAX_LOOKED_UP = 200  # functions: of more it is the rule that some are also inlined
+
+TaskOf = Callable[[FunctionTable, Function], TaskKind]
 
 
-def _any_caller(table: FunctionTable, function: Function) -> CallerKind:
-    return CallerKind.THREAD
+def _any_task(table: FunctionTable, function: Function) -> TaskKind:
+    return TaskKind.THREAD
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +81,7 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Selections:
-    """What requests select, and for what they ask that comes to nothing; see ``Plan``."""
+    """What requests select, and for what they ask that comes to nothing; see ``ProbePlan``."""
 
     selected: tuple[Selected, ...]
     failed: tuple[GotraceError, ...]
@@ -95,7 +109,33 @@ class BinaryPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Refused:
+    """A probe that the kernel refused.
+
+    ``function`` is None for a probe of the runtime itself. ``is_entry``: no call of the function is
+    seen.
+    """
+
+    function: str | None
+    text: str
+    is_entry: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Inlined:
+    """In how many places a function of a plan is also inlined, where no probe sees its calls."""
+
+    function: str
+    places: int
+
+    def text(self, verb: str) -> str:
+        """Return the warning; ``verb`` is what is done with a call, in the past tense."""
+        places = f"{self.places} place{'' if self.places == 1 else 's'}"
+        return f"{self.function} is also inlined in {places}: not {verb} there"
+
+
+@dataclass(frozen=True, slots=True)
+class ProbePlan:
     """All that is to be traced, and of the functions that cannot be, why.
 
     ``failed`` has why each probe or pattern that comes to nothing does, where others do not;
@@ -110,22 +150,71 @@ class Plan:
     @property
     def functions(self) -> list[Function]:
         """Return the functions in the order in which their cookies number them."""
-        return [sites.function for plan in self.binaries for sites in plan.functions]
+        return [sites.function for sites in self._every()]
 
-    def entry_groups(
-        self, program: str, pid: int, caller: CallerOf = _any_caller
-    ) -> list[ProbeGroup]:
+    @property
+    def entry_form(self) -> SiteForm:
+        """Return the form of the dearest entry site: FIRST where one is single-stepped."""
+        stepped = any(
+            sites.entry is not None and sites.entry.form is SiteForm.FIRST
+            for sites in self._every()
+        )
+        return SiteForm.FIRST if stepped else SiteForm.EMULATED
+
+    @property
+    def has_tail_jumps(self) -> bool:
+        """Return whether a function can end by jumping to another one."""
+        return any(sites.tail_jumps for sites in self._every())
+
+    @property
+    def changes_threads(self) -> bool:
+        """Return whether calls told apart by thread are those of goroutines: gccgo's."""
+        return any(
+            parse_name(sites.function.name, gccgo=True).package
+            for plan in self.binaries
+            if not plan.binary.functions.has_pclntab
+            for sites in plan.functions
+        )
+
+    def refused(self, failed: Mapping[Point, OSError]) -> list[Refused]:
+        """Return what the kernel refused of a plan that was attached, and why."""
+        every = list(self._every())
+        refused = []
+        for point, error in failed.items():
+            number = point.cookie & COOKIE_INDEX_MASK
+            sites = every[number]
+            text = f"no probe at {point.address:#x}: {refusal(error)}"
+            if sites.function.entry <= point.address < sites.function.end:
+                is_entry = sites.entry is not None and sites.entry.address == point.address
+                refused.append(Refused(sites.function.name, text, is_entry))
+            else:  # the runtime is watched as well
+                refused.append(Refused(None, text, False))
+        return refused
+
+    def inlined(self) -> list[Inlined]:
+        """Return which functions are also inlined, most often first; of few functions only."""
+        places: Counter[str] = Counter()
+        for file in self.binaries:
+            names = {sites.function.name for sites in file.functions}
+            if len(names) <= _MAX_LOOKED_UP:
+                places.update(call.name for call in file.binary.functions.inlined_calls(names))
+        return [Inlined(name, count) for name, count in places.most_common()]
+
+    def _every(self) -> Iterator[FunctionSites]:
+        return (sites for plan in self.binaries for sites in plan.functions)
+
+    def entry_groups(self, program: str, pid: int, task: TaskOf = _any_task) -> list[ProbeGroup]:
         """Return one group a file that runs the BPF function ``program`` at the entry sites.
 
-        ``caller`` says how the program finds the caller of a function, where that matters to it.
+        ``task`` says how the program finds which task calls a function, where it needs that.
         """
-        return self._groups(program, pid, caller, lambda sites: (sites.entry,))
+        return self._groups(program, pid, task, lambda sites: (sites.entry,))
 
     def return_groups(
         self,
         program: str,
         pid: int,
-        caller: CallerOf = _any_caller,
+        task: TaskOf = _any_task,
         only: Container[int] | None = None,
     ) -> list[ProbeGroup]:
         """Return one group a file that runs the BPF function ``program`` at the RETs.
@@ -134,16 +223,16 @@ class Plan:
         """
         wanted = [
             sites.returns if only is None or number in only else ()
-            for number, sites in enumerate(s for plan in self.binaries for s in plan.functions)
+            for number, sites in enumerate(self._every())
         ]
         returns = iter(wanted)
-        return self._groups(program, pid, caller, lambda sites: next(returns))
+        return self._groups(program, pid, task, lambda sites: next(returns))
 
     def _groups(
         self,
         program: str,
         pid: int,
-        caller: CallerOf,
+        task: TaskOf,
         chosen: Callable[[FunctionSites], Iterable[Site | None]],
     ) -> list[ProbeGroup]:
         groups, start = [], 0
@@ -157,7 +246,7 @@ class Plan:
                     cookie(
                         number,
                         site,
-                        caller(plan.binary.functions, sites.function),
+                        task(plan.binary.functions, sites.function),
                         _jumps(sites, entries),
                     ),
                 )
@@ -179,6 +268,39 @@ def _jumps(sites: FunctionSites, traced: Container[int]) -> Jumps:
         return Jumps.NONE
     is_indirect = len(sites.jumps_to) < sites.tail_jumps
     return Jumps.TRACED if is_indirect or any(t in traced for t in sites.jumps_to) else Jumps.AWAY
+
+
+def requests_for(
+    patterns: Iterable[str],
+    pid: int | None,
+    exclude: Iterable[str] = (),
+    regexp: bool = False,
+    file: str | None = None,
+) -> list[BinaryRequest]:
+    """Group patterns by the file that each names, or else ``file``.
+
+    Absolute paths may also be those of process ``pid``. Raises UsageError.
+    """
+    by_file: dict[str | None, list[str]] = {}
+    exists = file_test(pid)
+    for text in patterns:
+        named, pattern = split_target(text, exists)
+        by_file.setdefault(named or file, []).append(pattern)
+    excluded = list(exclude)
+    return [
+        BinaryRequest(name, Selector(group, excluded, regex=regexp))
+        for name, group in by_file.items()
+    ]
+
+
+def plan_counting(target: Target, requests: Sequence[BinaryRequest]) -> ProbePlan:
+    """Return the plan for counting calls; raises as ``make_plan`` does."""
+    return once(make_plan(target, requests, returns=False, verb="count"))
+
+
+def plan_measuring(target: Target, requests: Sequence[BinaryRequest]) -> ProbePlan:
+    """Return the plan for measuring calls; raises as ``make_plan`` does."""
+    return measurable(once(make_plan(target, requests, returns=True, verb="measure")))
 
 
 def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Selections:
@@ -210,7 +332,9 @@ def to_be_traced(sites: FunctionSites) -> Verdict:
     return Verdict(sites.entry is not None, (sites.problem,) if sites.problem else ())
 
 
-def make_plan(target: Target, requests: Sequence[BinaryRequest], returns: bool, verb: str) -> Plan:
+def make_plan(
+    target: Target, requests: Sequence[BinaryRequest], returns: bool, verb: str
+) -> ProbePlan:
     """Select functions in the target's files and choose their sites, with RETs if asked for.
 
     ``verb`` is what the tool does to a function, for messages. A request that selects nothing, or
@@ -237,10 +361,10 @@ def make_plan(target: Target, requests: Sequence[BinaryRequest], returns: bool, 
             failed_requests.add(selected.request)
     if not plans:
         raise failed[0]
-    return Plan(tuple(plans), tuple(problems), tuple(failed), frozenset(failed_requests))
+    return ProbePlan(tuple(plans), tuple(problems), tuple(failed), frozenset(failed_requests))
 
 
-def once(plan: Plan) -> Plan:
+def once(plan: ProbePlan) -> ProbePlan:
     """Return the plan without what earlier requests ask for already, of the same file by any name.
 
     Two probes in one place would both count a call.
@@ -259,7 +383,7 @@ def once(plan: Plan) -> Plan:
     return replace(plan, binaries=tuple(binaries))
 
 
-def measurable(plan: Plan) -> Plan:
+def measurable(plan: ProbePlan) -> ProbePlan:
     """Return the plan without the functions whose calls cannot be seen to end, and why.
 
     Raises NoMatchError when that leaves none.

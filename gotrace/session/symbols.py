@@ -65,6 +65,11 @@ class Symbolizer:
         self._files = [_File(file, len(files) == 1) for file in files]
         self._frames: dict[tuple[int, int], list[tuple[str, str, int]]] = {}
 
+    @classmethod
+    def of(cls, files: Sequence[TargetBinary]) -> Symbolizer | None:
+        """Return what names the addresses of some files, None where there are none."""
+        return cls(files) if files else None
+
     def _find(self, tgid: int, pc: int) -> tuple[_File, Function, int] | None:
         """Return the file and the function that hold a run-time address, and where it is there."""
         for file in self._files:

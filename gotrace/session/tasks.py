@@ -16,15 +16,15 @@ from gotrace.errors import GotraceError
 from gotrace.gotypes.runtime import RuntimeLayout
 from gotrace.kernel.attach import Point, ProbeGroup
 from gotrace.kernel.btf import task_fsbase_offset
-from gotrace.kernel.cookie import CallerKind, cookie
-from gotrace.session.plan import Plan
+from gotrace.kernel.cookie import TaskKind, cookie
+from gotrace.session.plan import ProbePlan
 from gotrace.sites.sites import Site, function_sites
 from gotrace.sites.unwind import unwind_sites
 from gotrace.target.target import Target, TargetBinary
 
 __all__ = [
-    "Callers",
-    "find_callers",
+    "Tasks",
+    "find_tasks",
     "signal_groups",
     "unwind_groups",
 ]
@@ -35,7 +35,7 @@ _NO_OFFSETS = dict.fromkeys(
 
 
 @dataclass(frozen=True, slots=True)
-class Callers:
+class Tasks:
     """Say how callers are identified, and which files hold code of the Go runtime.
 
     ``files`` begins with those of the plan; none where calls are told apart by thread. A plugin
@@ -63,13 +63,13 @@ class Callers:
             settings |= {"TASK_FSBASE": fsbase, "TLS_G": self.layout.tls_offset % (1 << 64)}
         return settings
 
-    def kind(self, table: FunctionTable, function: Function) -> CallerKind:
+    def kind(self, table: FunctionTable, function: Function) -> TaskKind:
         """Return how the caller of a function is found."""
         if self.layout is None or function.origin is Origin.SYMTAB:
-            return CallerKind.THREAD
+            return TaskKind.THREAD
         if self.layout.g_in_register and not table.is_assembly(function.row):
-            return CallerKind.G_REGISTER
-        return CallerKind.G_TLS
+            return TaskKind.G_REGISTER
+        return TaskKind.G_TLS
 
     @property
     def warning(self) -> str | None:
@@ -85,7 +85,7 @@ class Callers:
         return None
 
 
-def find_callers(target: Target, plan: Plan) -> Callers:
+def find_tasks(target: Target, plan: ProbePlan) -> Tasks:
     """Read the runtime's layout from the plan's files.
 
     Raises GotraceError where two files have different ones, or where no probe can find the
@@ -93,7 +93,7 @@ def find_callers(target: Target, plan: Plan) -> Callers:
     """
     files = list(dict.fromkeys(p.binary for p in plan.binaries if p.binary.functions.has_pclntab))
     if not files:
-        return Callers((), None)
+        return Tasks((), None)
     if all(file.image.is_shared_library for file in files):
         files += _host(target)
     layouts = [file.runtime for file in files]
@@ -114,7 +114,7 @@ def find_callers(target: Target, plan: Plan) -> Callers:
             f" {version.text if version else 'this Go'} is only known to its process: its calls can"
             " be counted only, or give -p PID of a Go program that has it as a plugin"
         )
-    return Callers(tuple(files), layout)
+    return Tasks(tuple(files), layout)
 
 
 def _host(target: Target) -> list[TargetBinary]:
@@ -129,13 +129,13 @@ def _host(target: Target) -> list[TargetBinary]:
     return [binary] if is_go else []
 
 
-def unwind_groups(target: Target, callers: Callers) -> list[ProbeGroup]:
+def unwind_groups(target: Target, tasks: Tasks) -> list[ProbeGroup]:
     """Return the groups that watch the runtime unwind frames and end goroutines."""
-    if callers.layout is None:
+    if tasks.layout is None:
         return []
-    kind = CallerKind.G_REGISTER if callers.layout.g_in_register else CallerKind.G_TLS
+    kind = TaskKind.G_REGISTER if tasks.layout.g_in_register else TaskKind.G_TLS
     groups = []
-    for file in callers.files:
+    for file in tasks.files:
         found = unwind_sites(file.functions)
         goexit = (found.goexit,) if found.goexit else ()
         groups.append(_group("on_recovery", target, file, found.recoveries, kind))
@@ -143,10 +143,10 @@ def unwind_groups(target: Target, callers: Callers) -> list[ProbeGroup]:
     return groups
 
 
-def signal_groups(target: Target, callers: Callers) -> list[ProbeGroup]:
+def signal_groups(target: Target, tasks: Tasks) -> list[ProbeGroup]:
     """Return the groups that watch the entry of the runtime's signal handlers."""
     groups = []
-    for file in callers.files:
+    for file in tasks.files:
         table, image = file.functions, file.image
         rows = [
             row
@@ -156,12 +156,12 @@ def signal_groups(target: Target, callers: Callers) -> list[ProbeGroup]:
         ]
         found = [function_sites(image, table.function(row), returns=False).entry for row in rows]
         sites = [site for site in found if site is not None]
-        groups.append(_group("on_signal", target, file, sites, CallerKind.THREAD))
+        groups.append(_group("on_signal", target, file, sites, TaskKind.THREAD))
     return groups
 
 
 def _group(
-    program: str, target: Target, file: TargetBinary, sites: Iterable[Site], kind: CallerKind
+    program: str, target: Target, file: TargetBinary, sites: Iterable[Site], kind: TaskKind
 ) -> ProbeGroup:
     image = file.image
     points = [

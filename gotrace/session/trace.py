@@ -14,26 +14,35 @@ from typing import TypeVar
 from gotrace.capture.ops import Op, OpCode
 from gotrace.capture.payload import Subplan
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import Attached, Rung, attach
+from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.btf import task_blocked_offset
-from gotrace.kernel.program import Program, load_compiler
+from gotrace.kernel.program import BpfProgram, load_compiler
 from gotrace.session.events import HEADER, Losses, OrderWindow, end_of
-from gotrace.session.open_calls import Departed, Diagnostic, Seldom, diagnostics, open_calls
-from gotrace.session.tasks import Callers, signal_groups, unwind_groups
+from gotrace.session.open_calls import (
+    Diagnostic,
+    ExitedProcesses,
+    Throttle,
+    diagnostics,
+    open_calls,
+)
+from gotrace.session.tasks import Tasks, signal_groups, unwind_groups
 from gotrace.session.trace_plan import MAX_STEPS, TracedCall, TracePlan, interfaces_in, steps_of
 from gotrace.target.target import Target
 
-__all__ = ["CallTracer", "TraceOptions", "buffer_pages"]
+__all__ = ["MAX_STACK_FRAMES", "CallTracer", "TraceOptions", "buffer_pages"]
+
+#: Return addresses that are reported at most.
+MAX_STACK_FRAMES = 256
 
 _ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS, _LEAVES = 1, 2, 4, 8  # site_plan.flags of bpf/trace.c
-_PLAN_FILE_SHIFT = 8
-_FILE_SHIFT = 48  # in keys of the map types: above addresses
+PLAN_FILE_SHIFT = 8
+TYPE_FILE_SHIFT = 48  # in keys of the map types: above addresses
 _SITE_PLAN = struct.Struct("=IIIIhh")
 _FLOAT_BLOCK = 8 + 8 * 15
 _PAYLOADS = (256, 512, 1024, 2048, 4096, 8192)  # a per-CPU value has at most 32 KB
 _SAVED_BYTES = 64 << 20  # of kernel memory, for the arguments of open calls
 _CALL_OVERHEAD = 1024  # struct call without its payload, and the map's own
-_STACKS = _FRAMES = _WAITING = 1 << 14
+_STACKS = _OUTER_CALLS = _WAITING = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +58,25 @@ class TraceOptions:
 class CallTracer:
     """Own the probes that report a plan's calls; a context manager that detaches."""
 
+    #: What makes calls missing; ``UNWOUND`` alone does not.
+    LOSSES = (
+        Diagnostic.UNWOUND_UNSEEN,
+        Diagnostic.STACKS_FULL,
+        Diagnostic.OUTER_CALLS_FULL,
+        Diagnostic.SAVED_FULL,
+        Diagnostic.NO_GOROUTINE,
+        Diagnostic.EVENTS_LOST,
+        Diagnostic.WORK_BUSY,
+        Diagnostic.TAIL_CALLS,
+    )
+
     def __init__(
         self,
         target: Target,
         traced: TracePlan,
-        callers: Callers,
+        tasks: Tasks,
         options: TraceOptions,
-        forced: Rung | None,
+        forced: AttachMethod | None,
         announce: Callable[[str], None] | None = None,
     ) -> None:
         """Load the plans and attach, to RETs first; ``announce`` is as for ``attach``.
@@ -65,23 +86,23 @@ class CallTracer:
         self._contexts = traced.contexts
         self._tables = _Tables(traced, options)
         plan = traced.plan
-        groups = plan.entry_groups("on_entry", target.pid, callers.kind)
+        groups = plan.entry_groups("on_entry", target.pid, tasks.kind)
         returning = {number for number, call in enumerate(traced.calls) if call.result is not None}
         if returning:
             groups = [
-                *unwind_groups(target, callers),
-                *plan.return_groups("on_return", target.pid, callers.kind, returning),
+                *unwind_groups(target, tasks),
+                *plan.return_groups("on_return", target.pid, tasks.kind, returning),
                 *groups,
             ]
         defines = {
             **target.defines(),
-            **callers.defines(),
+            **tasks.defines(),
             **self._tables.defines(),
             "STACKS": _STACKS,
-            "FRAMES": _FRAMES,
+            "OUTER_CALLS": _OUTER_CALLS,
         }
         if self._tables.floats:
-            groups = [*signal_groups(target, callers), *groups]
+            groups = [*signal_groups(target, tasks), *groups]
             blocked = task_blocked_offset()
             defines |= {} if blocked is None else {"TASK_BLOCKED": blocked}
         #: Records that were dropped here, in user space.
@@ -100,11 +121,11 @@ class CallTracer:
             self.attached: Attached = attach(
                 "trace.c", defines, groups, forced, self._prepare, announce
             )
-        self._departed = Departed(self.attached.program, "saved_calls")
+        self._exited = ExitedProcesses(self.attached.program, "saved_calls")
         # Where one process is traced, the run ends with it.
-        self._sweep = None if target.process else Seldom(self._departed.remove)
+        self._sweep = None if target.process else Throttle(self._exited.remove)
 
-    def _prepare(self, program: Program) -> None:
+    def _prepare(self, program: BpfProgram) -> None:
         self._tables.fill(program, self._subplans.result())
         self._rings = program.open_events("events", buffer_pages())
 
@@ -175,7 +196,7 @@ class CallTracer:
 
     def open_calls(self) -> int:
         """Return how many calls have been entered and have not returned."""
-        return open_calls(self.attached.program) + self._departed.calls
+        return open_calls(self.attached.program) + self._exited.calls
 
     def diagnostics(self) -> dict[Diagnostic, int]:
         """Return how often each irregularity has occurred so far."""
@@ -218,8 +239,8 @@ def _expected_types(traced: TracePlan) -> dict[int, Subplan]:
 def _by_file(file: int, subplans: Iterable[tuple[int, Subplan]]) -> Iterator[tuple[int, Subplan]]:
     """Yield plans by the key that the map ``types`` has: files of programs share addresses."""
     for address, subplan in subplans:
-        if not address >> _FILE_SHIFT:
-            yield file << _FILE_SHIFT | address, subplan
+        if not address >> TYPE_FILE_SHIFT:
+            yield file << TYPE_FILE_SHIFT | address, subplan
 
 
 class _Tables:
@@ -260,7 +281,7 @@ class _Tables:
             | (_ENTRY_FLOATS if call.entry_floats else 0)
             | (_FLOATS if call.result_floats else 0)
             | (_LEAVES if call.function.tail_jumps else 0)
-            | self._files[id(call.context)] << _PLAN_FILE_SHIFT
+            | self._files[id(call.context)] << PLAN_FILE_SHIFT
         )
         entry = self._start(call.entry.ops)
         # Values of interfaces can take more than they were planned for, but not from results.
@@ -294,7 +315,7 @@ class _Tables:
         plans += [call.result.ops for call in self._calls if call.result]
         return min(MAX_STEPS, max(map(steps_of, plans)))
 
-    def fill(self, program: Program, subplans: Mapping[int, Subplan]) -> None:
+    def fill(self, program: BpfProgram, subplans: Mapping[int, Subplan]) -> None:
         """Fill the maps; ``subplans`` are by the keys of ``_by_file``."""
         self._write_ops(program, 0)
         plans = program.map("plans")
@@ -305,7 +326,7 @@ class _Tables:
             constants.update(number.to_bytes(4, "little"), constant)
         self.learn(program, subplans.items())
 
-    def learn(self, program: Program, subplans: Iterable[tuple[int, Subplan]]) -> None:
+    def learn(self, program: BpfProgram, subplans: Iterable[tuple[int, Subplan]]) -> None:
         """Add subplans, while there is room; their operations are there before the types are."""
         before = len(self._ops)
         new = {}
@@ -318,7 +339,7 @@ class _Tables:
         for key, start in new.items():
             types.update(key.to_bytes(8, "little"), start.to_bytes(4, "little"))
 
-    def _write_ops(self, program: Program, first: int) -> None:
+    def _write_ops(self, program: BpfProgram, first: int) -> None:
         ops = program.map("ops")
         for number, op in enumerate(self._ops[first:], first):
             ops.update(number.to_bytes(4, "little"), op.pack())

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gotrace.abi.amd64 import AMD64
 from gotrace.abi.function_values import FunctionValues
-from gotrace.abi.locations import CapturedValue, FunctionPlaces, PlacedValue
+from gotrace.abi.locations import CapturedValue, FunctionLocations, PlacedValue
 from gotrace.capture.factory import NodeFactory
-from gotrace.capture.ops import CaptureLimits, Location, Op, OpCode
+from gotrace.capture.ops import CaptureLimits, FieldRef, Op, OpCode
 from gotrace.capture.paths import place_captured, place_value
 from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
 from gotrace.elf.dwarf import DwarfError
@@ -26,12 +27,14 @@ from gotrace.gotypes.types import (
     Signature,
     StructType,
 )
+from gotrace.probes.pattern import split_target
 from gotrace.probes.predicate import CompiledPredicate, StringConstants, compile_predicate
 from gotrace.probes.scope import Phase, RootKind, Scope
-from gotrace.probes.spec import ProbeSpec, ResolvedProbe
+from gotrace.probes.select import Selector
+from gotrace.probes.spec import ProbeSpec, ResolvedProbe, parse_probe
 from gotrace.probes.tokens import Span, SpecError
 from gotrace.probes.typed import (
-    Path,
+    AccessPath,
     Typed,
     operands,
     phase_of,
@@ -39,29 +42,36 @@ from gotrace.probes.typed import (
     texts_needed_whole,
 )
 from gotrace.session.dynamic_types import DynamicTypes, interfaces_within
-from gotrace.session.plan import Plan
+from gotrace.session.plan import BinaryRequest, ProbePlan
 from gotrace.sites.decode import step_over
 from gotrace.sites.sites import FunctionSites, SiteForm
+from gotrace.target.process import file_test
 from gotrace.target.target import TargetBinary
 from gotrace.values.brief import MAX_FIELDS
 
 __all__ = [
     "MAX_STEPS",
+    "MAX_TEXT_BYTES",
     "TraceChoices",
     "TracePlan",
     "TracedCall",
     "interfaces_in",
     "make_trace_plan",
+    "parse_probes",
+    "probe_requests",
     "steps_of",
     "string_problem",
 ]
 
 #: Most steps that the kernel takes for one phase of a call: the verifier looks at each.
 MAX_STEPS = 160
+_PHASE_BYTES = 3584  # of an entry, and of a return: both, floats and 94 frames fit 8192
+#: What is shown of a string at most, whatever is asked for.
+MAX_TEXT_BYTES = _PHASE_BYTES // 2
 _NESTED_STEPS = 24  # allowed for each interface's subplan
 _MAX_PREDICATE = 40  # operations of one phase
 _CONTAINS = 2  # Op.reg of a STRING_TEST that searches: TEST_CONTAINS of bpf/plan.h
-_SEARCH_STEPS = 48  # that a search takes at most: SEARCH_STEPS of bpf/plan.h
+SEARCH_STEPS = 48  # that a search takes at most: SEARCH_STEPS of bpf/plan.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +87,30 @@ class TraceChoices:
     floats: bool
     brief: bool = False
 
+    @classmethod
+    def of(
+        cls,
+        string_size: int | None,
+        depth: int | None,
+        entry_only: bool,
+        floats: bool,
+        elements: int | None = None,
+        brief: bool = False,
+    ) -> TraceChoices:
+        """Return the choices with the payload that a call has; see ``CaptureLimits``.
+
+        ``elements`` are those of a slice and the entries of a map. None leaves what is usual.
+        """
+        usual = CaptureLimits(payload=_PHASE_BYTES)
+        limits = dataclasses.replace(
+            usual,
+            string_bytes=usual.string_bytes if string_size is None else string_size,
+            depth=usual.depth if depth is None else depth,
+            slice_elements=usual.slice_elements if elements is None else elements,
+            map_entries=usual.map_entries if elements is None else elements,
+        )
+        return cls(limits, entry_only, floats, brief)
+
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
@@ -91,12 +125,12 @@ class TracedCall:
     """
 
     function: FunctionSites
-    places: FunctionPlaces
+    places: FunctionLocations
     spec: ProbeSpec
     probe: ResolvedProbe
     entry: PhasePlan
     result: PhasePlan | None
-    paths: dict[Phase, tuple[Path, ...]]
+    paths: dict[Phase, tuple[AccessPath, ...]]
     compiled: CompiledPredicate | None
     binary: TargetBinary
     context: DynamicTypes
@@ -117,13 +151,50 @@ class TracedCall:
 class TracePlan:
     """All that is to be traced; ``calls`` go with the plan's functions."""
 
-    plan: Plan
+    plan: ProbePlan
     calls: tuple[TracedCall, ...]
     contexts: tuple[DynamicTypes, ...]
     constants: StringConstants
 
 
-def make_trace_plan(plan: Plan, specs: Sequence[ProbeSpec], choices: TraceChoices) -> TracePlan:
+def parse_probes(
+    texts: Iterable[str], pid: int | None, regexp: bool = False
+) -> tuple[list[ProbeSpec], list[GotraceError]]:
+    """Return the probes, and what is wrong with the texts that are none; raise that if all are.
+
+    Absolute paths may also be those of process ``pid``.
+    """
+    exists = file_test(pid)
+    specs: list[ProbeSpec] = []
+    failed: list[GotraceError] = []
+    for text in texts:
+        try:
+            split = functools.partial(split_target, exists=exists)
+            specs.append(parse_probe(text, regex=regexp, split=split))
+        except UsageError as error:
+            failed.append(error)
+    if not specs:
+        raise failed[0]
+    return specs, failed
+
+
+def probe_requests(
+    specs: Sequence[ProbeSpec],
+    exclude: Iterable[str] = (),
+    regexp: bool = False,
+    file: str | None = None,
+) -> list[BinaryRequest]:
+    """Return a request for each probe; ``file`` is what those are of that name none."""
+    excluded = list(exclude)
+    return [
+        BinaryRequest(spec.binary or file, Selector([spec.pattern], excluded, regex=regexp))
+        for spec in specs
+    ]
+
+
+def make_trace_plan(
+    plan: ProbePlan, specs: Sequence[ProbeSpec], choices: TraceChoices
+) -> TracePlan:
     """Plan the functions of each file as the probe in the same place of ``specs`` asks.
 
     Functions that a probe's expressions do not fit are left out where others of it remain, with
@@ -269,7 +340,7 @@ class _Planner:
             text_bytes=self._choices.limits.text_bytes,
         )
 
-    def _text_bytes(self, probe: ResolvedProbe) -> dict[Path, int]:
+    def _text_bytes(self, probe: ResolvedProbe) -> dict[AccessPath, int]:
         """Return how much to capture of each string that the predicate looks at.
 
         Those that it may look at to their end share half of their phase's payload. Raise SpecError
@@ -292,10 +363,10 @@ class _Planner:
 
     def _phase(
         self,
-        places: FunctionPlaces,
+        places: FunctionLocations,
         shown: Sequence[PlacedValue],
-        paths: Sequence[Path],
-        text_bytes: Mapping[Path, int],
+        paths: Sequence[AccessPath],
+        text_bytes: Mapping[AccessPath, int],
     ) -> PhasePlan:
         values = []
         if self._spec.format is None:
@@ -315,7 +386,9 @@ class _Planner:
             raise GotraceError(f"{value.name}: {error}") from error
         return PlacedNode(value.name, node, value.pieces, value.problem)
 
-    def _operand(self, places: FunctionPlaces, path: Path, text_bytes: int | None) -> PlacedNode:
+    def _operand(
+        self, places: FunctionLocations, path: AccessPath, text_bytes: int | None
+    ) -> PlacedNode:
         steps = path.steps
         root = path.root
         if root.kind is RootKind.CAPTURED:
@@ -328,7 +401,7 @@ class _Planner:
     def _predicate(
         self,
         probe: ResolvedProbe,
-        paths: dict[Phase, tuple[Path, ...]],
+        paths: dict[Phase, tuple[AccessPath, ...]],
         entry: PhasePlan,
         result: PhasePlan | None,
     ) -> CompiledPredicate | None:
@@ -336,7 +409,7 @@ class _Planner:
             return None
         plans = {Phase.ENTRY: entry, Phase.RETURN: result}
 
-        def locate(path: Path) -> Location | None:
+        def locate(path: AccessPath) -> FieldRef | None:
             plan = plans[path.root.phase]
             if plan is None or path not in paths[path.root.phase]:
                 return None
@@ -355,7 +428,7 @@ class _Planner:
     def _compiled(
         self,
         predicate: Typed,
-        locate: Callable[[Path], Location | None],
+        locate: Callable[[AccessPath], FieldRef | None],
         room: Mapping[Phase, int],
     ) -> CompiledPredicate:
         return compile_predicate(
@@ -413,14 +486,14 @@ def _takes_too_long(predicate: tuple[Op, ...], plan: PhasePlan) -> bool:
 def steps_of(ops: Sequence[Op]) -> int:
     """Return how many steps a phase's operations take at most."""
     nested = sum(op.code is OpCode.IFACE for op in ops) * _NESTED_STEPS
-    return len(ops) + nested + sum(map(_is_search, ops)) * _SEARCH_STEPS
+    return len(ops) + nested + sum(map(_is_search, ops)) * SEARCH_STEPS
 
 
 def _is_search(op: Op) -> bool:
     return op.code is OpCode.STRING_TEST and op.reg == _CONTAINS
 
 
-def _scope(places: FunctionPlaces) -> Scope:
+def _scope(places: FunctionLocations) -> Scope:
     signature = Signature(
         places.name,
         tuple(Parameter(value.name, value.type) for value in places.parameters),
@@ -430,7 +503,7 @@ def _scope(places: FunctionPlaces) -> Scope:
     return Scope(places.name, signature, captured)
 
 
-def _paths(probe: ResolvedProbe) -> dict[Phase, tuple[Path, ...]]:
+def _paths(probe: ResolvedProbe) -> dict[Phase, tuple[AccessPath, ...]]:
     """Return the operands of a probe's expressions by phase, each once."""
     expressions = ([probe.predicate] if probe.predicate else []) + list(probe.values)
     found = dict.fromkeys(

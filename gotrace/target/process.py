@@ -14,16 +14,17 @@ from pathlib import Path
 from gotrace.errors import GotraceError
 
 __all__ = [
-    "Mapping",
+    "Executable",
+    "MemoryMapping",
     "Process",
     "ProcessError",
-    "Program",
     "ended_processes",
     "file_test",
     "find_process",
     "fork",
     "in_initial_pid_namespace",
     "processes_called",
+    "read_status",
 ]
 
 _STARTSTACK = 28  # the field's number in proc_pid_stat(5)
@@ -38,7 +39,7 @@ class ProcessError(GotraceError):
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
+class MemoryMapping:
     """One file-backed line of /proc/PID/maps: ``start`` and ``offset`` in bytes."""
 
     start: int
@@ -49,7 +50,7 @@ class Mapping:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class Executable:
     """Tell a program that a process runs from those before and after it, and from a second run.
 
     ``device`` and ``inode`` are the executable's, ``stack`` where the stack begins, which is at
@@ -83,7 +84,7 @@ class Process:
         except OSError as error:
             raise _gone(self.tgid, error) from error
 
-    def program(self) -> Program | None:
+    def program(self) -> Executable | None:
         """Return what the process runs now, or None when it has ended."""
         try:
             status = os.stat(self.executable)
@@ -91,9 +92,9 @@ class Process:
         except OSError:
             return None
         fields = stat.rpartition(b")")[2].split()  # from field 3 on: proc_pid_stat(5)
-        return Program(status.st_dev, status.st_ino, int(fields[_STARTSTACK - 3]))
+        return Executable(status.st_dev, status.st_ino, int(fields[_STARTSTACK - 3]))
 
-    def mappings(self) -> Iterator[Mapping]:
+    def mappings(self) -> Iterator[MemoryMapping]:
         """Yield the process's file-backed mappings in address order (proc_pid_maps(5))."""
         try:
             text = _text(f"/proc/{self.tgid}/maps")
@@ -103,7 +104,7 @@ class Process:
             parts = line.split(None, 5)
             if len(parts) == 6 and parts[4] != "0":
                 start, end = (int(part, 16) for part in parts[0].split("-"))
-                yield Mapping(start, end, int(parts[2], 16), int(parts[4]), parts[5])
+                yield MemoryMapping(start, end, int(parts[2], 16), int(parts[4]), parts[5])
 
     def is_untouched(self, address: int, size: int) -> bool:
         """Return whether memory reads as zeros because the process has never touched its pages.
@@ -148,11 +149,10 @@ class Process:
         Raises ProcessError when it has ended.
         """
         try:
-            text = _text(f"/proc/{self.tgid}/status")
+            numbers = read_status(self.tgid).get("NSpid", "").split()
         except OSError as error:
             raise _gone(self.tgid, error) from error
-        numbers = next((line for line in text.split("\n") if line.startswith("NSpid:")), None)
-        return int(numbers.split()[-1]) if numbers else self.tgid
+        return int(numbers[-1]) if numbers else self.tgid
 
     def exit_descriptor(self) -> int:
         """Return a pidfd, readable once the process has ended. Raises ProcessError."""
@@ -167,6 +167,17 @@ class Process:
             raise _gone(self.tgid, error) from error
 
 
+def read_status(pid: int | str, root: Path = Path("/")) -> dict[str, str]:
+    """Return the fields of a process's status (proc_pid_status(5)), their values stripped.
+
+    ``pid`` may be ``"self"``; ``root`` is where ``proc`` is. Raises OSError.
+    """
+    lines = _text(f"{root}/proc/{pid}/status").split("\n")
+    return {
+        name: value.strip() for name, mark, value in (line.partition(":") for line in lines) if mark
+    }
+
+
 def _text(path: str) -> str:
     """Read a file of /proc, in whose lines names may hold any byte but a newline."""
     return Path(path).read_bytes().decode(errors="surrogateescape")
@@ -179,10 +190,9 @@ def find_process(pid: int) -> Process:
     another user and this one may not look into it.
     """
     try:
-        text = _text(f"/proc/{pid}/status")
+        status = read_status(pid)
     except OSError as error:
         raise _gone(pid, error) from error
-    status = dict(line.split(":\t", 1) for line in text.split("\n") if ":\t" in line)
     tgid = int(status["Tgid"])
     if status["State"].startswith(("Z", "X")):
         raise ProcessError(f"process {pid} is a zombie: it has ended and waits for its parent")

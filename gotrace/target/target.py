@@ -13,7 +13,7 @@ from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError, UsageError
 from gotrace.gotypes.binary import Binary
 from gotrace.target.command import Command
-from gotrace.target.process import Process, Program, find_process, in_initial_pid_namespace
+from gotrace.target.process import Executable, Process, find_process, in_initial_pid_namespace
 
 __all__ = [
     "Target",
@@ -62,7 +62,7 @@ class Target:
 
     process: Process | None = None
     command: Command | None = None
-    program: Program | None = None
+    program: Executable | None = None
     _open: list[TargetBinary] = field(default_factory=list)
 
     @classmethod

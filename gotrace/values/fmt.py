@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gotrace.errors import UsageError
-from gotrace.gotypes.symbols import spoken_name
+from gotrace.gotypes.symbols import display_name
 from gotrace.gotypes.types import (
     ArrayType,
     GoType,
@@ -68,7 +68,7 @@ _UNSIGNED = {Kind.UINT, Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64, Kind.
 
 def _short(name: str) -> str:
     """Return a type's name as Go prints it: packages by the last element of their path."""
-    spoken = spoken_name(name) if "%" in name else name
+    spoken = display_name(name) if "%" in name else name
     short = re.sub(r"[\w.~+-]+/(?=[\w.~+/-]*\.)", "", spoken)
     return plain_text(short.encode("utf-8", "surrogateescape"))
 

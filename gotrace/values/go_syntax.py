@@ -12,7 +12,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 
-from gotrace.gotypes.symbols import spoken_name
+from gotrace.gotypes.symbols import display_name
 from gotrace.values.model import (
     BytesValue,
     ChanValue,
@@ -236,7 +236,7 @@ def _unavailable(value: Unavailable, depth: int, outer: str) -> str:
 @functools.lru_cache(maxsize=4096)
 def _type(name: str) -> str:
     """Return a type's name as code writes it: packages by the last element of their path."""
-    spoken = spoken_name(name) if "%" in name else name
+    spoken = display_name(name) if "%" in name else name
     if _SHAPE in spoken:
         spoken = _POINTER_SHAPE.sub("*T", spoken)
         spoken = _SHAPE_NUMBER.sub(r"\1", spoken).replace(_SHAPE, "")

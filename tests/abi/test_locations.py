@@ -12,13 +12,13 @@ import pytest
 
 from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import CallingConvention, FloatReg, IntReg, Piece, Place, Stack, assign
-from gotrace.abi.dwarf_gaps import Located, located
+from gotrace.abi.dwarf_gaps import Observed, observed
 from gotrace.abi.locations import (
     FunctionCode,
-    FunctionPlaces,
+    FunctionLocations,
     PlacedValue,
-    function_places,
-    signature_places,
+    function_locations,
+    signature_locations,
 )
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.dwarf.reader import DwarfReader, FunctionSignature
@@ -45,14 +45,14 @@ def release(toolchain: Toolchain) -> GoVersion:
 
 def all_places(
     path: Path, toolchain: Toolchain
-) -> Iterator[tuple[FunctionSignature, FunctionPlaces]]:
+) -> Iterator[tuple[FunctionSignature, FunctionLocations]]:
     dwarf = reader(path)
     types = DwarfTypes(dwarf)
     for function in dwarf.functions():
-        yield function, function_places(function, dwarf, types, FunctionCode(release(toolchain)))
+        yield function, function_locations(function, dwarf, types, FunctionCode(release(toolchain)))
 
 
-def places(path: Path, toolchain: Toolchain, name: str) -> FunctionPlaces:
+def places(path: Path, toolchain: Toolchain, name: str) -> FunctionLocations:
     return next(found for function, found in all_places(path, toolchain) if function.name == name)
 
 
@@ -63,7 +63,7 @@ def by_name(values: tuple[PlacedValue, ...]) -> dict[str, list[Place] | None]:
     }
 
 
-def verdict(value: PlacedValue, slot: int | None, shown: Located, of_all: list[Piece]) -> str:
+def verdict(value: PlacedValue, slot: int | None, shown: Observed, of_all: list[Piece]) -> str:
     """Name how a parameter's DWARF entry places relate to the computed ones."""
     if value.pieces is None:
         return "not told"
@@ -94,7 +94,7 @@ def verdicts(path: Path, toolchain: Toolchain) -> tuple[collections.Counter[str]
         for variable, value, slot in zip(variables, found.parameters, slots, strict=True):
             pieces = reader(path).entry_pieces(function, variable) or ()
             if value.type.size:
-                shown = located(pieces, value.type, AMD64, from_list=True)
+                shown = observed(pieces, value.type, AMD64, from_list=True)
                 says = verdict(value, slot, shown, of_all)
                 counts[says] += 1
                 if says == "DISAGREE":
@@ -197,7 +197,7 @@ def test_assembly_functions_take_all_from_the_stack() -> None:
     dwarf = reader(path)
     function = next(found for found in dwarf.functions() if found.name == "main.add")
     code = FunctionCode(release(toolchain), is_assembly=True)
-    found = function_places(function, dwarf, DwarfTypes(dwarf), code)
+    found = function_locations(function, dwarf, DwarfTypes(dwarf), code)
     assert found.convention is CallingConvention.ABI0
     assert by_name(found.parameters) == {"x": [Stack(8)], "y": [Stack(16)]}
     assert by_name(found.results) == {"": [Stack(24)]}
@@ -208,7 +208,7 @@ def test_signatures_given_by_users_are_placed_like_those_of_dwarf() -> None:
     path = build(FIXTURES / "dwarf_generics", toolchain)
     name = "main.(*Box[go.shape.int]).Set"
     told = places(path, toolchain, name)
-    given = signature_places(
+    given = signature_locations(
         parse_signature(f"{name}(key string, value int) int"),
         name,
         FunctionCode(release(toolchain)),

@@ -16,9 +16,9 @@ from gotrace.capture.ops import Op
 from gotrace.kernel.attach import Point, ProbeGroup, attach
 from gotrace.kernel.cookie import cookie
 from gotrace.kernel.own_function import OwnFunction, own_function
-from gotrace.kernel.program import Program
-from gotrace.session.events import Call, parse_call
-from gotrace.session.tasks import Callers
+from gotrace.kernel.program import BpfProgram
+from gotrace.session.events import CallRecord, parse_call
+from gotrace.session.tasks import Tasks
 from gotrace.sites.sites import Site, SiteForm, SiteKind
 from gotrace.target.process import Process
 from gotrace.target.target import Target
@@ -177,7 +177,7 @@ class Interpreter:
             "FUNCTIONS": 1,
             "SAVED": 8,
             "STACKS": 8,
-            "FRAMES": 8,
+            "OUTER_CALLS": 8,
             "USER_STACK": 0,
             "BEHIND": 0,
             "OPS": _OPS,
@@ -190,7 +190,7 @@ class Interpreter:
             "RETURNS": 1,
             "STEPS": STEPS,
         }
-        defines = {**Callers((), None).defines(), **target.defines(), **sizes}
+        defines = {**Tasks((), None).defines(), **target.defines(), **sizes}
         self._attached = attach("trace.c", defines, groups, prepare=self._prepare)
         return self
 
@@ -203,7 +203,7 @@ class Interpreter:
         self._attached.close()
         self._own.__exit__(kind, error, trace)
 
-    def _prepare(self, program: Program) -> None:
+    def _prepare(self, program: BpfProgram) -> None:
         self._rings = program.open_events("events", 64)
 
     def install(
@@ -247,7 +247,7 @@ class Interpreter:
 
     def call(
         self, at_entry: Mapping[int, int], at_return: Mapping[int, int], stack_pointer: int
-    ) -> Call | None:
+    ) -> CallRecord | None:
         """Call the function and return what was reported of it, None when nothing was.
 
         Registers are given by their numbers in REG ops. ``stack_pointer`` is that of the entry,

@@ -18,7 +18,7 @@ import pytest
 
 from gotrace.abi.assign import CLOSURE_CONTEXT
 from gotrace.capture.ops import MAX_NESTING, OTHER_PHASE, Op, OpCode, Status
-from gotrace.session.events import Call
+from gotrace.session.events import CallRecord
 from tests.bpf.interpreter import CONSTANTS, PAYLOAD, STEPS, Arena, Interpreter
 from tests.capture import reference
 from tests.capture.reference import Machine
@@ -353,7 +353,9 @@ def test_random_plans(interpreter: Interpreter, arena: Arena) -> None:
     assert all(seen[status.name] > 20 for status in Status), seen
 
 
-def run(interpreter: Interpreter, arena: Arena, entry: list[Op], **fields: Any) -> Call | None:
+def run(
+    interpreter: Interpreter, arena: Arena, entry: list[Op], **fields: Any
+) -> CallRecord | None:
     """Capture a call of which the first register leads to the arena's beginning."""
     at_entry = dict.fromkeys(REGISTERS, arena.start)
     interpreter.install([*entry, END], None, {}, fields.get("constants", []))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gotrace.histogram import BUCKETS, ROW_SIZE, UNIT_ROWS, Histogram, bucket_bounds
-from gotrace.kernel.cookie import INDEX_MASK, CallerKind, Jumps, cookie
+from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
 from gotrace.session import goroutines, latency
 from gotrace.session import open_calls as calls
 from gotrace.sites.sites import Site, SiteForm, SiteKind
@@ -22,20 +22,20 @@ def c(tmp_path: Path) -> CLayout:
 
 
 @pytest.mark.parametrize("form", [SiteForm.EMULATED, SiteForm.BRANCH, SiteForm.FIRST])
-@pytest.mark.parametrize("caller", CallerKind)
+@pytest.mark.parametrize("task", TaskKind)
 @pytest.mark.parametrize(
     ("index", "sp_offset", "jumps"),
     [
         (0, 0, Jumps.NONE),
-        (INDEX_MASK, 0, Jumps.AWAY),
+        (COOKIE_INDEX_MASK, 0, Jumps.AWAY),
         (7, 0xFFFFFF, Jumps.NONE),
         (5, 8, Jumps.TRACED),
     ],
 )
 def test_cookie(
-    c: CLayout, form: SiteForm, caller: CallerKind, index: int, sp_offset: int, jumps: Jumps
+    c: CLayout, form: SiteForm, task: TaskKind, index: int, sp_offset: int, jumps: Jumps
 ) -> None:
-    value = cookie(index, Site(0x401000, SiteKind.ENTRY, form, sp_offset), caller, jumps)
+    value = cookie(index, Site(0x401000, SiteKind.ENTRY, form, sp_offset), task, jumps)
     assert 0 <= value < 1 << 64
     parts = (
         "COOKIE_INDEX_MASK",
@@ -51,8 +51,8 @@ def test_cookie(
     )
     assert (found_index, offset) == (index, sp_offset)
     assert bool(branch) is (form is SiteForm.BRANCH)
-    assert bool(register) is (caller is CallerKind.G_REGISTER)
-    assert bool(tls) is (caller is CallerKind.G_TLS)
+    assert bool(register) is (task is TaskKind.G_REGISTER)
+    assert bool(tls) is (task is TaskKind.G_TLS)
     assert bool(leaves) is (jumps is not Jumps.NONE)
     assert bool(to_traced) is (jumps is Jumps.TRACED)
 
@@ -128,4 +128,4 @@ def test_diagnostics(c: CLayout) -> None:
 
 def test_levels_of_open_calls_are_found_by_halves(c: CLayout) -> None:
     (most,) = c.constants("(1ULL << LEVEL_BITS) - 1")
-    assert latency._FRAMES < most
+    assert latency._OUTER_CALLS < most

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 import struct
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import CLOSURE_CONTEXT
 from gotrace.capture import ops as capture_ops
-from gotrace.capture.ops import Op, OpCode, Status
+from gotrace.capture.ops import ComparisonCode, Op, OpCode, SpecialCode, Status, StringTest
 from gotrace.kernel.program import joined_source
 from gotrace.probes import predicate
 from gotrace.session import events, trace, trace_plan
@@ -66,24 +67,29 @@ def test_every_status(c: CLayout) -> None:
     assert c.constants(*(f"(u32){name}" for name in names)) == list(Status)
 
 
-def test_string_tests(c: CLayout) -> None:
-    order = c.constants("TEST_EQUAL", "TEST_PREFIX", "TEST_CONTAINS")
-    assert order == list(predicate._TESTS.values())
-    assert order[:2] == [reference._EQUAL, reference._PREFIX]
+@pytest.mark.parametrize(
+    ("name", "prefix", "codes"),
+    [
+        ("comparison", "COMPARE", ComparisonCode),
+        ("special", "SPECIAL", SpecialCode),
+        ("string_test", "TEST", StringTest),
+    ],
+)
+def test_what_predicates_ask(c: CLayout, name: str, prefix: str, codes: type[enum.IntEnum]) -> None:
+    names = enumerators(name)
+    assert names == [f"{prefix}_{code.name}" for code in codes]
+    assert c.constants(*names) == list(codes)
 
 
 def test_bounds_and_marks(c: CLayout) -> None:
-    names = ("MAX_BLOCKS", "MAX_NESTING", "OTHER_PHASE", "CLOSURE_CONTEXT")
-    assert c.constants(*names) == [
-        capture_ops.MAX_BLOCKS,
-        capture_ops.MAX_NESTING,
-        capture_ops.OTHER_PHASE,
-        CLOSURE_CONTEXT.index,
-    ]
+    marks = ("OTHER_PHASE", "BLOCK_CUT", "SIGNED_OPERAND")
+    names = ("MAX_BLOCKS", "MAX_NESTING", "MEMORY_PAGE", "PREDICATE_STACK", *marks)
+    assert c.constants(*names) == [getattr(capture_ops, name) for name in names]
+    assert c.constants("CLOSURE_CONTEXT") == [CLOSURE_CONTEXT.index]
     searches = ("SEARCHED_BYTES", "SEARCH_STRIDE", "SEARCH_STEPS")
-    own = [reference._SEARCHED, reference._STRIDE, reference._SEARCH_STEPS]
+    own = [reference._SEARCHED, reference._STRIDE, reference.SEARCH_STEPS]
     assert c.constants(*searches) == own
-    assert trace_plan._SEARCH_STEPS == reference._SEARCH_STEPS
+    assert trace_plan.SEARCH_STEPS == reference.SEARCH_STEPS
     registers, floats = c.constants("REGISTERS", "FLOAT_REGISTERS")
     assert registers == len(AMD64.int_registers) + 1  # the closure's context behind them
     assert floats == len(AMD64.float_registers)
@@ -129,12 +135,12 @@ def test_event(c: CLayout) -> None:
 
 
 def test_event_flags(c: CLayout) -> None:
-    names = ("EVENT_STACK", "EVENT_FLOATS_ENTRY", "EVENT_FLOATS", "EVENT_UNDECIDED")
+    names = ("EVENT_STACK", "EVENT_ENTRY_FLOATS", "EVENT_RETURN_FLOATS", "EVENT_UNDECIDED")
     assert c.constants(*names, "EVENT_PANIC", "EVENT_GOEXIT") == list(CallFlag)
 
 
 def test_plan_flags(c: CLayout) -> None:
-    names = ("PLAN_ENTRY_ONLY", "PLAN_ENTRY_FLOATS", "PLAN_FLOATS", "PLAN_LEAVES")
+    names = ("PLAN_ENTRY_ONLY", "PLAN_ENTRY_FLOATS", "PLAN_RETURN_FLOATS", "PLAN_LEAVES")
     flags = [trace._ENTRY_ONLY, trace._ENTRY_FLOATS, trace._FLOATS, trace._LEAVES]
     assert c.constants(*names) == flags
 
@@ -155,7 +161,7 @@ def test_wait_and_waiting(c: CLayout) -> None:
     row, values = c.fields("wait", "pc", "sp", "at_entry", "flag")
     pc, sp, key, at_entry, flag = trace._WAIT.unpack(row)
     assert [pc, sp, at_entry, flag] == values
-    assert len(key) == c.constants("sizeof(struct frame_key)")[0]
+    assert len(key) == c.constants("sizeof(struct call_key)")[0]
     offsets = c.constants("offsetof(struct waiting, wait)", "offsetof(struct waiting, call)")
     assert offsets == [0, trace._WAIT.size]
     # A struct waiting is copied out of a struct work.

@@ -11,11 +11,11 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from gotrace.capture.ops import (
-    CUT,
+    BLOCK_CUT,
     MAX_BLOCKS,
     MAX_NESTING,
+    MEMORY_PAGE,
     OTHER_PHASE,
-    PAGE_SIZE,
     Op,
     OpCode,
     Status,
@@ -25,7 +25,7 @@ __all__ = ["Machine", "Memory", "Outcome", "run_reference"]
 
 _MASK = (1 << 64) - 1
 #: Of a search: positions looked at, of them in one step, and steps that it may take.
-_SEARCHED, _STRIDE, _SEARCH_STEPS = 512, 16, 48
+_SEARCHED, _STRIDE, SEARCH_STEPS = 512, 16, 48
 _EQUAL, _PREFIX = 0, 1
 
 
@@ -197,9 +197,9 @@ class _Run:
             return False
         data = self._machine.memory.read(pointer, size)
         if data is None:
-            first = PAGE_SIZE - pointer % PAGE_SIZE
+            first = MEMORY_PAGE - pointer % MEMORY_PAGE
             data = self._machine.memory.read(pointer, first) if first < size else None
-            self._header(Status.FAULT if data is None else first | CUT, data or b"")
+            self._header(Status.FAULT if data is None else first | BLOCK_CUT, data or b"")
             return False
         self._header(size, data)
         self._blocks[number] = data
@@ -282,7 +282,7 @@ def _search(data: bytes, constant: bytes, most: int) -> int | None:
     ``most``: how many bytes of a string are captured; one of that size may go on.
     """
     at = 0
-    for _ in range(_SEARCH_STEPS):
+    for _ in range(SEARCH_STEPS):
         begins = (i for i in range(_STRIDE) if data.startswith(constant[:8], at + i))
         skipped = next(begins, _STRIDE)
         at += skipped

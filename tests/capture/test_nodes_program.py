@@ -24,8 +24,8 @@ from gotrace.elf.dwarf.reader import DwarfReader
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.from_dwarf import DwarfTypes
-from gotrace.gotypes.from_rtype import Descriptors
-from gotrace.gotypes.rtype_table import DescriptorError
+from gotrace.gotypes.from_rtype import Rtypes
+from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.types import Field, StructType
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import (
@@ -52,7 +52,7 @@ class Program(ReadContext, Mapping[int, "tuple[Op, ...]"]):
         assert version is not None
         self.memory = memory
         self.factory = NodeFactory(limits, (version.major, version.minor))
-        descriptors = Descriptors.open(image, version, self.table.module)
+        descriptors = Rtypes.open(image, version, self.table.module)
         assert descriptors is not None
         self.descriptors = descriptors
         self._subplans: dict[int, Subplan | None] = {}
@@ -72,7 +72,7 @@ class Program(ReadContext, Mapping[int, "tuple[Op, ...]"]):
             return found
         try:
             self.descriptors.type_at(word)
-        except DescriptorError:
+        except RtypeError:
             # An itab that the runtime made.
             second = self.memory.read(word + 8, 8)
             return struct.unpack("<Q", second)[0] if second else None

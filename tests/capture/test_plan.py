@@ -11,7 +11,7 @@ from gotrace.abi.assign import FloatReg, IntReg, Piece, Stack
 from gotrace.abi.locations import CapturedValue
 from gotrace.capture.builder import FloatHole
 from gotrace.capture.factory import NodeFactory
-from gotrace.capture.ops import MAX_BLOCKS, OTHER_PHASE, CaptureLimits, Location, Op, OpCode, Status
+from gotrace.capture.ops import MAX_BLOCKS, OTHER_PHASE, CaptureLimits, FieldRef, Op, OpCode, Status
 from gotrace.capture.paths import PathError, PathMark, path_node, place_captured, place_path
 from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PlacedNode, plan_phase, read_phase
@@ -81,9 +81,9 @@ def test_image_in_registers_and_on_the_stack() -> None:
     assert read_phase(plan, memoryview(outcome.payload), NOBODY) == [True, -9, -5]
     locations = [plan.location(index) for index in range(3)]
     assert locations == [
-        Location(0, 0, 1, False),
-        Location(0, 4, 4, True),
-        Location(0, 8, 8, True),
+        FieldRef(0, 0, 1, False),
+        FieldRef(0, 4, 4, True),
+        FieldRef(0, 8, 8, True),
     ]
 
 
@@ -118,7 +118,7 @@ def test_a_string_is_one_block_behind_the_image() -> None:
     assert flag is True
     assert plan.ops[-2] == Op(OpCode.DEREF_N, 1, 0, 0, 8, 1, 256)
     assert payload[17:] == bytes(7) + struct.pack("<II", 0, 7) + b"user:42"
-    assert plan.location(0) == Location(0, 8, 8, True, 1, bytes_limit=256)
+    assert plan.location(0) == FieldRef(0, 8, 8, True, 1, bytes_limit=256)
     assert plan.payload_bound == 24 + 8 + 256
 
 

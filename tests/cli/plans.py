@@ -7,22 +7,22 @@ from types import SimpleNamespace
 from typing import cast
 
 from gotrace.elf.functions import Function, Origin
-from gotrace.session.plan import BinaryPlan, Plan
+from gotrace.session.plan import BinaryPlan, ProbePlan
 from gotrace.sites.sites import FunctionSites, Site, SiteForm, SiteKind
 from gotrace.target.target import TargetBinary
 
 __all__ = ["plan_of"]
 
 
-def plan_of(*names: str) -> Plan:
-    """Return a plan of functions with these names, each with an entry and a RET."""
+def plan_of(*names: str, form: SiteForm = SiteForm.FIRST) -> ProbePlan:
+    """Return a plan of functions with these names, each with an entry of a form and a RET."""
     functions = []
     for row, name in enumerate(names):
         entry = 0x1000 * (row + 1)
         function = Function(name, entry, entry + 0x100, row, Origin.PCLNTAB)
-        first = Site(entry, SiteKind.ENTRY, SiteForm.FIRST, 0)
+        first = Site(entry, SiteKind.ENTRY, form, 0)
         ret = Site(entry + 0xFF, SiteKind.RET, SiteForm.RET, 0)
         functions.append(FunctionSites(function, first, (ret,), None))
     functions_of = SimpleNamespace(has_pclntab=True)
     binary = cast(TargetBinary, SimpleNamespace(functions=functions_of))
-    return Plan((BinaryPlan(binary, tuple(functions)),), ())
+    return ProbePlan((BinaryPlan(binary, tuple(functions)),), ())

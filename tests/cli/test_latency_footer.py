@@ -17,7 +17,8 @@ from gotrace.kernel.attach import AttachError
 from gotrace.overhead import ProbeCost
 from gotrace.report.output import Notice, NoticeKind
 from gotrace.session.calibrate import Calibration
-from gotrace.session.latency import Period
+from gotrace.session.latency import Measurement
+from gotrace.sites.sites import SiteForm
 from tests.cli.plans import plan_of
 
 
@@ -26,8 +27,8 @@ def notices(
 ) -> Sequence[Notice]:
     """Return what is said at the end of a run of one interval."""
     with Calibration(measure) as calibration:
-        tracing = _Tracing(plan_of(*names), calibration, False)
-        tracing.add(Period(rows, {}, {}))
+        tracing = _Tracing(plan_of(*names, form=SiteForm.EMULATED), calibration)
+        tracing.add(Measurement(rows, {}, {}))
         return list(tracing.notices())
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gotrace.cli.gofunclatency import _parser
-from gotrace.cli.options import nanoseconds, parse, seconds
+from gotrace.cli.options import duration, parse, seconds
 from gotrace.cli.stream import result_file
 from gotrace.errors import UsageError
 from gotrace.report.listing import by_kind
@@ -29,17 +29,20 @@ from gotrace.report.listing import by_kind
         ("7ns", 7),
         ("2m", 120_000_000_000),
         ("1h", 3_600_000_000_000),
+        ("1m30s", 90_000_000_000),
     ],
 )
 def test_durations_mean_one_thing_in_all_options(text: str, ns: int) -> None:
     options = parse(_parser(), ["--slower", text, "-d", text, "-i", text, "main.f"])
-    assert options.slower == nanoseconds(text) == ns
+    assert options.slower == duration(text) == ns
     assert options.duration == options.interval == seconds(text) == ns / 1e9
 
 
-@pytest.mark.parametrize("text", ["", "s", "1 s", "-1", "1e3", "1d", "inf", "0x1", "0"])
+@pytest.mark.parametrize(
+    "text", ["", "s", "1 s", "-1", "1e3", "1d", "1s2", "1 m", "inf", "0x1", "0"]
+)
 def test_what_is_no_duration(text: str) -> None:
-    with pytest.raises(UsageError, match=r"-d/--duration: invalid duration, such as 5 \(seconds\)"):
+    with pytest.raises(UsageError, match=r"-d/--duration: invalid length of time"):
         parse(_parser(), [f"--duration={text}", "main.f"])
 
 

@@ -14,9 +14,9 @@ from gotrace.cli.gofunccount import _parser
 from gotrace.cli.options import parse
 from gotrace.cli.run import attached_notices, run_command
 from gotrace.errors import GotraceError
-from gotrace.kernel.attach import Attached, Point, Rung
-from gotrace.kernel.cookie import CallerKind, cookie
-from gotrace.kernel.program import Program
+from gotrace.kernel.attach import Attached, AttachMethod, Point
+from gotrace.kernel.cookie import TaskKind, cookie
+from gotrace.kernel.program import BpfProgram
 from gotrace.report.output import Notice, NoticeKind
 from gotrace.sites.sites import Site, SiteForm, SiteKind
 from tests.cli.plans import plan_of
@@ -26,7 +26,7 @@ PLAN = plan_of("main.a", "main.b", "main.c", "main.d", "main.e", "main.f")
 
 def notices(points: Sequence[Point]) -> list[Notice]:
     """Return what is said where the kernel refused these points."""
-    attached = Attached(cast(Program, None), Rung.MULTI)
+    attached = Attached(cast(BpfProgram, None), AttachMethod.MULTI)
     attached.failed = {point: OSError(errno.EIO, os.strerror(errno.EIO)) for point in points}
     return list(attached_notices(parse(_parser(), ["main.*"]), PLAN, attached, "Tracing"))
 
@@ -34,13 +34,13 @@ def notices(points: Sequence[Point]) -> list[Notice]:
 def entry(number: int) -> Point:
     address = 0x1000 * (number + 1)
     site = Site(address, SiteKind.ENTRY, SiteForm.BRANCH, 8)
-    return Point(address, address, cookie(number, site, CallerKind.G_REGISTER))
+    return Point(address, address, cookie(number, site, TaskKind.G_REGISTER))
 
 
 def ret(number: int) -> Point:
     address = 0x1000 * (number + 1) + 0xFF
     site = Site(address, SiteKind.RET, SiteForm.RET, 0)
-    return Point(address, address, cookie(number, site, CallerKind.G_REGISTER))
+    return Point(address, address, cookie(number, site, TaskKind.G_REGISTER))
 
 
 def test_a_refused_probe_is_named_by_its_function() -> None:

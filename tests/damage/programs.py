@@ -14,7 +14,7 @@ from pathlib import Path
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import SHF_COMPRESSED, ElfImage, Section
 from gotrace.elf.pclntab.header import find_pclntab
-from gotrace.gotypes.from_rtype import Descriptors
+from gotrace.gotypes.from_rtype import Rtypes
 from tests.toolchains import FIXTURES, build, gccgo_build, newest, require
 
 __all__ = ["PROGRAMS", "Region", "intact", "pack", "regions", "unpack"]
@@ -209,7 +209,7 @@ def _of_functions(image: ElfImage, table: FunctionTable) -> list[Region]:
 
 def _of_types(image: ElfImage, table: FunctionTable) -> list[Region]:
     """Return the descriptors, and their neighbourhood, of types that captures come to."""
-    descriptors = Descriptors.open(image, table.go_version, table.module)
+    descriptors = Rtypes.open(image, table.go_version, table.module)
     if not descriptors:
         return []
     found = [

@@ -26,9 +26,9 @@ from gotrace.report.listing import list_plan
 from gotrace.report.output import JsonOutput, TextOutput
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, CallFlag
-from gotrace.session.plan import BinaryPlan, BinaryRequest, Plan, make_plan, measurable
+from gotrace.session.plan import BinaryPlan, BinaryRequest, ProbePlan, make_plan, measurable
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.tasks import find_callers, signal_groups, unwind_groups
+from gotrace.session.tasks import find_tasks, signal_groups, unwind_groups
 from gotrace.session.trace import TraceOptions, _Tables
 from gotrace.session.trace_plan import TraceChoices, interfaces_in, make_trace_plan
 from gotrace.target.target import Target, TargetBinary
@@ -82,12 +82,14 @@ def attempt(outcome: Outcome, name: str, action: Callable[[], Result]) -> Result
     return result
 
 
-def plan_of(target: Target, path: Path) -> Plan:
+def plan_of(target: Target, path: Path) -> ProbePlan:
     request = BinaryRequest(os.fspath(path), Selector(PATTERNS))
     return make_plan(target, [request], returns=True, verb="trace")
 
 
-def steps(path: Path, target: Target, plan: Plan) -> Iterator[tuple[str, Callable[[], object]]]:
+def steps(
+    path: Path, target: Target, plan: ProbePlan
+) -> Iterator[tuple[str, Callable[[], object]]]:
     (binary,) = plan.binaries
     yield "list", lambda: list_plan(plan, TextOutput(io.StringIO(), io.StringIO()))
     yield "json list", lambda: list_plan(plan, JsonOutput(io.StringIO()))
@@ -105,14 +107,14 @@ def identify(image: ElfImage) -> object:
     return image.is_pie, image.identity
 
 
-def watch(path: Path, target: Target, plan: Plan) -> None:
-    callers = find_callers(target, plan)
-    callers.defines()
+def watch(path: Path, target: Target, plan: ProbePlan) -> None:
+    tasks = find_tasks(target, plan)
+    tasks.defines()
     groups = (
-        *unwind_groups(target, callers),
-        *signal_groups(target, callers),
-        *plan.entry_groups("on_entry", 0, callers.kind),
-        *plan.return_groups("on_return", 0, callers.kind),
+        *unwind_groups(target, tasks),
+        *signal_groups(target, tasks),
+        *plan.entry_groups("on_entry", 0, tasks.kind),
+        *plan.return_groups("on_return", 0, tasks.kind),
     )
     text = executable_text(path)
     for group in groups:
@@ -131,20 +133,20 @@ def symbolize(binary: BinaryPlan) -> None:
         symbolizer.frames_before(1, middle)
 
 
-def trace(plan: Plan, probe: str, start: str) -> None:
+def trace(plan: ProbePlan, probe: str, start: str) -> None:
     """Plan a probe's captures, know dynamic types, and make lines of records of noise."""
     spec = parse_probe(probe, split=lambda text: (None, text))
     (binary,) = plan.binaries
     chosen = [sites for sites in binary.functions if sites.function.name.startswith(start)]
     placed = TargetBinary(binary.binary.image, bias=0)  # as in a process: types are looked up
-    plan = Plan((dataclasses.replace(binary, binary=placed, functions=tuple(chosen)),), ())
-    callers = find_callers(Target(), plan)
+    plan = ProbePlan((dataclasses.replace(binary, binary=placed, functions=tuple(chosen)),), ())
+    tasks = find_tasks(Target(), plan)
     limits = CaptureLimits(256, 2, payload=3584)
     traced = make_trace_plan(plan, [spec], TraceChoices(limits, entry_only=False, floats=True))
     for context in traced.contexts:
         context.expect(interfaces_in(traced.calls))
     _Tables(traced, TraceOptions(user_stack=4)).defines()
-    symbols = Symbolizer(callers.files) if callers.files else None
+    symbols = Symbolizer(tasks.files) if tasks.files else None
     clock = Clock.started_now(TimeStyle.SINCE_START)
     pcs = [sites.function.entry + 1 for sites in chosen[:4]]
     for call in traced.calls[:_CALLS]:
@@ -162,7 +164,7 @@ def _record(number: int, pcs: Sequence[int]) -> bytes:
     return head + _PAYLOAD + struct.pack(f"<II{len(pcs)}Q", len(pcs), 0, *pcs)
 
 
-def check_sites(path: Path, plan: Plan) -> None:
+def check_sites(path: Path, plan: ProbePlan) -> None:
     """Check that all sites lie in what the kernel would map as code, read independently."""
     text = executable_text(path)
     for binary in plan.binaries:

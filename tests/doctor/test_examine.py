@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from gotrace.doctor import trials as doctor_trials
 from gotrace.doctor.finding import Finding, State
 from gotrace.doctor.privileges import Capability, Privileges, read_privileges
 from gotrace.doctor.trials import run_trials, rung_findings
-from gotrace.kernel.attach import Rung
+from gotrace.kernel.attach import AttachMethod
 
 ALL = (1 << 41) - 1  # CAP_CHECKPOINT_RESTORE, 40, is the last
 #: What Docker leaves to root in a container: its documentation's list of default capabilities.
@@ -127,7 +128,11 @@ def states(findings: Sequence[Finding]) -> list[State]:
 
 
 def test_lower_rungs_that_are_missing_do_not_matter() -> None:
-    problems = {Rung.MULTI: None, Rung.COOKIE: "no permission", Rung.ADDRESS: None}
+    problems = {
+        AttachMethod.MULTI: None,
+        AttachMethod.COOKIE: "no permission",
+        AttachMethod.ADDRESS: None,
+    }
     found = rung_findings(problems, True)
     assert states(found) == [State.OK, State.WARN, State.OK]
     assert found[0].found == "works, and is used"
@@ -135,22 +140,26 @@ def test_lower_rungs_that_are_missing_do_not_matter() -> None:
 
 
 def test_best_rung_that_is_left_is_named() -> None:
-    problems = {Rung.MULTI: "Invalid argument", Rung.COOKIE: "Invalid argument", Rung.ADDRESS: None}
+    problems = {
+        AttachMethod.MULTI: "Invalid argument",
+        AttachMethod.COOKIE: "Invalid argument",
+        AttachMethod.ADDRESS: None,
+    }
     found = rung_findings(problems, False)
     assert states(found) == [State.WARN, State.WARN, State.OK]
     assert {finding.advice for finding in found[:2]} == {"perf-ip is used instead"}
 
 
 def test_no_rung_is_a_failure() -> None:
-    found = rung_findings(dict.fromkeys(Rung, "no"), False)
+    found = rung_findings(dict.fromkeys(AttachMethod, "no"), False)
     assert states(found) == [State.FAIL] * 3
     assert "Linux 4.17" in (found[2].advice or "")
 
 
 def test_links_that_cannot_filter_by_process_fall_back() -> None:
-    found = rung_findings(dict.fromkeys(Rung), False)
+    found = rung_findings(dict.fromkeys(AttachMethod), False)
     assert states(found) == [State.WARN, State.OK, State.OK]
-    assert states(rung_findings(dict.fromkeys(Rung), True)) == [State.OK] * 3
+    assert states(rung_findings(dict.fromkeys(AttachMethod), True)) == [State.OK] * 3
 
 
 def test_compiler_that_ends_its_process_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,3 +175,18 @@ def test_compiler_that_ends_its_process_is_survived(monkeypatch: pytest.MonkeyPa
     assert (died.check, died.state) == ("program", State.FAIL)
     assert "SIGKILL" in died.found
     assert after == fine
+
+
+def test_a_missing_library_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert machine.elf_library().state is State.OK
+    monkeypatch.setitem(sys.modules, "elftools", None)
+    found = machine.elf_library()
+    assert found.state is State.FAIL
+    assert found.found.startswith("cannot be imported: ")
+    assert "pip install 'pyelftools>=0.29'" in (found.advice or "")
+
+
+def test_an_old_library_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("elftools.__version__", "0.28")
+    found = machine.elf_library()
+    assert (found.state, found.found.split(",")[0]) == (State.FAIL, "0.28")

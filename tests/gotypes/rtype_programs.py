@@ -11,7 +11,7 @@ from pathlib import Path
 from gotrace.elf.buildinfo import recorded_version
 from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
-from gotrace.gotypes.from_rtype import Descriptors
+from gotrace.gotypes.from_rtype import Rtypes
 from gotrace.gotypes.types import (
     ArrayType,
     ChanType,
@@ -37,7 +37,7 @@ class Program:
         self.path = path
         self.image = ElfImage.open(path)
         self.version = recorded_version(self.image)
-        found = Descriptors.open(self.image, self.version, load_functions(self.image).module)
+        found = Rtypes.open(self.image, self.version, load_functions(self.image).module)
         assert found is not None
         self.descriptors = found
 

@@ -14,7 +14,7 @@ from gotrace.elf.dwarf.reader import DwarfReader
 from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.from_dwarf import DwarfTypes
-from gotrace.gotypes.from_rtype import Descriptors
+from gotrace.gotypes.from_rtype import Rtypes
 from gotrace.gotypes.types import (
     ArrayType,
     ChanDirection,
@@ -221,7 +221,7 @@ def test_types_that_contain_themselves() -> None:
 def plain(text: object) -> str:
     """Return a type's description without what only one of the two sources has.
 
-    Descriptors lack the mark ``noalg.`` and the number of types declared in functions; names of
+    Rtypes lack the mark ``noalg.`` and the number of types declared in functions; names of
     a map's buckets and groups have no paths; DWARF does not know that align64 has an alignment.
     """
     text = re.sub(r"noalg\.|·\d+", "", repr(text))
@@ -291,9 +291,9 @@ def test_other_maps(minor: str, experiment: str) -> None:
 def test_none_without_descriptors() -> None:
     found = program(newest())
     module = load_functions(found.image).module
-    assert Descriptors.open(found.image, None, module) is None
-    assert Descriptors.open(found.image, GoVersion.parse("go1.14"), module) is None
+    assert Rtypes.open(found.image, None, module) is None
+    assert Rtypes.open(found.image, GoVersion.parse("go1.14"), module) is None
     shell = shutil.which("sh")
     assert shell is not None
     with ElfImage.open(shell) as image:
-        assert Descriptors.open(image, GoVersion.parse("go1.27"), None) is None
+        assert Rtypes.open(image, GoVersion.parse("go1.27"), None) is None

@@ -15,14 +15,14 @@ import pytest
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
 from gotrace.gotypes.binary import Binary
-from gotrace.gotypes.from_rtype import Descriptors
-from gotrace.gotypes.rtype_table import DescriptorError
+from gotrace.gotypes.from_rtype import Rtypes
+from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.types import ChanType, Kind, MapType
 from tests.gotypes.rtype_programs import BOX, Program, header_fields, parts, program
 from tests.toolchains import newest
 
 
-def patched(found: Program, copy: Path, changes: dict[int, bytes]) -> Descriptors:
+def patched(found: Program, copy: Path, changes: dict[int, bytes]) -> Rtypes:
     """Return the descriptors of a copy in which bytes at addresses were changed."""
     shutil.copyfile(found.path, copy)
     with copy.open("r+b") as file:
@@ -43,7 +43,7 @@ def test_type_of_itself(tmp_path: Path, name: str, offset: int) -> None:
     address = found.descriptors.basic(name)
     assert address is not None
     damaged = patched(found, tmp_path / "copy", {address + offset: struct.pack("<Q", address)})
-    with pytest.raises(DescriptorError, match=f"{address:#x} contains itself"):
+    with pytest.raises(RtypeError, match=f"{address:#x} contains itself"):
         damaged.type_at(address)
 
 
@@ -53,7 +53,7 @@ def test_struct_of_itself(tmp_path: Path) -> None:
     assert address is not None
     (fields,) = struct.unpack("<Q", found.image.read(address + 56, 8))
     damaged = patched(found, tmp_path / "copy", {fields + 8: struct.pack("<Q", address)})
-    with pytest.raises(DescriptorError, match="contains itself"):
+    with pytest.raises(RtypeError, match="contains itself"):
         damaged.type_at(address)
 
 
@@ -75,7 +75,7 @@ def test_damage_is_reported(tmp_path: Path, name: str, offset: int, content: byt
     address = found.descriptors.basic(name)
     assert address is not None
     damaged = patched(found, tmp_path / "copy", {address + offset: content})
-    with pytest.raises(DescriptorError, match=str(tmp_path)):
+    with pytest.raises(RtypeError, match=str(tmp_path)):
         damaged.type_at(address)
 
 
@@ -86,11 +86,11 @@ def test_addresses_of_nothing() -> None:
     for wrong in (0, -8, 1 << 63, found.image.segments[0].address, address + 4):
         assert wrong not in found.descriptors
         for method in (found.descriptors.type_at, found.descriptors.name):
-            with pytest.raises(DescriptorError, match="outside"):
+            with pytest.raises(RtypeError, match="outside"):
                 method(wrong)
 
 
-def exercise(descriptors: Descriptors, addresses: list[int]) -> int:
+def exercise(descriptors: Rtypes, addresses: list[int]) -> int:
     """Ask for all that there is, put up with errors that are told in words, and count them."""
 
     def everything_of(address: int) -> None:

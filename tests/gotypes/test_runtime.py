@@ -78,18 +78,36 @@ def test_table_agrees_with_the_compilers_dwarf(toolchain: Toolchain) -> None:
     path = build(RUNTIME, toolchain)
     layout = table_layout(release(toolchain).release)
     g, m = dwarf_members(path, "runtime.g"), dwarf_members(path, "runtime.m")
-    stack = dwarf_members(path, "runtime.stack")
+    stack, gobuf = dwarf_members(path, "runtime.stack"), dwarf_members(path, "runtime.gobuf")
+    sudog = dwarf_members(path, "runtime.sudog")
+    # maybeTraceablePtr, since Go 1.26: a pointer for the collector, then the address as a number
+    address = 8 if layout.sudog_c == 96 else 0
     assert {
         "g_stack_hi": g["stack"] + stack["hi"],
         "g_m": g["m"],
+        "g_sched_sp": g["sched"] + gobuf["sp"],
+        "g_sched_pc": g["sched"] + gobuf["pc"],
+        "g_sched_bp": g["sched"] + gobuf["bp"],
+        "g_syscallsp": g["syscallsp"],
+        "g_syscallpc": g["syscallpc"],
         "g_atomicstatus": g["atomicstatus"],
         "g_goid": g["goid"],
+        "g_waitsince": g["waitsince"],
         "g_waitreason": g["waitreason"],
+        "g_tracking_seq": g.get("trackingSeq"),
+        "g_lockedm": g["lockedm"],
         "g_parent_goid": g.get("parentGoid"),
         "g_gopc": g["gopc"],
         "g_startpc": g["startpc"],
+        "g_waiting": g["waiting"],
+        "m_procid": m["procid"],
         "m_curg": m["curg"],
+        "sudog_elem": sudog["elem"] + address,
+        "sudog_waitlink": sudog["waitlink"],
+        "sudog_c": sudog["c"] + address,
     }.items() <= dataclasses.asdict(layout).items()
+    assert (address > 0) == (sudog["acquiretime"] - sudog["elem"] == 16)
+    assert (m["g0"], sudog["g"]) == (0, 0)
     assert not layout.assumed
 
 

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from gotrace.gotypes.symbols import (
     GoName,
     NameKind,
+    display_name,
     elide_type_arguments,
     package_of,
     parse_name,
     short_name,
     shown_names,
-    spoken_name,
 )
 from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain
 
@@ -159,16 +159,18 @@ def test_generic_instances_are_known() -> None:
 
 
 def test_spoken_name() -> None:
-    assert spoken_name("gopkg.in/yaml%2ev3.(*T).M") == "gopkg.in/yaml.v3.(*T).M"
-    assert spoken_name("net_1http.my__func") == "net_1http.my__func"
-    assert spoken_name("net_1http.my__func", gccgo=True) == "net/http.my_func"
-    assert spoken_name("__libc_start_main", gccgo=True) == "__libc_start_main"
+    assert display_name("gopkg.in/yaml%2ev3.(*T).M") == "gopkg.in/yaml.v3.(*T).M"
+    assert display_name("net_1http.my__func") == "net_1http.my__func"
+    assert display_name("net_1http.my__func", gccgo=True) == "net/http.my_func"
+    assert display_name("__libc_start_main", gccgo=True) == "__libc_start_main"
 
 
 def test_escapes_that_would_reach_the_terminal_stay() -> None:
-    assert spoken_name("a%1b%5bJ.F") == "a%1b%5bJ.F"
-    assert spoken_name("a%ff.F") == "a%ff.F"
-    assert spoken_name("a_x1b_U0010ffff_U7fffffff.F", gccgo=True) == ("a_x1b_U0010ffff_U7fffffff.F")
+    assert display_name("a%1b%5bJ.F") == "a%1b%5bJ.F"
+    assert display_name("a%ff.F") == "a%ff.F"
+    assert display_name("a_x1b_U0010ffff_U7fffffff.F", gccgo=True) == (
+        "a_x1b_U0010ffff_U7fffffff.F"
+    )
 
 
 def test_elided_names_are_those_of_go_tracebacks() -> None:
@@ -235,7 +237,7 @@ _PIECES += ["type:.eq.", "/", "init", "0", "·", "_0", "..stub", "..z2e", "glob"
 @given(st.text() | st.lists(st.sampled_from(_PIECES)).map("".join), st.booleans())
 def test_any_text_is_a_name(text: str, gccgo: bool) -> None:
     assert parse_name(text, gccgo=gccgo).text == text
-    spoken_name(text, gccgo=gccgo)
+    display_name(text, gccgo=gccgo)
     elide_type_arguments(text)
     package_of(text)
 

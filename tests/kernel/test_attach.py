@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import Point, ProbeGroup, Rung, _Probes, _RungMissing
-from gotrace.kernel.program import Program
+from gotrace.kernel.attach import AttachMethod, Point, ProbeGroup, _MethodUnavailable, _Probes
+from gotrace.kernel.program import BpfProgram
 
 ENTRIES = [Point(0x100, 0x100, 1), Point(0x200, 0x200, 2)]
 RETS = [Point(0x1F0, 0x1F0, 1), Point(0x2F0, 0x2F0, 2)]
@@ -34,9 +34,9 @@ def missing(monkeypatch: pytest.MonkeyPatch, refused: dict[int, int]) -> str:
         ProbeGroup(name, "/server", "/server", points, None, 0)
         for name, points in (("on_return", RETS), ("on_entry", ENTRIES))
     ]
-    probes = _Probes(cast(Program, None), Rung.MULTI, {"on_return": 3, "on_entry": 4})
+    probes = _Probes(cast(BpfProgram, None), AttachMethod.MULTI, {"on_return": 3, "on_entry": 4})
     try:
-        with pytest.raises(_RungMissing) as caught:
+        with pytest.raises(_MethodUnavailable) as caught:
             probes.attach(groups)
     finally:
         probes.detach()

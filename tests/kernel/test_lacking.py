@@ -10,8 +10,8 @@ import pytest
 
 from gotrace.kernel import lacking
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import AttachError, Point, ProbeGroup, Rung, attach
-from gotrace.kernel.program import LackingError, LoadError, Program, _reason, load_compiler
+from gotrace.kernel.attach import AttachError, AttachMethod, Point, ProbeGroup, attach
+from gotrace.kernel.program import BpfProgram, LackingError, LoadError, _reason, load_compiler
 
 pytestmark = pytest.mark.live
 
@@ -51,8 +51,8 @@ def test_this_kernel_knows_what_is_asked_for() -> None:
 
 def test_what_a_program_uses_is_found_in_its_code() -> None:
     offsets = ("G_STACK_HI", "G_M", "G_GOID", "G_SCHED_SP", "G_STARTPC", "G_GOPC", "M_CURG")
-    sizes = {"ROWS": 1, "HALVES": 1, "STRIPES": 1, "STACKS": 8, "FRAMES": 8, "TLS_G": 0}
-    compiled = Program("latency.c", {**dict.fromkeys(offsets, 0), **sizes, "TASK_FSBASE": 8})
+    sizes = {"ROWS": 1, "HALVES": 1, "STRIPES": 1, "STACKS": 8, "OUTER_CALLS": 8, "TLS_G": 0}
+    compiled = BpfProgram("latency.c", {**dict.fromkeys(offsets, 0), **sizes, "TASK_FSBASE": 8})
     try:
         code = list(lacking._decode(compiled._code(b"on_return")))
     finally:
@@ -67,13 +67,13 @@ def test_what_a_program_uses_is_found_in_its_code() -> None:
 
 
 @pytest.mark.usefixtures("refused")
-@pytest.mark.parametrize("rung", [None, *Rung])
+@pytest.mark.parametrize("method", [None, *AttachMethod])
 def test_tool_that_no_such_kernel_can_run_is_said_to_need_another(
-    rung: Rung | None, monkeypatch: pytest.MonkeyPatch
+    method: AttachMethod | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without("atomic operations that return a value", monkeypatch, NO_ATOMIC)
     with pytest.raises(LackingError) as raised:
-        attach("doctor.c", {"FETCH": 1}, [GROUP], rung)
+        attach("doctor.c", {"FETCH": 1}, [GROUP], method)
     assert str(raised.value) == (
         "bpf/doctor.c needs Linux 5.12 or newer: this kernel's BPF does not know atomic operations"
         " that return a value"
@@ -84,22 +84,24 @@ def test_tool_that_no_such_kernel_can_run_is_said_to_need_another(
 def test_feature_that_a_program_does_not_use_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     without("ids in a pid namespace (bpf_get_ns_current_pid_tgid)", monkeypatch, NO_HELPER)
     with pytest.raises(LoadError, match="Failed to load") as raised:
-        attach("doctor.c", {"FETCH": 1}, [GROUP], Rung.ADDRESS)
+        attach("doctor.c", {"FETCH": 1}, [GROUP], AttachMethod.ADDRESS)
     assert not isinstance(raised.value, LackingError)
 
 
 @pytest.mark.usefixtures("refused")
 @pytest.mark.parametrize(
-    ("rung", "why"),
+    ("method", "why"),
     [
-        (Rung.MULTI, "multi: this kernel has no uprobe-multi links (Linux 6.6)"),
-        (Rung.COOKIE, "perf-cookie: this kernel has no cookies (Linux 5.15)"),
+        (AttachMethod.MULTI, "multi: this kernel has no uprobe-multi links (Linux 6.6)"),
+        (AttachMethod.COOKIE, "perf-cookie: this kernel has no cookies (Linux 5.15)"),
     ],
 )
-def test_rung_without_cookies(rung: Rung, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rung_without_cookies(
+    method: AttachMethod, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(lacking, "_ATTACH_COOKIE", 99999)
     with pytest.raises(AttachError) as raised:
-        attach("doctor.c", {"FETCH": 1}, [GROUP], rung)
+        attach("doctor.c", {"FETCH": 1}, [GROUP], method)
     assert str(raised.value) == f"cannot attach to a program: {why}"
 
 

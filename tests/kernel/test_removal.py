@@ -11,7 +11,7 @@ import pytest
 
 from gotrace.kernel import attach, removal
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import ProbeGroup, Rung
+from gotrace.kernel.attach import AttachMethod, ProbeGroup
 from gotrace.probes.select import Selector
 from gotrace.session.count import CallCounter
 from gotrace.session.plan import BinaryRequest, make_plan
@@ -64,8 +64,10 @@ def test_estimate_grows_with_the_number() -> None:
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("rung", Rung)
-def test_said_before_anything_is_attached(rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("method", AttachMethod)
+def test_said_before_anything_is_attached(
+    method: AttachMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events: list[str] = []
     monkeypatch.setattr(attach, "price", lambda count: f"{count} probes")
     add = attach.Attached.add
@@ -80,8 +82,8 @@ def test_said_before_anything_is_attached(rung: Rung, monkeypatch: pytest.Monkey
         path = build(FIXTURES / "live_count", newest())
         request = BinaryRequest(str(path), Selector(["main.leaf", "main.smallFrame"]))
         plan = make_plan(target, [request], returns=False, verb="count")
-        with CallCounter(target, plan, rung, events.append):
+        with CallCounter(target, plan, method, events.append):
             pass
     finally:
         target.close()
-    assert events == (["attached"] if rung is Rung.MULTI else ["2 probes", "attached"])
+    assert events == (["attached"] if method is AttachMethod.MULTI else ["2 probes", "attached"])

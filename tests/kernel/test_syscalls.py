@@ -16,7 +16,7 @@ import pytest
 
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.own_function import own_function
-from gotrace.kernel.program import AttachKind, LoadError, Program
+from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
 
 pytestmark = pytest.mark.live
 
@@ -25,9 +25,16 @@ ROOM = 1000
 
 
 @pytest.fixture(scope="module")
-def program() -> Iterator[Program]:
-    sizes = {"ROWS": 3, "HALVES": 2, "STRIPES": 5, "STACKS": 8, "FRAMES": ROOM, "GOROUTINES": 16}
-    loaded = Program("latency.c", {**dict.fromkeys(OFFSETS, 0), **sizes})
+def program() -> Iterator[BpfProgram]:
+    sizes = {
+        "ROWS": 3,
+        "HALVES": 2,
+        "STRIPES": 5,
+        "STACKS": 8,
+        "OUTER_CALLS": ROOM,
+        "GOROUTINES": 16,
+    }
+    loaded = BpfProgram("latency.c", {**dict.fromkeys(OFFSETS, 0), **sizes})
     yield loaded
     loaded.close()
 
@@ -37,8 +44,8 @@ def frame(number: int) -> tuple[bytes, bytes]:
     return struct.pack("=QII", number, 1, 1), struct.pack("=6Q", *range(number, number + 6))
 
 
-def test_map_knows_its_shape(program: Program) -> None:
-    frames = program.map("frames")
+def test_map_knows_its_shape(program: BpfProgram) -> None:
+    frames = program.map("outer_calls")
     assert (frames.key_size, frames.value_size, frames.max_entries) == (16, 48, ROOM)
     assert (frames.cpus, frames.stride) == (0, 48)
     per_cpu = program.map("diagnostics")
@@ -52,7 +59,7 @@ def test_programs_are_loaded_for_links_where_bcc_cannot_ask_for_it(
     """BCC before 0.25 cannot; what is loaded without it goes with the rest."""
     monkeypatch.setattr("gotrace.kernel.program._takes", lambda function, parameter: False)
     before = os.listdir("/proc/self/fd")
-    loaded = Program("count.c", {"COUNTERS": 1})
+    loaded = BpfProgram("count.c", {"COUNTERS": 1})
     (number,) = loaded.load(["on_entry"], AttachKind.UPROBE_MULTI).values()
     assert os.readlink(f"/proc/self/fd/{number}") == "anon_inode:bpf-prog"
     with pytest.raises(OSError) as missing:  # any other program is EINVAL, before the file is
@@ -62,8 +69,8 @@ def test_programs_are_loaded_for_links_where_bcc_cannot_ask_for_it(
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_hash_map_holds_what_is_put_in(program: Program) -> None:
-    frames = program.map("frames")
+def test_hash_map_holds_what_is_put_in(program: BpfProgram) -> None:
+    frames = program.map("outer_calls")
     assert dict(frames.entries()) == {}
     expected = dict(frame(number) for number in range(ROOM))
     for key, value in expected.items():
@@ -84,7 +91,7 @@ def test_hash_map_holds_what_is_put_in(program: Program) -> None:
     assert dict(frames.entries()) == {}
 
 
-def test_array_is_read_at_once_as_one_by_one(program: Program) -> None:
+def test_array_is_read_at_once_as_one_by_one(program: BpfProgram) -> None:
     array = program.map("histograms")
     for index in (0, 13, 29):
         array.update(index.to_bytes(4, "little"), bytes([index + 1]) * array.value_size)
@@ -96,7 +103,7 @@ def test_array_is_read_at_once_as_one_by_one(program: Program) -> None:
 
 
 def test_array_is_read_where_there_is_no_batch(
-    program: Program, monkeypatch: pytest.MonkeyPatch
+    program: BpfProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array = program.map("diagnostics")
     expected = array.read_array()
@@ -109,7 +116,7 @@ def test_array_is_read_where_there_is_no_batch(
     assert array.read_array() == expected
 
 
-def test_empty_queue_has_nothing(program: Program) -> None:
+def test_empty_queue_has_nothing(program: BpfProgram) -> None:
     assert program.map("ended").pop() is None
 
 
@@ -118,7 +125,7 @@ def test_possible_cpus_are_those_that_the_kernel_lists() -> None:
     assert kernel.possible_cpus() >= listed >= (os.cpu_count() or 1)
 
 
-def test_attaching_where_there_is_no_file_or_no_code(program: Program, tmp_path: Path) -> None:
+def test_attaching_where_there_is_no_file_or_no_code(program: BpfProgram, tmp_path: Path) -> None:
     fd = program.load(["on_goexit"], AttachKind.UPROBE_MULTI)["on_goexit"]
     with pytest.raises(OSError) as missing:
         kernel.link_uprobe_multi(fd, str(tmp_path / "none"), [0], [0], 0)
@@ -129,16 +136,16 @@ def test_attaching_where_there_is_no_file_or_no_code(program: Program, tmp_path:
 
 def test_program_that_does_not_compile_is_explained() -> None:
     with pytest.raises(LoadError, match=r"cannot compile bpf/latency\.c: .*error") as raised:
-        Program("latency.c", {"ROWS": 1})
+        BpfProgram("latency.c", {"ROWS": 1})
     assert "GOTRACE_" in raised.value.log
 
 
 @pytest.mark.parametrize("options", range(8))
 def test_every_variant_of_the_latency_program_passes_the_verifier(options: int) -> None:
-    sizes = {"ROWS": 3, "HALVES": 2, "STRIPES": 2, "STACKS": 8, "FRAMES": 8}
+    sizes = {"ROWS": 3, "HALVES": 2, "STRIPES": 2, "STACKS": 8, "OUTER_CALLS": 8}
     chosen = {"GOROUTINES": 16, "SLOWER": 1000, "UNIT": 1000}
     chosen = {name: size for bit, (name, size) in enumerate(chosen.items()) if options >> bit & 1}
-    loaded = Program("latency.c", {**dict.fromkeys(OFFSETS, 0), **sizes, **chosen})
+    loaded = BpfProgram("latency.c", {**dict.fromkeys(OFFSETS, 0), **sizes, **chosen})
     try:
         for function in ("on_entry", "on_return", "on_recovery", "on_goexit"):
             assert loaded.load([function], AttachKind.PERF_EVENT)[function] >= 0

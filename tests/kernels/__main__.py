@@ -102,9 +102,9 @@ class _Slots:
 
 def order_of(one: Release, quick: bool, rounds: int, only: Sequence[str]) -> Order:
     """Return what to check in a guest."""
-    # Where time is short, on the lower rungs calls are only counted, and a tool killed.
-    full = one.rungs[:1] if quick else one.rungs
-    return Order(list(one.rungs), list(full), one.pairs, rounds, list(only))
+    # Where time is short, on the other methods calls are only counted, and a tool killed.
+    full = one.methods[:1] if quick else one.methods
+    return Order(list(one.methods), list(full), one.pairs, rounds, list(only))
 
 
 def _try(
@@ -135,9 +135,9 @@ def _try(
 
 
 def line(name: str, result: Result) -> str:
-    """Return one check's line: kernel, rung, check, how it ended, seconds, what was seen."""
+    """Return one check's line: kernel, method, check, how it ended, seconds, what was seen."""
     state = "ok" if result.ok else "FAILED"
-    what = f"{name:<7} {result.rung:<11} {result.check:<17} {state:<6}"
+    what = f"{name:<7} {result.method:<11} {result.check:<17} {state:<6}"
     return f"{what} {result.seconds:6.1f} s  {result.detail}"
 
 
@@ -146,7 +146,7 @@ def summarise(outcomes: Sequence[Outcome]) -> int:
     print()
     for outcome in outcomes:
         guest, results = outcome.guest, [r for r in outcome.results if not r.last]
-        failed = [f"{r.rung} {r.check}".strip() for r in results if not r.ok]
+        failed = [f"{r.method} {r.check}".strip() for r in results if not r.ok]
         words = f"{len(results) - len(failed)} of {len(results)} checks passed"
         kernel = next((r.detail for r in outcome.results if r.last), "")
         spent = f"{outcome.seconds:.0f} s ({outcome.processor_seconds:.0f} s of processor time)"

@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 _FIXTURES = Path(sys.argv[-1]).parent / "fixtures"
 _MINORS = ("1.19", "1.27")
 
-#: On the lower rungs latencies and values are of one release, a different one on each.
+#: On the other methods latencies and values are of one release, a different one on each.
 _ONE_MINOR = {"perf-cookie": ("1.27",), "perf-ip": ("1.19",)}
 
 #: What the fixture does under gofunclatency, in two intervals; see tests/fixtures/live_latency.
@@ -80,7 +80,7 @@ class Checks:
     def wanted(self, check: str) -> bool:
         return not self.order.only or check in self.order.only
 
-    def run(self, check: str, rung: str, function: Callable[[], str]) -> None:
+    def run(self, check: str, method: str, function: Callable[[], str]) -> None:
         """Run one check, which returns what it saw or raises, and print its result."""
         if not self.wanted(check):
             return
@@ -89,7 +89,7 @@ class Checks:
             detail, ok = function(), True
         except Exception as error:
             detail, ok = _failure(error), False
-        self.report(Result(check, rung, ok, round(time.monotonic() - before, 1), detail))
+        self.report(Result(check, method, ok, round(time.monotonic() - before, 1), detail))
 
     def report(self, result: Result) -> None:
         self.failed = self.failed or not result.ok
@@ -97,7 +97,7 @@ class Checks:
         sys.stdout.flush()
 
     def of_one_run(
-        self, rung: str, run: Callable[[], Any], checks: Mapping[str, Callable[[Any], str]]
+        self, method: str, run: Callable[[], Any], checks: Mapping[str, Callable[[Any], str]]
     ) -> None:
         """Run a tool once and hold several checks against what it printed.
 
@@ -111,7 +111,7 @@ class Checks:
         except Exception as error:
             for check in checks:
                 seconds = round(time.monotonic() - before, 1)
-                self.report(Result(check, rung, False, seconds, _failure(error)))
+                self.report(Result(check, method, False, seconds, _failure(error)))
             return
         spent = time.monotonic() - before
         for check, function in checks.items():
@@ -123,7 +123,7 @@ class Checks:
             except Exception as error:
                 detail, ok = _failure(error), False
             seconds = round(spent + time.monotonic() - began, 1)
-            self.report(Result(check, rung, ok, seconds, detail))
+            self.report(Result(check, method, ok, seconds, detail))
             spent = 0.0
 
 
@@ -141,21 +141,21 @@ def main(path: Path) -> int:
     order = read_order(path)
     checks = Checks(order)
     checks.run("doctor", "", partial(_doctor, order))
-    for rung in order.rungs:
-        checks.run("counts", rung, partial(_counts, rung))
-        if order.pairs and rung in order.full_rungs:
-            minors = _MINORS if rung == order.rungs[0] else _ONE_MINOR[rung]
-            checks.of_one_run(rung, partial(_latency, rung, minors), _LATENCY)
-            checks.run("values", rung, partial(_values, rung, minors))
-        checks.run("SIGKILL", rung, partial(_kill, rung))
+    for method in order.methods:
+        checks.run("counts", method, partial(_counts, method))
+        if order.pairs and method in order.full_methods:
+            minors = _MINORS if method == order.methods[0] else _ONE_MINOR[method]
+            checks.of_one_run(method, partial(_latency, method, minors), _LATENCY)
+            checks.run("values", method, partial(_values, method, minors))
+        checks.run("SIGKILL", method, partial(_kill, method))
     if order.pairs:
-        checks.run("migrating rounds", order.rungs[0], partial(_rounds, order.rounds))
+        checks.run("migrating rounds", order.methods[0], partial(_rounds, order.rounds))
         # Each record goes through Python here, ten times as slowly as elsewhere.
-        checks.run("migrating records", order.rungs[0], partial(_records, order.rounds // 3 or 1))
+        checks.run("migrating records", order.methods[0], partial(_records, order.rounds // 3 or 1))
     else:
         checks.run("refusals", "", _refusals)
     if _REMOVAL_TIMES in order.only:
-        checks.run(_REMOVAL_TIMES, "", partial(_removal_times, order.rungs))
+        checks.run(_REMOVAL_TIMES, "", partial(_removal_times, order.methods))
     kernel = f"{os.uname().release}, {os.cpu_count()} CPU, preemption {_preemption()}"
     checks.report(Result("end", "", not checks.failed, round(time.monotonic(), 1), kernel, True))
     return 1 if checks.failed else 0
@@ -183,13 +183,13 @@ def _fixture(name: str, minor: str) -> Path:
 
 
 def _doctor(order: Order) -> str:
-    """Hold that the tool finds the rungs that this kernel is known to have, and no more."""
+    """Hold that the tool finds the methods that this kernel is known to have, and no more."""
     result = run_tool("gotrace", "--doctor", "--json")
     rows = {row["check"]: row for row in of_kind(result, "check")}
     for check, row in rows.items():
         sys.stderr.write(f"{row['state']}: {check}: {row['found']} {row['advice'] or ''}\n")
     fine = [name.split()[1] for name, row in rows.items() if _works(name, row)]
-    assert fine == list(order.rungs), f"doctor finds {fine}, the kernel has {list(order.rungs)}"
+    assert fine == list(order.methods), f"doctor finds {fine}, the kernel has {list(order.methods)}"
     (verdict,) = of_kind(result, "verdict")
     broken = [f"{name}: {row['found']}" for name, row in rows.items() if row["state"] == "fail"]
     assert verdict["possible"] == order.pairs, f"{verdict['message']} {broken}"
@@ -201,12 +201,12 @@ def _works(name: str, row: Json) -> bool:
     return name.startswith("attach: ") and str(row["found"]).startswith("works")
 
 
-def _counts(rung: str) -> str:
+def _counts(method: str) -> str:
     """Count all functions of package main in both releases' programs."""
     with ExitStack() as stack:
         programs = [_fixture("live_count", minor) for minor in _MINORS]
         fixtures = [stack.enter_context(Fixture([program])) for program in programs]
-        words = ("--json", "--attach", rung, *(f"{program}:main.*" for program in programs))
+        words = ("--json", "--attach", method, *(f"{program}:main.*" for program in programs))
         counting = stack.enter_context(tool("gofunccount", *words))
         truth: Counter[str] = Counter()
         for fixture in fixtures:
@@ -243,7 +243,7 @@ class Played:
         return calls
 
 
-def _latency(rung: str, minors: Sequence[str]) -> list[tuple[str, Played]]:
+def _latency(method: str, minors: Sequence[str]) -> list[tuple[str, Played]]:
     """Measure all scenarios, by function and goroutine, in intervals, and report slow calls.
 
     Programs of several Go releases are measured by tools beside one another.
@@ -252,7 +252,7 @@ def _latency(rung: str, minors: Sequence[str]) -> list[tuple[str, Played]]:
 
     def play(minor: str) -> Played:
         with Fixture([_fixture("live_latency", minor)]) as fixture:
-            words = ("--json", "--attach", rung, *options, "-p", str(fixture.ready), *MEASURED)
+            words = ("--json", "--attach", method, *options, "-p", str(fixture.ready), *MEASURED)
             with tool("gofunclatency", *words) as measuring:
                 fixture.work(_SCENARIOS[0])
                 measuring.lines_until('{"kind":"histogram"')
@@ -375,12 +375,12 @@ _LATENCY: Mapping[str, Callable[[list[tuple[str, Played]]], str]] = {
 }
 
 
-def _values(rung: str, minors: Sequence[str]) -> str:
+def _values(method: str, minors: Sequence[str]) -> str:
     """Trace calls with values of every kind, floats among them, and compare each line."""
 
     def play(minor: str) -> str:
         with Fixture([_fixture("trace_values", minor)]) as fixture:
-            words = ("--attach", rung, "-p", str(fixture.ready), *TAKERS)
+            words = ("--attach", method, "-p", str(fixture.ready), *TAKERS)
             with tool("gotrace", *words) as tracing:
                 wanted = fixture.work()["Calls"]
                 result = tracing.end()
@@ -396,10 +396,10 @@ def _values(rung: str, minors: Sequence[str]) -> str:
     return "; ".join(f"Go {minor}: {seen}" for minor, seen in _beside(play, minors))
 
 
-def _kill(rung: str) -> str:
+def _kill(method: str) -> str:
     """Kill the tool once some of its probes are in place: the program's code is as before."""
     program = _fixture("live_count", _MINORS[-1])
-    words = ("--attach", rung, *(f"{program}:{pattern}" for pattern in _KILLED))
+    words = ("--attach", method, *(f"{program}:{pattern}" for pattern in _KILLED))
     with Fixture([program]) as fixture:
         clean = code_of(fixture.pid)
         with Process(tool_command("gofunccount", *words)) as killed:
@@ -490,7 +490,7 @@ def _weighed(row: Json) -> bool | None:
     return None if all(right) and any(unread) else all(right)
 
 
-def _removal_times(rungs: Sequence[str]) -> str:
+def _removal_times(methods: Sequence[str]) -> str:
     """Measure how long probes by perf events take to go, see detaching.py; only when asked for."""
     program = _fixture("live_count", _MINORS[-1])
     resource.setrlimit(resource.RLIMIT_NOFILE, (8192, 8192))
@@ -500,13 +500,13 @@ def _removal_times(rungs: Sequence[str]) -> str:
         offsets = [image.offset_of(site) for site in sites]
     seen = []
     for count in (1, 100, 1000):
-        for cookies in [True, False] if "perf-cookie" in rungs else [False]:
+        for cookies in [True, False] if "perf-cookie" in methods else [False]:
             # The whole number in few ways only: each takes a minute.
             for how in How if count < 1000 else (How.ONE_BY_ONE, How.THREADS, How.EXPEDITED):
                 attach, remove = measure(program, offsets[:count], cookies, how)
-                rung = "perf-cookie" if cookies else "perf-ip"
+                method = "perf-cookie" if cookies else "perf-ip"
                 words = f"attached in {attach:.2f} s, removed in {remove:.2f} s"
-                seen.append(f"{count} {rung} {how.value}: {words}")
+                seen.append(f"{count} {method} {how.value}: {words}")
                 sys.stderr.write(seen[-1] + "\n")
     return "; ".join(seen)
 

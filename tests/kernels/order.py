@@ -17,14 +17,14 @@ _PREFIX = "@check "
 class Order:
     """What to check in a guest.
 
-    ``rungs`` are the ways to attach that the kernel is known to have, best first; ``full_rungs``
-    those on which all is checked, of the others only counts. ``pairs`` is whether it has what
-    gofunclatency and gotrace need. ``rounds`` is how often migrating goroutines play; ``only`` are
-    the names of the checks to run, all where it is empty.
+    ``methods`` are the ways to attach that the kernel is known to have, best first;
+    ``full_methods`` those with which all is checked, with the others only counts. ``pairs`` is
+    whether it has what gofunclatency and gotrace need. ``rounds`` is how often migrating goroutines
+    play; ``only`` are the names of the checks to run, all where it is empty.
     """
 
-    rungs: Sequence[str]
-    full_rungs: Sequence[str]
+    methods: Sequence[str]
+    full_methods: Sequence[str]
     pairs: bool
     rounds: int
     only: Sequence[str] = field(default_factory=list)
@@ -42,13 +42,13 @@ def read_order(path: Path) -> Order:
 class Result:
     """What one check found.
 
-    ``rung`` is empty for what does not depend on it. ``seconds`` are by the guest's clock.
+    ``method`` is empty for what does not depend on it. ``seconds`` are by the guest's clock.
     ``detail`` is what was seen, and why the check failed where ``ok`` is false. ``last`` marks the
     end of all checks.
     """
 
     check: str
-    rung: str
+    method: str
     ok: bool
     seconds: float
     detail: str

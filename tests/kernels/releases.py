@@ -18,7 +18,7 @@ class Release:
 
     ``suite`` is the Debian suite that has it, ``cpus`` the guest's number of processors and
     ``boot`` what its command line gets besides. ``series`` is the beginning of its version; any
-    where it is empty. ``rungs`` are the ways to attach that it has, best first, and ``pairs`` is
+    where it is empty. ``methods`` are the ways to attach that it has, best first, and ``pairs`` is
     whether it has what gofunclatency and gotrace need (Linux 5.12): both are what the guest is
     held to.
     """
@@ -26,7 +26,7 @@ class Release:
     name: str
     suite: str
     series: str
-    rungs: tuple[str, ...] = ("multi", "perf-cookie", "perf-ip")
+    methods: tuple[str, ...] = ("multi", "perf-cookie", "perf-ip")
     pairs: bool = True
     cpus: int = 1
     boot: str = ""
@@ -36,8 +36,8 @@ class Release:
 #: only there a BPF program of one thread meets another's: 6.18 everywhere (preempt=full), the
 #: newest as Debian builds it (PREEMPT_LAZY, the default since its 6.16).
 RELEASES = (
-    Release("5.10", "bullseye", "5.10.", rungs=("perf-ip",), pairs=False),
-    Release("6.1", "bookworm", "6.1.", rungs=("perf-cookie", "perf-ip")),
+    Release("5.10", "bullseye", "5.10.", methods=("perf-ip",), pairs=False),
+    Release("6.1", "bookworm", "6.1.", methods=("perf-cookie", "perf-ip")),
     Release("6.12", "trixie", "6.12."),
     Release("6.18", "trixie-backports", "6.18.", cpus=2, boot="preempt=full"),
     Release("newest", "trixie-backports", "", cpus=2),

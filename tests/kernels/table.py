@@ -33,7 +33,7 @@ class Row:
 
     kernel: str
     setting: str
-    rungs: str
+    methods: str
     checks: str
     rounds: str
     records: str
@@ -69,14 +69,14 @@ def row(results: Sequence[Result]) -> Row:
     """Return the line of a guest whose results end with that of the end."""
     *checks, end = results
     kernel, _, setting = end.detail.partition(", ")
-    rungs = dict.fromkeys(result.rung for result in checks if result.rung)
+    methods = dict.fromkeys(result.method for result in checks if result.method)
     passed = sum(result.ok for result in checks)
     failed = sorted({f"`{result.check}`" for result in checks if not result.ok})
     words = f"{passed} of {len(checks)}" + (f"; not {', '.join(failed)}" if failed else "")
     return Row(
         f"{kernel.partition('-')[0] if '+' not in kernel else kernel.partition('+')[0]}",
         setting.replace(" CPU, preemption ", ", "),
-        ", ".join(f"`{rung}`" for rung in rungs),
+        ", ".join(f"`{method}`" for method in methods),
         words,
         _of(checks, "migrating rounds", r"([\d,]+) calls"),
         _of(checks, "migrating records", r"([\d,]+) records"),

@@ -14,7 +14,7 @@ from tests.kernels.__main__ import Outcome, line, order_of, summarise
 from tests.kernels.order import Order, Result, parse_result, read_order
 from tests.kernels.releases import RELEASES, release
 
-ORDER = Order(rungs=["multi"], full_rungs=["multi"], pairs=True, rounds=60)
+ORDER = Order(methods=["multi"], full_methods=["multi"], pairs=True, rounds=60)
 GUEST = guest.Guest(release("6.18"), cpus=2, boot="preempt=full", limit=20)
 
 
@@ -104,8 +104,8 @@ def test_work_image_has_the_clone_and_the_programs(
 def test_where_time_is_short_lower_rungs_are_counted_on_only(one: object) -> None:
     chosen = next(known for known in RELEASES if known is one)
     quick, full = (order_of(chosen, quick, 60, []) for quick in (True, False))
-    assert quick.rungs == full.rungs == full.full_rungs == list(chosen.rungs)
-    assert quick.full_rungs == [chosen.rungs[0]]
+    assert quick.methods == full.methods == full.full_methods == list(chosen.methods)
+    assert quick.full_methods == [chosen.methods[0]]
 
 
 def test_summary_names_what_failed(capsys: pytest.CaptureFixture[str]) -> None:

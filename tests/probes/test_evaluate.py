@@ -10,7 +10,7 @@ import pytest
 from gotrace.probes.evaluate import NO_RESULT, _compare_texts, decide, evaluate
 from gotrace.probes.parser import BinaryOperator
 from gotrace.probes.spec import parse_probe
-from gotrace.probes.typed import Path, Typed, operands
+from gotrace.probes.typed import AccessPath, Typed, operands
 from gotrace.values.model import (
     BytesValue,
     DurationValue,
@@ -26,7 +26,7 @@ from gotrace.values.model import (
 from tests.probes.go_types import SCOPE, SPECIALS, predicate
 
 
-def values_of(typed: Typed, by_name: Mapping[str, Value]) -> dict[Path, Value]:
+def values_of(typed: Typed, by_name: Mapping[str, Value]) -> dict[AccessPath, Value]:
     return {
         operand.path: by_name[operand.path.root.name]
         for operand in operands(typed)

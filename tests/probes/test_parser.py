@@ -12,21 +12,21 @@ from pathlib import Path
 import pytest
 
 from gotrace.probes.parser import (
-    Binary,
+    BinaryExpr,
     BinaryOperator,
-    Call,
-    Deref,
+    CallExpr,
+    DerefExpr,
     Expression,
-    Field,
-    Function,
-    Index,
-    Literal,
+    FieldExpr,
+    IndexExpr,
+    LiteralExpr,
     LiteralKind,
-    Measure,
-    Name,
+    MeasureFunction,
+    NameExpr,
     Parser,
-    Special,
-    Unary,
+    SpecialExpr,
+    TextFunction,
+    UnaryExpr,
     UnaryOperator,
 )
 from gotrace.probes.tokens import Source, SpecError, TokenKind, tokenize
@@ -44,7 +44,7 @@ def parse(text: str) -> Expression:
 
 def literal(text: str) -> object:
     expression = parse(text)
-    assert isinstance(expression, Literal)
+    assert isinstance(expression, LiteralExpr)
     return expression.value
 
 
@@ -142,23 +142,23 @@ def test_what_is_no_literal_is_said(text: str, column: int, reason: str) -> None
 
 def bracketed(expression: Expression) -> str:
     """Write an expression with all its parentheses."""
-    if isinstance(expression, Binary):
+    if isinstance(expression, BinaryExpr):
         left, right = bracketed(expression.left), bracketed(expression.right)
         return f"({left} {expression.operator.value} {right})"
-    if isinstance(expression, Unary | Deref):
-        operator = "*" if isinstance(expression, Deref) else expression.operator.value
+    if isinstance(expression, UnaryExpr | DerefExpr):
+        operator = "*" if isinstance(expression, DerefExpr) else expression.operator.value
         return f"({operator}{bracketed(expression.operand)})"
-    if isinstance(expression, Field):
+    if isinstance(expression, FieldExpr):
         return f"{bracketed(expression.operand)}.{expression.name}"
-    if isinstance(expression, Index):
+    if isinstance(expression, IndexExpr):
         return f"{bracketed(expression.operand)}[{expression.index}]"
-    if isinstance(expression, Call):
+    if isinstance(expression, CallExpr):
         arguments = ", ".join(map(bracketed, expression.arguments))
         return f"{expression.function.value}({arguments})"
-    if isinstance(expression, Literal):
+    if isinstance(expression, LiteralExpr):
         return str(expression.value)
-    assert isinstance(expression, Name | Special)
-    return expression.name if isinstance(expression, Name) else f"${expression.name}"
+    assert isinstance(expression, NameExpr | SpecialExpr)
+    return expression.name if isinstance(expression, NameExpr) else f"${expression.name}"
 
 
 @pytest.mark.parametrize(
@@ -188,17 +188,17 @@ def test_operators_bind_as_in_go(text: str, expected: str) -> None:
 def test_an_expression_knows_its_place() -> None:
     text = "  (a.b == 3) && len( x ) > 2"
     expression = parse(text)
-    assert isinstance(expression, Binary)
+    assert isinstance(expression, BinaryExpr)
     parts = [expression, expression.left, expression.right]
     shown = [text[part.span.start : part.span.end] for part in parts]
     assert shown == ["(a.b == 3) && len( x ) > 2", "(a.b == 3)", "len( x ) > 2"]
-    assert expression.left == Binary(
-        BinaryOperator.EQUAL, Field(Name("a"), "b"), Literal(LiteralKind.INT, 3)
+    assert expression.left == BinaryExpr(
+        BinaryOperator.EQUAL, FieldExpr(NameExpr("a"), "b"), LiteralExpr(LiteralKind.INT, 3)
     )
-    assert parse("!x") == Unary(UnaryOperator.NOT, Name("x"))
-    assert parse("cap(x)") == Call(Measure.CAP, (Name("x"),))
-    assert parse('contains(x, "y")') == Call(
-        Function.CONTAINS, (Name("x"), Literal(LiteralKind.STRING, b"y"))
+    assert parse("!x") == UnaryExpr(UnaryOperator.NOT, NameExpr("x"))
+    assert parse("cap(x)") == CallExpr(MeasureFunction.CAP, (NameExpr("x"),))
+    assert parse('contains(x, "y")') == CallExpr(
+        TextFunction.CONTAINS, (NameExpr("x"), LiteralExpr(LiteralKind.STRING, b"y"))
     )
 
 

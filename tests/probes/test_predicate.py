@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gotrace.abi.assign import Piece, Stack
 from gotrace.capture.factory import NodeFactory
-from gotrace.capture.ops import CaptureLimits, Location, OpCode
+from gotrace.capture.ops import CaptureLimits, FieldRef, OpCode
 from gotrace.capture.paths import place_path
 from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, plan_phase, read_phase
@@ -31,7 +31,7 @@ from gotrace.probes.predicate import (
     predicate_ops,
 )
 from gotrace.probes.scope import Phase, RootKind, Scope
-from gotrace.probes.typed import Path, Typed, operands
+from gotrace.probes.typed import AccessPath, Typed, operands
 from gotrace.values.model import Value
 from tests.capture.reference import Machine, Memory, Outcome, run_reference
 from tests.probes.go_types import SPECIALS, basic, pointer_to, predicate, slice_of, struct_of
@@ -161,7 +161,7 @@ class Captured:
     ) -> None:
         self._limits = limits
         factory = NodeFactory(limits)
-        self.paths: dict[Phase, list[Path]] = {Phase.ENTRY: [], Phase.RETURN: []}
+        self.paths: dict[Phase, list[AccessPath]] = {Phase.ENTRY: [], Phase.RETURN: []}
         placed: dict[Phase, list[object]] = {Phase.ENTRY: [], Phase.RETURN: []}
         self.plans: dict[Phase, PhasePlan] = {}
         for operand in operands(typed):
@@ -184,17 +184,17 @@ class Captured:
             result_room=room,
         )
 
-    def locate(self, path: Path) -> Location | None:
+    def locate(self, path: AccessPath) -> FieldRef | None:
         phase = path.root.phase
         return self.plans[phase].location(self.paths[phase].index(path))
 
-    def run(self, call: LaidOut) -> tuple[bool | None, dict[Path, Value]]:
+    def run(self, call: LaidOut) -> tuple[bool | None, dict[AccessPath, Value]]:
         """Return what the kernel decides, and the values that user space then has."""
         strings = [p[8 : 8 + int.from_bytes(p[:8], "little")] for p in self.constants.packed()]
         specials = (7, 100, 101, 12_000_000)
         machine = Machine(call.memory, stack_pointer=STACK, specials=specials, constants=strings)
         kept: bool | None = True
-        values: dict[Path, Value] = {}
+        values: dict[AccessPath, Value] = {}
         entry: Outcome | None = None
         ops = {Phase.ENTRY: self.compiled.entry, Phase.RETURN: self.compiled.result}
         for phase, plan in self.plans.items():
@@ -214,7 +214,9 @@ class Captured:
         return kept, values
 
 
-def everything(typed: Typed, call: LaidOut, limits: CaptureLimits = LIMITS) -> dict[Path, Value]:
+def everything(
+    typed: Typed, call: LaidOut, limits: CaptureLimits = LIMITS
+) -> dict[AccessPath, Value]:
     """Capture a call's values without any predicate in the kernel."""
     captured = Captured(typed, call.offsets, limits, room=0)
     assert captured.compiled.entry == captured.compiled.result == ()
@@ -299,8 +301,8 @@ def test_kernel_and_user_space_agree(expression: str, seed: int) -> None:
             assert kept is expected, (expression, everything(typed, call, limits))
 
 
-def somewhere(path: Path) -> Location:
-    return Location(1, 8, 8, True, 2, 256)
+def somewhere(path: AccessPath) -> FieldRef:
+    return FieldRef(1, 8, 8, True, 2, 256)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from unittest.mock import patch
 
 from gotrace.capture.ops import CaptureLimits
 from gotrace.elf.functions import FunctionTable
-from gotrace.kernel.attach import Attached, ProbeGroup, Rung
-from gotrace.kernel.cookie import INDEX_MASK
+from gotrace.kernel.attach import Attached, AttachMethod, ProbeGroup
+from gotrace.kernel.cookie import COOKIE_INDEX_MASK
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import parse_probe
 from gotrace.report.calls import Clock, TimeStyle
@@ -26,8 +26,8 @@ from gotrace.session.count import CallCounter
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import function_of
 from gotrace.session.latency import LatencyMeter, LatencyOptions
-from gotrace.session.plan import BinaryRequest, Plan, make_plan, measurable
-from gotrace.session.tasks import find_callers, signal_groups, unwind_groups
+from gotrace.session.plan import BinaryRequest, ProbePlan, make_plan, measurable
+from gotrace.session.tasks import find_tasks, signal_groups, unwind_groups
 from gotrace.session.trace import CallTracer, TraceOptions
 from gotrace.session.trace_plan import TraceChoices, make_trace_plan
 from gotrace.sites.sites import FunctionSites
@@ -112,10 +112,12 @@ class Soak:
         held.attached.detach()
 
     def anew(self, use: Use) -> None:
-        """Do what a tool does from compiling on, with few functions and on any rung."""
+        """Do what a tool does from compiling on, with few functions and with any method."""
         plan = self._some(6)
         with ExitStack() as opened:
-            held = _OPENERS[use](opened, self._target, plan, self._random.choice(list(Rung)))
+            held = _OPENERS[use](
+                opened, self._target, plan, self._random.choice(list(AttachMethod))
+            )
             self._note(use, held.attached, sum(len(group.points) for group in held.groups))
             for _ in range(self._random.randrange(8)):
                 self.calls[use] += sum(calls for _, calls in held.read())
@@ -130,7 +132,7 @@ class Soak:
             self._held[use] = held
         return self._held[use]
 
-    def _some(self, most: int) -> Plan:
+    def _some(self, most: int) -> ProbePlan:
         """Return the plan of so many functions, or of all where there are no more."""
         binary = self._plan.binaries[0]
         number = min(most, len(binary.functions))
@@ -160,12 +162,12 @@ def _only(group: ProbeGroup, chosen: set[int]) -> ProbeGroup:
     """Leave a group the points of some functions; what watches the runtime stays whole."""
     if group.function not in ("on_entry", "on_return"):
         return group
-    kept = [point for point in group.points if point.cookie & INDEX_MASK in chosen]
+    kept = [point for point in group.points if point.cookie & COOKIE_INDEX_MASK in chosen]
     return replace(group, points=kept)
 
 
-def _count(opened: ExitStack, target: Target, plan: Plan, rung: Rung | None) -> Held:
-    counter = opened.enter_context(CallCounter(target, plan, rung))
+def _count(opened: ExitStack, target: Target, plan: ProbePlan, method: AttachMethod | None) -> Held:
+    counter = opened.enter_context(CallCounter(target, plan, method))
 
     def read() -> Iterable[tuple[int, int]]:
         return [(function, calls) for function, calls in enumerate(counter.take()) if calls]
@@ -174,14 +176,16 @@ def _count(opened: ExitStack, target: Target, plan: Plan, rung: Rung | None) -> 
     return Held(counter.attached, len(plan.functions), groups, read)
 
 
-def _measure(opened: ExitStack, target: Target, plan: Plan, rung: Rung | None) -> Held:
-    plan, callers = measurable(plan), find_callers(target, plan)
+def _measure(
+    opened: ExitStack, target: Target, plan: ProbePlan, method: AttachMethod | None
+) -> Held:
+    plan, tasks = measurable(plan), find_tasks(target, plan)
     options = LatencyOptions(per_function=True, intervals=True)
-    meter = opened.enter_context(LatencyMeter(target, plan, callers, options, rung))
+    meter = opened.enter_context(LatencyMeter(target, plan, tasks, options, method))
     groups = [
-        *unwind_groups(target, callers),
-        *plan.return_groups("on_return", target.pid, callers.kind),
-        *plan.entry_groups("on_entry", target.pid, callers.kind),
+        *unwind_groups(target, tasks),
+        *plan.return_groups("on_return", target.pid, tasks.kind),
+        *plan.entry_groups("on_entry", target.pid, tasks.kind),
     ]
 
     def read() -> Iterable[tuple[int, int]]:
@@ -191,20 +195,24 @@ def _measure(opened: ExitStack, target: Target, plan: Plan, rung: Rung | None) -
 
 
 def _trace(
-    opened: ExitStack, target: Target, plan: Plan, rung: Rung | None, probe: str = "*"
+    opened: ExitStack,
+    target: Target,
+    plan: ProbePlan,
+    method: AttachMethod | None,
+    probe: str = "*",
 ) -> Held:
-    callers = find_callers(target, plan)
+    tasks = find_tasks(target, plan)
     choices = TraceChoices(CaptureLimits(payload=3584), entry_only=False, floats=True)
     traced = make_trace_plan(plan, [parse_probe(probe)], choices)
     tracer = opened.enter_context(
-        CallTracer(target, traced, callers, TraceOptions(user_stack=8), rung)
+        CallTracer(target, traced, tasks, TraceOptions(user_stack=8), method)
     )
     kept = {number for number, call in enumerate(traced.calls) if call.result is not None}
     groups = [
-        *signal_groups(target, callers),
-        *unwind_groups(target, callers),
-        *traced.plan.return_groups("on_return", target.pid, callers.kind, kept),
-        *traced.plan.entry_groups("on_entry", target.pid, callers.kind),
+        *signal_groups(target, tasks),
+        *unwind_groups(target, tasks),
+        *traced.plan.return_groups("on_return", target.pid, tasks.kind, kept),
+        *traced.plan.entry_groups("on_entry", target.pid, tasks.kind),
     ]
     # Up to Go 1.16 nothing is in a float register.
     groups = [group for group in groups if group.function in tracer.attached.functions]
@@ -224,10 +232,12 @@ def _trace(
     return Held(tracer.attached, len(lines), groups, read)
 
 
-def _floats(opened: ExitStack, target: Target, plan: Plan, rung: Rung | None) -> Held:
+def _floats(
+    opened: ExitStack, target: Target, plan: ProbePlan, method: AttachMethod | None
+) -> Held:
     # A signature of another size than the function's would be refused.
     with patch.object(FunctionTable, "arguments_size", return_value=None):
-        return _trace(opened, target, plan, rung, _ALL_FLOATS)
+        return _trace(opened, target, plan, method, _ALL_FLOATS)
 
 
 _OPENERS = {Use.COUNT: _count, Use.MEASURE: _measure, Use.TRACE: _trace, Use.FLOATS: _floats}

@@ -54,9 +54,9 @@ def test_lines_name_a_target_of_another_namespace_as_seen_here() -> None:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize("rung", ["multi", "perf-cookie", "perf-ip"])
-def test_tool_and_command_in_a_namespace(depth: int, rung: str) -> None:
-    words = tool_command("gofunccount", "--attach", rung, *NAMES, "--", str(program()))
+@pytest.mark.parametrize("method", ["multi", "perf-cookie", "perf-ip"])
+def test_tool_and_command_in_a_namespace(depth: int, method: str) -> None:
+    words = tool_command("gofunccount", "--attach", method, *NAMES, "--", str(program()))
     with Running([*UNSHARE * depth, *words]) as counting:
         assert 1 < int(counting.lines_until("ready ")) < 20
         counting.say()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gotrace.calls import StackFrame
 from gotrace.report.calls import (
     CALL_HEADING,
     Clock,
@@ -18,7 +19,7 @@ from gotrace.report.calls import (
     json_line,
     text_line,
 )
-from gotrace.session.decode import DecodedCall, StackFrame, TracedFunction
+from gotrace.session.decode import DecodedCall, TracedFunction
 from gotrace.session.events import Unwinding
 from gotrace.values.model import ErrorValue, StringValue, Unavailable
 

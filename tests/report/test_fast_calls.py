@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gotrace.abi.assign import IntReg, Piece
+from gotrace.calls import StackFrame
 from gotrace.capture.factory import NodeFactory
 from gotrace.capture.ops import CaptureLimits
 from gotrace.capture.paths import PathMark, PathStep, place_path
@@ -42,7 +43,7 @@ from gotrace.report.calls import (
     text_line,
 )
 from gotrace.report.fast_calls import Line, fast_json_line, fast_text_line, plain_phase
-from gotrace.session.decode import DecodedCall, StackFrame, TracedFunction
+from gotrace.session.decode import DecodedCall, TracedFunction
 from gotrace.session.events import HEADER, CallFlag, parse_call
 from gotrace.values.model import Value
 from tests.capture.reference import Machine, Memory, run_reference

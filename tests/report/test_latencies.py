@@ -15,9 +15,9 @@ import pytest
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
 from gotrace.report.latencies import (
+    FoldedLatency,
     Interval,
     LatencyGroup,
-    LatencyRest,
     SlowRow,
     duration,
     write_latencies,
@@ -35,7 +35,9 @@ def _half_past_five_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
 
 
-def interval(*groups: LatencyGroup, rest: tuple[LatencyRest, ...] = (), unit: int = 1) -> Interval:
+def interval(
+    *groups: LatencyGroup, rest: tuple[FoldedLatency, ...] = (), unit: int = 1
+) -> Interval:
     return Interval(groups, rest, 1700000000.25, 2.0, unit)
 
 
@@ -174,8 +176,8 @@ def test_an_interval_without_calls_says_so_below_the_time() -> None:
 
 def test_goroutines_not_shown_are_summed_up() -> None:
     rest = (
-        LatencyRest("main.f", 12, 340, 5_600_000, 0),
-        LatencyRest(None, 3, 9, 999, 4),
+        FoldedLatency("main.f", 12, 340, 5_600_000, 0),
+        FoldedLatency(None, 3, 9, 999, 4),
     )
     lines = text(interval(LatencyGroup("main.f", SMALL), rest=rest)).splitlines()
     assert lines[-4:] == [
@@ -246,7 +248,7 @@ def test_part_of_the_probes_within_is_told_where_it_matters() -> None:
 
 
 def test_json_has_the_rest_as_an_object_of_its_own() -> None:
-    (found,) = objects(interval(rest=(LatencyRest("main.f", 12, 340, 5_600, 1),)))
+    (found,) = objects(interval(rest=(FoldedLatency("main.f", 12, 340, 5_600, 1),)))
     assert found == {
         "kind": "rest",
         "func": "main.f",

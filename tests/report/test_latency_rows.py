@@ -11,7 +11,7 @@ from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
 from gotrace.report.latency_rows import interval_of
 from gotrace.session.goroutines import OTHER_NAMESPACE, GoroutineKey, GoroutineTimes
-from gotrace.session.latency import Period
+from gotrace.session.latency import Measurement
 from tests.cli.plans import plan_of
 
 
@@ -27,7 +27,7 @@ def rows(*words: str) -> list[tuple[int, int | None, str | None]]:
     for each in times:
         total.merge(each)
     options = parse(_parser(), ["-g", *words])
-    period = Period({0: total}, goroutines, {})
+    period = Measurement({0: total}, goroutines, {})
     shown = interval_of(options, plan_of("main.f"), period, None, (0.0, 1.0, 1), None)
     assert not shown.rest
     return [(group.pid, group.goid, group.goroutine) for group in shown.groups]
@@ -50,7 +50,7 @@ def test_goroutines_of_one_process_are_as_in_a_stack_dump() -> None:
 def test_functions_are_ranked_by_the_time_that_is_their_own() -> None:
     busy = Histogram(1, 9_000, 9_000, 9_000, Counter({9: 1}))
     traced_within = Histogram(1, 90_000, 90_000, 90_000, Counter({9: 1}), Counter(), 850)
-    period = Period({0: busy, 1: traced_within}, {}, {})
+    period = Measurement({0: busy, 1: traced_within}, {}, {})
     options, plan = parse(_parser(), ["-F", "-p", "1", "main.*"]), plan_of("main.f", "main.outer")
     for cost, last in ((None, "main.outer"), (ProbeCost(0, 100), "main.f")):
         shown = interval_of(options, plan, period, None, (0.0, 1.0, 1), cost)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from gotrace.errors import GotraceError
 from gotrace.session.events import (
     HEADER,
-    Call,
     CallFlag,
+    CallRecord,
     Losses,
     OrderWindow,
     RecordError,
@@ -60,7 +60,7 @@ def test_a_record_is_taken_apart_byte_by_byte() -> None:
         "6162636465666768"
         "000000"  # the perf buffer's padding
     )
-    assert parse_call(raw) == Call(
+    assert parse_call(raw) == CallRecord(
         end_ns=0x0102030405060708,
         start_ns=0x0102030405060707,
         goid=42,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gotrace.histogram import ROW_SIZE
 from gotrace.session import goroutines
-from gotrace.session.goroutines import GoroutineKey, GoroutineRows, GoroutineTimes, Rest
+from gotrace.session.goroutines import Folded, GoroutineKey, GoroutineRows, GoroutineTimes
 from tests.session.maps import FakeMap, row_bytes
 
 ROWS = 2
@@ -57,7 +57,7 @@ class Kernel:
         self.ended.queue.append(name)
         self.named.delete(name)
 
-    def interval(self) -> tuple[dict[GoroutineKey, GoroutineTimes], dict[int, Rest]]:
+    def interval(self) -> tuple[dict[GoroutineKey, GoroutineTimes], dict[int, Folded]]:
         """Take an interval as LatencyMeter does."""
         self.half = 1 - self.half
         return self.rows.take(1 - self.half)
@@ -130,11 +130,11 @@ def test_goroutines_of_ended_processes_make_room(monkeypatch: pytest.MonkeyPatch
     kernel = Kernel(8)
     for goid in range(1, 9):
         kernel.add(goid, goid)
-    kernel.rows.end_departed()
+    kernel.rows.end_exited()
     kernel.rows.harvest()
     assert len(kernel.by_goroutine.rows) == 8
     monkeypatch.setattr(goroutines, "ended_processes", set)
-    kernel.rows.end_departed()
+    kernel.rows.end_exited()
     assert kernel.named.rows == {}
     kernel.rows.harvest()
     assert kernel.by_goroutine.rows == {}

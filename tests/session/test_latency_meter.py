@@ -12,7 +12,7 @@ from gotrace.probes.select import Selector
 from gotrace.session.latency import LatencyMeter, LatencyOptions
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import BinaryRequest, make_plan
-from gotrace.session.tasks import find_callers
+from gotrace.session.tasks import find_tasks
 from gotrace.target.target import Target
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture
@@ -29,8 +29,8 @@ def test_calls_that_are_entered_while_probes_are_removed_are_nobodys() -> None:
         opened.callback(target.close)
         request = BinaryRequest(None, Selector(["main.short"]))
         plan = make_plan(target, [request], returns=True, verb="measure")
-        callers = find_callers(target, plan)
-        meter = opened.enter_context(LatencyMeter(target, plan, callers, LatencyOptions(), None))
+        tasks = find_tasks(target, plan)
+        meter = opened.enter_context(LatencyMeter(target, plan, tasks, LatencyOptions(), None))
         measured = meter.attached.program.map("histograms")
         patience = time.monotonic() + 60
         # Calls that were open when the probes came have returned by then, on a busy machine too.

@@ -11,9 +11,9 @@ import pytest
 
 from gotrace.probes.select import Selector
 from gotrace.session.latency import LatencyMeter, LatencyOptions
-from gotrace.session.open_calls import Seldom
+from gotrace.session.open_calls import Throttle
 from gotrace.session.plan import BinaryRequest, make_plan
-from gotrace.session.tasks import find_callers
+from gotrace.session.tasks import find_tasks
 from gotrace.target.process import ended_processes
 from gotrace.target.target import Target
 from tests.toolchains import FIXTURES, build, newest
@@ -32,7 +32,7 @@ def meter() -> Iterator[LatencyMeter]:
         plan = make_plan(target, [request], returns=True, verb="measure")
         options = LatencyOptions(per_goroutine=True)
         yield opened.enter_context(
-            LatencyMeter(target, plan, find_callers(target, plan), options, None)
+            LatencyMeter(target, plan, find_tasks(target, plan), options, None)
         )
 
 
@@ -52,10 +52,10 @@ def test_open_calls_make_room_and_are_still_told(meter: LatencyMeter) -> None:
     for _ in range(PROCESSES):
         assert run("spawn", "exit") == 3
     assert entries(meter, "stacks") == entries(meter, "named") == PROCESSES
-    assert entries(meter, "frames") == PROCESSES * (OPEN - 1)
+    assert entries(meter, "outer_calls") == PROCESSES * (OPEN - 1)
     before = meter.open_calls()
-    meter._remove_departed()
-    assert [entries(meter, name) for name in ("stacks", "frames", "named")] == [0, 0, 0]
+    meter._remove_exited()
+    assert [entries(meter, name) for name in ("stacks", "outer_calls", "named")] == [0, 0, 0]
     assert before == meter.open_calls() == PROCESSES * OPEN
     period = meter.take()
     assert period.rows[0].count == sum(t.times.count for t in period.goroutines.values())
@@ -73,10 +73,10 @@ def test_calls_of_living_processes_stay(meter: LatencyMeter) -> None:
         process.stdin.flush()
         while not process.stdout.readline().startswith("truth"):
             pass
-        meter._remove_departed()
+        meter._remove_exited()
         assert entries(meter, "named") == 1
         process.stdin.write("\n")
-    meter._remove_departed()
+    meter._remove_exited()
     assert entries(meter, "named") == 0
 
 
@@ -96,7 +96,7 @@ def test_what_takes_long_is_done_less_often(monkeypatch: pytest.MonkeyPatch) -> 
         now[0] += 1.0 if len(done) == 2 else 0.0
 
     monkeypatch.setattr("time.monotonic", lambda: now[0])
-    seldom = Seldom(action)
+    seldom = Throttle(action)
     while now[0] < 30:
         seldom()
         now[0] += 0.5

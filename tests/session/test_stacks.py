@@ -16,7 +16,7 @@ import pytest
 
 from gotrace.kernel import program
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.program import AttachKind, Program, bpf_directory, joined_source
+from gotrace.kernel.program import AttachKind, BpfProgram, bpf_directory, joined_source
 from tests.session.loaded import has_tail_call, loaded_instructions, stack_depth
 
 pytestmark = pytest.mark.live
@@ -29,7 +29,7 @@ OFFSETS = dict.fromkeys(
 )
 ONE_PROCESS = {"TGID": 1, "PIDNS_DEV": 4, "PIDNS_INO": 0xEFFFFFFC, "SEEN_TGID": 1}
 BY_ADDRESS = {"SITES_BY_IP": 8}
-OPEN_CALLS = {**OFFSETS, "STACKS": 8, "FRAMES": 8}
+OPEN_CALLS = {**OFFSETS, "STACKS": 8, "OUTER_CALLS": 8}
 LATENCY = {**OPEN_CALLS, "ROWS": 1, "HALVES": 1, "STRIPES": 1}
 PER_GOROUTINE = {**LATENCY, "ROWS": 3, "HALVES": 2, "GOROUTINES": 8, "UNIT": 1000}
 TRACE = {
@@ -96,7 +96,7 @@ def shared_stacks(loaded: Mapping[str, int]) -> dict[str, int]:
 def test_no_program_shares_a_stack(
     source: str, defines: Mapping[str, int], functions: tuple[str, ...]
 ) -> None:
-    compiled = Program(source, defines)
+    compiled = BpfProgram(source, defines)
     try:
         loaded = compiled.load(functions, AttachKind.PERF_EVENT)
         assert set(loaded) == set(functions)
@@ -125,7 +125,7 @@ def test_shared_stack_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return text.replace(call, ";")
 
     monkeypatch.setattr(program, "joined_source", without)
-    compiled = Program("latency.c", LATENCY)
+    compiled = BpfProgram("latency.c", LATENCY)
     try:
         found = shared_stacks(compiled.load(("on_entry", "on_return"), AttachKind.PERF_EVENT))
         assert set(found) == {"on_entry", "on_return"}

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.kernel.attach import AttachError, Rung, attach
+from gotrace.kernel.attach import AttachError, AttachMethod, attach
 from gotrace.probes.select import Selector
 from gotrace.session.lifetime import Lifetime
-from gotrace.session.plan import BinaryRequest, Plan, make_plan
+from gotrace.session.plan import BinaryRequest, ProbePlan, make_plan
 from gotrace.session.symbols import Symbolizer
 from gotrace.target.target import Target
 from tests.toolchains import FIXTURES, build, newest
@@ -31,7 +31,7 @@ def target() -> Iterator[Target]:
     found.close()
 
 
-def plan_of(target: Target, *paths: Path) -> Plan:
+def plan_of(target: Target, *paths: Path) -> ProbePlan:
     requests = [BinaryRequest(str(path), Selector(["main.main"])) for path in paths]
     return make_plan(target, requests, returns=False, verb="count")
 
@@ -60,7 +60,7 @@ def test_sites_at_one_address_are_refused_where_only_that_tells_them_apart(
     copy.write_bytes(ours.read_bytes())
     groups = plan_of(target, ours, copy).entry_groups("on_entry", 0)
     with pytest.raises(AttachError, match=rf"{ours} and {copy} have functions at the same"):
-        attach("count.c", {}, groups, Rung.ADDRESS)
+        attach("count.c", {}, groups, AttachMethod.ADDRESS)
 
 
 def test_process_that_runs_another_program_before_the_first_look() -> None:
@@ -74,7 +74,7 @@ def test_process_that_runs_another_program_before_the_first_look() -> None:
         shell = Path(f"/proc/{process.pid}/exe").readlink()
         while Path(f"/proc/{process.pid}/exe").readlink() == shell:
             pass
-        replaced = Lifetime(target, Plan((), ())).replaced_program()
+        replaced = Lifetime(target, ProbePlan((), ())).replaced_program()
         process.kill()
     target.close()
     assert replaced is not None and replaced.endswith("sleep")

@@ -14,17 +14,17 @@ import pytest
 from gotrace.elf import ElfError
 from gotrace.elf.image import ElfImage, FileIdentity
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import AttachError, Rung
+from gotrace.kernel.attach import AttachError, AttachMethod
 from gotrace.probes.select import Selector
 from gotrace.session.count import CallCounter
 from gotrace.session.latency import LatencyMeter, LatencyOptions
 from gotrace.session.lifetime import Lifetime
-from gotrace.session.plan import BinaryRequest, Plan, make_plan
-from gotrace.session.tasks import find_callers
+from gotrace.session.plan import BinaryRequest, ProbePlan, make_plan
+from gotrace.session.tasks import find_tasks
 from gotrace.target.target import Target
 from tests.toolchains import FIXTURES, build, newest, require
 
-RUNGS = [Rung.MULTI, Rung.COOKIE, Rung.ADDRESS]
+METHODS = [AttachMethod.MULTI, AttachMethod.COOKIE, AttachMethod.ADDRESS]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def target() -> Iterator[Target]:
     found.close()
 
 
-def plan_of(target: Target, path: Path) -> Plan:
+def plan_of(target: Target, path: Path) -> ProbePlan:
     request = BinaryRequest(str(path), Selector(["main.leaf", "main.smallFrame"]))
     return make_plan(target, [request], returns=True, verb="count")
 
@@ -64,17 +64,17 @@ def test_identity_is_that_of_before_reading(copied: Path) -> None:
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("method", METHODS)
 def test_a_file_that_was_written_to_is_not_attached(
-    rung: Rung, copied: Path, target: Target
+    method: AttachMethod, copied: Path, target: Target
 ) -> None:
     plan = plan_of(target, copied)
     overwrite(copied)
     with pytest.raises(AttachError, match=rf"{copied}: it was written to while it was being read"):
-        CallCounter(target, plan, rung)
-    callers = find_callers(target, plan)
+        CallCounter(target, plan, method)
+    tasks = find_tasks(target, plan)
     with pytest.raises(AttachError, match="written to"):
-        LatencyMeter(target, plan, callers, LatencyOptions(), rung)
+        LatencyMeter(target, plan, tasks, LatencyOptions(), method)
 
 
 @pytest.mark.live
@@ -83,7 +83,7 @@ def test_a_file_that_is_written_to_while_attaching_is_let_go(
 ) -> None:
     """Its probes are gone when the error comes: nobody is left who would hold them."""
     plan = plan_of(target, copied)
-    with CallCounter(target, plan, Rung.MULTI):
+    with CallCounter(target, plan, AttachMethod.MULTI):
         assert keepers() == ["gotrace-keeper"]
     link = kernel.link_uprobe_multi
 
@@ -94,7 +94,7 @@ def test_a_file_that_is_written_to_while_attaching_is_let_go(
 
     monkeypatch.setattr(kernel, "link_uprobe_multi", link_and_overwrite)
     with pytest.raises(AttachError, match="written to"):
-        CallCounter(target, plan, Rung.MULTI)
+        CallCounter(target, plan, AttachMethod.MULTI)
     assert keepers() == []
 
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
-from gotrace.capture.ops import CaptureLimits
 from gotrace.cli import gotrace
 from gotrace.cli.options import parse
 from gotrace.errors import UsageError
+from gotrace.session.trace_plan import MAX_TEXT_BYTES, TraceChoices
+from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import CLONE
 
 TOOLS = ("gofunccount", "gofunclatency", "gotrace")
@@ -65,7 +69,24 @@ def test_mistakes_are_told(tool: str, words: Sequence[str], part: str) -> None:
 
 
 def test_the_bound_of_strings_is_the_documented_one() -> None:
-    bound = CaptureLimits(1 << 20, payload=gotrace._PHASE_BYTES).text_bytes
+    bound = TraceChoices.of(1 << 20, 1, entry_only=False, floats=True).limits.text_bytes
+    assert bound == MAX_TEXT_BYTES
     assert f"no more than {bound:,})" in " ".join(gotrace._parser().format_help().split())
     for page in ("man/gotrace.8", "limits.md"):
         assert f"no more than {bound:,} whatever" in (CLONE / "docs" / page).read_text()
+
+
+def test_without_pyelftools_the_error_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "elftools.py").write_text("raise ImportError('it is not here')")
+    program = build(FIXTURES / "live_count", newest())
+    done = subprocess.run(
+        [CLONE / "tools" / "gotrace", "-l", f"{program}:main.leaf (n > 1)"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+    )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gotrace: cannot read debugging information: pyelftools cannot be")
+    assert "python3-pyelftools" in line

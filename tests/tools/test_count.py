@@ -33,7 +33,7 @@ from tests.tools.harness import (
 
 pytestmark = pytest.mark.live
 
-RUNGS = ("multi", "perf-cookie", "perf-ip")
+METHODS = ("multi", "perf-cookie", "perf-ip")
 #: One function of each kind of entry site: perf events take long to go, so a few must do.
 FEW = ("main.smallFrame", "main.hugeFrame", "main.leaf")
 
@@ -54,7 +54,7 @@ def test_counts_of_all_kinds_of_functions_are_exact(toolchain: Toolchain) -> Non
         truth, result = count_on(fixture, "main.*")
         assert fixture.finish() == 0
     assert_exact(truth, result)
-    assert of_kind(result, "attached")[0]["rung"] == "multi"
+    assert of_kind(result, "attached")[0]["attach"] == "multi"
 
 
 @each_toolchain
@@ -72,8 +72,8 @@ def test_counts_on_the_lower_rungs_are_exact(toolchain: Toolchain) -> None:
     few = {"calls": {name: truth["calls"][name] for name in FEW}}
     for result in results:
         assert_exact(few, result)
-    rungs = [of_kind(result, "attached")[0]["rung"] for result in results]
-    assert rungs == ["perf-ip", "perf-cookie"]
+    methods = [of_kind(result, "attached")[0]["attach"] for result in results]
+    assert methods == ["perf-ip", "perf-cookie"]
 
 
 @pytest.mark.parametrize("mode", ["stripped", "pie", "external"])
@@ -85,22 +85,22 @@ def test_counts_are_exact_however_built(minor: str, mode: str) -> None:
     assert_exact(truth, result)
 
 
-@pytest.mark.parametrize("rung", RUNGS[1:])
-def test_position_independent_program_on_the_lower_rungs(rung: str) -> None:
+@pytest.mark.parametrize("method", METHODS[1:])
+def test_position_independent_program_on_the_lower_rungs(method: str) -> None:
     with Fixture([program(newest(), "pie")]) as fixture:
-        truth, result = count_on(fixture, "--attach", rung, *FEW)
+        truth, result = count_on(fixture, "--attach", method, *FEW)
     assert_exact({"calls": {name: truth["calls"][name] for name in FEW}}, result)
 
 
 @pytest.mark.parametrize(
-    ("flags", "rung"),
-    [*(((), rung) for rung in RUNGS), (("-fno-split-stack",), "multi")],
-    ids=[*RUNGS, "no-split-multi"],
+    ("flags", "method"),
+    [*(((), method) for method in METHODS), (("-fno-split-stack",), "multi")],
+    ids=[*METHODS, "no-split-multi"],
 )
-def test_gccgo_counts_are_exact(flags: tuple[str, ...], rung: str) -> None:
+def test_gccgo_counts_are_exact(flags: tuple[str, ...], method: str) -> None:
     with Fixture([gccgo_build(FIXTURES / "live_gccgo", flags)]) as fixture:
         names = ("main.smallFrame", "main.largeFrame", "main.leaf", "main.square.grow")
-        truth, result = count_on(fixture, "--attach", rung, *names)
+        truth, result = count_on(fixture, "--attach", method, *names)
         assert fixture.finish() == 0
     assert_exact({"calls": {name: truth["calls"][name] for name in names}}, result)
 

@@ -120,13 +120,13 @@ def test_program_that_another_one_turns_into_is_counted() -> None:
     assert re.fullmatch(r"process \d+ ended with status 0\n", result.errors)
 
 
-@pytest.mark.parametrize("rung", ["multi", "perf-cookie", "perf-ip"])
-def test_kill_of_the_tool_under_load_leaves_the_target_as_it_was(rung: str) -> None:
+@pytest.mark.parametrize("method", ["multi", "perf-cookie", "perf-ip"])
+def test_kill_of_the_tool_under_load_leaves_the_target_as_it_was(method: str) -> None:
     with Fixture([program()]) as fixture:
         addresses = sites(fixture.ready, *NAMES)
         clean = code_at(fixture.ready, addresses)
         assert b"\xcc" not in clean
-        words = ("--attach", rung, "-p", str(fixture.ready), *NAMES)
+        words = ("--attach", method, "-p", str(fixture.ready), *NAMES)
         with tool("gofunccount", *words) as counting:
             fixture.say("busy")
             fixture.read_until("busy")

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.live
 
 Checks = Mapping[str, Mapping[str, Any]]
 
-RUNGS = ("multi", "perf-cookie", "perf-ip")
+METHODS = ("multi", "perf-cookie", "perf-ip")
 SYS_BPF, SYS_PERF_EVENT_OPEN = 321, 298  # arch/x86/entry/syscalls/syscall_64.tbl
 
 
@@ -61,18 +61,18 @@ def test_all_is_checked(here: Checks) -> None:
     assert list(here) == [
         *("architecture", "kernel", "mounts", "privileges", "bpf(2)", "perf_event_open(2)"),
         *("lockdown", "unprivileged_bpf_disabled", "ptrace_scope", "pid namespace", "BTF"),
-        *("open files", "locked memory", "python", "bcc", "capstone"),
+        *("open files", "locked memory", "python", "bcc", "capstone", "pyelftools"),
         *("program of gofunclatency", "program of gotrace", "event buffers"),
-        *(f"attach: {rung}" for rung in RUNGS),
+        *(f"attach: {method}" for method in METHODS),
         *("atomic fetch", "signals from BPF"),
     ]
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_rung_is_fine_where_a_tool_can_use_it(here: Checks, rung: str) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_rung_is_fine_where_a_tool_can_use_it(here: Checks, method: str) -> None:
     program = build(FIXTURES / "live_count", newest())
-    done = run_tool("gofunccount", "--attach", rung, "-d", "0.01", f"{program}:main.leaf")
-    works = here[f"attach: {rung}"]["found"].startswith("works")
+    done = run_tool("gofunccount", "--attach", method, "-d", "0.01", f"{program}:main.leaf")
+    works = here[f"attach: {method}"]["found"].startswith("works")
     assert works == (done.status == 0)
 
 

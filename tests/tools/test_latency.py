@@ -114,15 +114,15 @@ def test_footer_tells_what_did_not_return(played: Played) -> None:
     assert of_kind(played.result, "warning") == []
 
 
-@pytest.mark.parametrize("rung", ["perf-cookie", "perf-ip"])
+@pytest.mark.parametrize("method", ["perf-cookie", "perf-ip"])
 @pytest.mark.parametrize("mode", ["default", "pie"])
-def test_lower_rungs(rung: str, mode: str) -> None:
+def test_lower_rungs(method: str, mode: str) -> None:
     names = ("main.recurse", "main.thrown", "main.recovering")
-    words = ("-F", "--attach", rung, *names)
+    words = ("-F", "--attach", method, *names)
     truth, result = measure(program(mode=mode), "recursion panics", *words)
     Played(truth, result).check(*names)
     assert summary(result, "unwound") == truth["Unwound"]
-    assert of_kind(result, "attached")[0]["rung"] == rung
+    assert of_kind(result, "attached")[0]["attach"] == method
 
 
 def test_jumps_to_a_function_that_is_not_traced() -> None:

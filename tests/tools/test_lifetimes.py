@@ -37,9 +37,9 @@ def calls_of(name: str, result: Result) -> dict[str, int]:
     return counts
 
 
-@pytest.mark.parametrize("rung", ["multi", "perf-cookie", "perf-ip"])
-def test_short_lived_processes_of_a_go_program(rung: str) -> None:
-    assert trace_children(program(), 20, "--attach", rung) == 20 + 20 * 7
+@pytest.mark.parametrize("method", ["multi", "perf-cookie", "perf-ip"])
+def test_short_lived_processes_of_a_go_program(method: str) -> None:
+    assert trace_children(program(), 20, "--attach", method) == 20 + 20 * 7
 
 
 @each_tool

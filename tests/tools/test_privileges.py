@@ -34,9 +34,9 @@ def program(public: PublicCopy) -> Path:
     return public.add(build(FIXTURES / "live_count", newest()))
 
 
-def needs(name: str, rung: str) -> tuple[str, ...]:
+def needs(name: str, method: str) -> tuple[str, ...]:
     """Return the capabilities that the README asks for."""
-    return (*(("sys_admin",) if rung in PERF else LEAST), *(BUFFERS if name == "gotrace" else ()))
+    return (*(("sys_admin",) if method in PERF else LEAST), *(BUFFERS if name == "gotrace" else ()))
 
 
 def refused(result: Result, name: str, *parts: str) -> None:
@@ -47,19 +47,19 @@ def refused(result: Result, name: str, *parts: str) -> None:
         assert part in result.errors
 
 
-@pytest.mark.parametrize("rung", ["multi", *PERF])
+@pytest.mark.parametrize("method", ["multi", *PERF])
 @pytest.mark.parametrize("name", TOOLS)
 def test_listed_capabilities_are_enough(
-    public: PublicCopy, program: Path, name: str, rung: str
+    public: PublicCopy, program: Path, name: str, method: str
 ) -> None:
-    words = ("--attach", rung, "-d", "0.01", f"{program}:main.leaf")
-    result = public.run(name, *words, capabilities=needs(name, rung))
+    words = ("--attach", method, "-d", "0.01", f"{program}:main.leaf")
+    result = public.run(name, *words, capabilities=needs(name, method))
     assert result.status == 0, result.errors
     assert result.lines[0].startswith("Tracing 1 function")
 
 
 @pytest.mark.parametrize(
-    ("name", "rung", "granted", "part"),
+    ("name", "method", "granted", "part"),
     [
         ("gofunccount", "multi", (), "CAP_BPF and CAP_PERFMON"),
         ("gofunccount", "multi", ("bpf",), "CAP_BPF and CAP_PERFMON"),
@@ -69,9 +69,9 @@ def test_listed_capabilities_are_enough(
     ],
 )
 def test_what_is_missing_is_named(
-    public: PublicCopy, program: Path, name: str, rung: str, granted: Sequence[str], part: str
+    public: PublicCopy, program: Path, name: str, method: str, granted: Sequence[str], part: str
 ) -> None:
-    words = ("--attach", rung, "-d", "0.01", f"{program}:main.leaf")
+    words = ("--attach", method, "-d", "0.01", f"{program}:main.leaf")
     refused(public.run(name, *words, capabilities=granted), name, part, "run as root")
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.live
 Json = dict[str, Any]
 
 FIELDS = ("kind", "ts_ns", "pid", "tid", "goid", "func", "args", "results", "duration_ns")
-RUNGS = ["multi", "perf-cookie", "perf-ip"]
+METHODS = ["multi", "perf-cookie", "perf-ip"]
 VERSIONS = ["1.15", "1.19", "1.27"]
 
 
@@ -31,10 +31,10 @@ def summary(result: Any, what: str) -> int:
     return sum(row["calls"] for row in of_kind(result, "summary") if row["what"] == what)
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_recursion_and_goroutines_are_never_mixed(rung: str) -> None:
+@pytest.mark.parametrize("method", METHODS)
+def test_recursion_and_goroutines_are_never_mixed(method: str) -> None:
     """Every result stands beside the arguments that it was made from, on moving stacks too."""
-    words = ("--json", "--attach", rung, "main.nest", "main.echo", "main.grow")
+    words = ("--json", "--attach", method, "main.nest", "main.echo", "main.grow")
     truth, result = trace(program(), "recursion goroutines", *words)
     nested = calls_of(result, "main.nest")
     assert [row["args"]["n"] for row in nested] == list(range(21))
@@ -59,7 +59,7 @@ def test_recursion_and_goroutines_are_never_mixed(rung: str) -> None:
     assert grown == dict.fromkeys(range(41), 8 * 15)
     assert all(row["results"]["$ret"] == row["args"]["id"] for row in calls_of(result, "main.grow"))
     assert truth["Wrong"] == 0
-    assert of_kind(result, "attached")[0]["rung"] == rung
+    assert of_kind(result, "attached")[0]["attach"] == method
     assert of_kind(result, "lost") == []
 
 

@@ -136,10 +136,10 @@ def test_values_in_a_race_build(minor: str) -> None:
     assert_same(run.calls, run.wanted)
 
 
-@pytest.mark.parametrize("rung", ["perf-cookie", "perf-ip"])
-def test_lower_rungs(rung: str) -> None:
+@pytest.mark.parametrize("method", ["perf-cookie", "perf-ip"])
+def test_lower_rungs(method: str) -> None:
     names = ("main.takeMixed", "main.takeFloats", "main.takeText", "main.(*store).takePointer")
-    run = trace(program(flags=BUILD_MODES["pie"]), "--attach", rung, *names)
+    run = trace(program(flags=BUILD_MODES["pie"]), "--attach", method, *names)
     assert_same(run.calls, [text for text in run.wanted if text.startswith(names)])
 
 

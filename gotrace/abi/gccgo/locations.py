@@ -14,7 +14,7 @@ from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import CLOSURE_CONTEXT, CallingConvention, FloatReg, Piece, Place, Stack
 from gotrace.abi.gccgo.sysv import SystemVAssignment, assign_system_v
 from gotrace.abi.gccgo.types import GccgoTypes
-from gotrace.abi.locations import FunctionPlaces, PlacedValue, Within
+from gotrace.abi.locations import FunctionLocations, PlacedValue, StructField
 from gotrace.elf.dwarf.loclist import LocationPiece, PieceKind
 from gotrace.elf.dwarf.regnum import AMD64_NUMBERS
 from gotrace.gotypes.symbols import parse_name
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from gotrace.elf.dwarf.reader import DwarfReader, FunctionSignature, Variable
 
 __all__ = [
-    "gccgo_places",
-    "system_v_signature_places",
+    "gccgo_locations",
+    "system_v_signature_locations",
 ]
 
 _CLONE = "the optimiser has changed how this copy of the function is called"
@@ -34,9 +34,9 @@ _CONTRADICTED = "DWARF contradicts the place that the calling convention gives i
 _UNNAMED = "UNNAMED"
 
 
-def gccgo_places(
+def gccgo_locations(
     function: FunctionSignature, symbol: str, reader: DwarfReader, types: GccgoTypes
-) -> FunctionPlaces:
+) -> FunctionLocations:
     """Return the places of a function's values; raise DwarfError when its DWARF is damaged.
 
     ``symbol`` is its name in the symbol table, which for a copy that the optimiser made ends in
@@ -61,10 +61,10 @@ def gccgo_places(
     results = _results(fields, result, assignment)
     if changed:
         results = tuple(_refused(value.name, value.type, _CLONE) for value in results)
-    return FunctionPlaces(function.name, CallingConvention.SYSTEM_V, placed, results)
+    return FunctionLocations(function.name, CallingConvention.SYSTEM_V, placed, results)
 
 
-def system_v_signature_places(signature: Signature, name: str) -> FunctionPlaces:
+def system_v_signature_locations(signature: Signature, name: str) -> FunctionLocations:
     """Return the places of a function's values where a user gives its signature, not DWARF."""
     fields: list[Field] = []
     offset = 0
@@ -81,7 +81,7 @@ def system_v_signature_places(signature: Signature, name: str) -> FunctionPlaces
         for value, pieces in zip(signature.parameters, assignment.parameters, strict=True)
     )
     results = _results(fields, result, assignment)
-    return FunctionPlaces(name, CallingConvention.SYSTEM_V, placed, results)
+    return FunctionLocations(name, CallingConvention.SYSTEM_V, placed, results)
 
 
 def _refused(name: str, value: GoType, problem: str) -> PlacedValue:
@@ -147,7 +147,7 @@ def _results(
             "" if field.name == _UNNAMED else field.name,
             field.type,
             assignment.result,
-            within=Within(whole, str(number), assignment.result_in_memory),
+            within=StructField(whole, str(number), assignment.result_in_memory),
         )
         for number, field in enumerate(fields)
     )

@@ -17,20 +17,27 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, ParamSpec, TypeVar
 
-from elftools.common.exceptions import DWARFError, ELFError
-from elftools.common.utils import struct_parse
-from elftools.construct import Construct, ConstructError
-from elftools.dwarf.abbrevtable import AbbrevTable
-from elftools.dwarf.compileunit import CompileUnit
-from elftools.dwarf.die import DIE
-from elftools.dwarf.dwarf_expr import DWARFExprParser
-from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFInfo
-from elftools.dwarf.locationlists import LocationEntry, LocationLists
-from elftools.dwarf.ranges import RangeEntry, RangeLists
-from elftools.dwarf.structs import DWARFStructs
-
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.dwarf.subprograms import Declaration, Shapes
+from gotrace.errors import GotraceError
+
+try:
+    from elftools.common.exceptions import DWARFError, ELFError
+    from elftools.common.utils import struct_parse
+    from elftools.construct import Construct, ConstructError
+    from elftools.dwarf.abbrevtable import AbbrevTable
+    from elftools.dwarf.compileunit import CompileUnit
+    from elftools.dwarf.die import DIE
+    from elftools.dwarf.dwarf_expr import DWARFExprParser
+    from elftools.dwarf.dwarfinfo import DebugSectionDescriptor, DwarfConfig, DWARFInfo
+    from elftools.dwarf.locationlists import LocationEntry, LocationLists
+    from elftools.dwarf.ranges import RangeEntry, RangeLists
+    from elftools.dwarf.structs import DWARFStructs
+except ImportError as missing:
+    raise GotraceError(
+        f"cannot read debugging information: pyelftools cannot be imported ({missing}): install"
+        " python3-pyelftools (Debian, Ubuntu, Fedora), or pip install 'pyelftools>=0.29'"
+    ) from missing
 
 __all__ = ["Die", "Unit", "UnitTable", "damage_is_reported"]
 

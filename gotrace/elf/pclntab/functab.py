@@ -8,6 +8,7 @@ funcdata, moduledataverify1, funcline1, funcfile) of Go 1.15 to 1.27 and
 
 from __future__ import annotations
 
+import enum
 import struct
 from array import array
 from bisect import bisect_right
@@ -26,6 +27,7 @@ from gotrace.elf.pclntab.pcvalue import first_value, value_at, values_at
 from gotrace.elf.symtab import symbol_value
 
 __all__ = [
+    "FunctionMarks",
     "FunctionRecord",
     "FunctionRows",
     "SourceLine",
@@ -65,6 +67,17 @@ _LAYOUTS = {
     PclntabFormat.GO_1_18: _RecordLayout(4, 20, struct.Struct("<4I3xB"), 40),
     PclntabFormat.GO_1_20: _RecordLayout(4, 20, struct.Struct("<5I3xB"), 44),
 }
+
+
+class FunctionMarks(enum.IntFlag):
+    """What ``_func.flag`` says of a function (abi.FuncFlag, since Go 1.17)."""
+
+    TOP_FRAME = 1  # no frame beyond: runtime.goexit, for example
+    WRITES_SP = 2  # in ways that its table of SP does not describe
+    ASSEMBLY = 4
+
+
+_KNOWN_MARKS = 7
 
 
 class FunctionRecord(NamedTuple):
@@ -208,13 +221,36 @@ class FunctionRows:
         (size,) = _SIGNED.unpack_from(self.image.data, start)
         return size if size >= 0 else None
 
+    def stack_delta(self, row: int, offset: int) -> int | None:
+        """Return how many bytes SP is below the return address at an instruction.
+
+        ``offset`` is counted from the function's entry. None where the table does not say it.
+        """
+        start = self.header.records + self._records[row] + self._layout.tables - 4
+        (table,) = _WORD.unpack_from(self.image.data, start)
+        if not table:
+            return None
+        delta = value_at(
+            self.image.data, self.header.pc_values + table, self.header.quantum, offset
+        )
+        return delta if delta >= 0 else None
+
+    def marks(self, row: int) -> FunctionMarks:
+        """Return what the linker marked the function as; nothing is marked up to Go 1.16."""
+        at = self.header.records + self._records[row] + self._layout.size - 3
+        return FunctionMarks(self.image.data[at] & _KNOWN_MARKS)
+
+    def is_wrapper_id(self, function_id: int) -> bool:
+        """Return whether a FuncID is FuncIDWrapper."""
+        return function_id == self._wrapper_id != _NORMAL
+
     def is_marked_wrapper(self, row: int) -> bool:
         """Return whether the function's FuncID is FuncIDWrapper.
 
         Its number differs by release. It has been the last one since Go 1.12, and every binary
         has wrappers in the runtime.
         """
-        return self._function_id(row) == self._wrapper_id != _NORMAL
+        return self.is_wrapper_id(self._function_id(row))
 
     @cached_property
     def _wrapper_id(self) -> int:

@@ -70,19 +70,21 @@ class InlinedCall:
 
 @dataclass(frozen=True, slots=True)
 class InlinedFrame:
-    """One logical frame of an instruction."""
+    """One logical frame of an instruction; ``is_wrapper``: the compiler made the function up."""
 
     name: str
     file: str
     line: int
+    is_wrapper: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _TreeLayout:
-    """The size of a record and the offset of (name, parentPc) in it."""
+    """The size of a record and the offsets of (name, parentPc) and of the FuncID in it."""
 
     size: int
     name: int
+    function_id: int
 
 
 class InlineTrees:
@@ -95,7 +97,9 @@ class InlineTrees:
         self._quantum = rows.header.quantum
         form = rows.header.format
         # Go 1.20 dropped the parent's index, the file and the line, and added the start line.
-        self._layout = _TreeLayout(16, 4) if form is PclntabFormat.GO_1_20 else _TreeLayout(20, 12)
+        self._layout = (
+            _TreeLayout(16, 4, 0) if form is PclntabFormat.GO_1_20 else _TreeLayout(20, 12, 2)
+        )
         self._funcdata = _FUNCDATA_INLINE_TREE.get(form, _DEFAULT_FUNCDATA_INLINE_TREE)
 
     def frames(self, row: int, offset: int) -> Iterator[InlinedFrame]:
@@ -104,10 +108,16 @@ class InlineTrees:
         ``offset`` is counted from the entry of the function ``row``, which is the last frame.
         """
         record = self._rows.record(row)
-        for inner, name in self._walk(record, offset):
+        for inner, entry in self._walk(record, offset):
             place = source_line(self._rows, record, inner) or _NOWHERE
-            function = self._rows.names[row] if name is None else self._rows.name_at(name)
-            yield InlinedFrame(function, place.file, place.line)
+            if entry is None:
+                function, is_wrapper = self._rows.names[row], self._rows.is_marked_wrapper(row)
+            else:
+                function = self._rows.name_at(
+                    _ENTRY.unpack_from(self._data, entry + self._layout.name)[0]
+                )
+                is_wrapper = self._rows.is_wrapper_id(self._data[entry + self._layout.function_id])
+            yield InlinedFrame(function, place.file, place.line, is_wrapper)
 
     def own_offset(self, record: FunctionRecord) -> int:
         """Return the offset of an instruction of a function's own.
@@ -120,9 +130,9 @@ class InlineTrees:
         return list(self._walk(record, 0))[-1][0]
 
     def _walk(self, record: FunctionRecord, offset: int) -> Iterator[tuple[int, int | None]]:
-        """Yield (offset of an instruction, offset of the inlined function's name) outwards.
+        """Yield (offset of an instruction, place of the inlined function's record) outwards.
 
-        The last one is of the function itself and has no name.
+        The last one is of the function itself and has no record.
         """
         indices = self._indices(record)
         tree = self._tree(record) if indices else None
@@ -135,8 +145,8 @@ class InlineTrees:
             if index < 0 or index in seen:
                 break
             seen.add(index)
-            name, parent = self._entry(tree, index)
-            yield offset, name
+            _, parent = self._entry(tree, index)
+            yield offset, tree + index * self._layout.size
             offset = parent
         yield offset, None
 

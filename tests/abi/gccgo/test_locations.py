@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 
-from gotrace.abi.gccgo.locations import gccgo_places
+from gotrace.abi.gccgo.locations import gccgo_locations
 from gotrace.abi.gccgo.types import GccgoTypes
 from gotrace.elf.dwarf.reader import DwarfReader
 from gotrace.elf.functions import load_functions
@@ -30,7 +30,7 @@ def test_dwarf_contradicts_no_place(level: str) -> None:
         for function in reader.functions():
             if not reader.is_gccgo(function):
                 continue
-            places = gccgo_places(function, symbols[function.low_pc], reader, types)
+            places = gccgo_locations(function, symbols[function.low_pc], reader, types)
             if parse_name(symbols[function.low_pc], gccgo=True).suffix:
                 continue
             assert all(value.problem is None for value in places.parameters), function.name
@@ -58,12 +58,12 @@ def test_copies_that_follow_no_convention_have_no_places() -> None:
             (many, "main.Many.constprop.0"),
             (dataclasses.replace(many, is_nonstandard_call=True), "main.Many"),
         ):
-            places = gccgo_places(function, symbol, reader, types)
+            places = gccgo_locations(function, symbol, reader, types)
             values = (*places.parameters, *places.results)
             assert len(values) == 10
             assert all(value.pieces is None and value.problem for value in values)
         swapped = dataclasses.replace(
             many, variables=(many.variables[1], many.variables[0], *many.variables[2:])
         )
-        places = gccgo_places(swapped, "main.Many", reader, types)
+        places = gccgo_locations(swapped, "main.Many", reader, types)
         assert [value.pieces is None for value in places.parameters[:3]] == [True, True, False]

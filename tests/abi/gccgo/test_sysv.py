@@ -7,7 +7,7 @@ import pytest
 
 from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import CLOSURE_CONTEXT, FloatReg, IntReg, Place, Stack
-from gotrace.abi.gccgo.locations import system_v_signature_places
+from gotrace.abi.gccgo.locations import system_v_signature_locations
 from gotrace.abi.gccgo.sysv import EightbyteClass, assign_system_v, classify
 from gotrace.gotypes.from_text import parse_signature, parse_type
 
@@ -81,12 +81,12 @@ def test_results_in_registers_leave_rdi_to_the_parameters() -> None:
 
 
 def test_several_results_are_fields_of_one_struct() -> None:
-    small = system_v_signature_places(parse_signature("func() (low int32, high bool)"), "f")
+    small = system_v_signature_locations(parse_signature("func() (low int32, high bool)"), "f")
     assert [(value.name, value.within and value.within.in_memory) for value in small.results] == [
         ("low", False),
         ("high", False),
     ]
-    large = system_v_signature_places(parse_signature("func(n int) (int, string)"), "f")
+    large = system_v_signature_locations(parse_signature("func(n int) (int, string)"), "f")
     assert [value.within and value.within.in_memory for value in large.results] == [True, True]
     assert large.parameters[0].pieces is not None
     assert spelled(large.parameters[0].pieces[0].place) == "rsi"

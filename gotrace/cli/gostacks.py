@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gostacks: what all goroutines of a process do now."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from gotrace.cli.options import duration, new_parser, parse_plain, positive, seconds
+from gotrace.cli.run import make_output, run_command
+from gotrace.errors import GotraceError, NoMatchError, UsageError
+from gotrace.goroutines.core import CoreGoroutines
+from gotrace.goroutines.dump import Dump
+from gotrace.goroutines.groups import Choice, Group, GroupKey, changes, grouped
+from gotrace.goroutines.live import LiveGoroutines
+from gotrace.goroutines.model import Goroutine, State
+from gotrace.report.goroutines import (
+    profile_of,
+    summary,
+    write_changes,
+    write_folded_goroutines,
+    write_goroutines,
+    write_groups,
+    write_json,
+    write_table,
+)
+from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.report.pprof import CodeMapping
+from gotrace.target.target import Target
+from gotrace.target.wait import Reason, Waiter
+from gotrace.text import printable
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  gostacks -p 1234                     all goroutines, those alike together
+  gostacks -a -p 1234                  one by one, as Go's own dumps
+  gostacks --longer 1m -p 1234         those that have waited for a minute
+  gostacks --reason 'sync.*' -p 1234   those that wait for locks
+  gostacks -p 1234 'main.*'            those with a function of the program on their stack
+  gostacks -i 5 -p 1234                which groups grow: leaks
+  gostacks -o x.pb.gz -p 1234          for go tool pprof
+  gostacks --core core ./server        of a process that has ended
+"""
+
+#: Lines of a table where the terminal does not say how many it has, and those around the table.
+_LINES, _HEAD = 40, 3
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "gostacks",
+        "Show what all goroutines of a running program do, without stopping it.",
+        _EPILOG,
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("-p", "--pid", type=positive, help="read this process")
+    source.add_argument(
+        "--core", nargs=2, metavar=("FILE", "BINARY"), help="read a core file of a program"
+    )
+    parser.add_argument(
+        "-a", "--all", action="store_true", help="print each goroutine, as Go's own dumps do"
+    )
+    parser.add_argument(
+        "-g",
+        "--goroutine",
+        type=positive,
+        metavar="GOID",
+        action="append",
+        default=[],
+        help="only this goroutine (may be repeated)",
+    )
+    parser.add_argument(
+        "--state",
+        type=_state,
+        action="append",
+        default=[],
+        help="only goroutines in this state (may be repeated): "
+        + ", ".join(state.value for state in State),
+    )
+    parser.add_argument(
+        "--reason",
+        metavar="TEXT",
+        action="append",
+        default=[],
+        help="only goroutines that wait for this reason, in which * is any text (may be repeated)",
+    )
+    parser.add_argument(
+        "--longer",
+        type=duration,
+        metavar="TIME",
+        help="only goroutines known to have waited this long, such as 1m30s",
+    )
+    parser.add_argument(
+        "--system", action="store_true", help="the runtime's own goroutines and functions as well"
+    )
+    parser.add_argument("--top", type=positive, metavar="N", help="print only the N largest groups")
+    parser.add_argument("--json", action="store_true", help="print one JSON object a goroutine")
+    parser.add_argument("-f", "--folded", action="store_true", help="print folded stacks")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write a pprof profile to this file (x.pb.gz)"
+    )
+    parser.add_argument(
+        "-i", "--interval", type=seconds, metavar="SEC", help="repeat, and print what has changed"
+    )
+    parser.add_argument(
+        "--watch", action="store_true", help="redraw a table of the largest groups, like top"
+    )
+    parser.add_argument(
+        "-d", "--duration", type=seconds, metavar="SEC", help="end after so many seconds"
+    )
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    parser.add_argument(
+        "patterns",
+        metavar="PATTERN",
+        nargs="*",
+        help="only goroutines with such a function on their stack; only * is special",
+    )
+    return parser
+
+
+def _state(text: str) -> State:
+    try:
+        return State(text)
+    except ValueError:
+        known = ", ".join(state.value for state in State)
+        raise argparse.ArgumentTypeError(f"no such state: {text!r} (there are {known})") from None
+
+
+def _run(arguments: Sequence[str]) -> int:
+    options = parse_plain(_parser(), arguments)
+    _check(options)
+    output = make_output(options)
+    choice = Choice(
+        frozenset(options.state),
+        tuple(options.reason),
+        tuple(options.patterns),
+        frozenset(options.goroutine),
+        options.longer,
+        options.system,
+    )
+    with ExitStack() as opened:
+        source: LiveGoroutines | CoreGoroutines
+        target = None
+        if options.core:
+            source = opened.enter_context(CoreGoroutines(*options.core))
+            name = os.path.basename(options.core[1])
+        else:
+            target = Target.of(options.pid, None)
+            opened.callback(target.close)
+            source = opened.enter_context(LiveGoroutines(target))
+            name = f"process {options.pid}"
+        if source.wait_reasons is None:
+            text = "why goroutines wait is not shown: runtime.waitReasonStrings was not found"
+            output.notice(Notice(NoticeKind.WARNING, text))
+        if target is not None and (options.interval or options.watch):
+            _repeat(options, target, source, choice, output, name)
+        else:
+            dump = source.take()
+            chosen = _chosen(dump, choice)
+            _write(options, dump, chosen, output, name)
+            _warn_moved(chosen, output)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what makes no sense together."""
+    forms = {
+        "--all": options.all,
+        "--json": options.json,
+        "--folded": options.folded,
+        "--output": options.output,
+        "--watch": options.watch,
+    }
+    given = [option for option, value in forms.items() if value]
+    if len(given) > 1:
+        raise UsageError(f"give only one of {' and '.join(given)}")
+    repeats = options.interval or options.watch
+    if options.core and repeats:
+        raise UsageError("a core file does not change: leave out -i and --watch")
+    if options.duration and not repeats:
+        raise UsageError("-d is for -i and --watch")
+    if options.interval and (options.folded or options.output or options.all):
+        raise UsageError("-i prints what has changed: leave out -a, -f and -o")
+
+
+def _chosen(dump: Dump, choice: Choice) -> list[Goroutine]:
+    """Return the goroutines that are wanted; raise NoMatchError where there are none."""
+    chosen = choice.of(dump)
+    if not chosen:
+        users = sum(not goroutine.is_system for goroutine in dump.goroutines)
+        raise NoMatchError(
+            f"no goroutine is as asked for, of {users:,}, and of the runtime's own"
+            f" {len(dump.goroutines) - users:,}"
+        )
+    return chosen
+
+
+def _write(
+    options: argparse.Namespace,
+    dump: Dump,
+    chosen: list[Goroutine],
+    output: Output,
+    name: str,
+) -> None:
+    """Write one dump in the form that was asked for."""
+    if isinstance(output, JsonOutput):
+        _write_json(options, dump, chosen, output)
+    elif options.output:
+        _write_profile(options.output, dump, chosen)
+        print(f"wrote {len(chosen):,} goroutines to {printable(options.output)}", file=output.out)
+    elif options.folded:
+        write_folded_goroutines(output.out, dump.program, chosen)
+    elif options.all or options.goroutine:
+        output.out.write(summary(chosen, name) + "\n")
+        chosen.sort(key=lambda goroutine: goroutine.goid)
+        shown = chosen[: options.top] if options.top else chosen
+        write_goroutines(output.out, dump.program, shown, options.system)
+    else:
+        output.out.write(summary(chosen, name) + "\n")
+        groups = grouped(dump, chosen, options.system)
+        write_groups(output.out, groups[: options.top] if options.top else groups)
+        _note_rest(options, groups, output)
+
+
+def _note_rest(options: argparse.Namespace, groups: Sequence[Group], output: Output) -> None:
+    rest = groups[options.top :] if options.top else ()
+    if rest and not isinstance(output, JsonOutput):
+        count = sum(len(group.goroutines) for group in rest)
+        output.out.write(f"\nand {count:,} goroutines in {len(rest):,} other groups\n")
+
+
+def _write_json(
+    options: argparse.Namespace, dump: Dump, chosen: list[Goroutine], output: JsonOutput
+) -> None:
+    fields = {
+        "pid": options.pid,
+        "ts": round(time.time(), 6),
+        "goroutines": len(dump.goroutines),
+        "shown": len(chosen),
+        "moved": dump.moved,
+    }
+    output.write("dump", fields)
+    write_json(output, dump.program, chosen)
+
+
+def _write_profile(path: str, dump: Dump, chosen: list[Goroutine]) -> None:
+    main = dump.program.main
+    mapping = CodeMapping(main.start, main.end, main.binary.image.display)
+    content = profile_of(dump.program, chosen, mapping, time.time_ns())
+    try:
+        with open(path, "wb") as file:
+            file.write(content)
+    except OSError as error:
+        raise GotraceError(f"{path}: cannot write: {error.strerror}") from None
+
+
+def _warn_moved(chosen: list[Goroutine], output: Output) -> None:
+    moved = sum(goroutine.has_moved for goroutine in chosen)
+    if moved:
+        text = f"{moved:,} goroutines kept moving while they were read: without their stacks"
+        output.notice(Notice(NoticeKind.WARNING, text, {"what": "moved", "goroutines": moved}))
+
+
+def _repeat(
+    options: argparse.Namespace,
+    target: Target,
+    source: LiveGoroutines | CoreGoroutines,
+    choice: Choice,
+    output: Output,
+    name: str,
+) -> None:
+    """Take dumps until the end, and write the first, then what has changed."""
+    assert target.process is not None
+    interval = options.interval or 1.0
+    first: dict[GroupKey, int] | None = None
+    before: dict[GroupKey, int] = {}
+    with Waiter(target.process.exit_descriptor()) as waiter:
+        tick = time.monotonic()
+        end = tick + options.duration if options.duration else None
+        while True:
+            dump = source.take()
+            chosen = choice.of(dump)
+            groups = grouped(dump, chosen, options.system)
+            counts = {group.key: len(group.goroutines) for group in groups}
+            if isinstance(output, JsonOutput):
+                _write_json(options, dump, chosen, output)
+            elif options.watch:
+                lines = options.top or _screen_lines() - _HEAD
+                output.out.write(_CLEAR if output.out.isatty() else "\n")
+                output.out.write(f"{_clock()} {summary(chosen, name)}\n")
+                write_table(output.out, groups, first or counts, lines)
+            elif first is None:
+                output.out.write(f"{_clock()} {summary(chosen, name)}\n")
+                write_groups(output.out, groups[: options.top] if options.top else groups)
+                _note_rest(options, groups, output)
+            else:
+                changed = changes(before, groups)
+                growth = len(chosen) - sum(before.values())
+                output.out.write(f"\n{_clock()} {growth:+,}: {summary(chosen, name)}\n")
+                shown = changed[: options.top] if options.top else changed
+                write_changes(output.out, shown, {group.key: group for group in groups})
+            output.out.flush()
+            before = counts
+            first = counts if first is None else first
+            tick = max(tick + interval, time.monotonic())
+            until = tick if end is None else min(tick, end)
+            reason = waiter.wait(until)
+            if reason is not Reason.TIME or (end is not None and time.monotonic() >= end):
+                break
+    if reason is Reason.EXIT:
+        pid = target.process.tgid
+        output.notice(Notice(NoticeKind.EXITED, f"process {pid} has ended", {"pid": pid}))
+
+
+def _screen_lines() -> int:
+    try:
+        return max(os.get_terminal_size(sys.stdout.fileno()).lines, _HEAD + 1)
+    except (OSError, ValueError):
+        return _LINES
+
+
+def _clock() -> str:
+    return time.strftime("%H:%M:%S")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    return run_command("gostacks", _run, sys.argv[1:] if arguments is None else arguments)

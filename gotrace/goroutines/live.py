@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The goroutines of a live process."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from gotrace.errors import GotraceError
+from gotrace.goroutines.dump import Dump, take_dump
+from gotrace.goroutines.memory import ProcessMemory, is_loaded
+from gotrace.goroutines.program import Module, Program, allgs_of, module_of
+from gotrace.gotypes.binary import Binary
+from gotrace.target.process import MemoryMapping, Process
+from gotrace.target.target import Target, TargetBinary
+
+__all__ = ["LiveGoroutines"]
+
+#: No process at hand has mapped more files with code than some hundred.
+_MAX_FILES = 4096
+
+
+class LiveGoroutines:
+    """A process whose goroutines can be read, again and again; a context manager.
+
+    ``wait_reasons`` of the program are None where they were not found: then no goroutine has one.
+    """
+
+    def __init__(self, target: Target) -> None:
+        """Find the Go runtime in a target's process. Raises GotraceError where there is none."""
+        assert target.process is not None
+        self._target = target
+        self._process: Process = target.process
+        self._tried: set[tuple[int, str]] = set()
+        self._memory = ProcessMemory(self._process)
+        try:
+            main = self._find_runtime()
+            if not is_loaded(main, self._memory):
+                raise GotraceError(
+                    f"process {self._process.tgid} runs another program by now than"
+                    f" {main.binary.image.display}, or has only just been started"
+                )
+            self.program = Program(main, self._find_more)
+            self._layout = main.binary.runtime
+            self.wait_reasons = main.binary.wait_reasons
+            self._allgs = allgs_of(main.binary) + main.bias
+        except BaseException:
+            self._memory.close()
+            raise
+
+    def take(self) -> Dump:
+        """Read all goroutines. Raises ProcessError when the process has ended."""
+        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + _clock_offset(self._process)
+        return take_dump(
+            self.program, self._memory, self._layout, self.wait_reasons, self._allgs, now
+        )
+
+    def close(self) -> None:
+        """Close the memory; the files belong to the target."""
+        self._memory.close()
+
+    def __enter__(self) -> LiveGoroutines:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _find_runtime(self) -> Module:
+        """Return the file with the runtime: the program, or else a library that it has loaded."""
+        binary = self._target.binary(None)
+        if _has_runtime(binary):
+            return self._mapped(binary)
+        for mapping in self._files():
+            library = self._library(mapping)
+            if library is not None and _has_runtime(library):
+                return self._mapped(library)
+        if binary.functions.has_pclntab:
+            raise GotraceError(
+                f"{binary.image.display}: has no runtime.allgadd: not a Go program of Go 1.15 to"
+                " 1.27"
+            )
+        raise GotraceError(
+            f"process {self._process.tgid} ({binary.image.display}) runs no program of the Go"
+            " compiler: gccgo's and others keep goroutines in other ways"
+        )
+
+    def _mapped(self, binary: TargetBinary) -> Module:
+        bias = binary.find_bias()
+        if bias is None:
+            raise GotraceError(
+                f"process {self._process.tgid} has not mapped {binary.image.display}: it runs"
+                " another program by now"
+            )
+        return module_of(binary, bias)
+
+    def _find_more(self, pc: int) -> Module | None:
+        """Return the module of a plugin's code, None where no Go code is at an address."""
+        for mapping in self._files():
+            if mapping.start <= pc < mapping.end:
+                library = self._library(mapping)
+                if library is None or not library.functions.has_pclntab:
+                    return None
+                return self._mapped(library)
+        return None
+
+    def _files(self) -> list[MemoryMapping]:
+        return list(self._process.mappings())[:_MAX_FILES]
+
+    def _library(self, mapping: MemoryMapping) -> TargetBinary | None:
+        """Open a mapped file, once; None where it is not an ELF file or was tried before."""
+        key = (mapping.inode, mapping.path)
+        if key in self._tried:
+            return None
+        self._tried.add(key)
+        with suppress(GotraceError, OSError):
+            library = self._target.binary(mapping.path)
+            if library.functions.has_pclntab:
+                return library
+        return None
+
+
+def _has_runtime(binary: Binary) -> bool:
+    with suppress(GotraceError):
+        return binary.functions.has_pclntab and bool(binary.functions.rows_named("runtime.allgadd"))
+    return False
+
+
+def _clock_offset(process: Process) -> int:
+    """Return what a process's time namespace adds to the monotonic clock, in ns."""
+    try:
+        offsets = Path(f"/proc/{process.tgid}/timens_offsets").read_text()
+        own = Path("/proc/self/timens_offsets").read_text()
+    except OSError:
+        return 0
+    return _monotonic_offset(offsets) - _monotonic_offset(own)
+
+
+def _monotonic_offset(text: str) -> int:
+    for line in text.splitlines():
+        name, *numbers = line.split()
+        if name in ("monotonic", "1") and len(numbers) == 2:
+            return int(numbers[0]) * 10**9 + int(numbers[1])
+    return 0

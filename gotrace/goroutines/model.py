@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a dump of goroutines consists of."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+__all__ = ["AWAITED", "Awaited", "Frame", "Goroutine", "Location", "Stack", "State"]
+
+
+class State(enum.Enum):
+    """What a goroutine does; values are what Go's own dumps say (runtime.gStatusStrings)."""
+
+    IDLE = "idle"
+    RUNNABLE = "runnable"
+    RUNNING = "running"
+    SYSCALL = "syscall"
+    WAITING = "waiting"
+    COPYSTACK = "copystack"
+    PREEMPTED = "preempted"
+    LEAKED = "leaked"
+
+
+class Awaited(NamedTuple):
+    """What a goroutine waits for: a channel (``chan``) or a lock (``sync.Mutex``), and where."""
+
+    type: str
+    address: int
+
+
+#: Frames from the innermost on: return addresses of the running process, less one those of the
+#: calls. Where a signal interrupted a function, the bit :data:`program.TRAPPED` is set, and the
+#: address is that of the instruction.
+Stack = tuple[int, ...]
+
+
+class Goroutine(NamedTuple):
+    """One goroutine; a tuple, because they are made by the hundred thousand.
+
+    ``reason`` is why it waits, "" where it does not. ``waiting_ns`` is how long at least: since a
+    garbage collection first saw it wait; None where none has. ``awaited`` is None where that is not
+    known. ``created_by`` is the return address of the ``go`` statement, ``parent`` the goroutine
+    that ran it (0 where that is not known: up to Go 1.20).
+
+    ``is_whole``: the stack was followed up to its end. Where it is false, the stack has the frames
+    that are certain: none where the goroutine was running, or kept moving while it was read
+    (``has_moved``), and only the innermost of a stack that is too deep.
+    """
+
+    goid: int
+    state: State
+    reason: str
+    waiting_ns: int | None
+    awaited: Awaited | None
+    is_locked_to_thread: bool
+    is_system: bool
+    has_moved: bool
+    is_whole: bool
+    created_by: int
+    parent: int
+    started_at: int
+    stack: Stack
+
+    @property
+    def status(self) -> str:
+        """Return what Go's own dumps print in brackets: the reason of a wait, else the state."""
+        return self.reason or self.state.value
+
+
+class Frame(NamedTuple):
+    """One logical frame.
+
+    ``offset``: of the return address from the entry of the function, None where the function was
+    inlined (``is_inlined``) or has not begun. ``is_elided``: the compiler made the function up to
+    call another one, and Go's tracebacks and profiles leave it out. ``is_shown``: Go's dumps show
+    it, which leave out the runtime's functions, too.
+    """
+
+    function: str
+    file: str
+    line: int
+    offset: int | None
+    is_inlined: bool
+    is_elided: bool
+    is_shown: bool
+
+
+class Location(NamedTuple):
+    """One physical frame: the address of its instruction, and its logical frames, inner first."""
+
+    address: int
+    frames: tuple[Frame, ...]
+
+
+#: Reason -> (the type that is waited for, how far in it its semaphore is). From the types in
+#: src/sync of Go 1.20, where these reasons began (WaitGroup: 1.24), to 1.27.
+AWAITED = {
+    "sync.Mutex.Lock": ("sync.Mutex", 4),
+    "sync.RWMutex.RLock": ("sync.RWMutex", 12),
+    "sync.RWMutex.Lock": ("sync.RWMutex", 8),
+    "sync.WaitGroup.Wait": ("sync.WaitGroup", 8),
+}

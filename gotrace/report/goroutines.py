@@ -1,0 +1,321 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write goroutines: in groups, one by one as Go's own dumps do, as JSON, and as profiles."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TextIO
+
+from gotrace.goroutines.groups import Group, GroupKey
+from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State
+from gotrace.goroutines.program import Program
+from gotrace.report.folded import write_folded
+from gotrace.report.output import JsonOutput
+from gotrace.report.pprof import CodeMapping, Line, PprofLocation, Profile, ValueType
+from gotrace.text import printable
+
+__all__ = [
+    "profile_of",
+    "spoken",
+    "summary",
+    "write_changes",
+    "write_folded_goroutines",
+    "write_goroutines",
+    "write_groups",
+    "write_json",
+    "write_table",
+]
+
+#: What Go's own dumps print of a stack: runtime.tracebackInnerFrames, tracebackOuterFrames.
+_INNER_FRAMES = _OUTER_FRAMES = 50
+#: Goroutines, and things waited for, that are named in a group's lines.
+_MAX_NAMED = 8
+_MAX_AWAITED = 3
+_NS = 10**9
+
+
+def summary(goroutines: Sequence[Goroutine], name: str) -> str:
+    """Return one line on goroutines of a program ``name``: how many, and in which states."""
+    states = Counter(goroutine.status for goroutine in goroutines)
+    listed = [f"{count:,} {status}" for status, count in states.most_common(4)]
+    others = len(goroutines) - sum(count for _, count in states.most_common(4))
+    listed += [f"{others:,} others"] if others else []
+    plural = "" if len(goroutines) == 1 else "s"
+    return f"{len(goroutines):,} goroutine{plural} of {name}: {', '.join(listed)}"
+
+
+def write_groups(out: TextIO, groups: Iterable[Group]) -> None:
+    """Write groups, each with its stack."""
+    for group in groups:
+        out.write(f"\n{_group_header(group)}:{_named(group.goroutines)}\n")
+        _write_awaited(out, group)
+        _write_stack(out, group.frames, group.goroutines[0])
+        _write_creation(out, group)
+    out.flush()
+
+
+def write_changes(
+    out: TextIO, changed: Iterable[tuple[GroupKey, int, int]], groups: Mapping[GroupKey, Group]
+) -> None:
+    """Write groups that have grown or shrunk: (group, how many there are, how many more)."""
+    for key, count, change in changed:
+        state, reason, frames, creation = key
+        group = groups.get(key)
+        if group is not None:
+            out.write(f"\n{change:+,}: {_group_header(group)}:{_named(group.goroutines)}\n")
+            _write_awaited(out, group)
+            _write_stack(out, frames, group.goroutines[0])
+            _write_creation(out, group)
+        else:
+            out.write(f"\n{change:+,}: {count} goroutines [{reason or state.value}]:\n")
+            _write_frames(out, frames)
+            if creation is not None:
+                out.write(f"created by {_name(creation)}\n\t{_place(creation)}\n")
+    out.flush()
+
+
+def write_table(
+    out: TextIO, groups: Iterable[Group], before: Mapping[GroupKey, int], lines: int
+) -> None:
+    """Write one line a group, at most ``lines`` of them: how many, how many more, where."""
+    out.write(f"{'COUNT':>8} {'CHANGE':>8}  {'WAITS FOR':<24} {'WHERE':<44} CREATED BY\n")
+    for group, _ in zip(groups, range(lines), strict=False):
+        count = len(group.goroutines)
+        change = count - before.get(group.key, 0)
+        creation = group.created_by
+        out.write(
+            f"{count:>8} {f'{change:+}' if change else '':>8}  {group.status:<24} "
+            f"{_where(group.frames):<44} {_name(creation) if creation else ''}".rstrip()
+            + "\n"
+        )
+    out.flush()
+
+
+def write_goroutines(
+    out: TextIO, program: Program, goroutines: Iterable[Goroutine], system: bool
+) -> None:
+    """Write goroutines one by one, as runtime.Stack does, but for arguments.
+
+    What a goroutine waits for is last in the brackets. ``system``: the runtime's functions are
+    shown as well.
+    """
+    for one in goroutines:
+        notes = [one.status]
+        if one.waiting_ns is not None and one.waiting_ns >= 60 * _NS:
+            notes.append(f"{one.waiting_ns // (60 * _NS)} minutes")
+        if one.is_locked_to_thread:
+            notes.append("locked to thread")
+        if one.awaited is not None:
+            notes.append(_awaited_text(one.awaited))
+        out.write(f"\ngoroutine {one.goid} [{', '.join(notes)}]:\n")
+        every = [frame for frame in program.frames(one.stack) if not frame.is_elided]
+        _write_stack(out, [f for f in every if system or f.is_shown] or every, one)
+        creation = program.creation(one.created_by)
+        if creation is not None and (creation.is_shown or system) and one.goid != 1:
+            parent = f" in goroutine {one.parent}" if one.parent else ""
+            out.write(f"created by {_name(creation)}{parent}\n\t{_place(creation)}\n")
+    out.flush()
+
+
+def write_json(output: JsonOutput, program: Program, goroutines: Iterable[Goroutine]) -> None:
+    """Write one object a goroutine; its stack has all frames, the runtime's included."""
+    stacks: dict[Stack, str] = {}
+    creations: dict[int, dict[str, object] | None] = {}
+    for one in goroutines:
+        if one.stack not in stacks:
+            frames = [
+                {**_frame_json(frame), "inlined": frame.is_inlined}
+                for frame in program.frames(one.stack)
+                if not frame.is_elided
+            ]
+            stacks[one.stack] = json.dumps(frames, separators=(",", ":"))
+        if one.created_by not in creations:
+            # the main goroutine is made in assembly, by no go statement
+            creation = program.creation(one.created_by) if one.goid != 1 else None
+            creations[one.created_by] = None if creation is None else _frame_json(creation)
+        fields = {
+            "kind": "goroutine",
+            "goid": one.goid,
+            "state": one.state.value,
+            "reason": one.reason or None,
+            "waiting_ns": one.waiting_ns,
+            "awaits": one.awaited.type if one.awaited else None,
+            "address": f"{one.awaited.address:#x}" if one.awaited else None,
+            "created_by": creations[one.created_by],
+            "parent": one.parent or None,
+            "locked_to_thread": one.is_locked_to_thread,
+            "system": one.is_system,
+            "moved": one.has_moved,
+            "whole": one.is_whole,
+        }
+        text = json.dumps(fields, separators=(",", ":"))
+        output.out.write(f'{text[:-1]},"stack":{stacks[one.stack]}}}\n')
+    output.out.flush()
+
+
+def _frame_json(frame: Frame) -> dict[str, object]:
+    return {"func": frame.function, "file": frame.file, "line": frame.line}
+
+
+def write_folded_goroutines(out: TextIO, program: Program, goroutines: Iterable[Goroutine]) -> None:
+    """Write how many goroutines have each stack, folded; the status is the last frame."""
+    counts = Counter((one.stack, one.status) for one in goroutines)
+    write_folded(
+        out,
+        (
+            ([*_names_outwards(program, stack), f"[{status}]"], count)
+            for (stack, status), count in counts.items()
+        ),
+    )
+    out.flush()
+
+
+def _names_outwards(program: Program, stack: Stack) -> list[str]:
+    frames = program.frames(stack)
+    return [frame.function for frame in reversed(frames) if not frame.is_elided]
+
+
+def profile_of(
+    program: Program, goroutines: Iterable[Goroutine], mapping: CodeMapping, time_ns: int
+) -> bytes:
+    """Return goroutines as a pprof profile: of each stack how many, labelled by state and reason.
+
+    Its sample type is that of net/http/pprof's goroutine profile.
+    """
+    profile = Profile([ValueType("goroutine", "count")], mapping, time_ns)
+    counts = Counter((one.stack, one.state, one.reason) for one in goroutines)
+    for (stack, state, reason), count in counts.most_common():
+        labels = {"state": state.value} | ({"reason": reason} if reason else {})
+        profile.add(_pprof_stack(program, stack), [count], labels)
+    return profile.encoded()
+
+
+def _pprof_stack(program: Program, stack: Stack) -> list[PprofLocation]:
+    located = []
+    for address, frames in program.locations(stack):
+        lines = tuple(Line(f.function, f.file, f.line) for f in frames if not f.is_elided)
+        if lines:
+            located.append(PprofLocation(address, lines))
+    return located
+
+
+def _group_header(group: Group) -> str:
+    count = len(group.goroutines)
+    notes = [group.status]
+    if group.waiting_ns is not None:
+        shortest, longest = map(_span, group.waiting_ns)
+        notes.append(shortest if shortest == longest else f"{shortest} to {longest}")
+    locked = sum(one.is_locked_to_thread for one in group.goroutines)
+    if locked:
+        notes.append("locked to thread" if locked == count else f"{locked} locked to threads")
+    what = f"goroutine {group.goroutines[0].goid}" if count == 1 else f"{count:,} goroutines"
+    return f"{what} [{', '.join(notes)}]"
+
+
+def _named(goroutines: Sequence[Goroutine]) -> str:
+    if len(goroutines) == 1:
+        return ""
+    ids = sorted(one.goid for one in goroutines)
+    more = ", ..." if len(ids) > _MAX_NAMED else ""
+    return f" {', '.join(map(str, ids[:_MAX_NAMED]))}{more}"
+
+
+def _write_awaited(out: TextIO, group: Group) -> None:
+    awaited = group.awaited
+    for what, count in awaited[:_MAX_AWAITED]:
+        verb = "waits" if count == 1 else "wait"
+        out.write(f"  {count:,} {verb} for {_awaited_text(what)}\n")
+    rest = awaited[_MAX_AWAITED:]
+    if rest:
+        count = sum(number for _, number in rest)
+        out.write(f"  {count:,} wait for {len(rest):,} others\n")
+
+
+def _awaited_text(awaited: Awaited) -> str:
+    return f"{awaited.type} {awaited.address:#x}"
+
+
+def _write_stack(out: TextIO, frames: Sequence[Frame], one: Goroutine) -> None:
+    _write_frames(out, frames)
+    if one.has_moved:
+        out.write("\tgoroutine moved while it was read; stack unavailable\n")
+    elif one.state is State.RUNNING:
+        out.write("\tgoroutine running on other thread; stack unavailable\n")
+    elif not one.is_whole:
+        out.write("...additional frames elided...\n")
+
+
+def _write_frames(out: TextIO, frames: Sequence[Frame]) -> None:
+    left_out = len(frames) - _INNER_FRAMES - _OUTER_FRAMES
+    for index, frame in enumerate(frames):
+        if left_out > 0 and index == _INNER_FRAMES:
+            out.write(f"...{left_out} frames elided...\n")
+        if left_out <= 0 or not _INNER_FRAMES <= index < _INNER_FRAMES + left_out:
+            out.write(f"{_name(frame)}(...)\n\t{_place(frame)}\n")
+
+
+def _write_creation(out: TextIO, group: Group) -> None:
+    creation = group.created_by
+    if creation is None or group.goroutines[0].goid == 1:
+        return
+    parents = {one.parent for one in group.goroutines} - {0}
+    where = f" in goroutine {min(parents)}" if len(parents) == 1 else ""
+    where = f" in {len(parents):,} goroutines" if len(parents) > 1 else where
+    out.write(f"created by {_name(creation)}{where}\n\t{_place(creation)}\n")
+
+
+def _place(frame: Frame) -> str:
+    offset = "" if frame.offset is None else f" +{frame.offset:#x}"
+    return f"{printable(frame.file)}:{frame.line}{offset}"
+
+
+def _name(frame: Frame) -> str:
+    return printable(spoken(frame.function))
+
+
+def _where(frames: Sequence[Frame]) -> str:
+    """Return the function that a line on a stack is best about: the program's own, if there is."""
+    own = (frame for frame in frames if _is_own(frame.function))
+    frame = next(own, frames[0] if frames else None)
+    return _name(frame) if frame else ""
+
+
+def _is_own(function: str) -> bool:
+    """Return whether a function is not one of the standard library, whose paths have no dot."""
+    path = function.split("[", 1)[0]
+    return path.startswith("main.") or ("." in path.split("/", 1)[0] and "/" in path)
+
+
+def _span(ns: int) -> str:
+    """Return a length of time in two units at most."""
+    seconds = ns // _NS
+    minutes, hours = seconds // 60, seconds // 3600
+    if hours >= 48:
+        return f"{hours // 24}d{hours % 24}h"
+    if hours:
+        return f"{hours}h{minutes % 60}m"
+    return f"{minutes}m{seconds % 60}s" if minutes else f"{seconds}s"
+
+
+def spoken(name: str) -> str:
+    """Return a function's name as Go's dumps print it (runtime.printFuncName).
+
+    Type arguments are ``[...]``, of a generic method of a generic type twice.
+    """
+    if name == "runtime.gopanic":
+        return "panic"
+    first, last = name.find("["), name.rfind("]")
+    if first < 0 or last <= first:
+        return name
+    inside = name[first + 1 : last]
+    depth = 1
+    for at, character in enumerate(inside):
+        depth += (character == "[") - (character == "]")
+        if depth == 0:
+            again = inside.find("[", at)
+            if again < 0:
+                return name
+            return f"{name[:first]}[...]{inside[at + 1 : again]}[...]{name[last + 1 :]}"
+    return f"{name[:first]}[...]{name[last + 1 :]}"

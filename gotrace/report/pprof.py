@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write profiles as `go tool pprof` and its kin read them: a gzipped protocol buffer.
+
+The format is that of github.com/google/pprof/proto/profile.proto. Its messages are few, so they are
+encoded here: no library for Python writes them.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+__all__ = ["CodeMapping", "Line", "PprofLocation", "Profile", "ValueType"]
+
+_VARINT, _BYTES = 0, 2
+_64_BITS = (1 << 64) - 1
+
+
+class ValueType(NamedTuple):
+    """What a number of each sample is, and its unit: ("delay", "nanoseconds")."""
+
+    type: str
+    unit: str
+
+
+class Line(NamedTuple):
+    """One logical frame."""
+
+    function: str
+    file: str
+    line: int
+
+
+class PprofLocation(NamedTuple):
+    """One physical frame: an address, and the functions there, the innermost first."""
+
+    address: int
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CodeMapping:
+    """The file that locations are in, and where it is in memory."""
+
+    start: int
+    end: int
+    file: str
+
+
+class Profile:
+    """A profile being made: samples are added, then all is encoded."""
+
+    def __init__(
+        self,
+        sample_types: Sequence[ValueType],
+        mapping: CodeMapping,
+        time_ns: int,
+        duration_ns: int = 0,
+        default: str | None = None,
+    ) -> None:
+        """Begin a profile.
+
+        ``sample_types`` are those of each sample's values, of which ``default`` is what viewers
+        show at first (the last one if None). ``time_ns`` is since 1970.
+        """
+        self._strings: dict[str, int] = {"": 0}
+        self._functions: dict[tuple[str, str], int] = {}
+        self._locations: dict[PprofLocation, int] = {}
+        self._tables = bytearray()
+        self._samples = bytearray()
+        self._head = bytearray()
+        for kind, unit in sample_types:
+            self._head += _message(1, _numbers({1: self._string(kind), 2: self._string(unit)}))
+        fields = {1: 1, 2: mapping.start, 3: mapping.end, 5: self._string(mapping.file)}
+        # has_functions, has_filenames, has_line_numbers, has_inline_frames: nothing is to be added
+        self._tail = bytearray(_message(3, _numbers({**fields, 7: 1, 8: 1, 9: 1, 10: 1})))
+        chosen = self._string(default or sample_types[-1].type)
+        self._tail += _numbers({9: time_ns, 10: duration_ns, 14: chosen})
+
+    def add(
+        self,
+        stack: Sequence[PprofLocation],
+        values: Sequence[int],
+        labels: Mapping[str, str | int],
+    ) -> None:
+        """Add a sample; ``stack`` is from the innermost frame on."""
+        content = _packed(1, [self._location(location) for location in stack])
+        content += _packed(2, values)
+        for key, value in labels.items():
+            number = {2: self._string(value)} if isinstance(value, str) else {3: value}
+            content += _message(3, _numbers({1: self._string(key), **number}))
+        self._samples += _message(2, content)
+
+    def encoded(self) -> bytes:
+        """Return the profile as it is on disk."""
+        strings = b"".join(_message(6, _text(string)) for string in self._strings)
+        return gzip.compress(
+            bytes(self._head + self._samples + self._tables) + strings + bytes(self._tail), mtime=0
+        )
+
+    def _string(self, text: str) -> int:
+        return self._strings.setdefault(text, len(self._strings))
+
+    def _function(self, name: str, file: str) -> int:
+        known = self._functions.get((name, file))
+        if known is None:
+            known = self._functions[name, file] = len(self._functions) + 1
+            fields = {1: known, 2: self._string(name), 3: self._string(name)}
+            self._tables += _message(5, _numbers({**fields, 4: self._string(file)}))
+        return known
+
+    def _location(self, location: PprofLocation) -> int:
+        known = self._locations.get(location)
+        if known is None:
+            known = self._locations[location] = len(self._locations) + 1
+            content = _numbers({1: known, 2: 1, 3: location.address})
+            for line in location.lines:
+                function = self._function(line.function, line.file)
+                content += _message(4, _numbers({1: function, 2: line.line}))
+            self._tables += _message(4, content)
+        return known
+
+
+def _varint(value: int) -> bytes:
+    value &= _64_BITS
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def _numbers(fields: Mapping[int, int]) -> bytes:
+    """Return number fields; those that are zero are left out, as proto3 does."""
+    return b"".join(
+        _varint(field << 3 | _VARINT) + _varint(value) for field, value in fields.items() if value
+    )
+
+
+def _message(field: int, content: bytes) -> bytes:
+    return _varint(field << 3 | _BYTES) + _varint(len(content)) + content
+
+
+def _packed(field: int, values: Sequence[int]) -> bytes:
+    return _message(field, b"".join(map(_varint, values))) if values else b""
+
+
+def _text(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
