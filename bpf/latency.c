@@ -7,6 +7,7 @@
  *   GOTRACE_HALVES       2 where intervals are told apart, else 1
  *   GOTRACE_STRIPES      copies of each histogram that CPUs are spread over
  *   GOTRACE_GOROUTINES   rows of histograms per goroutine, with -g only
+ *   GOTRACE_OUTERMOST    leave out calls within other traced calls of the same goroutine
  *   GOTRACE_SLOWER       nanoseconds from which on a call is reported by itself
  */
 #include "calls.h"
@@ -182,6 +183,10 @@ int on_return(struct pt_regs *ctx)
         struct open_call call = stack->top;
         u64 hits = hits_within(stack);
         pop_call(&owner, stack);
+#ifdef GOTRACE_OUTERMOST
+        if (stack->level)
+            continue;
+#endif
         record(ctx, &task, &owner, &call, hits, now);
     }
     stack->hits++;

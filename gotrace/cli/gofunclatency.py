@@ -82,6 +82,11 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TIME",
         help="also print each call that takes this long, as it returns: 10ms, 200us, 1.5 (seconds)",
     )
+    parser.add_argument(
+        "--outermost",
+        action="store_true",
+        help="leave out calls within other traced calls, as of recursive functions",
+    )
     add_interval_options(parser)
     add_run_options(parser)
     return parser
@@ -120,6 +125,7 @@ def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, outpu
         intervals=options.interval is not None,
         unit=unit,
         slower=options.slower,
+        outermost=options.outermost,
     )
     with (
         waiter_for(target) as waiter,

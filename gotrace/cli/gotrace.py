@@ -93,6 +93,15 @@ def _parser() -> argparse.ArgumentParser:
     clock.add_argument("-T", "--timestamp", action="store_true", help="time of day (the default)")
     parser.add_argument("-U", "--user-stack", action="store_true", help="print the user stack")
     parser.add_argument(
+        "--stack-depth",
+        type=positive,
+        metavar="N",
+        help=f"print so many return addresses of the stack; implies -U, which prints up to"
+        f" {MAX_STACK_FRAMES}",
+    )
+    parser.add_argument("--goid", type=positive, metavar="N", help="only calls of this goroutine")
+    parser.add_argument("--tid", type=positive, metavar="N", help="only calls on this thread")
+    parser.add_argument(
         "-M", "--max-events", type=positive, metavar="N", help="end after so many calls"
     )
     parser.add_argument(
@@ -146,6 +155,10 @@ def _run(arguments: Sequence[str]) -> int:
         return run_doctor(options)
     options.interval = None
     specs, failed = parse_probes(options.patterns, options.pid, options.regexp)
+    if not options.list:
+        filters = {"goid": options.goid, "tid": options.tid}
+        wanted = {name: number for name, number in filters.items() if number is not None}
+        specs = [spec.only(wanted) for spec in specs]
     output = run_output(options)
     target = target_of(options)
     try:
@@ -214,7 +227,8 @@ def _trace(
         output.notice(Notice(NoticeKind.WARNING, tasks.warning))
     traced = make_trace_plan(plan, specs, _choices(options))
     refuse_partial(options, traced.plan.failed)
-    wanted = TraceOptions(user_stack=MAX_STACK_FRAMES if options.user_stack else 0)
+    depth = options.stack_depth or (MAX_STACK_FRAMES if options.user_stack else 0)
+    wanted = TraceOptions(user_stack=min(depth, MAX_STACK_FRAMES))
     form = traced.plan.entry_form
     with (
         waiter_for(target) as waiter,

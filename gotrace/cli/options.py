@@ -5,15 +5,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import pwd
 import re
 import shlex
 from collections.abc import Sequence
 from typing import NoReturn
 
 from gotrace import __version__
-from gotrace.errors import UsageError
+from gotrace.errors import GotraceError, UsageError
 from gotrace.kernel.attach import AttachMethod
-from gotrace.target.process import processes_called
+from gotrace.target.process import cgroup_number, processes_called
 
 __all__ = [
     "add_interval_options",
@@ -114,6 +115,15 @@ def add_target_options(
         " (also: all that follows --)",
     )
     parser.add_argument(
+        "--uid", type=_user, metavar="USER", help="only processes of this user, by number or name"
+    )
+    parser.add_argument(
+        "--cgroup",
+        type=_cgroup,
+        metavar="PATH",
+        help="only processes in this control group (version 2) or those within it",
+    )
+    parser.add_argument(
         "-r", "--regexp", action="store_true", help="patterns are regular expressions, full match"
     )
     parser.add_argument(
@@ -211,6 +221,24 @@ def _process(text: str) -> int:
 
 
 _MAX_SHOWN = 8
+
+
+def _user(text: str) -> int:
+    """Parse a user's number or name."""
+    if text.isdecimal() and text.isascii() and int(text) < 1 << 32:
+        return int(text)
+    try:
+        return pwd.getpwnam(text).pw_uid
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"there is no user {text!r}") from None
+
+
+def _cgroup(text: str) -> int:
+    """Return the number of a control group by its directory's path."""
+    try:
+        return cgroup_number(text)
+    except GotraceError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _rung(text: str) -> AttachMethod:

@@ -70,7 +70,11 @@ def line_of(decoder: CallDecoder, clock: Clock, as_json: bool, style: LineStyle 
         return json_line(call, clock) if as_json else text_line(call, clock, style)
 
     traced = decoder.traced
-    if traced.spec.format is not None or traced.spec.predicate is not None:
+    compiled = traced.compiled
+    # What the kernel has decided by registers alone adds nothing to the record.
+    if compiled is not None and (compiled.rest is not None or any(traced.paths.values())):
+        return decoded
+    if traced.spec.format is not None:
         return decoded
     entry = plain_phase(traced.entry, addresses=not as_json)
     result = plain_phase(traced.result, addresses=not as_json) if traced.result else None

@@ -18,6 +18,7 @@ __all__ = [
     "MemoryMapping",
     "Process",
     "ProcessError",
+    "cgroup_number",
     "ended_processes",
     "file_test",
     "find_process",
@@ -208,6 +209,26 @@ def find_process(pid: int) -> Process:
             f"process {pid} belongs to user {owner} and may not be looked into: {_advice()}"
         ) from None
     return Process(tgid)
+
+
+def cgroup_number(path: str) -> int:
+    """Return the number of a control group of version 2 by its directory's path: the inode.
+
+    That is what BPF's helpers return (kernfs, since Linux 5.5 the whole of it). Raises
+    GotraceError.
+    """
+    try:
+        mounts = _text("/proc/self/mountinfo").split("\n")
+        found = os.stat(path)
+    except OSError as error:
+        raise GotraceError(f"control group {path}: {error.strerror}") from error
+    # proc_pid_mountinfo(5): the third field is the device; the type is the first after "-".
+    version_2 = {
+        line.split()[2] for line in mounts if line.partition(" - ")[2].startswith("cgroup2 ")
+    }
+    if f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}" not in version_2:
+        raise GotraceError(f"{path} is not a control group of version 2, as under /sys/fs/cgroup")
+    return found.st_ino
 
 
 def processes_called(name: str) -> list[int]:

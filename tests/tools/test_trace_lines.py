@@ -8,12 +8,14 @@ import json
 import os
 import re
 import urllib.request
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, Process, of_kind, run_tool, tool, tool_command
+from tests.tools.trace import calls_of, program, trace
 
 pytestmark = pytest.mark.live
 
@@ -123,3 +125,44 @@ def test_a_run_without_calls_says_so(name: str) -> None:
         with tool(name, "-p", str(fixture.ready), "-d", "5500ms", HANDLE) as tracing:
             fixture.work()
             assert "no call seen" not in tracing.result().errors + tracing.errors
+
+
+def test_only_calls_of_a_goroutine_or_thread_are_shown() -> None:
+    """Those of others are not even reported, and lines are made without decoding."""
+    _, every = trace(program(), "goroutines", "--json", "main.echo")
+    goids = Counter(row["goid"] for row in calls_of(every, "main.echo"))
+    assert set(goids.values()) == {150}
+    with Fixture([program()]) as fixture:
+        main_thread = str(fixture.ready)
+        words = ("--json", "-p", main_thread)
+        with tool("gotrace", *words, "--goid", "1", "main.nest", "main.echo") as tracing:
+            fixture.work("recursion goroutines")
+            result = tracing.end()
+        assert {row["goid"] for row in of_kind(result, "call")} == {1}
+        assert not calls_of(result, "main.echo")
+        none = run_tool("gotrace", *words, "--tid", "4194304", "-d", "1", "main.nest (n > 0)")
+        assert not of_kind(none, "call")
+
+
+def test_processes_of_another_user_are_left_out() -> None:
+    path = build(FIXTURES / "live_count", newest())
+    for user, some in ((str(os.getuid()), True), ("nobody", False)):
+        with Fixture([path]) as fixture:
+            words = ("--json", "--uid", user, "-p", str(fixture.ready), "main.*")
+            with tool("gofunccount", *words) as counting:
+                fixture.work()
+                result = counting.end()
+            assert fixture.finish() == 0
+        assert bool(of_kind(result, "count")) is some
+
+
+def test_the_outermost_of_nested_calls_is_measured() -> None:
+    with Fixture([program()]) as fixture:
+        words = ("--json", "-p", str(fixture.ready), "main.nest")
+        counts = []
+        for outermost in ((), ("--outermost",)):
+            with tool("gofunclatency", *outermost, *words) as measuring:
+                fixture.work("recursion")
+                result = measuring.end()
+            counts.append(sum(row["count"] for row in of_kind(result, "histogram")))
+    assert counts == [21, 1]
