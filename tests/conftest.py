@@ -4,8 +4,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import settings
 
 from tests.live import skip_or_fail, why_not_live
+
+# What an example takes is the machine's load, not the code's doing.
+settings.register_profile("gotrace", deadline=None)
+settings.load_profile("gotrace")
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -17,7 +17,7 @@ from gotrace.cli.options import (
     parse,
 )
 from gotrace.cli.options import duration as parse_time
-from gotrace.cli.pace import detached, listen, pace, waiter_for
+from gotrace.cli.pace import detached, listen, pace, turns, waiter_for
 from gotrace.cli.run import (
     attached_notices,
     inlined_notices,
@@ -158,7 +158,10 @@ def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, outpu
             when = (time.time(), length, unit)
             interval = interval_of(options, plan, period, symbols, when, tracing.cost())
             write_latencies(output, interval, options.timestamp)
-        slow.write(meter.poll(time.monotonic() + _TURN))
+        for until in turns(options.patience, _TURN):
+            slow.write(meter.poll(until))
+            if meter.exhausted:
+                break
         meter.drop()
         for notice in (*_footer(meter, plan), *tracing.notices()):
             output.notice(notice)

@@ -18,7 +18,7 @@ from gotrace.cli.options import (
     parse,
     positive,
 )
-from gotrace.cli.pace import detached, listen, pace, waiter_for
+from gotrace.cli.pace import detached, listen, pace, turns, waiter_for
 from gotrace.cli.run import (
     attached_notices,
     inlined_notices,
@@ -74,8 +74,6 @@ examples:
 
 _POLL = 0.025  # seconds
 _READING, _TURN = 0.02, 0.06  # seconds of a turn: until reading, and writing, has to stop
-_DRAINING = 0.8  # seconds after the end of the run, in which what is left is written
-_LEAST_DRAINING = 0.4  # of these, on a machine that was slow to begin with it
 _PIECE = 3072  # bytes; with the line that exceeds it a pipe usually takes it whole
 _MAX_WAIT = 0.5  # seconds, for the cost of probes, whose measurement began before attaching
 _SAMPLED = 16  # every so many-th call
@@ -315,15 +313,10 @@ class _Printer:
 
     def finish(self) -> None:
         """Write what is left, until the time for that is up, and count the rest as lost."""
-        begun = time.monotonic()
-        while self._left != 0:
-            now, ended = time.monotonic(), self._patience.ended()
-            until = now + _TURN
-            if ended is not None:
-                until = min(until, max(ended + _DRAINING, begun + _LEAST_DRAINING))
-            if now >= until:
+        for until in turns(self._patience, _TURN):
+            if self._left == 0:
                 break
-            self._read(min(until, now + _READING))
+            self._read(min(until, time.monotonic() + _READING))
             self._write(until, lambda: False)
             if self._tracer.exhausted and not self._due:
                 return

@@ -24,10 +24,11 @@ from gotrace.session.plan import ProbePlan
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, Waiter
 
-__all__ = ["detached", "listen", "pace", "waiter_for"]
-
+__all__ = ["detached", "listen", "pace", "turns", "waiter_for"]
 
 _SILENT = 5.0  # seconds
+_DRAINING = 0.8  # seconds after the end of the run, in which what is left is written
+_LEAST_DRAINING = 0.4  # of these, on a machine that was slow to begin with it
 _ENDS = (Reason.INTERRUPT, Reason.EXIT)
 
 
@@ -119,12 +120,29 @@ def _silent(options: argparse.Namespace, target: Target) -> Notice:
     if target.process is not None:
         reasons.append("another process calls them")
     if getattr(options, "goid", None) or getattr(options, "tid", None):
-        reasons.append("by other goroutines or threads")
+        reasons.append("other goroutines or threads call them")
     text = f"no call seen in {_SILENT:.0f} s, although probes are in place: maybe "
     text += f"{', '.join(reasons[:-1])} or {reasons[-1]}"
     if any("(" in pattern.partition(" ")[2] for pattern in options.patterns):
         text += "; or no call is as the predicate wants it"
     return Notice(NoticeKind.WARNING, text, {"what": "silent"})
+
+
+def turns(patience: Patience, length: float) -> Iterator[float]:
+    """Yield, once the run is over, until when (``time.monotonic``) each turn of reading may take.
+
+    A turn takes ``length`` seconds, the last one less. There is no last one where the target has
+    ended: what it has left can all be read, until a signal or the duration ends that.
+    """
+    begun = time.monotonic()
+    while True:
+        now, ended = time.monotonic(), patience.ended()
+        until = now + length
+        if ended is not None:
+            until = min(until, max(ended + _DRAINING, begun + _LEAST_DRAINING))
+        if now >= until:
+            return
+        yield until
 
 
 def detached(tracer: Stoppable) -> Iterator[Notice]:

@@ -203,7 +203,7 @@ def _call(call: DecodedCall, style: LineStyle) -> str:
     texts = [printable(go_syntax(value)) for value in values]
     if style.width is None and not style.colour:
         return _framed(call, texts, style)
-    plain = replace(style, colour=False)
+    plain = replace(style, colour=False) if style.colour else style
     text = _framed(call, texts, plain)
     over = 0 if style.width is None else PREFIX_WIDTH + len(text) - style.width
     if over > 0:

@@ -127,6 +127,8 @@ class LatencyMeter:
         ]
         self._rings: Rings | None = None
         self._slow_lost = 0
+        #: Whether ``poll`` has returned all there is, after ``stop``.
+        self.exhausted = False
         self._stopped = False
 
         def open_events(program: BpfProgram) -> None:
@@ -172,13 +174,15 @@ class LatencyMeter:
         if self._goroutines is not None:
             self._goroutines.harvest()
         if self._rings is None:
+            self.exhausted = self._stopped
             return []
         slow: list[SlowCall] = []
-        self._rings.take(
+        read_to = self._rings.take(
             until,
             _SLOW_BYTES,
             lambda cpu, records: slow.extend(SlowCall(*_SLOW.unpack_from(r)) for r in records),
         )
+        self.exhausted = self._stopped and read_to is None
         return sorted(slow, key=lambda call: call.end)
 
     def drop(self) -> None:

@@ -28,12 +28,16 @@ _LEAST = 16
 #: They carry deadlines and what was put into them, and never distinguish two calls at a glance.
 _CONTEXT = "context.Context"
 _MARK = "..."
+#: Values that others are within.
+_COMPOUND = frozenset({PointerValue, InterfaceValue, StructValue, SequenceValue, MapValue})
 #: The beginning of an escape sequence of Go's at the end of a text that was cut.
 _PARTIAL_ESCAPE = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:x[0-9a-f]?|u[0-9a-f]{0,3}|U[0-9a-f]{0,7})?$")
 
 
 def without_large(value: Value) -> Value:
     """Return a value in which pointers to large structs, and contexts, are not followed."""
+    if type(value) not in _COMPOUND:
+        return value
     if isinstance(value, PointerValue):
         target = value.target
         if isinstance(target, StructValue) and _fields(target) > MAX_FIELDS:

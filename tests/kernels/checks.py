@@ -54,9 +54,11 @@ _MINORS = ("1.19", "1.27")
 _ONE_MINOR = {"perf-cookie": ("1.27",), "perf-ip": ("1.19",)}
 
 #: What the fixture does under gofunclatency, in two intervals; see tests/fixtures/live_latency.
+#: Calls meant to be slow come first: in an emulated machine recursion makes thousands of slow ones,
+#: for which the buffer has no room while a table is written.
 _SCENARIOS = (
-    "parked recursion interleaved migration growth assembly panics",
-    "recursion migration panics deep nested goexit workers slow rounds open",
+    "slow parked recursion interleaved migration growth assembly panics",
+    "recursion migration panics deep nested goexit workers rounds open",
 )
 
 #: What is played over and over, with calls of which a preemptible kernel has lost some.
@@ -65,9 +67,9 @@ _ROUND = "interleaved recursion migration growth assembly panics"
 #: How many functions are attached to when the tool is killed; perf events go slowly.
 _KILLED = ("runtime.m*", "strconv.*")
 
-
-#: Of the warning about many perf events; see gotrace/session/removal.py.
-_REMOVAL_WARNING = "will take about"
+#: Of the warnings about perf events that take long to remove, before and after, which depend on the
+#: machine: gotrace/kernel/removal.py and gotrace/cli/pace.py.
+_REMOVAL = re.compile("the kernel will take about|the kernel is still removing probes")
 
 
 @dataclass
@@ -156,13 +158,17 @@ def main(path: Path) -> int:
         checks.run("refusals", "", _refusals)
     if _REMOVAL_TIMES in order.only:
         checks.run(_REMOVAL_TIMES, "", partial(_removal_times, order.methods))
+    if _TOOL_TIMES in order.only:
+        for method in order.methods:
+            checks.run(_TOOL_TIMES, method, partial(_tool_times, method))
     kernel = f"{os.uname().release}, {os.cpu_count()} CPU, preemption {_preemption()}"
     checks.report(Result("end", "", not checks.failed, round(time.monotonic(), 1), kernel, True))
     return 1 if checks.failed else 0
 
 
-#: A measurement, made only when asked for.
+#: Measurements, made only when asked for.
 _REMOVAL_TIMES = "removal times"
+_TOOL_TIMES = "tool times"
 
 
 def _preemption() -> str:
@@ -257,8 +263,9 @@ def _latency(method: str, minors: Sequence[str]) -> list[tuple[str, Played]]:
                 fixture.work(_SCENARIOS[0])
                 measuring.lines_until('{"kind":"histogram"')
                 truth = fixture.work(_SCENARIOS[1])
-                result = measuring.end()
-            assert fixture.finish() == 0
+                # At the program's own end all is shown, however slow the machine is.
+                assert fixture.finish() == 0
+                result = measuring.result()
         assert result.status == 0, result.errors
         return Played(truth, result)
 
@@ -342,7 +349,9 @@ def _slower(played: Played) -> str:
     rows = [row for row in of_kind(played.result, "slow") if row["func"] == "main.slow"]
     assert all(row["duration_ns"] >= 20_000_000 for row in rows)
     inside, outside = played.truth["Slow"]
-    assert inside <= len(rows) <= outside, f"{len(rows)} slow calls, not {inside} to {outside}"
+    others = Counter(row["func"] for row in of_kind(played.result, "slow"))
+    said = f"{dict(others)}, {of_kind(played.result, 'lost')}"
+    assert inside <= len(rows) <= outside, f"{len(rows)}, not {inside} to {outside}: {said}"
     return f"{len(rows)} slow calls"
 
 
@@ -351,7 +360,7 @@ def _nothing_lost(played: Played) -> str:
     lost = [row for row in of_kind(played.result, "lost") if row["what"] != "slow_lost"]
     assert lost == [], lost
     warnings = [row["message"] for row in of_kind(played.result, "warning")]
-    assert all(_REMOVAL_WARNING in message for message in warnings), warnings
+    assert all(map(_REMOVAL.search, warnings)), warnings
     kinds = {row["what"] for row in of_kind(played.result, "summary")}
     assert kinds <= {"unwound", "open", "unmatched", "probe_cost", "mostly_tracing"}, kinds
     return f"{sum(row['count'] for row in of_kind(played.result, 'histogram')):,} calls in all"
@@ -383,13 +392,14 @@ def _values(method: str, minors: Sequence[str]) -> str:
             words = ("--attach", method, "-p", str(fixture.ready), *TAKERS)
             with tool("gotrace", *words) as tracing:
                 wanted = fixture.work()["Calls"]
-                result = tracing.end()
-            assert fixture.finish() == 0
+                assert fixture.finish() == 0  # as above
+                result = tracing.result()
         assert result.status == 0, result.errors
         calls = Traced({}, result).calls
+        assert len(calls) == len(wanted), f"{len(calls)} of {len(wanted)} calls: {result.errors}"
         assert_same(calls, wanted)
-        said = [row for row in result.errors.splitlines() if _REMOVAL_WARNING not in row]
-        assert said == [], said
+        said = [row for row in result.errors.splitlines() if not _REMOVAL.search(row)]
+        assert said == [f"process {fixture.ready} has ended"], said
         floats = sum("Float" in call or "Mixed" in call or "Complex" in call for call in calls)
         return f"{len(calls)} calls, {floats} with floats"
 
@@ -508,6 +518,29 @@ def _removal_times(methods: Sequence[str]) -> str:
                 words = f"attached in {attach:.2f} s, removed in {remove:.2f} s"
                 seen.append(f"{count} {method} {how.value}: {words}")
                 sys.stderr.write(seen[-1] + "\n")
+    return "; ".join(seen)
+
+
+def _tool_times(method: str) -> str:
+    """Measure how long a tool takes to start, to end, and its probes to go, by functions."""
+    program = _fixture("live_count", _MINORS[-1])
+    rows = of_kind(run_tool("gofunccount", "-l", "--json", f"{program}:*"), "function")
+    names = [row["func"] for row in rows if row["site"] and "*" not in row["func"]]
+    seen = []
+    for count in (1, 100, 1000):
+        assert len(names) >= count
+        words = ("--attach", method, *(f"{program}:{name}" for name in names[:count]))
+        began = time.monotonic()
+        with tool("gofunccount", *words) as counting:
+            attached = time.monotonic()
+            counting.signal(signal.SIGINT)
+            counting.rest()
+            ended = time.monotonic()
+            counting.wait_for_keepers()
+            gone = time.monotonic()
+        times = f"started in {attached - began:.1f} s, ended in {ended - attached:.1f} s"
+        seen.append(f"{count}: {times}, probes gone after {gone - attached:.1f} s")
+        sys.stderr.write(f"{method} {seen[-1]}\n")
     return "; ".join(seen)
 
 
