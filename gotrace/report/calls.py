@@ -32,6 +32,7 @@ behind these; none will be removed or change its meaning.
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Sequence
@@ -219,18 +220,33 @@ def _call(call: DecodedCall, style: LineStyle) -> str:
 def _framed(call: DecodedCall, texts: Sequence[str], style: LineStyle) -> str:
     """Return a call whose values, those of the results last, show as ``texts``."""
     names = call.function.parameter_labels
-    pairs = [f"{printable(name)}={text}" for name, text in zip(names, texts, strict=False)]
+    pairs = [f"{name}={text}" for name, text in zip(_clean(names), texts, strict=False)]
     text = f"{_name(call, style)}({', '.join(pairs)})"
     if call.unwound is not None:
         text += f" {style.paint(_UNWOUND[call.unwound], Colour.ERROR)}"
     elif call.results:
         shown = texts[len(call.args) :]
         text += f" = {shown[0]}" if len(shown) == 1 else f" = ({', '.join(shown)})"
-    return text + printable(place_of(call.function))
+    return text + _clean_place(call.function.file, call.function.line)
+
+
+@functools.lru_cache(maxsize=1024)
+def _clean(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(printable, names))
+
+
+@functools.lru_cache(maxsize=1024)
+def _clean_place(file: str | None, line: int | None) -> str:
+    return printable(_place(file, line))
+
+
+@functools.lru_cache(maxsize=1024)
+def _clean_name(name: str, style: LineStyle) -> str:
+    return style.paint(printable(style.name(name)), Colour.NAME)
 
 
 def _name(call: DecodedCall, style: LineStyle) -> str:
-    return style.paint(printable(style.name(call.function.name)), Colour.NAME)
+    return _clean_name(call.function.name, style)
 
 
 def _message(call: DecodedCall, style: LineStyle) -> str:
