@@ -45,6 +45,7 @@ test: setup-test lint ## Run everything: lint, unit tests and, as root or with s
 lint: $(READY) ## Check style and types
 	$(PYTHON) -m ruff check
 	$(PYTHON) -m ruff format --check
+	.venv/bin/clang-format --dry-run --Werror bpf/*.[ch]
 	$(PYTHON) -m mypy
 
 test-real: setup-test ## Try the tools on real programs, and harm none: an hour, fetches 500 MB

@@ -8,7 +8,7 @@
  *
  * LLVM before 12 has no such instruction for BPF and ends the process, so that there it is written
  * as bytes: BPF_STX | BPF_ATOMIC | BPF_DW, BPF_CMPXCHG, which compares with r0 and leaves there
- * what it found. BCC parses C for the host, so that only the names of r8 and r9 can be told to it,
+ * what it found. BCC parses C for the host, so that only the names of r8 and r9 can be given to it,
  * which are registers on x86-64 as well: r0 is saved here. A helper must have been called before,
  * or the verifier sees r0 read that nothing was written to.
  */

@@ -23,7 +23,7 @@
 #define EVENT_PANIC 16  /* a panic that was recovered unwound the call */
 #define EVENT_GOEXIT 32 /* its goroutine has ended, by runtime.Goexit */
 
-/* The levels of open calls fit in so many bits: outer_calls has 2^17 rows. */
+/* The levels of open calls fit in this many bits: outer_calls has 2^17 rows. */
 #define LEVEL_BITS 18
 
 /* Rows of unwound calls freed at once; any beyond stay until their level is used again. */
@@ -39,7 +39,7 @@ enum diagnostic {
     STACKS_FULL,      /* calls not measured: too many goroutines with open calls */
     OUTER_CALLS_FULL, /* calls not measured: too many open calls inside one another */
     NO_GOROUTINE,     /* hits where no g was found */
-    ENDED_FULL,       /* ended goroutines whose rows stay, for want of room in the queue */
+    ENDED_FULL,       /* ended goroutines whose rows stay, since the queue had no room */
     SLOW_LOST,        /* slow calls that could not be reported */
     EVENTS_LOST,      /* traced calls that could not be reported */
     WORK_BUSY,        /* traced calls for which no buffer was free */
@@ -68,7 +68,7 @@ struct open_call {
     u64 function;
     u64 return_pc; /* of a function that can end by a jump to a traced one, else 0 */
     u64 before;    /* the stack's hits when the call was entered, its own entry included */
-    u64 before_ns; /* likewise of its hits_ns */
+    u64 before_ns; /* the same of its hits_ns */
 };
 
 struct stack {

@@ -26,7 +26,7 @@
 BPF_HASH(waiting, u32, struct waiting, GOTRACE_WAITING);
 
 /*
- * Tell whether a signal sent now would wait. It would bring the registers of another moment, and
+ * Return whether a signal sent now would wait. It would bring the registers of another moment, and
  * where this is a signal handler, which runs with all signals blocked, start that again as soon as
  * it has ended: a traced function of the handler's would then keep its thread there for good.
  */

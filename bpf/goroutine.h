@@ -11,7 +11,7 @@
 #pragma once
 #include "site.h"
 
-/* Identities of callers that are no goroutine: outside of what goids reach, below addresses. */
+/* Identities of tasks that are not goroutines: outside of what goids reach, below addresses. */
 #define TASK_THREAD (1ULL << 62)
 
 struct task {

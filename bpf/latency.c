@@ -4,7 +4,7 @@
  *
  * Compile-time settings, beside those of calls.h:
  *   GOTRACE_ROWS         functions that have a histogram of their own, 1 without -F
- *   GOTRACE_HALVES       2 where intervals are told apart, else 1
+ *   GOTRACE_HALVES       2 where intervals are kept apart, else 1
  *   GOTRACE_STRIPES      copies of each histogram that CPUs are spread over
  *   GOTRACE_GOROUTINES   rows of histograms per goroutine, with -g only
  *   GOTRACE_OUTERMOST    leave out calls within other traced calls of the same goroutine
@@ -86,7 +86,7 @@ int on_entry(struct pt_regs *ctx)
 }
 
 #ifdef GOTRACE_GOROUTINES
-/* The process in a goroutine's key: as the user sees it, else a number that nobody has. */
+/* The process in a goroutine's key: as the user sees it, else a number that no process has. */
 static __always_inline u32 shown_process(struct task_key *owner)
 {
     u32 seen = user_pid_tgid() >> 32;

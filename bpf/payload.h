@@ -3,7 +3,7 @@
  * What plans fill: a call's payload, a sequence of blocks, and the buffer that they do it in.
  *
  * All state of a running plan is kept in a struct work, in map memory, so that the verifier need
- * not tell apart the ways that led to an operation.
+ * not distinguish the paths that led to an operation.
  *
  * Compile-time setting: GOTRACE_PAYLOAD, most bytes that a call's arguments and results take, a
  * power of two.
@@ -26,8 +26,8 @@
 #define EVENT_UNDECIDED 8     /* the predicate has not been decided */
 
 /*
- * Where a block's bytes lie in the payload, and how many there are. Without bytes, start tells
- * whether that is known: it is 0 where they could not be had.
+ * Where a block's bytes are in the payload, and how many there are. Without bytes, start shows
+ * whether that is known: it is 0 where they are not available.
  */
 struct block {
     u32 start;

@@ -14,7 +14,7 @@
 #define MAX_BLOCKS 64
 #define MAX_NESTING 4
 /*
- * A search looks at the first positions of a string, some in a step, and takes only so many steps:
+ * A search looks at the first positions of a string, some in a step, and takes a limited number of steps:
  * what it has not found by then is left to user space.
  */
 #define SEARCHED_BYTES 512

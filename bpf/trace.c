@@ -121,7 +121,7 @@ static __always_inline void append_stack(struct work *w, u64 frame)
         if (frame)
             bpf_probe_read_user(&link, sizeof(link), (void *)frame);
         pc = link.pc;
-        /* systemstack leads to a stack that may lie lower */
+        /* systemstack leads to a stack that may be lower */
         frame = link.frame != frame ? link.frame : 0;
     }
     header[-1] = count;
@@ -418,7 +418,7 @@ int on_return(struct pt_regs *ctx)
     if (!stack->level)
         stacks.delete(&owner);
     report_return(ctx, cookie, &key, &open, now);
-    /* Looked up anew: the verifier would tell apart all ways through the plan by what stack is. */
+    /* Looked up again: the verifier would distinguish all paths through the plan by what stack is. */
     stack = stacks.lookup(&owner);
     if (stack)
         stack->hits_ns += bpf_ktime_get_ns() - now;

@@ -23,7 +23,7 @@ __all__ = ["Call", "LostCalls", "StackFrame", "read"]
 
 
 class LostCalls(GotraceError):
-    """Report that calls are missing from what was iterated over; raised at its end.
+    """Calls missing from what was iterated over; raised at its end.
 
     ``lost`` says how many, by what became of them: the ``what`` of docs/json.md.
     """

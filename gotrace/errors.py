@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error root: everything that a user can be told in one line."""
+"""The error root: everything that can be reported to a user in one line."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class GotraceError(Exception):
 
 
 class UsageError(GotraceError):
-    """Report words on the command line that make no sense together."""
+    """Words on the command line that make no sense together."""
 
     exit_code = 2
 
 
 class NoMatchError(GotraceError):
-    """Report that nothing in the target matches what was asked for."""
+    """Nothing in the target matches what was asked for."""
 
     exit_code = 3

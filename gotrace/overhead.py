@@ -12,7 +12,7 @@ __all__ = ["ProbeCost"]
 class ProbeCost:
     """What probes cost on this machine, in nanoseconds.
 
-    ``own`` is the part of a call's own two hits, at its entry and its RET, that lies between its
+    ``own`` is the part of a call's own two hits, at its entry and its RET, that is between its
     two clock readings and so within its measured time; ``hit`` is the cost of one hit of another
     call's, the mean of an entry and a RET.
     """

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The license that each source file names, on its first line or after ``#!``."""
+"""The license of each source file: on its first line, after ``#!``, or in REUSE.toml."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,21 +11,31 @@ CLONE = Path(__file__).parent.parent
 APACHE = "SPDX-License-Identifier: Apache-2.0"
 #: What runs in the kernel may be combined with it.
 DUAL = "SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only"
-# Fixtures are small programs whose tests know their lines' numbers.
-NOT_NAMED = CLONE / "tests" / "fixtures"
 
 
 def sources() -> Iterator[Path]:
-    """Yield all Python, C and shell files, and scripts of any language."""
+    """Yield all source files, and scripts of any language."""
     for top in ("gotrace", "bpf", "tests", "tools", ".ci"):
         for path in sorted((CLONE / top).rglob("*")):
-            left_out = NOT_NAMED in path.parents or "__pycache__" in path.parts
-            if path.is_file() and not left_out and _is_source(path):
+            if path.is_file() and "__pycache__" not in path.parts and _is_source(path):
                 yield path
 
 
 def _is_source(path: Path) -> bool:
-    return path.suffix in {".py", ".c", ".h", ".sh"} or path.read_bytes()[:2] == b"#!"
+    kinds = {".py", ".c", ".h", ".sh", ".go", ".s", ".mod"}
+    return path.suffix in kinds or path.read_bytes()[:2] == b"#!"
+
+
+def annotated() -> re.Pattern[str]:
+    """Return what matches the paths to which REUSE.toml gives the license."""
+    text = (CLONE / "REUSE.toml").read_text()
+    (globs,) = re.findall(r"^path = \[(.*)\]$", text, re.M)
+    assert re.findall(r'^SPDX-License-Identifier = "(.*)"$', text, re.M) == ["Apache-2.0"]
+    parts = [
+        re.escape(glob).replace(r"\*\*/", "(.*/)?").replace(r"\*\*", ".*").replace(r"\*", "[^/]*")
+        for glob in re.findall(r'"([^"]*)"', globs)
+    ]
+    return re.compile("|".join(parts))
 
 
 def named(path: Path) -> str:
@@ -34,9 +45,17 @@ def named(path: Path) -> str:
 
 
 def test_each_source_file_names_its_license() -> None:
-    wrong = {
-        str(path.relative_to(CLONE)): line
-        for path in sources()
-        if (line := named(path)) != (DUAL if path.suffix in {".c", ".h"} else APACHE)
-    }
+    wrong, in_table = {}, annotated()
+    for path in sources():
+        name = path.relative_to(CLONE).as_posix()
+        expected = DUAL if path.suffix in {".c", ".h"} else APACHE
+        if not in_table.fullmatch(name) and (line := named(path)) != expected:
+            wrong[name] = line
     assert wrong == {}
+
+
+def test_the_table_is_for_programs_that_are_traced_alone() -> None:
+    named_there = [
+        path for path in sources() if annotated().fullmatch(str(path.relative_to(CLONE)))
+    ]
+    assert {path.suffix for path in named_there} == {".go", ".c", ".s", ".mod"}

@@ -94,7 +94,7 @@ class CallingConvention(enum.Enum):
 
 
 class DictionaryPlace(enum.Enum):
-    """Say where a generic function's hidden dictionary parameter stands."""
+    """Where a generic function's hidden dictionary parameter is."""
 
     BEFORE_RECEIVER = "before the receiver"
     AFTER_RECEIVER = "after the receiver"

@@ -57,7 +57,7 @@ class Observed:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reconstruction:
-    """An assignment without gaps, and the rows whose place still cannot be told."""
+    """An assignment without gaps, and the rows whose place still is not known."""
 
     assignment: Assignment
     unsure: frozenset[int]
@@ -66,7 +66,7 @@ class Reconstruction:
 #: Integer registers of the longest sequence of an architecture, arm64's.
 _MAX_REGISTERS = 16
 
-#: Assigns with fillers: (row of the listed parameter behind, its type), in order.
+#: Assigns with fillers: (row of the listed parameter after it, its type), in order.
 Assigner = Callable[[Sequence[tuple[int, GoType]]], Assignment]
 
 
@@ -129,9 +129,9 @@ def close_gaps(
     """Put a filler wherever more rows agree with their evidence than without.
 
     Rows are all listed parameters, then all results; so is ``evidence``. A row between the last
-    place known and a gap may stand before or behind it, and a row of which DWARF shows another
-    place, but not whole, cannot be told at all. ``size``: of the stack that all of them take, with
-    those that are not listed, where the function table tells it; it shows gaps that no row does.
+    place known and a gap may be before or after it, and a row of which DWARF shows another
+    place, but not whole, cannot be placed at all. ``size``: of the stack that all of them take,
+    with those that are not listed, where the function table has it; it shows gaps that no row does.
     ``in_registers``: the convention passes values in registers.
     """
     fillers: list[tuple[int, GoType]] = []

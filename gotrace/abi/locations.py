@@ -50,7 +50,7 @@ _SHIFTED = "unnamed parameters before it may be missing from the debug informati
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StructField:
-    """Say that a value is a field of a struct, whose pieces are known instead of the value's own.
+    """The struct that a value is a field of, whose pieces are known instead of its own.
 
     ``in_memory``: the pieces hold the struct's address.
     """
@@ -64,7 +64,7 @@ class StructField:
 class PlacedValue:
     """A parameter or result and its pieces; none for types without size.
 
-    ``name`` is empty for blank and unnamed ones. ``pieces`` is None when the place cannot be told,
+    ``name`` is empty for blank and unnamed ones. ``pieces`` is None when the place is not known,
     for the reason in ``problem``.
     """
 

@@ -22,7 +22,7 @@ _WORD = 8
 
 
 class Node:
-    """Capture values of one type: a node plans its bytes and makes what reads them back.
+    """The capture of values of one type: it plans their bytes and makes what reads them back.
 
     ``type``, ``size`` and ``align`` are those of the value's image in memory. ``flat``: for types
     that need no bytes but their own image, what reads an image at an offset; None for others.
@@ -67,7 +67,7 @@ class Node:
 
 
 class _Flat(Reader):
-    """Read a value from its image alone."""
+    """A reader of a value from its image alone."""
 
     __slots__ = ("_block", "_end", "_flat", "_node", "_offset")
 
@@ -88,7 +88,7 @@ class _Flat(Reader):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FloatHole:
-    """Say that ``size`` bytes at an offset of the root image come from a float register."""
+    """``size`` bytes at an offset of the root image that come from a float register."""
 
     offset: int
     size: int
@@ -96,7 +96,7 @@ class FloatHole:
 
 
 class Builder:
-    """Collect the operations of one plan and number its blocks, within limits.
+    """The operations of one plan under construction, its blocks numbered, within limits.
 
     What is refused for a limit is None; the value then reads as Unavailable.
     """
@@ -126,16 +126,19 @@ class Builder:
     def deref(
         self, at: Position, size: int, offset: int = 0, *, skip: int = 0, number: int | None = None
     ) -> int | None:
-        """Copy ``size`` bytes from ``offset`` behind the pointer at a position.
+        """Copy ``size`` bytes from ``offset`` after what the pointer at a position leads to.
 
-        ``number`` gives a block's number anew. ``skip``: operations, planned right after this one,
-        that are left out where it fails; the last of them gives a number anew, the others take one.
-        Return the block's number.
+        ``number`` gives a block's number again. ``skip``: operations, planned right after this one,
+        that are left out where it fails; the last of them gives a number again, the others take
+        one. Return the block's number.
         """
-        if not 0 < size < self.limits.payload or not 0 <= offset < 1 << 32:
+        if self._is_full or not 0 < size < self.limits.payload or not 0 <= offset < 1 << 32:
             return None
-        op = Op(OpCode.DEREF, 0, at.block, at.offset, 0, size, offset, skip)
-        return self._block(op, at.offset + _WORD, size, number)
+        return self._block(
+            Op(OpCode.DEREF, self._number(number), at.block, at.offset, 0, size, offset, skip),
+            at.offset + _WORD,
+            size,
+        )
 
     def deref_n(
         self,
@@ -149,28 +152,38 @@ class Builder:
     ) -> int | None:
         """Copy elements of ``size`` bytes, ``limit`` bytes at most; return the block's number.
 
-        The pointer and the count are in the same block. ``number`` gives a block's number anew.
+        The pointer and the count are in the same block. ``number`` gives a block's number again.
         """
-        if not 0 < size < 1 << 32 or not 0 < limit < self.limits.payload:
+        if self._is_full or not 0 < size < 1 << 32 or not 0 < limit < self.limits.payload:
             return None
-        op = Op(OpCode.DEREF_N, 0, at.block, at.offset, count.offset, size, limit, skip)
-        return self._block(op, max(at.offset, count.offset) + _WORD, limit, number)
+        number = self._number(number)
+        op = Op(OpCode.DEREF_N, number, at.block, at.offset, count.offset, size, limit, skip)
+        return self._block(op, max(at.offset, count.offset) + _WORD, limit)
 
     def iface(self, type_word: Position, data_word: Position) -> int | None:
         """Go on by the dynamic type of an interface; return the number of its block."""
-        op = Op(OpCode.IFACE, 0, type_word.block, type_word.offset, data_word.offset)
-        return self._block(op, max(type_word.offset, data_word.offset) + _WORD, 0, None)
+        if self._is_full:
+            return None
+        op = Op(OpCode.IFACE, self._next, type_word.block, type_word.offset, data_word.offset)
+        return self._block(op, max(type_word.offset, data_word.offset) + _WORD, 0)
 
-    def _block(self, op: Op, end: int, size: int, number: int | None) -> int | None:
-        if number is None:
-            number = self._next
-        # What an operation skips has to be there: else it would go on behind the plan's END.
+    @property
+    def _is_full(self) -> bool:
+        """Return whether no operation is taken any more: most of a large value's are refused."""
+        return len(self.ops) >= self._max_ops
+
+    def _number(self, given: int | None) -> int:
+        return self._next if given is None else given
+
+    def _block(self, op: Op, end: int, size: int) -> int | None:
+        number = op.reg
+        # What an operation skips has to be there: else it would go on after the plan's END.
         if len(self.ops) + op.skip >= self._max_ops or end > _MAX_AT:
             return None
         if number + max(0, op.skip - 1) >= MAX_BLOCKS:
             return None
         self._next = max(self._next, number + 1)
-        self.ops.append(dataclasses.replace(op, reg=number))
+        self.ops.append(op)
         self._steps.append(
             BlockOp(op.code, number, op.block, end, op.at, op.at2, op.skip, op.size, op.limit)
         )

@@ -53,10 +53,10 @@ _ALWAYS_FOLLOWED = ERROR_INTERFACES | {"net.Addr"}
 
 
 class NodeFactory:
-    """Make nodes and subplans for one binary, each once."""
+    """The nodes and subplans of one binary, each made once."""
 
     def __init__(self, limits: CaptureLimits, release: tuple[int, int] | None = None) -> None:
-        """Take the limits, and the Go release (major, minor) for what DWARF does not tell."""
+        """Take the limits, and the Go release (major, minor) for what DWARF does not say."""
         self.limits = limits
         self._release = release
         self._nodes: dict[tuple[int, int, int], Node] = {}
@@ -143,7 +143,7 @@ class NodeFactory:
         return MapNode(go_type, layout, key, elem)
 
     def _entry(self, go_type: GoType, depth: int, nesting: int) -> Node:
-        """Return the node of a map's key or value as it lies in the bucket."""
+        """Return the node of a map's key or value as it is in the bucket."""
         node = self._node(go_type, depth, nesting, 0)
         if go_type.size <= MAX_INLINE:
             return node

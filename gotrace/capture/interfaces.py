@@ -50,7 +50,7 @@ def is_direct(go_type: GoType, release: tuple[int, int] | None) -> bool:
 
 
 class InterfaceNode(Node):
-    """Capture an interface: its dynamic type and, when followed, its dynamic value."""
+    """An interface: its dynamic type and, when followed, its dynamic value."""
 
     __slots__ = ("_followed", "_is_error")
 

@@ -31,7 +31,7 @@ __all__ = [
     "map_layout",
 ]
 
-#: Greater keys and values are kept behind pointers (internal/abi.MapMaxKeyBytes and before that
+#: Larger keys and values are kept as pointers (internal/abi.MapMaxKeyBytes and before that
 #: runtime.maxKeySize; all releases).
 MAX_INLINE = 128
 
@@ -42,13 +42,13 @@ _GROUPS = 4
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MapLayout:
-    """Say how a map type keeps its entries.
+    """How a map type keeps its entries.
 
     Classic maps (runtime.hmap and bmap, src/runtime/map.go up to Go 1.23) and swiss ones
     (internal/runtime/maps, since 1.24) both keep eight entries in one stretch of memory, a bucket
     or group, that begins with a byte for each which says whether it is there. Key number i is at
     ``keys`` + i * ``key_stride`` from there, its value at ``elems`` + i * ``elem_stride``. Groups
-    lie side by side; a bucket has the address of the next one that overflowed behind it.
+    are side by side; a bucket has the address of the next one that overflowed after it.
     """
 
     is_swiss: bool
@@ -72,7 +72,7 @@ class MapLayout:
 
 
 def map_layout(go_type: MapType, release: tuple[int, int] | None) -> MapLayout | None:
-    """Return how a map keeps its entries; None when that cannot be told.
+    """Return how a map keeps its entries; None when that is not known.
 
     The header's type in DWARF decides; without, the Go ``release`` does. Since 1.27 an experiment
     (mapsplitgroup) separates keys from values: seen only in DWARF.
@@ -121,7 +121,7 @@ def _aligned(offset: int, alignment: int) -> int:
 
 
 class MapNode(Node):
-    """Capture a map: its length and, with nodes for them, entries of its first groups.
+    """A map: its length and, with nodes for them, entries of its first groups.
 
     Of several groups where entries need nothing but their own bytes, else of one.
     """
@@ -135,7 +135,7 @@ class MapNode(Node):
         key: Node | None = None,
         elem: Node | None = None,
     ) -> None:
-        """Take the map's type, its layout, and nodes of keys and values as they lie in memory."""
+        """Take the map's type, its layout, and nodes of keys and values as they are in memory."""
         super().__init__(go_type)
         self._layout = layout if key is not None and elem is not None else None
         self._key = key
@@ -204,7 +204,7 @@ class MapNode(Node):
             several = size
             if reader.flat and size == self._size:
                 several = min(_GROUPS * size, builder.limits.struct_bytes)
-            # Tables have two groups and more. Their number less one is a mask behind the address.
+            # Tables have two groups and more. Their number less one is a mask after the address.
             if table is not None and builder.deref_n(
                 Position(table, 16, 32), Position(table, 24, 32), self._size, several, number=block
             ):
@@ -309,7 +309,7 @@ class _MapReader(PointedReader):
 
 
 class IndirectNode(Node):
-    """Capture a key or value that is too great to be kept in place: a pointer to it is."""
+    """A key or value that is too large to be kept in place: a pointer to it is."""
 
     __slots__ = ("_pointer",)
 
@@ -337,7 +337,7 @@ class _IndirectReader(Reader):
 
 
 class ChanNode(Node):
-    """Capture a channel: how full it is, and whether it is closed.
+    """A channel: how full it is, and whether it is closed.
 
     Offsets in runtime.hchan (src/runtime/chan.go), the same in all releases from 1.15 to 1.27:
     qcount 0, dataqsiz 8, closed 28.

@@ -95,7 +95,7 @@ def shortest_float32(value: float) -> float:
 
 
 class ScalarNode(Node):
-    """Capture a value of a basic kind other than string.
+    """A value of a basic kind other than string.
 
     ``format`` is the image's, in the struct module's terms.
     """
@@ -163,7 +163,7 @@ def _pointer(name: str, address: int) -> Value:
 
 
 class OpaqueNode(Node):
-    """Capture memory of a type that nobody described, as bytes."""
+    """Memory of a type without type information, as bytes."""
 
     __slots__ = ()
 
@@ -175,7 +175,7 @@ class OpaqueNode(Node):
 
 
 class WordReader(Reader):
-    """Read a word, such as the length of a string, as an int."""
+    """A reader of a word, such as the length of a string, as an int."""
 
     __slots__ = ("_position",)
 
@@ -200,7 +200,7 @@ _three_words = struct.Struct("<Qqq").unpack_from
 
 
 class _Bytes(Node):
-    """Capture a pointer to bytes with its count behind it."""
+    """A pointer to bytes, followed by their count."""
 
     __slots__ = ("_most",)
 
@@ -253,7 +253,7 @@ class _BytesReader(Reader):
 
 
 class StringNode(_Bytes):
-    """Capture a string, or a value of a declared string type."""
+    """A string, or a value of a declared string type."""
 
     __slots__ = ()
 
@@ -291,7 +291,7 @@ class _NamedStringReader(_StringReader):
 
 
 class BytesNode(_Bytes):
-    """Capture a slice of bytes."""
+    """A slice of bytes."""
 
     __slots__ = ()
 
@@ -317,7 +317,7 @@ class _BytesSliceReader(_BytesReader):
 
 
 class AddressNode(BytesNode):
-    """Capture a net.IP or net.HardwareAddr, which print as addresses."""
+    """A net.IP or net.HardwareAddr, which print as addresses."""
 
     __slots__ = ()
 
@@ -341,7 +341,7 @@ class _AddressReader(_BytesSliceReader):
 
 
 class StructNode(Node):
-    """Capture a struct by value: its fields, each by its own node."""
+    """A struct by value: its fields, each with its own node."""
 
     __slots__ = ("_fields",)
 
@@ -356,7 +356,7 @@ class StructNode(Node):
 
     @property
     def is_divisible(self) -> bool:
-        """Say that fields are of use one by one."""
+        """Return True: fields are of use one by one."""
         return True
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
@@ -390,7 +390,7 @@ class _StructReader(Reader):
 
 
 class ArrayNode(Node):
-    """Capture an array by value: its first elements."""
+    """An array by value: its first elements."""
 
     __slots__ = ("_elem", "_length", "_shown")
 
@@ -404,7 +404,7 @@ class ArrayNode(Node):
 
     @property
     def is_divisible(self) -> bool:
-        """Say that elements are of use one by one."""
+        """Return True: elements are of use one by one."""
         return True
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
@@ -441,7 +441,7 @@ class _ArrayReader(Reader):
 
 
 class ByteArrayNode(Node):
-    """Capture an array of bytes."""
+    """An array of bytes."""
 
     __slots__ = ("_shown",)
 
@@ -455,7 +455,7 @@ class ByteArrayNode(Node):
 
     @property
     def is_divisible(self) -> bool:
-        """Say that the first bytes are of use."""
+        """Return True: the first bytes are of use."""
         return True
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
@@ -495,7 +495,7 @@ class UnreadNode(Node):
 
     @property
     def is_divisible(self) -> bool:
-        """Say that it does not matter."""
+        """Return True: it makes no difference."""
         return True
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
@@ -512,7 +512,7 @@ def _flat_pointer(name: str) -> Callable[[bytes, int], Value]:
 
 
 class PointerNode(Node):
-    """Capture a pointer, and what it points to where a node for that is given."""
+    """A pointer, and what it points to where a node for that is given."""
 
     __slots__ = ("_target",)
 
@@ -574,7 +574,7 @@ class _PointerReader(Reader):
 
 
 class SliceNode(Node):
-    """Capture a slice: length, capacity and, where a node for them is given, first elements."""
+    """A slice: length, capacity and, where a node for them is given, first elements."""
 
     __slots__ = ("_elem",)
 
@@ -679,7 +679,7 @@ class _SliceReader(Reader):
 
 
 class FuncNode(Node):
-    """Capture a function value: the address of its code, which its closure object begins with."""
+    """A function value: the address of its code, which its closure object begins with."""
 
     __slots__ = ()
 

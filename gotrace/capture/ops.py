@@ -90,7 +90,7 @@ class StringTest(enum.IntEnum):
 
 
 class Status(enum.IntEnum):
-    """The headers that are no lengths."""
+    """The headers that are not lengths."""
 
     NIL = 0x80000000
     FAULT = 0x80000001
@@ -108,14 +108,13 @@ MEMORY_PAGE = 4096
 _OP = struct.Struct("<BBHHHIIHHI")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Op:
+class Op(NamedTuple):
     """One operation; what the fields mean depends on ``code``:
 
     REG: append the low ``size`` bytes of register ``reg``. ZERO: append ``size`` zero bytes, at
     most 64. STACK: append ``size`` bytes from ``limit`` above the stack pointer at entry.
-    DEREF: into block ``reg``, copy ``size`` bytes from ``limit`` behind the pointer that stands in
-    ``block`` at ``at``. DEREF_N: likewise, with a count in ``block`` at ``at2``, copy
+    DEREF: into block ``reg``, copy ``size`` bytes from ``limit`` after the pointer that is in
+    ``block`` at ``at``. DEREF_N: the same, with a count in ``block`` at ``at2``, copy
     min(count * ``size``, ``limit``) bytes. IFACE: go on by the type word at ``at``, for the data
     word at ``at2``. When one of these three copies nothing, the next ``skip`` operations are
     skipped. Predicates: see bpf/predicate.h.
@@ -132,27 +131,16 @@ class Op:
 
     def pack(self) -> bytes:
         """Return the operation's 24 bytes as the interpreter's struct op has them."""
-        return _OP.pack(
-            self.code,
-            self.reg,
-            self.block,
-            self.at,
-            self.at2,
-            self.size,
-            self.limit,
-            self.skip,
-            0,
-            0,
-        )
+        return _OP.pack(*self, 0, 0)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CaptureLimits:
-    """Bound what is captured of one phase of one call.
+    """The limits on what is captured of one phase of one call.
 
-    ``string_bytes``: of each string or byte slice; ``depth``: pointers followed one behind the
-    other; ``slice_elements`` and ``map_entries``: of each; ``struct_bytes``: of anything behind
-    one pointer; ``payload``: bytes of all; ``ops``: operations, END included; ``subplan_ops``:
+    ``string_bytes``: of each string or byte slice; ``depth``: pointers followed, one from the
+    other; ``slice_elements`` and ``map_entries``: of each; ``struct_bytes``: of what is at the end
+    of one pointer; ``payload``: bytes of all; ``ops``: operations, END included; ``subplan_ops``:
     those of one subplan.
     """
 
@@ -177,7 +165,7 @@ class CaptureLimits:
 
 
 class FieldRef(NamedTuple):
-    """Say where a scalar is captured, for PUSH_FIELD; of a string or slice, its length.
+    """Where a scalar is captured, for PUSH_FIELD; of a string or slice, its length.
 
     ``width`` in bytes. ``bytes_block``: the block of the string's bytes, for STRING_TEST, and
     ``bytes_limit`` how many of them are copied at most.

@@ -43,7 +43,7 @@ __all__ = [
 
 
 class PathError(GotraceError):
-    """Report that a type has no such field, element, target or length."""
+    """A path that a type does not have: no such field, element, target or length."""
 
 
 class PathMark(enum.Enum):
@@ -78,7 +78,7 @@ class _Region:
 
 
 class _PathWalker:
-    """Walk along a path's steps from a type."""
+    """A walk along a path's steps, from a type."""
 
     def __init__(self, go_type: GoType, most: int) -> None:
         self.type = go_type
@@ -111,7 +111,7 @@ class _PathWalker:
 
     def _deref(self) -> None:
         if not isinstance(self.type, PointerType):
-            raise PathError(f"{self.type.name} is no pointer")
+            raise PathError(f"{self.type.name} is not a pointer")
         self._enter(_Region(), _WORD)
         self.type = self.type.elem
 
@@ -145,7 +145,7 @@ class _PathWalker:
             self.areas[-1].size = _WORD
             self.word = True
         elif isinstance(found, ChanType) or (isinstance(found, MapType) and is_len):
-            # Both headers begin with the length; a channel's capacity is behind it.
+            # Both headers begin with the length; a channel's capacity comes after it.
             self._enter(_Region(start=0 if is_len else _WORD, size=_WORD), _WORD)
             self.word = True
         else:
@@ -154,7 +154,7 @@ class _PathWalker:
 
 
 class _PathNode(Node):
-    """Capture what is at the end of a way; the image is only the part of the root's needed."""
+    """What is at the end of a path; its image is only the part of the root's that is needed."""
 
     __slots__ = ("_areas", "_constant", "_last", "_zero_if_nil")
 
@@ -192,7 +192,7 @@ class _PathNode(Node):
 
 
 class _LengthBehindPointer(Reader):
-    """Read the length of a map or channel, which is 0 when that is nil."""
+    """A reader of the length of a map or channel, which is 0 when that is nil."""
 
     __slots__ = ("_block", "_reader")
 
@@ -236,7 +236,7 @@ def _ends_in_header(root: GoType, steps: Sequence[PathStep]) -> bool:
 
 
 class _Inside(Node):
-    """Capture the whole image of a value of which a part is wanted: a register holds more of it."""
+    """The whole image of a value of which a part is wanted: a register holds more of it."""
 
     __slots__ = ("_node", "_start")
 
@@ -279,7 +279,7 @@ def place_path(
     factory: NodeFactory,
     name: str,
     root: GoType,
-    pieces: Sequence[Piece] | None,
+    pieces: tuple[Piece, ...] | None,
     steps: Sequence[PathStep],
     problem: str | None = None,
     text_bytes: int | None = None,

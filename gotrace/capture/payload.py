@@ -36,10 +36,10 @@ __all__ = [
 ]
 
 _WORD = 8
-#: A payload and what is read behind it: four times the largest payload.
+#: A payload and what is read after it: four times the largest payload.
 _MAX_BYTES = 1 << 15
 
-# How Frame.lengths tells what a block is: bytes, or one of these.
+# What PayloadReader.lengths says a block is: bytes, or one of these.
 _ABSENT = -1
 _NIL = -2
 _FAULT = -3
@@ -73,7 +73,7 @@ class PayloadReader:
 
     The kernel reads no page that is not in memory, such as one of constants that the program has
     yet to look at, or of memory that it has yet to write to. What the context knows of the memory
-    that it could not read is put behind the payload in ``data``, and what that leads to is followed
+    that it could not read is put after the payload in ``data``, and what that leads to is followed
     here as the kernel would have.
     """
 
@@ -100,7 +100,7 @@ class PayloadReader:
     ) -> None:
         """Take a payload and the plan by which it was written, with its number of blocks.
 
-        ``end``: where the payload ends, if more is behind it already.
+        ``end``: where the payload ends, if more follows it already.
         """
         self.data = data
         self._end = len(data) if end is None else end
@@ -175,7 +175,7 @@ class PayloadReader:
         (word,) = word_at(self.data, type_at)
         subplan = self.context.subplan(word)
         if subplan is None or nesting >= MAX_NESTING:
-            # Without the plan nobody can tell where its blocks end: none behind is found.
+            # Without the plan it is not known where its blocks end: none after it is found.
             return self._end
         child = self._child(number, subplan, data_at)
         at = child.find_blocks(at, nesting + 1)
@@ -267,7 +267,7 @@ class PayloadReader:
 
 
 class ReadContext:
-    """Answer what decoding asks of the traced program; this one knows nothing.
+    """What decoding asks of the traced program; this one knows nothing.
 
     A subclass that knows a binary overrides any of the methods.
     """
@@ -294,7 +294,7 @@ class ReadContext:
 
 
 class Reader(abc.ABC):
-    """Read one planned value from payloads."""
+    """A reader of one planned value."""
 
     __slots__ = ()
 

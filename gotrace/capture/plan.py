@@ -10,8 +10,8 @@ or its return, runs one plan and fills one payload:
                 the number of bytes, or a Status.
 
 Every DEREF, DEREF_N and IFACE writes one block, in the order of the plan; an operation whose
-source bytes lie outside of what its source block holds writes none, and leaves its block number
-without bytes. A block number may be given anew: operations behind see the latest. IFACE goes on
+source bytes are outside of what its source block holds writes none, and leaves its block number
+without bytes. A block number may be given again: later operations see the latest. IFACE goes on
 with the subplan of a dynamic type, whose block 0 is the data word and whose block numbers count
 from IFACE's own. So the same walk over the plan that wrote a payload finds every block in it:
 that is ``PayloadReader.find_blocks``, after which values are read in any order, by block number.
@@ -60,14 +60,14 @@ _SUBPLAN_BYTES = 1024
 
 
 class PlacedNode(NamedTuple):
-    """A value to capture: ``pieces`` say where its image is; None: nobody knows, for ``problem``.
+    """A value to capture: ``pieces`` say where its image is; None: not known, for ``problem``.
 
     ``first``: plan it, whatever its depth, before the others, since a predicate needs it.
     """
 
     name: str
     node: Node
-    pieces: Sequence[Piece] | None
+    pieces: tuple[Piece, ...] | None
     problem: str | None = None
     first: bool = False
 
@@ -79,7 +79,7 @@ class PhasePlan:
     ``root`` has (name, offset in the root image, node) of each value, ``readers`` what reads it.
     After the first ``early`` of ``ops``, everything that values marked ``first`` need is there:
     predicates belong there. ``payload_bound``: room that a payload wants; what does not fit into
-    it reads as Unavailable, which only great values of interfaces can come to. ``float_holes``:
+    it reads as Unavailable, which only large values of interfaces can come to. ``float_holes``:
     what read_phase takes from ``floats``.
     """
 
@@ -150,7 +150,7 @@ def _reader(builder: Builder, value: PlacedNode, position: Position | Unavailabl
 
 
 class _Image:
-    """Lay the images of values out, one behind the other, in block 0."""
+    """Lay the images of values out, one after the other, in block 0."""
 
     def __init__(self, builder: Builder) -> None:
         self._builder = builder

@@ -33,7 +33,7 @@ _ZONE_BYTES = 24
 
 
 class TimeNode(Node):
-    """Capture a time.Time (src/time/time.go: wall, ext, loc) and its zone.
+    """A time.Time (src/time/time.go: wall, ext, loc) and its zone.
 
     The zone is the one that the location keeps at hand, which is that of the present; times of
     another season are given in UTC.
@@ -127,12 +127,13 @@ class _TimeReader(Reader):
 
 
 class NetipAddrNode(Node):
-    """Capture a netip.Addr (src/net/netip/netip.go: addr as two words, z as a pointer).
+    """A netip.Addr (src/net/netip/netip.go: addr as two words, z as a pointer).
 
     Since Go 1.23, z leads to an addrDetail {isV6 bool; zoneV6 string}. Before, it leads to an
     intern.Value that begins with an interface, which holds the zone; where there is none, z is one
-    of two variables of the package, and only their addresses tell IPv4 from IPv6. These are on the
-    heap and not known here: an address that may be IPv4, or the same within IPv6, is unavailable.
+    of two variables of the package, and only their addresses distinguish IPv4 from IPv6. These are
+    on the heap and not known here: an address that may be IPv4, or the same within IPv6, is
+    unavailable.
     """
 
     __slots__ = ("_has_detail",)

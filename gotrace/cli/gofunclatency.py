@@ -170,7 +170,7 @@ def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, outpu
 
 
 class _SlowCalls:
-    """Write slow calls with times of day, and column heads once."""
+    """A writer of slow calls with times of day, and column heads once."""
 
     def __init__(self, plan: ProbePlan, output: Output, tracing: _Tracing, short: bool) -> None:
         self._names = [function.name for function in plan.functions]
@@ -266,7 +266,9 @@ _FOOTER = {
         "{} calls not measured: too many calls were open inside one another"
     ),
     Diagnostic.NO_GOROUTINE: "{} hits not measured: no goroutine could be found",
-    Diagnostic.ENDED_FULL: "{} ended goroutines were kept for want of room to note their end",
+    Diagnostic.ENDED_FULL: (
+        "{} ended goroutines are still listed: there was no room to record their end"
+    ),
     Diagnostic.EXTREMES_LOST: "{} times a call may be missing from the minimum or maximum",
     Diagnostic.SLOW_LOST: "{} slow calls not printed: they came too fast",
 }

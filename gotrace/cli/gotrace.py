@@ -76,7 +76,7 @@ _POLL = 0.025  # seconds
 _READING, _TURN = 0.02, 0.06  # seconds of a turn: until reading, and writing, has to stop
 _PIECE = 3072  # bytes; with the line that exceeds it a pipe usually takes it whole
 _MAX_WAIT = 0.5  # seconds, for the cost of probes, whose measurement began before attaching
-_SAMPLED = 16  # every so many-th call
+_SAMPLED = 16  # one call in this many is looked at
 _MAX_ELEMENTS = 64  # of which each may take a block of the payload, and it has 64
 _COLUMNS, _ROWS = 80, 3  # where there is no terminal; of a terminal, for one call
 
@@ -94,14 +94,12 @@ def _parser() -> argparse.ArgumentParser:
         "--stack-depth",
         type=positive,
         metavar="N",
-        help=f"print so many return addresses of the stack; implies -U, which prints up to"
+        help=f"print N return addresses of the stack; implies -U, which prints up to"
         f" {MAX_STACK_FRAMES}",
     )
     parser.add_argument("--goid", type=positive, metavar="N", help="only calls of this goroutine")
     parser.add_argument("--tid", type=positive, metavar="N", help="only calls on this thread")
-    parser.add_argument(
-        "-M", "--max-events", type=positive, metavar="N", help="end after so many calls"
-    )
+    parser.add_argument("-M", "--max-events", type=positive, metavar="N", help="end after N calls")
     parser.add_argument(
         "-v",
         "--verbose",
@@ -235,7 +233,7 @@ def _trace(
     ):
         listen(waiter, tracer)
         # JSON lines have what tracing took, which was measured while the tracer was made. It is
-        # waited for before anyone is told to begin: calls would find no reader meanwhile.
+        # waited for before tracing is said to have begun: calls would find no reader meanwhile.
         returning = any(call.result for call in traced.calls)
         cost = _cost(calibration) if returning and isinstance(output, JsonOutput) else None
         for notice in attached_notices(options, traced.plan, tracer.attached, "Tracing"):
@@ -270,7 +268,7 @@ def _cost(calibration: Calibration) -> ProbeCost | None:
 
 
 class _Printer:
-    """Write calls in turns that are short whatever the reader does, up to the most asked for."""
+    """A writer of calls, in turns that are short whatever the reader does, up to a limit."""
 
     def __init__(
         self,

@@ -145,7 +145,11 @@ def add_target_options(
 def add_interval_options(parser: argparse.ArgumentParser) -> None:
     """Add how to divide a run that prints summaries, and how much of each to print."""
     parser.add_argument(
-        "-i", "--interval", type=seconds, metavar="TIME", help="print so often: 5 (seconds), 500ms"
+        "-i",
+        "--interval",
+        type=seconds,
+        metavar="TIME",
+        help="print this often: 5 (s), 500ms",
     )
     parser.add_argument(
         "-T", "--timestamp", action="store_true", help="print the time above each table"

@@ -63,11 +63,11 @@ def pace(
     """Release a command and yield, each time results are due, the seconds since the last time.
 
     The last time is when the run ends: by ``--duration``, a signal, or the target's exit or exec,
-    which are told on ``output`` after it. ``tracer`` is stopped before it, and by a signal or the
-    end of the duration at once. ``poll`` is called every ``poll_period`` seconds and can end the
-    run by returning true; it gets a function that tells whether the run is over, after which it is
-    to return soon. ``seen`` says whether there has been any call: where there is none for five
-    seconds, a notice says why that may be.
+    which are reported on ``output`` after it. ``tracer`` is stopped before it, and by a signal or
+    the end of the duration at once. ``poll`` is called every ``poll_period`` seconds and can end
+    the run by returning true; it gets a function that returns whether the run is over, after which
+    it is to return soon. ``seen`` says whether there has been any call: where there is none for
+    five seconds, a notice says why that may be.
     """
     target.start()
     lifetime = Lifetime(target, plan)
@@ -199,7 +199,7 @@ def _abandon() -> NoReturn:
 
 
 def _look(lifetime: Lifetime, output: Output) -> bool:
-    """Report what became of the target's program and files; tell whether the run is over."""
+    """Report what became of the target's program and files; return whether the run is over."""
     for path in lifetime.replaced_files():
         message = f"{path} was replaced on disk: processes that start from now on are not traced"
         output.notice(Notice(NoticeKind.WARNING, message, {"path": path}))
@@ -216,7 +216,7 @@ def _look(lifetime: Lifetime, output: Output) -> bool:
 
 
 def _exited(target: Target) -> Notice:
-    """Say that the target has ended, and how where that can be known."""
+    """Return the notice that the target has ended, and how where that can be known."""
     pid = target.pid
     if target.command is None:
         return Notice(NoticeKind.EXITED, f"process {pid} has ended", {"pid": pid})

@@ -183,12 +183,12 @@ def _more(what: Diagnostic, counts: Mapping[Diagnostic, int], plan: ProbePlan) -
     if what in (Diagnostic.UNWOUND, Diagnostic.UNMATCHED) and plan.changes_threads:
         return (
             ", or their goroutine changed threads within the call:"
-            " gccgo's calls are told apart by thread"
+            " gccgo's calls are distinguished by thread"
         )
     if what is Diagnostic.UNWOUND and plan.has_tail_jumps:
         return ", or ended by jumping to another function"
     if what is Diagnostic.UNMATCHED and any(counts[full] for full in _FULL):
-        return ", or not kept for want of room"
+        return ", or not kept, out of room"
     return ""
 
 
@@ -232,7 +232,7 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     debug = "--debug" in own
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A locale that lacks a letter of a name is no reason to end.
+        # A locale that lacks a letter of a name is not a reason to end.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         open_standard_streams()

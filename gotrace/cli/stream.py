@@ -48,7 +48,7 @@ class Patience:
 def result_stream(stream: TextIO, patience: Patience, must: bool = True) -> TextIO:
     """Return a stream to the file of another one that writes all it is given.
 
-    Where that file is a pipe, a terminal or a socket and nobody reads from it, writing waits, but
+    Where that file is a pipe, a terminal or a socket that is not read from, writing waits, but
     not beyond ``patience``: then OSError is raised, unless what is written may be missing (not
     ``must``). Otherwise Ctrl-C would do nothing as long as a pager shows its first page.
     """
@@ -154,7 +154,7 @@ class _InterruptibleWriter(io.RawIOBase):
             if late:
                 self._given_up = True  # flushing at exit must not wait either
                 if self._must:  # not EAGAIN, which the buffer above takes for a partial write
-                    raise OSError(errno.ETIMEDOUT, "nobody takes them from standard output")
+                    raise OSError(errno.ETIMEDOUT, "standard output is not being read")
         return len(view)
 
 
@@ -163,7 +163,7 @@ def _opened_anew(descriptor: int) -> int:
 
     The mode belongs to the open file, which other processes share: theirs must not change. A
     terminal that has room for one byte lets poll(2) say that it is writable, and a longer write
-    waits. Where the file cannot be opened anew (a socket, another user's terminal), the descriptor
+    waits. Where the file cannot be opened again (a socket, another user's terminal), the descriptor
     itself is returned.
     """
     try:

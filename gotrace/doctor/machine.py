@@ -62,7 +62,7 @@ def architecture() -> Finding:
 
 
 def kernel_release() -> Finding:
-    """Tell the kernel's release; what it can do is tried, as distributions port things back."""
+    """Return the kernel's release; its features are probed, as distributions backport them."""
     return Finding("kernel", State.OK, f"Linux {os.uname().release}")
 
 
@@ -153,21 +153,21 @@ def lockdown(root: Path = _ROOT) -> Finding:
 
 
 def unprivileged_bpf(root: Path = _ROOT) -> Finding:
-    """Tell kernel.unprivileged_bpf_disabled, which never opens what tracing needs to others."""
+    """Return kernel.unprivileged_bpf_disabled, which never opens what tracing needs to others."""
     value = _read(root / "proc/sys/kernel/unprivileged_bpf_disabled")
     found = "not there" if value is None else value
     return Finding("unprivileged_bpf_disabled", State.OK, f"{found}: concerns no privileged user")
 
 
 def ptrace_scope(root: Path = _ROOT) -> Finding:
-    """Tell Yama's ptrace_scope, which restricts debuggers (Documentation/admin-guide/LSM/Yama)."""
+    """Return Yama's ptrace_scope, which restricts debuggers (admin-guide/LSM/Yama)."""
     value = _read(root / "proc/sys/kernel/yama/ptrace_scope")
     found = "no Yama" if value is None else f"{value}: concerns debuggers; none is used here"
     return Finding("ptrace_scope", State.OK, found)
 
 
 def btf() -> Finding:
-    """Check that the kernel tells where it keeps a thread's TLS base."""
+    """Check that the kernel's BTF says where it keeps a thread's TLS base."""
     offset = task_fsbase_offset()
     if offset is not None:
         return Finding("BTF", State.OK, f"a thread's TLS base is at {offset} in task_struct")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Learn from /proc what this process may do, and tell why the kernel refused it something."""
+"""Learn from /proc what this process may do, and why the kernel refused it something."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Privileges:
 
 
 def read_privileges(root: Path = Path("/")) -> Privileges:
-    """Read this process's own; ``root`` is where ``proc`` lies."""
+    """Read this process's own; ``root`` is where ``proc`` is."""
     status = read_status("self", root)
     return Privileges(
         effective=int(status["CapEff"], 16),

@@ -10,6 +10,7 @@ from gotrace.doctor.finding import Finding, State
 from gotrace.elf.functions import FunctionTable
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
+from gotrace.goroutines.live import LiveGoroutines
 from gotrace.gotypes.binary import Binary
 from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.probes.select import Selector
@@ -22,7 +23,7 @@ __all__ = [
     "examine_target",
 ]
 
-# Run once, before a program's own code: probes there are hit by nobody.
+# Run once, before a program's own code: no process hits probes there.
 _QUIET = ("runtime.schedinit", "main.main", "main")
 
 
@@ -47,6 +48,7 @@ def examine_target(pid: int, attach: bool) -> Iterator[Finding]:
         yield _program(target.process, image, table)
         yield _go_version(image, table)
         yield _runtime(binary)
+        yield _stacks(target)
         yield _symbols(image, table)
         yield _debugging_information(image)
         if attach:
@@ -74,8 +76,8 @@ def _go_version(image: ElfImage, table: FunctionTable) -> Finding:
     if table.go_version is not None:
         return Finding("Go version", State.OK, table.go_version.text)
     if table.has_pclntab:
-        return Finding("Go version", State.OK, "not told; a Go function table is there")
-    advice = "its functions are known from symbols, its calls are told apart by thread"
+        return Finding("Go version", State.OK, "not recorded; a Go function table is there")
+    advice = "its functions are known from symbols, its calls are distinguished by thread"
     return Finding("Go version", State.WARN, f"{image.display} is not Go's linker's", advice)
 
 
@@ -97,6 +99,17 @@ def _runtime(binary: Binary) -> Finding:
     where = "the g register" if layout.g_in_register else "thread-local storage"
     found = f"found through {where}; offsets from {_SOURCES[layout.source.value]}"
     return Finding(name, State.OK, found)
+
+
+def _stacks(target: Target) -> Finding:
+    """Read all goroutines, as gostacks does."""
+    name = "their stacks"
+    try:
+        with LiveGoroutines(target) as goroutines:
+            count = len(goroutines.take().goroutines)
+    except GotraceError as error:
+        return Finding(name, State.WARN, str(error), "gostacks does not work, the others do")
+    return Finding(name, State.OK, f"gostacks reads {count:,} goroutines, without stopping it")
 
 
 _SOURCES = {"dwarf": "the program's DWARF", "table": "what is known of the release"}
@@ -135,6 +148,6 @@ def _attach(target: Target, table: FunctionTable) -> Finding:
         return Finding(name, State.FAIL, str(error), "see the kernel's log, and --debug")
     if attached.failed:
         reason = next(iter(attached.failed.values()))
-        advice = "the file system that the program lies on may not support uprobes"
+        advice = "the file system that the program is on may not support uprobes"
         return Finding(name, State.FAIL, f"{chosen}: {reason.strerror}", advice)
     return Finding(name, State.OK, f"works through {attached.method.value}")

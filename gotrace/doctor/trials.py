@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Try for real what versions and return codes do not tell: programs, ways to attach, signals.
+"""Try for real what versions and return codes do not show: programs, ways to attach, signals.
 
 Each trial runs in a child process, all at the same time: LLVM ends its process where it cannot
 generate code for an old kernel, and compiling takes most of the time.
@@ -226,7 +226,7 @@ def _rung_problem(method: AttachMethod) -> str | None:
 def rung_findings(problems: Mapping[AttachMethod, str | None], filters: bool) -> list[Finding]:
     """Return what each way to attach is worth beside the others.
 
-    ``problems`` has None for each that works; ``filters`` tells whether uprobe-multi links see all
+    ``problems`` has None for each that works; ``filters`` says whether uprobe-multi links see all
     threads of the process that they are for.
     """
     best = next((method for method in AttachMethod if problems[method] is None), None)

@@ -176,8 +176,8 @@ _WRITTEN_BY = {
     PclntabFormat.GO_1_20: ((1, 20), (1, 999)),
 }
 
-#: Bytes of an instruction behind its address: none, or a constant to compare with.
-_BEHIND_ADDRESS = (0, 1, 4)
+#: Bytes of an instruction after its address: none, or a constant to compare with.
+_AFTER_ADDRESS = (0, 1, 4)
 #: Of a string's header an instruction may name the pointer or the length.
 _WORDS_OF_STRING = (0, 8)
 
@@ -197,7 +197,7 @@ def read_build_version(image: ElfImage, rows: FunctionRows) -> GoVersion | None:
 
 
 def _referenced(image: ElfImage, rows: FunctionRows) -> set[int]:
-    """Return where string headers may lie that the instructions of the function refer to.
+    """Return where string headers may be that the instructions of the function refer to.
 
     Every four bytes of its code are taken for an address relative to the next instruction: what
     is none leads to no release's text.
@@ -213,9 +213,9 @@ def _referenced(image: ElfImage, rows: FunctionRows) -> set[int]:
         code = image.read(entry, min(end - entry, _MAX_CODE))
         for at in range(len(code) - 4):
             target = entry + at + 4 + struct.unpack_from("<i", code, at)[0]
-            for behind in _BEHIND_ADDRESS:
+            for after in _AFTER_ADDRESS:
                 for word in _WORDS_OF_STRING:
-                    address = target + behind - word
+                    address = target + after - word
                     if address % 8 == 0 and any(address in part for part in data):
                         headers.add(address)
     return headers

@@ -194,9 +194,9 @@ class ElfImage:
 
         ``display`` is the name used in messages, for a path that says nothing to a user, such as
         ``/proc/PID/exe``. ``copied``: read the file at once, since it may be written to: the kernel
-        ends whoever reads a mapping beyond the end of a file that has become shorter. A gigabyte
-        and more is mapped all the same. Raise ElfError when the file cannot be opened or is not a
-        linked 64-bit ELF file for a known machine.
+        ends a process that reads a mapping beyond the end of a file that has become shorter. A
+        gigabyte and more is mapped all the same. Raise ElfError when the file cannot be opened or
+        is not a linked 64-bit ELF file for a known machine.
         """
         path = os.fspath(path)
         display = path if display is None else display
@@ -389,7 +389,7 @@ class ElfImage:
         return None
 
     def occurrences(self, content: bytes) -> list[int]:
-        """Return the addresses at which bytes stand in the file part of writable PT_LOADs."""
+        """Return the addresses at which bytes are in the file part of writable PT_LOADs."""
         found = []
         for segment in self._loads:
             if not segment.flags & PF_W:
@@ -524,7 +524,7 @@ def _read_file_header(data: mmap.mmap, display: str) -> FileHeader:
 def _read_segments(data: mmap.mmap, header: FileHeader, display: str) -> tuple[Segment, ...]:
     """Parse the program headers, in file order.
 
-    Raise ElfError when they, or the file bytes of a PT_LOAD, lie outside of the file.
+    Raise ElfError when they, or the file bytes of a PT_LOAD, are outside of the file.
     """
     count = header.segment_count
     end = header.segments_offset + count * _SEGMENT.size

@@ -173,7 +173,7 @@ class RtypeHeaders:
     def _struct_at(self, address: int) -> StructType:
         found = self._type_at(address)
         if not isinstance(found, StructType):
-            raise self._table.damaged(address, "is no struct of a map's slots")
+            raise self._table.damaged(address, "is not a struct of a map's slots")
         return found
 
 
@@ -184,7 +184,7 @@ def _pointer(name: str, target: Callable[[], GoType]) -> PointerType:
 #: Stars and brackets, import path, and what follows: package name, dot, type's name.
 _SHAPE = re.compile(r"((?:\*|\[\d*\])*)([^\[\](){} ]*/)?(.*)", re.DOTALL)
 
-#: What may be a package's name for itself, which cannot be told from its path.
+#: What may be a package's name for itself, which cannot be derived from its path.
 _PACKAGE = rb"[^\x00-\x20./*\[\](){}]{1,128}"
 
 #: Wrong matches to put up with: of a type's name in names, and of a name's offset.

@@ -45,7 +45,7 @@ TypeLookup = Callable[[str], Sequence[GoType]]
 
 
 class SignatureError(UsageError):
-    """Report what is wrong in a signature, and at which column (from 1)."""
+    """What is wrong in a signature, and at which column (from 1)."""
 
 
 _WORD = 8
@@ -162,7 +162,7 @@ def _receiver(name: str, lookup: TypeLookup | None, has_value_receiver: bool) ->
 
 
 class _Parser:
-    """Read types and parameter lists from left to right."""
+    """A reader of types and parameter lists, from left to right."""
 
     def __init__(self, text: str, start: int, lookup: TypeLookup | None) -> None:
         self._text = text
@@ -187,7 +187,7 @@ class _Parser:
         return parameters, [Parameter("", self._sized(self.type))]
 
     def type(self) -> GoType:
-        """Parse one type; a declared name that nobody knows gives a type without size."""
+        """Parse one type; an unknown declared name gives a type without size."""
         self._nesting += 1
         if self._nesting > _MAX_NESTING:
             raise self._error("types nested too deep at")
@@ -333,7 +333,7 @@ class _Parser:
         raise SignatureError(f"signature {self._text!r}, column {column}: {reason}")
 
     def _type_arguments(self) -> str:
-        """Parse ``[T1, T2]`` behind a generic type's name and return it as linkers spell it."""
+        """Parse ``[T1, T2]`` after a generic type's name and return it as linkers spell it."""
         self._take("[")
         names = [self.type().name]
         while self._token() == ",":
@@ -367,7 +367,7 @@ class _Parser:
         return parameters
 
     def _entry(self) -> tuple[str, GoType | None, int]:
-        """Parse one entry as (name, type): a lone word is a name yet to be told from a type."""
+        """Parse one entry as (name, type): a lone word may be a name or a type."""
         column = self._column()
         token, following = self._token(), self._token(1)
         keyword = token in ("map", "chan", "func", "struct", "interface")

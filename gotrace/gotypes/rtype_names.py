@@ -150,7 +150,7 @@ class RtypeNames:
         def method(name: Name, target: int) -> str:
             found = self._table.record(target)
             if found.kind is not Kind.FUNC:
-                raise self._table.damaged(record.address, "has a method that is no function")
+                raise self._table.damaged(record.address, "has a method that is not a function")
             return _qualified(name, package) + self._signature(found)
 
         methods = self._table.interface_methods(record.address)

@@ -37,11 +37,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Say where module data describes the type information, and how descriptors are encoded.
+    """Where module data describes the type information, and how descriptors are encoded.
 
     ``types`` and ``etypes`` are the offsets of the bounds in module data; ``links`` is that of
     the slice typelinks, which the slice itablinks follows; where there are none, ``itabs`` is
-    that of two words, the offset from ``types`` and the size of all itabs, and the word behind
+    that of two words, the offset from ``types`` and the size of all itabs, and the word after
     ``types`` is the size of all descriptors.
     """
 
@@ -102,7 +102,7 @@ def layout_of(version: GoVersion) -> Layout | None:
 
 
 class RtypeError(GotraceError):
-    """Report type descriptors that are damaged."""
+    """Type descriptors that are damaged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class Name:
 class Record:
     """What all descriptors begin with (internal/abi.Type).
 
-    ``text`` is reflect's String(): package names, not paths. ``uncommon`` tells whether methods
+    ``text`` is reflect's String(): package names, not paths. ``uncommon`` says whether methods
     and package path follow; ``pointer_offset`` leads to the type of pointers to this one,
     zero when there is none.
     """
@@ -170,7 +170,7 @@ _MAX_NAME = 1 << 16
 #: Most types and most itabs to accept in a list; large programs have some ten thousand.
 _MAX_LIST = 1 << 20
 
-#: Largest distance between itabs for which they are read in one go; they lie side by side.
+#: Largest distance between itabs for which they are read in one go; they are side by side.
 _MAX_ITAB_SPAN = 1 << 26
 
 
@@ -281,7 +281,7 @@ class RtypeTable:
         return _printable(text)
 
     def _text(self, offset: int) -> tuple[bytes, int]:
-        """Return the bytes at a file offset that their length precedes, and the offset behind."""
+        """Return the bytes that their length at a file offset precedes, and the offset after."""
         data = self.image.data
         if self._layout.has_varint_names:
             size, offset = read_uleb(data, offset)
@@ -346,8 +346,8 @@ class RtypeTable:
     def function_parts(self, record: Record) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
         """Return the types of a function type's parameters and results, and whether it has ..."""
         inputs, outputs = struct.unpack("<HH", self.read(record.address + 48, 4))
-        behind = record.address + 56 + (_UNCOMMON_SIZE if record.uncommon else 0)
-        words = self.words(behind, inputs + (outputs & 0x7FFF))
+        after = record.address + 56 + (_UNCOMMON_SIZE if record.uncommon else 0)
+        words = self.words(after, inputs + (outputs & 0x7FFF))
         return words[:inputs], words[inputs:], bool(outputs & 0x8000)
 
     def interface_methods(self, address: int) -> Iterator[tuple[Name, int]]:

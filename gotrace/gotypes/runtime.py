@@ -41,11 +41,11 @@ __all__ = [
 
 
 class RuntimeLayoutError(GotraceError):
-    """Report that the offsets in the runtime's structs cannot be known for a binary."""
+    """A binary for which the offsets in the runtime's structs cannot be known."""
 
 
 class LayoutSource(enum.Enum):
-    """Say where a layout comes from."""
+    """Where a layout comes from."""
 
     DWARF = "dwarf"
     TABLE = "table"
@@ -183,7 +183,7 @@ def runtime_layout(
         layout = table_layout(release)
     else:
         raise RuntimeLayoutError(
-            f"{image.display}: cannot tell where goroutines keep their id: the binary has neither "
+            f"{image.display}: cannot find where goroutines keep their id: the binary has neither "
             "DWARF nor a Go version; trace a build with build info"
         )
     return dataclasses.replace(layout, tls_offset=tls_offset(image))

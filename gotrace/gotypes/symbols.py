@@ -30,12 +30,12 @@ __all__ = [
 
 
 class NameKind(Enum):
-    """Tell what sort of function a symbol name stands for."""
+    """The kinds of functions that symbols name."""
 
     FUNCTION = "function"
     METHOD = "method"
     CLOSURE = "closure"  # function literals and the bodies of range-over-func loops
-    METHOD_VALUE = "method value"  # the closure behind `f := t.M`
+    METHOD_VALUE = "method value"  # the closure of `f := t.M`
     INIT = "initializer"  # package and map initializers
     TYPE_HELPER = "type helper"  # equality and hash functions that the compiler makes
     WRAPPER = "wrapper"  # compiler-made: go and defer statements, promoted methods, gccgo stubs
@@ -55,7 +55,7 @@ class GoName:
     path from the function down to the literal (``("func1", "2")``), names of functions inlined on
     the way included; ``suffix`` an ABI or compiler's clone mark (".abi0", ".constprop.0").
 
-    A symbol alone cannot tell ``F.G.func1``, a literal of G that was inlined into F, from a
+    A symbol alone cannot distinguish ``F.G.func1``, a literal of G that was inlined into F, from a
     literal in the method G of a type F: it is read as the method.
     """
 
@@ -115,7 +115,7 @@ def display_name(text: str, *, gccgo: bool = False) -> str:
     """Spell a symbol the way a Go programmer writes it, import path escapes resolved.
 
     ``gopkg.in/yaml%2ev3.Unmarshal`` gives ``gopkg.in/yaml.v3.Unmarshal``; with ``gccgo``,
-    ``net_1http.Get`` gives ``net/http.Get``. Symbols without a dot are no Go names and stay.
+    ``net_1http.Get`` gives ``net/http.Get``. Symbols without a dot are not Go names and stay.
     """
     if gccgo:
         return _gccgo_decode(text) if "." in text else text
@@ -144,7 +144,7 @@ def short_name(text: str) -> str:
 
 
 def shown_names(names: Iterable[str], short: bool = False) -> dict[str, str]:
-    """Return what stands for each name in text.
+    """Return what is shown for each name in text.
 
     Type arguments are elided, and with ``short`` the beginnings of import paths, where that leaves
     no two names the same.
@@ -278,7 +278,7 @@ def _parse_body(text: str, package: str, parts: list[str], suffix: str) -> GoNam
     return GoName(text, kind, package, receiver, pointer, name, arguments, closure, suffix)
 
 
-# gofrontend go/names.cc: what stands for a character that assemblers dislike. The second line is
+# gofrontend go/names.cc: what replaces a character that assemblers dislike. The second line is
 # the spelling of GCC 7 to 10, where a dot before the escape belongs to it.
 _GCCGO_PLAIN = dict(zip("_0123456789abcd", '_./*,{}[]()" ;=', strict=True))
 _GCCGO_ESCAPE = re.compile(

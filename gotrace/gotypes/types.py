@@ -98,7 +98,7 @@ class Lazy(Generic[_T]):
         return self._value
 
     def __eq__(self, other: object) -> bool:
-        """Say that any two lazy references are equal."""
+        """Return whether the other is a lazy reference too: any two are equal."""
         return isinstance(other, Lazy)
 
     def __hash__(self) -> int:
@@ -143,7 +143,7 @@ class BasicType(GoType):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OpaqueType(GoType):
-    """A type of which only the size is known: C's, and names that nobody described."""
+    """A type of which only the size is known: C's, and names without type information."""
 
 
 _Reference = Lazy[GoType]
@@ -231,7 +231,7 @@ class MapType(GoType):
 
 
 class ChanDirection(enum.Enum):
-    """Say what may be done with a channel; values are Go's spelling."""
+    """What may be done with a channel; values are Go's spelling."""
 
     BOTH = "chan"
     SEND = "chan<-"

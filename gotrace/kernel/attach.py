@@ -33,7 +33,7 @@ __all__ = [
 
 
 class AttachError(GotraceError):
-    """Report that no method of attaching works, or not the forced one."""
+    """No method of attaching works, or not the forced one."""
 
 
 class AttachMethod(Enum):
@@ -74,7 +74,7 @@ class ProbeGroup:
 
 @dataclass
 class Attached:
-    """Own the program and the processes that keep its probes in place.
+    """A program and the processes that keep its probes in place.
 
     ``functions`` are the descriptors of the program's loaded functions, by name.
     """
@@ -220,7 +220,7 @@ def refusal(error: OSError) -> str:
     """Return why the kernel refused a probe, where it is known what to do about it with that."""
     if error.errno == errno.EINVAL:
         # Source: alloc_uprobe in kernel/events/uprobes.c ("ref_ctr_offset mismatch").
-        return "another tracer has one there that bears none beside it, such as bcc's: end that one"
+        return "another tracer, such as a bcc tool, has a probe at this instruction: end it first"
     return error.strerror or str(error)
 
 
@@ -228,7 +228,7 @@ _NO_MULTI = "this kernel has no uprobe-multi links (Linux 6.6)"
 
 
 class _MethodUnavailable(Exception):
-    """Say why a method cannot be used here, though another may."""
+    """Why a method cannot be used here, though another may."""
 
 
 def _attach_on(

@@ -25,7 +25,7 @@ COOKIE_SP_SHIFT = 40
 
 
 class Jumps(Enum):
-    """Say how a call can end without a RET of its function; the values are cookie bits.
+    """How a call can end without a RET of its function; the values are cookie bits.
 
     NONE: it cannot. AWAY: by a jump to a function that is not traced. TRACED: by a jump that may
     lead to one that is, whose RET then ends both.
@@ -37,7 +37,7 @@ class Jumps(Enum):
 
 
 class TaskKind(Enum):
-    """Say how a function's BPF program finds who is calling; the values are cookie bits."""
+    """How a function's BPF program finds which task calls; the values are cookie bits."""
 
     THREAD = 0
     G_REGISTER = COOKIE_G_REGISTER

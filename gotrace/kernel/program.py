@@ -79,7 +79,7 @@ def joined_source(name: str) -> str:
 
 
 class LoadError(GotraceError):
-    """Report a program that did not compile or that the kernel refused.
+    """A program that did not compile or that the kernel refused.
 
     ``log`` is what the compiler or the verifier printed.
     """
@@ -90,7 +90,7 @@ class LoadError(GotraceError):
 
 
 class LackingError(LoadError):
-    """Report a program that no kernel as old as this one can run, however it is attached."""
+    """A program that no kernel as old as this one can run, however it is attached."""
 
 
 class AttachKind(Enum):
@@ -200,7 +200,7 @@ def _reason(log: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Map:
-    """Read and write one BPF map as bytes.
+    """One BPF map, read and written as bytes.
 
     ``value_size`` is the size of one CPU's value; ``cpus`` is 0 for maps that are not per CPU.
     """

@@ -98,7 +98,7 @@ class Rings:
             undo.pop_all()
 
     def take(self, until: float, room: int, put: Callable[[int, list[bytes]], None]) -> int | None:
-        """Give ``put`` the records of a CPU, again and again until there are no more.
+        """Pass the records of a CPU to ``put``, again and again until there are no more.
 
         It ends early at ``until`` (``time.monotonic``), or once ``room`` bytes have been taken.
         The buffer that is furthest behind is read first. Return the time up to which all records

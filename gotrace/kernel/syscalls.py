@@ -84,12 +84,12 @@ def possible_cpus() -> int:
     Source: /sys/devices/system/cpu/possible, a list of ranges such as ``0-3,8``. Raises
     GotraceError where it cannot be read: a guess would let the kernel write behind a buffer.
     """
-    return len(_cpus(_POSSIBLE_CPUS, "tell how many CPUs the kernel keeps values for"))
+    return len(_cpus(_POSSIBLE_CPUS, "find how many CPUs the kernel keeps values for"))
 
 
 def online_cpus() -> list[int]:
     """Return the CPUs that run now. Raises GotraceError where that cannot be read."""
-    return _cpus(_ONLINE_CPUS, "tell which CPUs run")
+    return _cpus(_ONLINE_CPUS, "find which CPUs are online")
 
 
 def _cpus(path: Path, what: str) -> list[int]:

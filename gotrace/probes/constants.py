@@ -53,7 +53,7 @@ _DEFAULT = {
 
 
 class ConstantError(Exception):
-    """Say why a constant does not go with a type; callers add the place."""
+    """Why a constant does not go with a type; callers add the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def _with_article(name: str) -> str:
 def default_constant(constant: Untyped) -> Constant:
     """Convert a constant to the type that Go gives it by default; raises ConstantError."""
     if constant.kind is LiteralKind.NIL:
-        raise ConstantError("nil stands alone here: compare something with it")
+        raise ConstantError("nil is alone here: compare something with it")
     return converted(constant, basic_type(_DEFAULT[constant.kind]))
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluate checked expressions over decoded values, with the meaning that the kernel gives them.
 
-An operand that cannot be read, behind a nil pointer for example, makes what is compared with it
+An operand that cannot be read, through a nil pointer for example, makes what is compared with it
 unknown. ``&&`` and ``||`` follow Kleene: false && unknown is false, true || unknown is true, else
 unknown stays unknown; a predicate that is unknown does not keep the call. What is unknown since it
 was not captured, such as the rest of a long string, has a truth all the same: where that would
@@ -50,7 +50,7 @@ from gotrace.values.model import (
 
 __all__ = ["NO_RESULT", "Specials", "decide", "evaluate"]
 
-#: What the ``$`` names stand for in one call; text as str, the duration in nanoseconds.
+#: What the ``$`` names mean in one call; text as str, the duration in nanoseconds.
 Specials = Mapping[SpecialName, int | str]
 
 #: The bytes at a text's beginning that are known, and its true length; None where that is not.
@@ -65,7 +65,7 @@ def evaluate(expression: Typed, values: Mapping[AccessPath, Value], specials: Sp
     """Return an expression's value for one call.
 
     ``values`` holds what was captured for each of the expression's operands. Conditions give a
-    bool; what cannot be told is Unavailable, nothing is raised.
+    bool; what cannot be known is Unavailable, nothing is raised.
     """
     if isinstance(expression, Operand):
         return values.get(expression.path, _NOT_CAPTURED)
@@ -81,7 +81,7 @@ def evaluate(expression: Typed, values: Mapping[AccessPath, Value], specials: Sp
 def decide(predicate: Typed, values: Mapping[AccessPath, Value], specials: Specials) -> bool | None:
     """Return whether a predicate keeps a call, None where what was not captured might make it.
 
-    Where it depends on what does not exist, behind a nil pointer or for want of results, the
+    Where it depends on what does not exist, through a nil pointer or without results, the
     predicate is not true and the call is not kept.
     """
     evaluation = _Evaluation(values, specials)
@@ -106,7 +106,7 @@ def _encoded(text: str) -> bytes:
 
 
 class _Evaluation:
-    """Evaluate conditions for one call; None stands for unknown."""
+    """Evaluate conditions for one call; None means unknown."""
 
     __slots__ = ("_specials", "_values")
 
@@ -152,8 +152,8 @@ class _Evaluation:
     def _is_missing(self, operand: Operand) -> bool:
         """Return whether there is no such value.
 
-        It is behind a nil pointer, in an element that a slice does not have, or the result of a
-        call that did not return.
+        It is what a nil pointer would lead to, in an element that a slice does not have, or the
+        result of a call that did not return.
         """
         value = self._value(operand)
         is_element = any(isinstance(step, int) for step in operand.path.steps)
@@ -269,7 +269,7 @@ def _compare_texts(
     known = min(len(left_text), len(right_text))
     if left_text[:known] != right_text[:known]:
         return RELATIONS[operator](left_text[:known], right_text[:known])
-    # They are equal as far as both are known: what follows from all that may come behind?
+    # They are equal as far as both are known: what follows from all that may come after?
     orders = [0] if _may_be_as_long(left, right) else []
     orders += [] if known == left_length else [1]
     orders += [] if known == right_length else [-1]

@@ -58,7 +58,7 @@ class SpecialExpr(Expression):
 
 
 class LiteralKind(Enum):
-    """Tell what sort of constant a literal is; numbers are untyped, as in Go."""
+    """The sorts of constants; numbers are untyped, as in Go."""
 
     INT = "integer"  # durations too, in nanoseconds
     FLOAT = "float"
@@ -175,7 +175,7 @@ _MAX_NODES = 200
 
 
 class Parser:
-    """Read expressions from tokens, left to right; every error is a SpecError with its column."""
+    """A parser of expressions from tokens; every error is a SpecError with its column."""
 
     def __init__(self, source: Source, tokens: Sequence[Token]) -> None:
         """Take the probe's text and the tokens of it, an END token last."""
@@ -195,7 +195,7 @@ class Parser:
         return self.token.kind is TokenKind.OPERATOR and self.token.text == operator
 
     def take(self) -> Token:
-        """Return the next token and go on to the one behind it."""
+        """Return the next token and go on to the one after it."""
         token = self.token
         if token.kind is not TokenKind.END:
             self._next += 1

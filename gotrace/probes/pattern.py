@@ -29,7 +29,7 @@ from gotrace.text import printable
 __all__ = ["Match", "NameList", "Pattern", "quote", "split_target"]
 
 _PATH_MAX = 4096  # limits.h: no file name is longer
-# Symbols with a colon that the compiler makes: their first word is no file's name.
+# Symbols with a colon that the compiler makes: their first word is not a file's name.
 _COMPILER_SYMBOL = re.compile(r"type:\.|go:\(?\*?struct\b")
 _LIKE_A_FILE = re.compile(r"[\w./+@%,=~-]+")
 _TYPE_HELPER = re.compile(r"type(?:\.|:)\.")
@@ -121,7 +121,7 @@ class NameList:
 
     @cached_property
     def all_spoken(self) -> list[str]:
-        """Give every row's spoken name."""
+        """Return every row's display name."""
         names = list(self.names)
         for row, name in self.spoken:
             names[row] = name
@@ -159,7 +159,7 @@ class Pattern:
 
     @property
     def has_wildcard(self) -> bool:
-        """Return whether the pattern may stand for more than one name."""
+        """Return whether the pattern may match more than one name."""
         return self.expression is not None or len(self._pieces) > 1
 
     def match(self, names: NameList) -> Match:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compile predicates to operations of the capture interpreter, so that the kernel drops calls.
 
-The meaning is that of ``evaluate``. Where an operand cannot be read, behind a nil pointer for
+The meaning is that of ``evaluate``. Where an operand cannot be read, through a nil pointer for
 example, or a string is too long to be searched in the kernel, the interpreter (bpf/interpreter.h)
 marks the call as undecided and ``evaluate`` decides.
 """
@@ -74,7 +74,7 @@ _SPECIALS = {
     SpecialName.TID: SpecialCode.TID,
     SpecialName.DURATION: SpecialCode.DURATION,
 }
-_SLICE_LENGTH_AT = 8  # the data pointer comes first, the length behind it
+_SLICE_LENGTH_AT = 8  # the data pointer comes first, the length after it
 _MAX_AT = 0xFFFF
 
 #: Gives the place of a captured value, None when there is none that the kernel can see.
@@ -82,7 +82,7 @@ Locate = Callable[[AccessPath], FieldRef | None]
 
 
 class StringConstants:
-    """Number the string constants of all predicates of a run, each content once."""
+    """The string constants of all predicates of a run, numbered, each content once."""
 
     def __init__(self) -> None:
         """Begin without constants."""
@@ -160,7 +160,7 @@ def predicate_ops(
 
 
 def _depth(ops: Sequence[Op]) -> int:
-    """Return how many values lie on the stack at most."""
+    """Return how many values are on the stack at most."""
     depth = deepest = 0
     for op in ops:
         if op.code in (OpCode.COMPARE, OpCode.AND, OpCode.OR, OpCode.KEEP_IF):
@@ -176,7 +176,7 @@ class _NotInKernel(Exception):
 
 
 class _Compiler:
-    """Compile conditions whose ``!`` stand before single operands."""
+    """A compiler of conditions whose ``!`` apply to single operands."""
 
     def __init__(self, locate: Locate, constants: StringConstants, phase: Phase) -> None:
         self._locate = locate
@@ -226,7 +226,7 @@ class _Compiler:
         if not isinstance(operand, Operand) or operand.type.kind is Kind.INTERFACE:
             raise _NotInKernel
         location = self._located(operand)
-        # A string that fills its block may go on behind it.
+        # A string that fills its block may go on after it.
         wanted = len(needle) + (function is None)
         if location.bytes_block is None or not needle or len(needle) > CONSTANT_BYTES:
             raise _NotInKernel

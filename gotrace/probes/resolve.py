@@ -82,7 +82,7 @@ __all__ = [
     "resolve_predicate",
 ]
 
-#: The steps that an operator stands for, dereferences included, and the type that they lead to.
+#: The steps that an operator means, dereferences included, and the type that they lead to.
 Hop = tuple[tuple[PathStep, ...], GoType]
 
 #: The type of lengths.
@@ -93,7 +93,7 @@ _MAX_EMBEDDED = 1000  # structs looked through on one level
 
 
 class StepError(Exception):
-    """Say why a type has no such field, element, target or length; callers add the place."""
+    """Why a type has no such field, element, target or length; callers add the place."""
 
 
 def deref(of: GoType) -> Hop:
@@ -101,7 +101,7 @@ def deref(of: GoType) -> Hop:
     if not isinstance(of, PointerType):
         if of.kind is Kind.UNSAFE_POINTER:
             raise StepError("an unsafe.Pointer does not say what it points to")
-        raise StepError(f"{described(of)} is no pointer: leave the * out")
+        raise StepError(f"{described(of)} is not a pointer: leave the * out")
     return (PathMark.DEREF,), of.elem
 
 
@@ -221,7 +221,7 @@ _NILLABLE = {
 }
 _ADDRESSES = {Kind.POINTER, Kind.UNSAFE_POINTER, Kind.CHAN}
 _EQUALITY = {BinaryOperator.EQUAL, BinaryOperator.NOT_EQUAL}
-#: Slices of bytes whose bytes nobody sees: they print as addresses.
+#: Slices of bytes whose bytes are not shown: they print as addresses.
 _SHOWN_OTHERWISE = {"net.IP", "net.HardwareAddr"}
 _LOGIC = {BinaryOperator.AND, BinaryOperator.OR}
 _MIRRORED = {
@@ -262,7 +262,7 @@ def _no_condition(typed: Typed) -> str:
 
 
 class _Resolver:
-    """Walk one expression; parts not yet met by a type stay Untyped."""
+    """A walk over one expression; parts that no type was given to stay Untyped."""
 
     def __init__(self, source: Source, scope: Scope) -> None:
         self._source = source

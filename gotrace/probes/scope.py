@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Say which names a probe's expressions may use, and what each of them stands for."""
+"""The names that a probe's expressions may use, and what each of them means."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = [
 
 
 class Phase(Enum):
-    """Tell when a value is to be had: with the call's entry, or only with its return."""
+    """When a value is available: at the call's entry, or only at its return."""
 
     ENTRY = "entry"
     RETURN = "return"
 
 
 class RootKind(Enum):
-    """Tell what a name of the traced function's stands for."""
+    """What a name in the traced function means."""
 
     PARAMETER = "parameter"
     RESULT = "result"
@@ -51,7 +51,7 @@ class Root:
 
     @property
     def phase(self) -> Phase:
-        """Return when the value is to be had."""
+        """Return when the value is available."""
         return Phase.RETURN if self.kind is RootKind.RESULT else Phase.ENTRY
 
 
@@ -98,7 +98,7 @@ class Scope:
     captured: tuple[Parameter, ...] = ()
 
     def named(self, name: str) -> tuple[Root, GoType] | None:
-        """Find what a plain name stands for, None when it stands for nothing here."""
+        """Find what a plain name means, None when it means nothing here."""
         for kind, parameters in self._groups():
             for index, parameter in enumerate(parameters):
                 if parameter.name == name and name != "_":
@@ -107,7 +107,7 @@ class Scope:
         return self._numbered(RootKind.PARAMETER, name, match[1]) if match else None
 
     def result(self, special: str) -> tuple[Root, GoType] | None:
-        """Find the result that ``ret``, ``ret1`` and so on stand for, None when there is none."""
+        """Find the result that ``ret``, ``ret1`` and so on mean, None when there is none."""
         match = _RESULT.fullmatch(special)
         if match is None:
             return None
@@ -128,7 +128,7 @@ class Scope:
         return Root(kind, index, values[index].name or name), values[index].type
 
     def no_such_name(self, name: str) -> str:
-        """Say that a plain name stands for nothing here, and what there is."""
+        """Return the error for a plain name that means nothing here, with what there is."""
         if match := _ARGUMENT.fullmatch(name):
             return self._no_such_number("parameter", "arg", int(match[1]))
         names = self._names()
@@ -139,7 +139,7 @@ class Scope:
         return f"{self.function} has no {name!r}: {hint or self._there_is(names, specials)}"
 
     def no_such_special(self, name: str) -> str:
-        """Say that a ``$`` name stands for nothing here, and what there is."""
+        """Return the error for a ``$`` name that means nothing here, with what there is."""
         if match := _RESULT.fullmatch(name):
             return self._no_such_number("result", "$ret", int(match[1] or "1"))
         if self.named(name):

@@ -28,7 +28,7 @@ _SHOWN = 3  # suggestions, inlined places, patterns: as many as one line bears
 _MAX_FUZZY = 200  # characters: longer names are pasted, not mistyped
 _GRAMS = 20
 _FINALISTS = 200  # names compared letter by letter
-# Made by the compiler, but nobody else's stand-in: their calls are calls of their own.
+# Made by the compiler, but not in place of another function: their calls are calls of their own.
 _TYPE_HELPERS = ("type:.", "type..")
 _NO_POINTER = str.maketrans("", "", "(*)")
 _ALIKE_LAST = 0.6  # difflib's own idea of close, for a name's last component
@@ -59,7 +59,7 @@ class _InlinedCall(Protocol):
 
 
 class Table(Protocol):
-    """Say what selection needs of `gotrace.elf.functions.FunctionTable`.
+    """What selection needs of `gotrace.elf.functions.FunctionTable`.
 
     The rows of one origin are in the order of their addresses.
     """
@@ -158,7 +158,7 @@ def _by_address(table: Table, rows: list[int]) -> list[int]:
 
 
 class _Explanation:
-    """Find out why one pattern selects nothing, and what would."""
+    """Why one pattern selects nothing, and what would."""
 
     def __init__(self, table: Table, names: NameList, pattern: Pattern, verb: str) -> None:
         self.table = table
@@ -168,7 +168,7 @@ class _Explanation:
         self.typed = pattern.text
 
     def text(self, wrappers: Sequence[int]) -> str:
-        """Say it in one line; ``wrappers`` are the rows that do match but are skipped."""
+        """Return it in one line; ``wrappers`` are the rows that do match but are skipped."""
         where = printable(self.table.image.display)
         if wrappers:
             example = quote(self.names.all_spoken[wrappers[0]])
@@ -232,7 +232,7 @@ class _Explanation:
         return [row for row, key in enumerate(keys) if key == wanted or key.endswith(tails)]
 
     def _like_the_name(self) -> list[str]:
-        """Give names that may have been meant by one without a wildcard, the likeliest first."""
+        """Return names that may have been meant by one without a wildcard, the likeliest first."""
         spoken = self.names.all_spoken
         wanted = _key(self.typed)
 
@@ -271,7 +271,7 @@ class _Explanation:
         return any(self._package(row) == self.typed for row in rows)
 
     def _like_the_glob(self) -> list[str]:
-        """Give names that a glob misses by case or parentheses, else globs that match some."""
+        """Return names that a glob misses by case or parentheses, else globs that match some."""
         lowered = NameList([name.lower() for name in self.names.all_spoken])
         rows = self._respelled(self.keys) or Pattern(self.typed.lower()).match(lowered).rows
         if rows:

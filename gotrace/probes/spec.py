@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parse what the user typed for one probe: ``[BINARY:]PATTERN [(PREDICATE)] ["FORMAT", EXPR...]``.
 
-The pattern is a function's name, as in a Go traceback, or several by ``*``. Directly behind a name
+The pattern is a function's name, as in a Go traceback, or several by ``*``. Directly after a name
 may follow a signature, ``main.add(x int, y int) int``, for binaries that have no debugging
 information. The predicate is set off by a space.
 
@@ -96,8 +96,8 @@ class ProbeSpec:
 def parse_probe(text: str, *, regex: bool = False, split: _Split = split_target) -> ProbeSpec:
     """Parse a probe; ``regex``: the pattern is a regular expression, up to the first space.
 
-    ``split`` tells the binary from the pattern. Raises SpecError, which names the column, and what
-    ``split`` raises.
+    ``split`` separates the binary from the pattern. Raises SpecError, which names the column, and
+    what ``split`` raises.
     """
     source = Source(text)
     start = len(text) - len(text.lstrip())
@@ -145,7 +145,7 @@ def _name_end(text: str, start: int, regex: bool) -> int:
     """Return where the pattern ends: before a space or a signature.
 
     Parentheses that belong to a name are followed by a dot, ``main.(*T).M``, or are part of a
-    bracket; spaces in names stand in brackets or before a brace, ``go:struct { io.Reader }.Read``.
+    bracket; spaces in names are in brackets or before a brace, ``go:struct { io.Reader }.Read``.
     """
     at = start
     while at < len(text):
@@ -191,7 +191,7 @@ def _close(text: str, at: int) -> int:
 
 
 def _quote_end(text: str, at: int) -> int:
-    """Return the index behind a quoted string that begins at an index."""
+    """Return the index after a quoted string that begins at an index."""
     mark = text[at]
     at += 1
     while at < len(text) and text[at] != mark:
@@ -224,7 +224,7 @@ def _signature_end(source: Source, start: int) -> int:
 
 
 def _are_types(group: str) -> bool:
-    """Tell results, ``(int, error)``, from a predicate, ``(n > 3)``."""
+    """Return whether this is results, ``(int, error)``, and not a predicate, ``(n > 3)``."""
     if _CONDITION.search(group) or '"' in group:
         return False
     if "," in group:
@@ -252,7 +252,7 @@ def _type_end(text: str, at: int) -> int:
 def _check_separated(source: Source, at: int) -> None:
     text = source.text
     if at < len(text) and not text[at].isspace() and text[at] not in _QUOTES:
-        raise source.error(Span(at, at + 1), f"{_EXPECTED} behind a space")
+        raise source.error(Span(at, at + 1), f"{_EXPECTED} after a space")
 
 
 def _predicate(parser: Parser) -> Expression | None:
@@ -264,7 +264,7 @@ def _format(source: Source, parser: Parser) -> tuple[Token, Format] | None:
         return None
     token = parser.take()
     assert isinstance(token.value, bytes)
-    # Bytes that are no UTF-8 are printed as they came.
+    # Bytes that are not UTF-8 are printed as they came.
     text = token.value.decode("utf-8", "surrogateescape")
     try:
         return token, parse_format(text)
@@ -301,7 +301,7 @@ def _unexpected(parser: Parser, after_predicate: bool, after_format: bool) -> Sp
         return parser.error('a format is written in double quotes, "..."')
     if after_predicate:
         return parser.error('expected "FORMAT", EXPR... or the end after the predicate')
-    return parser.error(f"{_EXPECTED} after the function: a condition stands in parentheses")
+    return parser.error(f"{_EXPECTED} after the function: put a condition in parentheses")
 
 
 def _check_count(

@@ -32,7 +32,7 @@ __all__ = [
 
 
 class LiteralError(Exception):
-    """Say why a literal is none of Go's, and at which character of it (from 0).
+    """Why a literal is not one of Go's, and at which character of it (from 0).
 
     Internal to this package: callers turn it into an error that names the whole text.
     """
@@ -113,8 +113,8 @@ def _bad_number(text: str) -> str:
     if _LEADING_ZEROS.fullmatch(text):
         return f"{text} begins with 0 and so is octal, which has no digits 8 and 9"
     if re.fullmatch(r"[0-9.]+[^\W\d]+", text):
-        return f"{text} is no number: durations end in ns, us, ms, s, m or h"
-    return f"{text} is no number: as in 10, 0x1f, 0b101, 1_000, 1.5, 1e9 or 10ms"
+        return f"{text} is not a number: durations end in ns, us, ms, s, m or h"
+    return f"{text} is not a number: as in 10, 0x1f, 0b101, 1_000, 1.5, 1e9 or 10ms"
 
 
 def duration(text: str) -> int | None:
@@ -193,16 +193,16 @@ def _character(text: str, at: int, quote: str) -> tuple[bytes, int]:
         return bytes([code]), len(match[0])
     code = int(match["short"] or match["long"], 16)
     if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-        raise LiteralError(f"{match[0]} is no Unicode character", at)
+        raise LiteralError(f"{match[0]} is not a Unicode character", at)
     return chr(code).encode(), len(match[0])
 
 
 def _encoded(character: str, at: int) -> bytes:
     try:
-        # Bytes of the command line that are no UTF-8 arrive as surrogates (PEP 383).
+        # Bytes of the command line that are not UTF-8 arrive as surrogates (PEP 383).
         return character.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise LiteralError("a lone surrogate is no character", at) from error
+        raise LiteralError("a lone surrogate is not a character", at) from error
 
 
 _SHOWN_AROUND = 60  # characters of a long probe on either side of what is wrong
@@ -216,7 +216,7 @@ class Span(NamedTuple):
 
 
 class SpecError(UsageError):
-    """Report what is wrong in a probe: ``column`` counts characters from 1.
+    """What is wrong in a probe: ``column`` counts characters from 1.
 
     The message is one line: the probe, the column and the words there, and what would be right.
     """
@@ -255,7 +255,7 @@ class Source:
 
 
 class TokenKind(Enum):
-    """Tell what sort of word a token is."""
+    """The sorts of tokens."""
 
     NAME = "name"
     SPECIAL = "special"  # $duration; the value is the name without the dollar sign
@@ -270,7 +270,7 @@ class TokenKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One word: its place and text, and for literals what it stands for.
+    """One word: its place and text, and for literals its value.
 
     ``origins`` says for each byte of a string where in the probe it comes from.
     """

@@ -86,7 +86,7 @@ class Operand(Typed):
 
 @dataclass(frozen=True, slots=True)
 class SpecialOperand(Typed):
-    """What a ``$`` name other than a result stands for."""
+    """What a ``$`` name other than a result means."""
 
     special: SpecialName
     of: GoType
@@ -98,7 +98,7 @@ class SpecialOperand(Typed):
 
 
 class Domain(Enum):
-    """Tell how two values are compared."""
+    """How two values are compared."""
 
     SIGNED = "signed integers"
     UNSIGNED = "unsigned integers"  # booleans and pointers too
@@ -186,7 +186,7 @@ def phase_of(expression: Typed) -> Phase:
 
 
 def string_bytes_needed(expression: Typed) -> dict[AccessPath, int]:
-    """Say of how many bytes each string must be captured for its tests to be decided.
+    """Return how many bytes of each string must be captured for its tests to be decided.
 
     For contains() these are as many as make it true; for the contrary, and for comparisons of two
     strings of the call, there is no number: see ``texts_needed_whole``.
@@ -203,7 +203,7 @@ def string_bytes_needed(expression: Typed) -> dict[AccessPath, int]:
         elif isinstance(part, Comparison) and part.domain is Domain.STRING:
             for one, other in ((part.left, part.right), (part.right, part.left)):
                 if isinstance(other, Constant) and isinstance(other.value, bytes):
-                    # One byte more tells whether an ordering goes on behind the constant.
+                    # One byte more shows whether a string goes on after the constant.
                     need(one, len(other.value) + 1)
     return needed
 
@@ -247,7 +247,7 @@ _OPPOSITE |= {opposite: operator for operator, opposite in _OPPOSITE.items()}
 
 
 def negated(expression: Typed, negative: bool = False) -> Typed:
-    """Move every ``!`` inward to where it stands before a single operand (De Morgan).
+    """Move every ``!`` inward to where it applies to a single operand (De Morgan).
 
     With ``negative``, of ``!expression``. Comparisons of floats keep theirs: a NaN is neither less
     than anything nor greater or equal.

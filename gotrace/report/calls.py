@@ -27,7 +27,7 @@ probe_ns       what part of duration_ns tracing took, an estimate; null when onl
 =============  ===================================================================================
 
 Values are those of ``gotrace.values.to_json.to_json``. Keys may be added in later releases, always
-behind these; none will be removed or change its meaning.
+after these; none will be removed or change its meaning.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ PREFIX_WIDTH = 15 + 1 + 8 + 1 + 8 + 1 + 10 + 1 + DURATION_WIDTH + 1
 NO_DURATION = "-"
 
 _INDENT = " " * 8
-#: What stands in the place of the results of a call that did not return.
+#: What is shown in place of the results of a call that did not return.
 _UNWOUND = {Unwinding.PANIC: "panicked", Unwinding.GOEXIT: "ended by runtime.Goexit"}
 
 
@@ -87,7 +87,7 @@ class TimeStyle(Enum):
 
 
 class Clock:
-    """Turn the kernel's times, CLOCK_MONOTONIC in nanoseconds, into what is shown."""
+    """A conversion of the kernel's times, CLOCK_MONOTONIC in nanoseconds, to what is shown."""
 
     def __init__(self, style: TimeStyle, start: int, epoch: int) -> None:
         """Take the times, on the kernel's clock, of the run's start and of 1970 (negative)."""

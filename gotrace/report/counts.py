@@ -39,7 +39,7 @@ def write_counts(
 ) -> None:
     """Write one interval's rows; ``timestamp`` puts the time of day above a text table.
 
-    ``shown``: what stands for names in text where that is not the whole name.
+    ``shown``: what is written for names in text where that is not the whole name.
     """
     if isinstance(output, JsonOutput):
         for row in table.rows:

@@ -110,7 +110,7 @@ _ADDRESS = 0x5AFE
 
 @dataclass(frozen=True, slots=True)
 class PlainValue:
-    """Say what is at an offset of a phase's image, and what it is decoded to when that is zero.
+    """What is at an offset of a phase's image, and what it is decoded to when that is zero.
 
     For a string that is its length; for an interface its type word: it is plain only while nil. A
     pointer is one that is not followed, and plain only while it is not nil.
@@ -126,7 +126,7 @@ class PlainPhase:
     """The values of an entry or a return, in order, which is that of their offsets.
 
     ``blocks`` are the indexes of those that have a block, in the order of the blocks, which begin
-    at the next multiple of 8 behind the ``image_size`` bytes of the image.
+    at the next multiple of 8 after the ``image_size`` bytes of the image.
     """
 
     values: tuple[PlainValue, ...]
@@ -162,7 +162,7 @@ def plain_phase(plan: PhasePlan, addresses: bool = False) -> PlainPhase | None:
         values.append(PlainValue(kind, location.offset, zero))
         if kind is Kind.STRING:
             blocks[location.bytes_block] = index
-    # What is behind a pointer is not plain while that is nil: all blocks left are such values'.
+    # What a pointer leads to is not plain while that is nil: all blocks left are such values'.
     order = tuple(blocks[step.number] for step in plan.steps)
     return PlainPhase(tuple(values), order, plan.image_size)
 
@@ -274,16 +274,16 @@ def _members(labels: Sequence[str], phase: PlainPhase) -> str:
 
 
 def _holes(phase: PlainPhase | None, show: Callable[[Value], str]) -> list[str]:
-    """Return what stands for each value in a template: what is shown around it, and its hole."""
+    """Return what is put for each value in a template: what is shown around it, and its hole."""
     holes = []
     for value in phase.values if phase else ():
         shown = show(value.zero)
         if value.kind is Kind.POINTER:
             shown = shown.replace(f"{_ADDRESS:#x}", "%#x")
         elif value.kind is not Kind.INTERFACE:
-            before, _, behind = shown.rpartition(show(_bare(value.zero)))
+            before, _, after = shown.rpartition(show(_bare(value.zero)))
             hole = "%s" if value.kind in (Kind.BOOL, Kind.STRING) else "%d"
-            shown = before + hole + behind
+            shown = before + hole + after
         holes.append(shown)
     return holes
 

@@ -50,7 +50,7 @@ class LatencyGroup:
 class FoldedLatency:
     """Hold, in sum, the goroutines that are not shown by themselves.
 
-    ``unnamed`` of the calls are of goroutines that could not be told apart for want of room;
+    ``unnamed`` of the calls are of goroutines that there was no room to keep apart;
     ``hits`` is how often probes were hit within all calls.
     """
 
@@ -274,5 +274,5 @@ def _rest_line(rest: FoldedLatency, shown: Mapping[str, str]) -> str:
         f" total {duration(rest.total)}"
     )
     if rest.unnamed:
-        line += f" ({rest.unnamed} of the calls by goroutines that there was no room to tell apart)"
+        line += f" ({rest.unnamed} of the calls by goroutines that there was no room to keep apart)"
     return line

@@ -34,7 +34,7 @@ class NoticeKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Say one thing in words, with the same in ``fields`` for programs."""
+    """One thing in words, with the same in ``fields`` for programs."""
 
     kind: NoticeKind
     message: str
@@ -42,7 +42,7 @@ class Notice:
 
 
 class TextOutput:
-    """Write results to ``out``, the frame around them to ``frame``, everything else to ``err``.
+    """Results to ``out``, the frame around them to ``frame``, everything else to ``err``.
 
     ``quiet`` leaves out headings and all notices but those of what is missing. ``frame`` is
     ``out`` where it is not given. ``before`` is called before each notice.
@@ -82,7 +82,7 @@ class TextOutput:
 
 
 class JsonOutput:
-    """Write one JSON object a line to ``out``, each with its ``kind``.
+    """One JSON object a line to ``out``, each with its ``kind``.
 
     ``also`` has notices in words, where ``out`` is not what the user looks at. ``before`` is called
     before each notice.
@@ -116,7 +116,7 @@ class JsonOutput:
             self._also.notice(notice)
 
 
-_SURROGATE = "\\udc"  # also in what stands for two surrogates that belong together
+_SURROGATE = "\\udc"  # also in what encodes two surrogates that belong together
 
 
 def _encodable(value: object) -> object:

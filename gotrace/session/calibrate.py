@@ -36,7 +36,7 @@ _CODE = {
     SiteForm.FIRST: b"\x89\xc0\xc3",  # mov %eax,%eax; ret
 }
 _RET = 2
-# Its caller: push %rbx; mov $_CALLS,%ebx; again: call the function behind this; dec %ebx;
+# Its caller: push %rbx; mov $_CALLS,%ebx; again: call the function after this; dec %ebx;
 # jnz again; pop %rbx; ret
 _LOOP = b"\x53\xbb" + _CALLS.to_bytes(4, "little") + b"\xe8\x06\0\0\0\xff\xcb\x75\xf7\x5b\xc3"
 _SIZES = {"COUNTERS": 1, "ROWS": 1, "HALVES": 1, "STRIPES": 1, "STACKS": 8, "OUTER_CALLS": 8}

@@ -16,7 +16,7 @@ __all__ = ["CallCounter"]
 
 
 class CallCounter:
-    """Own the probes that count a plan's functions; a context manager that detaches."""
+    """The probes that count a plan's functions; a context manager that detaches."""
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ class TracedFunction:
     """What all calls of a function have in common.
 
     ``parameters`` (the receiver first) and ``results`` are the names of the values captured, as
-    debug information gives them: empty, ``_`` and ``~r0`` are no names. ``file`` and ``line``
+    debug information gives them: empty, ``_`` and ``~r0`` are not names. ``file`` and ``line``
     are where the function is declared.
     """
 
@@ -96,7 +96,7 @@ class Undecided:
 
 
 class CallDecoder:
-    """Decode the records of one function's calls."""
+    """A decoder of the records of one function's calls."""
 
     def __init__(
         self,
@@ -282,7 +282,7 @@ def _result_label(index: int, count: int) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _labels(names: tuple[str, ...], unnamed: Callable[[int, int], str]) -> tuple[str, ...]:
-    """Name what has no name by its position, and what has a name that is taken as well."""
+    """Return names; what has none, or one that is taken, is named by its position."""
     labels: list[str] = []
     for index, name in enumerate(names):
         label = name if name not in ("", "_") and not name.startswith("~") else ""

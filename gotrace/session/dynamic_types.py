@@ -38,10 +38,10 @@ _SMALL_VALUES = struct.pack("<256Q", *range(256))
 
 
 class DynamicTypes(ReadContext):
-    """Answer what decoding one file's values asks, and plan types as they turn up.
+    """What decoding one file's values asks; types are planned as they turn up.
 
     Addresses that come with events are run-time addresses. Where the bias of the file's mapping
-    differs by process, dynamic types cannot be told; that of a program to be started is looked for
+    differs by process, dynamic types cannot be known; that of a program to be started is looked for
     until it is there.
     """
 
@@ -57,7 +57,7 @@ class DynamicTypes(ReadContext):
         """Plan the types that values of interfaces can have; return the plans by run-time address.
 
         Those are the types that the program itself converts to the interface, as its itabs say,
-        and for ``any``, all types in the binary, up to a bound; likewise for interfaces within
+        and for ``any``, all types in the binary, up to a bound; also for interfaces within
         those types. Others are planned for when they are first met.
         """
         wanted = list(interfaces)
@@ -146,7 +146,7 @@ class DynamicTypes(ReadContext):
             return None
         address = word - self._bias
         try:
-            # Itabs may lie among the types: only as itabs do they lead to a type of their own.
+            # Itabs may be among the types: only as itabs do they lead to a type of their own.
             itab_type = self._descriptors.type_of_itab(address)
             place = address if itab_type is None else itab_type
             found = self._descriptors.type_at(place)

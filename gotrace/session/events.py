@@ -47,7 +47,7 @@ _MAX_BYTES = 32 << 20
 
 
 class RecordError(GotraceError):
-    """Report a record that does not hold what its header says."""
+    """A record that does not hold what its header says."""
 
 
 class CallFlag(IntFlag):
@@ -124,7 +124,7 @@ def end_of(record: bytes) -> int:
 
 
 def parse_call(record: bytes) -> CallRecord:
-    """Take a record apart; bytes behind its end are padding. Raises RecordError."""
+    """Take a record apart; bytes after its end are padding. Raises RecordError."""
     try:
         end, start, goid, tgid, tid, function, args, results, flags, hits, hits_ns = (
             HEADER.unpack_from(record)
@@ -196,7 +196,7 @@ def _floats(record: bytes, at: int) -> tuple[dict[int, bytes], int]:
 
 
 class Losses:
-    """Count records that never reached the window, by CPU."""
+    """The number of records that never reached the window, by CPU."""
 
     def __init__(self) -> None:
         self.by_cpu: Counter[int | None] = Counter()
@@ -219,12 +219,12 @@ class Losses:
 
 
 class OrderWindow:
-    """Merge the records of several CPUs by the time they ended.
+    """The records of several CPUs, merged by the time they ended.
 
     A CPU's perf buffer has its records in order, but buffers are read one after another, in
     batches. A record is therefore held back until it is ``window_ns`` old: by then those that
     ended before it have been read too, provided that all buffers are read at least that often. A
-    record that comes later than that is released all the same, behind its place, and counted in
+    record that comes later than that is released all the same, after its place, and counted in
     ``late``.
 
     Memory is bounded by ``most_records`` and ``most_bytes``. Past half of either the older half

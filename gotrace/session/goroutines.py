@@ -17,7 +17,7 @@ __all__ = ["OTHER_NAMESPACE", "Folded", "GoroutineKey", "GoroutineRows", "Gorout
 OTHER_NAMESPACE = 1 << 31
 
 _KEY = struct.Struct("=QII")  # struct goroutine_key of bpf/latency.c
-_PLACES = struct.Struct("=QQ")  # startpc, gopc, behind the histogram in struct goroutine_row
+_PLACES = struct.Struct("=QQ")  # startpc, gopc, after the histogram in struct goroutine_row
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class GoroutineTimes:
 class Folded:
     """What is known in sum only: goroutines that had to be folded together, for one row.
 
-    ``unnamed`` are calls that the kernel folded, of goroutines that it had no room to tell apart.
+    ``unnamed`` are calls that the kernel folded, of goroutines that it had no room to keep apart.
     """
 
     goroutines: int = 0
@@ -56,7 +56,7 @@ class Folded:
 
 
 class GoroutineRows:
-    """Read the maps ``by_goroutine``, ``folded``, ``ended`` and ``named`` of bpf/latency.c.
+    """The maps ``by_goroutine``, ``folded``, ``ended`` and ``named`` of bpf/latency.c.
 
     A row is only ever written by its own goroutine (that of goroutine 0 by all threads that have
     none), so that the rows of one that has ended can be taken out at any time. Those are kept here,

@@ -24,7 +24,7 @@ def stripes_for(rows: int, halves: int, cpus: int) -> int:
 
 
 class HistogramRows:
-    """Read the map ``histograms`` of bpf/latency.c: ``halves`` times ``rows`` times ``stripes``.
+    """The map ``histograms`` of bpf/latency.c: ``halves`` times ``rows`` times ``stripes``.
 
     With two halves the programs write one while the other is read.
     """

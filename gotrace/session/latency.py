@@ -38,7 +38,7 @@ _SLOW = struct.Struct("=QQQIIQQ")  # struct slow_call
 
 @dataclass(frozen=True, slots=True)
 class LatencyOptions:
-    """Say what to tell apart: functions, goroutines, intervals; and which calls to report.
+    """What to keep apart: functions, goroutines, intervals; and which calls to report.
 
     ``unit`` is the display unit and ``slower`` the least reported duration, both in nanoseconds.
     ``outermost`` leaves out calls within other traced calls.
@@ -72,7 +72,7 @@ class SlowCall:
 class Measurement:
     """What was measured since the last reading.
 
-    ``rows`` by function number, or by 0 when functions are not told apart. With goroutines told
+    ``rows`` by function number, or by 0 when functions are not kept apart. With goroutines kept
     apart, ``goroutines`` has those known by themselves and ``rest``, by row, all others in sum.
     """
 
@@ -82,7 +82,7 @@ class Measurement:
 
 
 class LatencyMeter:
-    """Own the probes that measure a plan's functions; a context manager that detaches."""
+    """The probes that measure a plan's functions; a context manager that detaches."""
 
     #: What makes calls missing.
     LOSSES = (Diagnostic.STACKS_FULL, Diagnostic.OUTER_CALLS_FULL, Diagnostic.SLOW_LOST)
@@ -153,7 +153,7 @@ class LatencyMeter:
                 halves,
             )
 
-        #: With goroutines told apart, processes that lived when this was looked at last.
+        #: With goroutines kept apart, processes that lived when this was looked at last.
         self.processes: set[int] = set()
         self._exited = ExitedProcesses(program)
         # Where one process is traced, the run ends with it.

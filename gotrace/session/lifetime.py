@@ -81,7 +81,7 @@ class Lifetime:
     def replaced_program(self) -> str | None:
         """Return the path of the program that the process has turned into by exec, else None.
 
-        The same program started anew counts: Linux may have lost its probes, which it does when
+        The same program started again counts: Linux may have lost its probes, which it does when
         exec is called from another thread than the first. A program to be traced that follows
         another, as after ``env``, does not count.
         """
@@ -190,7 +190,7 @@ class Run:
                 os.eventfd_write(self._descriptors[0], 1)
 
     def is_over(self, wait: float) -> bool:
-        """Wait for at most so many seconds; return whether the run is over. Raises OSError.
+        """Wait for some seconds at most; return whether the run is over. Raises OSError.
 
         Then the tracer is stopped, and what it has seen can be read.
         """

@@ -66,7 +66,7 @@ _SHARE = 20
 
 
 class ExitedProcesses:
-    """Remove the open calls of ended processes from the maps of bpf/calls.h.
+    """The open calls of ended processes, removed from the maps of bpf/calls.h.
 
     The kernel's helpers number processes as the initial pid namespace does: in another one it is
     not known which have ended, and nothing is removed.
@@ -88,7 +88,7 @@ class ExitedProcesses:
         ended = ended_processes(_TASK.unpack(key)[1] for key in keys)
         for key in keys:
             task, tgid = _TASK.unpack(key)
-            # Looked up now that nobody changes it: calls may have returned since, and come.
+            # Looked up now that nothing changes it: calls may have returned since, and come.
             stack = self._stacks.lookup(key) if tgid in ended else None
             if stack is not None:
                 self._remove_calls(task, tgid, STACK_LEVEL.unpack(stack)[0])
@@ -102,7 +102,7 @@ class ExitedProcesses:
 
 
 class Throttle:
-    """Do something once a second, or less often where it takes more than a small part of that."""
+    """An action once a second, less often where it takes more than a small part of that."""
 
     def __init__(self, action: Callable[[], None]) -> None:
         self._action = action

@@ -168,7 +168,7 @@ class ProbePlan:
 
     @property
     def changes_threads(self) -> bool:
-        """Return whether calls told apart by thread are those of goroutines: gccgo's."""
+        """Return whether calls distinguished by thread are those of goroutines: gccgo's."""
         return any(
             parse_name(sites.function.name, gccgo=True).package
             for plan in self.binaries

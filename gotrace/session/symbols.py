@@ -59,7 +59,7 @@ class _File:
 
 
 class Symbolizer:
-    """Translate addresses of the processes that run some files, each with its own load biases."""
+    """The functions at addresses of processes that run some files, each with its load biases."""
 
     def __init__(self, files: Sequence[TargetBinary]) -> None:
         self._files = [_File(file, len(files) == 1) for file in files]

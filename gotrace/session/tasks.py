@@ -36,9 +36,9 @@ _NO_OFFSETS = dict.fromkeys(
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """Say how callers are identified, and which files hold code of the Go runtime.
+    """How tasks are identified, and which files hold code of the Go runtime.
 
-    ``files`` begins with those of the plan; none where calls are told apart by thread. A plugin
+    ``files`` begins with those of the plan; none where calls are distinguished by thread. A plugin
     shares its host's data but runs its own copy of the runtime's functions.
     """
 
@@ -75,7 +75,7 @@ class Tasks:
     def warning(self) -> str | None:
         """Return what the user should know of the identification, None when all is well."""
         if self.layout is None:
-            return "no Go runtime that is known here: calls are told apart by thread"
+            return "no known Go runtime here: calls are distinguished by thread"
         if self.layout.assumed:
             version = self.files[0].go_version
             return (
@@ -89,7 +89,7 @@ def find_tasks(target: Target, plan: ProbePlan) -> Tasks:
     """Read the runtime's layout from the plan's files.
 
     Raises GotraceError where two files have different ones, or where no probe can find the
-    running goroutine; RuntimeLayoutError where a file that has a runtime does not tell its layout.
+    running goroutine; RuntimeLayoutError where a file that has a runtime does not show its layout.
     """
     files = list(dict.fromkeys(p.binary for p in plan.binaries if p.binary.functions.has_pclntab))
     if not files:

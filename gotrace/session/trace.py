@@ -47,7 +47,7 @@ _STACKS = _OUTER_CALLS = _WAITING = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """Say what to report beside values: at most so many return addresses, 0 for none.
+    """What to report beside values: the number of return addresses at most, 0 for none.
 
     They are fewer where values take so much of the payload that no more have room.
     """
@@ -56,7 +56,7 @@ class TraceOptions:
 
 
 class CallTracer:
-    """Own the probes that report a plan's calls; a context manager that detaches."""
+    """The probes that report a plan's calls; a context manager that detaches."""
 
     #: What makes calls missing; ``UNWOUND`` alone does not.
     LOSSES = (
@@ -244,7 +244,7 @@ def _by_file(file: int, subplans: Iterable[tuple[int, Subplan]]) -> Iterator[tup
 
 
 class _Tables:
-    """Lay all plans one behind the other, as the interpreter's maps have them."""
+    """Lay all plans one after the other, as the interpreter's maps have them."""
 
     def __init__(self, traced: TracePlan, options: TraceOptions) -> None:
         calls = self._calls = traced.calls

@@ -76,7 +76,7 @@ SEARCH_STEPS = 48  # that a search takes at most: SEARCH_STEPS of bpf/plan.h
 
 @dataclass(frozen=True, slots=True)
 class TraceChoices:
-    """Say how much to capture, whether at the entry alone, and whether of float registers.
+    """How much to capture, whether at the entry alone, and whether of float registers.
 
     ``brief``: of receivers, and of pointers to large structs, nothing but the address, unless the
     probe's own expressions ask for more.
@@ -114,11 +114,11 @@ class TraceChoices:
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """Say how one function's calls are captured and what is shown of them.
+    """How one function's calls are captured and what is shown of them.
 
     ``entry`` and ``result`` capture values, in this order: the ``shown`` ones of the phase, then
     the operands of the probe's expressions, which ``paths`` names. ``result`` is None where calls
-    are reported at their entry. ``next_pc`` and ``next_sp`` say where the instruction behind the
+    are reported at their entry. ``next_pc`` and ``next_sp`` say where the instruction after the
     entry site begins, from the site, and what it adds to SP; where that is not known, or float
     registers are to be left alone, ``entry_floats`` and ``result_floats`` are false. Of a string
     no more than ``text_bytes`` are shown, although a predicate may have more captured.
@@ -260,10 +260,19 @@ class _FileTypes:
         self.shallow = NodeFactory(dataclasses.replace(choices.limits, depth=0), release)
         self.context = DynamicTypes(binary, self.factory)
         self.values = FunctionValues(binary)
+        self._limits = choices.limits
+        self._phases: dict[tuple[PlacedNode, ...], PhasePlan] = {}
+
+    def phase(self, values: Sequence[PlacedNode]) -> PhasePlan:
+        """Return the plan of some values, which functions of one signature share."""
+        key = tuple(values)
+        if key not in self._phases:
+            self._phases[key] = plan_phase(key, self._limits)
+        return self._phases[key]
 
 
 class _Planner:
-    """Plan the functions that one probe selects in one file."""
+    """A planner of the functions that one probe selects in one file."""
 
     def __init__(
         self,
@@ -279,6 +288,7 @@ class _Planner:
         self._constants = constants
         self._values = file.values
         self._bare: list[str] = []
+        self._file = file
         self._factory = file.factory
         self._shallow = file.shallow
         self._context = file.context
@@ -373,7 +383,7 @@ class _Planner:
             is_method = shown is places.parameters and _has_pointer_receiver(places.name)
             values = [self._whole(value, is_method and not n) for n, value in enumerate(shown)]
         values += [self._operand(places, path, text_bytes.get(path)) for path in paths]
-        return plan_phase(values, self._choices.limits)
+        return self._file.phase(values)
 
     def _whole(self, value: PlacedValue, is_receiver: bool) -> PlacedNode:
         try:
@@ -418,7 +428,7 @@ class _Planner:
 
         room = {Phase.ENTRY: _MAX_PREDICATE, Phase.RETURN: _MAX_PREDICATE if result else 0}
         compiled = self._compiled(probe.predicate, locate, room)
-        # A search that takes all steps would leave none for what is captured behind it.
+        # A search that takes all steps would leave none for what is captured after it.
         if _takes_too_long(compiled.entry, entry):
             room[Phase.ENTRY] = 0
         if result and _takes_too_long(compiled.result, result):

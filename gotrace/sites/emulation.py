@@ -45,7 +45,7 @@ _REFUSED = re.compile(
       | [\x40-\x4f]?                                    # REX
         (?P<opcode>
             (?!\x62){_BAD_OPCODE}
-            # VEX and EVEX: the table for one-byte opcodes is asked about the opcode behind them
+            # VEX and EVEX: the table for one-byte opcodes is asked about the opcode after them
           | (?:\xc5.|\xc4..|\x62...){_BAD_OPCODE}
             # mov to ss would hold back the trap of the single step (insn_masking_exception)
           | \x8e[\x10-\x17\x50-\x57\x90-\x97\xd0-\xd7]

@@ -26,7 +26,14 @@ def _any_of(*parts: int | range) -> str:
     members: set[int] = set()
     for part in parts:
         members.update([part] if isinstance(part, int) else part)
-    return "[" + "".join(f"\\x{byte:02x}" for byte in sorted(members)) + "]"
+    # As ranges: most of the time that compiling takes goes by the members of classes.
+    starts = sorted(byte for byte in members if byte - 1 not in members)
+    ends = sorted(byte for byte in members if byte + 1 not in members)
+    return "[" + "".join(map(_range, starts, ends)) + "]"
+
+
+def _range(first: int, last: int) -> str:
+    return f"\\x{first:02x}" if first == last else f"\\x{first:02x}-\\x{last:02x}"
 
 
 def _modrm(

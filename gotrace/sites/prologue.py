@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 # g is in R14 (ABIInternal, Go >= 1.17), or is first loaded from thread-local storage: into R14
-# by the ABI0 functions of Go >= 1.17, into RCX before. It lies at an offset from FS that is in
+# by the ABI0 functions of Go >= 1.17, into RCX before. It is at an offset from FS that is in
 # the instruction, or in position-independent code in the register: read from the global offset
 # table, or made an immediate by Go's linker. g.stackguard0 is at 0x10 in g, stackguard1
 # (functions of the system stack) at 0x18. Frames are small, large or huge, as stacksplit has it.
@@ -93,7 +93,7 @@ def stack_check(code: bytes) -> StackCheck | None:
     if match is None:
         return None
     target = _branch_target(match)
-    # The way to morestack is laid out behind the body. Anything else is not the compiler's.
+    # The way to morestack is laid out after the body. Anything else is not the compiler's.
     if not match.end() < target < len(code):
         return None
     return StackCheck(match.start("branch"), match.end())
@@ -142,7 +142,7 @@ _SLOT = (
 _SLOT0 = r"(?:\x44\x24.|\x84\x24....|\x04\x24)"
 _REX = r"[\x40-\x4f]?"
 
-#: An instruction that may stand between the entry and a site: it can neither branch nor fault,
+#: An instruction that may be between the entry and a site: it can neither branch nor fault,
 #: and writes nothing but flags, the frame or the caller's spill slots, RBP, R12, X15 (neither
 #: carries an argument) and, in the first two cases, RSP.
 _HARMLESS = re.compile(
@@ -177,7 +177,7 @@ _MAX_WALK = 32
 
 
 def first_emulated(code: bytes) -> tuple[int, int] | None:
-    """Return the first emulated instruction that only harmless ones stand before.
+    """Return the first emulated instruction that only harmless ones precede.
 
     The result is its offset in ``code``, which begins at the function's entry, and by how many
     bytes the stack pointer has been lowered there; None when something else comes first.

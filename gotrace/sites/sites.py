@@ -3,7 +3,7 @@
 
 A Go function's first instruction is executed again whenever its stack had to grow or it was
 asked to yield: ``runtime.morestack`` ends in a jump back to the entry. A probe there counts such
-calls twice, and costs a single step besides. So the entry site lies behind the stack check
+calls twice, and costs a single step besides. So the entry site is after the stack check
 wherever one is recognised (``prologue``), on an instruction that the kernel emulates
 (``emulation.EMULATED``) wherever there is one. At every site the registers that carry arguments
 (int, float, closure context) and g are as the caller left them.
@@ -40,22 +40,22 @@ __all__ = [
 
 
 class SiteError(GotraceError):
-    """Report that a function has no exact entry site, or that its RETs cannot be found."""
+    """A function has no exact entry site, or its RETs cannot be found."""
 
 
 class SiteKind(Enum):
-    """Tell what a hit at a site means."""
+    """What a hit at a site means."""
 
     ENTRY = "entry"
     RET = "ret"
 
 
 class SiteForm(Enum):
-    """Tell what instruction a site is on, and thereby what a hit costs and needs.
+    """What instruction a site is on, and thereby what a hit costs and needs.
 
     EMULATED: the kernel emulates it within the breakpoint's trap.
     BRANCH: the ``jbe`` of the stack check, emulated too. The BPF program must drop the hit when
-    CF or ZF is set in the saved flags: the branch is then taken and the function starts anew.
+    CF or ZF is set in the saved flags: the branch is then taken and the function starts again.
     FIRST: the function's first instruction, single-stepped out of line, a second trap.
     RET: a return, single-stepped too.
     """
@@ -71,7 +71,7 @@ class Site:
     """One place to probe.
 
     ``address`` is a link-time virtual address. The stack pointer at the site plus ``sp_offset``
-    is the stack pointer at the function's entry, where the return address lies.
+    is the stack pointer at the function's entry, where the return address is.
     """
 
     address: int
@@ -190,7 +190,7 @@ _Choice = tuple[int, SiteForm, int]  # offset from the entry, form, sp_offset
 
 
 def _behind_check(code: bytes) -> _Choice | None:
-    """Choose a site in or behind the stack check, None when the code begins with no known one.
+    """Choose a site in or after the stack check, None when the code begins with no known one.
 
     That no branch leads there needs no proof by decoding. Assembler and compiler put the check
     and the frame's set-up before the function's entry block, and no label exists in front of

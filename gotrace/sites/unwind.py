@@ -21,7 +21,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class UnwindSites:
-    """The sites that tell of unwound frames.
+    """The sites that report unwound frames.
 
     ``recoveries`` are the calls of ``runtime.gogo`` in ``runtime.recovery``: there g.sched.sp is
     where the deferring function goes on (src/runtime/panic.go, all releases from 1.15 to 1.27).

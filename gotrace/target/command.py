@@ -21,7 +21,7 @@ _EXEC_FAILED = 127
 
 
 class CommandError(GotraceError):
-    """Report a command that cannot be started."""
+    """A command that cannot be started."""
 
 
 def resolve_command(arguments: Sequence[str]) -> str:

@@ -36,7 +36,7 @@ _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/uapi/linux/nsf
 
 
 class ProcessError(GotraceError):
-    """Report a process that is not there or cannot be traced, and which of these it is."""
+    """A process that is not there or cannot be traced, and which of these it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class MemoryMapping:
 
 @dataclass(frozen=True, slots=True)
 class Executable:
-    """Tell a program that a process runs from those before and after it, and from a second run.
+    """A program that a process runs, distinct from those before and after it and from a second run.
 
     ``device`` and ``inode`` are the executable's, ``stack`` where the stack begins, which is at
     another random place after each exec.
@@ -206,7 +206,7 @@ def find_process(pid: int) -> Process:
     except PermissionError:
         owner = status["Uid"].split()[0]
         raise ProcessError(
-            f"process {pid} belongs to user {owner} and may not be looked into: {_advice()}"
+            f"process {pid} belongs to user {owner}, permission denied: {_advice()}"
         ) from None
     return Process(tgid)
 
@@ -302,7 +302,7 @@ def _is_there(number: int) -> bool:
 
 def _gone(pid: int, error: OSError) -> ProcessError:
     if isinstance(error, PermissionError):
-        return ProcessError(f"process {pid} may not be looked into: {_advice()}")
+        return ProcessError(f"permission denied reading /proc/{pid}: {_advice()}")
     return ProcessError(f"there is no process {pid}")
 
 

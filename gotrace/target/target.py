@@ -94,7 +94,7 @@ class Target:
     def defines(self) -> Mapping[str, int]:
         """Return the compile-time settings of bpf/site.h that make programs see this target only.
 
-        BPF helpers count in the initial pid namespace; in another one they must be told which, and
+        BPF helpers count in the initial pid namespace; in another one they must be given which, and
         know only the tasks whose own it is (kernel commit b4490c5c4e02): so it is the target's.
         """
         if in_initial_pid_namespace():
@@ -109,7 +109,7 @@ class Target:
         return settings | {"TGID": number}
 
     def binary(self, name: str | None) -> TargetBinary:
-        """Open the file that ``name`` stands for in this target, its executable when None.
+        """Open the file that ``name`` means in this target, its executable when None.
 
         A name without a slash is looked up on PATH. In a running process the file must be mapped.
         Raises GotraceError.

@@ -20,7 +20,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Reason(Enum):
-    """Say what ended a wait."""
+    """What ended a wait."""
 
     TIME = "time"
     INTERRUPT = "interrupt"
@@ -29,7 +29,7 @@ class Reason(Enum):
 
 
 class Waiter:
-    """Turn SIGINT, SIGTERM, SIGHUP and the target's end into return values of one wait.
+    """One wait for SIGINT, SIGTERM, SIGHUP, the target's end and a time.
 
     A context manager: the previous signal handling is restored at its end. A signal that arrives
     between waits is not lost, it ends the next one.

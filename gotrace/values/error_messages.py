@@ -37,13 +37,13 @@ __all__ = [
     "POINTER_RULES",
     "VALUE_RULES",
     "Message",
-    "behind",
     "error_value",
     "go_errno_text",
     "is_set",
     "missing_text",
     "quoted_text",
     "text_of",
+    "with_prefix",
 ]
 
 
@@ -60,7 +60,7 @@ class Message:
         if self.known is None:
             known = None if part.known is None else self.text + part.known
             return Message(self.text + part.text, known, _sum(self, part))
-        # What was cut says so within a message, and what stands in for something does already.
+        # What was cut says so within a message, and what replaces something does already.
         gap = "..." if self.known == self.text and part.text else ""
         return Message(self.text + gap + part.text, self.known, _sum(self, part))
 
@@ -120,7 +120,7 @@ def text_of(value: Value | None) -> Message:
 
 
 def missing_text(text: str) -> Message:
-    """Return what stands in a message for what is not known of it."""
+    """Return what is put in a message for what is not known of it."""
     return Message(text, "")
 
 
@@ -157,7 +157,7 @@ def _address(value: Value | None) -> Message | None:
     zone = fields.get("Zone")
     text = _ip(fields.get("IP"))
     if is_set(zone):
-        text += behind("%", zone)
+        text += with_prefix("%", zone)
     if target.type == "net.IPAddr":
         return text
     certain = text.text if text.known is None else text.known
@@ -180,7 +180,7 @@ def is_set(value: Value | None) -> bool:
     return value is not None and not isinstance(value, Nil)
 
 
-def behind(mark: str, value: Value | None) -> Message:
+def with_prefix(mark: str, value: Value | None) -> Message:
     """Return a part that is set with its mark, of which neither is certain if it is not known."""
     if isinstance(value, Unavailable):
         return missing_text(mark + text_of(value).text)
@@ -218,8 +218,8 @@ _Rule = Callable[[_Fields], Message]
 def _parts(template: str) -> _Rule:
     """Return a rule that fills ``{Field}`` with a field's text, ``{Field!q}`` with it quoted.
 
-    ``{Field!code}`` is the name of an error code of HTTP/2. For what is no struct, a field without
-    a name stands for all of it.
+    ``{Field!code}`` is the name of an error code of HTTP/2. For what is not a struct, a field
+    without a name means all of it.
     """
     pieces = template.replace("}", "{").split("{")
 
@@ -255,18 +255,18 @@ def _joined(fields: _Fields) -> Message:
 def _op_error(fields: _Fields) -> Message:
     text = text_of(fields.get("Op"))
     if is_set(fields.get("Net")):
-        text += behind(" ", fields["Net"])
+        text += with_prefix(" ", fields["Net"])
     if is_set(fields.get("Source")):
-        text += behind(" ", fields["Source"])
+        text += with_prefix(" ", fields["Source"])
     if is_set(fields.get("Addr")):
-        text += behind("->" if is_set(fields.get("Source")) else " ", fields["Addr"])
+        text += with_prefix("->" if is_set(fields.get("Source")) else " ", fields["Addr"])
     return text + ": " + text_of(fields.get("Err"))
 
 
 def _dns_error(fields: _Fields) -> Message:
     text = "lookup " + text_of(fields.get("Name"))
     if is_set(fields.get("Server")):
-        text += behind(" on ", fields["Server"])
+        text += with_prefix(" on ", fields["Server"])
     return text + ": " + text_of(fields.get("Err"))
 
 
@@ -279,13 +279,13 @@ def _addr_error(fields: _Fields) -> Message:
 
 def _roots_error(fields: _Fields) -> Message:
     text = Message("x509: failed to load system roots and no roots provided")
-    return text + behind("; ", fields["Err"]) if is_set(fields.get("Err")) else text
+    return text + with_prefix("; ", fields["Err"]) if is_set(fields.get("Err")) else text
 
 
 def _stream_error(fields: _Fields) -> Message:
     text = "stream error: stream ID " + text_of(fields.get("StreamID"))
     text = text + "; " + _code(fields.get("Code"))
-    return text + behind("; ", fields["Cause"]) if is_set(fields.get("Cause")) else text
+    return text + with_prefix("; ", fields["Cause"]) if is_set(fields.get("Cause")) else text
 
 
 def _code(value: Value | None) -> Message:

@@ -274,7 +274,7 @@ class Printer:
         return self._bad(value, of)
 
     def _bad(self, value: Value, of: GoType | None) -> str:
-        """Say that the verb does not fit, as Go does: ``%!d(string=hi)``."""
+        """Return that the verb does not fit, as Go does: ``%!d(string=hi)``."""
         name = _type_name(value, of)
         if isinstance(value, PointerValue | FuncValue | ChanValue):
             place = value.pc if isinstance(value, FuncValue) else value.address
@@ -298,7 +298,7 @@ def _text_of(value: Value) -> bytes | None:
 
 
 def _length_of(value: Value, shown: int) -> int | None:
-    """Return the true length of a text of which so many bytes are shown, None if not known."""
+    """Return the true length of a text of which that many bytes are shown, None if not known."""
     if not isinstance(value, ErrorValue) or not value.is_cut:
         return shown
     # A message that has a gap may be shorter than it is with the words in the gap's place.
@@ -373,7 +373,7 @@ _MAX_WIDTH = 1000
 
 
 class FormatError(UsageError):
-    """Report what is wrong in a format, and at which characters of it (from 0)."""
+    """What is wrong in a format, and at which characters of it (from 0)."""
 
     def __init__(self, content: str, start: int, end: int, reason: str) -> None:
         """Take the format, the place and the reason."""
@@ -440,7 +440,7 @@ def _bad_directive(content: str, start: int) -> FormatError:
     flags = re.compile(r"%[-+# 0-9.]*").match(content, start)
     end = flags.end() if flags else start + 1
     if end >= len(content):
-        return FormatError(content, start, end, "a verb is missing behind %; %% is a percent sign")
+        return FormatError(content, start, end, "a verb is missing after %; %% is a percent sign")
     char = content[end]
     reason = f"there is no verb %{char}: use one of %{' %'.join(_VERBS)}, or %% for a percent sign"
     if char == "*":
@@ -480,8 +480,8 @@ def format_values(
 ) -> str:
     """Fill a format with values, one for each directive.
 
-    ``types`` are the values' static types where known: they tell uint8 from int for %T and %#v,
-    and a float32.
+    ``types`` are the values' static types where known: they distinguish uint8 from int for %T and
+    %#v, and a float32.
     """
     parts = []
     index = 0

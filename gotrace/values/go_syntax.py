@@ -149,7 +149,7 @@ def _sequence(value: SequenceValue, depth: int, outer: str) -> str:
 
 
 def _element(value: Value, depth: int, outer: str) -> str:
-    """Return an element, without its type's name where that stands in front of them all."""
+    """Return an element, without its type's name where that is written before them all."""
     if isinstance(value, StructValue | SequenceValue):
         return _SHOW[type(value)](value, depth, outer)
     if isinstance(value, NamedValue) and value.type == outer and outer != "uintptr":

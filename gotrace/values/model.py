@@ -135,7 +135,7 @@ class SequenceValue:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MapValue:
-    """Some entries of a map, in the order in which they lie in memory, and its true length.
+    """Some entries of a map, in the order in which they are in memory, and its true length.
 
     ``missing`` says why there are none where they could not be had.
     """
@@ -190,7 +190,7 @@ class ErrorValue:
     """An error whose message is known; ``type`` is its dynamic type, ``value`` all of it.
 
     Where not all of the message is known, ``known`` is the beginning that is certain, and
-    ``length`` the true length in bytes where that can be told. ``message`` may go on behind what
+    ``length`` the true length in bytes where that is known. ``message`` may go on after what
     is certain, with words in place of what is missing. ``of`` is the dynamic type where it is
     described.
     """
@@ -220,7 +220,7 @@ class TimeValue:
     """A time.Time: seconds since 1970 UTC, nanoseconds within, and its zone.
 
     ``zone`` and ``offset`` (seconds east of UTC) are those in force at that time; ``zone`` is None
-    where they could not be told and UTC stands for it. ``monotonic``: nanoseconds of the monotonic
+    where they are not known and UTC is used instead. ``monotonic``: nanoseconds of the monotonic
     clock since the traced program's start, where the time holds such a reading.
     """
 

@@ -63,7 +63,7 @@ def _fill(directive: Directive) -> str:
 
 
 def _pad_number(sign: str, digits: str, directive: Directive) -> str:
-    """Fill up to the width, with zeros behind the sign where the flag says so."""
+    """Fill up to the width, with zeros after the sign where the flag says so."""
     if "0" in directive.flags and "-" not in directive.flags:
         return sign + digits.rjust((directive.width or 0) - len(sign), "0")
     return pad(sign + digits, directive)
@@ -80,7 +80,7 @@ _BASES = {"b": ("b", "0b"), "o": ("o", "0"), "O": ("o", "0o"), "x": ("x", "0x"),
 
 
 def integer(value: int, directive: Directive, verb: str = "") -> str:
-    """Format an integer by ``%d %b %o %O %x %X``; ``verb`` stands for the directive's own."""
+    """Format an integer by ``%d %b %o %O %x %X``; ``verb`` replaces the directive's own."""
     verb = verb or directive.verb
     base, prefix = _BASES.get(verb, ("d", ""))
     sign = _sign(value < 0, directive)
@@ -267,7 +267,7 @@ def quoted(content: bytes, directive: Directive | None = None) -> str:
 
 def _quote(content: bytes, mark: str, ascii_only: bool) -> str:
     parts = []
-    # Bytes that are no UTF-8 become surrogates (PEP 383), and are told by that.
+    # Bytes that are not UTF-8 become surrogates (PEP 383), and are recognised by that.
     for char in content.decode("utf-8", "surrogateescape"):
         if "\udc80" <= char <= "\udcff":
             parts.append(f"\\x{ord(char) - 0xDC00:02x}")

@@ -66,7 +66,7 @@ def time_text(value: TimeValue) -> str:
 
 
 def _date(days: int) -> str:
-    """Return the date so many days after 1970-01-01, in any year."""
+    """Return the date that many days after 1970-01-01, in any year."""
     cycles, day = divmod(days + _DAYS_TO_1970, _DAYS_OF_400_YEARS)
     # Python knows the years 1 to 9999: take the day in the cycle that begins with year 400.
     date = datetime.date(400, 1, 1) + datetime.timedelta(days=day)

@@ -9,11 +9,11 @@ with keys that begin with ``$``, which no field of a struct does:
 ===========================================  =====================================================
 {"$unavailable": why}                        could not be read
 {"$string": text, "$len": n}                 a string cut to its beginning; n is its true length
-{"$hex": digits}, {"$hex": digits, "$len"}   a string or bytes that are no UTF-8 text; cut
+{"$hex": digits}, {"$hex": digits, "$len"}   a string or bytes that are not UTF-8 text; cut
 {"$elements": [...], "$len": n}              a slice or array of which not all was captured
 {"$entries": {...}, "$len": n}               a map of which not all was captured
 {"$entries": [[key, value], ...], "$len"}    a map with other keys
-{"$pointer": "0xc000012345"}                 a pointer that was not followed; uintptr likewise
+{"$pointer": "0xc000012345"}                 a pointer that was not followed; also for uintptr
 {"$type": type, "$value": value}             an interface's dynamic type and value
 {"$type": type, "$error": message,           an error whose message is known; the value of its
  "$value": value}                            type is there where it says more
@@ -24,7 +24,7 @@ with keys that begin with ``$``, which no field of a struct does:
 {"$real": x, "$imag": y}                     a complex number
 ===========================================  =====================================================
 
-A float that is no number is the string "NaN", "+Inf" or "-Inf"; a time.Duration is its
+A float that is not a number is the string "NaN", "+Inf" or "-Inf"; a time.Duration is its
 nanoseconds; a time.Time is its RFC 3339 text.
 """
 
@@ -141,7 +141,7 @@ def _map(value: MapValue, depth: int) -> object:
 
 
 def _key(value: Value) -> str | None:
-    """Return a map's key as an object's; None when it would not be told from others."""
+    """Return a map's key as an object's; None when it could not be distinguished from others."""
     if isinstance(value, NamedValue) and value.type != "uintptr":
         return _key(value.value)
     if isinstance(value, StringValue) and not value.is_cut:

@@ -158,7 +158,7 @@ class Maker:
         more = [self.deref(inner, first.reg) for _ in range(self.random.randrange(1, 3))]
         for op in more:
             shape.blocks.pop(op.reg, None)
-        return [dataclasses.replace(first, skip=len(more)), *more]
+        return [first._replace(skip=len(more)), *more]
 
     def source(self, shape: Shape) -> tuple[int, int]:
         """Return a block and an offset in it, or, in blocks that know their end, beyond."""
@@ -207,7 +207,7 @@ class Maker:
         # Low numbers, each once, so that most are within bounds.
         numbers = {0: 0} | {op.reg: number for number, op in enumerate(ops, 1)}
         for number, op in enumerate(ops, 1):
-            ops[number - 1] = dataclasses.replace(op, reg=number, block=numbers.get(op.block, 0))
+            ops[number - 1] = op._replace(reg=number, block=numbers.get(op.block, 0))
         return [*ops, END]
 
     def predicate(self, shape: Shape, entry: Shape | None) -> list[Op]:

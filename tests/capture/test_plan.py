@@ -427,7 +427,7 @@ def test_a_path_takes_only_the_pieces_that_it_needs() -> None:
     ("steps", "problem"),
     [
         (["nothing"], "main.p has no field nothing"),
-        ([PathMark.DEREF], "main.p is no pointer"),
+        ([PathMark.DEREF], "main.p is not a pointer"),
         ([0], "main.p has no elements"),
         ([PathMark.LEN], "main.p has no len"),
         (["list", 1000], "too far"),

@@ -291,7 +291,7 @@ def test_kernel_and_user_space_agree(expression: str, seed: int) -> None:
         truth = decide(typed, everything(typed, call, WHOLE), SPECIALS)
         for limits in (LIMITS, WHOLE):
             expected = decide(typed, everything(typed, call, limits), SPECIALS)
-            assert expected in (truth, None)  # undecided for want of bytes, but never wrong
+            assert expected in (truth, None)  # undecided where bytes are missing, but never wrong
             captured = Captured(typed, call.offsets, limits)
             kept, values = captured.run(call)
             if kept is None:

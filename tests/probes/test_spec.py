@@ -154,7 +154,7 @@ def test_a_format_may_be_raw_and_without_values() -> None:
         ('main.f(key == "a")', '(key == "a")', "set off from the function by a space"),
         ("main.f(x int", "(x int", "closing )"),
         ("main.f(x int)int", "", ""),
-        ("main.f n > 3", "n", "a condition stands in parentheses"),
+        ("main.f n > 3", "n", "put a condition in parentheses"),
         ("main.f n", "n", 'expected (PREDICATE) or "FORMAT"'),
         ("main.f (n > 3) n", "n", 'expected "FORMAT"'),
         ("main.f (n > 3", "", "expected )"),

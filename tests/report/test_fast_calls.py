@@ -76,7 +76,7 @@ def plan(types: Sequence[GoType], limits: CaptureLimits = LIMITS) -> PhasePlan:
         for at in range(0, go_type.size, 8):
             pieces.append(Piece(at, min(8, go_type.size - at), IntReg(register)))
             register += 1
-        values.append(PlacedNode(f"v{index}", factory.node(go_type), pieces))
+        values.append(PlacedNode(f"v{index}", factory.node(go_type), tuple(pieces)))
     return plan_phase(values, limits)
 
 
@@ -427,7 +427,7 @@ def test_what_paths_lead_to_is_plain_unless_it_is_behind_a_pointer_or_nowhere() 
         (array, [PathMark.LEN], False),
     ]
     for root, steps, plain in cases:
-        pieces = [Piece(at, 8, IntReg(at // 8)) for at in range(0, root.size, 8)]
+        pieces = tuple(Piece(at, 8, IntReg(at // 8)) for at in range(0, root.size, 8))
         placed = place_path(NodeFactory(LIMITS), "path", root, pieces, steps)
         assert (plain_phase(plan_phase([placed], LIMITS)) is not None) is plain
 

@@ -185,7 +185,7 @@ def test_goroutines_not_shown_are_summed_up() -> None:
         "12 other goroutines: 340 calls of main.f, total 5.6ms",
         "",
         "3 other goroutines: 9 calls, total 999ns"
-        " (4 of the calls by goroutines that there was no room to tell apart)",
+        " (4 of the calls by goroutines that there was no room to keep apart)",
     ]
 
 

@@ -48,5 +48,5 @@ def test_release_that_is_nowhere_is_refused(name: str, tmp_path: Path) -> None:
     wiped = without_build_info(path, tmp_path / "wiped", b"no1.19.8")
     result = run_tool(name, f"{wiped}:main.nest")
     assert (result.status, result.lines) == (1, [])
-    assert result.errors.startswith(f"{name}: {wiped}: cannot tell where goroutines keep their id")
+    assert result.errors.startswith(f"{name}: {wiped}: cannot find where goroutines keep their id")
     assert len(result.errors.splitlines()) == 1

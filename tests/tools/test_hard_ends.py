@@ -150,7 +150,7 @@ def test_interrupt_while_nobody_reads(format: list[str]) -> None:
         fixture.finish()
     assert status == 1
     *losses, last = tracing.errors.splitlines()
-    assert last.startswith("gotrace: cannot write the results: nobody takes them")
+    assert last.startswith("gotrace: cannot write the results: standard output is not being read")
     shown = sum("main.flooded" in line and line.endswith("\n") for line in lines)
     lost = sum(int(line.split()[0]) for line in losses)
     assert lost == (0 if format else truth["Flooded"] - shown)

@@ -351,7 +351,7 @@ def test_gccgo_is_measured_by_thread(flags: tuple[str, ...]) -> None:
         name: truth["calls"][name] for name in ("main.leaf", "main.square.grow")
     }
     (warning,) = of_kind(result, "warning")
-    assert warning["message"].endswith("calls are told apart by thread")
+    assert warning["message"].endswith("calls are distinguished by thread")
 
 
 def test_gccgo_goroutines_that_change_threads_are_said_to_have_done_so() -> None:

@@ -37,9 +37,9 @@ class Variable:
     """A parameter, a result or a captured variable.
 
     ``type_offset`` is the offset in .debug_info of the type's die, None when the compiler gave
-    none. ``is_result`` tells results from parameters. ``closure_offset`` is the byte offset in
-    the closure object of a captured variable (Go >= 1.23), None for all others; a variable
-    captured by reference is named ``&x`` and has a pointer type.
+    none. ``is_result`` distinguishes results from parameters. ``closure_offset`` is the byte
+    offset in the closure object of a captured variable (Go >= 1.23), None for all others; a
+    variable captured by reference is named ``&x`` and has a pointer type.
     """
 
     name: str

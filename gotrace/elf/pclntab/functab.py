@@ -114,7 +114,7 @@ class FunctionRows:
         self.image = image
         self.header = header
         self.module = module
-        #: Entry addresses by row, and behind them the end of the last function.
+        #: Entry addresses by row, and after them the end of the last function.
         self.entries = entries
         self._records = records
         #: Whether records have pointers to function data, aligned, and not offsets (to Go 1.17).
@@ -288,11 +288,11 @@ def load_rows(image: ElfImage) -> FunctionRows | None:
     damaged = f"{image.display}: the Go function table is damaged"
     last_record = header.limit - header.records - _LAYOUTS[header.format].size
     if max(records) > last_record or reduce(or_, records) & 3:
-        raise ElfError(f"{damaged}: a function's record lies outside of it")
+        raise ElfError(f"{damaged}: a function's record is outside of it")
     if not all(map(le, entries, islice(entries, 1, None))):
         raise ElfError(f"{damaged}: functions are not in order of address")
     if not image.executable(entries[0], entries[-1] - entries[0]):
-        raise ElfError(f"{damaged}: functions lie outside of the executable segments")
+        raise ElfError(f"{damaged}: functions are outside of the executable segments")
     if module is not None and (module.first_pc, module.last_pc) != (entries[0], entries[-1]):
         raise ElfError(f"{damaged}: its addresses are not those of the runtime's module data")
     return FunctionRows(image, header, module, entries, records)
@@ -301,7 +301,7 @@ def load_rows(image: ElfImage) -> FunctionRows | None:
 def _read_rows(
     image: ElfImage, header: PclntabHeader, module: ModuleData | None
 ) -> tuple[array[int], array[int]]:
-    """Return (entry addresses with the end address behind them, offsets of records)."""
+    """Return (entry addresses with the end address after them, offsets of records)."""
     if not header.format.relative_entries:
         words = array("Q", image.read_relocated(header.rows_address, header.rows_size))
         return words[0::2], words[1::2]
@@ -331,7 +331,7 @@ def _text_start(image: ElfImage, header: PclntabHeader, module: ModuleData | Non
     if module is None and symbol is None:
         raise ElfError(
             f"{image.display}: no module data for the Go function table: "
-            f"cannot tell for certain where the functions are"
+            f"cannot be certain where the functions are"
         )
     return next(iter(known.values()))
 

@@ -99,7 +99,7 @@ _MAX_CANDIDATES = 64
 def find_pclntab(image: ElfImage) -> PclntabHeader | None:
     """Locate the pclntab and parse its header; None when the image has none.
 
-    The table has a section of its own, or lies somewhere in ``.data.rel.ro`` (position
+    The table has a section of its own, or is somewhere in ``.data.rel.ro`` (position
     independent executables with cgo, up to Go 1.25), or there are no section headers: then all
     segments are searched for the magic. Raise ElfError when a section says that it is the table
     and it is not one that can be read.
@@ -164,10 +164,10 @@ def _parse(image: ElfImage, start: int, limit: int) -> PclntabHeader | None:
     text_start = words[2] if form.relative_entries else 0
     if form is PclntabFormat.GO_1_2:
         rows = start + 16
-        behind = rows + count * 16 + 8
-        if behind + 4 > limit:
+        after = rows + count * 16 + 8
+        if after + 4 > limit:
             return None
-        (files,) = struct.unpack_from("<I", image.data, behind)
+        (files,) = struct.unpack_from("<I", image.data, after)
         # All but the file numbers is addressed from the table's start.
         parts = [start, start + files, start, start, rows, start]
     else:

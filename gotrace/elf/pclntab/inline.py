@@ -56,7 +56,7 @@ _MAX_SEARCHED = 8
 
 @dataclass(frozen=True, slots=True)
 class InlinedCall:
-    """Say that ``name`` was inlined where ``caller`` calls it, at ``file:line``.
+    """The inlining of ``name`` where ``caller`` calls it, at ``file:line``.
 
     ``row`` is the function whose code it ended up in; ``caller`` may itself be inlined there.
     """
@@ -88,7 +88,7 @@ class _TreeLayout:
 
 
 class InlineTrees:
-    """Read inline trees of the functions of one pclntab."""
+    """The inline trees of the functions of one pclntab."""
 
     def __init__(self, rows: FunctionRows) -> None:
         """Prepare to read; nothing is decoded until it is asked for."""
@@ -285,7 +285,7 @@ class InlineTrees:
             seen += 1
             if seen == _SAMPLES:
                 break
-        # The name at zero is one like others, but a place that has zeros only is no tree.
+        # The name at zero is one like others, but a place that has zeros only is not a tree.
         return named > 0
 
     def _is_name(self, offset: int) -> bool:

@@ -2,7 +2,7 @@
 """Find the runtime's module data, which says where the text and the inline trees are.
 
 Sources: ``runtime/symtab.go`` (type moduledata) of each release. Up to and including the text
-bounds the layout changed once, with the Go 1.16 table; what lies behind them changes more often.
+bounds the layout changed once, with the Go 1.16 table; what comes after them changes more often.
 ``moduledataverify1`` there is the runtime's own check, which :func:`find_module_data` repeats.
 """
 

@@ -87,7 +87,7 @@ def value_runs(data: mmap | bytes, position: int, quantum: int) -> Iterator[tupl
 
 
 def _varint(data: mmap | bytes, position: int, low: int) -> tuple[int, int]:
-    """Return (value, position behind it) of a varint whose first byte, ``low``, was read."""
+    """Return (value, position after it) of a varint whose first byte, ``low``, was read."""
     value = low & 0x7F
     for shift in range(7, _MAX_SHIFT + 1, 7):
         byte = data[position]
