@@ -5,6 +5,7 @@
  * Compile-time settings, beside those of calls.h and histogram.h:
  *   GOTRACE_ROWS         functions that have a histogram of their own, 1 without -F
  *   GOTRACE_GOROUTINES   rows of histograms per goroutine, with -g only
+ *   GOTRACE_OUTERMOST    leave out calls within other traced calls of the same goroutine
  *   GOTRACE_SLOWER       nanoseconds from which on a call is reported by itself
  */
 #include "calls.h"
@@ -164,6 +165,10 @@ int on_return(struct pt_regs *ctx)
         struct open_call call = stack->top;
         u64 hits = hits_within(stack);
         pop_call(&owner, stack);
+#ifdef GOTRACE_OUTERMOST
+        if (stack->level)
+            continue;
+#endif
         record(ctx, &task, &owner, &call, hits, now);
     }
     stack->hits++;
