@@ -433,8 +433,10 @@ class _Reader:
         plans: list[tuple[_Waiter, Sequence[int]]] = []
         for waiter in self._waiters:
             sudogs = waiter.sudogs
-            if waiter.slot in self._slots:
-                chosen: Sequence[int] = (self._slots[waiter.slot],)
+            if not waiter.slot:
+                chosen: Sequence[int] = (0,)  # g.waiting
+            elif waiter.slot in self._slots:
+                chosen = (self._slots[waiter.slot],)
             else:
                 chosen = [
                     index
