@@ -17,7 +17,7 @@ from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, Process, of_kind, run_tool, tool, tool_command
 from tests.tools.trace import calls_of, program, trace
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 GET, HANDLE = "main.(*Store).Get", "main.handle"
 
