@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-import capstone
-
 __all__ = [
     "AMD64",
     "Architecture",
@@ -26,7 +24,8 @@ class Architecture:
     register ABI since Go 1.17 on amd64). ``closure_register`` is the closure context,
     ``g_register`` the current goroutine in ABIInternal code. ``pt_regs`` gives byte offsets in
     the kernel's UAPI ``struct pt_regs``, of ``pt_regs_size`` bytes, which is what a BPF program
-    at a uprobe is given. ``capstone_arch`` and ``capstone_mode`` open its disassembler.
+    at a uprobe is given. ``capstone_arch`` and ``capstone_mode`` open its disassembler, which
+    is imported where it is used.
     """
 
     name: str
@@ -62,6 +61,6 @@ AMD64 = Architecture(
     instruction_pointer="rip",
     pt_regs=MappingProxyType({name: slot * 8 for slot, name in enumerate(_AMD64_PT_REGS)}),
     pt_regs_size=len(_AMD64_PT_REGS) * 8,
-    capstone_arch=capstone.CS_ARCH_X86,
-    capstone_mode=capstone.CS_MODE_64,
+    capstone_arch=3,  # CS_ARCH_X86
+    capstone_mode=8,  # CS_MODE_64
 )

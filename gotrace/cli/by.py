@@ -1,39 +1,108 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``--by``: what gofunccount and gofunclatency do when calls are added up by values of theirs."""
+"""``--by``: gofunccount and gofunclatency where calls are added up by values of theirs.
+
+Both import this only then: planning captures and decoding them is what most of a start would be.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
-from gotrace.cli.pace import pace
-from gotrace.cli.run import not_shown, refuse_partial
-from gotrace.errors import UsageError
+from gotrace.cli.pace import detached, listen, pace, waiter_for
+from gotrace.cli.run import (
+    attached_notices,
+    inlined_notices,
+    not_shown,
+    refuse_partial,
+    run_output,
+    status_of,
+    target_of,
+    warning_to,
+)
+from gotrace.errors import GotraceError, UsageError
+from gotrace.gotypes.symbols import shown_names
+from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import KeyText, parse_key
+from gotrace.report.counts import CountRow, CountTable, write_counts
+from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
+from gotrace.report.listing import list_plan
 from gotrace.report.output import Notice, NoticeKind, Output
-from gotrace.session.keys import MAX_KEY_TEXT, KeyMeter, plan_keyed
+from gotrace.session.calibrate import Calibration, probe_cost
+from gotrace.session.keys import MAX_KEY_TEXT, KeyMeter, KeyOptions, KeyPeriod, plan_keyed
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan
+from gotrace.session.tasks import find_tasks
 from gotrace.session.trace_plan import TracePlan, parse_probes, probe_requests
 from gotrace.target.target import Target
-from gotrace.target.wait import Waiter
 
-__all__ = ["footer", "key_of", "make_key_plan", "periods"]
+__all__ = ["count_by", "measure_by"]
 
 _POLL = 1.0  # seconds
+_MAX_WAIT = 0.8  # seconds, for a measurement that was begun before attaching
+
+#: Writes what came in an interval of a length in seconds.
+_Write = Callable[[ProbePlan, KeyPeriod, float], None]
 
 
-def key_of(options: argparse.Namespace) -> KeyText | None:
-    """Return the expressions of ``--by``, None without it. Raises SpecError."""
-    if options.by is None:
-        return None
+def count_by(options: argparse.Namespace) -> int:
+    """Count calls by values of theirs, and return the exit status."""
+    key = _key_of(options)
+    output = run_output(options)
+
+    def write(plan: ProbePlan, period: KeyPeriod, seconds: float) -> None:
+        shown = shown_names(function.name for function in plan.functions)
+        write_counts(output, _table(options, plan, key, period, seconds), options.timestamp, shown)
+
+    with ExitStack() as opened:
+        target = target_of(options)
+        opened.callback(target.close)
+        traced = _plan(options, target, key, "count", returns=False)
+        if options.list:
+            list_plan(traced.plan, output)
+        else:
+            wanted = KeyOptions(rows=options.rows)
+            _add_up(options, target, traced, wanted, output, "counted", write)
+        return status_of(traced.plan.failed)
+
+
+def measure_by(options: argparse.Namespace, unit: int) -> int:
+    """Measure calls by values of theirs, and return the exit status; ``unit`` is shown, in ns."""
+    if options.goroutine or options.outermost or options.slower is not None:
+        raise UsageError("--by excludes -g, --slower and --outermost: by $goid, ($duration > 10ms)")
+    key = _key_of(options)
+    output = run_output(options)
+    with ExitStack() as opened:
+        target = target_of(options)
+        opened.callback(target.close)
+        traced = _plan(options, target, key, "measure", returns=True)
+        if options.list:
+            list_plan(traced.plan, output)
+            return status_of(traced.plan.failed)
+        form = traced.plan.entry_form
+        calibration = opened.enter_context(Calibration(lambda: probe_cost(form, options.attach)))
+
+        def write(plan: ProbePlan, period: KeyPeriod, seconds: float) -> None:
+            groups = _groups(options, plan, key, period)
+            interval = Interval(groups, [], time.time(), seconds, unit, _cost(calibration))
+            write_latencies(output, interval, options.timestamp)
+
+        wanted = KeyOptions(True, options.interval is not None, unit, options.rows)
+        _add_up(options, target, traced, wanted, output, "measured", write)
+        return status_of(traced.plan.failed)
+
+
+def _key_of(options: argparse.Namespace) -> KeyText:
+    """Return the expressions of ``--by``. Raises UsageError."""
     if options.string_size > MAX_KEY_TEXT:
         raise UsageError(f"-Z {options.string_size}: --by tells apart {MAX_KEY_TEXT} bytes at most")
     return parse_key(", ".join(options.by))
 
 
-def make_key_plan(
+def _plan(
     options: argparse.Namespace, target: Target, key: KeyText, verb: str, *, returns: bool
 ) -> TracePlan:
     """Plan the probes, with their predicates; ``returns``: up to where calls return.
@@ -44,10 +113,9 @@ def make_key_plan(
     for spec in specs:
         if spec.format is not None:
             raise UsageError(f"{spec.pattern}: a format is for gotrace: --by shows the values")
-    requests = probe_requests(specs, options.exclude, options.regexp)
     traced = plan_keyed(
         target,
-        requests,
+        probe_requests(specs, options.exclude, options.regexp),
         [replace(spec, key=key) for spec in specs],
         verb,
         text_bytes=options.string_size,
@@ -58,24 +126,85 @@ def make_key_plan(
     return replace(traced, plan=plan)
 
 
-def periods(
+def _add_up(
     options: argparse.Namespace,
-    waiter: Waiter,
     target: Target,
-    plan: ProbePlan,
+    traced: TracePlan,
+    wanted: KeyOptions,
     output: Output,
-    meter: KeyMeter,
-) -> Iterator[float]:
-    """Drive the run as ``pace`` does, and yield the length of each interval."""
+    verb: str,
+    write: _Write,
+) -> None:
+    """Run until the end; ``verb`` is what is done with a call, in the past tense."""
+    plan = traced.plan
+    tasks = find_tasks(target, plan)
+    if tasks.warning:
+        output.notice(Notice(NoticeKind.WARNING, tasks.warning))
+    with (
+        waiter_for(target) as waiter,
+        KeyMeter(target, traced, tasks, wanted, options.attach, warning_to(output)) as meter,
+    ):
+        listen(waiter, meter)
+        for notice in attached_notices(options, plan, meter.attached, "Tracing"):
+            output.notice(notice)
+        for notice in inlined_notices(plan, verb):
+            output.notice(notice)
 
-    def poll(is_over: Callable[[], bool]) -> bool:
-        meter.poll()
-        return False
+        def poll(is_over: Callable[[], bool]) -> bool:
+            meter.poll()
+            return False
 
-    yield from pace(options, waiter, target, plan, output, meter, poll, _POLL)
+        others = 0
+        for seconds in pace(options, waiter, target, plan, output, meter, poll, _POLL):
+            period = meter.take()
+            others += sum(row.calls for row in period.rows if row.function is None)
+            write(plan, period, seconds)
+        for notice in (*_footer(meter, plan, others), *detached(meter)):
+            output.notice(notice)
 
 
-def footer(meter: KeyMeter, plan: ProbePlan, others: int) -> Iterator[Notice]:
+def _table(
+    options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod, seconds: float
+) -> CountTable:
+    rows = [
+        CountRow(
+            None if row.function is None else plan.functions[row.function].name,
+            row.calls,
+            row.by(key.texts),
+        )
+        for row in period.rows
+    ]
+    rows.sort(key=lambda row: (row.count, row.name or "", repr(row.by)))
+    if options.top:
+        rows = rows[-options.top :]
+    return CountTable(rows, time.time(), seconds, key.texts)
+
+
+def _groups(
+    options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod
+) -> Sequence[LatencyGroup]:
+    """Return a group for each row, the one with the most total time last."""
+    rows = sorted(period.rows, key=lambda row: row.times.sum if row.times else 0)
+    return [
+        LatencyGroup(
+            None if row.function is None else plan.functions[row.function].name,
+            row.times,
+            by=row.by(key.texts) or {},
+        )
+        for row in (rows[-options.top :] if options.top else rows)
+        if row.times is not None
+    ]
+
+
+def _cost(calibration: Calibration) -> ProbeCost | None:
+    """Return what probes cost, None where that could not be measured."""
+    try:
+        return calibration.cost(_MAX_WAIT)
+    except (GotraceError, OSError):
+        return None
+
+
+def _footer(meter: KeyMeter, plan: ProbePlan, others: int) -> Iterator[Notice]:
     """Yield what the rows do not hold; ``others`` calls found no room."""
     if others:
         yield Notice(

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from gotrace.cli.by import footer, key_of, make_key_plan, periods
 from gotrace.cli.options import (
     add_interval_options,
     add_key_options,
@@ -30,16 +29,11 @@ from gotrace.cli.run import (
     target_of,
     warning_to,
 )
-from gotrace.errors import GotraceError
 from gotrace.gotypes.symbols import shown_names
-from gotrace.probes.spec import KeyText
 from gotrace.report.counts import CountRow, CountTable, write_counts
-from gotrace.report.listing import list_plan
-from gotrace.report.output import Notice, NoticeKind, Output
+from gotrace.report.output import Output
 from gotrace.session.count import CallCounter
-from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod
 from gotrace.session.plan import ProbePlan, plan_counting, select, to_be_traced
-from gotrace.session.tasks import find_tasks
 from gotrace.target.target import Target
 
 __all__ = ["main"]
@@ -67,14 +61,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
-    key = key_of(options)
-    requests = requests_of(options) if key is None else []
+    if options.by:
+        from gotrace.cli.by import count_by
+
+        return count_by(options)
+    requests = requests_of(options)
     output = run_output(options)
     target = target_of(options)
     try:
-        if key is not None:
-            failed = _count_by(options, target, key, output)
-        elif options.list:
+        if options.list:
             from gotrace.report.listing import list_functions
 
             found = select(target, requests, "count")
@@ -106,58 +101,6 @@ def _count(options: argparse.Namespace, target: Target, plan: ProbePlan, output:
             write_counts(output, table, options.timestamp, shown)
         for notice in detached(counter):
             output.notice(notice)
-
-
-def _count_by(
-    options: argparse.Namespace, target: Target, key: KeyText, output: Output
-) -> Sequence[GotraceError]:
-    """Count calls by values of theirs; return what of the probes comes to nothing."""
-    traced = make_key_plan(options, target, key, "count", returns=False)
-    plan = traced.plan
-    if options.list:
-        list_plan(plan, output)
-        return plan.failed
-    tasks = find_tasks(target, plan)
-    if tasks.warning:
-        output.notice(Notice(NoticeKind.WARNING, tasks.warning))
-    wanted = KeyOptions(rows=options.rows)
-    with (
-        waiter_for(target) as waiter,
-        KeyMeter(target, traced, tasks, wanted, options.attach, warning_to(output)) as meter,
-    ):
-        listen(waiter, meter)
-        for notice in attached_notices(options, plan, meter.attached, "Tracing"):
-            output.notice(notice)
-        for notice in inlined_notices(plan, "counted"):
-            output.notice(notice)
-        shown = shown_names(function.name for function in plan.functions)
-        others = 0
-        for length in periods(options, waiter, target, plan, output, meter):
-            period = meter.take()
-            others += sum(row.calls for row in period.rows if row.function is None)
-            write_counts(
-                output, _key_table(options, plan, key, period, length), options.timestamp, shown
-            )
-        for notice in (*footer(meter, plan, others), *detached(meter)):
-            output.notice(notice)
-    return plan.failed
-
-
-def _key_table(
-    options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod, length: float
-) -> CountTable:
-    rows = [
-        CountRow(
-            None if row.function is None else plan.functions[row.function].name,
-            row.calls,
-            row.by(key.texts),
-        )
-        for row in period.rows
-    ]
-    rows.sort(key=lambda row: (row.count, row.name or "", repr(row.by)))
-    if options.top:
-        rows = rows[-options.top :]
-    return CountTable(rows, time.time(), length, key.texts)
 
 
 def _table(

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gotrace.cli.by import footer, key_of, make_key_plan, periods
 from gotrace.cli.options import (
     add_interval_options,
     add_key_options,
@@ -33,23 +32,18 @@ from gotrace.cli.run import (
     target_of,
     warning_to,
 )
-from gotrace.errors import GotraceError, UsageError
+from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
-from gotrace.probes.spec import KeyText
 from gotrace.report.latencies import (
-    Interval,
-    LatencyGroup,
     SlowRow,
     duration,
     write_latencies,
     write_slow,
 )
 from gotrace.report.latency_rows import interval_of
-from gotrace.report.listing import list_plan
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration, probe_cost
-from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod
 from gotrace.session.latency import LatencyMeter, LatencyOptions, Measurement, SlowCall
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan, plan_measuring, select, to_be_measured
@@ -108,16 +102,15 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
-    key = key_of(options)
-    if key is not None and (options.goroutine or options.outermost or options.slower is not None):
-        raise UsageError("--by excludes -g, --slower and --outermost: by $goid, ($duration > 10ms)")
-    requests = requests_of(options) if key is None else []
+    if options.by:
+        from gotrace.cli.by import measure_by
+
+        return measure_by(options, _unit(options))
+    requests = requests_of(options)
     output = run_output(options)
     target = target_of(options)
     try:
-        if key is not None:
-            failed = _measure_by(options, target, key, output)
-        elif options.list:
+        if options.list:
             from gotrace.report.listing import list_functions
 
             found = select(target, requests, "measure")
@@ -191,59 +184,6 @@ def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, outpu
             output.notice(notice)
         for notice in detached(meter):
             output.notice(notice)
-
-
-def _measure_by(
-    options: argparse.Namespace, target: Target, key: KeyText, output: Output
-) -> Sequence[GotraceError]:
-    """Measure calls by values of theirs; return what of the probes comes to nothing."""
-    traced = make_key_plan(options, target, key, "measure", returns=True)
-    plan = traced.plan
-    if options.list:
-        list_plan(plan, output)
-        return plan.failed
-    tasks = find_tasks(target, plan)
-    if tasks.warning:
-        output.notice(Notice(NoticeKind.WARNING, tasks.warning))
-    unit = _unit(options)
-    wanted = KeyOptions(True, options.interval is not None, unit, options.rows)
-    with (
-        waiter_for(target) as waiter,
-        Calibration(lambda: probe_cost(plan.entry_form, options.attach)) as calibration,
-        KeyMeter(target, traced, tasks, wanted, options.attach, warning_to(output)) as meter,
-    ):
-        listen(waiter, meter)
-        tracing = _Tracing(plan, calibration)
-        for notice in attached_notices(options, plan, meter.attached, "Tracing"):
-            output.notice(notice)
-        for notice in inlined_notices(plan, "measured"):
-            output.notice(notice)
-        others = 0
-        for length in periods(options, waiter, target, plan, output, meter):
-            period = meter.take()
-            others += sum(row.calls for row in period.rows if row.function is None)
-            groups = _key_groups(options, plan, key, period)
-            interval = Interval(groups, [], time.time(), length, unit, tracing.cost())
-            write_latencies(output, interval, options.timestamp)
-        for notice in (*footer(meter, plan, others), *detached(meter)):
-            output.notice(notice)
-    return plan.failed
-
-
-def _key_groups(
-    options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod
-) -> list[LatencyGroup]:
-    """Return a group for each row, the one with the most total time last."""
-    rows = sorted(period.rows, key=lambda row: row.times.sum if row.times else 0)
-    return [
-        LatencyGroup(
-            None if row.function is None else plan.functions[row.function].name,
-            row.times,
-            by=row.by(key.texts) or {},
-        )
-        for row in (rows[-options.top :] if options.top else rows)
-        if row.times is not None
-    ]
 
 
 class _SlowCalls:

@@ -11,14 +11,13 @@ from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
-from gotrace.gotypes.from_dwarf import DwarfTypes
-from gotrace.gotypes.from_rtype import Rtypes
-from gotrace.gotypes.rtype_table import RtypeError
-from gotrace.gotypes.runtime import RuntimeLayout, runtime_layout
-from gotrace.gotypes.wait_reasons import WaitReasons, find_wait_reasons
 
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.reader import DwarfReader
+    from gotrace.gotypes.from_dwarf import DwarfTypes
+    from gotrace.gotypes.from_rtype import Rtypes
+    from gotrace.gotypes.runtime import RuntimeLayout
+    from gotrace.gotypes.wait_reasons import WaitReasons
 
 __all__ = ["Binary"]
 
@@ -27,7 +26,8 @@ class Binary:
     """An executable or shared library, with its functions, debugging information and types.
 
     Whatever passes a file on passes this on, so that nothing is opened, decompressed or searched
-    twice in a run. A context manager that closes the file.
+    twice in a run. What reads a part is imported with the part: most commands need few of them, and
+    start sooner. A context manager that closes the file.
 
     >>> with Binary(ElfImage.open("/usr/bin/caddy")) as binary:
     ...     binary.go_version, len(binary.functions)
@@ -54,7 +54,6 @@ class Binary:
     @cached_property
     def dwarf(self) -> DwarfReader | None:
         """Return the debugging information; None without any, or with ``dwarf_problem`` set."""
-        # Commands that read no DWARF use this class too, and need no pyelftools.
         from gotrace.elf.dwarf.reader import DwarfReader
 
         try:
@@ -66,6 +65,8 @@ class Binary:
     @cached_property
     def types(self) -> DwarfTypes | None:
         """Return the types that the debugging information describes, None without it."""
+        from gotrace.gotypes.from_dwarf import DwarfTypes
+
         return DwarfTypes(self.dwarf) if self.dwarf else None
 
     @cached_property
@@ -74,6 +75,9 @@ class Binary:
 
         None where there are none of a known layout, or with ``rtypes_problem`` set.
         """
+        from gotrace.gotypes.from_rtype import Rtypes
+        from gotrace.gotypes.rtype_table import RtypeError
+
         try:
             return Rtypes.open(self.image, self.go_version, self.functions.module)
         except RtypeError as error:
@@ -83,11 +87,15 @@ class Binary:
     @cached_property
     def runtime(self) -> RuntimeLayout:
         """Return where the runtime keeps its state; raise RuntimeLayoutError if that is unknown."""
+        from gotrace.gotypes.runtime import runtime_layout
+
         return runtime_layout(self.image, self.go_version, self.dwarf)
 
     @cached_property
     def wait_reasons(self) -> WaitReasons | None:
         """Return why goroutines can wait, by the number in g; None where it is not found."""
+        from gotrace.gotypes.wait_reasons import find_wait_reasons
+
         return find_wait_reasons(self.image)
 
     def close(self) -> None:

@@ -9,10 +9,7 @@ from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import NamedValue, StringValue, Unavailable, Value
 from gotrace.values.to_json import to_json
 
-__all__ = ["OTHERS", "by_fields", "by_text"]
-
-#: Stands for the values of all calls that found no room.
-OTHERS = "(others)"
+__all__ = ["by_fields", "by_line", "by_text"]
 
 
 def by_text(value: Value) -> str:
@@ -21,6 +18,11 @@ def by_text(value: Value) -> str:
         return f"unknown ({value.why})"
     text = _cut_text(value)
     return go_syntax(value) if text is None else f"{go_syntax(text)}..."
+
+
+def by_line(by: Mapping[str, Value]) -> str:
+    """Return all values and their expressions; there are none of the calls that found no room."""
+    return ", ".join(f"{text} = {by_text(value)}" for text, value in by.items()) or "(others)"
 
 
 def by_fields(by: Mapping[str, Value] | None) -> dict[str, object] | None:

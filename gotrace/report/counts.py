@@ -6,11 +6,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from gotrace.report.by import OTHERS, by_fields, by_text
 from gotrace.report.output import JsonOutput, Output
 from gotrace.text import printable
-from gotrace.values.model import Value
+
+if TYPE_CHECKING:
+    from gotrace.values.model import Value
 
 __all__ = ["CountRow", "CountTable", "write_counts"]
 
@@ -56,7 +58,7 @@ def write_counts(
         for row in table.rows:
             fields: dict[str, object] = {"func": row.name}
             if table.by:
-                fields["by"] = by_fields(row.by)
+                fields["by"] = _by_fields(row.by)
             output.write(
                 "count",
                 {
@@ -88,8 +90,19 @@ def write_counts(
 
 
 def _shown_name(row: CountRow, shown: Mapping[str, str]) -> str:
-    return OTHERS if row.name is None else printable(shown.get(row.name, row.name))
+    return "(others)" if row.name is None else printable(shown.get(row.name, row.name))
+
+
+# Values are shown by modules that plain counts do without, to start soon.
+def _by_fields(by: Mapping[str, Value] | None) -> dict[str, object] | None:
+    from gotrace.report.by import by_fields
+
+    return by_fields(by)
 
 
 def _by_cells(row: CountRow, by: Sequence[str]) -> list[str]:
-    return ["" if row.by is None else by_text(row.by[text]) for text in by]
+    if row.by is None:
+        return [""] * len(by)
+    from gotrace.report.by import by_text
+
+    return [by_text(row.by[text]) for text in by]

@@ -6,14 +6,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gotrace.gotypes.symbols import elide_type_arguments, short_name, shown_names
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
-from gotrace.report.by import OTHERS, by_fields, by_text
 from gotrace.report.output import JsonOutput, Output
 from gotrace.text import printable
-from gotrace.values.model import Value
+
+if TYPE_CHECKING:
+    from gotrace.values.model import Value
 
 __all__ = [
     "FoldedLatency",
@@ -196,8 +198,10 @@ def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) ->
     if group.goroutine is not None:
         yield printable(group.goroutine)
     if group.by is not None:
-        values = [f"{text} = {by_text(value)}" for text, value in group.by.items()]
-        yield ", ".join(values) or OTHERS
+        # Shown by modules that other histograms do without, to start soon.
+        from gotrace.report.by import by_line
+
+        yield by_line(group.by)
     yield from _table(times.octaves() if unit == 1 else dict(times.units), _UNITS[unit])
     yield ""
     name = _UNITS[unit]
@@ -247,6 +251,8 @@ def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
     if group.goid is not None:
         fields |= {"pid": group.pid, "goid": group.goid, "goroutine": group.goroutine}
     if group.by is not None:
+        from gotrace.report.by import by_fields
+
         fields["by"] = by_fields(group.by or None)
     return fields | {
         "count": times.count,

@@ -7,11 +7,14 @@ import functools
 import re
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
-
-import capstone
+from typing import TYPE_CHECKING
 
 from gotrace.abi.amd64 import Architecture
+from gotrace.errors import GotraceError
 from gotrace.sites.lengths import run_to_jump
+
+if TYPE_CHECKING:
+    import capstone
 
 __all__ = [
     "Branch",
@@ -217,5 +220,15 @@ def _signed(target: int) -> int:
 
 @functools.cache
 def _disassembler(arch: Architecture) -> capstone.Cs:
-    """Open capstone once for each architecture."""
+    """Open capstone once for each architecture; raise GotraceError where it is missing.
+
+    Many functions need none of it, and importing it takes 25 ms.
+    """
+    try:
+        import capstone
+    except (ImportError, OSError) as missing:
+        raise GotraceError(
+            f"cannot decode instructions: capstone cannot be imported ({missing}): install"
+            " python3-capstone (Debian, Ubuntu, Fedora), or pip install capstone"
+        ) from missing
     return capstone.Cs(arch.capstone_arch, arch.capstone_mode)

@@ -156,3 +156,8 @@ def test_exits_are_the_same_before_and_after_the_expression_is_compiled(
         monkeypatch.setattr(decode, "_disassembled", decoded)
         found = exits(code, AMD64)
         assert (found.returns, found.targets, found.tail_jumps) == ((10,), (21, 266), 3)
+
+
+def test_architecture_is_capstones() -> None:
+    assert AMD64.capstone_arch == capstone.CS_ARCH_X86
+    assert AMD64.capstone_mode == capstone.CS_MODE_64
