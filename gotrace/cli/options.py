@@ -15,6 +15,8 @@ from gotrace.errors import UsageError
 from gotrace.kernel.attach import AttachMethod
 
 __all__ = [
+    "WHY_ALL",
+    "WHY_WAITS",
     "add_interval_options",
     "add_run_options",
     "add_target_options",
@@ -110,6 +112,11 @@ def add_interval_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=positive, metavar="N", help="print only the N largest")
 
 
+#: The values of ``--why``.
+WHY_ALL, WHY_WAITS = "all", "waits"
+_WAITS = f"--why={WHY_WAITS}"
+
+
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add what every run has: its length, its output, how to attach."""
     parser.add_argument(
@@ -189,7 +196,11 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     if "--" in words:
         at = words.index("--")
         words, command = words[:at], words[at + 1 :]
-    options = parse_plain(parser, words)
+    # argparse would take a pattern after --why for its value.
+    waits = _WAITS in words
+    options = parse_plain(parser, ["--why" if word == _WAITS else word for word in words])
+    if waits:
+        options.why = WHY_WAITS
     if command is not None and (options.cmd or options.pid):
         raise UsageError("give only one of -p PID, -c CMD and -- CMD")
     if options.cmd:
