@@ -3,7 +3,11 @@
  * Log-linear histograms of nanoseconds: 16 buckets an octave, so that a bucket's bounds are within
  * 6.25% of each other. Layout and buckets are shared with gotrace/histogram.py.
  *
- * Compile-time settings: GOTRACE_UNIT, nanoseconds of the display unit, where it is not 1.
+ * Compile-time settings:
+ *   GOTRACE_UNIT         nanoseconds of the display unit, where it is not 1
+ *   GOTRACE_ROWS         histograms
+ *   GOTRACE_HALVES       2 where intervals are kept apart, else 1
+ *   GOTRACE_STRIPES      copies of each histogram that CPUs are spread over
  */
 #pragma once
 #include <uapi/linux/ptrace.h>
@@ -26,6 +30,15 @@ struct histogram {
     u64 buckets[BUCKETS];
     u64 units[UNIT_ROWS]; /* by power of two of GOTRACE_UNIT; index 0 holds zero as well */
 };
+
+/* generation: value 0 = the half of histograms that is written; set from user space by interval. */
+BPF_ARRAY(generation, u32, 1);
+
+/*
+ * histograms: key = (generation * ROWS + row) * STRIPES + cpu % STRIPES. Cleared from user space
+ * before that half is written again.
+ */
+BPF_ARRAY(histograms, struct histogram, (GOTRACE_HALVES * GOTRACE_ROWS * GOTRACE_STRIPES));
 
 /* 1 where value, below 2^63, is more than limit. */
 static __always_inline u64 above(u64 value, u64 limit)
@@ -102,4 +115,32 @@ static __always_inline void add_value(struct histogram *row, u64 value, u64 hits
 #endif
     atomic_max(&row->max, value);
     atomic_max(&row->inverted_min, ~value);
+}
+
+/* Store a row's number, which is within the half that is written; return 0 if there is none. */
+static __always_inline int row_number(u32 row, u32 *number)
+{
+    u32 zero = 0, *half = generation.lookup(&zero);
+    if (!half)
+        return 0;
+    *number = *half * GOTRACE_ROWS + row;
+    return 1;
+}
+
+/* Add a value to the histogram of a row, by that number. */
+static __always_inline void add_to_number(u32 number, u64 value, u64 hits)
+{
+    u32 index = number * GOTRACE_STRIPES + bpf_get_smp_processor_id() % GOTRACE_STRIPES;
+    struct histogram *values = histograms.lookup(&index);
+    if (values)
+        add_value(values, value, hits);
+}
+
+/* Add a value to a row's histogram in number, the row within the half; return 0 if there is none. */
+static __always_inline int add_to_row(u32 row, u64 value, u64 hits, u32 *number)
+{
+    if (!row_number(row, number))
+        return 0;
+    add_to_number(*number, value, hits);
+    return 1;
 }

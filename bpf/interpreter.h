@@ -11,6 +11,9 @@
 #pragma once
 #include <uapi/linux/ptrace.h>
 #include "predicate.h"
+#ifdef GOTRACE_KEY
+#include "key.h"
+#endif
 
 /* Return whether the block that an operation makes has no number left. */
 static __always_inline int beyond_blocks(struct work *w, struct op *op)
@@ -81,6 +84,12 @@ static __always_inline int run_iface(struct work *w, struct op *op)
     if (source_beyond(w, op) || !block_word(w, op->block, op->at, 8, &type) ||
         !block_word(w, op->block, op->at2, 8, &data))
         return -1;
+#ifdef GOTRACE_KEY
+    if (!w->nested)
+        w->keyed = op->size;
+    if (w->keyed)
+        key_word(w, type, 1);
+#endif
     u32 *header = begin_block(w);
     if (!header)
         return -1;
@@ -201,6 +210,25 @@ static __always_inline int step(struct work *w, struct op *op)
         else if (!is_wanted)
             w->dropped = 1;
         w->unknown = 0; /* a later condition that is false decides */
+        break;
+    }
+#endif
+#ifdef GOTRACE_KEY
+    case OP_KEY_FIELD:
+        if (!w->nested || w->keyed)
+            key_field(w, op);
+        break;
+    case OP_KEY_TEXT:
+        if (!w->nested || w->keyed)
+            key_text(w, op);
+        break;
+    case OP_KEY_CALLER:
+        key_word(w, read_word(w->sp), 1);
+        break;
+    case OP_KEY_VALUE: {
+        u64 value = pop(w);
+        key_word(w, value, !w->unknown);
+        w->unknown = 0;
         break;
     }
 #endif

@@ -2,10 +2,8 @@
 /*
  * gofunclatency: pair entries with returns and add the time between to histograms.
  *
- * Compile-time settings, beside those of calls.h:
+ * Compile-time settings, beside those of calls.h and histogram.h:
  *   GOTRACE_ROWS         functions that have a histogram of their own, 1 without -F
- *   GOTRACE_HALVES       2 where intervals are kept apart, else 1
- *   GOTRACE_STRIPES      copies of each histogram that CPUs are spread over
  *   GOTRACE_GOROUTINES   rows of histograms per goroutine, with -g only
  *   GOTRACE_SLOWER       nanoseconds from which on a call is reported by itself
  *   GOTRACE_WHY          1 where the parts of times are added up, with the settings of why.h and
@@ -59,15 +57,6 @@ struct slow_call {
     u64 ns[WHY_PARTS];
 #endif
 };
-
-/* generation: value 0 = the half of histograms that is written; set from user space by interval. */
-BPF_ARRAY(generation, u32, 1);
-
-/*
- * histograms: key = (generation * ROWS + row) * STRIPES + cpu % STRIPES. Cleared from user space
- * before that half is written again.
- */
-BPF_ARRAY(histograms, struct histogram, (GOTRACE_HALVES * GOTRACE_ROWS * GOTRACE_STRIPES));
 
 #ifdef GOTRACE_GOROUTINES
 /* by_goroutine: filled on first use, emptied from user space at each interval or the end. */
@@ -259,21 +248,15 @@ static __always_inline void record(struct pt_regs *ctx, struct task *task, struc
                                    struct open_call *call, u64 level, u64 hits, u64 now)
 {
     u64 elapsed = now - call->start;
-    u32 zero = 0, row = GOTRACE_ROWS > 1 ? call->function : 0;
-    u32 *half = generation.lookup(&zero);
-    if (!half)
+    u32 number = 0;
+    if (!row_number(GOTRACE_ROWS > 1 ? call->function : 0, &number))
         return;
-    u32 stripe = bpf_get_smp_processor_id() % GOTRACE_STRIPES;
-    u32 number = *half * GOTRACE_ROWS + row;
-    u32 index = number * GOTRACE_STRIPES + stripe;
 #ifdef GOTRACE_WHY
     struct why_key key = {.id = task->row, .tgid = owner->tgid};
     struct call_key place = {.task = owner->task, .tgid = owner->tgid, .level = level};
     add_why(why_own(&key, &place), elapsed, why_sums(number, elapsed));
 #endif
-    struct histogram *times = histograms.lookup(&index);
-    if (times)
-        add_value(times, elapsed, hits);
+    add_to_number(number, elapsed, hits);
 #ifdef GOTRACE_GOROUTINES
     add_to_goroutine(task, owner, number, elapsed, hits);
 #endif

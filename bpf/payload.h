@@ -5,8 +5,9 @@
  * All state of a running plan is kept in a struct work, in map memory, so that the verifier need
  * not distinguish the paths that led to an operation.
  *
- * Compile-time setting: GOTRACE_PAYLOAD, most bytes that a call's arguments and results take, a
- * power of two.
+ * Compile-time settings:
+ *   GOTRACE_PAYLOAD      most bytes that a call's arguments and results take, a power of two
+ *   GOTRACE_KEY          bytes of a call's key, a power of two; only where calls are aggregated
  */
 #pragma once
 #include "calls.h"
@@ -51,8 +52,34 @@ struct event {
     u64 hits_ns; /* that their programs took */
 };
 
+/* Most bytes of a text that a key holds. */
+#define KEY_TEXT_BYTES 256
+
+#ifdef GOTRACE_KEY
+#define KEY_BYTES GOTRACE_KEY
+#else
+#define KEY_BYTES 0
+#endif
+
+/*
+ * What calls are told apart by: parts of eight bytes and more, zero from length on. A part that
+ * cannot be read is zero, and its bit in unknown is set. Shared with gotrace/session/keys.py.
+ */
+struct row_key {
+    u32 function;
+    u32 length;
+    u64 unknown;
+    u8 parts[KEY_BYTES];
+};
+
 /* What is kept of a call from its entry to its return, and in the end sent from event on. */
 struct call {
+#ifdef GOTRACE_KEY
+    struct row_key key;
+    u8 key_slack[KEY_TEXT_BYTES]; /* never filled: lets the verifier add offset and size bounds */
+    u32 key_parts;                /* how many the key has */
+    u32 key_full;                 /* there was no room for one more */
+#endif
     u32 length;                      /* of the payload so far */
     u32 has_floats;                  /* floats have been read */
     u64 floats[FLOAT_REGISTERS];     /* low halves of XMM0 to XMM14 at the entry */
@@ -99,6 +126,7 @@ struct work {
     u32 phase; /* 0 entry, 1 return */
     u32 base;  /* number of the running plan's block 0 */
     u32 nested;
+    u32 keyed; /* the interface that the plan is in belongs to the key */
     u32 return_pc[NESTED_SLOTS];
     u32 return_base[NESTED_SLOTS];
     struct block result_blocks[MAX_BLOCKS];

@@ -44,6 +44,10 @@ enum op_code {
     OP_NOT = 22,
     OP_STRING_TEST = 23,
     OP_KEEP_IF = 24,
+    OP_KEY_FIELD = 25,
+    OP_KEY_TEXT = 26,
+    OP_KEY_VALUE = 27,
+    OP_KEY_CALLER = 28,
 };
 
 enum block_status {

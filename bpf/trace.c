@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * gotrace: report calls with their arguments, results and durations.
+ * gotrace: report calls with their arguments, results and durations, or add them up by some of them.
  *
  * Compile-time settings, beside those of the headers:
  *   GOTRACE_FUNCTIONS    functions that are traced
@@ -10,11 +10,14 @@
  *   GOTRACE_BEHIND       bytes of the payload that return addresses and float registers want
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
  *   GOTRACE_WHY          1 where the parts of durations are reported, with the settings of why.h
+ *   GOTRACE_KEY          calls are not reported but added up by key, with the settings of rows.h
  */
 #include <uapi/linux/ptrace.h>
 #include "common.h"
 #define CALL_DROPPED(owner, level) forget(owner, level)
+#ifndef GOTRACE_KEY
 #define CALL_UNWOUND(ctx, owner, level, call) report_unwound(ctx, owner, level, call)
+#endif
 struct task_key;
 struct unwound;
 static __always_inline void forget(struct task_key *owner, unsigned long long level);
@@ -23,6 +26,9 @@ static __always_inline void report_unwound(struct pt_regs *ctx, struct task_key 
 #include "atomic.h"
 #include "calls.h"
 #include "interpreter.h"
+#ifdef GOTRACE_KEY
+#include "rows.h"
+#endif
 #if GOTRACE_FLOATS
 #include "floats.h"
 #endif
@@ -55,8 +61,10 @@ BPF_PERCPU_ARRAY(works, struct work, WORK_BUFFERS);
 /* saved_calls: key = task and level of an open call; gone when that has returned. */
 BPF_HASH(saved_calls, struct call_key, struct call, GOTRACE_SAVED);
 
+#ifndef GOTRACE_KEY
 /* events: one record a call. */
 BPF_PERF_OUTPUT(events);
+#endif
 
 static __always_inline void forget(struct task_key *owner, u64 level)
 {
@@ -163,14 +171,19 @@ static __always_inline void classify(struct work *w, struct why_key *key, struct
 
 static __always_inline void submit(struct pt_regs *ctx, struct call *call)
 {
+#ifdef GOTRACE_KEY
+    add_call(call, call->event.end - call->event.start);
+#else
     u64 size = call->length;
     BOUND(size, 2 * GOTRACE_PAYLOAD - 1);
     if (size > GOTRACE_PAYLOAD)
         return;
     if (events.perf_submit(ctx, &call->event, sizeof(struct event) + size))
         count_diagnostic(EVENTS_LOST, 1);
+#endif
 }
 
+#ifdef CALL_UNWOUND
 /* Report a call that has ended without a return, with the arguments saved when it was entered. */
 static __always_inline void report_unwound(struct pt_regs *ctx, struct task_key *owner, u64 level,
                                            struct unwound *call)
@@ -201,6 +214,7 @@ static __always_inline void report_unwound(struct pt_regs *ctx, struct task_key 
 #endif
     submit(ctx, saved);
 }
+#endif
 
 #if GOTRACE_FLOATS
 /* Report a call of this thread whose signal has not come: its floats are not available. */
@@ -314,6 +328,9 @@ int on_entry(struct pt_regs *ctx)
     event->hits_ns = 0;
     w->call.length = 0;
     w->call.has_floats = 0;
+#ifdef GOTRACE_KEY
+    begin_key(&w->call, function);
+#endif
     w->phase = 0;
     w->file = plan->flags >> PLAN_FILE_SHIFT;
     read_registers(w, ctx, cookie);

@@ -35,7 +35,7 @@
 #pragma once
 /* Nothing is included here: what a condition includes would be missing where it does not hold. */
 
-/* Parts; order shared with gotrace/session/why.py. Up to WHY_TRACING they are states as well. */
+/* Parts; order shared with gotrace/session/why/parts.py. Up to WHY_TRACING they are states as well. */
 enum why_part {
     WHY_NONE, /* no call is open */
     WHY_RUNNING,
@@ -60,7 +60,7 @@ enum why_part {
 #define WHY_STATE_MASK 127ULL
 #define WHY_ROUNDS 4 /* that a program tries: each one lost is one in which it was preempted */
 
-/* What parts predicates can ask for; order shared with gotrace/session/why.py. */
+/* What parts predicates can ask for; order shared with gotrace/session/why/parts.py. */
 enum why_class {
     CLASS_NONE,
     CLASS_RUNNING,
@@ -90,7 +90,7 @@ struct why_key {
     u64 tgid;
 };
 
-/* The longest time in one state but running; shared with gotrace/session/why.py. */
+/* The longest time in one state but running; shared with gotrace/session/why/parts.py. */
 struct why_longest {
     u64 ns;
     u32 part;
@@ -100,7 +100,7 @@ struct why_longest {
     u64 waker_stack[WHY_FRAMES];
 };
 
-/* What is reported of a call; shared with gotrace/session/why.py. */
+/* What is reported of a call; shared with gotrace/session/why/parts.py. */
 struct why_seen {
     u64 changes; /* of the state, by the runtime */
     u64 parts[WHY_PARTS];
@@ -128,7 +128,7 @@ struct why_thread {
     u64 tgid;
 };
 
-/* What the target's wait reasons are; shared with gotrace/session/why.py. */
+/* What the target's wait reasons are; shared with gotrace/session/why/parts.py. */
 struct why_table {
     u8 parts[256];         /* of each wait reason by its number */
     u8 classes[WHY_PARTS]; /* of each part */

@@ -19,8 +19,12 @@ from html import escape
 from typing import Literal, overload
 from weakref import WeakSet
 
-from gotrace.calls import Call, LostCalls
+from gotrace.calls import Call, LostCalls, StackFrame
 from gotrace.errors import GotraceError, UsageError
+from gotrace.goroutines.groups import Choice
+from gotrace.goroutines.model import Frame, Stack
+from gotrace.goroutines.model import Goroutine as ReadGoroutine
+from gotrace.goroutines.program import Program
 from gotrace.histogram import Histogram
 from gotrace.kernel.attach import Attached
 from gotrace.session.count import CallCounter
@@ -53,6 +57,7 @@ __all__ = [
     "Counts",
     "Function",
     "Goroutine",
+    "GoroutineState",
     "Session",
     "TracingWarning",
     "attach",
@@ -100,6 +105,31 @@ class Goroutine:
     function: str
     pid: int
     goid: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class GoroutineState:
+    """What a goroutine did when it was looked at.
+
+    ``state`` is a word such as "waiting" or "running", ``reason`` why it waits ("" where it does
+    not), ``waiting_ns`` for how long at least (None where that is not known). ``awaits`` is the
+    type of what it waits for ("chan", "sync.Mutex"), ``address`` where that is; both None where
+    that is not known. ``created_by`` is the ``go`` statement, ``parent`` the goroutine that ran it
+    (None where that is not known). ``stack`` is from the innermost frame on, and empty for a
+    running goroutine and for one that kept moving while it was read (``moved``).
+    """
+
+    goid: int
+    state: str
+    reason: str
+    waiting_ns: int | None
+    awaits: str | None
+    address: int | None
+    created_by: StackFrame | None
+    parent: int | None
+    system: bool
+    moved: bool
+    stack: tuple[StackFrame, ...]
 
 
 class Counts(Counter[str]):
@@ -325,6 +355,21 @@ class Session:
         names = [function.name for function in plan.functions]
         return _by_goroutine(names, period) if by_goroutine else _by_function(names, period)
 
+    def goroutines(self, *patterns: str, system: bool = False) -> list[GoroutineState]:
+        """Return all goroutines of the process, or those with such a function on their stack.
+
+        ``system``: the runtime's own as well. The process is not stopped, and nothing is attached.
+        Raises UsageError where the session is not of a running process.
+        """
+        from gotrace.goroutines.live import LiveGoroutines  # loads ctypes
+
+        if self._target.process is None or not self._is_started:
+            raise UsageError("goroutines are those of a running process: attach(pid)")
+        with _os_errors(), LiveGoroutines(self._target) as live:
+            dump = live.take()
+            chosen = Choice(functions=patterns, system=system).of(dump)
+            return list(_states(dump.program, chosen))
+
     def stop(self) -> None:
         """End all runs that are attached; what they have seen is still returned.
 
@@ -375,6 +420,32 @@ class Session:
         run = Run(self._target, plan, tracer, seconds)
         self._runs.add(run)
         return run
+
+
+def _states(program: Program, goroutines: Iterable[ReadGoroutine]) -> Iterator[GoroutineState]:
+    stacks: dict[Stack, tuple[StackFrame, ...]] = {}
+    for one in goroutines:
+        if one.stack not in stacks:
+            frames = program.frames(one.stack)
+            stacks[one.stack] = tuple(_stack_frame(f) for f in frames if not f.is_elided)
+        creation = program.creation(one.created_by) if one.goid != 1 else None
+        yield GoroutineState(
+            one.goid,
+            one.state.value,
+            one.reason,
+            one.waiting_ns,
+            one.awaited.type if one.awaited else None,
+            one.awaited.address if one.awaited else None,
+            _stack_frame(creation) if creation else None,
+            one.parent or None,
+            one.is_system,
+            one.has_moved,
+            stacks[one.stack],
+        )
+
+
+def _stack_frame(frame: Frame) -> StackFrame:
+    return StackFrame(frame.function, frame.file, frame.line)
 
 
 class CallStream(Iterator[Call]):

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.cli.options import parse
+from gotrace.cli.options import parse, parse_plain
 from gotrace.gotypes.from_text import parse_signature
 from gotrace.gotypes.types import Kind, basic_type
 from gotrace.probes.pattern import Pattern
@@ -25,7 +25,7 @@ from gotrace.probes.spec import parse_probe
 from tests.toolchains import WHEEL_VERSIONS, newest
 
 CLONE = Path(__file__).parent.parent
-TOOLS = ("gofunccount", "gofunclatency", "gotrace")
+TOOLS = ("gofunccount", "gofunclatency", "gostacks", "gotrace")
 PAGES = [*sorted(CLONE.glob("*.md")), *sorted((CLONE / "docs").rglob("*.md"))]
 SHOWN_IN = [
     CLONE / "README.md",
@@ -171,6 +171,7 @@ def test_places_in_the_clone_are_there(page: Path) -> None:
         "docs/support.md",
         "docs/man/gofunccount.8",
         "docs/man/gofunclatency.8",
+        "docs/man/gostacks.8",
         "docs/man/gotrace.8",
     ],
 )
@@ -187,6 +188,10 @@ def _anchor(heading: str) -> str:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
 def test_command_lines_parse(command: Command) -> None:
+    if command.tool == "gostacks":
+        for text in parse_plain(parser_of("gostacks"), command.words[1:]).patterns:
+            Pattern(text)
+        return
     options = parse(parser_of(command.tool), command.words[1:])
     assert options.patterns
     for text in options.patterns:
@@ -244,12 +249,14 @@ def server() -> Iterator[int]:
 @pytest.mark.live
 @pytest.mark.apart
 @pytest.mark.parametrize("text", server_commands())
-def test_command_runs_on_the_example_server(text: str, server: int) -> None:
+def test_command_runs_on_the_example_server(text: str, server: int, tmp_path: Path) -> None:
     words = Command(CLONE, text.replace(SERVER, str(server))).words
     script = CLONE / "tools" / words[0]
     # Shown durations are for readers; what ends by itself, by -M or an error, does so before.
-    shortened = [*words[1:], "-d", "20" if "-M" in words else "0.5"]
-    done = subprocess.run([script, *shortened], capture_output=True, text=True, timeout=60)
+    repeats = words[0] != "gostacks" or {"-i", "--watch"} & set(words)
+    shortened = ["-d", "20" if "-M" in words else "0.5"] if repeats else []
+    command = [str(script), *words[1:], *shortened]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path)
     assert done.returncode == FAILING.get(text, 0), done.stderr
     if text in FAILING:
         assert done.stderr.startswith(f"{words[0]}: ")

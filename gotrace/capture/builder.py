@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gotrace.capture.ops import MAX_BLOCKS, BlockOp, CaptureLimits, FieldRef, Op, OpCode, Position
 from gotrace.capture.payload import BEYOND, FixedReader, PayloadReader, Reader
@@ -15,6 +15,7 @@ __all__ = [
     "Builder",
     "FloatHole",
     "Node",
+    "with_key",
 ]
 
 _MAX_AT = 0xFFFF
@@ -84,6 +85,13 @@ class _Flat(Reader):
 
     def location(self) -> FieldRef | None:
         return self._node.location_at(Position(self._block, self._offset, self._end))
+
+    def key(self) -> Sequence[Op]:
+        """Return what appends the image, word by word."""
+        return [
+            Op(OpCode.KEY_FIELD, reg=min(_WORD, self._end - at), block=self._block, at=at)
+            for at in range(self._offset, self._end, _WORD)
+        ]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -212,3 +220,12 @@ class Builder:
             for hole in self.float_holes
             if hole.offset < end and hole.offset + hole.size > start
         ]
+
+
+def with_key(ops: Sequence[Op], key: Sequence[Op] | None) -> list[Op]:
+    """Return a plan's operations, END aside, with those of a key (see ``Reader.key``)."""
+    keyed = {op.reg for op in key or () if op.code is OpCode.IFACE}
+    marked = [
+        op._replace(size=1) if op.code is OpCode.IFACE and op.reg in keyed else op for op in ops
+    ]
+    return marked + [op for op in key or () if op.code is not OpCode.IFACE]

@@ -55,9 +55,19 @@ _ALWAYS_FOLLOWED = ERROR_INTERFACES | {"net.Addr"}
 class NodeFactory:
     """The nodes and subplans of one binary, each made once."""
 
-    def __init__(self, limits: CaptureLimits, release: tuple[int, int] | None = None) -> None:
-        """Take the limits, and the Go release (major, minor) for what DWARF does not say."""
+    def __init__(
+        self,
+        limits: CaptureLimits,
+        release: tuple[int, int] | None = None,
+        *,
+        keyed: bool = False,
+    ) -> None:
+        """Take the limits, and the Go release (major, minor) for what DWARF does not say.
+
+        ``keyed``: interfaces' values may be parts of keys.
+        """
         self.limits = limits
+        self._keyed = keyed
         self._release = release
         self._nodes: dict[tuple[int, int, int], Node] = {}
         # Keys are identities of types, which therefore must live as long.
@@ -75,7 +85,7 @@ class NodeFactory:
         """
         if direct is None:
             direct = is_direct(go_type, self._release)
-        return make_subplan(go_type, self.node(go_type), self.limits, direct)
+        return make_subplan(go_type, self.node(go_type), self.limits, direct, self._keyed)
 
     def _node(self, go_type: GoType, depth: int, nesting: int, parts: int) -> Node:
         key = (id(go_type), depth, nesting)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+from collections.abc import Sequence
 
-from gotrace.capture.builder import Builder, Node
+from gotrace.capture.builder import Builder, Node, with_key
 from gotrace.capture.ops import CaptureLimits, FieldRef, Op, OpCode, Position
 from gotrace.capture.payload import REFUSED, FixedReader, PayloadReader, Reader, Subplan
 from gotrace.gotypes.releases import DIRECT_INTERFACES_BY_SIZE
@@ -108,6 +109,11 @@ class _InterfaceReader(Reader):
         """Return where the type word is, which is zero for nil."""
         return FieldRef(self._source, self._offset, 8, False)
 
+    def key(self) -> Sequence[Op]:
+        if self.block is None:
+            return [Op(OpCode.KEY_FIELD, reg=8, block=self._source, at=self._offset)]
+        return [Op(OpCode.IFACE, reg=self.block)]
+
     def _unread(self, payload: PayloadReader, word: int, data: int) -> Value:
         """Return the type, and the address where it says more than nothing."""
         dynamic = payload.context.type_name(word)
@@ -126,10 +132,12 @@ def make_subplan(
     node: Node,
     limits: CaptureLimits,
     direct: bool,
+    keyed: bool = False,
 ) -> Subplan:
     """Return how the value of an interface is captured when its dynamic type is a given one.
 
-    ``direct``: the interface's second word is the value itself, not a pointer to it.
+    ``direct``: the interface's second word is the value itself, not a pointer to it. ``keyed``: it
+    may be part of a key.
     """
     builder = Builder(limits, limits.subplan_ops - 1)
     word = Position(0, 0, 8)
@@ -145,7 +153,7 @@ def make_subplan(
         else:
             reader = _Boxed(block, node.plan(builder, Position(block, 0, size)))
     builder.run()
-    ops = (*builder.ops, Op(OpCode.END))
+    ops = (*with_key(builder.ops, reader.key() if keyed else None), Op(OpCode.END))
     return Subplan(go_type, ops, builder.steps, builder.blocks, reader)
 
 
@@ -160,3 +168,6 @@ class _Boxed(Reader):
         if payload.lengths[self._block] < 0:
             return payload.why(self._block)
         return self._reader.read(payload)
+
+    def key(self) -> Sequence[Op] | None:
+        return self._reader.key()

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Callable, Sequence
 
 from gotrace.capture.builder import Builder, FloatHole, Node
-from gotrace.capture.ops import FieldRef, Position
+from gotrace.capture.ops import MAX_KEY_TEXT, FieldRef, Op, OpCode, Position
 from gotrace.capture.payload import (
     REFUSED,
     FixedReader,
@@ -195,6 +195,20 @@ class WordReader(Reader):
         """Return the word's location."""
         return FieldRef(self._position.block, self._position.offset, 8, True)
 
+    def key(self) -> Sequence[Op]:
+        """Return what appends the word."""
+        return [_key_word(self._position.block, self._position.offset)]
+
+
+def _key_word(block: int, offset: int) -> Op:
+    return Op(OpCode.KEY_FIELD, reg=8, block=block, at=offset)
+
+
+def _keys_of(readers: Sequence[Reader]) -> Sequence[Op] | None:
+    """Return what appends those of some values that can be in a key."""
+    keys = [key for reader in readers if (key := reader.key()) is not None]
+    return [op for key in keys for op in key] if keys or not readers else None
+
 
 _three_words = struct.Struct("<Qqq").unpack_from
 
@@ -239,6 +253,13 @@ class _BytesReader(Reader):
 
     def location(self) -> FieldRef:
         return FieldRef(self._source, self._at + 8, 8, True, self.block, self.limit)
+
+    def key(self) -> Sequence[Op] | None:
+        if self.block is None:
+            return None
+        limit = min(self.limit, MAX_KEY_TEXT)
+        length_at = self._at + 8
+        return [Op(OpCode.KEY_TEXT, 0, self._source, length_at, self.block, limit=limit)]
 
     def text(self, payload: PayloadReader, length: int) -> bytes | Unavailable:
         """Return what was copied of the bytes."""
@@ -388,6 +409,9 @@ class _StructReader(Reader):
         values = [reader.read(payload) for reader in self._readers]
         return StructValue(self._name, tuple(zip(self._names, values, strict=True)))
 
+    def key(self) -> Sequence[Op] | None:
+        return _keys_of(self._readers)
+
 
 class ArrayNode(Node):
     """An array by value: its first elements."""
@@ -438,6 +462,9 @@ class _ArrayReader(Reader):
     def read(self, payload: PayloadReader) -> Value:
         elements = tuple([reader.read(payload) for reader in self._readers])
         return SequenceValue(self._name, elements, self._length)
+
+    def key(self) -> Sequence[Op] | None:
+        return _keys_of(self._readers) if len(self._readers) == self._length else None
 
 
 class ByteArrayNode(Node):
@@ -571,6 +598,11 @@ class _PointerReader(Reader):
 
     def location(self) -> FieldRef:
         return FieldRef(self._block, self._offset, 8, False)
+
+    def key(self) -> Sequence[Op] | None:
+        if self.target is None:
+            return [_key_word(self._block, self._offset)]
+        return self.target.key()
 
 
 class SliceNode(Node):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 __all__ = [
     "MAX_BLOCKS",
+    "MAX_KEY_TEXT",
     "MAX_NESTING",
     "OTHER_PHASE",
     "PREDICATE_STACK",
@@ -30,6 +31,8 @@ __all__ = [
 MAX_BLOCKS = 64
 #: How deep IFACE goes into interfaces within interfaces.
 MAX_NESTING = 4
+#: Most bytes of a text in a key: KEY_TEXT_BYTES of bpf/payload.h.
+MAX_KEY_TEXT = 256
 #: How many values a predicate can have on its stack.
 PREDICATE_STACK = 16
 #: Set in an operation's block: a block of the entry, asked for at the return.
@@ -55,6 +58,10 @@ class OpCode(enum.IntEnum):
     NOT = 22
     STRING_TEST = 23
     KEEP_IF = 24
+    KEY_FIELD = 25
+    KEY_TEXT = 26
+    KEY_VALUE = 27
+    KEY_CALLER = 28
 
 
 class ComparisonCode(enum.IntEnum):
@@ -119,6 +126,12 @@ class Op(NamedTuple):
     min(count * ``size``, ``limit``) bytes. IFACE: go on by the type word at ``at``, for the data
     word at ``at2``. When one of these three copies nothing, the next ``skip`` operations are
     skipped. Predicates: see bpf/predicate.h.
+
+    Keys, see bpf/key.h. KEY_FIELD appends ``reg`` bytes of ``block`` at ``at``. KEY_TEXT appends
+    the text in block ``at2``, of which at most ``limit`` bytes were copied and whose length is in
+    ``block`` at ``at``. KEY_VALUE appends what a predicate's operations have left on their stack.
+    KEY_CALLER appends the return address. An IFACE of ``size`` 1 appends the type, and what the
+    type's own operations say.
     """
 
     code: OpCode

@@ -6,6 +6,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import struct
+from collections.abc import Sequence
 
 from gotrace.capture.ops import (
     BLOCK_CUT,
@@ -304,6 +305,13 @@ class Reader(abc.ABC):
 
     def location(self) -> FieldRef | None:
         """Return where the value's scalar, or a string's or slice's length, is captured."""
+        return None
+
+    def key(self) -> Sequence[Op] | None:
+        """Return the operations that append the value to a key, None where it cannot be in one.
+
+        An interface's is its IFACE, whose ``reg`` says which of the plan's is meant.
+        """
         return None
 
 

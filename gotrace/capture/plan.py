@@ -27,7 +27,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from gotrace.abi.assign import FloatReg, IntReg, Piece, Stack
-from gotrace.capture.builder import Builder, FloatHole, Node
+from gotrace.capture.builder import Builder, FloatHole, Node, with_key
 from gotrace.capture.ops import (
     BlockOp,
     CaptureLimits,
@@ -106,6 +106,10 @@ class PhasePlan:
         """Return the plan with a predicate, evaluated as soon as what it needs is there."""
         ops = (*self.ops[: self.early], *predicate, *self.ops[self.early :])
         return dataclasses.replace(self, ops=ops, early=self.early + len(predicate))
+
+    def with_key(self, key: Sequence[Op]) -> PhasePlan:
+        """Return the plan with what appends values to a key, when all has been captured."""
+        return dataclasses.replace(self, ops=(*with_key(self.ops[:-1], key), self.ops[-1]))
 
 
 def plan_phase(values: Sequence[PlacedNode], limits: CaptureLimits) -> PhasePlan:

@@ -9,8 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
+from gotrace.cli.by import footer, key_of, make_key_plan, periods
 from gotrace.cli.options import (
     add_interval_options,
+    add_key_options,
     add_run_options,
     add_target_options,
     new_parser,
@@ -28,11 +30,16 @@ from gotrace.cli.run import (
     target_of,
     warning_to,
 )
+from gotrace.errors import GotraceError
 from gotrace.gotypes.symbols import shown_names
+from gotrace.probes.spec import KeyText
 from gotrace.report.counts import CountRow, CountTable, write_counts
-from gotrace.report.output import Output
+from gotrace.report.listing import list_plan
+from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.count import CallCounter
+from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod
 from gotrace.session.plan import ProbePlan, plan_counting, select, to_be_traced
+from gotrace.session.tasks import find_tasks
 from gotrace.target.target import Target
 
 __all__ = ["main"]
@@ -44,6 +51,7 @@ examples:
   gofunccount -i 1 -T -p 1234 main.handle         print every second
   gofunccount -d 10 --top 20 /usr/bin/dockerd:'*' all processes that run this file
   gofunccount 'main.*' -- ./server -listen :8080  start a program and count from its first call
+  gofunccount -p 1234 --by key 'main.(*Store).Get'   one row for each key
   gofunccount -l -p 1234 'main.*'                 list what would be counted
 """
 
@@ -51,6 +59,7 @@ examples:
 def _parser() -> argparse.ArgumentParser:
     parser = new_parser("gofunccount", "Count calls of Go functions, exactly and cheaply.", _EPILOG)
     add_target_options(parser)
+    add_key_options(parser)
     add_interval_options(parser)
     add_run_options(parser)
     return parser
@@ -58,11 +67,14 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
-    requests = requests_of(options)
+    key = key_of(options)
+    requests = requests_of(options) if key is None else []
     output = make_output(options)
     target = target_of(options)
     try:
-        if options.list:
+        if key is not None:
+            failed = _count_by(options, target, key, output)
+        elif options.list:
             from gotrace.report.listing import list_functions
 
             found = select(target, requests, "count")
@@ -94,6 +106,58 @@ def _count(options: argparse.Namespace, target: Target, plan: ProbePlan, output:
             write_counts(output, table, options.timestamp, shown)
         for notice in detached(counter):
             output.notice(notice)
+
+
+def _count_by(
+    options: argparse.Namespace, target: Target, key: KeyText, output: Output
+) -> Sequence[GotraceError]:
+    """Count calls by values of theirs; return what of the probes comes to nothing."""
+    traced = make_key_plan(options, target, key, "count", returns=False)
+    plan = traced.plan
+    if options.list:
+        list_plan(plan, output)
+        return plan.failed
+    tasks = find_tasks(target, plan)
+    if tasks.warning:
+        output.notice(Notice(NoticeKind.WARNING, tasks.warning))
+    wanted = KeyOptions(rows=options.rows)
+    with (
+        waiter_for(target) as waiter,
+        KeyMeter(target, traced, tasks, wanted, options.attach, warning_to(output)) as meter,
+    ):
+        listen(waiter, meter)
+        for notice in attached_notices(options, plan, meter.attached, "Tracing"):
+            output.notice(notice)
+        for notice in inlined_notices(plan, "counted"):
+            output.notice(notice)
+        shown = shown_names(function.name for function in plan.functions)
+        others = 0
+        for length in periods(options, waiter, target, plan, output, meter):
+            period = meter.take()
+            others += sum(row.calls for row in period.rows if row.function is None)
+            write_counts(
+                output, _key_table(options, plan, key, period, length), options.timestamp, shown
+            )
+        for notice in (*footer(meter, plan, others), *detached(meter)):
+            output.notice(notice)
+    return plan.failed
+
+
+def _key_table(
+    options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod, length: float
+) -> CountTable:
+    rows = [
+        CountRow(
+            None if row.function is None else plan.functions[row.function].name,
+            row.calls,
+            row.by(key.texts),
+        )
+        for row in period.rows
+    ]
+    rows.sort(key=lambda row: (row.count, row.name or "", repr(row.by)))
+    if options.top:
+        rows = rows[-options.top :]
+    return CountTable(rows, time.time(), length, key.texts)
 
 
 def _table(

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from gotrace.cli.by import footer, key_of, make_key_plan, periods
 from gotrace.cli.options import (
     add_interval_options,
+    add_key_options,
     add_run_options,
     add_target_options,
     new_parser,
@@ -32,13 +34,23 @@ from gotrace.cli.run import (
     warning_to,
 )
 from gotrace.cli.why import add_why_options, prepared_why
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, UsageError
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
-from gotrace.report.latencies import SlowRow, duration, write_latencies, write_slow
+from gotrace.probes.spec import KeyText
+from gotrace.report.latencies import (
+    Interval,
+    LatencyGroup,
+    SlowRow,
+    duration,
+    write_latencies,
+    write_slow,
+)
 from gotrace.report.latency_rows import interval_of
+from gotrace.report.listing import list_plan
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration, probe_cost
+from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod
 from gotrace.session.latency import LatencyMeter, LatencyOptions, Measurement, SlowCall
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan, plan_measuring, select, to_be_measured
@@ -57,6 +69,7 @@ examples:
   gofunclatency -i 5 -u -p 1234 main.handle       every five seconds, in microseconds
   gofunclatency --why -p 1234 main.handle         and what the time went into
   gofunclatency --slower 10ms -p 1234 main.handle print each call of 10 ms and more as well
+  gofunclatency --by r.Method -p 1234 main.handle one for each value of an argument
   gofunclatency main.parse -- ./tool file.txt     start a program and measure from its first call
 """
 
@@ -100,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
         help="also print each call that takes this long, as it returns (10ms, 1.5s, 200us)",
     )
     add_why_options(parser)
+    add_key_options(parser)
     add_interval_options(parser)
     add_run_options(parser)
     return parser
@@ -107,11 +121,20 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
-    requests = requests_of(options)
+    key = key_of(options)
+    if key is not None and (options.goroutine or options.slower is not None):
+        raise UsageError("--by excludes -g and --slower: give $goid, or ($duration > 10ms)")
+    if key is not None and options.why is not None:
+        raise UsageError(
+            "--by excludes --why: give a predicate such as ($blocked > 5ms) to gotrace"
+        )
+    requests = requests_of(options) if key is None else []
     output = make_output(options)
     target = target_of(options)
     try:
-        if options.list:
+        if key is not None:
+            failed = _measure_by(options, target, key, output)
+        elif options.list:
             from gotrace.report.listing import list_functions
 
             found = select(target, requests, "measure")
@@ -127,11 +150,16 @@ def _run(arguments: Sequence[str]) -> int:
     return status_of(failed)
 
 
+def _unit(options: argparse.Namespace) -> int:
+    """Return the display unit in nanoseconds."""
+    return 1_000 if options.microseconds else 1_000_000 if options.milliseconds else 1
+
+
 def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, output: Output) -> None:
     tasks = find_tasks(target, plan)
     if tasks.warning:
         output.notice(Notice(NoticeKind.WARNING, tasks.warning))
-    unit = 1_000 if options.microseconds else 1_000_000 if options.milliseconds else 1
+    unit = _unit(options)
     wanted = LatencyOptions(
         per_function=options.function,
         per_goroutine=options.goroutine,
@@ -178,6 +206,59 @@ def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, outpu
             output.notice(notice)
         for notice in detached(meter):
             output.notice(notice)
+
+
+def _measure_by(
+    options: argparse.Namespace, target: Target, key: KeyText, output: Output
+) -> Sequence[GotraceError]:
+    """Measure calls by values of theirs; return what of the probes comes to nothing."""
+    traced = make_key_plan(options, target, key, "measure", returns=True)
+    plan = traced.plan
+    if options.list:
+        list_plan(plan, output)
+        return plan.failed
+    tasks = find_tasks(target, plan)
+    if tasks.warning:
+        output.notice(Notice(NoticeKind.WARNING, tasks.warning))
+    unit = _unit(options)
+    wanted = KeyOptions(True, options.interval is not None, unit, options.rows)
+    with (
+        waiter_for(target) as waiter,
+        Calibration(lambda: probe_cost(plan.entry_form, options.attach)) as calibration,
+        KeyMeter(target, traced, tasks, wanted, options.attach, warning_to(output)) as meter,
+    ):
+        listen(waiter, meter)
+        tracing = _Tracing(plan, calibration)
+        for notice in attached_notices(options, plan, meter.attached, "Tracing"):
+            output.notice(notice)
+        for notice in inlined_notices(plan, "measured"):
+            output.notice(notice)
+        others = 0
+        for length in periods(options, waiter, target, plan, output, meter):
+            period = meter.take()
+            others += sum(row.calls for row in period.rows if row.function is None)
+            groups = _key_groups(options, plan, key, period)
+            interval = Interval(groups, [], time.time(), length, unit, tracing.cost())
+            write_latencies(output, interval, options.timestamp)
+        for notice in (*footer(meter, plan, others), *detached(meter)):
+            output.notice(notice)
+    return plan.failed
+
+
+def _key_groups(
+    options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod
+) -> list[LatencyGroup]:
+    """Return a group for each row, the one with the most total time last."""
+    rows = sorted(period.rows, key=lambda row: row.times.sum if row.times else 0)
+    return [
+        LatencyGroup(
+            None if row.function is None else plan.functions[row.function].name,
+            row.times,
+            by=row.by(key.texts) or {},
+        )
+        for row in (rows[-options.top :] if options.top else rows)
+        if row.times is not None
+    ]
 
 
 class _SlowCalls:

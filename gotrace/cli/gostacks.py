@@ -20,6 +20,7 @@ from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.model import Goroutine, State
 from gotrace.report.goroutines import (
     profile_of,
+    speedscope_of,
     summary,
     write_changes,
     write_folded_goroutines,
@@ -107,6 +108,11 @@ def _parser() -> argparse.ArgumentParser:
         "-o", "--output", metavar="FILE", help="write a pprof profile to this file (x.pb.gz)"
     )
     parser.add_argument(
+        "--speedscope",
+        metavar="FILE",
+        help="write a flame graph for https://www.speedscope.app to this file (x.json)",
+    )
+    parser.add_argument(
         "-i", "--interval", type=seconds, metavar="SEC", help="repeat, and print what has changed"
     )
     parser.add_argument(
@@ -176,6 +182,7 @@ def _check(options: argparse.Namespace) -> None:
         "--json": options.json,
         "--folded": options.folded,
         "--output": options.output,
+        "--speedscope": options.speedscope,
         "--watch": options.watch,
     }
     given = [option for option, value in forms.items() if value]
@@ -186,8 +193,9 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("a core file does not change: leave out -i and --watch")
     if options.duration and not repeats:
         raise UsageError("-d is for -i and --watch")
-    if options.interval and (options.folded or options.output or options.all):
-        raise UsageError("-i prints what has changed: leave out -a, -f and -o")
+    files = options.output or options.speedscope
+    if options.interval and (options.folded or files or options.all):
+        raise UsageError("-i prints what has changed: leave out -a, -f, -o and --speedscope")
 
 
 def _chosen(dump: Dump, choice: Choice) -> list[Goroutine]:
@@ -213,8 +221,13 @@ def _write(
     if isinstance(output, JsonOutput):
         _write_json(options, dump, chosen, output)
     elif options.output:
-        _write_profile(options.output, dump, chosen)
-        print(f"wrote {len(chosen):,} goroutines to {printable(options.output)}", file=output.out)
+        main = dump.program.main
+        mapping = CodeMapping(main.start, main.end, main.binary.image.display)
+        profile = profile_of(dump.program, chosen, mapping, time.time_ns())
+        _write_file(options.output, profile, chosen, output)
+    elif options.speedscope:
+        profile = speedscope_of(dump.program, chosen, f"goroutines of {name}").encode()
+        _write_file(options.speedscope, profile, chosen, output)
     elif options.folded:
         write_folded_goroutines(output.out, dump.program, chosen)
     elif options.all or options.goroutine:
@@ -250,15 +263,13 @@ def _write_json(
     write_json(output, dump.program, chosen)
 
 
-def _write_profile(path: str, dump: Dump, chosen: list[Goroutine]) -> None:
-    main = dump.program.main
-    mapping = CodeMapping(main.start, main.end, main.binary.image.display)
-    content = profile_of(dump.program, chosen, mapping, time.time_ns())
+def _write_file(path: str, content: bytes, chosen: list[Goroutine], output: Output) -> None:
     try:
         with open(path, "wb") as file:
             file.write(content)
     except OSError as error:
         raise GotraceError(f"{path}: cannot write: {error.strerror}") from None
+    output.out.write(f"wrote {len(chosen):,} goroutines to {printable(path)}\n")
 
 
 def _warn_moved(chosen: list[Goroutine], output: Output) -> None:

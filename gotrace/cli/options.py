@@ -18,6 +18,7 @@ __all__ = [
     "WHY_ALL",
     "WHY_WAITS",
     "add_interval_options",
+    "add_key_options",
     "add_run_options",
     "add_target_options",
     "duration",
@@ -115,6 +116,32 @@ def add_interval_options(parser: argparse.ArgumentParser) -> None:
 #: The values of ``--why``.
 WHY_ALL, WHY_WAITS = "all", "waits"
 _WAITS = f"--why={WHY_WAITS}"
+
+
+def add_key_options(parser: argparse.ArgumentParser) -> None:
+    """Add what calls are told apart by."""
+    parser.add_argument(
+        "--by",
+        action="append",
+        metavar="EXPR[, EXPR]",
+        help="one row for each value of these expressions: parameters, results and their parts,"
+        " $caller, $goid, $pid, $comm; added up in the kernel",
+    )
+    parser.add_argument(
+        "-Z",
+        "--string-size",
+        type=positive,
+        metavar="BYTES",
+        default=64,
+        help="most bytes of a text that --by tells apart (default 64, no more than 256)",
+    )
+    parser.add_argument(
+        "--rows",
+        type=positive,
+        metavar="N",
+        default=1024,
+        help="most values that --by tells apart; all further ones share a row (default 1024)",
+    )
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from gotrace.errors import GotraceError
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.session.tasks import Tasks
-from gotrace.session.why import MAX_SHARE, WhyOptions, WhyProbes, why_probes
+from gotrace.session.why.parts import MAX_SHARE, WhyOptions, WhyProbes, why_probes
 from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
 

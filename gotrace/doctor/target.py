@@ -10,6 +10,7 @@ from gotrace.doctor.finding import Finding, State
 from gotrace.elf.functions import FunctionTable
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
+from gotrace.goroutines.live import LiveGoroutines
 from gotrace.gotypes.binary import Binary
 from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.probes.select import Selector
@@ -47,6 +48,7 @@ def examine_target(pid: int, attach: bool) -> Iterator[Finding]:
         yield _program(target.process, image, table)
         yield _go_version(image, table)
         yield _runtime(binary)
+        yield _stacks(target)
         yield _symbols(image, table)
         yield _debugging_information(image)
         if attach:
@@ -97,6 +99,17 @@ def _runtime(binary: Binary) -> Finding:
     where = "the g register" if layout.g_in_register else "thread-local storage"
     found = f"found through {where}; offsets from {_SOURCES[layout.source.value]}"
     return Finding(name, State.OK, found)
+
+
+def _stacks(target: Target) -> Finding:
+    """Read all goroutines, as gostacks does."""
+    name = "their stacks"
+    try:
+        with LiveGoroutines(target) as goroutines:
+            count = len(goroutines.take().goroutines)
+    except GotraceError as error:
+        return Finding(name, State.WARN, str(error), "gostacks does not work, the others do")
+    return Finding(name, State.OK, f"gostacks reads {count:,} goroutines, without stopping it")
 
 
 _SOURCES = {"dwarf": "the program's DWARF", "table": "what is known of the release"}

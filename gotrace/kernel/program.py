@@ -279,7 +279,9 @@ class BpfProgram:
         """
         bcc = load_compiler()
         os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory())
-        flags = [f"-DGOTRACE_{name}={_literal(value)}" for name, value in defines.items()]
+        # A function that is not declared would be found missing by the verifier only.
+        flags = ["-Werror=implicit-function-declaration"]
+        flags += [f"-DGOTRACE_{name}={_literal(value)}" for name, value in defines.items()]
         text = joined_source(source)
         self.source = source
         self._rings: list[Rings] = []

@@ -49,6 +49,7 @@ __all__ = [
     "CompiledPredicate",
     "StringConstants",
     "compile_predicate",
+    "key_ops",
     "predicate_ops",
 ]
 
@@ -75,6 +76,8 @@ _SPECIALS: dict[SpecialName, int] = {
     SpecialName.DURATION: SpecialCode.DURATION,
     **{name: SpecialCode.PARTS + number for number, name in enumerate(PART_SPECIALS, 1)},
 }
+#: In keys a process stands for its name.
+_IN_KEYS = {**_SPECIALS, SpecialName.COMM: 1}
 _SLICE_LENGTH_AT = 8  # the data pointer comes first, the length after it
 _MAX_AT = 0xFFFF
 
@@ -158,6 +161,26 @@ def predicate_ops(
     except _NotInKernel:
         return None
     return ops if len(ops) <= room and _depth(ops) <= PREDICATE_STACK else None
+
+
+def key_ops(value: Typed, locate: Locate, constants: StringConstants) -> list[Op] | None:
+    """Return the operations that append a condition, or what is known of every call, to a key.
+
+    None where the kernel does not know it.
+    """
+    if isinstance(value, Constant) or (
+        isinstance(value, SpecialOperand) and value.special is SpecialName.FUNC
+    ):
+        return []  # the same in all calls of a function
+    if isinstance(value, SpecialOperand) and value.special is SpecialName.CALLER:
+        return [Op(OpCode.KEY_CALLER)]
+    if isinstance(value, SpecialOperand):
+        return [Op(OpCode.PUSH_SPECIAL, reg=_IN_KEYS[value.special]), Op(OpCode.KEY_VALUE)]
+    try:
+        ops = _Compiler(locate, constants, phase_of(value)).condition(negated(value))
+    except _NotInKernel:
+        return None
+    return [*ops, Op(OpCode.KEY_VALUE)] if _depth(ops) <= PREDICATE_STACK else None
 
 
 def _depth(ops: Sequence[Op]) -> int:

@@ -66,6 +66,7 @@ class SpecialName(Enum):
     COMM = "comm"
     DURATION = "duration"
     FUNC = "func"
+    CALLER = "caller"
     RUNNING = "running"
     RUNNABLE = "runnable"
     BLOCKED = "blocked"
@@ -100,6 +101,7 @@ SPECIAL_TYPES: dict[SpecialName, GoType] = {
     SpecialName.COMM: _STRING,
     SpecialName.FUNC: _STRING,
     **dict.fromkeys(DURATION_SPECIALS, basic_type(Kind.INT64, "time.Duration")),
+    SpecialName.CALLER: _STRING,
 }
 
 _ARGUMENT = re.compile(r"arg([0-9]{1,3})", re.ASCII)

@@ -24,7 +24,7 @@ from gotrace.probes.tokens import Source, Span, SpecError, Token, TokenKind, tok
 from gotrace.probes.typed import Typed
 from gotrace.values.fmt import Format, FormatError, parse_format, verb_problem
 
-__all__ = ["ProbeSpec", "ResolvedProbe", "SpecError", "parse_probe"]
+__all__ = ["KeyText", "ProbeSpec", "ResolvedProbe", "SpecError", "parse_key", "parse_probe"]
 
 _MAX_LENGTH = 4096  # binary aside
 _SPACES = re.compile(r"\s+")
@@ -46,11 +46,28 @@ class ResolvedProbe:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyText:
+    """The expressions that calls are told apart by, as the user wrote them."""
+
+    source: Source
+    expressions: tuple[Expression, ...]
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Return each expression's text."""
+        return tuple(
+            self.source.text[expression.span.start : expression.span.end]
+            for expression in self.expressions
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class ProbeSpec:
     """One probe in parts.
 
     ``signature`` is the text, name included, for ``gotypes.from_text.parse_signature``. ``format``
-    is None where the user gave none; then there are no ``values`` either.
+    is None where the user gave none; then there are no ``values`` either. ``key``: calls are not
+    shown one by one but added up by these values.
     """
 
     source: Source
@@ -60,12 +77,17 @@ class ProbeSpec:
     predicate: Expression | None = None
     format: Format | None = None
     values: tuple[Expression, ...] = ()
+    key: KeyText | None = None
 
     def resolve(self, scope: Scope) -> ResolvedProbe:
         """Check the expressions against a function's names and types; raises SpecError."""
         predicate = None
         if self.predicate is not None:
             predicate = resolve_predicate(self.source, self.predicate, scope)
+        if self.key is not None:
+            wanted = self.key.expressions
+            values = tuple(resolve(self.key.source, value, scope) for value in wanted)
+            return ResolvedProbe(predicate, values)
         values = tuple(resolve(self.source, value, scope) for value in self.values)
         if self.format is not None:
             for directive, value in zip(self.format.directives, values, strict=True):
@@ -115,6 +137,22 @@ def parse_probe(text: str, *, regex: bool = False, split: _Split = split_target)
         parsed[1] if parsed else None,
         values,
     )
+
+
+def parse_key(text: str) -> KeyText:
+    """Parse expressions separated by commas; raises SpecError."""
+    source = Source(text)
+    if len(text) > _MAX_LENGTH:
+        reason = f"expressions have at most {_MAX_LENGTH} characters"
+        raise source.error(Span(_MAX_LENGTH, _MAX_LENGTH + 1), reason)
+    parser = Parser(source, tokenize(source, 0))
+    expressions = [parser.expression()]
+    while parser.at(","):
+        parser.take()
+        expressions.append(parser.expression())
+    if parser.token.kind is not TokenKind.END:
+        raise parser.error("expected , and one more expression, or the end")
+    return KeyText(source, tuple(expressions))
 
 
 def _past_spaces(text: str, at: int) -> int:

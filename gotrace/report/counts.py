@@ -7,8 +7,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gotrace.report.by import OTHERS, by_fields, by_text
 from gotrace.report.output import JsonOutput, Output
 from gotrace.text import printable
+from gotrace.values.model import Value
 
 __all__ = ["CountRow", "CountTable", "write_counts"]
 
@@ -18,19 +20,28 @@ _MAX_WIDTH = 300  # a damaged file can have names of any length, which are not t
 
 @dataclass(frozen=True, slots=True)
 class CountRow:
-    """A function's calls within one interval."""
+    """A function's calls within one interval.
 
-    name: str
+    ``by``: those with the same values, by expression; the row of the calls that found no room has
+    no name and no values.
+    """
+
+    name: str | None
     count: int
+    by: Mapping[str, Value] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CountTable:
-    """One interval: rows in ascending order, when it ended (s since 1970), its length (s)."""
+    """One interval: rows in ascending order, when it ended (s since 1970), its length (s).
+
+    ``by``: the expressions that calls are told apart by.
+    """
 
     rows: Sequence[CountRow]
     ended: float
     seconds: float
+    by: Sequence[str] = ()
 
 
 def write_counts(
@@ -42,10 +53,13 @@ def write_counts(
     """
     if isinstance(output, JsonOutput):
         for row in table.rows:
+            fields: dict[str, object] = {"func": row.name}
+            if table.by:
+                fields["by"] = by_fields(row.by)
             output.write(
                 "count",
                 {
-                    "func": row.name,
+                    **fields,
                     "count": row.count,
                     "ts": round(table.ended, 6),
                     "interval_s": round(table.seconds, 6),
@@ -53,13 +67,24 @@ def write_counts(
             )
         output.out.flush()
         return
-    names = [printable(shown.get(row.name, row.name)) for row in table.rows]
-    width = min(max([_NAME_WIDTH, *map(len, names)]), _MAX_WIDTH)
     if timestamp:
         output.out.write(time.strftime("%H:%M:%S\n", time.localtime(table.ended)))
-    lines = [f"{'FUNC':<{width}} {'COUNT':>8}\n"]
-    lines += [
-        f"{name:<{width}} {row.count:>8}\n" for name, row in zip(names, table.rows, strict=True)
-    ]
-    output.out.writelines(lines)
+    cells = [[_shown_name(row, shown), *_by_cells(row, table.by)] for row in table.rows]
+    columns = zip(["FUNC", *table.by], *cells, strict=True)
+    widths = [min(max(map(len, column)), _MAX_WIDTH) for column in columns]
+    widths[0] = max(widths[0], _NAME_WIDTH)
+    for names, count in (
+        (["FUNC", *table.by], "COUNT"),
+        *zip(cells, (row.count for row in table.rows), strict=True),
+    ):
+        padded = [f"{name:<{width}}" for name, width in zip(names, widths, strict=True)]
+        output.out.write(f"{' '.join(padded)} {count:>8}\n")
     output.out.flush()
+
+
+def _shown_name(row: CountRow, shown: Mapping[str, str]) -> str:
+    return OTHERS if row.name is None else printable(shown.get(row.name, row.name))
+
+
+def _by_cells(row: CountRow, by: Sequence[str]) -> list[str]:
+    return ["" if row.by is None else by_text(row.by[text]) for text in by]

@@ -14,10 +14,12 @@ from gotrace.goroutines.program import Program
 from gotrace.report.folded import write_folded
 from gotrace.report.output import JsonOutput
 from gotrace.report.pprof import CodeMapping, Line, PprofLocation, Profile, ValueType
+from gotrace.report.speedscope import speedscope_profile
 from gotrace.text import printable
 
 __all__ = [
     "profile_of",
+    "speedscope_of",
     "spoken",
     "summary",
     "write_changes",
@@ -41,7 +43,7 @@ def summary(goroutines: Sequence[Goroutine], name: str) -> str:
     states = Counter(goroutine.status for goroutine in goroutines)
     listed = [f"{count:,} {status}" for status, count in states.most_common(4)]
     others = len(goroutines) - sum(count for _, count in states.most_common(4))
-    listed += [f"{others:,} others"] if others else []
+    listed += [f"{others:,} other{'' if others == 1 else 's'}"] if others else []
     plural = "" if len(goroutines) == 1 else "s"
     return f"{len(goroutines):,} goroutine{plural} of {name}: {', '.join(listed)}"
 
@@ -80,7 +82,7 @@ def write_table(
     out: TextIO, groups: Iterable[Group], before: Mapping[GroupKey, int], lines: int
 ) -> None:
     """Write one line a group, at most ``lines`` of them: how many, how many more, where."""
-    out.write(f"{'COUNT':>8} {'CHANGE':>8}  {'WAITS FOR':<24} {'WHERE':<44} CREATED BY\n")
+    out.write(f"{'COUNT':>8} {'CHANGE':>8}  {'STATE':<24} {'WHERE':<44} CREATED BY\n")
     for group, _ in zip(groups, range(lines), strict=False):
         count = len(group.goroutines)
         change = count - before.get(group.key, 0)
@@ -165,16 +167,20 @@ def write_folded_goroutines(out: TextIO, program: Program, goroutines: Iterable[
     write_folded(
         out,
         (
-            ([*_names_outwards(program, stack), f"[{status}]"], count)
+            ([*(line.function for line in _lines_outwards(program, stack)), f"[{status}]"], count)
             for (stack, status), count in counts.items()
         ),
     )
     out.flush()
 
 
-def _names_outwards(program: Program, stack: Stack) -> list[str]:
+def _lines_outwards(program: Program, stack: Stack) -> list[Line]:
     frames = program.frames(stack)
-    return [frame.function for frame in reversed(frames) if not frame.is_elided]
+    return [
+        Line(frame.function, frame.file, frame.line)
+        for frame in reversed(frames)
+        if not frame.is_elided
+    ]
 
 
 def profile_of(
@@ -190,6 +196,18 @@ def profile_of(
         labels = {"state": state.value} | ({"reason": reason} if reason else {})
         profile.add(_pprof_stack(program, stack), [count], labels)
     return profile.encoded()
+
+
+def speedscope_of(program: Program, goroutines: Iterable[Goroutine], name: str) -> str:
+    """Return how many goroutines have each stack for speedscope; the status is the last frame."""
+    counts = Counter((one.stack, one.status) for one in goroutines)
+    return speedscope_profile(
+        name,
+        (
+            ([*_lines_outwards(program, stack), Line(f"[{status}]", "", 0)], count)
+            for (stack, status), count in counts.most_common()
+        ),
+    )
 
 
 def _pprof_stack(program: Program, stack: Stack) -> list[PprofLocation]:
@@ -276,9 +294,9 @@ def _name(frame: Frame) -> str:
 
 
 def _where(frames: Sequence[Frame]) -> str:
-    """Return the function that a line on a stack is best about: the program's own, if there is."""
+    """Return the innermost function of the program's own, the outermost where there is none."""
     own = (frame for frame in frames if _is_own(frame.function))
-    frame = next(own, frames[0] if frames else None)
+    frame = next(own, frames[-1] if frames else None)
     return _name(frame) if frame else ""
 
 

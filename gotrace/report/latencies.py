@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from gotrace.gotypes.symbols import elide_type_arguments, shown_names
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
+from gotrace.report.by import OTHERS, by_fields, by_text
 from gotrace.report.durations import duration, four_digits
 from gotrace.report.output import JsonOutput, Output
 from gotrace.report.why import BucketParts, bracket, sums_fields, sums_lines
-from gotrace.session.why import take_tracing_out
+from gotrace.session.why.parts import take_tracing_out
 from gotrace.text import printable
+from gotrace.values.model import Value
 
 __all__ = [
     "FoldedLatency",
@@ -39,7 +41,8 @@ class LatencyGroup:
     ``function`` is None when all functions of a run are measured together; ``goroutine`` is
     None, or describes the goroutine as a stack dump would, its number in ``goid`` and that of its
     process in ``pid`` (0 where it has none here). ``why`` is what the times went into, None where
-    that was not asked for.
+    that was not asked for. ``by``: it is of the calls that have
+    these values, by expression, or of all that found no room, if it is empty.
     """
 
     function: str | None
@@ -48,6 +51,7 @@ class LatencyGroup:
     goroutine: str | None = None
     pid: int = 0
     why: BucketParts | None = None
+    by: Mapping[str, Value] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +195,9 @@ def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) ->
         yield f"Function = {printable(shown[group.function])}"
     if group.goroutine is not None:
         yield printable(group.goroutine)
+    if group.by is not None:
+        values = [f"{text} = {by_text(value)}" for text, value in group.by.items()]
+        yield ", ".join(values) or OTHERS
     yield from _table(times.octaves() if unit == 1 else dict(times.units), _UNITS[unit])
     yield ""
     name = _UNITS[unit]
@@ -237,6 +244,8 @@ def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
     fields: dict[str, object] = {"func": group.function}
     if group.goid is not None:
         fields |= {"pid": group.pid, "goid": group.goid, "goroutine": group.goroutine}
+    if group.by is not None:
+        fields["by"] = by_fields(group.by or None)
     return fields | {
         "count": times.count,
         "sum_ns": times.sum,

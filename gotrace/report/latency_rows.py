@@ -12,7 +12,7 @@ from gotrace.session.goroutines import GoroutineKey, GoroutineTimes
 from gotrace.session.latency import Measurement
 from gotrace.session.plan import ProbePlan
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.why import PartSums
+from gotrace.session.why.parts import PartSums
 
 __all__ = [
     "interval_of",

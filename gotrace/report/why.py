@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from gotrace.histogram import Histogram, bucket_bounds
 from gotrace.report.durations import duration
-from gotrace.session.why import BLOCKED, TRACING, PartSums, PartTotals
+from gotrace.session.why.parts import BLOCKED, TRACING, PartSums, PartTotals
 from gotrace.text import printable
 
 __all__ = ["BucketParts", "bracket", "sums_fields", "sums_lines"]

@@ -24,7 +24,7 @@ from gotrace.session.events import CallRecord, Unwinding, parse_call
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import Tasks
 from gotrace.session.trace_plan import TracedCall, TracePlan
-from gotrace.session.why import (
+from gotrace.session.why.parts import (
     UNKNOWN,
     Longest,
     call_parts,
@@ -247,14 +247,27 @@ class CallDecoder:
         template = self.traced.spec.format
         if template is None:
             return None
-        values = self.traced.probe.values
+        shown = self._evaluated(found, specials)
+        return format_values(template, shown, [value.type for value in self.traced.probe.values])
+
+    def _evaluated(self, found: Mapping[AccessPath, Value], specials: Specials) -> list[Value]:
+        """Return the values of the probe's expressions."""
         most = self.traced.text_bytes
-        shown = [
+        return [
             _shortened(evaluated, most) if isinstance(value, Operand) else evaluated
-            for value in values
+            for value in self.traced.probe.values
             for evaluated in [evaluate(value, found, specials)]
         ]
-        return format_values(template, shown, [value.type for value in values])
+
+    def key(self, record: bytes) -> list[Value]:
+        """Return the values that a sample's calls are added up by. Raises RecordError."""
+        call = parse_call(record)
+        traced = self.traced
+        entry = self._values(traced.entry, call.args, call.entry_floats)
+        results = None
+        if traced.result is not None:
+            results = self._values(traced.result, call.results, call.return_floats)
+        return self._evaluated(self._operands(entry, results), self._specials(call, None))
 
     def _specials(self, call: CallRecord, why: Why | None) -> Specials:
         specials: dict[SpecialName, int | str] = {
@@ -273,6 +286,8 @@ class CallDecoder:
                     for part, ns in why.parts.items()
                     if (found := part_class(part)) and found.value == name.value
                 )
+        if call.stack and (frames := self._stack(call)):
+            specials[SpecialName.CALLER] = frames[0].function
         return specials
 
     def _comm(self, tgid: int) -> str:

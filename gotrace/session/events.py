@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, IntFlag
 
 from gotrace.errors import GotraceError
-from gotrace.session.why import SEEN_SIZE
+from gotrace.session.why.parts import SEEN_SIZE
 
 __all__ = [
     "HEADER",
@@ -91,8 +91,8 @@ class CallRecord:
     the kernel. ``unwound``: what ended it instead of a return; then there are no results, and
     ``end_ns`` is when that was seen. ``hits`` is how often probes were hit within it, ``hits_ns``
     how long their programs took. ``why`` is what the time went into, and ``why_before`` that at the
-    entry, as gotrace.session.why.seen_parts reads them, None where not known, not asked for or, the
-    latter, not within a call.
+    entry, as gotrace.session.why.parts.seen_parts reads them, None where not known, not asked for
+    or, the latter, not within a call.
     """
 
     end_ns: int

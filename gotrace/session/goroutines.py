@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from gotrace.histogram import ROW_SIZE, Histogram
 from gotrace.kernel.program import Map
-from gotrace.session.why import PartSums
+from gotrace.session.why.parts import PartSums
 from gotrace.target.process import ended_processes
 
 __all__ = ["OTHER_NAMESPACE", "Folded", "GoroutineKey", "GoroutineRows", "GoroutineTimes"]

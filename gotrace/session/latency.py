@@ -24,7 +24,7 @@ from gotrace.session.open_calls import (
 )
 from gotrace.session.plan import ProbePlan
 from gotrace.session.tasks import Tasks, unwind_groups
-from gotrace.session.why import BY_PROCESS, BandRows, PartSums, WhyProbes, slow_parts
+from gotrace.session.why.parts import BY_PROCESS, BandRows, PartSums, WhyProbes, slow_parts
 from gotrace.target.target import Target
 
 __all__ = ["LatencyMeter", "LatencyOptions", "Measurement", "SlowCall"]

@@ -46,8 +46,9 @@ class Diagnostic(Enum):
     TAIL_CALLS = 10
     EXTREMES_LOST = 11
     UNWOUND_UNSEEN = 12
-    WHY_FULL = 13
-    WHY_THREADS_FULL = 14
+    CALLS_UNDECIDED = 13
+    WHY_FULL = 14
+    WHY_THREADS_FULL = 15
 
 
 def diagnostics(program: BpfProgram) -> dict[Diagnostic, int]:

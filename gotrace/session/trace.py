@@ -26,11 +26,25 @@ from gotrace.session.open_calls import (
     open_calls,
 )
 from gotrace.session.tasks import Tasks, signal_groups, unwind_groups
-from gotrace.session.trace_plan import MAX_STEPS, TracedCall, TracePlan, interfaces_in, steps_of
-from gotrace.session.why import BY_PROCESS, SEEN_SIZE, WhyProbes
+from gotrace.session.trace_plan import (
+    MAX_KEYED_STEPS,
+    MAX_STEPS,
+    TracedCall,
+    TracePlan,
+    interfaces_in,
+    steps_of,
+)
+from gotrace.session.why.parts import BY_PROCESS, SEEN_SIZE, WhyProbes
 from gotrace.target.target import Target
 
-__all__ = ["MAX_STACK_FRAMES", "CallTracer", "TraceOptions", "buffer_pages"]
+__all__ = [
+    "MAX_STACK_FRAMES",
+    "CallTracer",
+    "Tables",
+    "TraceOptions",
+    "buffer_pages",
+    "expected_types",
+]
 
 #: Return addresses that are reported at most.
 MAX_STACK_FRAMES = 256
@@ -88,7 +102,7 @@ class CallTracer:
         Raises AttachError or LoadError.
         """
         self._contexts = traced.contexts
-        self._tables = _Tables(traced, options, 2 * SEEN_SIZE + 8 if why else 0)
+        self._tables = Tables(traced, options, 2 * SEEN_SIZE + 8 if why else 0)
         self._why = why
         plan = traced.plan
         groups = plan.entry_groups("on_entry", target.pid, tasks.kind)
@@ -125,7 +139,7 @@ class CallTracer:
         # them is Python's work, which two threads would do no faster than one.
         load_compiler()
         with ThreadPoolExecutor(1) as pool:
-            self._subplans = _submit(pool, lambda: _expected_types(traced))
+            self._subplans = _submit(pool, lambda: expected_types(traced))
             self.attached: Attached = attach(
                 "trace.c", defines, groups, forced, self._prepare, announce
             )
@@ -243,7 +257,7 @@ def _submit(pool: ThreadPoolExecutor, action: Callable[[], _T]) -> Future[_T]:
         return done
 
 
-def _expected_types(traced: TracePlan) -> dict[int, Subplan]:
+def expected_types(traced: TracePlan) -> dict[int, Subplan]:
     """Return plans of the dynamic types that calls can be expected to hold, by key."""
     subplans: dict[int, Subplan] = {}
     for file, context in enumerate(traced.contexts):
@@ -259,8 +273,8 @@ def _by_file(file: int, subplans: Iterable[tuple[int, Subplan]]) -> Iterator[tup
             yield file << TYPE_FILE_SHIFT | address, subplan
 
 
-class _Tables:
-    """Lay all plans one after the other, as the interpreter's maps have them."""
+class Tables:
+    """All plans one after the other, as the interpreter's maps have them."""
 
     def __init__(self, traced: TracePlan, options: TraceOptions, why: int = 0) -> None:
         """Take the plans; ``why`` bytes of each payload are for what the time went into."""
@@ -330,7 +344,8 @@ class _Tables:
     def _steps(self) -> int:
         plans = [call.entry.ops for call in self._calls]
         plans += [call.result.ops for call in self._calls if call.result]
-        return min(MAX_STEPS, max(map(steps_of, plans)))
+        keyed = any(call.spec.key is not None for call in self._calls)
+        return min(MAX_KEYED_STEPS if keyed else MAX_STEPS, max(map(steps_of, plans)))
 
     def fill(self, program: BpfProgram, subplans: Mapping[int, Subplan]) -> None:
         """Fill the maps; ``subplans`` are by the keys of ``_by_file``."""

@@ -14,19 +14,26 @@ from gotrace.abi.locations import CapturedValue, FunctionLocations, PlacedValue
 from gotrace.capture.factory import NodeFactory
 from gotrace.capture.ops import CaptureLimits, FieldRef, Op, OpCode
 from gotrace.capture.paths import place_captured, place_value
+from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
 from gotrace.elf.dwarf import DwarfError
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.gotypes.from_text import SignatureError
 from gotrace.gotypes.types import InterfaceType, Parameter, Signature
 from gotrace.probes.pattern import split_target
-from gotrace.probes.predicate import CompiledPredicate, StringConstants, compile_predicate
+from gotrace.probes.predicate import (
+    CompiledPredicate,
+    StringConstants,
+    compile_predicate,
+    key_ops,
+)
 from gotrace.probes.scope import Phase, RootKind, Scope
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import ProbeSpec, ResolvedProbe, parse_probe
 from gotrace.probes.tokens import Span, SpecError
 from gotrace.probes.typed import (
     AccessPath,
+    Operand,
     Typed,
     operands,
     part_specials,
@@ -42,6 +49,7 @@ from gotrace.target.process import file_test
 from gotrace.target.target import TargetBinary
 
 __all__ = [
+    "MAX_KEYED_STEPS",
     "MAX_STEPS",
     "MAX_TEXT_BYTES",
     "TraceChoices",
@@ -57,6 +65,8 @@ __all__ = [
 
 #: Most steps that the kernel takes for one phase of a call: the verifier looks at each.
 MAX_STEPS = 160
+#: The same where calls are added up by keys: each step can do more.
+MAX_KEYED_STEPS = 96
 _PHASE_BYTES = 3584  # of an entry, and of a return: both, floats and 94 frames fit 8192
 #: What is shown of a string at most, whatever is asked for.
 MAX_TEXT_BYTES = _PHASE_BYTES // 2
@@ -68,11 +78,17 @@ SEARCH_STEPS = 48  # that a search takes at most: SEARCH_STEPS of bpf/plan.h
 
 @dataclass(frozen=True, slots=True)
 class TraceChoices:
-    """How much to capture, whether at the entry alone, and whether of float registers."""
+    """How much to capture, whether at the entry alone, and whether of float registers.
+
+    ``keyed``: calls are added up by the probes' keys. ``return_if_needed``: at the entry alone
+    where the probe's expressions ask for nothing that is known later.
+    """
 
     limits: CaptureLimits
     entry_only: bool
     floats: bool
+    keyed: bool = False
+    return_if_needed: bool = False
 
     @classmethod
     def of(cls, string_size: int, depth: int, entry_only: bool, floats: bool) -> TraceChoices:
@@ -101,7 +117,7 @@ class TracedCall:
     paths: dict[Phase, tuple[AccessPath, ...]]
     compiled: CompiledPredicate | None
     binary: TargetBinary
-    context: DynamicTypes
+    context: ReadContext
     entry_floats: bool
     result_floats: bool
     next_pc: int
@@ -110,7 +126,7 @@ class TracedCall:
 
     def shown(self, phase: Phase) -> int:
         """Return how many values of a phase are shown as the function's own."""
-        if self.spec.format is not None:
+        if self.spec.format is not None or self.spec.key is not None:
             return 0
         return len(self.places.parameters if phase is Phase.ENTRY else self.places.results)
 
@@ -234,7 +250,7 @@ class _FileTypes:
     def __init__(self, binary: TargetBinary, choices: TraceChoices) -> None:
         version = binary.go_version
         release = version.release if version else None
-        self.factory = NodeFactory(choices.limits, release)
+        self.factory = NodeFactory(choices.limits, release, keyed=choices.keyed)
         self.context = DynamicTypes(binary, self.factory)
         self.values = FunctionValues(binary)
         self._limits = choices.limits
@@ -290,6 +306,8 @@ class _Planner:
         text_bytes = self._text_bytes(probe)
         paths = _paths(probe)
         at_entry = self._choices.entry_only or not sites.returns
+        if self._choices.return_if_needed and not _needs_return(probe):
+            at_entry = True
         if at_entry and _needs_return(probe):
             remedy = (
                 "leave --entry out" if self._choices.entry_only else "it is never seen to do so"
@@ -306,6 +324,10 @@ class _Planner:
         if compiled is not None:
             entry = entry.with_predicate(compiled.entry)
             result = result.with_predicate(compiled.result) if result else None
+        if self._spec.key is not None:
+            if compiled is not None and compiled.rest is not None:
+                raise self._not_in_kernel(compiled.rest.span)
+            entry, result = self._keyed(probe, paths, entry, result)
         step = self._step(sites, entry.float_registers)
         floats = self._choices.floats and places.convention.reads_floats
         return TracedCall(
@@ -354,7 +376,8 @@ class _Planner:
         paths: Sequence[AccessPath],
         text_bytes: Mapping[AccessPath, int],
     ) -> PhasePlan:
-        values = [] if self._spec.format is not None else [self._whole(value) for value in shown]
+        asked = self._spec.format is not None or self._spec.key is not None
+        values = [] if asked else [self._whole(value) for value in shown]
         values += [self._operand(places, path, text_bytes.get(path)) for path in paths]
         return self._file.phase(values)
 
@@ -388,23 +411,52 @@ class _Planner:
     ) -> CompiledPredicate | None:
         if probe.predicate is None:
             return None
-        plans = {Phase.ENTRY: entry, Phase.RETURN: result}
-
-        def locate(path: AccessPath) -> FieldRef | None:
-            plan = plans[path.root.phase]
-            if plan is None or path not in paths[path.root.phase]:
-                return None
-            at = paths[path.root.phase].index(path)
-            return plan.location(len(plan.root) - len(paths[path.root.phase]) + at)
-
+        locate = _located(paths, entry, result)
         room = {Phase.ENTRY: _MAX_PREDICATE, Phase.RETURN: _MAX_PREDICATE if result else 0}
         compiled = self._compiled(probe.predicate, locate, room)
         # A search that takes all steps would leave none for what is captured after it.
-        if _takes_too_long(compiled.entry, entry):
+        most = MAX_KEYED_STEPS if self._choices.keyed else MAX_STEPS
+        if _takes_too_long(compiled.entry, entry, most):
             room[Phase.ENTRY] = 0
-        if result and _takes_too_long(compiled.result, result):
+        if result and _takes_too_long(compiled.result, result, most):
             room[Phase.RETURN] = 0
         return self._compiled(probe.predicate, locate, room)
+
+    def _keyed(
+        self,
+        probe: ResolvedProbe,
+        paths: Mapping[Phase, Sequence[AccessPath]],
+        entry: PhasePlan,
+        result: PhasePlan | None,
+    ) -> tuple[PhasePlan, PhasePlan | None]:
+        """Return the plans with what makes a call's key; raise SpecError where there is none."""
+        assert self._spec.key is not None
+        key: dict[Phase, list[Op]] = {Phase.ENTRY: [], Phase.RETURN: []}
+        locate = _located(paths, entry, result)
+        for value, expression in zip(probe.values, self._spec.key.expressions, strict=True):
+            phase = phase_of(value)
+            ops: Sequence[Op] | None
+            if isinstance(value, Operand):
+                plan = entry if phase is Phase.ENTRY else result
+                assert plan is not None
+                ops = plan.readers[paths[phase].index(value.path)].key()
+            else:
+                ops = key_ops(value, locate, self._constants)
+            if ops is None:
+                shown = self._spec.key.source.text[expression.span.start : expression.span.end]
+                raise self._spec.key.source.error(
+                    expression.span,
+                    f"calls of {self._spec.pattern} cannot be added up by {shown}, a"
+                    f" {value.type.name}: give a number, a text, or fields of it",
+                )
+            key[phase] += ops
+        entry = entry.with_key(key[Phase.ENTRY])
+        return entry, result.with_key(key[Phase.RETURN]) if result else None
+
+    def _not_in_kernel(self, span: Span) -> SpecError:
+        return self._spec.source.error(
+            span, "the kernel cannot decide this, and calls are added up there"
+        )
 
     def _compiled(
         self,
@@ -429,6 +481,22 @@ class _Planner:
         return step_over(code, entry.form is SiteForm.BRANCH, floats, AMD64)
 
 
+def _located(
+    paths: Mapping[Phase, Sequence[AccessPath]], entry: PhasePlan, result: PhasePlan | None
+) -> Callable[[AccessPath], FieldRef | None]:
+    """Return what finds the places of the operands, which come last among a phase's values."""
+    plans = {Phase.ENTRY: entry, Phase.RETURN: result}
+
+    def locate(path: AccessPath) -> FieldRef | None:
+        plan = plans[path.root.phase]
+        if plan is None or path not in paths[path.root.phase]:
+            return None
+        at = paths[path.root.phase].index(path)
+        return plan.location(len(plan.root) - len(paths[path.root.phase]) + at)
+
+    return locate
+
+
 def string_problem(needed: int, limits: CaptureLimits) -> str | None:
     """Return why a predicate cannot look at ``needed`` bytes of a string, and what to do."""
     bound = limits.most_text_bytes
@@ -440,9 +508,9 @@ def string_problem(needed: int, limits: CaptureLimits) -> str | None:
     )
 
 
-def _takes_too_long(predicate: tuple[Op, ...], plan: PhasePlan) -> bool:
+def _takes_too_long(predicate: tuple[Op, ...], plan: PhasePlan, most: int) -> bool:
     ops = (*predicate, *plan.ops)
-    return any(map(_is_search, predicate)) and steps_of(ops) > MAX_STEPS
+    return any(map(_is_search, predicate)) and steps_of(ops) > most
 
 
 def steps_of(ops: Sequence[Op]) -> int:

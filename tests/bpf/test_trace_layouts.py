@@ -16,7 +16,7 @@ from gotrace.capture import ops as capture_ops
 from gotrace.capture.ops import ComparisonCode, Op, OpCode, SpecialCode, Status, StringTest
 from gotrace.kernel.program import joined_source
 from gotrace.probes import predicate
-from gotrace.session import events, trace, trace_plan
+from gotrace.session import events, keys, trace, trace_plan
 from gotrace.session.events import HEADER, CallFlag, parse_call
 from tests.bpf import c as compiler
 from tests.bpf.c import CLayout
@@ -31,11 +31,21 @@ _SETTINGS = f"""\
 #define GOTRACE_PAYLOAD {PAYLOAD}
 #define GOTRACE_FLOATS 1
 """
+_KEYED = """\
+#define GOTRACE_KEY 256
+#define GOTRACE_TIMES 1
+"""
 
 
 @pytest.fixture
 def c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CLayout:
     monkeypatch.setattr(compiler, "_PRELUDE", _SETTINGS + compiler._PRELUDE)
+    return CLayout("trace.c", tmp_path)
+
+
+@pytest.fixture
+def keyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CLayout:
+    monkeypatch.setattr(compiler, "_PRELUDE", _SETTINGS + _KEYED + compiler._PRELUDE)
     return CLayout("trace.c", tmp_path)
 
 
@@ -196,3 +206,13 @@ def test_signal_frame(c: CLayout) -> None:
     true.append("offsetof(struct _libc_fpstate, _xmm)")
     names = ("UCONTEXT_SP", "UCONTEXT_PC", "UCONTEXT_FPSTATE", "FPSTATE_XMM0")
     assert c.constants(*names) == c.constants(*true)
+
+
+def test_a_sample_is_a_record(keyed: CLayout) -> None:
+    assert keyed.constants("offsetof(struct sample, event)") == [0]
+    assert keyed.constants("offsetof(struct sample, payload)") == [HEADER.size]
+
+
+def test_keys(keyed: CLayout) -> None:
+    assert keyed.constants("KEY_TEXT_BYTES") == [capture_ops.MAX_KEY_TEXT]
+    assert keyed.constants("ROW_OF_OTHERS") == [keys._OTHERS]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gotrace.kernel.program import bpf_directory
-from gotrace.session import why
 from gotrace.session.events import CallFlag
-from gotrace.session.why import PARTS, SEEN_SIZE, Part, PartClass, PartSums, seen_parts
+from gotrace.session.why import parts as why
+from gotrace.session.why.parts import PARTS, SEEN_SIZE, Part, PartClass, PartSums, seen_parts
 from tests.bpf.c import CLayout
 
 NAMES = tuple(f"part {number}" for number in range(PARTS))

@@ -56,7 +56,7 @@ def test_a_kernel_that_took_other_probes_has_the_attachment(
 ) -> None:
     entries = dict.fromkeys([point.offset for point in ENTRIES], errno.EINVAL)
     why = missing(monkeypatch, entries)
-    assert "uprobe-multi" not in why and why.startswith("another tracer has one there")
+    assert "uprobe-multi" not in why and why.startswith("another tracer, such as a bcc tool")
 
 
 def test_another_error_among_them_says_that_the_attachment_is_known(

@@ -17,7 +17,7 @@ from tests.debian import FetchError
 from tests.kernels import images
 from tests.kernels.guest import Guest, GuestError, run, work_image
 from tests.kernels.order import Order, Result
-from tests.kernels.programs import programs
+from tests.kernels.programs import MINORS, programs
 from tests.kernels.releases import QUICK, RELEASES, Release, release
 from tests.kernels.table import keep
 
@@ -102,9 +102,11 @@ class _Slots:
 
 def order_of(one: Release, quick: bool, rounds: int, only: Sequence[str]) -> Order:
     """Return what to check in a guest."""
-    # Where time is short, on the other methods calls are only counted, and a tool killed.
+    # Where time is short, on the other methods calls are only counted, and a tool killed; latencies
+    # and values are of one Go release.
     full = one.methods[:1] if quick else one.methods
-    return Order(list(one.methods), list(full), one.pairs, rounds, list(only))
+    minors = MINORS[-1:] if quick else MINORS
+    return Order(list(one.methods), list(full), list(minors), one.pairs, rounds, list(only))
 
 
 def _try(

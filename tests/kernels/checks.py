@@ -146,7 +146,7 @@ def main(path: Path) -> int:
     for method in order.methods:
         checks.run("counts", method, partial(_counts, method))
         if order.pairs and method in order.full_methods:
-            minors = _MINORS if method == order.methods[0] else _ONE_MINOR[method]
+            minors = order.minors if method == order.methods[0] else _ONE_MINOR[method]
             checks.of_one_run(method, partial(_latency, method, minors), _LATENCY)
             checks.run("values", method, partial(_values, method, minors))
         checks.run("SIGKILL", method, partial(_kill, method))

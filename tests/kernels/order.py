@@ -18,13 +18,15 @@ class Order:
     """What to check in a guest.
 
     ``methods`` are the ways to attach that the kernel is known to have, best first;
-    ``full_methods`` those with which all is checked, with the others only counts. ``pairs`` is
-    whether it has what gofunclatency and gotrace need. ``rounds`` is how often migrating goroutines
-    play; ``only`` are the names of the checks to run, all where it is empty.
+    ``full_methods`` those with which all is checked, with the others only counts; ``minors`` the Go
+    releases with the best one. ``pairs`` is whether it has what gofunclatency and gotrace need.
+    ``rounds`` is how often migrating goroutines play; ``only`` are the names of the checks to run,
+    all where it is empty.
     """
 
     methods: Sequence[str]
     full_methods: Sequence[str]
+    minors: Sequence[str]
     pairs: bool
     rounds: int
     only: Sequence[str] = field(default_factory=list)

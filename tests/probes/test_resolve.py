@@ -190,7 +190,7 @@ def test_a_constant_is_rounded_to_a_float32() -> None:
         ("len(n)", 5, "has no len()"),
         ("cap(key)", 5, "has no cap()"),
         ("cap(r.Header)", 5, "only slices, arrays and channels have"),
-        ("3.x", 1, "no number"),
+        ("3.x", 1, "not a number"),
         ("$goid.x", 1, "have parts"),
         ("-n == 1", 1, "only a number can have a minus sign"),
         ("n && ok", 1, "this is an int and no condition: compare it, as in == 0"),

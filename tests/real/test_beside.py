@@ -147,7 +147,7 @@ def test_on_the_same_instruction_as_bcc(tmp_path: Path) -> None:
             for one in ("gofunccount", "gofunclatency", "gotrace"):
                 refused = run_tool(one, "-p", str(fixture.ready), name)
                 assert refused.status == 1
-                assert "perf-cookie: another tracer has one there" in refused.errors
+                assert "perf-cookie: another tracer, such as a bcc tool" in refused.errors
             words = ("--json", "-d", "0.1", "-p", str(fixture.ready), name, NAMES[0])
             both = run_tool("gofunccount", *words)
             calls = fixture.work()["calls"][name]
@@ -155,5 +155,5 @@ def test_on_the_same_instruction_as_bcc(tmp_path: Path) -> None:
             said = "".join(other.rest())
     assert both.status == 0
     (warning,) = of_kind(both, "warning")
-    assert "another tracer has one there" in warning["message"]
+    assert "another tracer, such as a bcc tool" in warning["message"]
     assert seen_by(FUNCCOUNT, name, said) == calls

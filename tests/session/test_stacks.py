@@ -88,6 +88,19 @@ SCHEDULER = (
     "on_stop_world",
     "on_start_world",
 )
+KEYED = {**TRACE, "KEY": 256, "ROWS": 64, "TIMES": 0, "HALVES": 1, "STRIPES": 1}
+ALL_OF_KEYED = {
+    **KEYED,
+    "TIMES": 1,
+    "HALVES": 2,
+    "UNIT": 1000,
+    "USER_STACK": 1,
+    "BEHIND": 16,
+    "INTERFACES": 1,
+    "PREDICATES": 1,
+    "TASK_FSBASE": 8,
+    "PAYLOAD": 4096,
+}
 PAIRED = ("on_entry", "on_return", "on_recovery", "on_goexit")
 
 #: Each source in the shapes that the tools give it, and its functions in that shape.
@@ -110,6 +123,8 @@ SHAPES: list[tuple[str, Mapping[str, int], tuple[str, ...]]] = [
         {**ALL_OF_TRACE, **ONE_PROCESS, **WHY, "PAYLOAD": 8192},
         (*PAIRED, *SCHEDULER, "on_signal"),
     ),
+    ("trace.c", {**KEYED, "RETURNS": 0}, ("on_entry",)),
+    ("trace.c", {**ALL_OF_KEYED, **ONE_PROCESS}, PAIRED),
     ("doctor.c", {"FETCH": 1}, ("fetch",)),
     ("doctor.c", {"SIGNAL": 1, **ONE_PROCESS}, ("send_signal",)),
 ]

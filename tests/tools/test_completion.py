@@ -16,7 +16,7 @@ from tests.live import skip_or_fail
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import CLONE, Fixture
 
-TOOLS = ("gofunccount", "gofunclatency", "gotrace")
+TOOLS = ("gofunccount", "gofunclatency", "gostacks", "gotrace")
 
 SCRIPT = """\
 COMP_LINE=$1 COMP_POINT=${#1} COMP_TYPE=9

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read core files: the same goroutines as in the process that they are of."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from pathlib import Path
+
+import pytest
+
+from gotrace.errors import GotraceError
+from gotrace.goroutines.core import CoreGoroutines
+from gotrace.goroutines.dump import Dump
+from tests.goroutines.cores import write_core
+from tests.goroutines.test_parked import PARKED, differences, parse
+from tests.toolchains import BUILD_MODES, Toolchain, build, each_toolchain, newest
+from tests.tools.harness import Fixture
+
+
+def read(core: Path, program: Path) -> Dump:
+    with CoreGoroutines(str(core), str(program)) as goroutines:
+        dump = goroutines.take()
+        for goroutine in dump.goroutines:
+            dump.program.frames(goroutine.stack)
+            dump.program.creation(goroutine.created_by)
+        return dump
+
+
+@pytest.mark.live
+@each_toolchain
+@pytest.mark.parametrize("mode", ["stripped", "pie"])
+def test_core_file_has_the_goroutines(toolchain: Toolchain, mode: str, tmp_path: Path) -> None:
+    program = build(PARKED, toolchain, flags=BUILD_MODES[mode])
+    core = tmp_path / "core"
+    with Fixture([program]) as fixture:
+        write_core(fixture.ready, core)
+        own = parse(fixture.work("dump")["Stacks"])
+        assert fixture.finish() == 0
+    assert "\n".join(differences(own, read(core, program))) == ""
+
+
+@pytest.mark.live
+def test_files_that_do_not_belong_together_are_refused(tmp_path: Path) -> None:
+    program = build(PARKED, newest())
+    pie = build(PARKED, newest(), flags=BUILD_MODES["pie"])
+    core, blind = tmp_path / "core", tmp_path / "blind"
+    with Fixture([pie]) as fixture:
+        write_core(fixture.ready, core)
+        write_core(fixture.ready, blind, auxv=False)
+        assert fixture.finish() == 0
+    refused = {
+        (core, program): "is not a core file of",
+        (blind, pie): "does not say where the program was",
+        (program, program): "is an ELF file, but not a core file",
+        (Path(__file__), program): "is not a core file",
+        (core, Path("/bin/true")): "no Go function table",
+    }
+    for (first, second), reason in refused.items():
+        with pytest.raises(GotraceError, match=reason):
+            read(first, second)
+
+
+@pytest.mark.live
+def test_damaged_core_files_give_a_result_or_an_error(tmp_path: Path) -> None:
+    program = build(PARKED, newest(), flags=BUILD_MODES["stripped"])
+    core = tmp_path / "core"
+    with Fixture([program]) as fixture:
+        write_core(fixture.ready, core)
+        assert fixture.finish() == 0
+    chance = random.Random(1)
+    with core.open("r+b") as file:
+        head = file.read(4096)
+        heap = int.from_bytes(head[64 + 56 * 2 + 8 : 64 + 56 * 2 + 16], "little")
+        for _ in range(40):
+            damaged = bytearray(head)
+            for _ in range(chance.randrange(1, 8)):
+                damaged[chance.randrange(6, len(damaged))] = chance.randrange(256)
+            file.seek(0)
+            file.write(damaged)
+            file.flush()
+            with contextlib.suppress(GotraceError):
+                read(core, program)
+        file.seek(0)
+        file.write(head)
+        for _ in range(40):  # and the goroutines themselves
+            file.seek(heap + chance.randrange(1 << 19))
+            file.write(chance.randbytes(64))
+            file.flush()
+            with contextlib.suppress(GotraceError):
+                read(core, program)
+        file.truncate(8192)
+    with pytest.raises(GotraceError):
+        read(core, program)
