@@ -5,6 +5,7 @@
  * Compile-time settings, beside those of calls.h and histogram.h:
  *   GOTRACE_ROWS         functions that have a histogram of their own, 1 without -F
  *   GOTRACE_GOROUTINES   rows of histograms per goroutine, with -g only
+ *   GOTRACE_OUTERMOST    leave out calls within other traced calls of the same goroutine
  *   GOTRACE_SLOWER       nanoseconds from which on a call is reported by itself
  *   GOTRACE_WHY          1 where the parts of times are added up, with the settings of why.h and
  *   GOTRACE_WHY_BANDS    rows of parts, one for each bucket of a histogram that has calls
@@ -296,6 +297,15 @@ int on_return(struct pt_regs *ctx)
         struct open_call call = stack->top;
         u64 hits = hits_within(stack), level = stack->level;
         pop_call(&owner, stack);
+#ifdef GOTRACE_OUTERMOST
+        if (stack->level) {
+#ifdef GOTRACE_WHY
+            struct call_key place = {.task = owner.task, .tgid = owner.tgid, .level = level};
+            why_returned(&row, &place);
+#endif
+            continue;
+        }
+#endif
         record(ctx, &task, &owner, &call, level, hits, now);
     }
     stack->hits++;

@@ -8,6 +8,9 @@
  *                      processes and threads are numbered as that pid namespace does, not the
  *                      initial one; GOTRACE_TGID is such a number
  *   GOTRACE_SEEN_TGID  what the user calls GOTRACE_TGID, where that namespace is not the user's
+ *   GOTRACE_UID        count processes of this user only, as the initial user namespace has it
+ *   GOTRACE_CGROUP     count processes of this version 2 control group, and of those in it, only:
+ *                      its number, which is its directory's inode
  *   GOTRACE_SITES_BY_IP  look the cookie up by instruction pointer in this many rows, for kernels
  *                      whose attachments carry no cookie
  */
@@ -63,12 +66,36 @@ static __always_inline u64 user_pid_tgid(void)
 #endif
 }
 
+#ifdef GOTRACE_CGROUP
+/* bpf_get_current_ancestor_cgroup_id, by its number for ever: BCC declares it since 0.15. */
+static u64 (*ancestor_cgroup)(int level) = (void *)123;
+
+#define CGROUP_LEVELS 16 /* of the control groups that the process's own is in */
+
+static __always_inline int in_cgroup(void)
+{
+#pragma unroll
+    for (int level = 0; level < CGROUP_LEVELS; level++)
+        if (ancestor_cgroup(level) == GOTRACE_CGROUP)
+            return 1;
+    return 0;
+}
+#endif
+
 /* Whether a hit counts: the run goes on and it is the target's. */
 static __always_inline int is_target(void)
 {
     u32 zero = 0, *over = halted.lookup(&zero);
     if (!over || *over)
         return 0;
+#ifdef GOTRACE_UID
+    if ((u32)bpf_get_current_uid_gid() != GOTRACE_UID)
+        return 0;
+#endif
+#ifdef GOTRACE_CGROUP
+    if (!in_cgroup())
+        return 0;
+#endif
 #ifdef GOTRACE_TGID
     return (pid_tgid() >> 32) == GOTRACE_TGID;
 #else

@@ -116,7 +116,8 @@ class GoroutineState:
     type of what it waits for ("chan", "sync.Mutex"), ``address`` where that is; both None where
     that is not known. ``created_by`` is the ``go`` statement, ``parent`` the goroutine that ran it
     (None where that is not known). ``stack`` is from the innermost frame on, and empty for a
-    running goroutine and for one that kept moving while it was read (``moved``).
+    running goroutine that could not be sampled and for one that kept moving while it was read
+    (``moved``).
     """
 
     goid: int

@@ -7,12 +7,14 @@ Values are those of ``gotrace.values.python``. Reading takes neither BPF nor roo
 from __future__ import annotations
 
 import datetime
+import gzip
 import json
 import os
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from gotrace.errors import GotraceError
 from gotrace.values.python import GoError, Unavailable, from_json
@@ -167,6 +169,8 @@ def _plain_key(key: Any) -> Any:
 def read(source: str | os.PathLike[str] | Iterable[str], *, lossy: bool = False) -> Iterator[Call]:
     """Yield the calls of a trace that ``gotrace --json`` wrote: a file's, or some lines'.
 
+    A file whose name ends in ``.gz`` is compressed, as ``gotrace -o`` writes it.
+
     Lines of other kinds are passed over. Raises LostCalls at the end where the trace says that
     calls are missing, unless ``lossy``; GotraceError where a file cannot be read or a line is not
     of such a trace.
@@ -176,8 +180,13 @@ def read(source: str | os.PathLike[str] | Iterable[str], *, lossy: bool = False)
         return
     name = os.fspath(source)
     try:
-        with open(name, encoding="utf-8") as lines:
-            yield from _calls(lines, name, lossy)
+        opening = gzip.open if name.endswith(".gz") else open
+        with opening(name, "rt", encoding="utf-8") as lines:
+            yield from _calls(cast(Iterable[str], lines), name, lossy)
+    except EOFError as error:
+        raise GotraceError(f"cannot read {name}: its end is missing") from error
+    except zlib.error as error:
+        raise GotraceError(f"cannot read {name}: {error}") from error
     except OSError as error:
         raise GotraceError(f"cannot read {name}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

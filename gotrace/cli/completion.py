@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 from gotrace.elf.functions import FunctionTable
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
+from gotrace.gotypes.symbols import short_name
 from gotrace.kernel.attach import AttachMethod
 from gotrace.probes.pattern import NameList, split_target
 from gotrace.target.command import resolve_command
@@ -101,6 +102,9 @@ def _names(options: argparse.Namespace, binary: str | None, prefix: str) -> list
 def _names_in(table: FunctionTable, prefix: str) -> list[str]:
     spoken = NameList(table.names, gccgo=not table.has_pclntab).all_spoken
     rows = [row for row, name in enumerate(spoken) if name.startswith(prefix)]
+    if not rows and "." in prefix:  # the package by the end of its import path
+        spoken = list(map(short_name, spoken))
+        rows = [row for row, name in enumerate(spoken) if name.startswith(prefix)]
     if len(rows) <= _MAX_NAMES:
         rows = [row for row in rows if not table.is_wrapper(row)] or rows
     # The shell shows completions as they are.

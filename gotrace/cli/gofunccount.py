@@ -22,10 +22,10 @@ from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.cli.run import (
     attached_notices,
     inlined_notices,
-    make_output,
     refuse_partial,
     requests_of,
     run_command,
+    run_output,
     status_of,
     target_of,
     warning_to,
@@ -69,7 +69,7 @@ def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
     key = key_of(options)
     requests = requests_of(options) if key is None else []
-    output = make_output(options)
+    output = run_output(options)
     target = target_of(options)
     try:
         if key is not None:
@@ -100,8 +100,8 @@ def _count(options: argparse.Namespace, target: Target, plan: ProbePlan, output:
             output.notice(notice)
         for notice in inlined_notices(plan, "counted"):
             output.notice(notice)
-        shown = shown_names(function.name for function in plan.functions)
-        for length in pace(options, waiter, target, plan, output, counter):
+        shown = shown_names((function.name for function in plan.functions), options.short)
+        for length in pace(options, waiter, target, plan, output, counter, seen=counter.has_seen):
             table = _table(options, plan, counter.take(), length)
             write_counts(output, table, options.timestamp, shown)
         for notice in detached(counter):

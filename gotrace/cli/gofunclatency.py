@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,16 +18,17 @@ from gotrace.cli.options import (
     new_parser,
     parse,
 )
+from gotrace.cli.options import duration as parse_time
 from gotrace.cli.pace import detached, listen, pace, turns, waiter_for
 from gotrace.cli.run import (
     attached_notices,
     inlined_notices,
-    make_output,
     mostly_tracing,
     not_shown,
     refuse_partial,
     requests_of,
     run_command,
+    run_output,
     status_of,
     target_of,
     warning_to,
@@ -75,21 +75,6 @@ examples:
 
 _POLL = 0.1  # seconds
 _TURN = 0.05  # seconds of reading at a time
-_UNITS = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s)")
-
-
-def _duration(text: str) -> int:
-    match = _DURATION.fullmatch(text.replace("µ", "u"))
-    if not match:
-        raise ValueError(text)
-    nanoseconds = round(float(match[1]) * _UNITS[match[2]])
-    if nanoseconds >> 63:
-        raise ValueError(text)
-    return nanoseconds
-
-
-_duration.__name__ = "duration such as 10ms"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -108,9 +93,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--slower",
-        type=_duration,
-        metavar="DUR",
-        help="also print each call that takes this long, as it returns (10ms, 1.5s, 200us)",
+        type=parse_time,
+        metavar="TIME",
+        help="also print each call that takes this long, as it returns: 10ms, 200us, 1.5 (seconds)",
+    )
+    parser.add_argument(
+        "--outermost",
+        action="store_true",
+        help="leave out calls within other traced calls, as of recursive functions",
     )
     add_why_options(parser)
     add_key_options(parser)
@@ -122,14 +112,14 @@ def _parser() -> argparse.ArgumentParser:
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
     key = key_of(options)
-    if key is not None and (options.goroutine or options.slower is not None):
-        raise UsageError("--by excludes -g and --slower: give $goid, or ($duration > 10ms)")
+    if key is not None and (options.goroutine or options.outermost or options.slower is not None):
+        raise UsageError("--by excludes -g, --slower and --outermost: by $goid, ($duration > 10ms)")
     if key is not None and options.why is not None:
         raise UsageError(
             "--by excludes --why: give a predicate such as ($blocked > 5ms) to gotrace"
         )
     requests = requests_of(options) if key is None else []
-    output = make_output(options)
+    output = run_output(options)
     target = target_of(options)
     try:
         if key is not None:
@@ -166,6 +156,7 @@ def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, outpu
         intervals=options.interval is not None,
         unit=unit,
         slower=options.slower,
+        outermost=options.outermost,
     )
     why = prepared_why(options, target, tasks, output)
     announce = warning_to(output)
@@ -181,7 +172,7 @@ def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, outpu
         for notice in inlined_notices(plan, "measured"):
             output.notice(notice)
         symbols = Symbolizer.of(tasks.files)
-        slow = _SlowCalls(plan, output, tracing)
+        slow = _SlowCalls(plan, output, tracing, options.short)
         busy = options.goroutine or options.slower is not None
         poll_period = _POLL if busy else 1.0
 
@@ -191,7 +182,10 @@ def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, outpu
                 symbols.learn(meter.processes)
             return False
 
-        for length in pace(options, waiter, target, plan, output, meter, poll, poll_period):
+        pacing = pace(
+            options, waiter, target, plan, output, meter, poll, poll_period, meter.has_seen
+        )
+        for length in pacing:
             period = meter.take()
             tracing.add(period)
             when = (time.time(), length, unit)
@@ -264,10 +258,11 @@ def _key_groups(
 class _SlowCalls:
     """A writer of slow calls with times of day, and column heads once."""
 
-    def __init__(self, plan: ProbePlan, output: Output, tracing: _Tracing) -> None:
+    def __init__(self, plan: ProbePlan, output: Output, tracing: _Tracing, short: bool) -> None:
         self._names = [function.name for function in plan.functions]
         self._output = output
         self._tracing = tracing
+        self._short = short
         self._first = True
         self._boot = time.time() - time.clock_gettime(time.CLOCK_MONOTONIC)
 
@@ -290,7 +285,7 @@ class _SlowCalls:
             )
             for call in calls
         ]
-        write_slow(self._output, rows, self._first)
+        write_slow(self._output, rows, self._first, self._short)
         self._first = False
 
 

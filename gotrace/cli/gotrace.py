@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import time
 from collections import Counter
@@ -21,11 +22,11 @@ from gotrace.cli.pace import detached, listen, pace, turns, waiter_for
 from gotrace.cli.run import (
     attached_notices,
     inlined_notices,
-    make_output,
     mostly_tracing,
     not_shown,
     refuse_partial,
     run_command,
+    run_output,
     status_of,
     target_of,
     warning_to,
@@ -35,7 +36,8 @@ from gotrace.cli.why import add_why_options, prepared_why
 from gotrace.errors import GotraceError
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
-from gotrace.report.calls import CALL_HEADING, Clock, TimeStyle
+from gotrace.report.calls import CALL_HEADING, Clock, LineStyle, TimeStyle
+from gotrace.report.colour import wants_colour
 from gotrace.report.fast_calls import line_of
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration, trap_cost
@@ -77,6 +79,8 @@ _READING, _TURN = 0.02, 0.06  # seconds of a turn: until reading, and writing, h
 _PIECE = 3072  # bytes; with the line that exceeds it a pipe usually takes it whole
 _MAX_WAIT = 0.5  # seconds, for the cost of probes, whose measurement began before attaching
 _SAMPLED = 16  # one call in this many is looked at
+_MAX_ELEMENTS = 64  # of which each may take a block of the payload, and it has 64
+_COLUMNS, _ROWS = 80, 3  # where there is no terminal; of a terminal, for one call
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,23 +92,43 @@ def _parser() -> argparse.ArgumentParser:
     clock.add_argument("-t", "--time", action="store_true", help="seconds since the start")
     clock.add_argument("-T", "--timestamp", action="store_true", help="time of day (the default)")
     parser.add_argument("-U", "--user-stack", action="store_true", help="print the user stack")
+    parser.add_argument(
+        "--stack-depth",
+        type=positive,
+        metavar="N",
+        help=f"print N return addresses of the stack; implies -U, which prints up to"
+        f" {MAX_STACK_FRAMES}",
+    )
+    parser.add_argument("--goid", type=positive, metavar="N", help="only calls of this goroutine")
+    parser.add_argument("--tid", type=positive, metavar="N", help="only calls on this thread")
     parser.add_argument("-M", "--max-events", type=positive, metavar="N", help="end after N calls")
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="print values whole, and what receivers and pointers to large structs lead to",
+    )
     parser.add_argument(
         "-Z",
         "--string-size",
         type=positive,
         metavar="BYTES",
-        default=256,
-        help="most bytes to show of a string or slice of bytes (default 256,"
-        f" no more than {MAX_TEXT_BYTES:,})",
+        help=f"most bytes to show of a string or slice of bytes (default 256,"
+        f" no more than {MAX_TEXT_BYTES:,}); implies -v",
+    )
+    parser.add_argument(
+        "--elements",
+        type=positive,
+        metavar="N",
+        help=f"most elements to show of a slice, array or map (default 8,"
+        f" no more than {_MAX_ELEMENTS}); implies -v",
     )
     parser.add_argument(
         "--depth",
         type=int,
         choices=range(6),
         metavar="N",
-        default=1,
-        help="pointers to follow, one from the other, 0 to 5 (default 1)",
+        help="pointers to follow, one from the other, 0 to 5 (default 1); implies -v",
     )
     parser.add_argument("--entry", action="store_true", help="report calls when they are entered")
     parser.add_argument(
@@ -130,7 +154,11 @@ def _run(arguments: Sequence[str]) -> int:
         return run_doctor(options)
     options.interval = None
     specs, failed = parse_probes(options.patterns, options.pid, options.regexp)
-    output = make_output(options)
+    if not options.list:
+        filters = {"goid": options.goid, "tid": options.tid}
+        wanted = {name: number for name, number in filters.items() if number is not None}
+        specs = [spec.only(wanted) for spec in specs]
+    output = run_output(options)
     target = target_of(options)
     try:
         requests = probe_requests(specs, options.exclude, options.regexp)
@@ -160,7 +188,29 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _choices(options: argparse.Namespace) -> TraceChoices:
-    return TraceChoices.of(options.string_size, options.depth, options.entry, not options.no_fp)
+    return TraceChoices.of(
+        options.string_size,
+        options.depth,
+        options.entry,
+        not options.no_fp,
+        options.elements,
+        brief=not options.json and not _is_verbose(options),
+    )
+
+
+def _is_verbose(options: argparse.Namespace) -> bool:
+    """Return whether values are to be shown whole: who says how much to copy wants to see it."""
+    limits = (options.string_size, options.elements, options.depth)
+    return options.verbose or any(limit is not None for limit in limits)
+
+
+def _width(options: argparse.Namespace) -> int | None:
+    """Return how much a call's line may have, None where values are shown whole."""
+    if options.json or _is_verbose(options):
+        return None
+    if options.output is not None:
+        return _ROWS * _COLUMNS
+    return _ROWS * max(shutil.get_terminal_size((_COLUMNS, 0)).columns, _COLUMNS // 2)
 
 
 def _trace(
@@ -176,7 +226,8 @@ def _trace(
         output.notice(Notice(NoticeKind.WARNING, tasks.warning))
     traced = make_trace_plan(plan, specs, _choices(options))
     refuse_partial(options, traced.plan.failed)
-    wanted = TraceOptions(user_stack=MAX_STACK_FRAMES if options.user_stack else 0)
+    depth = options.stack_depth or (MAX_STACK_FRAMES if options.user_stack else 0)
+    wanted = TraceOptions(user_stack=min(depth, MAX_STACK_FRAMES))
     form = traced.plan.entry_form
     why = prepared_why(options, target, tasks, output, callers=True, classes=traced.reads_parts)
     announce = warning_to(output)
@@ -203,7 +254,14 @@ def _trace(
             options.why is not None,
         )
         printer = _Printer(options, traced, decoders, tracer, output)
-        for _ in pace(options, waiter, target, traced.plan, output, tracer, printer.poll, _POLL):
+
+        def seen() -> bool:
+            return printer.has_seen or tracer.open_calls() > 0
+
+        pacing = pace(
+            options, waiter, target, traced.plan, output, tracer, printer.poll, _POLL, seen
+        )
+        for _ in pacing:
             printer.finish()
         footer = _footer(tracer, traced.plan, undecided)
         for notice in (*footer, *printer.notices(calibration)):
@@ -235,20 +293,26 @@ class _Printer:
         style = TimeStyle.SINCE_START if options.time else TimeStyle.TIME_OF_DAY
         clock = Clock.started_now(style)
         as_json = isinstance(output, JsonOutput)
+        lines = LineStyle(_width(options), options.short, wants_colour(output.out))
         self._names = [call.function.function.name for call in traced.calls]
         self._seen = 0
         self._sampled: Counter[int] = Counter()
         self._hits: Counter[int] = Counter()
         self._hits_ns: Counter[int] = Counter()
-        self._lines = [line_of(decoder, clock, as_json) for decoder in decoders]
+        self._lines = [line_of(decoder, clock, as_json, lines) for decoder in decoders]
         self._tracer = tracer
         self._out = output.out
         self._left: int | None = options.max_events
         self._patience: Patience = options.patience
         self._due: list[bytes] = []  # in order; the next is the last
         if not isinstance(output, JsonOutput):
-            self._out.write(CALL_HEADING)
+            output.heading(CALL_HEADING)
             self._out.flush()
+
+    @property
+    def has_seen(self) -> bool:
+        """Return whether any call was reported."""
+        return self._seen > 0 or bool(self._due)
 
     def poll(self, is_over: Callable[[], bool]) -> bool:
         """Read and write what is due, for a moment; return whether there is to be no more."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import pwd
 import re
 import shlex
 from collections.abc import Sequence
 from typing import NoReturn
 
 from gotrace import __version__
-from gotrace.errors import UsageError
+from gotrace.errors import GotraceError, UsageError
 from gotrace.kernel.attach import AttachMethod
+from gotrace.target.process import cgroup_number, processes_called
 
 __all__ = [
     "WHY_ALL",
@@ -48,9 +50,35 @@ def new_parser(name: str, description: str, epilog: str) -> argparse.ArgumentPar
     return parser
 
 
+_PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|ms|s|m|h)")
+_NUMBER = re.compile(r"\d+(?:\.\d*)?|\.\d+")
+_UNITS = {
+    "ns": 1,
+    "us": 1_000,
+    "ms": 1_000_000,
+    "s": 1_000_000_000,
+    "m": 60_000_000_000,
+    "h": 3_600_000_000_000,
+}
+
+
+def duration(text: str) -> int:
+    """Parse a length of time as Go writes it, ``1h30m``, or in seconds, to ns, for argparse."""
+    if _NUMBER.fullmatch(text):
+        text += "s"
+    text = text.replace("µ", "u").replace("μ", "u")
+    parts = _PART.findall(text)
+    if not parts or "".join(map("".join, parts)) != text:
+        raise ValueError(text)
+    value = round(sum(float(number) * _UNITS[unit] for number, unit in parts))
+    if value >> 63:
+        raise ValueError(text)
+    return value
+
+
 def seconds(text: str) -> float:
-    """Parse a positive number of seconds, for argparse."""
-    value = float(text)
+    """Parse what ``duration`` does, longer than nothing; return it in seconds."""
+    value = duration(text) / 1e9
     if not 0 < value < 1e9:
         raise ValueError(text)
     return value
@@ -65,7 +93,7 @@ def positive(text: str) -> int:
 
 
 positive.__name__ = "positive number"
-seconds.__name__ = "number of seconds"
+seconds.__name__ = duration.__name__ = "length of time (5, 1.5s, 500ms, 1m30s)"
 
 
 def add_target_options(
@@ -75,13 +103,28 @@ def add_target_options(
 ) -> None:
     """Add what names the target and the functions in it; the words are for the latter's help."""
     target = parser.add_mutually_exclusive_group()
-    target.add_argument("-p", "--pid", type=positive, help="trace this process only")
+    target.add_argument(
+        "-p",
+        "--pid",
+        type=_process,
+        metavar="PROCESS",
+        help="trace this process only, by its number or name",
+    )
     target.add_argument(
         "-c",
         "--cmd",
         metavar="CMD",
         help="start this command, without a shell, and trace it from its first instruction"
         " (also: all that follows --)",
+    )
+    parser.add_argument(
+        "--uid", type=_user, metavar="USER", help="only processes of this user, by number or name"
+    )
+    parser.add_argument(
+        "--cgroup",
+        type=_cgroup,
+        metavar="PATH",
+        help="only processes in this control group (version 2) or those within it",
     )
     parser.add_argument(
         "-r", "--regexp", action="store_true", help="patterns are regular expressions, full match"
@@ -105,7 +148,11 @@ def add_target_options(
 def add_interval_options(parser: argparse.ArgumentParser) -> None:
     """Add how to divide a run that prints summaries, and how much of each to print."""
     parser.add_argument(
-        "-i", "--interval", type=seconds, metavar="SEC", help="print every SEC seconds"
+        "-i",
+        "--interval",
+        type=seconds,
+        metavar="TIME",
+        help="print this often: 5 (s), 500ms",
     )
     parser.add_argument(
         "-T", "--timestamp", action="store_true", help="print the time above each table"
@@ -147,7 +194,11 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add what every run has: its length, its output, how to attach."""
     parser.add_argument(
-        "-d", "--duration", type=seconds, metavar="SEC", help="end after SEC seconds"
+        "-d",
+        "--duration",
+        type=seconds,
+        metavar="TIME",
+        help="end after this time: 5 (seconds), 1m",
     )
     parser.add_argument(
         "-l", "--list", action="store_true", help="list what would be traced, and trace nothing"
@@ -159,6 +210,23 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write results to this file: compressed if it ends in .gz, as JSON if in .ndjson",
+    )
+    parser.add_argument(
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="leave out headings, and notices but for errors and what is missing",
+    )
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="print names without the beginning of import paths, http.Get for net/http.Get",
+    )
+    parser.add_argument(
         "--attach",
         type=_rung,
         metavar="METHOD",
@@ -169,33 +237,54 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _process(text: str) -> int:
+    """Parse a process's number, or the name of the only one that is called so."""
+    if re.fullmatch(r"[+-]?\d+", text):
+        return positive(text)
+    if len(text.split()) > 1 and all(map(str.isdecimal, text.split())):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} are several processes, and one can be traced: give one of them, or the path"
+            " of the program that they run, as in /usr/bin/shop:'main.*'"
+        )
+    found = processes_called(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"there is no process {text!r}: give its number")
+    if len(found) > 1:
+        shown = ", ".join(map(str, found[:_MAX_SHOWN])) + (", ..." if found[_MAX_SHOWN:] else "")
+        raise argparse.ArgumentTypeError(
+            f"{len(found)} processes are called {text!r} ({shown}), and one can be traced: give its"
+            " number, or the path of the program that they run, as in /usr/bin/shop:'main.*'"
+        )
+    return found[0]
+
+
+_MAX_SHOWN = 8
+
+
+def _user(text: str) -> int:
+    """Parse a user's number or name."""
+    if text.isdecimal() and text.isascii() and int(text) < 1 << 32:
+        return int(text)
+    try:
+        return pwd.getpwnam(text).pw_uid
+    except (KeyError, ValueError):
+        raise argparse.ArgumentTypeError(f"there is no user {text!r}") from None
+
+
+def _cgroup(text: str) -> int:
+    """Return the number of a control group by its directory's path."""
+    try:
+        return cgroup_number(text)
+    except GotraceError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _rung(text: str) -> AttachMethod:
     try:
         return AttachMethod(text)
     except ValueError:
         known = ", ".join(method.value for method in AttachMethod)
         raise argparse.ArgumentTypeError(f"no such way: {text!r} (there are {known})") from None
-
-
-def duration(text: str) -> int:
-    """Parse a length of time as Go writes it, ``1h30m`` or ``1.5s``, to ns, for argparse."""
-    parts = re.fullmatch(r"(?:\d+(?:\.\d+)?(?:ns|us|µs|ms|s|m|h))+", text)
-    if not parts:
-        raise ValueError(text)
-    numbers = re.findall(r"(\d+(?:\.\d+)?)(ns|us|µs|ms|s|m|h)", text)
-    return round(sum(float(number) * _UNITS[unit] for number, unit in numbers))
-
-
-duration.__name__ = "length of time (1m30s)"
-_UNITS = {
-    "ns": 1,
-    "us": 10**3,
-    "µs": 10**3,
-    "ms": 10**6,
-    "s": 10**9,
-    "m": 60 * 10**9,
-    "h": 3600 * 10**9,
-}
 
 
 def parse_plain(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
@@ -240,4 +329,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     if not options.patterns and not getattr(options, "doctor", False):
         raise UsageError(f"which functions? Give a PATTERN (see {parser.prog} --help)")
     options.command = command
+    options.tool = parser.prog
+    if options.output and options.output.removesuffix(".gz").endswith((".ndjson", ".json")):
+        options.json = True
     return options

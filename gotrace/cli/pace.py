@@ -26,6 +26,7 @@ from gotrace.target.wait import Reason, Waiter
 
 __all__ = ["detached", "listen", "pace", "turns", "waiter_for"]
 
+_SILENT = 5.0  # seconds
 _DRAINING = 0.8  # seconds after the end of the run, in which what is left is written
 _LEAST_DRAINING = 0.4  # of these, on a machine that was slow to begin with it
 _ENDS = (Reason.INTERRUPT, Reason.EXIT)
@@ -57,6 +58,7 @@ def pace(
     tracer: Stoppable,
     poll: Callable[[Callable[[], bool]], bool] | None = None,
     poll_period: float = Lifetime.PERIOD,
+    seen: Callable[[], bool] | None = None,
 ) -> Iterator[float]:
     """Release a command and yield, each time results are due, the seconds since the last time.
 
@@ -64,7 +66,8 @@ def pace(
     which are reported on ``output`` after it. ``tracer`` is stopped before it, and by a signal or
     the end of the duration at once. ``poll`` is called every ``poll_period`` seconds and can end
     the run by returning true; it gets a function that returns whether the run is over, after which
-    it is to return soon.
+    it is to return soon. ``seen`` says whether there has been any call: where there is none for
+    five seconds, a notice says why that may be.
     """
     target.start()
     lifetime = Lifetime(target, plan)
@@ -93,6 +96,10 @@ def pace(
             if now >= look and not over:
                 look = now + Lifetime.PERIOD
                 over = _look(lifetime, output)
+            if seen is not None and now >= started + _SILENT:
+                if not over and not seen():
+                    output.notice(_silent(options, target))
+                seen = None
             if over:
                 tracer.attached.stop()
                 if enough:
@@ -105,6 +112,20 @@ def pace(
                     tick = max(tick + options.interval, now)
         if reason is Reason.EXIT:
             output.notice(_exited(target))
+
+
+def _silent(options: argparse.Namespace, target: Target) -> Notice:
+    """Say that there has been no call, and why that may be."""
+    reasons = ["they are not called", "they were inlined where they are called (see -l)"]
+    if target.process is not None:
+        reasons.append("another process calls them")
+    if getattr(options, "goid", None) or getattr(options, "tid", None):
+        reasons.append("other goroutines or threads call them")
+    text = f"no call seen in {_SILENT:.0f} s, although probes are in place: maybe "
+    text += f"{', '.join(reasons[:-1])} or {reasons[-1]}"
+    if any("(" in pattern.partition(" ")[2] for pattern in options.patterns):
+        text += "; or no call is as the predicate wants it"
+    return Notice(NoticeKind.WARNING, text, {"what": "silent"})
 
 
 def turns(patience: Patience, length: float) -> Iterator[float]:

@@ -11,9 +11,12 @@ import time
 import traceback
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
-from gotrace.cli.stream import Patience, open_standard_streams, result_stream
+from gotrace.cli.progress import Progress
+from gotrace.cli.stream import Patience, open_standard_streams, result_file, result_stream
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached
+from gotrace.report.colour import Colour, paint, wants_colour
+from gotrace.report.listing import by_kind
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import BinaryRequest, ProbePlan, requests_for
@@ -30,6 +33,7 @@ __all__ = [
     "refuse_partial",
     "requests_of",
     "run_command",
+    "run_output",
     "status_of",
     "target_of",
     "warning_to",
@@ -47,16 +51,45 @@ def requests_of(options: argparse.Namespace) -> list[BinaryRequest]:
 
 def target_of(options: argparse.Namespace) -> Target:
     """Return the target that the options name."""
-    return Target.of(options.pid, options.command)
+    filters = {"UID": options.uid, "CGROUP": options.cgroup}
+    wanted = {name: value for name, value in filters.items() if value is not None}
+    return Target.of(options.pid, options.command, wanted)
 
 
 def make_output(options: argparse.Namespace) -> Output:
-    """Return where results and notices go."""
+    """Return standard output and standard error for results and notices."""
     patience = options.patience = Patience()
     out = result_stream(sys.stdout, patience)
     if options.json:
         return JsonOutput(out)
     return TextOutput(out, result_stream(sys.stderr, patience, must=False))
+
+
+def run_output(options: argparse.Namespace) -> Output:
+    """Return where a run's results and notices go, as its options say.
+
+    Begins to say that the start takes its time. Raises OSError where a file cannot be written.
+    """
+    patience = options.patience = Patience()
+    out = result_stream(sys.stdout, patience)
+    err = result_stream(sys.stderr, patience, must=False)
+    before = None
+    if not options.list and not options.quiet:
+        progress = Progress(options.tool)
+        _to_end.append(progress.end)
+        before = progress.end
+    if options.output is None:
+        if options.json:
+            return JsonOutput(out, before=before)
+        return TextOutput(out, err, options.quiet, before=before)
+    file = result_file(options.output)
+    _to_end.append(file.close)
+    words = TextOutput(file, err, options.quiet, frame=out, before=before)
+    return JsonOutput(file, words) if options.json else words
+
+
+#: What is to be done at the end, the last first: results' files are closed.
+_to_end: list[Callable[[], None]] = []
 
 
 def attached_notices(
@@ -68,7 +101,7 @@ def attached_notices(
     """
     for failure in plan.failed:  # each, however many: nothing of what they ask for is traced
         yield Notice(NoticeKind.WARNING, str(failure))
-    yield from problem_notices(plan.problems)
+    yield from problem_notices(plan.problems if options.json else by_kind(plan.problems))
     refused = plan.refused(attached.failed)
     shown = refused if len(refused) <= _MAX_PROBLEMS else refused[:1]
     for probe in shown:
@@ -203,11 +236,17 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         open_standard_streams()
-        return run(arguments)
+        try:
+            return run(arguments)
+        finally:
+            while _to_end:
+                _to_end.pop()()
     except GotraceError as error:
         if debug:
             _explain(getattr(error, "log", ""))
-        print(f"{name}: {printable(str(error))}", file=sys.stderr)
+        text = f"{name}: {printable(str(error))}"
+        colour = Colour.ERROR if wants_colour(sys.stderr) else None
+        print(paint(text, colour), file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:
         _discard_output()

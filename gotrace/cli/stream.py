@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import errno
+import gzip
 import io
 import os
 import select
 import stat
 import sys
 import time
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
-__all__ = ["Patience", "open_standard_streams", "result_stream", "takes_more"]
+__all__ = ["Patience", "open_standard_streams", "result_file", "result_stream", "takes_more"]
 
 #: What a pipe that poll(2) calls writable takes without waiting: PIPE_BUF of pipe(7).
 _PIECE = 4096
@@ -62,6 +64,30 @@ def result_stream(stream: TextIO, patience: Patience, must: bool = True) -> Text
         raw = io.FileIO(descriptor, "w", closefd=False)
         return io.TextIOWrapper(io.BufferedWriter(raw), stream.encoding, stream.errors)
     return stream
+
+
+def result_file(path: str) -> TextIO:
+    """Create a file for results, compressed where its name ends in ``.gz``. Raises OSError."""
+    if not path.endswith(".gz"):
+        return open(path, "w", encoding="utf-8", errors="backslashreplace")
+    return io.TextIOWrapper(_Compressed(path), encoding="utf-8", errors="backslashreplace")
+
+
+class _Compressed(gzip.GzipFile):
+    """A compressed file that is brought up to date once a second: each time costs room."""
+
+    _LEVEL = 6
+    _PERIOD = 1.0  # seconds
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, "wb", self._LEVEL)
+        self._flushed = time.monotonic()
+
+    def flush(self, zlib_mode: int = zlib.Z_SYNC_FLUSH) -> None:
+        now = time.monotonic()
+        if now >= self._flushed + self._PERIOD:
+            self._flushed = now
+            super().flush(zlib_mode)
 
 
 def takes_more(stream: TextIO, until: float) -> bool:

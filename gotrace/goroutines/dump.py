@@ -4,14 +4,15 @@
 A goroutine that is parked, or in a system call, changes neither its saved registers nor its stack,
 so both are read while the program runs: ``g``, the stack from the saved SP on, and ``g`` again, in
 one system call. Where the goroutine has moved in between, it is read again, and what keeps moving
-is reported as such. Of a running goroutine the registers are in a CPU: it has no stack here.
+is reported as such. Of a running goroutine the registers are in a CPU: where its thread can be
+sampled, it has the stack of a moment later, else none.
 """
 
 from __future__ import annotations
 
 import gc
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -21,6 +22,7 @@ from gotrace.errors import GotraceError
 from gotrace.goroutines.memory import Memory, words_at
 from gotrace.goroutines.model import AWAITED, Awaited, Goroutine, Stack, State
 from gotrace.goroutines.program import TRAPPED, Program
+from gotrace.goroutines.samples import Sample
 from gotrace.gotypes.runtime import RuntimeLayout
 from gotrace.gotypes.wait_reasons import WaitReasons
 
@@ -105,14 +107,16 @@ def take_dump(
     reasons: WaitReasons | None,
     allgs: int,
     now: int | None,
+    sample: Callable[[], Iterable[Sample]] | None = None,
 ) -> Dump:
     """Read all goroutines of a program.
 
     ``allgs`` is the run-time address of ``runtime.allgs``, ``now`` the time on the program's
-    monotonic clock in ns, None where it is not known. Raises GotraceError where there is no list of
-    goroutines at that address.
+    monotonic clock in ns, None where it is not known. ``sample`` samples the program's threads,
+    for the stacks of running goroutines: it is called where there are some. Raises GotraceError
+    where there is no list of goroutines at that address.
     """
-    return _Reader(program, memory, layout, reasons, now).dump(allgs)
+    return _Reader(program, memory, layout, reasons, now).dump(allgs, sample)
 
 
 class _Fields:
@@ -157,6 +161,16 @@ class _Guess(NamedTuple):
     window: int
 
 
+class _Running(NamedTuple):
+    """A running goroutine: its place in the dump, and its stack."""
+
+    place: int
+    g: int
+    goid: int
+    low: int
+    high: int
+
+
 class _Waiter(NamedTuple):
     """A goroutine that may wait for something that can be found.
 
@@ -197,6 +211,9 @@ class _Reader:
         self._walker = _Walker(program)
         self._rows: list[list[Any]] = []
         self._waiters: list[_Waiter] = []
+        #: How many goroutines there were before those in ``_rows``.
+        self._before = 0
+        self._running: list[_Running] = []
         #: Return address in runtime.semacquire1 -> which word of the frame is the sudog.
         self._slots: dict[int, int] = {}
         self._locks: dict[Stack, tuple[str, int] | None] = {}
@@ -204,15 +221,18 @@ class _Reader:
         #: Whether g.waiting leads to the sudog of a semaphore as well (since Go 1.26).
         self._is_waiting_set = layout.sudog_elem != 24
 
-    def dump(self, allgs: int) -> Dump:
+    def dump(self, allgs: int, sample: Callable[[], Iterable[Sample]] | None) -> Dump:
         """Read everything."""
         with _uncollected():
-            return Dump(self._program, self._all(allgs))
+            goroutines = self._all(allgs)
+            if sample is not None and self._running:
+                self._add_samples(goroutines, sample())
+        return Dump(self._program, goroutines)
 
     def _all(self, allgs: int) -> list[Goroutine]:
         goroutines: list[Goroutine] = []
         for addresses in self._batches(allgs):
-            self._rows, self._waiters = [], []
+            self._before, self._rows, self._waiters = len(goroutines), [], []
             guesses = self._first_look(addresses)
             for _ in range(_TRIES):
                 guesses = [again for part in _parts(guesses) for again in self._read(part)]
@@ -278,6 +298,11 @@ class _Reader:
                 status = words[at + fields.status] & _STATUS_BITS
                 if status not in _AT_REST:
                     if status in _STATES:  # else it has ended
+                        if status == _RUNNING:
+                            bounds = words[at + fields.top - 1], words[at + fields.top]
+                            index = self._before + len(self._rows)
+                            goid = words[at + fields.goid]
+                            self._running.append(_Running(index, g, goid, *bounds))
                         self._add(raw, words, before, status, (), False)
                 elif (
                     (moves := raw[before + first : before + last])
@@ -304,6 +329,31 @@ class _Reader:
                                 self._waiters.append(waiter)
                 before = after + size
         return again
+
+    def _add_samples(self, goroutines: list[Goroutine], samples: Iterable[Sample]) -> None:
+        """Give running goroutines the stacks of samples, which were taken a moment later.
+
+        A sample is a goroutine's whose stack SP was in, and that still has it afterwards.
+        """
+        found: dict[_Running, Sample] = {}
+        for sample in samples:
+            for one in self._running:
+                if one.low <= sample.sp < one.high and sample.sp % 8 == 0:
+                    found.setdefault(one, sample)
+        fields, size = self._fields, self._fields.size
+        raw = self._memory.gather([word for one in found for word in (one.g, size)])
+        with memoryview(raw) as whole, whole.cast("Q") as words:
+            for number, (one, sample) in enumerate(found.items()):
+                at = number * size >> 3
+                bounds = words[at + fields.top - 1], words[at + fields.top]
+                if (words[at + fields.goid], *bounds) != (one.goid, one.low, one.high):
+                    continue
+                length = min(len(sample.stack), one.high - sample.sp) & ~7
+                walk = self._walker.sampled(sample.pc, memoryview(sample.stack)[:length].cast("Q"))
+                if walk.is_whole or walk.is_cut:
+                    goroutines[one.place] = goroutines[one.place]._replace(
+                        stack=walk.stack, is_whole=walk.is_whole
+                    )
 
     def _give_up(self, guesses: Sequence[_Guess]) -> None:
         """Add goroutines that kept moving, as they are now."""
@@ -383,8 +433,10 @@ class _Reader:
         plans: list[tuple[_Waiter, Sequence[int]]] = []
         for waiter in self._waiters:
             sudogs = waiter.sudogs
-            if waiter.slot in self._slots:
-                chosen: Sequence[int] = (self._slots[waiter.slot],)
+            if not waiter.slot:
+                chosen: Sequence[int] = (0,)  # g.waiting
+            elif waiter.slot in self._slots:
+                chosen = (self._slots[waiter.slot],)
             else:
                 chosen = [
                     index
@@ -508,6 +560,13 @@ class _Walker:
             known.insert(0, (take, places[-1], take(words), walk))
             del known[_MAX_KNOWN:]
         return walk
+
+    def sampled(self, pc: int, words: memoryview) -> _Walk:
+        """Follow the stack of a goroutine that was interrupted at ``pc``."""
+        step = self._program.step(pc | TRAPPED)
+        if step is None or step.is_opaque:  # SP may be anywhere
+            return _Walk((), False, False, None, 0)
+        return self._follow(pc | TRAPPED, words)[0]
 
     def _follow(self, pc: int, words: memoryview) -> tuple[_Walk, list[int]]:
         """Follow a stack frame by frame; return where its return addresses are as well."""

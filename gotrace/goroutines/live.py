@@ -12,6 +12,7 @@ from gotrace.errors import GotraceError
 from gotrace.goroutines.dump import Dump, take_dump
 from gotrace.goroutines.memory import ProcessMemory, is_loaded
 from gotrace.goroutines.program import Module, Program, allgs_of, module_of
+from gotrace.goroutines.samples import sample_threads
 from gotrace.gotypes.binary import Binary
 from gotrace.target.process import MemoryMapping, Process
 from gotrace.target.target import Target, TargetBinary
@@ -54,7 +55,8 @@ class LiveGoroutines:
         """Read all goroutines. Raises ProcessError when the process has ended."""
         now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + _clock_offset(self._process)
         return take_dump(
-            self.program, self._memory, self._layout, self.wait_reasons, self._allgs, now
+            *(self.program, self._memory, self._layout, self.wait_reasons, self._allgs, now),
+            sample=lambda: sample_threads(self._process.threads()),
         )
 
     def close(self) -> None:

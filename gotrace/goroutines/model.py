@@ -44,8 +44,8 @@ class Goroutine(NamedTuple):
     that ran it (0 where that is not known: up to Go 1.20).
 
     ``is_whole``: the stack was followed up to its end. Where it is false, the stack has the frames
-    that are certain: none where the goroutine was running, or kept moving while it was read
-    (``has_moved``), and only the innermost of a stack that is too deep.
+    that are certain: none where the goroutine was running and could not be sampled, or kept moving
+    while it was read (``has_moved``), and only the innermost of a stack that is too deep.
     """
 
     goid: int

@@ -24,6 +24,7 @@ __all__ = [
     "elide_type_arguments",
     "package_of",
     "parse_name",
+    "short_name",
     "shown_names",
 ]
 
@@ -131,14 +132,29 @@ def elide_type_arguments(text: str) -> str:
     return f"{text[:start]}[...]{text[end + 1 :]}" if 0 <= start < end else text
 
 
-def shown_names(names: Iterable[str]) -> dict[str, str]:
+def short_name(text: str) -> str:
+    """Return a name with the last element of its package's import path for all of it.
+
+    ``go.etcd.io/etcd/server/v3/etcdserver.(*EtcdServer).Put`` is ``etcdserver.(*EtcdServer).Put``,
+    as Go code writes it.
+    """
+    if text.startswith(("go:", "type:", "type..")):
+        return text
+    return display_name(text[text.rfind("/", 0, max(_package_end(text), 0)) + 1 :])
+
+
+def shown_names(names: Iterable[str], short: bool = False) -> dict[str, str]:
     """Return what is shown for each name in text.
 
-    Type arguments are elided where that leaves no two names the same.
+    Type arguments are elided, and with ``short`` the beginnings of import paths, where that leaves
+    no two names the same.
     """
-    elided = {name: elide_type_arguments(name) for name in names}
-    uses = Counter(elided.values())
-    return {name: short if uses[short] == 1 else name for name, short in elided.items()}
+    shown = {name: name for name in names}
+    for shorten in (elide_type_arguments, short_name) if short else (elide_type_arguments,):
+        new = {name: shorten(text) for name, text in shown.items()}
+        uses = Counter(new.values())
+        shown = {name: new[name] if uses[new[name]] == 1 else old for name, old in shown.items()}
+    return shown
 
 
 def package_of(text: str) -> str:

@@ -7,6 +7,9 @@ even that where Go itself writes it: a ``*`` right after ``(`` and before an ide
 literal star of a pointer receiver, so that ``main.(*T).*`` means the methods of ``*T`` alone
 (``main.(*).*``: those of every pointer; ``main.(**Server).*``: of every pointer to a type whose
 name ends so).
+
+A name or pattern that matches nothing so is one whose package is written by the end of its import
+path: ``etcdserver.(*EtcdServer).Put``, ``server/etcdserver.*``.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ _PATH_MAX = 4096  # limits.h: no file name is longer
 # Symbols with a colon that the compiler makes: their first word is not a file's name.
 _COMPILER_SYMBOL = re.compile(r"type:\.|go:\(?\*?struct\b")
 _LIKE_A_FILE = re.compile(r"[\w./+@%,=~-]+")
+_TYPE_HELPER = re.compile(r"type(?:\.|:)\.")
+_PATH = re.compile(r"(?!type\.\.)[^][():{}\s]*")
 _WILDCARD = re.compile(r"(?<!\()\*|\*(?!\w)")
 
 
@@ -125,10 +130,15 @@ class NameList:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The rows that a pattern matches, ascending, and whether it names them exactly."""
+    """The rows that a pattern matches, ascending, and whether it names them exactly.
+
+    ``heads`` is what the pattern leaves out of the rows' import paths, each once: ``"net/"`` where
+    ``http.Get`` means ``net/http.Get``; none where it is matched as it is.
+    """
 
     rows: list[int]
     exact: bool
+    heads: tuple[str, ...] = ()
 
 
 _Filter = Callable[[Iterable[tuple[int, str]]], list[int]]
@@ -156,8 +166,9 @@ class Pattern:
         """Find the rows that the pattern means.
 
         A name that is exactly the pattern's text comes first, then one that is so in another
-        spelling (see NameList), then the wildcards. Only a pattern with ``[...]`` in it is held
-        against names with their type arguments elided.
+        spelling (see NameList), then the wildcards, then names whose import path goes on before
+        it. Only a pattern with ``[...]`` in it is held against names with their type arguments
+        elided.
         """
         if self.expression is None:
             for spellings in self._spellings(names):
@@ -167,7 +178,21 @@ class Pattern:
         if self.has_wildcard:
             for spellings in self._spellings(names):
                 matching.update(self._filter(spellings))
-        return Match(sorted(matching), exact=False)
+        return Match(sorted(matching), exact=False) if matching else self._match_end(names)
+
+    def _match_end(self, names: NameList) -> Match:
+        """Find the rows whose names are matched but for the beginning of their import path."""
+        start = self._pieces[0] if self._pieces else ""
+        if "." not in start or _TYPE_HELPER.match(start):
+            return Match([], exact=False)
+        found: dict[int, str] = {}
+        for spellings in self._spellings(names):
+            for row, name in spellings:
+                at = name.find("/" + start) + 1
+                if at and _PATH.fullmatch(name, 0, at) and self._filter([(row, name[at:])]):
+                    found.setdefault(row, name[:at])
+        heads = tuple(sorted(set(found.values())))
+        return Match(sorted(found), not self.has_wildcard, heads)
 
     def _spellings(self, names: NameList) -> Iterable[Iterable[tuple[int, str]]]:
         yield enumerate(names.names)

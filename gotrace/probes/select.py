@@ -17,7 +17,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Protocol
 
-from gotrace.errors import NoMatchError
+from gotrace.errors import NoMatchError, UsageError
 from gotrace.gotypes.symbols import display_name, elide_type_arguments, package_of
 from gotrace.probes.pattern import Match, NameList, Pattern, quote
 from gotrace.text import printable
@@ -103,19 +103,21 @@ class Selector:
     def select(self, table: Table, *, verb: str = "count") -> Selection:
         """Select rows of the table; ``verb`` is what the user wants done to them, for messages.
 
-        Raises NoMatchError, with the nearest names, when there is nothing to select.
+        Raises NoMatchError, with the nearest names, when there is nothing to select; UsageError
+        where a pattern leaves out the beginning of import paths, and fits several packages.
         """
         names = NameList(table.names, gccgo=not table.has_pclntab)
         chosen: set[int] = set()
         unmatched = []
         for pattern in self.patterns:
-            kept, skipped = _split_wrappers(table, pattern.match(names))
+            kept, skipped = _split_wrappers(table, self._matched(table, names, pattern))
             chosen.update(kept)
             if not kept:
                 unmatched.append(_Explanation(table, names, pattern, verb).text(skipped))
         if not chosen:
             raise NoMatchError("; ".join(unmatched[:_SHOWN]))
-        excluded = {row for pattern in self.excludes for row in pattern.match(names).rows} & chosen
+        matches = (self._matched(table, names, pattern) for pattern in self.excludes)
+        excluded = {row for match in matches for row in match.rows} & chosen
         if excluded == chosen:
             by = _listed([f"-x {quote(pattern.text)}" for pattern in self.excludes], "and")
             raise NoMatchError(
@@ -123,6 +125,18 @@ class Selector:
             )
         rows = _by_address(table, sorted(chosen - excluded))
         return Selection(rows, tuple(unmatched))
+
+    @staticmethod
+    def _matched(table: Table, names: NameList, pattern: Pattern) -> Match:
+        """Return what a pattern matches; raise UsageError where it fits several packages."""
+        match = pattern.match(names)
+        if len(match.heads) > 1:
+            where = printable(table.image.display)
+            meant = _listed([quote(head + pattern.text) for head in match.heads], "and")
+            raise UsageError(
+                f"{quote(pattern.text)} is ambiguous: {where} has {meant}; give the package's path"
+            )
+        return match
 
 
 def _split_wrappers(table: Table, match: Match) -> tuple[list[int], list[int]]:

@@ -12,11 +12,19 @@ a method's receiver first; ``$ret`` and ``$ret1`` are the first result, ``$ret2`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from gotrace.gotypes.from_text import SignatureError, parse_signature
-from gotrace.probes.parser import Expression, Parser
+from gotrace.probes.parser import (
+    BinaryExpr,
+    BinaryOperator,
+    Expression,
+    LiteralExpr,
+    LiteralKind,
+    Parser,
+    SpecialExpr,
+)
 from gotrace.probes.pattern import split_target
 from gotrace.probes.resolve import resolve, resolve_predicate
 from gotrace.probes.scope import Scope
@@ -78,6 +86,17 @@ class ProbeSpec:
     format: Format | None = None
     values: tuple[Expression, ...] = ()
     key: KeyText | None = None
+
+    def only(self, wanted: Mapping[str, int]) -> ProbeSpec:
+        """Return the probe of calls whose special values, ``goid`` for example, are these."""
+        predicate = self.predicate
+        for name, number in wanted.items():
+            value = LiteralExpr(LiteralKind.INT, number)
+            test = BinaryExpr(BinaryOperator.EQUAL, SpecialExpr(name), value)
+            predicate = (
+                test if predicate is None else BinaryExpr(BinaryOperator.AND, test, predicate)
+            )
+        return replace(self, predicate=predicate)
 
     def resolve(self, scope: Scope) -> ResolvedProbe:
         """Check the expressions against a function's names and types; raises SpecError."""

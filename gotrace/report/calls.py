@@ -33,38 +33,47 @@ after these; none will be removed or change its meaning.
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from gotrace.calls import Why
-from gotrace.gotypes.symbols import elide_type_arguments
+from gotrace.gotypes.symbols import elide_type_arguments, short_name
+from gotrace.report.colour import Colour, of_duration, paint
 from gotrace.report.latencies import duration
 from gotrace.report.why import bracket
 from gotrace.session.decode import DecodedCall, TracedFunction
 from gotrace.session.events import Unwinding
 from gotrace.text import printable
+from gotrace.values.brief import cut_to_fit, without_large
 from gotrace.values.go_syntax import go_syntax
-from gotrace.values.model import Value
+from gotrace.values.model import ErrorValue, Value
 from gotrace.values.to_json import to_json
 
 __all__ = [
     "CALL_HEADING",
+    "DURATION_WIDTH",
     "NO_DURATION",
+    "PLAIN",
     "TEXT_PREFIX",
     "Clock",
+    "LineStyle",
     "TimeStyle",
     "json_line",
     "place_of",
-    "shown_name",
     "text_line",
 ]
 
 #: The columns' heads, with the newline that every line made here has.
-CALL_HEADING = f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<8} {'DURATION':<9} CALL\n"
-#: What all lines begin with, to be filled with time, pid, tid, goid and duration.
-TEXT_PREFIX = "%-15s %-8d %-8d %-8d %-9s "
+CALL_HEADING = f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<10} {'DURATION':<9} CALL\n"
+#: What all lines begin with, to be filled with time, pid, tid and goid. The duration follows.
+TEXT_PREFIX = "%-15s %-8d %-8d %-10d "
+DURATION_WIDTH = 9
+#: Columns before a call, where no number is wider than its own.
+PREFIX_WIDTH = 15 + 1 + 8 + 1 + 8 + 1 + 10 + 1 + DURATION_WIDTH + 1
 #: The DURATION of calls that were seen at their entry only.
 NO_DURATION = "-"
 
@@ -109,9 +118,33 @@ class Clock:
         return f"{self._shown}.{rest // 1000:06d}"
 
 
-def shown_name(function: TracedFunction) -> str:
-    """Return the name as Go's stack dumps have it, with ``[...]`` for type arguments."""
-    return elide_type_arguments(function.name)
+@dataclass(frozen=True, slots=True)
+class LineStyle:
+    """How calls are written as text.
+
+    ``width`` is what a call's line may have: values are cut to fit, and pointers to large structs
+    not followed; None shows all. ``short``: names without the beginning of import paths.
+    """
+
+    width: int | None = None
+    short: bool = False
+    colour: bool = False
+
+    def name(self, name: str) -> str:
+        """Return a function's name as Go's stack dumps have it, ``[...]`` for type arguments."""
+        return short_name(elide_type_arguments(name)) if self.short else elide_type_arguments(name)
+
+    def paint(self, text: str, colour: Colour | None) -> str:
+        """Return text in a colour where there are any."""
+        return paint(text, colour) if self.colour else text
+
+    def duration(self, nanoseconds: int | None) -> str:
+        """Return a duration as it fills its column."""
+        shown = NO_DURATION if nanoseconds is None else duration(nanoseconds)
+        return self.paint(f"{shown:<{DURATION_WIDTH}}", of_duration(nanoseconds))
+
+
+PLAIN = LineStyle()
 
 
 def place_of(function: TracedFunction) -> str:
@@ -119,18 +152,18 @@ def place_of(function: TracedFunction) -> str:
     return _place(function.file, function.line)
 
 
-def text_line(call: DecodedCall, clock: Clock) -> str:
+def text_line(call: DecodedCall, clock: Clock, style: LineStyle = PLAIN) -> str:
     """Return a call as a line, and its stack as lines below."""
-    took = NO_DURATION if call.duration_ns is None else duration(call.duration_ns)
-    prefix = TEXT_PREFIX % (clock.text(call.end_ns), call.pid, call.tid, call.goid, took)
-    lines = [prefix + _bracket(call) + (_call(call) if call.message is None else _message(call))]
+    prefix = TEXT_PREFIX % (clock.text(call.end_ns), call.pid, call.tid, call.goid)
+    prefix += style.duration(call.duration_ns) + " "
+    shown = _message(call, style) if call.message is not None else _call(call, style)
+    lines = [prefix + printable(_bracket(call)) + shown]
     for frame in call.stack or ():
-        lines.append(
-            _INDENT + elide_type_arguments(frame.function) + _place(frame.file, frame.line)
-        )
+        place = _place(frame.file, frame.line)
+        lines.append(_INDENT + printable(style.name(frame.function) + place))
     if call.stack_cut:
         lines.append(_INDENT + "...")
-    return "".join(printable(line) + "\n" for line in lines)
+    return "".join(line + "\n" for line in lines)
 
 
 def _bracket(call: DecodedCall) -> str:
@@ -194,21 +227,64 @@ def json_line(call: DecodedCall, clock: Clock) -> str:
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
-def _call(call: DecodedCall) -> str:
+def _call(call: DecodedCall, style: LineStyle) -> str:
+    """Return a call in Go's syntax, in the style's width where that is possible."""
+    values = [*call.args, *(call.results or ())]
+    if style.width is not None:
+        values = list(map(without_large, values))
+    texts = [printable(go_syntax(value)) for value in values]
+    if style.width is None and not style.colour:
+        return _framed(call, texts, style)
+    plain = replace(style, colour=False) if style.colour else style
+    text = _framed(call, texts, plain)
+    over = 0 if style.width is None else PREFIX_WIDTH + len(text) - style.width
+    if over > 0:
+        texts = cut_to_fit(values, texts, over)
+    elif not style.colour:
+        return text
+    if style.colour:
+        errors = [Colour.ERROR if isinstance(value, ErrorValue) else None for value in values]
+        texts = list(map(paint, texts, errors))
+    return _framed(call, texts, style)
+
+
+def _framed(call: DecodedCall, texts: Sequence[str], style: LineStyle) -> str:
+    """Return a call whose values, those of the results last, show as ``texts``."""
     names = call.function.parameter_labels
-    pairs = [f"{name}={go_syntax(value)}" for name, value in zip(names, call.args, strict=True)]
-    text = f"{shown_name(call.function)}({', '.join(pairs)})"
+    pairs = [f"{name}={text}" for name, text in zip(_clean(names), texts, strict=False)]
+    text = f"{_name(call, style)}({', '.join(pairs)})"
     if call.unwound is not None:
-        text += f" {_UNWOUND[call.unwound]}"
+        text += f" {style.paint(_UNWOUND[call.unwound], Colour.ERROR)}"
     elif call.results:
-        shown = ", ".join(map(go_syntax, call.results))
-        text += f" = {shown}" if len(call.results) == 1 else f" = ({shown})"
-    return text + place_of(call.function)
+        shown = texts[len(call.args) :]
+        text += f" = {shown[0]}" if len(shown) == 1 else f" = ({', '.join(shown)})"
+    return text + _clean_place(call.function.file, call.function.line)
 
 
-def _message(call: DecodedCall) -> str:
-    ended = "" if call.unwound is None else f" ({_UNWOUND[call.unwound]})"
-    return f"{shown_name(call.function)} {call.message}{ended}"
+@functools.lru_cache(maxsize=1024)
+def _clean(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(printable, names))
+
+
+@functools.lru_cache(maxsize=1024)
+def _clean_place(file: str | None, line: int | None) -> str:
+    return printable(_place(file, line))
+
+
+@functools.lru_cache(maxsize=1024)
+def _clean_name(name: str, style: LineStyle) -> str:
+    return style.paint(printable(style.name(name)), Colour.NAME)
+
+
+def _name(call: DecodedCall, style: LineStyle) -> str:
+    return _clean_name(call.function.name, style)
+
+
+def _message(call: DecodedCall, style: LineStyle) -> str:
+    ended = ""
+    if call.unwound is not None:
+        ended = f" ({style.paint(_UNWOUND[call.unwound], Colour.ERROR)})"
+    return f"{_name(call, style)} {printable(call.message or '')}{ended}"
 
 
 def _place(file: str | None, line: int | None) -> str:

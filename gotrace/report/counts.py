@@ -15,6 +15,7 @@ from gotrace.values.model import Value
 __all__ = ["CountRow", "CountTable", "write_counts"]
 
 _NAME_WIDTH = 36  # bcc's; longer names widen the column
+_COUNT_WIDTH = 8  # likewise
 _MAX_WIDTH = 300  # a damaged file can have names of any length, which are not to widen all lines
 
 
@@ -73,12 +74,16 @@ def write_counts(
     columns = zip(["FUNC", *table.by], *cells, strict=True)
     widths = [min(max(map(len, column)), _MAX_WIDTH) for column in columns]
     widths[0] = max(widths[0], _NAME_WIDTH)
-    for names, count in (
-        (["FUNC", *table.by], "COUNT"),
-        *zip(cells, (row.count for row in table.rows), strict=True),
-    ):
+    digits = max([_COUNT_WIDTH, *(len(str(row.count)) for row in table.rows)])
+
+    def line(names: Sequence[str], count: object) -> str:
         padded = [f"{name:<{width}}" for name, width in zip(names, widths, strict=True)]
-        output.out.write(f"{' '.join(padded)} {count:>8}\n")
+        return f"{' '.join(padded)} {count:>{digits}}\n"
+
+    output.heading(line(["FUNC", *table.by], "COUNT"))
+    output.out.writelines(
+        line(names, row.count) for names, row in zip(cells, table.rows, strict=True)
+    )
     output.out.flush()
 
 

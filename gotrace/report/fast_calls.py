@@ -23,20 +23,23 @@ from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.gotypes.types import Kind
 from gotrace.overhead import ProbeCost
 from gotrace.report.calls import (
+    DURATION_WIDTH,
     NO_DURATION,
+    PLAIN,
     TEXT_PREFIX,
     Clock,
+    LineStyle,
     json_line,
     place_of,
-    shown_name,
     text_line,
 )
+from gotrace.report.colour import Colour
 from gotrace.report.latencies import duration
 from gotrace.session.decode import CallDecoder, TracedFunction
 from gotrace.session.events import HEADER
 from gotrace.text import printable
 from gotrace.values.go_syntax import go_syntax
-from gotrace.values.model import NamedValue, Nil, StringValue, Value
+from gotrace.values.model import NamedValue, Nil, PointerValue, StringValue, Value
 from gotrace.values.to_json import to_json
 
 __all__ = [
@@ -53,29 +56,34 @@ __all__ = [
 Line = Callable[[bytes], str]
 
 
-def line_of(decoder: CallDecoder, clock: Clock, as_json: bool) -> Line:
+def line_of(decoder: CallDecoder, clock: Clock, as_json: bool, style: LineStyle = PLAIN) -> Line:
     """Return what makes the line of a record of a function's call, without decoding where it can.
 
     It makes nothing of a call that the probe's predicate does not want. JSON has what the probes
-    cost, where the decoder knows it.
+    cost, where the decoder knows it; text has ``style``.
     """
-    write = json_line if as_json else text_line
 
     def decoded(record: bytes) -> str:
         call = decoder(record)
-        return "" if call is None else write(call, clock)
+        if call is None:
+            return ""
+        return json_line(call, clock) if as_json else text_line(call, clock, style)
 
     traced = decoder.traced
-    if traced.spec.format is not None or traced.spec.predicate is not None:
+    compiled = traced.compiled
+    # What the kernel has decided by registers alone adds nothing to the record.
+    if compiled is not None and (compiled.rest is not None or any(traced.paths.values())):
         return decoded
-    entry = plain_phase(traced.entry)
-    result = plain_phase(traced.result) if traced.result else None
+    if traced.spec.format is not None:
+        return decoded
+    entry = plain_phase(traced.entry, addresses=not as_json)
+    result = plain_phase(traced.result, addresses=not as_json) if traced.result else None
     if entry is None or (traced.result is not None and result is None):
         return decoded
     function = decoder.function
     if as_json:
         return fast_json_line(function, entry, result, HEADER, clock, decoded, decoder.cost)
-    return fast_text_line(function, entry, result, HEADER, clock, decoded)
+    return fast_text_line(function, entry, result, HEADER, clock, decoded, style)
 
 
 _CODES = {
@@ -92,14 +100,20 @@ _CODES = {
     Kind.UINT64: "Q",
     Kind.STRING: "Q",  # its length
     Kind.INTERFACE: "Q",  # its type word
+    Kind.POINTER: "Q",
 }
+
+
+#: Takes the place of a pointer's address in the text that a template is made of.
+_ADDRESS = 0x5AFE
 
 
 @dataclass(frozen=True, slots=True)
 class PlainValue:
     """What is at an offset of a phase's image, and what it is decoded to when that is zero.
 
-    For a string that is its length; for an interface its type word: it is plain only while nil.
+    For a string that is its length; for an interface its type word: it is plain only while nil. A
+    pointer is one that is not followed, and plain only while it is not nil.
     """
 
     kind: Kind
@@ -120,11 +134,12 @@ class PlainPhase:
     image_size: int
 
 
-def plain_phase(plan: PhasePlan) -> PlainPhase | None:
+def plain_phase(plan: PhasePlan, addresses: bool = False) -> PlainPhase | None:
     """Return where the values of a plan are, None unless all are plain.
 
     Plain are bool, string and all integers but uintptr, and types declared as one of these, when
-    captured directly; and interfaces, which errors are, for they are nil most of the time.
+    captured directly; and interfaces, which errors are, for they are nil most of the time; with
+    ``addresses`` pointers that are not followed, which receivers are.
     """
     values = []
     blocks: dict[int | None, int] = {}
@@ -136,6 +151,11 @@ def plain_phase(plan: PhasePlan) -> PlainPhase | None:
             values.append(PlainValue(kind, at, zero))
             if at in interfaces:
                 blocks[interfaces[at]] = index
+            continue
+        if kind is Kind.POINTER:
+            if not addresses or location is None or node.flat is None:
+                return None
+            values.append(PlainValue(kind, location.offset, PointerValue(node.type.name, _ADDRESS)))
             continue
         if kind not in _CODES or not _is_plain(zero) or location is None:
             return None
@@ -205,28 +225,35 @@ def fast_text_line(
     header: struct.Struct,
     clock: Clock,
     slow: Line,
+    style: LineStyle = PLAIN,
 ) -> Line:
-    """Return what makes text_line's line of a record; parameters as for fast_json_line."""
+    """Return what makes text_line's line of a record; parameters as for fast_json_line.
+
+    A line that is longer than the style's width is left to ``slow``, which cuts its values.
+    """
     arguments, results = (
         _holes(phase, lambda value: _text(go_syntax(value))) for phase in (entry, result)
     )
     pairs = zip(map(_text, function.parameter_labels), arguments, strict=True)
-    template = (
-        f"{TEXT_PREFIX}{_text(shown_name(function))}({', '.join(f'{k}={v}' for k, v in pairs)})"
-    )
+    name = style.paint(_text(style.name(function.name)), Colour.NAME)
+    took = "DURATION(end - begun)" if result else repr(NO_DURATION)
+    hole = f"%-{DURATION_WIDTH}s"
+    if style.colour:
+        took, hole = "DURATION(end - begun)" if result else "DURATION(None)", "%s"
+    template = f"{TEXT_PREFIX}{hole} {name}({', '.join(f'{k}={v}' for k, v in pairs)})"
     if results:
         template += f" = {results[0]}" if len(results) == 1 else f" = ({', '.join(results)})"
     template += _text(place_of(function)) + "\n"
-    took = "DURATION(end - begun)" if result else repr(NO_DURATION)
     filled = ["TIME(end)", "tgid", "tid", "goid", took, *_shown("a", entry), *_shown("r", result)]
-    source = _source(entry, result, header.size, "ascii", filled)
+    source = _source(entry, result, header.size, "ascii", filled, style.width is not None)
     names = {
         **_structs(entry, result, header),
         "TEMPLATE": template,
         "SLOW": slow,
         "QUOTE": _quoted,
         "TIME": clock.text,
-        "DURATION": duration,
+        "DURATION": style.duration if style.colour else duration,
+        "WIDTH": (style.width or 0) + 1,  # with the newline
     }
     return _compile(source, names)
 
@@ -251,7 +278,9 @@ def _holes(phase: PlainPhase | None, show: Callable[[Value], str]) -> list[str]:
     holes = []
     for value in phase.values if phase else ():
         shown = show(value.zero)
-        if value.kind is not Kind.INTERFACE:
+        if value.kind is Kind.POINTER:
+            shown = shown.replace(f"{_ADDRESS:#x}", "%#x")
+        elif value.kind is not Kind.INTERFACE:
             before, _, after = shown.rpartition(show(_bare(value.zero)))
             hole = "%s" if value.kind in (Kind.BOOL, Kind.STRING) else "%d"
             shown = before + hole + after
@@ -314,8 +343,12 @@ def _source(
     header_size: int,
     encoding: str,
     filled: Sequence[str],
+    bounded: bool = False,
 ) -> str:
-    """Return the source of the function: of numbers and of names made here, and of nothing else."""
+    """Return the source of the function: of numbers and of names made here, and of nothing else.
+
+    With ``bounded`` it leaves lines that are longer than WIDTH to SLOW.
+    """
     head = ["end", "begun", "goid", "tgid", "tid", "_", "args", "results", "flags"]
     head += ["hits", "hits_ns"]
     body = [
@@ -329,7 +362,8 @@ def _source(
         unpacked = "".join(f"{name}, " for name in _variables("r", result))
         body += [f"{unpacked}= RESULT(record, back)"] if unpacked else []
         body += _blocks("r", result, "back", "back + results", encoding)
-    body.append(f"return TEMPLATE % ({', '.join(filled)})")
+    body.append(f"text = TEMPLATE % ({', '.join(filled)})")
+    body.append("return SLOW(record) if len(text) > WIDTH else text" if bounded else "return text")
     lines = ["def line(record):", "    try:", *("        " + line for line in body)]
     return "\n".join([*lines, "    except UNEXPECTED:", "        return SLOW(record)", ""])
 
@@ -342,6 +376,8 @@ def _blocks(prefix: str, phase: PlainPhase, base: str, limit: str, encoding: str
     refuse = "    return SLOW(record)"
     words = [f"{prefix}{i}" for i, v in enumerate(phase.values) if v.kind is Kind.INTERFACE]
     lines = [f"if {' or '.join(words)}:", refuse] if words else []
+    pointers = [f"{prefix}{i}" for i, v in enumerate(phase.values) if v.kind is Kind.POINTER]
+    lines += [f"if not ({' and '.join(pointers)}):", refuse] if pointers else []
     if not phase.blocks:
         return [*lines, f"if {base} + {phase.image_size} > {limit}:", refuse]
     lines += [f"at = {base} + {-(-phase.image_size // 8) * 8 + 8}"]

@@ -259,7 +259,7 @@ def _write_stack(out: TextIO, frames: Sequence[Frame], one: Goroutine) -> None:
     _write_frames(out, frames)
     if one.has_moved:
         out.write("\tgoroutine moved while it was read; stack unavailable\n")
-    elif one.state is State.RUNNING:
+    elif one.state is State.RUNNING and not one.stack:
         out.write("\tgoroutine running on other thread; stack unavailable\n")
     elif not one.is_whole:
         out.write("...additional frames elided...\n")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from gotrace.gotypes.symbols import elide_type_arguments, shown_names
+from gotrace.gotypes.symbols import elide_type_arguments, short_name, shown_names
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
 from gotrace.report.by import OTHERS, by_fields, by_text
@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _STARS = 40
+_COUNT_WIDTH = 8  # bcc's; larger counts widen the column
 _PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 _UNITS = {1: "nsecs", 1_000: "usecs", 1_000_000: "msecs"}
 
@@ -74,7 +75,7 @@ class FoldedLatency:
 class Interval:
     """What one printing shows: when it ended (s since 1970), its length (s), its unit (ns).
 
-    ``cost`` is that of the probes, None where it is not known.
+    ``cost`` is that of the probes, None where it is not known. ``short``: see ``shown_names``.
     """
 
     groups: Sequence[LatencyGroup]
@@ -83,6 +84,7 @@ class Interval:
     seconds: float
     unit: int
     cost: ProbeCost | None = None
+    short: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def write_latencies(output: Output, interval: Interval, timestamp: bool) -> None
         output.out.write("\nno calls have returned\n")
     names = [group.function for group in interval.groups]
     names += [rest.function for rest in interval.rest]
-    shown = shown_names(name for name in names if name is not None)
+    shown = shown_names((name for name in names if name is not None), interval.short)
     for group in interval.groups:
         output.out.writelines(line + "\n" for line in _lines(group, interval, shown))
     for rest in interval.rest:
@@ -135,8 +137,11 @@ def write_latencies(output: Output, interval: Interval, timestamp: bool) -> None
     output.out.flush()
 
 
-def write_slow(output: Output, calls: Sequence[SlowRow], first: bool) -> None:
-    """Write slow calls; ``first`` puts the columns' heads above them."""
+def write_slow(output: Output, calls: Sequence[SlowRow], first: bool, short: bool = False) -> None:
+    """Write slow calls; ``first`` puts the columns' heads above them.
+
+    ``short``: names without the beginning of import paths.
+    """
     if isinstance(output, JsonOutput):
         for call in calls:
             output.write(
@@ -155,15 +160,17 @@ def write_slow(output: Output, calls: Sequence[SlowRow], first: bool) -> None:
             )
     else:
         if first:
-            output.out.write(
-                f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<8} {'DURATION':<9} FUNC\n"
+            output.heading(
+                f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<10} {'DURATION':<9} FUNC\n"
             )
         for call in calls:
             second, rest = divmod(int(call.ended * 1_000_000), 1_000_000)
             clock = f"{time.strftime('%H:%M:%S', time.localtime(second))}.{rest:06d}"
+            name = elide_type_arguments(call.function)
+            name = printable(short_name(name) if short else name)
             output.out.write(
-                f"{clock:<15} {call.pid:<8} {call.tid:<8} {call.goid:<8}"
-                f" {duration(call.duration):<9} {printable(elide_type_arguments(call.function))}"
+                f"{clock:<15} {call.pid:<8} {call.tid:<8} {call.goid:<10}"
+                f" {duration(call.duration):<9} {name}"
                 f"{_tracing(call)}{_slow_bracket(call)}\n"
             )
     output.out.flush()
@@ -226,16 +233,22 @@ def _probe_ns(cost: ProbeCost | None, total: int, calls: int, hits: int) -> int 
 
 
 def _table(rows: Mapping[int, int], unit: str) -> Iterator[str]:
-    last = max(rows, default=0)
+    """Yield the rows from the first to the last that has calls, below the heads of columns."""
+    used = [exponent for exponent, count in rows.items() if count]
+    last = max(used, default=0)
     wide = last > 31
     width = 20 if wide else 10
     most = max(rows.values(), default=0)
-    yield f"{' ' * 5}{unit:<{2 * width - 1}} : count     distribution"
-    for exponent in range(last + 1):
+    digits = max(_COUNT_WIDTH, len(str(most)))
+    yield f"{' ' * 5}{unit:<{2 * width - 1}} : {'count':<{digits}}  distribution"
+    for exponent in range(min(used, default=0), last + 1):
         low = 1 << exponent if exponent else 0
         count = rows.get(exponent, 0)
         stars = "*" * (count * _STARS // most if most else 0)
-        yield (f"{low:>{width}} -> {(2 << exponent) - 1:<{width}} : {count:<8} |{stars:<{_STARS}}|")
+        yield (
+            f"{low:>{width}} -> {(2 << exponent) - 1:<{width}} : {count:<{digits}}"
+            f" |{stars:<{_STARS}}|"
+        )
 
 
 def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:

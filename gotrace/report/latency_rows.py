@@ -36,8 +36,9 @@ def interval_of(
     ended, seconds, unit = when
     if options.goroutine:
         groups, rest = _goroutines(options, plan, period, symbols, cost)
-        return Interval(groups, rest, ended, seconds, unit, cost)
-    return Interval(_functions(options, plan, period, cost), [], ended, seconds, unit, cost)
+        return Interval(groups, rest, ended, seconds, unit, cost, options.short)
+    functions = _functions(options, plan, period, cost)
+    return Interval(functions, [], ended, seconds, unit, cost, options.short)
 
 
 def _own_time(times: Histogram, cost: ProbeCost | None) -> int:

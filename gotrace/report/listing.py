@@ -6,19 +6,21 @@ A program may have 90,000 functions. Each is written as soon as its sites are ch
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from gotrace.elf.pclntab.inline import InlinedCall, InlinedCalls
 from gotrace.errors import GotraceError
-from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.session.plan import Check, ProbePlan, Selections
 from gotrace.sites.sites import FunctionSites
 from gotrace.target.target import TargetBinary
 from gotrace.text import printable
 
 __all__ = [
+    "by_kind",
     "list_functions",
     "list_plan",
 ]
@@ -26,7 +28,8 @@ __all__ = [
 
 def list_plan(plan: ProbePlan, output: Output) -> None:
     """Write one row a function, and a warning for each one that cannot be traced."""
-    for problem in (*map(str, plan.failed), *plan.problems):
+    problems = plan.problems if isinstance(output, JsonOutput) else by_kind(plan.problems)
+    for problem in (*map(str, plan.failed), *problems):
         output.notice(Notice(NoticeKind.WARNING, problem))
     writer = _writer(output)
     for binary in plan.binaries:
@@ -40,10 +43,11 @@ def list_plan(plan: ProbePlan, output: Output) -> None:
 def list_functions(
     found: Selections, output: Output, verb: str, check: Check
 ) -> tuple[GotraceError, ...]:
-    """Write one row a function, and a warning for each one that cannot be traced, as they come.
+    """Write one row a function, as they come, and warnings of those that cannot be traced.
 
-    ``verb`` is what the tool does to a function, for messages. A function that several requests
-    select comes once. Return what of the requests comes to nothing, and raise it where all do.
+    Text has one line for all warnings of a kind, at the end. ``verb`` is what the tool does to a
+    function, for messages. A function that several requests select comes once. Return what of the
+    requests comes to nothing, and raise it where all do.
     """
     writer = _writer(output)
     failed = list(found.failed)
@@ -51,6 +55,7 @@ def list_functions(
         output.notice(Notice(NoticeKind.WARNING, str(failure)))
     seen: set[tuple[int, int, int]] = set()
     any_usable = False
+    problems: list[str] = []
     for selected in found.selected:
         file = selected.binary.image.identity
         names = selected.binary.functions.names
@@ -60,7 +65,10 @@ def list_functions(
             verdict = check(sites)
             for problem in verdict.problems:
                 first_problem = first_problem or problem
-                output.notice(Notice(NoticeKind.WARNING, problem))
+                if isinstance(output, JsonOutput):
+                    output.notice(Notice(NoticeKind.WARNING, problem))
+                else:
+                    problems.append(problem)
             usable = usable or verdict.usable
             key = (file.device, file.inode, sites.function.entry)
             if verdict.usable and key not in seen:
@@ -69,10 +77,42 @@ def list_functions(
         any_usable = any_usable or usable
         if not usable:
             failed.append(selected.nothing_usable(verb, first_problem))
+    if any_usable:
+        writer.end()
+    for problem in by_kind(problems):
+        output.notice(Notice(NoticeKind.WARNING, problem))
     if not any_usable:
         raise failed[-1]
-    writer.end()
     return tuple(failed)
+
+
+#: What is wrong with a function, after its name.
+_PROBLEM = re.compile(r"(.+?)((?:: | cannot be | also ends ).*)", re.DOTALL)
+#: What differs in it from function to function.
+_DETAIL = re.compile(r"0x[0-9a-f]+|(?<=opcode) [0-9a-f ]+|\(\d+ bytes\)")
+_MAX_NAMED = 3
+
+
+def by_kind(problems: Iterable[str]) -> list[str]:
+    """Return problems of functions, one line for all of a kind: the first, and which others."""
+    kinds: dict[str, list[tuple[str, str]]] = {}
+    for problem in problems:
+        match = _PROBLEM.fullmatch(problem)
+        name, rest = match.groups() if match else ("", problem)
+        kind = _DETAIL.sub("", rest.replace(name, "") if name else rest)
+        kinds.setdefault(kind, []).append((name, problem))
+    return [_together(alike) for alike in kinds.values()]
+
+
+def _together(alike: Sequence[tuple[str, str]]) -> str:
+    """Return problems of one kind, (name, problem) each, in a line."""
+    (_, first), *others = alike
+    if not others:
+        return first
+    names = list(dict.fromkeys(name for name, _ in others))
+    shown = ", ".join(names[:_MAX_NAMED])
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"{first} (the same of {shown}{more})"
 
 
 class _Writer:
@@ -171,8 +211,9 @@ class _TextWriter(_Writer):
     function; INLINED INTO some of the places that the function was inlined into.
     """
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: TextOutput) -> None:
         super().__init__(output)
+        self._output = output
         self._held: list[list[str]] = [[column.title for column in _COLUMNS]]
         self._widths: list[int] | None = None
         self._name_width = 0
@@ -184,7 +225,7 @@ class _TextWriter(_Writer):
     def write(self, sites: FunctionSites) -> None:
         cells = self._cells(sites)
         if self._widths is not None:
-            self._line(cells, self._widths)
+            self._out.write(self._line(cells, self._widths))
             self._count()
             return
         self._held.append(cells)
@@ -205,13 +246,16 @@ class _TextWriter(_Writer):
         if any(least):
             widths[0] = min(widths[0], _MAX_NAME)
         self._widths = [max(pair) for pair in zip(widths, least, strict=True)]
-        for cells in self._held:
-            self._line(cells, self._widths)
+        heads, *rows = self._held
+        self._output.heading(self._line(heads, self._widths))
+        for cells in rows:
+            self._out.write(self._line(cells, self._widths))
         self._out.flush()
 
-    def _line(self, cells: Sequence[str], widths: Sequence[int]) -> None:
+    @staticmethod
+    def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
         padded = [cell.ljust(width) for cell, width in zip(cells, widths, strict=True)]
-        self._out.write("  ".join(padded).rstrip() + "\n")
+        return "  ".join(padded).rstrip() + "\n"
 
     def _cells(self, sites: FunctionSites) -> list[str]:
         entry, function = sites.entry, sites.function

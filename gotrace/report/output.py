@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TextIO
 
+from gotrace.report.colour import Colour, paint, wants_colour
 from gotrace.text import encodable, printable
 
 __all__ = [
@@ -41,24 +42,61 @@ class Notice:
 
 
 class TextOutput:
-    """Results and the lines around them to ``out``, everything else to ``err``."""
+    """Results to ``out``, the frame around them to ``frame``, everything else to ``err``.
 
-    def __init__(self, out: TextIO, err: TextIO) -> None:
+    ``quiet`` leaves out headings and all notices but those of what is missing. ``frame`` is
+    ``out`` where it is not given. ``before`` is called before each notice.
+    """
+
+    def __init__(
+        self,
+        out: TextIO,
+        err: TextIO,
+        quiet: bool = False,
+        frame: TextIO | None = None,
+        before: Callable[[], None] | None = None,
+    ) -> None:
         self.out = out
+        self._before = before
         self._err = err
+        self._quiet = quiet
+        self._frame = frame or out
+
+    def heading(self, text: str) -> None:
+        """Write the heads of columns."""
+        if not self._quiet:
+            self.out.write(text)
 
     def notice(self, notice: Notice) -> None:
         """Write a notice as a line."""
+        if self._before is not None:
+            self._before()
+        if self._quiet and notice.kind is not NoticeKind.LOST:
+            return
         framing = notice.kind in (NoticeKind.ATTACHED, NoticeKind.DETACHED)
-        stream = self.out if framing else self._err
-        print(printable(notice.message), file=stream, flush=True)
+        stream = self._frame if framing else self._err
+        text = printable(notice.message)
+        if notice.kind is NoticeKind.LOST and wants_colour(stream):
+            text = paint(text, Colour.ERROR)
+        print(text, file=stream, flush=True)
 
 
 class JsonOutput:
-    """One JSON object a line to ``out``, each with its ``kind``."""
+    """One JSON object a line to ``out``, each with its ``kind``.
 
-    def __init__(self, out: TextIO) -> None:
+    ``also`` has notices in words, where ``out`` is not what the user looks at. ``before`` is called
+    before each notice.
+    """
+
+    def __init__(
+        self,
+        out: TextIO,
+        also: TextOutput | None = None,
+        before: Callable[[], None] | None = None,
+    ) -> None:
         self.out = out
+        self._before = before
+        self._also = also
 
     def write(self, kind: str, fields: Mapping[str, object]) -> None:
         """Write one object."""
@@ -70,8 +108,12 @@ class JsonOutput:
 
     def notice(self, notice: Notice) -> None:
         """Write a notice as an object of its own kind."""
+        if self._before is not None:
+            self._before()
         self.write(notice.kind.value, {"message": notice.message, **notice.fields})
         self.out.flush()
+        if self._also is not None:
+            self._also.notice(notice)
 
 
 _SURROGATE = "\\udc"  # also in what encodes two surrogates that belong together

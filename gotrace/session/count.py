@@ -63,6 +63,10 @@ class CallCounter:
         self._seen = totals
         return counts
 
+    def has_seen(self) -> bool:
+        """Return whether any call has been counted."""
+        return any(self._map.read_array())
+
     def __enter__(self) -> CallCounter:
         return self
 

@@ -46,11 +46,18 @@ class HistogramRows:
         self._halves = halves
         self._half = 0
         self._wait = wait
+        self._has_taken = False
 
     @property
     def halves(self) -> int:
         """Return how many halves there are: 2 where a run is divided into intervals."""
         return self._halves
+
+    def has_any(self) -> bool:
+        """Return whether anything has been added so far."""
+        size = self._halves * self._rows * self._stripes
+        found = (any(value[:8]) for _, value in self._map.array_range(0, size))
+        return self._has_taken or any(found)
 
     def flip(self) -> int:
         """Make the programs write the other half and return the one that none writes any more."""
@@ -66,6 +73,7 @@ class HistogramRows:
         size = self._rows * self._stripes
         for index, value in self._map.array_range(half * size, size):
             if any(value[:8]):
+                self._has_taken = True
                 row = index // self._stripes % self._rows
                 taken.setdefault(row, Histogram()).merge(Histogram.from_row(value))
                 self._map.update(index.to_bytes(4, "little"), _EMPTY)

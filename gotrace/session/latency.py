@@ -44,6 +44,7 @@ class LatencyOptions:
     """What to keep apart: functions, goroutines, intervals; and which calls to report.
 
     ``unit`` is the display unit and ``slower`` the least reported duration, both in nanoseconds.
+    ``outermost`` leaves out calls within other traced calls.
     """
 
     per_function: bool = False
@@ -51,6 +52,7 @@ class LatencyOptions:
     intervals: bool = False
     unit: int = 1
     slower: int | None = None
+    outermost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,8 @@ class LatencyMeter:
             defines["GOROUTINES"] = _GOROUTINES
         if options.unit != 1:
             defines["UNIT"] = options.unit
+        if options.outermost:
+            defines["OUTERMOST"] = 1
         if options.slower is not None:
             defines["SLOWER"] = options.slower
         if why is not None:
@@ -241,6 +245,10 @@ class LatencyMeter:
         if self._goroutines is None:
             return Measurement(rows, {}, {}, why)
         return Measurement(rows, *self._goroutines.take(half), why)
+
+    def has_seen(self) -> bool:
+        """Return whether any call has been entered."""
+        return self._rows.has_any() or self.open_calls() > 0
 
     def open_calls(self) -> int:
         """Return how many calls have been entered and have not returned."""

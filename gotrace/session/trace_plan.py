@@ -19,7 +19,15 @@ from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
 from gotrace.elf.dwarf import DwarfError
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.gotypes.from_text import SignatureError
-from gotrace.gotypes.types import InterfaceType, Parameter, Signature
+from gotrace.gotypes.symbols import NameKind, parse_name
+from gotrace.gotypes.types import (
+    GoType,
+    InterfaceType,
+    Parameter,
+    PointerType,
+    Signature,
+    StructType,
+)
 from gotrace.probes.pattern import split_target
 from gotrace.probes.predicate import (
     CompiledPredicate,
@@ -47,6 +55,7 @@ from gotrace.sites.decode import step_over
 from gotrace.sites.sites import FunctionSites, SiteForm
 from gotrace.target.process import file_test
 from gotrace.target.target import TargetBinary
+from gotrace.values.brief import MAX_FIELDS
 
 __all__ = [
     "MAX_KEYED_STEPS",
@@ -80,6 +89,8 @@ SEARCH_STEPS = 48  # that a search takes at most: SEARCH_STEPS of bpf/plan.h
 class TraceChoices:
     """How much to capture, whether at the entry alone, and whether of float registers.
 
+    ``brief``: of receivers, and of pointers to large structs, nothing but the address, unless the
+    probe's own expressions ask for more.
     ``keyed``: calls are added up by the probes' keys. ``return_if_needed``: at the entry alone
     where the probe's expressions ask for nothing that is known later.
     """
@@ -87,13 +98,33 @@ class TraceChoices:
     limits: CaptureLimits
     entry_only: bool
     floats: bool
+    brief: bool = False
     keyed: bool = False
     return_if_needed: bool = False
 
     @classmethod
-    def of(cls, string_size: int, depth: int, entry_only: bool, floats: bool) -> TraceChoices:
-        """Return the choices with the payload that a call has; see ``CaptureLimits``."""
-        return cls(CaptureLimits(string_size, depth, payload=_PHASE_BYTES), entry_only, floats)
+    def of(
+        cls,
+        string_size: int | None,
+        depth: int | None,
+        entry_only: bool,
+        floats: bool,
+        elements: int | None = None,
+        brief: bool = False,
+    ) -> TraceChoices:
+        """Return the choices with the payload that a call has; see ``CaptureLimits``.
+
+        ``elements`` are those of a slice and the entries of a map. None leaves what is usual.
+        """
+        usual = CaptureLimits(payload=_PHASE_BYTES)
+        limits = dataclasses.replace(
+            usual,
+            string_bytes=usual.string_bytes if string_size is None else string_size,
+            depth=usual.depth if depth is None else depth,
+            slice_elements=usual.slice_elements if elements is None else elements,
+            map_entries=usual.map_entries if elements is None else elements,
+        )
+        return cls(limits, entry_only, floats, brief)
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +282,7 @@ class _FileTypes:
         version = binary.go_version
         release = version.release if version else None
         self.factory = NodeFactory(choices.limits, release, keyed=choices.keyed)
+        self.shallow = NodeFactory(dataclasses.replace(choices.limits, depth=0), release)
         self.context = DynamicTypes(binary, self.factory)
         self.values = FunctionValues(binary)
         self._limits = choices.limits
@@ -283,6 +315,7 @@ class _Planner:
         self._bare: list[str] = []
         self._file = file
         self._factory = file.factory
+        self._shallow = file.shallow
         self._context = file.context
 
     @property
@@ -376,16 +409,20 @@ class _Planner:
         paths: Sequence[AccessPath],
         text_bytes: Mapping[AccessPath, int],
     ) -> PhasePlan:
-        asked = self._spec.format is not None or self._spec.key is not None
-        values = [] if asked else [self._whole(value) for value in shown]
+        values = []
+        if self._spec.format is None and self._spec.key is None:
+            is_method = shown is places.parameters and _has_pointer_receiver(places.name)
+            values = [self._whole(value, is_method and not n) for n, value in enumerate(shown)]
         values += [self._operand(places, path, text_bytes.get(path)) for path in paths]
         return self._file.phase(values)
 
-    def _whole(self, value: PlacedValue) -> PlacedNode:
+    def _whole(self, value: PlacedValue, is_receiver: bool) -> PlacedNode:
         try:
+            is_short = self._choices.brief and (is_receiver or _leads_to_large(value.type))
+            factory = self._shallow if is_short else self._factory
             if value.within is not None:
-                return place_value(self._factory, value.name, value)._replace(first=False)
-            node = self._factory.node(value.type)
+                return place_value(factory, value.name, value)._replace(first=False)
+            node = factory.node(value.type)
         except DwarfError as error:
             raise GotraceError(f"{value.name}: {error}") from error
         return PlacedNode(value.name, node, value.pieces, value.problem)
@@ -495,6 +532,25 @@ def _located(
         return plan.location(len(plan.root) - len(paths[path.root.phase]) + at)
 
     return locate
+
+
+def _has_pointer_receiver(name: str) -> bool:
+    parsed = parse_name(name)
+    return parsed.kind is NameKind.METHOD and parsed.pointer
+
+
+def _leads_to_large(go_type: GoType) -> bool:
+    """Return whether a type points to a struct of many fields, those of structs in it included."""
+    if not isinstance(go_type, PointerType) or not isinstance(go_type.elem, StructType):
+        return False
+    count, waiting = 0, [go_type.elem]
+    while waiting and count <= MAX_FIELDS:
+        for field in waiting.pop().fields:
+            if isinstance(field.type, StructType) and field.type.fields:
+                waiting.append(field.type)
+            else:
+                count += 1
+    return count > MAX_FIELDS
 
 
 def string_problem(needed: int, limits: CaptureLimits) -> str | None:

@@ -7,6 +7,7 @@ import errno
 import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +18,13 @@ __all__ = [
     "MemoryMapping",
     "Process",
     "ProcessError",
+    "cgroup_number",
     "ended_processes",
     "file_test",
     "find_process",
     "fork",
     "in_initial_pid_namespace",
+    "processes_called",
     "read_status",
 ]
 
@@ -91,6 +94,13 @@ class Process:
             return None
         fields = stat.rpartition(b")")[2].split()  # from field 3 on: proc_pid_stat(5)
         return Executable(status.st_dev, status.st_ino, int(fields[_STARTSTACK - 3]))
+
+    def threads(self) -> list[int]:
+        """Return the numbers of the process's threads; none when it has ended."""
+        try:
+            return [int(name) for name in os.listdir(f"/proc/{self.tgid}/task")]
+        except OSError:
+            return []
 
     def mappings(self) -> Iterator[MemoryMapping]:
         """Yield the process's file-backed mappings in address order (proc_pid_maps(5))."""
@@ -206,6 +216,49 @@ def find_process(pid: int) -> Process:
             f"process {pid} belongs to user {owner}, permission denied: {_advice()}"
         ) from None
     return Process(tgid)
+
+
+def cgroup_number(path: str) -> int:
+    """Return the number of a control group of version 2 by its directory's path: the inode.
+
+    That is what BPF's helpers return (kernfs, since Linux 5.5 the whole of it). Raises
+    GotraceError.
+    """
+    try:
+        mounts = _text("/proc/self/mountinfo").split("\n")
+        found = os.stat(path)
+    except OSError as error:
+        raise GotraceError(f"control group {path}: {error.strerror}") from error
+    # proc_pid_mountinfo(5): the third field is the device; the type is the first after "-".
+    version_2 = {
+        line.split()[2] for line in mounts if line.partition(" - ")[2].startswith("cgroup2 ")
+    }
+    if f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}" not in version_2:
+        raise GotraceError(f"{path} is not a control group of version 2, as under /sys/fs/cgroup")
+    return found.st_ino
+
+
+def processes_called(name: str) -> list[int]:
+    """Return the numbers of processes of a name: that of their program, or of their main thread.
+
+    Ascending. This process is none of them.
+    """
+    found = []
+    wanted = os.fsencode(name)
+    for number in sorted(int(entry) for entry in os.listdir("/proc") if entry.isdecimal()):
+        if number == os.getpid():
+            continue
+        directory = f"/proc/{number}"
+        try:
+            names = {Path(f"{directory}/comm").read_bytes().rstrip(b"\n")}
+        except OSError:
+            continue
+        with suppress(OSError):
+            program = os.readlink(os.fsencode(f"{directory}/exe")).removesuffix(b" (deleted)")
+            names.add(os.path.basename(program))
+        if wanted in names:
+            found.append(number)
+    return found
 
 
 def file_test(pid: int | None) -> Callable[[str], bool]:

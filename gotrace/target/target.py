@@ -63,18 +63,28 @@ class Target:
     process: Process | None = None
     command: Command | None = None
     program: Executable | None = None
+    filters: Mapping[str, int] = field(default_factory=dict)
     _open: list[TargetBinary] = field(default_factory=list)
 
     @classmethod
-    def of(cls, pid: int | None, command: Sequence[str] | None) -> Target:
-        """Find the process or fork the command. Raises ProcessError or CommandError."""
+    def of(
+        cls,
+        pid: int | None,
+        command: Sequence[str] | None,
+        filters: Mapping[str, int] | None = None,
+    ) -> Target:
+        """Find the process or fork the command. Raises ProcessError or CommandError.
+
+        ``filters`` are settings of bpf/site.h that choose among processes.
+        """
+        target = cls(filters=filters or {})
         if pid is not None:
-            process = find_process(pid)
-            return cls(process=process, program=process.program())
-        if command is not None:
-            child = Command(command)
-            return cls(process=Process(child.pid), command=child)
-        return cls()
+            target.process = find_process(pid)
+            target.program = target.process.program()
+        elif command is not None:
+            target.command = Command(command)
+            target.process = Process(target.command.pid)
+        return target
 
     @property
     def pid(self) -> int:
@@ -88,9 +98,9 @@ class Target:
         know only the tasks whose own it is (kernel commit b4490c5c4e02): so it is the target's.
         """
         if in_initial_pid_namespace():
-            return {"TGID": self.process.tgid} if self.process else {}
+            return {**self.filters, **({"TGID": self.process.tgid} if self.process else {})}
         device, inode = (self.process or Process(os.getpid())).pid_namespace()
-        settings = {"PIDNS_DEV": device, "PIDNS_INO": inode}
+        settings = {**self.filters, "PIDNS_DEV": device, "PIDNS_INO": inode}
         if self.process is None:
             return settings
         number = self.process.innermost_number()

@@ -16,6 +16,7 @@ from gotrace.gotypes.symbols import (
     elide_type_arguments,
     package_of,
     parse_name,
+    short_name,
     shown_names,
 )
 from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain
@@ -187,6 +188,24 @@ def test_names_are_elided_where_they_stay_apart() -> None:
         "main.(*P[int]).Key": "main.(*P[...]).Key",
         "main.F": "main.F",
     }
+
+
+def test_short_names_are_those_that_code_has() -> None:
+    cases = {
+        "go.etcd.io/etcd/server/v3/etcdserver.(*EtcdServer).Put": "etcdserver.(*EtcdServer).Put",
+        "net/http.Map[go.shape.int,net/url.URL]": "http.Map[go.shape.int,net/url.URL]",
+        "gopkg.in/yaml%2ev3.Unmarshal": "yaml.v3.Unmarshal",
+        "main.(*T[net/http.H]).F": "main.(*T[net/http.H]).F",
+        "type:.eq.net/http.T": "type:.eq.net/http.T",
+        "memcpy": "memcpy",
+    }
+    assert {name: short_name(name) for name in cases} == cases
+    names = ["net/http.Get", "a.b/http.Get", "a.b/http.Map[int]", "main.F[go.shape.int]"]
+    assert list(shown_names(names, short=True).values()) == [
+        *names[:2],
+        "http.Map[...]",
+        "main.F[...]",
+    ]
 
 
 def test_package_of_agrees_with_parsing() -> None:

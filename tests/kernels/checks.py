@@ -459,8 +459,9 @@ def _records(rounds: int) -> str:
             for _ in range(rounds):
                 truth = fixture.work("go")
                 tracing.say()
-            result = tracing.end()
-        assert fixture.finish() == 0
+            # At the program's own end all is shown: a check of a few records proves little.
+            assert fixture.finish() == 0
+            result = tracing.result()
     assert result.status == 0, result.errors
     assert truth["Wrong"] == 0
     wrong = []
@@ -481,6 +482,7 @@ def _records(rounds: int) -> str:
     assert rows.total() + sum(lost.values()) == calls, f"{rows.total()} of {calls}; {said}"
     assert set(lost) <= {"events_lost", "reader"} and set(footer) <= {"late"}, said
     shown = rows.total()
+    assert shown > calls // 2, f"too few records: {shown:,} of {calls:,}; {said}"
     return f"{rounds} rounds, {shown:,} records of {calls:,} calls, {unread} without floats"
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
-from gotrace.errors import NoMatchError
+from gotrace.errors import NoMatchError, UsageError
 from gotrace.probes.select import Selection, Selector, Table
 from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain
 
@@ -89,6 +89,65 @@ def test_the_wrapper_of_two_functions_of_one_name_is_left_out() -> None:
     table = FakeTable(["runtime.memmove", "runtime.memmove", "main.F"], wrappers={1})
     assert select(table, "runtime.memmove") == Selection([0])
     assert select(table, "*") == Selection([0, 2])
+
+
+PATHS = FakeTable(
+    [
+        "main.Put",
+        "go.etcd.io/etcd/server/v3/etcdserver.(*EtcdServer).Put",
+        "go.etcd.io/etcd/server/v3/etcdserver.init",
+        "go.etcd.io/etcd/server/v3/etcdserver/api.Put",
+        "net/http.Get",
+        "example.org/http.Get",
+        "example.org/http.Post",
+        "gopkg.in/yaml%2ev3.Unmarshal",
+        "type..eq.net/http.T",
+        "main.Map[go.shape.int,net/http.Get]",
+        "net/http.Map[go.shape.int]",
+        "net/http.Map[go.shape.string]",
+        "log.Print",
+        "example.org/log.Print",
+    ]
+)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "rows"),
+    [
+        ("etcdserver.(*EtcdServer).Put", [1]),
+        ("v3/etcdserver.(*EtcdServer).Put", [1]),
+        ("etcdserver.*", [1, 2]),
+        ("etcdserver.(*EtcdServer).*", [1]),
+        ("v3/etcdserver/api.*", [3]),
+        ("api.Put", [3]),
+        ("http.Post", [6]),
+        ("yaml.v3.Unmarshal", [7]),
+        ("http.Map[...]", [10, 11]),
+        ("http.Map[go.shape.int]", [10]),
+        # As it is comes first: no other is meant.
+        ("log.Print", [12]),
+        ("log.*", [12]),
+        ("main.P*", [0]),
+    ],
+)
+def test_a_package_is_written_by_the_end_of_its_path(pattern: str, rows: list[int]) -> None:
+    assert select(PATHS, pattern).rows == rows
+
+
+def test_a_package_that_several_paths_end_in_is_refused_and_all_are_listed() -> None:
+    for pattern in ("http.Get", "http.*"):
+        with pytest.raises(UsageError) as caught:
+            select(PATHS, pattern)
+        assert str(caught.value) == (
+            f"'{pattern}' is ambiguous: ./app has 'example.org/{pattern}' and 'net/{pattern}';"
+            " give the package's path"
+        )
+        with pytest.raises(UsageError):
+            select(PATHS, "main.*", exclude=[pattern])
+    assert select(PATHS, "etcdserver.*", exclude=["etcdserver.init"]).rows == [1]
+    for pattern in ("server.init", "ttp.Post", "Put*", "EtcdServer).Put", "shape.int*"):
+        with pytest.raises(NoMatchError):
+            select(PATHS, pattern)
 
 
 def test_a_wrapper_is_selected_by_its_own_name_only() -> None:
@@ -169,10 +228,8 @@ PROGRAM = FakeTable(
     ("typed", "first"),
     [
         ("computeE", "main.computeE"),  # the package is missing
-        ("http.Get", "net/http.Get"),
         ("Get", "net/http.Get"),
         ("(*Store).Get", "main.(*Store).Get"),
-        ("yaml.v3.Unmarshal", "gopkg.in/yaml.v3.Unmarshal"),
         ("main.computee", "main.computeE"),  # case
         ("COMPUTEE", "main.computeE"),
         ("main.Store.Get", "main.(*Store).Get"),  # pointer
@@ -191,7 +248,6 @@ PROGRAM = FakeTable(
         ("net/http", "net/http.*"),  # a package
         ("main.comp*e", "main.computeE"),  # globs
         ("compute*", "*.compute*"),
-        ("http.(*Server).*", "net/http.(*Server).*"),
         ("net/htp.*", "net/http.*"),
         ("jsno.Un*", "encoding/json.Un*"),
     ],
@@ -226,7 +282,7 @@ def test_nothing_near_is_said_plainly() -> None:
 
 def test_gccgo_suggestions_are_spelled_in_go() -> None:
     table = FakeTable(["net_1http.Get", "main.my__func"], has_pclntab=False)
-    assert suggested(table, "http.Get") == ["net/http.Get"]
+    assert select(table, "http.Get").rows == [0]
     assert suggested(table, "my_func") == ["main.my_func"]
     assert suggested(table, "net/htp.G*") == ["net/http.G*"]
 

@@ -226,3 +226,11 @@ def test_a_hostile_probe_takes_no_time(text: str) -> None:
         probe("main." + (text * 4000)[:4000])
     except SpecError as error:
         assert len(str(error)) < 400
+
+
+def test_a_probe_can_be_narrowed_to_special_values() -> None:
+    bare = parse_probe("main.f").only({"goid": 7, "tid": 8})
+    assert bare.predicate == parse_probe("main.f ($tid == 8 && $goid == 7)").predicate
+    both = parse_probe("main.f (n > 3 || n < 1)").only({"goid": 7})
+    assert both.predicate == parse_probe("main.f ($goid == 7 && (n > 3 || n < 1))").predicate
+    assert parse_probe("main.f").only({}).predicate is None

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 
@@ -13,13 +14,14 @@ from gotrace.calls import StackFrame
 from gotrace.report.calls import (
     CALL_HEADING,
     Clock,
+    LineStyle,
     TimeStyle,
     json_line,
     text_line,
 )
 from gotrace.session.decode import DecodedCall, TracedFunction
 from gotrace.session.events import Unwinding
-from gotrace.values.model import StringValue, Unavailable
+from gotrace.values.model import ErrorValue, StringValue, Unavailable
 
 SECOND = 1_000_000_000
 #: 1700000000.25 s after 1970 is 5.25 s on the kernel's clock; the run began at 1 s.
@@ -58,9 +60,9 @@ def get(**changes: object) -> DecodedCall:
 
 
 def test_a_call_is_a_line_of_columns_under_their_heads() -> None:
-    assert CALL_HEADING == "TIME            PID      TID      GOID     DURATION  CALL\n"
+    assert CALL_HEADING == "TIME            PID      TID      GOID       DURATION  CALL\n"
     assert text_line(get(), CLOCK) == (
-        "03:43:20.250000 1234     1240     18       31.2us    "
+        "03:43:20.250000 1234     1240     18         31.2us    "
         'main.(*Store).Get(n=-3, key="user:42") = ("", true) at store.go:57\n'
     )
 
@@ -221,3 +223,42 @@ def test_nothing_of_the_target_steers_the_terminal() -> None:
     assert line.isascii()
     assert line.count("\n") == 1
     assert json.loads(line)["func"] == "f" + bad
+
+
+def test_a_call_fits_a_width_by_cutting_values_and_nothing_else() -> None:
+    long = string("k" * 500)
+    for width in (160, 240, 400):
+        line = text_line(get(args=(-3, long), results=(long, True)), CLOCK, LineStyle(width))
+        assert len(line) - 1 in range(width - 8, width + 1)
+        assert 'main.(*Store).Get(n=-3, key="kkk' in line
+        assert line.count("... (len 500)") == 2
+        assert line.endswith(", true) at store.go:57\n")
+    message = get(message="m" * 500)
+    assert text_line(message, CLOCK, LineStyle(160)) == text_line(message, CLOCK)
+
+
+def test_names_can_be_short() -> None:
+    function = TracedFunction("go.etcd.io/etcd/v3/server.(*T[go.shape.int,net/http.H]).Put")
+    frame = StackFrame("net/http.(*conn).serve", "server.go", 3)
+    row = get(function=function, args=(), results=(), stack=[frame])
+    first, second = text_line(row, CLOCK, LineStyle(short=True)).splitlines()
+    assert first.endswith(" server.(*T[...]).Put()")
+    assert second == "        http.(*conn).serve at server.go:3"
+    assert text_line(row, CLOCK).count("/") == 4
+    assert json.loads(json_line(row, CLOCK))["func"] == function.name
+
+
+def test_colour_is_for_names_errors_and_slow_calls_and_takes_no_columns() -> None:
+    colour = LineStyle(colour=True)
+    error = ErrorValue("*errors.errorString", "no such key", 0)
+    row = get(results=(string("v"), error), duration_ns=150_000_000)
+    line = text_line(row, CLOCK, colour)
+    assert "\x1b[33m150ms    \x1b[0m \x1b[1mmain.(*Store).Get\x1b[0m(n=-3, " in line
+    assert '= ("v", \x1b[31m"no such key" (*errors.errorString)\x1b[0m) at ' in line
+    assert re.sub(r"\x1b\[[\d;]*m", "", line) == text_line(row, CLOCK)
+    for changes in ({"unwound": Unwinding.PANIC, "results": None}, {"message": "m"}, {}):
+        for width in (None, 120, 300):
+            row = get(duration_ns=2_000_000_000, args=(1, string("k" * 300)), **changes)
+            line = text_line(row, CLOCK, LineStyle(width, colour=True))
+            assert "\x1b[1;31m2s       \x1b[0m " in line
+            assert re.sub(r"\x1b\[[\d;]*m", "", line) == text_line(row, CLOCK, LineStyle(width))

@@ -43,8 +43,8 @@ def test_a_long_name_widens_the_column() -> None:
     name = "example.org/a/very/long/import/path.Function"
     rows = [CountRow("main.a", 1), CountRow(name, 123456789)]
     first, second, third = text(CountTable(rows, 0.0, 1.0)).splitlines()
-    assert first == "FUNC" + " " * 40 + "    COUNT"
-    assert second == "main.a" + " " * 38 + "        1"
+    assert first == "FUNC" + " " * 40 + "     COUNT"
+    assert second == "main.a" + " " * 38 + "         1"
     assert third == name + " 123456789"
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import time
@@ -33,8 +34,10 @@ from gotrace.gotypes.types import (
     basic_type,
 )
 from gotrace.overhead import ProbeCost
+from gotrace.report.calls import PLAIN as PLAIN_STYLE
 from gotrace.report.calls import (
     Clock,
+    LineStyle,
     TimeStyle,
     json_line,
     text_line,
@@ -108,7 +111,9 @@ class Traced:
         results: Sequence[GoType] | None,
         clock: Clock = CLOCK,
         name: str = "main.f",
+        style: LineStyle = PLAIN_STYLE,
     ) -> None:
+        self.style = style
         self.entry = plan(parameters)
         self.back = None if results is None else plan(results)
         self.clock = clock
@@ -161,11 +166,11 @@ class Traced:
         return json_line(self.row(record), self.clock)
 
     def slow_text(self, record: bytes) -> str:
-        return text_line(self.row(record), self.clock)
+        return text_line(self.row(record), self.clock, self.style)
 
-    def fast(self, make: Callable[..., Line], slow: Line) -> Line:
-        entry = plain_phase(self.entry)
-        back = None if self.back is None else plain_phase(self.back)
+    def fast(self, make: Callable[..., Line], slow: Line, addresses: bool = False) -> Line:
+        entry = plain_phase(self.entry, addresses)
+        back = None if self.back is None else plain_phase(self.back, addresses)
         assert entry is not None
         assert (back is None) is (self.back is None)
         return make(self.function, entry, back, HEADER, self.clock, slow)
@@ -175,7 +180,8 @@ class Traced:
         return self.fast(make, slow or self.slow_json)
 
     def fast_text(self, slow: Line | None = None) -> Line:
-        return self.fast(fast_text_line, slow or self.slow_text)
+        make = functools.partial(fast_text_line, style=self.style)
+        return self.fast(make, slow or self.slow_text, addresses=True)
 
 
 def refuse(record: bytes) -> str:
@@ -199,7 +205,7 @@ def test_a_plain_call_is_made_into_lines_without_decoding_it() -> None:
         '"probe_hits":7,"probe_ns":7921}\n'
     )
     assert traced.fast_text(refuse)(record) == (
-        "03:43:20.250000 1234     1240     18       12.35us   "
+        "03:43:20.250000 1234     1240     18         12.35us   "
         'main.f%d[...](p0="a", p1=-5, p2="0123456789abcdef", p3=false) = (true, "") at f.go:3\n'
     )
 
@@ -230,7 +236,43 @@ def test_a_plain_entry_is_made_into_lines_without_decoding_it() -> None:
         '"args":{"p0":7},"results":null,"duration_ns":null,"file":"/src/f.go","line":3,'
         '"probe_hits":null,"probe_ns":null}\n'
     )
-    assert traced.fast_text(refuse)(record).endswith(" 18       -         main.f(p0=7) at f.go:3\n")
+    assert traced.fast_text(refuse)(record).endswith(
+        " 18         -         main.f(p0=7) at f.go:3\n"
+    )
+
+
+TARGET = StructType("main.Store", Kind.STRUCT, 8, 8, fields=(Field("n", 0, INT),))
+RECEIVER = PointerType("*main.Store", Kind.POINTER, 8, 8, Lazy.of(TARGET))
+
+
+def test_a_pointer_that_is_not_followed_is_plain_in_text_unless_it_is_nil() -> None:
+    shallow = CaptureLimits(string_bytes=16, depth=0)
+    traced = Traced([INT], [INT])
+    traced.entry = plan([RECEIVER, STRING, RECEIVER], shallow)
+    traced.function = TracedFunction("main.(*Store).Get", ("s", "key", "other"), ("",))
+    record = traced.record((0xC000_1234, b"a", 0x7F00_0000_1000), (1,))
+    line = traced.fast_text(refuse)(record)
+    assert line == traced.slow_text(record)
+    shown = 's=(*main.Store)(0xc0001234), key="a", other=(*main.Store)(0x7f0000001000)) = 1\n'
+    assert line.endswith(shown)
+    record = traced.record((0xC000_1234, b"a", 0), (1,))
+    assert traced.fast_text(lambda record: "slow")(record) == "slow"
+    assert "other=nil)" in traced.slow_text(record)
+    assert plain_phase(traced.entry) is None
+    assert plain_phase(plan([RECEIVER]), addresses=True) is None
+
+
+def test_a_line_that_is_too_long_is_cut_by_the_slow_way() -> None:
+    types = [INT, STRING, STRING]
+    record = Traced(types, []).record((1, b"a" * 16, b"b" * 16))
+    length = len(Traced(types, []).fast_text(refuse)(record)) - 1
+    assert Traced(types, [], style=LineStyle(length)).fast_text(refuse)(record)
+    shorter = Traced(types, [], style=LineStyle(length - 1))
+    assert shorter.fast_text(lambda record: "slow")(record) == "slow"
+    cut = shorter.slow_text(record)
+    assert len(cut) - 1 <= length - 1
+    assert "p0=1, " in cut
+    assert "..." in cut
 
 
 def integers(go_type: GoType) -> st.SearchStrategy[int]:
@@ -240,6 +282,7 @@ def integers(go_type: GoType) -> st.SearchStrategy[int]:
     return st.integers(-(1 << bits - 1), (1 << bits - 1) - 1)
 
 
+STYLES = st.builds(LineStyle, st.none() | st.integers(80, 200), st.booleans(), st.booleans())
 TEXT = st.text(max_size=20).map(lambda text: text.encode(errors="replace"))
 VALUES: list[tuple[GoType, st.SearchStrategy[object]]] = [
     (BOOL, st.booleans()),
@@ -262,7 +305,8 @@ def calls(
         [go_type for go_type, _ in parameters],
         None if results is None else [go_type for go_type, _ in results],
         clock,
-        draw(st.text(max_size=5)),
+        draw(st.text(max_size=5) | st.just("a.b/c/main.f")),
+        draw(STYLES),
     )
     args = [draw(values) for _, values in parameters]
     returned = [draw(values) for _, values in results or ()]
@@ -294,6 +338,7 @@ ORDINARY: list[tuple[GoType, st.SearchStrategy[object]]] = [
 @given(calls(ORDINARY))
 def test_the_slow_way_is_not_taken_for_ordinary_calls(call: tuple[Traced, bytes]) -> None:
     traced, record = call
+    traced.style = dataclasses.replace(traced.style, width=None)
     assert traced.fast_json(refuse)(record) == traced.slow_json(record)
     assert traced.fast_text(refuse)(record) == traced.slow_text(record)
 

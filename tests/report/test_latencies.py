@@ -106,6 +106,20 @@ def test_rows_without_calls_between_others_are_shown() -> None:
     assert "Function" not in "".join(lines)
 
 
+def test_rows_before_the_first_and_after_the_last_call_are_left_out() -> None:
+    times = Histogram(2, 0, 1 << 10, 1 << 11, Counter({(10 - 3) * 16: 1, (11 - 3) * 16: 1}))
+    lines = text(interval(LatencyGroup(None, times))).splitlines()
+    assert lines[2].startswith("      1024 -> 2047       : 1 ")
+    assert lines[3].startswith("      2048 -> 4095       : 1 ")
+    assert lines[4] == ""
+
+
+def test_counts_of_nine_digits_and_more_keep_their_columns() -> None:
+    times = Histogram(2, 17, 1, 16, Counter({1: 1, 3: 12_345_678_901}))
+    lines = text(interval(LatencyGroup(None, times))).splitlines()
+    assert {line.index("|") for line in lines[2:4]} == {lines[1].index("distribution") - 1}
+
+
 def test_larger_units_have_their_own_exact_rows() -> None:
     times = Histogram(
         3, 9_500_000, 1_500_000, 4_000_000, Counter({255: 1, 275: 2}), Counter({0: 1, 2: 2})
@@ -129,7 +143,7 @@ def test_a_mean_is_never_shown_with_an_exponent() -> None:
 
 def test_values_past_four_seconds_widen_the_table() -> None:
     times = Histogram(1, 1 << 33, 1 << 33, 1 << 33, Counter({(33 - 3) * 16: 1}))
-    row = text(interval(LatencyGroup(None, times))).splitlines()[2 + 33]
+    row = text(interval(LatencyGroup(None, times))).splitlines()[2]
     assert row.startswith("          8589934592 -> 17179869183          : 1        |***")
 
 
@@ -260,11 +274,11 @@ def slow_text(*rows: SlowRow, first: bool) -> str:
 
 def test_slow_calls_are_lines_under_one_head() -> None:
     line = (
-        "03:43:20.250000 1234     1240     18       12.35ms   main.\\x1bslow"
+        "03:43:20.250000 1234     1240     18         12.35ms   main.\\x1bslow"
         " (about 97% of it tracing)\n"
     )
     assert slow_text(SLOW, first=True) == (
-        "TIME            PID      TID      GOID     DURATION  FUNC\n" + line
+        "TIME            PID      TID      GOID       DURATION  FUNC\n" + line
     )
     assert slow_text(SLOW, SLOW, first=False) == line * 2
 

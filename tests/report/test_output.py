@@ -54,6 +54,27 @@ def test_framing_goes_to_the_output_and_the_rest_to_the_error_stream() -> None:
     assert err.getvalue() == ("this is warning\nthis is lost\nthis is summary\nthis is exited\n")
 
 
+def test_quiet_leaves_out_all_but_results_and_what_is_missing() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    output = TextOutput(out, err, quiet=True)
+    output.heading("HEADS\n")
+    for kind in NoticeKind:
+        output.notice(Notice(kind, f"this is {kind.value}"))
+    assert (out.getvalue(), err.getvalue()) == ("", "this is lost\n")
+
+
+def test_notices_of_a_file_of_results_are_said_in_words_too() -> None:
+    file, frame, err = io.StringIO(), io.StringIO(), io.StringIO()
+    output = JsonOutput(file, TextOutput(file, err, frame=frame))
+    output.notice(Notice(NoticeKind.ATTACHED, "begun"))
+    output.notice(Notice(NoticeKind.WARNING, "beware"))
+    assert [json.loads(line)["kind"] for line in file.getvalue().splitlines()] == [
+        "attached",
+        "warning",
+    ]
+    assert (frame.getvalue(), err.getvalue()) == ("begun\n", "beware\n")
+
+
 def test_a_notice_in_text_is_one_printable_line() -> None:
     err = io.StringIO()
     notice = Notice(NoticeKind.WARNING, "no such file: \x1b]0;owned\x07\n", {"path": "x"})

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -89,10 +90,29 @@ def test_wrong_usage(words: list[str], part: str) -> None:
     assert_error(run_tool("gofunccount", *words), 2, part)
 
 
-@pytest.mark.parametrize("text", ["10", "ms", "-1ms", "1 h", "99999999999s"])
-def test_wrong_duration(text: str) -> None:
-    result = run_tool("gofunclatency", f"--slower={text}", "-p", "1", "main.x")
-    assert_error(result, 2, text, "--slower")
+@pytest.mark.parametrize("text", ["", "ms", "-1ms", "1 h", "1e3", "99999999999s"])
+@pytest.mark.parametrize("option", ["--slower", "--duration", "--interval"])
+def test_wrong_duration(option: str, text: str) -> None:
+    result = run_tool("gofunclatency", f"{option}={text}", "-p", "1", "main.x")
+    assert_error(result, 2, text, option)
+
+
+def test_processes_by_their_names() -> None:
+    """A name is as good as a number where one process has it; of several all are named."""
+    name = "gotrace-sleeps-9"[:15]
+    with contextlib.ExitStack() as stack:
+        script = ["bash", "-c", f"echo -n {name} > /proc/self/comm; echo ready; read"]
+        first = stack.enter_context(Process(script))
+        first.read_until("ready")
+        result = run_tool("gofunccount", "-p", name, "main.x")
+        assert_error(result, 3, "/bash")
+        second = stack.enter_context(Process(script))
+        second.read_until("ready")
+        result = run_tool("gofunccount", "-p", name, "main.x")
+        assert_error(result, 2, f"2 processes are called '{name}'", str(first.pid), str(second.pid))
+        both = f"{first.pid} {second.pid}"
+        assert_error(run_tool("gofunccount", "-p", both, "main.x"), 2, "several processes")
+    assert_error(run_tool("gofunccount", "-p", name, "main.x"), 2, f"no process '{name}'")
 
 
 def test_help_and_version_end_well() -> None:

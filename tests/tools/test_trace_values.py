@@ -52,7 +52,7 @@ class Traced:
 
 def trace(path: Path, *arguments: str) -> Traced:
     with Fixture([path]) as fixture:
-        with tool("gotrace", "-p", str(fixture.ready), *arguments) as tracing:
+        with tool("gotrace", "-v", "-p", str(fixture.ready), *arguments) as tracing:
             truth = fixture.work()
             result = tracing.end()
         assert fixture.finish() == 0

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Words of the command line."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from gotrace.cli.gofunclatency import _parser
+from gotrace.cli.options import duration, parse, seconds
+from gotrace.cli.stream import result_file
+from gotrace.errors import UsageError
+from gotrace.report.listing import by_kind
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("5", 5_000_000_000),
+        ("0.5", 500_000_000),
+        (".5s", 500_000_000),
+        ("500ms", 500_000_000),
+        ("1s", 1_000_000_000),
+        ("1.5s", 1_500_000_000),
+        ("200us", 200_000),
+        ("200µs", 200_000),
+        ("7ns", 7),
+        ("2m", 120_000_000_000),
+        ("1h", 3_600_000_000_000),
+        ("1m30s", 90_000_000_000),
+    ],
+)
+def test_durations_mean_one_thing_in_all_options(text: str, ns: int) -> None:
+    options = parse(_parser(), ["--slower", text, "-d", text, "-i", text, "main.f"])
+    assert options.slower == duration(text) == ns
+    assert options.duration == options.interval == seconds(text) == ns / 1e9
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "1 s", "-1", "1e3", "1d", "1s2", "1 m", "inf", "0x1", "0"]
+)
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(UsageError, match=r"-d/--duration: invalid length of time"):
+        parse(_parser(), [f"--duration={text}", "main.f"])
+
+
+def test_a_files_name_says_what_is_in_it(tmp_path: Path) -> None:
+    for name, as_json in (("a.txt", False), ("a.ndjson", True), ("a.ndjson.gz", True)):
+        assert parse(_parser(), ["-o", name, "main.f"]).json is as_json
+    for name in ("a", "a.gz"):
+        with result_file(str(tmp_path / name)) as file:
+            for _ in range(1000):
+                file.write("grüße\n")
+                file.flush()
+    text = (tmp_path / "a").read_bytes()
+    assert text.decode() == "grüße\n" * 1000
+    packed = (tmp_path / "a.gz").read_bytes()
+    assert gzip.decompress(packed) == text
+    assert len(packed) < 200  # not brought up to date at each flush
+
+
+def test_warnings_of_a_kind_are_one_line() -> None:
+    refused = "the kernel allows no probe on its first instruction: no support for opcode"
+    avx = [f"gc.expand{n} cannot be measured: gc.expand{n}: {refused} 62 f{n}" for n in range(6)]
+    jumps = [f"main.{n}: no exact entry site: the jump at {n:#x} leads back" for n in (17, 18)]
+    problems = [*avx[:3], "a file is odd", *jumps, *avx[3:], "main.f: something else"]
+    assert by_kind(problems) == [
+        f"{avx[0]} (the same of gc.expand1, gc.expand2, gc.expand3 and 2 more)",
+        "a file is odd",
+        f"{jumps[0]} (the same of main.18)",
+        "main.f: something else",
+    ]
