@@ -10,8 +10,11 @@
  * file, what is to be done when a call ends without a return:
  *   CALL_DROPPED(owner, level)             it was not seen how
  *   CALL_UNWOUND(ctx, owner, level, call)  by a panic or runtime.Goexit; a struct unwound
+ *
+ * With GOTRACE_WHY, where their time goes is kept as well: why.h.
  */
 #pragma once
+#include "atomic.h"
 #include "goroutine.h"
 
 #ifndef CALL_DROPPED
@@ -27,7 +30,11 @@
 #define LEVEL_BITS 18
 
 /* Rows of unwound calls freed at once; any beyond stay until their level is used again. */
+#if defined(GOTRACE_WHY) && defined(CALL_UNWOUND)
+#define MAX_CLEARED 128 /* each of them is more work: the verifier follows all */
+#else
 #define MAX_CLEARED 1024
+#endif
 
 /* Functions that can have led to one another by tail jumps and return at one RET. */
 #define MAX_TAIL_JUMPS 4
@@ -48,6 +55,8 @@ enum diagnostic {
     EXTREMES_LOST,    /* times in which calls may be missing from the minimum or maximum */
     UNWOUND_UNSEEN,   /* traced calls not reported: not seen how they ended, or too many at once */
     CALLS_UNDECIDED,  /* calls that no row has: whether the predicate wants them is not known */
+    WHY_FULL,         /* calls whose parts are not known, for want of room */
+    WHY_THREADS_FULL, /* times in which a thread was not followed, for want of room */
     DIAGNOSTICS
 };
 
@@ -78,6 +87,9 @@ struct stack {
     /* Since the outermost call was entered, only ever added to: */
     u64 hits;    /* of probes */
     u64 hits_ns; /* that programs took for them, where the program measures that */
+#ifdef GOTRACE_WHY
+    u64 scratch;
+#endif
 };
 
 /* A call that has ended without a return. */
@@ -87,6 +99,9 @@ struct unwound {
     u64 hits;    /* of probes within it */
     u64 hits_ns; /* that programs took for them */
     u32 how;     /* EVENT_PANIC or EVENT_GOEXIT */
+#ifdef GOTRACE_WHY
+    struct why_key *row; /* whose time it was */
+#endif
 };
 
 /* diagnostics: key = enum diagnostic; value = how often on this CPU. Only ever added to. */
@@ -103,6 +118,30 @@ static __always_inline void count_diagnostic(u32 what, u64 times)
     u64 *count = diagnostics.lookup(&what);
     if (count)
         __sync_fetch_and_add(count, times);
+}
+
+#ifdef GOTRACE_WHY
+#include "why.h"
+#endif
+
+/* Return when a call begins that was just made the task's latest: now. */
+static __always_inline u64 call_begins(struct task *task, struct task_key *owner,
+                                       struct stack *stack)
+{
+#ifdef GOTRACE_WHY
+    return why_entered(owner, task->row, stack->level);
+#else
+    return bpf_ktime_get_ns();
+#endif
+}
+
+/* Forget a task that has no call open any more. */
+static __always_inline void forget_task(struct task *task, struct task_key *owner)
+{
+#ifdef GOTRACE_WHY
+    why_left(owner, task->row, 0);
+#endif
+    stacks.delete(owner);
 }
 
 /* Make the next outer call the top again. */
@@ -133,8 +172,9 @@ static __always_inline void describe(struct unwound *call, struct stack *stack,
  * Drop calls at a depth greater than depth: they were unwound, their RET never comes. Depths grow
  * with levels, so the highest level that stays is found by halves, however many there are.
  */
-static __always_inline void drop_deeper(struct pt_regs *ctx, struct task_key *owner,
-                                        struct stack *stack, u64 depth, u32 how)
+static __always_inline void drop_deeper(struct pt_regs *ctx, struct task *task,
+                                        struct task_key *owner, struct stack *stack, u64 depth,
+                                        u32 how)
 {
     u64 open = stack->level;
     if (!open || stack->top.depth <= depth)
@@ -142,6 +182,14 @@ static __always_inline void drop_deeper(struct pt_regs *ctx, struct task_key *ow
 #ifdef CALL_UNWOUND
     struct unwound call = {.end = how ? bpf_ktime_get_ns() : 0, .how = how};
     describe(&call, stack, &stack->top);
+#ifdef GOTRACE_WHY
+    struct why_key row = {};
+    if (how) {
+        row = (struct why_key){.id = task->row, .tgid = owner->tgid};
+        call.end = why_leaving(&row, call.end);
+        call.row = &row;
+    }
+#endif
 #endif
     struct call_key key = {.task = owner->task, .tgid = owner->tgid};
     /* Kept in the map: the verifier would follow each value that a variable can have. */
@@ -175,6 +223,10 @@ static __always_inline void drop_deeper(struct pt_regs *ctx, struct task_key *ow
         }
 #endif
         CALL_DROPPED(owner, open);
+#ifdef GOTRACE_WHY
+        key.level = open;
+        why_saved.delete(&key);
+#endif
         open--;
         key.level = open;
         outer_calls.delete(&key);
@@ -247,6 +299,16 @@ static __always_inline void hit_in_open_calls(struct task *task, struct task_key
     stack->hits_ns += nanoseconds;
 }
 
+#ifdef GOTRACE_WHY
+/* Make the verifier forget what a value can be: it would follow each of them to the end. */
+static __always_inline u64 unknown(struct stack *stack, u64 value)
+{
+    volatile u64 *scratch = &stack->scratch;
+    *scratch = value;
+    return *scratch;
+}
+#endif
+
 /* Return how many hits there were within the latest call, before that of its RET. */
 static __always_inline u64 hits_within(struct stack *stack)
 {
@@ -275,11 +337,11 @@ static __always_inline struct stack *enter(struct task *task, struct task_key *o
     u64 function = cookie & COOKIE_INDEX_MASK, return_pc = 0;
     if (cookie & COOKIE_JUMPS || stack->top.depth >= depth)
         return_pc = read_word(task->stack_hi - depth);
-    drop_deeper(0, owner, stack, depth, ENDED_UNSEEN);
+    drop_deeper(0, task, owner, stack, depth, ENDED_UNSEEN);
     /* Others at this depth have ended unseen. */
     if (stack->level && stack->top.depth == depth &&
         !is_tail_call(owner, stack, depth, function, return_pc))
-        drop_deeper(0, owner, stack, depth - 1, ENDED_UNSEEN);
+        drop_deeper(0, task, owner, stack, depth - 1, ENDED_UNSEEN);
     if (stack->level) {
         struct call_key key = {.task = owner->task, .tgid = owner->tgid, .level = stack->level};
         struct open_call outer = stack->top;
@@ -310,13 +372,13 @@ static __always_inline struct stack *leaving(struct task *task, struct task_key 
         count_diagnostic(UNMATCHED, 1);
         return 0;
     }
-    drop_deeper(0, owner, stack, depth, ENDED_UNSEEN);
+    drop_deeper(0, task, owner, stack, depth, ENDED_UNSEEN);
     if (stack->level && stack->top.depth == depth && stack->top.function == function)
         return stack;
     count_diagnostic(UNMATCHED, 1);
     stack->hits++;
     if (!stack->level)
-        stacks.delete(owner);
+        forget_task(task, owner);
     return 0;
 }
 
@@ -332,15 +394,22 @@ int on_recovery(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &task, &owner, &depth) || !task.g)
         return 0;
     owner.task = task.goid;
+#ifdef GOTRACE_WHY
+    task.row = task.g;
+#endif
     struct stack *stack = stacks.lookup(&owner);
     if (!stack)
         return 0;
     u64 hi = read_word(task.g + GOTRACE_G_STACK_HI);
     u64 sp = read_word(task.g + GOTRACE_G_SCHED_SP);
-    drop_deeper(ctx, &owner, stack, hi - sp, EVENT_PANIC);
+    drop_deeper(ctx, &task, &owner, stack, hi - sp, EVENT_PANIC);
     stack->hits++;
     if (!stack->level)
-        stacks.delete(&owner);
+        forget_task(&task, &owner);
+#ifdef GOTRACE_WHY
+    else
+        why_left(&owner, task.row, stack->level);
+#endif
     return 0;
 }
 
@@ -356,8 +425,8 @@ static __always_inline int goroutine_ended(struct pt_regs *ctx, struct task *tas
         return 0;
     struct stack *stack = stacks.lookup(owner);
     if (stack) {
-        drop_deeper(ctx, owner, stack, 0, EVENT_GOEXIT);
-        stacks.delete(owner);
+        drop_deeper(ctx, task, owner, stack, 0, EVENT_GOEXIT);
+        forget_task(task, owner);
     }
     return 1;
 }

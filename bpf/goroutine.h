@@ -19,6 +19,9 @@ struct task {
     u64 goid;     /* the goroutine that the work is done for, 0 when none */
     u64 g;        /* address of that goroutine's g, 0 when none */
     u64 stack_hi; /* where this stack begins; all ones for a thread */
+#ifdef GOTRACE_WHY
+    u64 row; /* address of the g that this stack is of; id for a thread */
+#endif
 };
 
 static __always_inline u64 read_word(u64 address)
@@ -51,8 +54,14 @@ static __always_inline int find_task(struct pt_regs *ctx, u64 cookie, struct tas
     } else {
         task->id = TASK_THREAD | (u32)bpf_get_current_pid_tgid();
         task->stack_hi = ~0ULL;
+#ifdef GOTRACE_WHY
+        task->row = task->id;
+#endif
         return 1;
     }
+#ifdef GOTRACE_WHY
+    task->row = g;
+#endif
     task->stack_hi = read_word(g + GOTRACE_G_STACK_HI);
     if (!task->stack_hi)
         return 0;

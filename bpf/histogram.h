@@ -117,16 +117,30 @@ static __always_inline void add_value(struct histogram *row, u64 value, u64 hits
     atomic_max(&row->inverted_min, ~value);
 }
 
-/* Add a value to a row's histogram in number, the row within the half; return 0 if there is none. */
-static __always_inline int add_to_row(u32 row, u64 value, u64 hits, u32 *number)
+/* Store a row's number, which is within the half that is written; return 0 if there is none. */
+static __always_inline int row_number(u32 row, u32 *number)
 {
     u32 zero = 0, *half = generation.lookup(&zero);
     if (!half)
         return 0;
     *number = *half * GOTRACE_ROWS + row;
-    u32 index = *number * GOTRACE_STRIPES + bpf_get_smp_processor_id() % GOTRACE_STRIPES;
+    return 1;
+}
+
+/* Add a value to the histogram of a row, by that number. */
+static __always_inline void add_to_number(u32 number, u64 value, u64 hits)
+{
+    u32 index = number * GOTRACE_STRIPES + bpf_get_smp_processor_id() % GOTRACE_STRIPES;
     struct histogram *values = histograms.lookup(&index);
     if (values)
         add_value(values, value, hits);
+}
+
+/* Add a value to a row's histogram in number, the row within the half; return 0 if there is none. */
+static __always_inline int add_to_row(u32 row, u64 value, u64 hits, u32 *number)
+{
+    if (!row_number(row, number))
+        return 0;
+    add_to_number(*number, value, hits);
     return 1;
 }

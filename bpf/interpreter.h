@@ -170,6 +170,12 @@ static __always_inline int step(struct work *w, struct op *op)
         push_field(w, op);
         break;
     case OP_PUSH_SPECIAL:
+#ifdef GOTRACE_WHY_CLASSES
+        if (op->reg >= SPECIAL_PARTS) {
+            push(w, w->classes[op->reg & (WHY_CLASSES - 1)]);
+            break;
+        }
+#endif
         push(w, op->reg == SPECIAL_GOID  ? w->call.event.goid
                 : op->reg == SPECIAL_PID ? w->call.event.tgid
                 : op->reg == SPECIAL_TID ? w->call.event.tid

@@ -7,6 +7,8 @@
  *   GOTRACE_GOROUTINES   rows of histograms per goroutine, with -g only
  *   GOTRACE_OUTERMOST    leave out calls within other traced calls of the same goroutine
  *   GOTRACE_SLOWER       nanoseconds from which on a call is reported by itself
+ *   GOTRACE_WHY          1 where the parts of times are added up, with the settings of why.h and
+ *   GOTRACE_WHY_BANDS    rows of parts, one for each bucket of a histogram that has calls
  */
 #include "calls.h"
 #include "histogram.h"
@@ -20,10 +22,26 @@ struct goroutine_key {
     u32 row; /* generation * ROWS + row */
 };
 
+#ifdef GOTRACE_WHY
+/* The parts of calls, added up. */
+struct why_sums {
+    u64 ns[WHY_PARTS];
+    u64 calls[WHY_PARTS]; /* that have such a part */
+};
+
+struct why_band {
+    u32 row; /* generation * ROWS + row */
+    u32 bucket;
+};
+#endif
+
 struct goroutine_row {
     struct histogram times;
     u64 startpc; /* entry of the function that the go statement started */
     u64 gopc;    /* pc after the go statement */
+#ifdef GOTRACE_WHY
+    struct why_sums why;
+#endif
 };
 
 struct slow_call {
@@ -34,6 +52,11 @@ struct slow_call {
     u32 tid;
     u64 function;
     u64 hits; /* of probes within the call */
+#ifdef GOTRACE_WHY
+    u64 parts; /* how many there are; 0 where they are not known */
+    u64 which[WHY_PARTS];
+    u64 ns[WHY_PARTS];
+#endif
 };
 
 #ifdef GOTRACE_GOROUTINES
@@ -61,6 +84,23 @@ BPF_QUEUE(ended, struct goroutine_key, 65536);
 BPF_PERF_OUTPUT(slow);
 #endif
 
+#ifdef GOTRACE_WHY
+/* why_bands: parts of calls by duration; filled on first use, emptied like histograms. */
+BPF_HASH(why_bands, struct why_band, struct why_sums, GOTRACE_WHY_BANDS);
+
+/* why_rest: key = generation * ROWS + row; parts of calls for which why_bands had no room. */
+BPF_ARRAY(why_rest, struct why_sums, (GOTRACE_HALVES * GOTRACE_ROWS));
+
+/* why_none: value 0 is all zeros, too large for a program's stack. */
+BPF_ARRAY(why_none, struct why_sums, 1);
+
+#ifdef GOTRACE_SLOWER
+/* reports: key = task whose call returns; room for what is reported, gone when it is. */
+BPF_HASH(reports, struct task_key, struct slow_call, GOTRACE_WHY_ROWS);
+BPF_ARRAY(report_blank, struct slow_call, 1);
+#endif
+#endif
+
 int on_entry(struct pt_regs *ctx)
 {
     u64 cookie = 0, depth = 0;
@@ -70,9 +110,56 @@ int on_entry(struct pt_regs *ctx)
         return 0;
     struct stack *stack = enter(&task, &owner, depth, cookie);
     if (stack)
-        stack->top.start = bpf_ktime_get_ns(); /* last: what came before is not the call's time */
+        stack->top.start = call_begins(&task, &owner, stack); /* last: before is not its time */
     return 0;
 }
+
+#ifdef GOTRACE_WHY
+/* Where the parts of calls of a duration are added up. */
+static __always_inline struct why_sums *why_sums(u32 number, u64 elapsed)
+{
+    struct why_band key = {.row = number, .bucket = bucket_of(elapsed)};
+    struct why_sums *sums = why_bands.lookup(&key);
+    if (sums)
+        return sums;
+    u32 zero = 0;
+    struct why_sums *blank = why_none.lookup(&zero);
+    if (blank) {
+        why_bands.insert(&key, blank);
+        sums = why_bands.lookup(&key);
+    }
+    return sums ? sums : why_rest.lookup(&number);
+}
+
+/* Add the parts of a call. */
+static __always_inline void add_parts(struct why_row *row, struct why_sums *sums)
+{
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < WHY_PARTS && i < row->owned; i++) {
+        u64 part = row->own_parts[i] & (WHY_PARTS - 1);
+        __sync_fetch_and_add(&sums->ns[part], row->own_ns[i]);
+        __sync_fetch_and_add(&sums->calls[part], 1);
+    }
+}
+
+/* Add the time of a call whose parts are not known. */
+static __always_inline void add_unknown(struct why_sums *sums, u64 ns)
+{
+    __sync_fetch_and_add(&sums->ns[WHY_UNKNOWN], ns);
+    __sync_fetch_and_add(&sums->calls[WHY_UNKNOWN], 1);
+}
+
+/* Add the parts of a call that ends to those of others; row is 0 where they are not known. */
+static __always_inline void add_why(struct why_row *row, u64 elapsed, struct why_sums *sums)
+{
+    if (!sums)
+        return;
+    if (row)
+        add_parts(row, sums);
+    else
+        add_unknown(sums, elapsed);
+}
+#endif
 
 #ifdef GOTRACE_GOROUTINES
 /* The process in a goroutine's key: as the user sees it, else a number that no process has. */
@@ -107,6 +194,10 @@ static __always_inline void add_to_goroutine(struct task *task, struct task_key 
         }
     }
     if (found) {
+#ifdef GOTRACE_WHY
+        struct why_key key = {.id = task->row, .tgid = owner->tgid};
+        add_why(why_rows.lookup(&key), elapsed, &found->why);
+#endif
         add_value(&found->times, elapsed, hits);
         return;
     }
@@ -116,31 +207,66 @@ static __always_inline void add_to_goroutine(struct task *task, struct task_key 
 }
 #endif
 
+#ifdef GOTRACE_SLOWER
+static __always_inline void report_slow(struct pt_regs *ctx, struct task *task,
+                                        struct task_key *owner, struct open_call *call, u64 hits,
+                                        u64 now)
+{
+    u64 seen = user_pid_tgid();
+#ifdef GOTRACE_WHY
+    /* With its parts it is too large for a program's stack. */
+    u32 zero = 0;
+    struct slow_call *blank = report_blank.lookup(&zero), *report = 0;
+    if (blank && !reports.update(owner, blank))
+        report = reports.lookup(owner);
+    if (!report) {
+        count_diagnostic(SLOW_LOST, 1);
+        return;
+    }
+    struct why_key key = {.id = task->row, .tgid = owner->tgid};
+    struct why_row *row = why_rows.lookup(&key);
+    if (row)
+        bpf_probe_read_kernel(&report->parts, 8 + 16 * WHY_PARTS, &row->owned);
+#else
+    struct slow_call local = {}, *report = &local;
+#endif
+    report->end = now;
+    report->duration = now - call->start;
+    report->goid = task->goid;
+    report->tgid = seen >> 32;
+    report->tid = seen;
+    report->function = call->function;
+    report->hits = hits;
+    if (slow.perf_submit(ctx, report, sizeof(*report)))
+        count_diagnostic(SLOW_LOST, 1);
+#ifdef GOTRACE_WHY
+    reports.delete(owner);
+#endif
+}
+#endif
+
 static __always_inline void record(struct pt_regs *ctx, struct task *task, struct task_key *owner,
-                                   struct open_call *call, u64 hits, u64 now)
+                                   struct open_call *call, u64 level, u64 hits, u64 now)
 {
     u64 elapsed = now - call->start;
     u32 number = 0;
-    if (!add_to_row(GOTRACE_ROWS > 1 ? call->function : 0, elapsed, hits, &number))
+    if (!row_number(GOTRACE_ROWS > 1 ? call->function : 0, &number))
         return;
+#ifdef GOTRACE_WHY
+    struct why_key key = {.id = task->row, .tgid = owner->tgid};
+    struct call_key place = {.task = owner->task, .tgid = owner->tgid, .level = level};
+    add_why(why_own(&key, &place), elapsed, why_sums(number, elapsed));
+#endif
+    add_to_number(number, elapsed, hits);
 #ifdef GOTRACE_GOROUTINES
     add_to_goroutine(task, owner, number, elapsed, hits);
 #endif
 #ifdef GOTRACE_SLOWER
-    if (elapsed >= GOTRACE_SLOWER) {
-        u64 seen = user_pid_tgid();
-        struct slow_call report = {
-            .end = now,
-            .duration = elapsed,
-            .goid = task->goid,
-            .tgid = seen >> 32,
-            .tid = seen,
-            .function = call->function,
-            .hits = hits,
-        };
-        if (slow.perf_submit(ctx, &report, sizeof(report)))
-            count_diagnostic(SLOW_LOST, 1);
-    }
+    if (elapsed >= GOTRACE_SLOWER)
+        report_slow(ctx, task, owner, call, hits, now);
+#endif
+#ifdef GOTRACE_WHY
+    why_returned(&key, &place);
 #endif
 }
 
@@ -155,6 +281,12 @@ int on_return(struct pt_regs *ctx)
     struct stack *stack = leaving(&task, &owner, depth, cookie & COOKIE_INDEX_MASK);
     if (!stack)
         return 0;
+#ifdef GOTRACE_WHY
+    struct why_key row = {.id = task.row, .tgid = owner.tgid};
+    now = why_leaving(&row, now);
+    task.goid = unknown(stack, task.goid);
+    task.g = unknown(stack, task.g);
+#endif
     /* Functions that came here by tail jumps return with this one. */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MAX_TAIL_JUMPS; i++) {
@@ -163,17 +295,26 @@ int on_return(struct pt_regs *ctx)
         if (i && stack->top.return_pc != read_word(ctx->sp))
             break;
         struct open_call call = stack->top;
-        u64 hits = hits_within(stack);
+        u64 hits = hits_within(stack), level = stack->level;
         pop_call(&owner, stack);
 #ifdef GOTRACE_OUTERMOST
-        if (stack->level)
-            continue;
+        if (stack->level) {
+#ifdef GOTRACE_WHY
+            struct call_key place = {.task = owner.task, .tgid = owner.tgid, .level = level};
+            why_returned(&row, &place);
 #endif
-        record(ctx, &task, &owner, &call, hits, now);
+            continue;
+        }
+#endif
+        record(ctx, &task, &owner, &call, level, hits, now);
     }
     stack->hits++;
     if (!stack->level)
-        stacks.delete(&owner);
+        forget_task(&task, &owner);
+#ifdef GOTRACE_WHY
+    else
+        why_left(&owner, task.row, stack->level);
+#endif
     return 0;
 }
 

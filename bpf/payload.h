@@ -25,6 +25,8 @@
 #define EVENT_ENTRY_FLOATS 2  /* float registers at the entry */
 #define EVENT_RETURN_FLOATS 4 /* float registers at the return */
 #define EVENT_UNDECIDED 8     /* the predicate has not been decided */
+#define EVENT_WHY 64          /* struct why_seen */
+#define EVENT_WHY_WITHIN 128  /* another, as it was when the call was entered within one */
 
 /*
  * Where a block's bytes are in the payload, and how many there are. Without bytes, start shows
@@ -109,6 +111,9 @@ struct work {
     u64 sp;                      /* at the function's entry */
     u64 values[PREDICATE_STACK]; /* the predicates' stack */
     u64 duration;
+#ifdef GOTRACE_WHY
+    u64 classes[WHY_CLASSES]; /* of the time of the call that returns */
+#endif
     u64 file; /* number of the traced file, for keys of types */
     u32 values_top;
     u32 search;       /* how far a search for a string has come */

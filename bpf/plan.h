@@ -80,6 +80,7 @@ enum special {
     SPECIAL_PID = 1,
     SPECIAL_TID = 2,
     SPECIAL_DURATION = 3,
+    SPECIAL_PARTS = 8, /* and above: an enum why_class */
 };
 
 /* op.reg of OP_STRING_TEST */

@@ -9,6 +9,7 @@
  *   GOTRACE_USER_STACK   most return addresses to report, 0 for none
  *   GOTRACE_BEHIND       bytes of the payload that return addresses and float registers want
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
+ *   GOTRACE_WHY          1 where the parts of durations are reported, with the settings of why.h
  *   GOTRACE_KEY          calls are not reported but added up by key, with the settings of rows.h
  */
 #include <uapi/linux/ptrace.h>
@@ -138,6 +139,36 @@ static __always_inline void append_stack(struct work *w, u64 frame)
 #endif
 }
 
+#ifdef GOTRACE_WHY
+/* Append the row of a call that ends, and what it was when that was entered within another. */
+static __always_inline void append_why(struct call *call, struct why_key *key,
+                                       struct call_key *place)
+{
+    struct why_row *before, *row = why_rows_of(key, place, &before);
+    u64 at = (call->length + 7) & ~7;
+    u64 size = sizeof(struct why_seen), within = place->level > 1 ? size : 0;
+    BOUND(at, GOTRACE_PAYLOAD - 1);
+    if (!row || at > GOTRACE_PAYLOAD - 2 * sizeof(struct why_seen))
+        return;
+    bpf_probe_read_kernel(call->payload + at, sizeof(struct why_seen), &row->seen);
+    if (within)
+        bpf_probe_read_kernel(call->payload + at + size, sizeof(struct why_seen), &before->seen);
+    call->length = at + size + within;
+    call->event.flags |= within ? EVENT_WHY | EVENT_WHY_WITHIN : EVENT_WHY;
+}
+
+/* What of the time of a call that returns predicates ask for. */
+static __always_inline void classify(struct work *w, struct why_key *key, struct call_key *place)
+{
+#ifdef GOTRACE_WHY_CLASSES
+    struct why_row *before, *row = why_rows_of(key, place, &before);
+#pragma clang loop unroll(full)
+    for (int i = 0; i < WHY_CLASSES; i++)
+        w->classes[i] = row ? row->classes[i] - before->classes[i] : 0;
+#endif
+}
+#endif
+
 static __always_inline void submit(struct pt_regs *ctx, struct call *call)
 {
 #ifdef GOTRACE_KEY
@@ -174,6 +205,9 @@ static __always_inline void report_unwound(struct pt_regs *ctx, struct task_key 
     saved->event.hits_ns = call->hits_ns;
     saved->event.tid = user_pid_tgid();
     saved->event.flags |= call->how;
+#ifdef GOTRACE_WHY
+    append_why(saved, call->row, &key);
+#endif
 #if GOTRACE_FLOATS
     if (saved->has_floats)
         append_floats(saved, saved->floats, EVENT_ENTRY_FLOATS);
@@ -326,7 +360,7 @@ int on_entry(struct pt_regs *ctx)
     if (w->dropped) {
         pop_call(&owner, stack);
         if (!stack->level)
-            stacks.delete(&owner);
+            forget_task(&task, &owner);
         goto out;
     }
     struct call_key key = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
@@ -338,7 +372,7 @@ int on_entry(struct pt_regs *ctx)
     if (plan->flags & PLAN_ENTRY_FLOATS)
         wait_for_floats(w, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp, EVENT_ENTRY_FLOATS);
 #endif
-    u64 now = bpf_ktime_get_ns(); /* last: what came before is not the call's time */
+    u64 now = call_begins(&task, &owner, stack); /* last: before is not its time */
     stack->top.start = now;
     stack->hits_ns += now - began;
     stack->top.before_ns = stack->hits_ns;
@@ -370,8 +404,8 @@ static __always_inline void finish(struct pt_regs *ctx, struct work *w, u32 flag
  * Report the call that returns; its arguments, saved under key when it was entered, are taken. Its
  * open's before and before_ns are what came within it.
  */
-static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struct call_key *key,
-                                          struct open_call *open, u64 now)
+static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struct task *task,
+                                          struct call_key *key, struct open_call *open, u64 now)
 {
     u32 function = open->function;
     struct site_plan *plan = plans.lookup(&function);
@@ -390,6 +424,10 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
     event->hits = open->before;
     event->hits_ns = open->before_ns;
     w->duration = now - open->start;
+#ifdef GOTRACE_WHY
+    struct why_key row = {.id = task->row, .tgid = key->tgid};
+    classify(w, &row, key);
+#endif
     w->phase = 1;
     w->file = plan->flags >> PLAN_FILE_SHIFT;
     read_registers(w, ctx, cookie);
@@ -397,6 +435,9 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
     if (!w->dropped) {
         event->results_length = w->call.length - event->args_length;
         append_stack(w, ctx->bp);
+#ifdef GOTRACE_WHY
+        append_why(&w->call, &row, key);
+#endif
         finish(ctx, w, plan->flags);
     }
     w->busy = 0;
@@ -413,6 +454,10 @@ int on_return(struct pt_regs *ctx)
     struct stack *stack = leaving(&task, &owner, depth, cookie & COOKIE_INDEX_MASK);
     if (!stack)
         return 0;
+#ifdef GOTRACE_WHY
+    struct why_key row = {.id = task.row, .tgid = owner.tgid};
+    now = why_leaving(&row, now);
+#endif
     struct call_key key = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
     struct open_call open = stack->top;
     open.before = hits_within(stack);
@@ -429,16 +474,26 @@ int on_return(struct pt_regs *ctx)
             break;
         count_diagnostic(TAIL_CALLS, 1);
         forget(&owner, stack->level);
+#ifdef GOTRACE_WHY
+        struct call_key place = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
+        why_returned(&row, &place);
+#endif
         pop_call(&owner, stack);
     }
     stack->hits++;
     if (!stack->level)
         stacks.delete(&owner);
-    report_return(ctx, cookie, &key, &open, now);
+    report_return(ctx, cookie, &task, &key, &open, now);
+#ifdef GOTRACE_WHY
+    why_returned(&row, &key);
+#endif
     /* Looked up again: the verifier would distinguish all paths through the plan by what stack is. */
     stack = stacks.lookup(&owner);
     if (stack)
         stack->hits_ns += bpf_ktime_get_ns() - now;
+#ifdef GOTRACE_WHY
+    why_left(&owner, task.row, stack != 0);
+#endif
     return 0;
 }
 

@@ -566,6 +566,7 @@ class CallStream(Iterator[Call]):
             call.unwound.value if call.unwound else None,
             call.probe_hits,
             call.probe_ns,
+            call.why,
         )
 
     @property

@@ -19,7 +19,7 @@ from typing import Any, cast
 from gotrace.errors import GotraceError
 from gotrace.values.python import GoError, Unavailable, from_json
 
-__all__ = ["Call", "LostCalls", "StackFrame", "read"]
+__all__ = ["Call", "LongestWait", "LostCalls", "StackFrame", "Why", "read"]
 
 
 class LostCalls(GotraceError):
@@ -50,6 +50,34 @@ class StackFrame:
 
 
 @dataclass(frozen=True, slots=True)
+class LongestWait:
+    """The longest time that a call was in one state but running.
+
+    ``waker`` is the goroutine that ended it, 0 where the runtime itself did (a timer, the network),
+    None where it was not a wait; ``waker_function`` is what that was in, outside of the runtime and
+    what is built on it. ``stack`` is the waiting goroutine's, innermost first.
+    """
+
+    part: str
+    ns: int
+    waker: int | None
+    waker_function: str | None
+    stack: Sequence[StackFrame]
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """What a call's time went into: parts in ns by name, largest first, which add up to it.
+
+    ``changes`` is how often the runtime has changed the goroutine's state meanwhile.
+    """
+
+    parts: Mapping[str, int]
+    changes: int = 0
+    longest: LongestWait | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Call:
     """One call of a function.
 
@@ -60,6 +88,7 @@ class Call:
     ``stack`` is innermost first, None when not asked for; ``stack_cut``: it has more frames.
     ``message`` is the probe's own format, filled in. ``probe_hits`` is how often probes were hit
     within the call, ``probe_ns`` what part of its duration that took, None where not known.
+    ``why`` is what the time went into, None where that was not asked for.
     """
 
     function: str
@@ -78,6 +107,7 @@ class Call:
     unwound: str | None = None
     probe_hits: int | None = None
     probe_ns: int | None = None
+    why: Why | None = None
 
     @property
     def error(self) -> GoError | Unavailable | None:
@@ -208,6 +238,21 @@ def _call(row: Mapping[str, Any], place: str) -> Call:
             row.get("unwound"),
             row.get("probe_hits"),
             row.get("probe_ns"),
+            _why(row["why"]) if "why" in row else None,
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise GotraceError(f"{place}: not a call as gotrace --json writes it: {error!r}") from error
+
+
+def _why(row: Mapping[str, Any]) -> Why:
+    longest, wait = row["longest"], None
+    if longest is not None:
+        waker = longest["waker"]
+        wait = LongestWait(
+            longest["part"],
+            longest["ns"],
+            waker and waker["goid"],
+            waker and waker["func"],
+            [StackFrame(f["func"], f["file"], f["line"]) for f in longest["stack"]],
+        )
+    return Why(dict(row["parts"]), row["changes"], wait)

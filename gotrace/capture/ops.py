@@ -86,6 +86,7 @@ class SpecialCode(enum.IntEnum):
     PID = 1
     TID = 2
     DURATION = 3
+    PARTS = 8  # and above: the number of a class of parts of the duration
 
 
 class StringTest(enum.IntEnum):

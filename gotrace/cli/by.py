@@ -73,6 +73,8 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
     """Measure calls by values of theirs, and return the exit status; ``unit`` is shown, in ns."""
     if options.goroutine or options.outermost or options.slower is not None:
         raise UsageError("--by excludes -g, --slower and --outermost: by $goid, ($duration > 10ms)")
+    if options.why is not None:
+        raise UsageError("--by excludes --why: give gotrace a predicate such as ($blocked > 5ms)")
     key = _key_of(options)
     output = run_output(options)
     with ExitStack() as opened:

@@ -32,6 +32,7 @@ from gotrace.cli.run import (
     target_of,
     warning_to,
 )
+from gotrace.cli.why import add_why_options, prepared_why
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
@@ -60,6 +61,7 @@ examples:
   gofunclatency -F -p 1234 'main.*'               one for each function
   gofunclatency -g -p 1234 main.worker            one for each goroutine, the busiest ten
   gofunclatency -i 5 -u -p 1234 main.handle       every five seconds, in microseconds
+  gofunclatency --why -p 1234 main.handle         and what the time went into
   gofunclatency --slower 10ms -p 1234 main.handle print each call of 10 ms and more as well
   gofunclatency --by r.Method -p 1234 main.handle one for each value of an argument
   gofunclatency main.parse -- ./tool file.txt     start a program and measure from its first call
@@ -94,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="leave out calls within other traced calls, as of recursive functions",
     )
+    add_why_options(parser)
     add_key_options(parser)
     add_interval_options(parser)
     add_run_options(parser)
@@ -144,10 +147,12 @@ def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, outpu
         slower=options.slower,
         outermost=options.outermost,
     )
+    why = prepared_why(options, target, tasks, output)
+    announce = warning_to(output)
     with (
         waiter_for(target) as waiter,
         Calibration(lambda: probe_cost(plan.entry_form, options.attach)) as calibration,
-        LatencyMeter(target, plan, tasks, wanted, options.attach, warning_to(output)) as meter,
+        LatencyMeter(target, plan, tasks, wanted, options.attach, announce, why) as meter,
     ):
         listen(waiter, meter)
         tracing = _Tracing(plan, calibration)
@@ -212,6 +217,7 @@ class _SlowCalls:
                 call.duration,
                 call.hits,
                 cost.within(call.duration, 1, call.hits) if cost else None,
+                call.parts,
             )
             for call in calls
         ]
@@ -287,6 +293,8 @@ _FOOTER = {
         "{} ended goroutines are still listed: there was no room to record their end"
     ),
     Diagnostic.EXTREMES_LOST: "{} times a call may be missing from the minimum or maximum",
+    Diagnostic.WHY_FULL: "{} calls whose time is shown as unknown: there was no room for more",
+    Diagnostic.WHY_THREADS_FULL: "{} times a thread could not be followed: there were too many",
     Diagnostic.SLOW_LOST: "{} slow calls not printed: they came too fast",
 }
 

@@ -32,6 +32,7 @@ from gotrace.cli.run import (
     warning_to,
 )
 from gotrace.cli.stream import Patience, takes_more
+from gotrace.cli.why import add_why_options, prepared_why
 from gotrace.errors import GotraceError
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
@@ -68,6 +69,7 @@ examples:
   gotrace -p 1234 'main.(*Store).Get (len(key) > 10)'    only some calls, filtered in the kernel
   gotrace -p 1234 'main.handle ($duration > 10ms)'       slow calls with their arguments
   gotrace -p 1234 'main.handle "%s %s", r.Method, r.URL.Path'
+  gotrace -p 1234 --why main.handle                      and what the time went into
   gotrace -p 1234 -U main.flush                          with the goroutine's stack
   gotrace 'main.add(x int, y int) int' -- ./stripped     a signature where there is no DWARF
 """
@@ -134,6 +136,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="leave float registers alone: reading them sends the thread SIGURG, as Go itself does",
     )
+    add_why_options(parser)
     add_run_options(parser)
     parser.add_argument(
         "--doctor",
@@ -226,10 +229,12 @@ def _trace(
     depth = options.stack_depth or (MAX_STACK_FRAMES if options.user_stack else 0)
     wanted = TraceOptions(user_stack=min(depth, MAX_STACK_FRAMES))
     form = traced.plan.entry_form
+    why = prepared_why(options, target, tasks, output, callers=True, classes=traced.reads_parts)
+    announce = warning_to(output)
     with (
         waiter_for(target) as waiter,
         Calibration(lambda: trap_cost(form, options.attach)) as calibration,
-        CallTracer(target, traced, tasks, wanted, options.attach, warning_to(output)) as tracer,
+        CallTracer(target, traced, tasks, wanted, options.attach, announce, why) as tracer,
     ):
         listen(waiter, tracer)
         # JSON lines have what tracing took, which was measured while the tracer was made. It is
@@ -240,7 +245,14 @@ def _trace(
             output.notice(notice)
         for notice in inlined_notices(traced.plan, "shown"):
             output.notice(notice)
-        decoders, undecided = call_decoders(traced, tasks, not options.no_fp, cost)
+        decoders, undecided = call_decoders(
+            traced,
+            tasks,
+            not options.no_fp,
+            cost,
+            why.names if why else (),
+            options.why is not None,
+        )
         printer = _Printer(options, traced, decoders, tracer, output)
 
         def seen() -> bool:
@@ -383,6 +395,8 @@ _FOOTER = {
     Diagnostic.SAVED_FULL: "{} calls not shown: too many were open to keep their arguments",
     Diagnostic.NO_GOROUTINE: "{} hits not shown: no goroutine could be found",
     Diagnostic.EVENTS_LOST: "{} calls lost: they came faster than they could be taken",
+    Diagnostic.WHY_FULL: "{} calls whose time is shown as unknown: there was no room for more",
+    Diagnostic.WHY_THREADS_FULL: "{} times a thread could not be followed: there were too many",
     Diagnostic.WORK_BUSY: "{} calls lost: no buffer was free",
     Diagnostic.TAIL_CALLS: "{} calls not shown: they ended by jumping to another function",
 }

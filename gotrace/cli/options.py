@@ -17,6 +17,8 @@ from gotrace.kernel.attach import AttachMethod
 from gotrace.target.process import cgroup_number, processes_called
 
 __all__ = [
+    "WHY_ALL",
+    "WHY_WAITS",
     "add_interval_options",
     "add_key_options",
     "add_run_options",
@@ -156,6 +158,11 @@ def add_interval_options(parser: argparse.ArgumentParser) -> None:
         "-T", "--timestamp", action="store_true", help="print the time above each table"
     )
     parser.add_argument("--top", type=positive, metavar="N", help="print only the N largest")
+
+
+#: The values of ``--why``.
+WHY_ALL, WHY_WAITS = "all", "waits"
+_WAITS = f"--why={WHY_WAITS}"
 
 
 def add_key_options(parser: argparse.ArgumentParser) -> None:
@@ -305,7 +312,11 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     if "--" in words:
         at = words.index("--")
         words, command = words[:at], words[at + 1 :]
-    options = parse_plain(parser, words)
+    # argparse would take a pattern after --why for its value.
+    waits = _WAITS in words
+    options = parse_plain(parser, ["--why" if word == _WAITS else word for word in words])
+    if waits:
+        options.why = WHY_WAITS
     if command is not None and (options.cmd or options.pid):
         raise UsageError("give only one of -p PID, -c CMD and -- CMD")
     if options.cmd:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 __all__ = [
+    "kernel_field",
     "task_blocked_offset",
     "task_fsbase_offset",
 ]
@@ -59,6 +60,29 @@ class _Btf:
         bits_mask = 0xFFFFFF if info >> 31 else 0xFFFFFFFF  # kind_flag: size in the high byte
         rows = struct.iter_unpack("<III", self._types[at + 12 : at + 12 + 12 * members])
         return next(((bits & bits_mask) // 8 for name, _, bits in rows if name == field), None)
+
+
+@cache
+def _vmlinux() -> _Btf | None:
+    try:
+        return _Btf(_VMLINUX.read_bytes())
+    except (OSError, ValueError, struct.error):
+        return None
+
+
+@cache
+def kernel_field(*path: tuple[str, str]) -> int | None:
+    """Return the offset of a field, reached through structs within one another, or None.
+
+    ``path`` has each struct and its field: ``("task_struct", "se"), ("sched_entity", "cfs_rq")``.
+    """
+    btf = _vmlinux()
+    if btf is None:
+        return None
+    try:
+        return sum(btf.field_offset(name, field) for name, field in path)
+    except (ValueError, struct.error):
+        return None
 
 
 @cache

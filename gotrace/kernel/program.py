@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import inspect
 import os
 import re
 import resource
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -287,6 +288,7 @@ class BpfProgram:
         self._loaded: list[int] = []  # descriptors of programs that BCC does not know of
         self._lib = bcc.libbcc.lib
         self._kprobe = bcc.BPF.KPROBE
+        self._raw_tracepoint = bcc.BPF.RAW_TRACEPOINT
         self._bpf = _quietly(
             f"cannot compile bpf/{source}", lambda: bcc.BPF(text=text.encode(), cflags=flags)
         )
@@ -319,6 +321,25 @@ class BpfProgram:
             return _quietly(f"cannot load bpf/{self.source}", load_all)
         except LoadError as error:
             raise self._what_is_lacking(functions, error.log) or error from error
+
+    def attach_tracepoint(self, tracepoint: str, functions: Sequence[str]) -> int:
+        """Load functions for a tracepoint of the kernel, attach the first that it takes, return it.
+
+        One that reads more arguments than the tracepoint has in this kernel is not taken. It is
+        detached when the program is closed. Raises LoadError.
+        """
+        for function in functions:
+            load = partial(self._bpf.load_func, function.encode(), self._raw_tracepoint)
+            loaded = _quietly(f"cannot load bpf/{self.source}", load).fd
+            try:
+                self._loaded.append(kernel.open_raw_tracepoint(tracepoint, loaded))
+                return int(loaded)
+            except OSError as error:
+                if error.errno == errno.EINVAL and function != functions[-1]:
+                    continue
+                what = f"cannot attach to the kernel's tracepoint {tracepoint}"
+                raise LoadError(f"{what}: {error.strerror}") from error
+        raise AssertionError("no function given")
 
     def _load_for_multi(self, name: bytes) -> int:
         license_text = self._lib.bpf_module_license(self._bpf.module)

@@ -34,6 +34,7 @@ __all__ = [
     "map_update",
     "online_cpus",
     "open_bpf_output",
+    "open_raw_tracepoint",
     "open_uprobe",
     "possible_cpus",
     "set_perf_event_program",
@@ -47,7 +48,7 @@ _ATTACH_TYPE_PERF_EVENT = 41
 _SYS_BPF = 321
 _SYS_PERF_EVENT_OPEN = 298
 _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_POP, _MAP_LOOKUP_BATCH = 1, 2, 3, 21, 24
-_MAP_CREATE, _PROG_LOAD, _LINK_CREATE = 0, 5, 28
+_MAP_CREATE, _PROG_LOAD, _RAW_TRACEPOINT_OPEN, _LINK_CREATE = 0, 5, 17, 28
 _MAP_TYPE_ARRAY, _MAP_TYPE_ARRAY_OF_MAPS, _PROG_TYPE_KPROBE = 2, 12, 2
 _PERF_FLAG_FD_CLOEXEC = 8
 _PERF_ATTR_SIZE = 128
@@ -123,6 +124,18 @@ def link_uprobe_multi(
         *(len(c_offsets), 0, pid),
     )
     return _bpf(_LINK_CREATE, attributes)
+
+
+def open_raw_tracepoint(name: str, program: int) -> int:
+    """Attach a program to a tracepoint of the kernel and return the descriptor that keeps it there.
+
+    Raises OSError: ENOENT where there is no such tracepoint, EINVAL where the program reads more
+    arguments than that has. Needs no tracefs. Source: bpf_raw_tracepoint_open in
+    kernel/bpf/syscall.c.
+    """
+    c_name = ctypes.create_string_buffer(name.encode())
+    attributes = struct.pack("=QI", ctypes.addressof(c_name), program)
+    return _bpf(_RAW_TRACEPOINT_OPEN, attributes)
 
 
 def create_array_map(value_size: int) -> int:

@@ -17,7 +17,7 @@ from gotrace.capture.payload import BEYOND, NIL_POINTER
 from gotrace.gotypes.types import Kind
 from gotrace.probes.constants import RELATIONS
 from gotrace.probes.parser import BinaryOperator, TextFunction
-from gotrace.probes.scope import SpecialName
+from gotrace.probes.scope import DURATION_SPECIALS, SpecialName
 from gotrace.probes.typed import (
     AccessPath,
     Comparison,
@@ -98,7 +98,7 @@ def _special(name: SpecialName, specials: Specials) -> Value:
     if isinstance(value, str):
         text = _encoded(value)
         return StringValue(text, len(text))
-    return DurationValue(value) if name is SpecialName.DURATION else value
+    return DurationValue(value) if name in DURATION_SPECIALS else value
 
 
 def _encoded(text: str) -> bytes:

@@ -25,7 +25,7 @@ from gotrace.capture.ops import (
 )
 from gotrace.gotypes.types import Kind
 from gotrace.probes.parser import BinaryOperator, TextFunction
-from gotrace.probes.scope import Phase, SpecialName
+from gotrace.probes.scope import PART_SPECIALS, Phase, SpecialName
 from gotrace.probes.typed import (
     AccessPath,
     Comparison,
@@ -69,11 +69,12 @@ _TESTS = {
     TextFunction.PREFIX: StringTest.PREFIX,
     TextFunction.CONTAINS: StringTest.CONTAINS,
 }
-_SPECIALS = {
+_SPECIALS: dict[SpecialName, int] = {
     SpecialName.GOID: SpecialCode.GOID,
     SpecialName.PID: SpecialCode.PID,
     SpecialName.TID: SpecialCode.TID,
     SpecialName.DURATION: SpecialCode.DURATION,
+    **{name: SpecialCode.PARTS + number for number, name in enumerate(PART_SPECIALS, 1)},
 }
 #: In keys a process stands for its name.
 _IN_KEYS = {**_SPECIALS, SpecialName.COMM: 1}
@@ -283,7 +284,7 @@ class _Compiler:
             word = value.value & 0xFFFF_FFFF_FFFF_FFFF
             return [Op(OpCode.PUSH_CONST, limit=word & 0xFFFF_FFFF, size=word >> 32)]
         if isinstance(value, SpecialOperand) and value.special in _SPECIALS:
-            return [Op(OpCode.PUSH_SPECIAL, reg=_SPECIALS[value.special])]
+            return [Op(OpCode.PUSH_SPECIAL, reg=int(_SPECIALS[value.special]))]
         if not isinstance(value, Operand):
             raise _NotInKernel
         return [self._push_field(value.path, self._located(value))]

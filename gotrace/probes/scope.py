@@ -12,6 +12,8 @@ from enum import Enum
 from gotrace.gotypes.types import GoType, Kind, Parameter, Signature, basic_type
 
 __all__ = [
+    "DURATION_SPECIALS",
+    "PART_SPECIALS",
     "SPECIAL_TYPES",
     "Phase",
     "Root",
@@ -65,6 +67,27 @@ class SpecialName(Enum):
     DURATION = "duration"
     FUNC = "func"
     CALLER = "caller"
+    RUNNING = "running"
+    RUNNABLE = "runnable"
+    BLOCKED = "blocked"
+    SYSCALL = "syscall"
+    GC = "gc"
+    PREEMPTED = "preempted"
+    THROTTLED = "throttled"
+
+
+#: What a call's time went into, in the order of enum why_class in bpf/why.h.
+PART_SPECIALS = (
+    SpecialName.RUNNING,
+    SpecialName.RUNNABLE,
+    SpecialName.BLOCKED,
+    SpecialName.SYSCALL,
+    SpecialName.GC,
+    SpecialName.PREEMPTED,
+    SpecialName.THROTTLED,
+)
+#: Those that are durations, known at the return.
+DURATION_SPECIALS = frozenset({SpecialName.DURATION, *PART_SPECIALS})
 
 
 _INT = basic_type(Kind.INT)
@@ -76,8 +99,8 @@ SPECIAL_TYPES: dict[SpecialName, GoType] = {
     SpecialName.PID: _INT,
     SpecialName.TID: _INT,
     SpecialName.COMM: _STRING,
-    SpecialName.DURATION: basic_type(Kind.INT64, "time.Duration"),
     SpecialName.FUNC: _STRING,
+    **dict.fromkeys(DURATION_SPECIALS, basic_type(Kind.INT64, "time.Duration")),
     SpecialName.CALLER: _STRING,
 }
 

@@ -10,7 +10,7 @@ from enum import Enum
 from gotrace.capture.paths import PathStep
 from gotrace.gotypes.types import GoType, Kind, basic_type
 from gotrace.probes.parser import BinaryOperator, TextFunction
-from gotrace.probes.scope import Phase, Root, SpecialName
+from gotrace.probes.scope import DURATION_SPECIALS, PART_SPECIALS, Phase, Root, SpecialName
 from gotrace.probes.tokens import Span
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "conjuncts",
     "negated",
     "operands",
+    "part_specials",
     "phase_of",
     "string_bytes_needed",
     "texts_needed_whole",
@@ -180,9 +181,17 @@ def phase_of(expression: Typed) -> Phase:
     for part in _walk(expression):
         if isinstance(part, Operand) and part.path.root.phase is Phase.RETURN:
             return Phase.RETURN
-        if isinstance(part, SpecialOperand) and part.special is SpecialName.DURATION:
+        if isinstance(part, SpecialOperand) and part.special in DURATION_SPECIALS:
             return Phase.RETURN
     return Phase.ENTRY
+
+
+def part_specials(expression: Typed) -> bool:
+    """Return whether an expression reads what a call's time went into."""
+    return any(
+        isinstance(part, SpecialOperand) and part.special in PART_SPECIALS
+        for part in _walk(expression)
+    )
 
 
 def string_bytes_needed(expression: Typed) -> dict[AccessPath, int]:

@@ -24,6 +24,7 @@ unwound        ``"panic"`` or ``"goexit"``, what ended the call; only when it di
 probe_hits     how often probes were hit within the call; null when only the entry was seen
 probe_ns       what part of duration_ns tracing took, an estimate; null when only the entry was
                seen, or where the probes' cost could not be measured
+why            what the time went into, see ``gotrace.report.why``; only when that was asked for
 =============  ===================================================================================
 
 Values are those of ``gotrace.values.to_json.to_json``. Keys may be added in later releases, always
@@ -39,9 +40,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from gotrace.calls import Why
 from gotrace.gotypes.symbols import elide_type_arguments, short_name
 from gotrace.report.colour import Colour, of_duration, paint
 from gotrace.report.latencies import duration
+from gotrace.report.why import bracket
 from gotrace.session.decode import DecodedCall, TracedFunction
 from gotrace.session.events import Unwinding
 from gotrace.text import printable
@@ -154,13 +157,39 @@ def text_line(call: DecodedCall, clock: Clock, style: LineStyle = PLAIN) -> str:
     prefix = TEXT_PREFIX % (clock.text(call.end_ns), call.pid, call.tid, call.goid)
     prefix += style.duration(call.duration_ns) + " "
     shown = _message(call, style) if call.message is not None else _call(call, style)
-    lines = [prefix + shown]
+    lines = [prefix + printable(_bracket(call)) + shown]
     for frame in call.stack or ():
         place = _place(frame.file, frame.line)
         lines.append(_INDENT + printable(style.name(frame.function) + place))
     if call.stack_cut:
         lines.append(_INDENT + "...")
     return "".join(line + "\n" for line in lines)
+
+
+def _bracket(call: DecodedCall) -> str:
+    """Return what the call's time went into, nothing where that was not asked for."""
+    why = call.why
+    if why is None or call.duration_ns is None:
+        return ""
+    longest, woken = why.longest, ""
+    if longest is not None and longest.waker:
+        woken = f"woken by goroutine {longest.waker}"
+        if longest.waker_function:
+            woken += f" {elide_type_arguments(longest.waker_function)}"
+    part = longest.part if longest else None
+    return bracket(why.parts, call.duration_ns, part, woken) + " "
+
+
+def _why_fields(why: Why) -> dict[str, object]:
+    longest = why.longest
+    if longest is None:
+        return {"parts": why.parts, "changes": why.changes, "longest": None}
+    waker = None
+    if longest.waker is not None:
+        waker = {"goid": longest.waker, "func": longest.waker_function}
+    stack = [{"func": f.function, "file": f.file, "line": f.line} for f in longest.stack]
+    fields = {"part": longest.part, "ns": longest.ns, "waker": waker, "stack": stack}
+    return {"parts": why.parts, "changes": why.changes, "longest": fields}
 
 
 def json_line(call: DecodedCall, clock: Clock) -> str:
@@ -193,6 +222,8 @@ def json_line(call: DecodedCall, clock: Clock) -> str:
     if call.unwound is not None:
         fields["unwound"] = call.unwound.value
     fields["probe_hits"], fields["probe_ns"] = call.probe_hits, call.probe_ns
+    if call.why is not None:
+        fields["why"] = _why_fields(call.why)
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING
 from gotrace.gotypes.symbols import elide_type_arguments, short_name, shown_names
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
+from gotrace.report.durations import duration, four_digits
 from gotrace.report.output import JsonOutput, Output
+from gotrace.report.why import BucketParts, bracket, sums_fields, sums_lines
+from gotrace.session.why.parts import take_tracing_out
 from gotrace.text import printable
 
 if TYPE_CHECKING:
@@ -40,8 +43,9 @@ class LatencyGroup:
 
     ``function`` is None when all functions of a run are measured together; ``goroutine`` is
     None, or describes the goroutine as a stack dump would, its number in ``goid`` and that of its
-    process in ``pid`` (0 where it has none here). ``by``: it is of the calls that have these
-    values, by expression, or of all that found no room, if it is empty.
+    process in ``pid`` (0 where it has none here). ``why`` is what the times went into, None where
+    that was not asked for. ``by``: it is of the calls that have
+    these values, by expression, or of all that found no room, if it is empty.
     """
 
     function: str | None
@@ -49,6 +53,7 @@ class LatencyGroup:
     goid: int | None = None
     goroutine: str | None = None
     pid: int = 0
+    why: BucketParts | None = None
     by: Mapping[str, Value] | None = None
 
 
@@ -89,6 +94,7 @@ class SlowRow:
     """One slow call: when it returned (s since 1970), who made it, how long it took (ns).
 
     ``hits`` is how often probes were hit within it, ``probe_ns`` what they cost, None if not known.
+    ``parts`` is what the time went into, None where that was not asked for.
     """
 
     ended: float
@@ -99,19 +105,7 @@ class SlowRow:
     duration: int
     hits: int = 0
     probe_ns: int | None = None
-
-
-def duration(nanoseconds: float) -> str:
-    """Write a duration with three or four digits and its unit, as ``1.234ms``."""
-    for unit, size in (("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)):
-        if nanoseconds >= size:
-            return f"{four_digits(nanoseconds / size)}{unit}"
-    return f"{four_digits(nanoseconds)}ns"
-
-
-def four_digits(number: float) -> str:
-    """Write a number with four digits, or with all of its integer part where that has more."""
-    return f"{number:.4g}" if number < 9999.5 else f"{number:.0f}"
+    parts: Mapping[str, int] | None = None
 
 
 def tracing_part(part: int, whole: int) -> str | None:
@@ -163,6 +157,7 @@ def write_slow(output: Output, calls: Sequence[SlowRow], first: bool, short: boo
                     "duration_ns": call.duration,
                     "probe_hits": call.hits,
                     "probe_ns": call.probe_ns,
+                    **_slow_why(call),
                 },
             )
     else:
@@ -178,7 +173,7 @@ def write_slow(output: Output, calls: Sequence[SlowRow], first: bool, short: boo
             output.out.write(
                 f"{clock:<15} {call.pid:<8} {call.tid:<8} {call.goid:<10}"
                 f" {duration(call.duration):<9} {name}"
-                f"{_tracing(call)}\n"
+                f"{_tracing(call)}{_slow_bracket(call)}\n"
             )
     output.out.flush()
 
@@ -187,6 +182,18 @@ def _tracing(call: SlowRow) -> str:
     """Return how much of a slow call is tracing, where calls within it were traced."""
     part = tracing_part(call.probe_ns, call.duration) if call.hits and call.probe_ns else None
     return f" (about {part} of it tracing)" if part else ""
+
+
+def _slow_why(call: SlowRow) -> dict[str, object]:
+    if call.parts is None:
+        return {}
+    return {"why": {"parts": take_tracing_out(call.parts, call.probe_ns)}}
+
+
+def _slow_bracket(call: SlowRow) -> str:
+    if call.parts is None:
+        return ""
+    return " " + bracket(take_tracing_out(call.parts, call.probe_ns), call.duration)
 
 
 def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) -> Iterator[str]:
@@ -220,6 +227,9 @@ def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) ->
             f"tracing = about {duration(cost or 0)} of the total ({part}): probes were hit"
             f" {times.hits} times within these calls"
         )
+    if group.why is not None:
+        yield ""
+        yield from sums_lines(group.why, times, cost)
 
 
 def _probe_ns(cost: ProbeCost | None, total: int, calls: int, hits: int) -> int | None:
@@ -247,6 +257,7 @@ def _table(rows: Mapping[int, int], unit: str) -> Iterator[str]:
 
 def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
     times = group.times
+    cost = _probe_ns(interval.cost, times.sum, times.count, times.hits)
     fields: dict[str, object] = {"func": group.function}
     if group.goid is not None:
         fields |= {"pid": group.pid, "goid": group.goid, "goroutine": group.goroutine}
@@ -264,7 +275,8 @@ def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
         "ts": round(interval.ended, 6),
         "interval_s": round(interval.seconds, 6),
         "probe_hits": times.hits,
-        "probe_ns": _probe_ns(interval.cost, times.sum, times.count, times.hits),
+        "probe_ns": cost,
+        **({} if group.why is None else {"why": sums_fields(group.why, times, cost)}),
     }
 
 

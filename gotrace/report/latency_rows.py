@@ -12,6 +12,7 @@ from gotrace.session.goroutines import GoroutineKey, GoroutineTimes
 from gotrace.session.latency import Measurement
 from gotrace.session.plan import ProbePlan
 from gotrace.session.symbols import Symbolizer
+from gotrace.session.why.parts import PartSums
 
 __all__ = [
     "interval_of",
@@ -55,13 +56,21 @@ def _functions(
 ) -> list[LatencyGroup]:
     """Return a group for each function name, the one with the most total time last."""
     by_name: dict[str | None, Histogram] = {}
+    why: dict[str | None, dict[int | None, PartSums]] = {}
     for row, times in period.rows.items():
         if times.count:
-            by_name.setdefault(_name(options, plan, row), Histogram()).merge(times)
+            name = _name(options, plan, row)
+            by_name.setdefault(name, Histogram()).merge(times)
+            for bucket, sums in period.why.get(row, {}).items():
+                why.setdefault(name, {}).setdefault(bucket, PartSums()).merge(sums)
     ranked = sorted(by_name.items(), key=lambda item: (_own_time(item[1], cost), item[1].sum))
     if options.top:
         ranked = ranked[-options.top :]
-    return [LatencyGroup(name, times) for name, times in ranked]
+    asked = bool(period.why)
+    return [
+        LatencyGroup(name, times, why=why.get(name, {}) if asked else None)
+        for name, times in ranked
+    ]
 
 
 def _goroutines(
@@ -86,6 +95,7 @@ def _goroutines(
             key.goid,
             _label(key, goroutine, symbols, by_path),
             key.pid,
+            {None: goroutine.why} if goroutine.why.parts else None,
         )
         for key, goroutine in top
     ]

@@ -14,16 +14,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gotrace.calls import StackFrame
+from gotrace.calls import LongestWait, StackFrame, Why
 from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.overhead import ProbeCost
 from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate
-from gotrace.probes.scope import Phase, SpecialName
+from gotrace.probes.scope import PART_SPECIALS, Phase, SpecialName
 from gotrace.probes.typed import AccessPath, Operand
 from gotrace.session.events import CallRecord, Unwinding, parse_call
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import Tasks
 from gotrace.session.trace_plan import TracedCall, TracePlan
+from gotrace.session.why.parts import (
+    UNKNOWN,
+    Longest,
+    call_parts,
+    part_class,
+    seen_parts,
+    take_tracing_out,
+)
 from gotrace.values.fmt import format_values
 from gotrace.values.model import BytesValue, NamedValue, StringValue, Value
 
@@ -69,7 +77,8 @@ class DecodedCall:
     return. ``stack`` is innermost first, None when not asked for. ``stack_cut``: it has more
     frames. ``message`` is the user's own format, filled in: it takes the place of the values in a
     line. ``probe_hits`` is how often probes were hit within the call, ``probe_ns`` what part of
-    its duration that took, as an estimate.
+    its duration that took, as an estimate. ``why`` is what its time went into, None where that was
+    not asked for or only its entry was seen.
     """
 
     function: TracedFunction
@@ -86,6 +95,7 @@ class DecodedCall:
     unwound: Unwinding | None = None
     probe_hits: int | None = None
     probe_ns: int | None = None
+    why: Why | None = None
 
 
 class Undecided:
@@ -105,14 +115,20 @@ class CallDecoder:
         floats: bool,
         undecided: Undecided,
         cost: ProbeCost | None = None,
+        part_names: Sequence[str] = (),
+        shows_why: bool = False,
     ) -> None:
         """Take how the calls are captured, and what names the addresses in their stacks.
 
         ``floats`` says whether float registers are asked for, for the reason where a value of
         theirs is missing. Calls of which it cannot be decided whether the probe's predicate wants
         them are added to ``undecided``. ``cost`` is that of the probes, None where it is not known.
+        ``part_names`` are those of what the time goes into, none where that is not asked for;
+        ``shows_why``: not for predicates alone.
         """
         self.traced = traced
+        self._part_names = part_names
+        self._shows_why = shows_why
         self.cost = cost
         self._undecided = undecided
         self._symbols = symbols
@@ -140,9 +156,9 @@ class CallDecoder:
         results: list[Value] | None = None
         if traced.result is not None and call.unwound is None:
             results = self._values(traced.result, call.results, call.return_floats)
-        message = None
+        message, why = None, self._why(call)
         if traced.spec.predicate is not None or traced.spec.format is not None:
-            specials = self._specials(call)
+            specials = self._specials(call, why)
             found = self._operands(entry, results)
             # What the kernel would have decided at the return, it has not been asked.
             undecided = call.undecided or call.unwound is not None
@@ -163,7 +179,30 @@ class CallDecoder:
             call.stack_cut,
             call.unwound,
             *self._tracing(call),
+            why if self._shows_why else None,
         )
+
+    def _why(self, call: CallRecord) -> Why | None:
+        names, took = self._part_names, call.duration_ns
+        if not names or took is None:
+            return None
+        if call.why is None:
+            return Why({UNKNOWN: took})
+        now = seen_parts(call.why, 0, names)
+        before = seen_parts(call.why_before, 0, names) if call.why_before else None
+        parts, changes = call_parts(now, before, names)
+        _, tracing = self._tracing(call)
+        longest = self._longest(call.tgid, now.longest) if now.longest else None
+        return Why(take_tracing_out(parts, tracing), changes, longest)
+
+    def _longest(self, tgid: int, found: Longest) -> LongestWait:
+        stack = [frame for pc in found.stack for frame in self._frames(tgid, pc)]
+        function = None
+        if found.waker:
+            # The first is the probed site in the runtime itself.
+            frames = (f for pc in found.waker_stack[1:] for f in self._frames(tgid, pc))
+            function = next((f.function for f in frames if not _is_plumbing(f.function)), None)
+        return LongestWait(found.part, found.ns, found.waker, function, stack)
 
     def _tracing(self, call: CallRecord) -> tuple[int | None, int | None]:
         """Return how often probes were hit within a call, and what part of it that took."""
@@ -228,9 +267,9 @@ class CallDecoder:
         results = None
         if traced.result is not None:
             results = self._values(traced.result, call.results, call.return_floats)
-        return self._evaluated(self._operands(entry, results), self._specials(call))
+        return self._evaluated(self._operands(entry, results), self._specials(call, None))
 
-    def _specials(self, call: CallRecord) -> Specials:
+    def _specials(self, call: CallRecord, why: Why | None) -> Specials:
         specials: dict[SpecialName, int | str] = {
             SpecialName.GOID: call.goid,
             SpecialName.PID: call.tgid,
@@ -240,6 +279,13 @@ class CallDecoder:
         }
         if call.duration_ns is not None:
             specials[SpecialName.DURATION] = call.duration_ns
+        if why is not None:
+            for name in PART_SPECIALS:
+                specials[name] = sum(
+                    ns
+                    for part, ns in why.parts.items()
+                    if (found := part_class(part)) and found.value == name.value
+                )
         if call.stack and (frames := self._stack(call)):
             specials[SpecialName.CALLER] = frames[0].function
         return specials
@@ -261,19 +307,34 @@ class CallDecoder:
         return [frame for pc in call.stack for frame in self._frames(call.tgid, pc)]
 
     def _frames(self, tgid: int, pc: int) -> list[StackFrame]:
-        assert self._symbols is not None
-        frames = self._symbols.frames_before(tgid, pc)
+        frames = self._symbols.frames_before(tgid, pc) if self._symbols else []
         return [StackFrame(*frame) for frame in frames] or [StackFrame(f"{pc:#x}")]
 
 
 def call_decoders(
-    traced: TracePlan, tasks: Tasks, floats: bool, cost: ProbeCost | None = None
+    traced: TracePlan,
+    tasks: Tasks,
+    floats: bool,
+    cost: ProbeCost | None = None,
+    part_names: Sequence[str] = (),
+    shows_why: bool = True,
 ) -> tuple[list[CallDecoder], Undecided]:
     """Return the decoders of a plan's functions, by number, and what they count together."""
     undecided = Undecided()
     symbols = Symbolizer.of(tasks.files)
-    decoders = [CallDecoder(call, symbols, floats, undecided, cost) for call in traced.calls]
+    decoders = [
+        CallDecoder(call, symbols, floats, undecided, cost, part_names, shows_why)
+        for call in traced.calls
+    ]
     return decoders, undecided
+
+
+#: Packages through which one goroutine wakes another.
+_PLUMBING = ("runtime.", "_.", "sync.", "internal/", "time.", "syscall.")
+
+
+def _is_plumbing(function: str) -> bool:
+    return function.startswith((*_PLUMBING, "0x"))
 
 
 def _shortened(value: Value, most: int) -> Value:

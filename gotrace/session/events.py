@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, IntFlag
 
 from gotrace.errors import GotraceError
+from gotrace.session.why.parts import SEEN_SIZE
 
 __all__ = [
     "HEADER",
@@ -64,6 +65,10 @@ class CallFlag(IntFlag):
     #: No block: a panic that was recovered unwound the call, its goroutine ended by runtime.Goexit.
     PANIC = 16
     GOEXIT = 32
+    #: Behind the stack: what the time went into (struct why_seen), since the outermost call began.
+    WHY = 64
+    #: The same as it was when this call began, within another.
+    WHY_WITHIN = 128
 
 
 _KNOWN_FLAGS = sum(CallFlag)
@@ -85,7 +90,9 @@ class CallRecord:
     by number, None when not read. ``undecided``: whether the call is wanted could not be decided in
     the kernel. ``unwound``: what ended it instead of a return; then there are no results, and
     ``end_ns`` is when that was seen. ``hits`` is how often probes were hit within it, ``hits_ns``
-    how long their programs took.
+    how long their programs took. ``why`` is what the time went into, and ``why_before`` that at the
+    entry, as gotrace.session.why.parts.seen_parts reads them, None where not known, not asked for
+    or, the latter, not within a call.
     """
 
     end_ns: int
@@ -104,6 +111,8 @@ class CallRecord:
     unwound: Unwinding | None = None
     hits: int = 0
     hits_ns: int = 0
+    why: bytes | None = None
+    why_before: bytes | None = None
 
     @property
     def duration_ns(self) -> int | None:
@@ -132,10 +141,14 @@ def parse_call(record: bytes) -> CallRecord:
         at = HEADER.size + args + results
         if flags & ~_KNOWN_FLAGS or at > len(record):
             raise RecordError(_message(record))
-        stack = entry_floats = return_floats = None
+        stack = entry_floats = return_floats = why = why_before = None
         is_cut = False
         if flags & CallFlag.STACK:
             stack, is_cut, at = _stack(record, at)
+        if flags & CallFlag.WHY:
+            why, at = _seen(record, at)
+        if flags & CallFlag.WHY_WITHIN:
+            why_before, at = _seen(record, at)
         if flags & CallFlag.ENTRY_FLOATS:
             entry_floats, at = _floats(record, at)
         if flags & CallFlag.RETURN_FLOATS:
@@ -160,7 +173,16 @@ def parse_call(record: bytes) -> CallRecord:
         _unwinding(flags),
         hits,
         hits_ns,
+        why,
+        why_before,
     )
+
+
+def _seen(record: bytes, at: int) -> tuple[bytes, int]:
+    end = at + SEEN_SIZE
+    if end > len(record):
+        raise RecordError(_message(record))
+    return record[at:end], end
 
 
 def _unwinding(flags: int) -> Unwinding | None:

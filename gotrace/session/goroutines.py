@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gotrace.histogram import ROW_SIZE, Histogram
 from gotrace.kernel.program import Map
+from gotrace.session.why.parts import PartSums
 from gotrace.target.process import ended_processes
 
 __all__ = ["OTHER_NAMESPACE", "Folded", "GoroutineKey", "GoroutineRows", "GoroutineTimes"]
@@ -36,11 +37,15 @@ class GoroutineKey:
 
 @dataclass
 class GoroutineTimes:
-    """A goroutine's times; ``startpc`` and ``gopc`` are run-time addresses, 0 if unknown."""
+    """A goroutine's times; ``startpc`` and ``gopc`` are run-time addresses, 0 if unknown.
+
+    ``why`` is what the times went into, empty where that was not asked for.
+    """
 
     startpc: int
     gopc: int
     times: Histogram = field(default_factory=Histogram)
+    why: PartSums = field(default_factory=PartSums)
 
 
 @dataclass
@@ -72,8 +77,13 @@ class GoroutineRows:
         rows: int,
         halves: int,
         kept: int = 4096,
+        names: Sequence[str] = (),
     ) -> None:
-        """Take over the maps; ``rows`` and ``halves`` are the settings of bpf/latency.c."""
+        """Take over the maps; ``rows`` and ``halves`` are the settings of bpf/latency.c.
+
+        ``names`` are those of the parts of times, empty where these are not asked for.
+        """
+        self._names = names
         self._map = by_goroutine
         self._folded = folded
         self._ended = ended
@@ -164,7 +174,11 @@ class GoroutineRows:
         times = Histogram.from_row(value[:ROW_SIZE])
         if times.count:
             places = _PLACES.unpack_from(value, ROW_SIZE)
-            self._period.setdefault(name, GoroutineTimes(*places)).times.merge(times)
+            goroutine = self._period.setdefault(name, GoroutineTimes(*places))
+            goroutine.times.merge(times)
+            if self._names:
+                sums = value[ROW_SIZE + _PLACES.size :]
+                goroutine.why.merge(PartSums.from_row(sums, self._names))
         self._map.delete(key)
 
     def _fold(self) -> None:

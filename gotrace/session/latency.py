@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from gotrace.histogram import Histogram
@@ -24,6 +24,7 @@ from gotrace.session.open_calls import (
 )
 from gotrace.session.plan import ProbePlan
 from gotrace.session.tasks import Tasks, unwind_groups
+from gotrace.session.why.parts import BY_PROCESS, BandRows, PartSums, WhyProbes, slow_parts
 from gotrace.target.target import Target
 
 __all__ = ["LatencyMeter", "LatencyOptions", "Measurement", "SlowCall"]
@@ -33,7 +34,9 @@ _OUTER_CALLS = 1 << 17
 _GOROUTINES = 1 << 13
 _SLOW_PAGES = 64  # of each CPU's buffer
 _SLOW_BYTES = 1 << 20  # read at a time
-_SLOW = struct.Struct("=QQQIIQQ")  # struct slow_call
+_SLOW = struct.Struct("=QQQIIQQ")  # struct slow_call, without the parts of its time
+_MIN_BANDS, _MAX_BANDS = 1 << 10, 1 << 13
+_BANDS_PER_ROW = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +59,8 @@ class LatencyOptions:
 class SlowCall:
     """One reported call: ``end`` and ``duration`` in ns, ``function`` by the plan's number.
 
-    ``hits`` is how often probes were hit within it.
+    ``hits`` is how often probes were hit within it; ``parts`` is what its time went into, by name,
+    largest first, None where that was not asked for.
     """
 
     end: int
@@ -66,6 +70,7 @@ class SlowCall:
     tid: int
     function: int
     hits: int
+    parts: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +79,14 @@ class Measurement:
 
     ``rows`` by function number, or by 0 when functions are not kept apart. With goroutines kept
     apart, ``goroutines`` has those known by themselves and ``rest``, by row, all others in sum.
+    ``why`` has what the time went into, where that was asked for: by row and bucket of the
+    histogram, under None what there was no room to keep by bucket.
     """
 
     rows: Mapping[int, Histogram]
     goroutines: Mapping[GoroutineKey, GoroutineTimes]
     rest: Mapping[int, Folded]
+    why: Mapping[int, Mapping[int | None, PartSums]] = field(default_factory=dict)
 
 
 class LatencyMeter:
@@ -95,10 +103,12 @@ class LatencyMeter:
         options: LatencyOptions,
         forced: AttachMethod | None,
         announce: Callable[[str], None] | None = None,
+        why: WhyProbes | None = None,
     ) -> None:
         """Attach to RETs first and then to entries, so that no call seen entering is lost.
 
-        ``announce`` is as for ``attach``. Raises AttachError or LoadError.
+        ``announce`` is as for ``attach``; ``why`` finds out what the time goes into, where that is
+        asked for. Raises AttachError or LoadError.
         """
         rows = len(plan.functions) if options.per_function else 1
         halves = 2 if options.intervals else 1
@@ -120,7 +130,11 @@ class LatencyMeter:
             defines["OUTERMOST"] = 1
         if options.slower is not None:
             defines["SLOWER"] = options.slower
+        if why is not None:
+            bands = min(max(_MIN_BANDS, _BANDS_PER_ROW * rows * halves), _MAX_BANDS)
+            defines |= {**why.defines(), "WHY_BANDS": bands}
         groups = [
+            *(why.groups() if why else ()),
             *unwind_groups(target, tasks),
             *plan.return_groups("on_return", target.pid, tasks.kind),
             *plan.entry_groups("on_entry", target.pid, tasks.kind),
@@ -132,6 +146,8 @@ class LatencyMeter:
         self._stopped = False
 
         def open_events(program: BpfProgram) -> None:
+            if why is not None:
+                why.prepare(program)
             if options.slower is not None:
                 self._rings = program.open_events("slow", _SLOW_PAGES)
 
@@ -142,6 +158,11 @@ class LatencyMeter:
         self._rows = HistogramRows(
             program.map("histograms"), program.map("generation"), rows, halves, stripes
         )
+        self._names = why.names if why else ()
+        self._bands: BandRows | None = None
+        if why is not None:
+            maps = (program.map("why_bands"), program.map("why_rest"))
+            self._bands = BandRows(*maps, rows, why.names)
         self._goroutines: GoroutineRows | None = None
         if options.per_goroutine:
             self._goroutines = GoroutineRows(
@@ -151,11 +172,16 @@ class LatencyMeter:
                 program.map("named"),
                 rows,
                 halves,
+                names=self._names,
             )
 
         #: With goroutines kept apart, processes that lived when this was looked at last.
         self.processes: set[int] = set()
-        self._exited = ExitedProcesses(program)
+        self._exited = (
+            ExitedProcesses(program, "why_saved", by_process=BY_PROCESS)
+            if why
+            else ExitedProcesses(program)
+        )
         # Where one process is traced, the run ends with it.
         self._sweep = None if target.process else Throttle(self._remove_exited)
 
@@ -180,10 +206,16 @@ class LatencyMeter:
         read_to = self._rings.take(
             until,
             _SLOW_BYTES,
-            lambda cpu, records: slow.extend(SlowCall(*_SLOW.unpack_from(r)) for r in records),
+            lambda cpu, records: slow.extend(map(self._slow, records)),
         )
         self.exhausted = self._stopped and read_to is None
         return sorted(slow, key=lambda call: call.end)
+
+    def _slow(self, record: bytes) -> SlowCall:
+        call = SlowCall(*_SLOW.unpack_from(record))
+        if not self._names:
+            return call
+        return replace(call, parts=slow_parts(record, _SLOW.size, call.duration, self._names))
 
     def drop(self) -> None:
         """Count slow calls that have been reported and not polled as lost."""
@@ -209,9 +241,10 @@ class LatencyMeter:
         else:
             half = self._rows.flip()
         rows = self._rows.take(half)
+        why = self._bands.take(half) if self._bands else {}
         if self._goroutines is None:
-            return Measurement(rows, {}, {})
-        return Measurement(rows, *self._goroutines.take(half))
+            return Measurement(rows, {}, {}, why)
+        return Measurement(rows, *self._goroutines.take(half), why)
 
     def has_seen(self) -> bool:
         """Return whether any call has been entered."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from gotrace.kernel.program import BpfProgram
@@ -26,7 +26,7 @@ __all__ = [
     "open_calls",
 ]
 
-#: struct stack: how many calls are open.
+#: struct stack: how many calls are open. More may follow.
 STACK_LEVEL = struct.Struct("=48xQ16x")
 
 
@@ -47,6 +47,8 @@ class Diagnostic(Enum):
     EXTREMES_LOST = 11
     UNWOUND_UNSEEN = 12
     CALLS_UNDECIDED = 13
+    WHY_FULL = 14
+    WHY_THREADS_FULL = 15
 
 
 def diagnostics(program: BpfProgram) -> dict[Diagnostic, int]:
@@ -58,7 +60,7 @@ def diagnostics(program: BpfProgram) -> dict[Diagnostic, int]:
 
 def open_calls(program: BpfProgram) -> int:
     """Return how many calls have been entered and have not returned."""
-    return sum(STACK_LEVEL.unpack(value)[0] for _, value in program.map("stacks").entries())
+    return sum(STACK_LEVEL.unpack_from(value)[0] for _, value in program.map("stacks").entries())
 
 
 _TASK = struct.Struct("=QQ")  # struct task_key of bpf/calls.h
@@ -73,10 +75,17 @@ class ExitedProcesses:
     not known which have ended, and nothing is removed.
     """
 
-    def __init__(self, program: BpfProgram, *by_call: str) -> None:
-        """Take over ``stacks``, ``outer_calls``, and further maps with keys of struct call_key."""
+    def __init__(
+        self, program: BpfProgram, *by_call: str, by_process: Sequence[tuple[str, int]] = ()
+    ) -> None:
+        """Take over ``stacks``, ``outer_calls``, and further maps with keys of struct call_key.
+
+        ``by_process`` are maps with a process's number (32 bits) somewhere in their keys, and
+        where.
+        """
         self._stacks = program.map("stacks")
         self._by_call = [program.map(name) for name in ("outer_calls", *by_call)]
+        self._by_process = [(program.map(name), at) for name, at in by_process]
         self._known = in_initial_pid_namespace()
         #: Calls that were open when their process ended, as far as they have been removed.
         self.calls = 0
@@ -92,8 +101,16 @@ class ExitedProcesses:
             # Looked up now that nothing changes it: calls may have returned since, and come.
             stack = self._stacks.lookup(key) if tgid in ended else None
             if stack is not None:
-                self._remove_calls(task, tgid, STACK_LEVEL.unpack(stack)[0])
+                self._remove_calls(task, tgid, STACK_LEVEL.unpack_from(stack)[0])
                 self._stacks.delete(key)
+        for found, at in self._by_process:
+            entries = [
+                (key, int.from_bytes(key[at : at + 4], "little")) for key, _ in found.entries()
+            ]
+            gone = ended_processes(tgid for _, tgid in entries)
+            for key, tgid in entries:
+                if tgid in gone:
+                    found.delete(key)
 
     def _remove_calls(self, task: int, tgid: int, level: int) -> None:
         self.calls += level

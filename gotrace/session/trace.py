@@ -34,6 +34,7 @@ from gotrace.session.trace_plan import (
     interfaces_in,
     steps_of,
 )
+from gotrace.session.why.parts import BY_PROCESS, SEEN_SIZE, WhyProbes
 from gotrace.target.target import Target
 
 __all__ = [
@@ -92,13 +93,17 @@ class CallTracer:
         options: TraceOptions,
         forced: AttachMethod | None,
         announce: Callable[[str], None] | None = None,
+        why: WhyProbes | None = None,
     ) -> None:
         """Load the plans and attach, to RETs first; ``announce`` is as for ``attach``.
+
+        ``why`` finds out what the time of calls goes into, where that is asked for.
 
         Raises AttachError or LoadError.
         """
         self._contexts = traced.contexts
-        self._tables = Tables(traced, options)
+        self._tables = Tables(traced, options, 2 * SEEN_SIZE + 8 if why else 0)
+        self._why = why
         plan = traced.plan
         groups = plan.entry_groups("on_entry", target.pid, tasks.kind)
         returning = {number for number, call in enumerate(traced.calls) if call.result is not None}
@@ -108,10 +113,13 @@ class CallTracer:
                 *plan.return_groups("on_return", target.pid, tasks.kind, returning),
                 *groups,
             ]
+        if why is not None:
+            groups = [*why.groups(), *groups]
         defines = {
             **target.defines(),
             **tasks.defines(),
             **self._tables.defines(),
+            **(why.defines() if why else {}),
             "STACKS": _STACKS,
             "OUTER_CALLS": _OUTER_CALLS,
         }
@@ -135,11 +143,19 @@ class CallTracer:
             self.attached: Attached = attach(
                 "trace.c", defines, groups, forced, self._prepare, announce
             )
-        self._exited = ExitedProcesses(self.attached.program, "saved_calls")
+        self._exited = (
+            ExitedProcesses(
+                self.attached.program, "saved_calls", "why_saved", by_process=BY_PROCESS
+            )
+            if why
+            else ExitedProcesses(self.attached.program, "saved_calls")
+        )
         # Where one process is traced, the run ends with it.
         self._sweep = None if target.process else Throttle(self._exited.remove)
 
     def _prepare(self, program: BpfProgram) -> None:
+        if self._why is not None:
+            self._why.prepare(program)
         self._tables.fill(program, self._subplans.result())
         self._rings = program.open_events("events", buffer_pages())
 
@@ -260,10 +276,11 @@ def _by_file(file: int, subplans: Iterable[tuple[int, Subplan]]) -> Iterator[tup
 class Tables:
     """All plans one after the other, as the interpreter's maps have them."""
 
-    def __init__(self, traced: TracePlan, options: TraceOptions) -> None:
+    def __init__(self, traced: TracePlan, options: TraceOptions, why: int = 0) -> None:
+        """Take the plans; ``why`` bytes of each payload are for what the time went into."""
         calls = self._calls = traced.calls
         self.floats = any(call.entry_floats or call.result_floats for call in calls)
-        self._behind = 2 * _FLOAT_BLOCK if self.floats else 0
+        self._behind = why + (2 * _FLOAT_BLOCK if self.floats else 0)
         self._values = max(map(_payload_bound, calls))
         # Where values leave less room than is asked for, stacks are cut earlier.
         room = (_PAYLOADS[-1] - self._values - self._behind - 8) // 8 - 1

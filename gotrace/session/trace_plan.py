@@ -44,6 +44,7 @@ from gotrace.probes.typed import (
     Operand,
     Typed,
     operands,
+    part_specials,
     phase_of,
     string_bytes_needed,
     texts_needed_whole,
@@ -169,6 +170,16 @@ class TracePlan:
     calls: tuple[TracedCall, ...]
     contexts: tuple[DynamicTypes, ...]
     constants: StringConstants
+
+    @property
+    def reads_parts(self) -> bool:
+        """Return whether any probe reads what a call's time went into."""
+        return any(
+            part_specials(expression)
+            for call in self.calls
+            for expression in (call.probe.predicate, *call.probe.values)
+            if expression is not None
+        )
 
 
 def parse_probes(

@@ -111,7 +111,7 @@ def test_slow_call(c: CLayout) -> None:
         "slow_call", "end", "duration", "goid", "tgid", "tid", "function", "hits"
     )
     call = latency.SlowCall(*latency._SLOW.unpack(row))
-    assert list(dataclasses.astuple(call)) == values
+    assert list(dataclasses.astuple(call)) == [*values, None]
 
 
 def test_stack(c: CLayout) -> None:

@@ -61,6 +61,33 @@ ALL_OF_TRACE = {
     "TASK_BLOCKED": 8,
     "PAYLOAD": 4096,
 }
+#: What a run with --why has as well; the programs at its own probes, but for that at sched_switch.
+WHY = {
+    "WHY": 1,
+    "WHY_ROWS": 8,
+    "WHY_SAVED": 8,
+    "WHY_THREADS": 8,
+    "WHY_SITES": 2,
+    "WHY_ON_STACK": 0,
+    "WHY_UNNAMED": 1,
+    "WHY_CALLERS": 1,
+    "WHY_CLASSES": 1,
+    "WHY_BANDS": 8,
+    **dict.fromkeys(("G_STATUS", "G_WAITREASON", "G_SYSCALLPC", "G_SCHED_PC", "G_SCHED_BP"), 8),
+    "G_COROARG": 8,
+    "TASK_PID": 8,
+    "TASK_STATE": 8,
+    "TASK_THROTTLED": 8,
+}
+SCHEDULER = (
+    "on_status",
+    "on_preempt",
+    "on_syscall",
+    "on_syscall_end",
+    "on_coroutine",
+    "on_stop_world",
+    "on_start_world",
+)
 KEYED = {**TRACE, "KEY": 256, "ROWS": 64, "TIMES": 0, "HALVES": 1, "STRIPES": 1}
 ALL_OF_KEYED = {
     **KEYED,
@@ -89,6 +116,13 @@ SHAPES: list[tuple[str, Mapping[str, int], tuple[str, ...]]] = [
     ("trace.c", {**ENTRY_ONLY, "FLOATS": 1, "BEHIND": 256}, ("on_entry", "on_signal")),
     ("trace.c", {**TRACE, "USER_STACK": 64, "BEHIND": 520, **BY_ADDRESS}, PAIRED),
     ("trace.c", {**ALL_OF_TRACE, **ONE_PROCESS}, (*PAIRED, "on_signal")),
+    ("latency.c", {**LATENCY, **WHY, "WHY_CALLERS": 0}, (*PAIRED, *SCHEDULER)),
+    ("latency.c", {**PER_GOROUTINE, **ONE_PROCESS, **WHY, "SLOWER": 1}, PAIRED),
+    (
+        "trace.c",
+        {**ALL_OF_TRACE, **ONE_PROCESS, **WHY, "PAYLOAD": 8192},
+        (*PAIRED, *SCHEDULER, "on_signal"),
+    ),
     ("trace.c", {**KEYED, "RETURNS": 0}, ("on_entry",)),
     ("trace.c", {**ALL_OF_KEYED, **ONE_PROCESS}, PAIRED),
     ("doctor.c", {"FETCH": 1}, ("fetch",)),
@@ -115,6 +149,16 @@ def test_no_program_shares_a_stack(
     try:
         loaded = compiled.load(functions, AttachKind.PERF_EVENT)
         assert set(loaded) == set(functions)
+        assert shared_stacks(loaded) == {}
+    finally:
+        compiled.close()
+
+
+@pytest.mark.parametrize("function", ["on_switch", "on_switch_without_state"])
+def test_no_program_at_a_tracepoint_does(function: str) -> None:
+    compiled = BpfProgram("latency.c", {**LATENCY, **WHY})
+    try:
+        loaded = {function: compiled.attach_tracepoint("sched_switch", [function])}
         assert shared_stacks(loaded) == {}
     finally:
         compiled.close()

@@ -1,0 +1,715 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * What the time of open calls goes into: Go's own states of the goroutine, and the kernel's of its
+ * thread. Only with GOTRACE_WHY; calls.h includes this file.
+ *
+ * A task that has calls open has a row: since when it has been in what state, in one word that is
+ * changed by compare-and-swap, and how long it was in each of them before. Whatever interrupts a
+ * program, each nanosecond from the outermost call's entry on is added to one part, so that parts
+ * add up to durations exactly. A call within another keeps a copy of the row as it was at its
+ * entry, and its parts are the difference.
+ *
+ * While a program needs the row to stay as it is, the state is WHY_TRACING, which the program at
+ * sched_switch leaves alone: what the thread then spends off the CPU is held back in the row and
+ * added at the end of that.
+ *
+ * Two CPUs never write to one row at once. A goroutine's state is changed by its own thread, or by
+ * the one that readies it, which the runtime lets do so only once the first has parked it, after
+ * the probe there.
+ *
+ * Compile-time settings, beside those of goroutine.h:
+ *   GOTRACE_WHY_ROWS      callers that can have calls open at once
+ *   GOTRACE_WHY_SAVED     open calls within others
+ *   GOTRACE_WHY_THREADS   threads of the target
+ *   GOTRACE_WHY_SITES     probed sites of casgstatus and reentersyscall, in all files
+ *   GOTRACE_WHY_ON_STACK  1 where the runtime's functions take arguments on the stack (Go < 1.17)
+ *   GOTRACE_WHY_UNNAMED   1 where waits on the system stack may not say their reason (Go < 1.20)
+ *   GOTRACE_WHY_CLASSES   1 where predicates ask for them; optional
+ *   GOTRACE_WHY_CALLERS   1 where the longest wait is kept with its stack and owner ended it
+ *   GOTRACE_G_STATUS, GOTRACE_G_WAITREASON, GOTRACE_G_SYSCALLPC, GOTRACE_G_SCHED_PC,
+ *   GOTRACE_G_SCHED_BP, GOTRACE_G_COROARG  offsets in the target's runtime.g; the last one optional
+ *   GOTRACE_TASK_PID, GOTRACE_TASK_STATE   offsets in the kernel's task_struct
+ *   GOTRACE_TASK_THROTTLED       likewise, optional: Linux 6.18
+ *   GOTRACE_TASK_CFS_RQ, GOTRACE_CFS_RQ_THROTTLED  before: of se.cfs_rq, and of throttle_count
+ */
+#pragma once
+/* Nothing is included here: what a condition includes would be missing where it does not hold. */
+
+/* Parts; order shared with gotrace/session/why/parts.py. Up to WHY_TRACING they are states as well. */
+enum why_part {
+    WHY_NONE, /* no call is open */
+    WHY_RUNNING,
+    WHY_RUNNABLE,
+    WHY_SYSCALL,
+    WHY_CGO,
+    WHY_WAITING,   /* a state only: when it ends, its reason is known */
+    WHY_SCAN,      /* preempted for the garbage collector to scan the stack */
+    WHY_PREEMPTED, /* ran, but for the kernel, which ran another thread */
+    WHY_THROTTLED, /* likewise, for its CPU quota was used up */
+    WHY_KERNEL,    /* likewise, for it waits in the kernel: for a page, for a lock */
+    WHY_TRACING,   /* the programs here held it */
+    WHY_STOPPED,   /* share of runnable in which the world was stopped */
+    WHY_RUNTIME,   /* a wait without a reason of its own */
+    WHY_OTHER,     /* a wait for a reason whose number has no part */
+    WHY_UNKNOWN,   /* calls for which there was no room */
+};
+#define WHY_REASONS 16 /* from here on: wait reasons, as struct why_table has them */
+#define WHY_PARTS 64   /* a power of two */
+
+#define WHY_STATE_BITS 7
+#define WHY_STATE_MASK 127ULL
+#define WHY_ROUNDS 4 /* that a program tries: each one lost is one in which it was preempted */
+
+/* What parts predicates can ask for; order shared with gotrace/session/why/parts.py. */
+enum why_class {
+    CLASS_NONE,
+    CLASS_RUNNING,
+    CLASS_RUNNABLE,
+    CLASS_BLOCKED,
+    CLASS_SYSCALL,
+    CLASS_GC,
+    CLASS_PREEMPTED,
+    CLASS_THROTTLED,
+    WHY_CLASSES /* a power of two */
+};
+/* Statuses of a goroutine: runtime2.go, all releases from 1.15 to 1.27. */
+#define G_RUNNABLE 1
+#define G_RUNNING 2
+#define G_SYSCALL 3
+#define G_WAITING 4
+#define G_DEAD 6
+#define G_COPYSTACK 8
+#define G_PREEMPTED 9
+#define G_LEAKED 10
+#define G_STATUS_MASK 0xfff /* without the bit of a scan */
+
+#define WHY_FRAMES 16 /* of the stack of a wait, and of owner ended it */
+
+struct why_key {
+    u64 id; /* address of the goroutine's g; on a system stack and of a thread, task's id */
+    u64 tgid;
+};
+
+/* The longest time in one state but running; shared with gotrace/session/why/parts.py. */
+struct why_longest {
+    u64 ns;
+    u32 part;
+    u32 is_woken;          /* 1 where it was a wait that another goroutine ended, or the runtime */
+    u64 waker;             /* its goid, 0 for the runtime itself */
+    u64 stack[WHY_FRAMES]; /* return addresses, innermost first, 0 after the last */
+    u64 waker_stack[WHY_FRAMES];
+};
+
+/* What is reported of a call; shared with gotrace/session/why/parts.py. */
+struct why_seen {
+    u64 changes; /* of the state, by the runtime */
+    u64 parts[WHY_PARTS];
+    struct why_longest longest;
+};
+
+struct why_row {
+    u64 word;    /* since << WHY_STATE_BITS | state; 0 until the outermost call's time begins */
+    u64 tid;     /* the thread that it runs on, or ran on last */
+    u64 resume;  /* state to go back to from WHY_TRACING */
+    u64 out;     /* when the thread was taken off the CPU in WHY_TRACING, else 0 */
+    u64 kind;    /* of the part that this is */
+    u64 held[4]; /* ns off the CPU in WHY_TRACING, from WHY_PREEMPTED on */
+    u64 stopped; /* how long the world had been stopped when it became runnable */
+    u64 classes[WHY_CLASSES];
+    u64 owned; /* how many parts the call has that returns: seen's, less those before it */
+    u64 own_parts[WHY_PARTS];
+    u64 own_ns[WHY_PARTS];
+    struct why_seen seen;
+};
+
+/* Which rows may be running on a thread. */
+struct why_thread {
+    u64 ids[4]; /* of the goroutine, the system stack, the thread itself */
+    u64 tgid;
+};
+
+/* What the target's wait reasons are; shared with gotrace/session/why/parts.py. */
+struct why_table {
+    u8 parts[256];         /* of each wait reason by its number */
+    u8 classes[WHY_PARTS]; /* of each part */
+};
+
+/* Where runtime.cgocall is, from a site of casgstatus or reentersyscall. */
+struct why_site {
+    s64 cgo_start;
+    s64 cgo_end;
+};
+
+/* why_rows: callers that have calls open. From the outermost one's entry to its return. */
+BPF_HASH(why_rows, struct why_key, struct why_row, GOTRACE_WHY_ROWS);
+
+/* why_saved: a row as it was when the call of that level was entered, from level 2 on. */
+BPF_HASH(why_saved, struct call_key, struct why_row, GOTRACE_WHY_SAVED);
+
+/* why_blank: value 0 is all zeros, too large for a program's stack. */
+BPF_ARRAY(why_blank, struct why_row, 1);
+
+/* why_threads: key = thread; kept until the run is over, or its process. */
+BPF_HASH(why_threads, u32, struct why_thread, GOTRACE_WHY_THREADS);
+
+/*
+ * why_worlds: key = process; value = while its world is stopped, (now - how long it was before) <<
+ * 1 | 1, else how long it was, << 1. Kept until the run is over, or the process.
+ */
+BPF_HASH(why_worlds, u32, u64, 1024);
+
+/* why_sites: key = number in the cookie. Filled before attaching. */
+BPF_ARRAY(why_sites, struct why_site, GOTRACE_WHY_SITES);
+
+/* why_tables: value 0. Filled before attaching. */
+BPF_ARRAY(why_tables, struct why_table, 1);
+
+/* nowhere_raw: what nowhere of stack.h is, for programs of another type. */
+BPF_PROG_ARRAY(nowhere_raw, 1);
+
+/* How long the world of a process had been stopped up to a moment. */
+static __always_inline u64 world_stopped(u32 tgid, u64 now)
+{
+    u64 *found = why_worlds.lookup(&tgid);
+    u64 word = found ? *found : 0;
+    return word & 1 ? now - (word >> 1) : word >> 1;
+}
+
+/* Add to a part. Without branches: the verifier would follow all their combinations. */
+static __always_inline void add_part(struct why_row *row, u64 part, u64 ns)
+{
+    part &= WHY_PARTS - 1;
+    __sync_fetch_and_add(&row->seen.parts[part], ns);
+#ifdef GOTRACE_WHY_CLASSES
+    u32 zero = 0;
+    struct why_table *table = why_tables.lookup(&zero);
+    if (table)
+        __sync_fetch_and_add(&row->classes[table->classes[part] & (WHY_CLASSES - 1)], ns);
+#endif
+}
+
+/*
+ * Give a row a new state; return when, which is now, or later where the thread was taken off the
+ * CPU since. What it was in until then is in seen and ns. Return 0 where there is no call open.
+ */
+static __always_inline u64 change(struct why_row *row, u64 now, u64 state, u64 *seen, u64 *ns)
+{
+#pragma clang loop unroll(disable)
+    for (int round = 0; round < WHY_ROUNDS; round++) {
+        u64 word = row->word;
+        if (!(word & WHY_STATE_MASK))
+            return 0;
+        u64 passed = (now << WHY_STATE_BITS) - (word & ~WHY_STATE_MASK);
+        if ((s64)passed >= 0 &&
+            compare_and_swap(&row->word, word, now << WHY_STATE_BITS | state) == word) {
+            *seen = word & WHY_STATE_MASK;
+            *ns = passed >> WHY_STATE_BITS;
+            return now;
+        }
+        now = bpf_ktime_get_ns();
+    }
+    return 0;
+}
+
+/* Fill in return addresses, from a frame pointer on. */
+static __always_inline void walk(u64 *stack, u64 pc, u64 frame)
+{
+#pragma clang loop unroll(full)
+    for (int i = 0; i < WHY_FRAMES; i++) {
+        stack[i] = pc;
+        u64 link[2] = {};
+        if (frame)
+            bpf_probe_read_user(link, sizeof(link), (void *)frame);
+        /* From a system stack the chain goes on on the goroutine's, which may lie lower. */
+        frame = link[0] != frame ? link[0] : 0;
+        pc = link[1];
+    }
+}
+
+/* Keep the longest time in a state but running; whether it is one is returned. */
+static __always_inline int longest(struct why_row *row, u64 part, u64 ns)
+{
+    struct why_longest *found = &row->seen.longest;
+    if (part == WHY_RUNNING || part == WHY_TRACING || ns <= found->ns)
+        return 0;
+    found->ns = ns;
+    found->part = part;
+    found->is_woken = 0;
+    found->waker = 0;
+#if GOTRACE_WHY_CALLERS
+    found->stack[0] = 0;
+    found->waker_stack[0] = 0;
+#endif
+    return 1;
+}
+
+/* Return the part that a wait is, now that it ends. */
+static __always_inline u64 part_of_wait(u64 g, u64 state)
+{
+    u8 reason = 0;
+    u32 zero = 0;
+    struct why_table *table = why_tables.lookup(&zero);
+    bpf_probe_read_user(&reason, sizeof(reason), (void *)(g + GOTRACE_G_WAITREASON));
+    if (!table)
+        return WHY_OTHER;
+    u64 part = table->parts[reason];
+#if GOTRACE_WHY_UNNAMED
+    /* What goes on running has waited for none: the reason may be that of an earlier wait. */
+    if (state == WHY_RUNNING && table->classes[part & (WHY_PARTS - 1)] != CLASS_GC)
+        return WHY_RUNTIME;
+#endif
+    return part;
+}
+
+/* A goroutine gets a new state by the runtime; return 1 where that ends its longest wait. */
+static __always_inline int go_on(struct why_row *row, struct why_key *key, u64 state)
+{
+    u64 part = 0, ns = 0, now = change(row, bpf_ktime_get_ns(), state, &part, &ns);
+    if (!now)
+        return 0;
+    int waited = part == WHY_WAITING;
+    if (waited)
+        part = part_of_wait(key->id, state);
+    if (part == WHY_RUNNABLE) {
+        u64 stopped = world_stopped(key->tgid, now) - row->stopped;
+        if (stopped) {
+            stopped = stopped < ns ? stopped : ns;
+            add_part(row, WHY_STOPPED, stopped);
+            ns -= stopped;
+        }
+    }
+    if (state == WHY_RUNNABLE)
+        row->stopped = world_stopped(key->tgid, now);
+    add_part(row, part, ns);
+    row->seen.changes += part != state;
+    return longest(row, part, ns) && waited;
+}
+
+/* Say owner has ended the longest wait so far, and what both goroutines were doing. */
+static __always_inline void woken(struct pt_regs *ctx, u64 cookie, struct why_row *row, u64 g)
+{
+#if GOTRACE_WHY_CALLERS
+    struct why_longest *found = &row->seen.longest;
+    struct task waker = {};
+    found->is_woken = 1;
+    if (find_task(ctx, cookie, &waker) && waker.goid) {
+        found->waker = waker.goid;
+        walk(found->waker_stack, ctx->ip, ctx->bp);
+    }
+    walk(found->stack, read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP));
+#endif
+}
+
+/* Let a row follow this thread. slot: see struct why_thread. */
+static __always_inline void bind(struct why_row *row, struct why_key *key, u64 slot)
+{
+    u32 tid = bpf_get_current_pid_tgid();
+    row->tid = tid;
+    struct why_thread *thread = why_threads.lookup(&tid);
+    if (!thread) {
+        struct why_thread none = {};
+        why_threads.insert(&tid, &none);
+        thread = why_threads.lookup(&tid);
+        if (!thread) {
+            count_diagnostic(WHY_THREADS_FULL, 1);
+            return;
+        }
+    }
+    thread->ids[slot & 3] = key->id;
+    thread->tgid = key->tgid;
+}
+
+/* Hold a row as it is; return since when, which is now or later, 0 where nothing is open. */
+static __always_inline u64 hold(struct why_row *row, u64 now)
+{
+    u64 part = 0, ns = 0;
+    now = change(row, now, WHY_TRACING, &part, &ns);
+    if (!now)
+        return 0;
+    row->resume = part;
+    add_part(row, part, ns);
+    return now;
+}
+
+/*
+ * Let a row go on that was held, and return since when. A call whose copy of the row is saved
+ * begins at that moment: what came before is not its time.
+ */
+static __always_inline u64 let_go(struct why_row *row, struct why_row *saved)
+{
+    u64 part = 0, ns = 0, now = change(row, bpf_ktime_get_ns(), row->resume, &part, &ns);
+    if (!now)
+        return 0;
+#pragma clang loop unroll(full)
+    for (int i = 0; i < 3; i++) {
+        u64 off = row->held[i];
+        if (!off)
+            continue;
+        off = off < ns ? off : ns;
+        row->held[i] = 0;
+        ns -= off;
+        add_part(row, WHY_PREEMPTED + i, off);
+        if (saved)
+            add_part(saved, WHY_PREEMPTED + i, off);
+    }
+    add_part(row, WHY_TRACING, ns);
+    if (saved)
+        add_part(saved, WHY_TRACING, ns);
+    return now;
+}
+
+/* Return when the time of the call begins that was just made the task's latest: now. */
+static __always_inline u64 why_entered(struct task_key *owner, u64 id, u64 level)
+{
+    struct why_key key = {.id = id, .tgid = owner->tgid};
+    u32 zero = 0;
+    struct why_row *row = why_rows.lookup(&key);
+    if (level > 1) {
+        struct call_key place = {.task = owner->task, .tgid = owner->tgid, .level = level};
+        if (!row || !hold(row, bpf_ktime_get_ns())) {
+            count_diagnostic(WHY_FULL, 1);
+            return bpf_ktime_get_ns();
+        }
+        if (why_saved.update(&place, row))
+            count_diagnostic(WHY_FULL, 1);
+        struct why_row *saved = why_saved.lookup(&place);
+        row->seen.longest.ns = 0;
+        u64 now = let_go(row, saved);
+        return now ? now : bpf_ktime_get_ns();
+    }
+    struct why_row *blank = why_blank.lookup(&zero);
+    if (!blank || why_rows.update(&key, blank) || !(row = why_rows.lookup(&key))) {
+        count_diagnostic(WHY_FULL, 1);
+        return bpf_ktime_get_ns();
+    }
+    /* A system stack's number is its g's address, a goroutine's is not. */
+    u64 slot = owner->task & TASK_THREAD ? 2 : owner->task == id;
+    bind(row, &key, slot);
+    u64 state = WHY_RUNNING;
+    if (!slot) {
+        /* What is called between the runtime's entersyscall and exitsyscall. */
+        u32 status = 0;
+        bpf_probe_read_user(&status, sizeof(status), (void *)(key.id + GOTRACE_G_STATUS));
+        if ((status & G_STATUS_MASK) == G_SYSCALL)
+            state = WHY_SYSCALL;
+    }
+    u64 now = bpf_ktime_get_ns();
+    row->word = now << WHY_STATE_BITS | state;
+    return now;
+}
+
+/* Hold a task's row as calls of its end, at the time returned: now, or later. */
+static __always_inline u64 why_leaving(struct why_key *key, u64 now)
+{
+    struct why_row *row = why_rows.lookup(key);
+    u64 since = row ? hold(row, now) : 0;
+    return since ? since : now;
+}
+
+/* Go on, or end where no call is open any more, after calls have ended or were dropped. */
+static __always_inline void why_left(struct task_key *owner, u64 id, u64 level)
+{
+    struct why_key key = {.id = id, .tgid = owner->tgid};
+    struct why_row *row = why_rows.lookup(&key);
+    if (!row)
+        return;
+    if (!level)
+        why_rows.delete(&key);
+    else if ((row->word & WHY_STATE_MASK) == WHY_TRACING)
+        let_go(row, 0);
+}
+
+/*
+ * Forget what was kept for a call that has returned, and let the longest wait be the outer call's
+ * again where that is longer.
+ */
+static __always_inline void why_returned(struct why_key *key, struct call_key *place)
+{
+    struct why_row *saved = why_saved.lookup(place), *row = why_rows.lookup(key);
+    if (!saved)
+        return;
+#if GOTRACE_WHY_CALLERS
+    if (row && saved->seen.longest.ns > row->seen.longest.ns)
+        bpf_probe_read_kernel(&row->seen.longest, sizeof(row->seen.longest), &saved->seen.longest);
+#endif
+    why_saved.delete(place);
+}
+
+/*
+ * Return the row of a call that ends, and in before what it was at its entry. Return 0 where its
+ * parts are not known.
+ */
+static __always_inline struct why_row *why_rows_of(struct why_key *key, struct call_key *place,
+                                                   struct why_row **before)
+{
+    u32 zero = 0;
+    struct why_row *row = why_rows.lookup(key);
+    *before = place->level > 1 ? why_saved.lookup(place) : why_blank.lookup(&zero);
+    return *before && row && row->word ? row : 0;
+}
+
+/*
+ * Work out the parts of a call that ends, in its row; return that, 0 where they are not known.
+ * Without branches in the loop: the verifier would follow all their combinations.
+ */
+static __always_inline struct why_row *why_own(struct why_key *key, struct call_key *place)
+{
+    struct why_row *before, *row = why_rows_of(key, place, &before);
+    if (!row)
+        return 0;
+    u64 count = 0;
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < WHY_PARTS; i++) {
+        u64 ns = row->seen.parts[i] - before->seen.parts[i], negative = -ns;
+        count &= WHY_PARTS - 1;
+        row->own_parts[count] = i;
+        row->own_ns[count] = ns;
+        asm volatile("" : "+r"(negative));
+        count += (ns | negative) >> 63;
+    }
+    row->owned = count;
+    return row;
+}
+
+/* Whether pc is in runtime.cgocall. */
+static __always_inline int is_cgo(u64 ip, u64 cookie, u64 pc)
+{
+    u32 number = cookie & COOKIE_INDEX_MASK;
+    struct why_site *site = why_sites.lookup(&number);
+    s64 distance = pc - ip;
+    return site && distance >= site->cgo_start && distance < site->cgo_end;
+}
+
+/* At runtime.casgstatus(gp, old, new). */
+int on_status(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (!site_hit(ctx, &cookie))
+        return 0;
+#if GOTRACE_WHY_ON_STACK
+    u64 arguments[2] = {};
+    bpf_probe_read_user(arguments, sizeof(arguments),
+                        (void *)(ctx->sp + (cookie >> COOKIE_SP_SHIFT) + 8));
+    u64 g = arguments[0];
+    u32 old = arguments[1], new = arguments[1] >> 32;
+#else
+    u64 g = ctx->ax;
+    u32 old = ctx->bx, new = ctx->cx;
+#endif
+    struct why_key key = {.id = g, .tgid = bpf_get_current_pid_tgid() >> 32};
+    struct why_row *row = why_rows.lookup(&key);
+    /* Copying a stack goes around casgstatus in most releases, and is running. */
+    if (!row || old == G_COPYSTACK || new == G_COPYSTACK)
+        return 0;
+    if (new == G_RUNNING) {
+        bind(row, &key, 0);
+        go_on(row, &key, WHY_RUNNING);
+    } else if (new == G_RUNNABLE) {
+        if (go_on(row, &key, WHY_RUNNABLE))
+            woken(ctx, cookie, row, g);
+    } else if (new == G_SYSCALL) {
+        int cgo = is_cgo(ctx->ip, cookie, read_word(g + GOTRACE_G_SYSCALLPC));
+        go_on(row, &key, cgo ? WHY_CGO : WHY_SYSCALL);
+    } else if (new == G_WAITING) {
+        go_on(row, &key, WHY_WAITING);
+    } else if (new == G_PREEMPTED) {
+        go_on(row, &key, WHY_SCAN);
+    } else if (new == G_DEAD) {
+        why_rows.delete(&key);
+    }
+    return 0;
+}
+
+/* At runtime.preemptPark(gp), which sets the status by itself. */
+int on_preempt(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (!site_hit(ctx, &cookie))
+        return 0;
+#if GOTRACE_WHY_ON_STACK
+    u64 g = read_word(ctx->sp + (cookie >> COOKIE_SP_SHIFT) + 8);
+#else
+    u64 g = ctx->ax;
+#endif
+    struct why_key key = {.id = g, .tgid = bpf_get_current_pid_tgid() >> 32};
+    struct why_row *row = why_rows.lookup(&key);
+    if (row)
+        go_on(row, &key, WHY_SCAN);
+    return 0;
+}
+
+/* At runtime.reentersyscall(pc, sp, bp), where it sets the status by itself. */
+int on_syscall(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    struct why_key key = {.id = ctx->r14, .tgid = bpf_get_current_pid_tgid() >> 32};
+    struct why_row *row = why_rows.lookup(&key);
+    if (row)
+        go_on(row, &key, is_cgo(ctx->ip, cookie, ctx->ax) ? WHY_CGO : WHY_SYSCALL);
+    return 0;
+}
+
+/* At runtime.exitsyscall(), where it sets the status by itself. */
+int on_syscall_end(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    struct why_key key = {.id = ctx->r14, .tgid = bpf_get_current_pid_tgid() >> 32};
+    struct why_row *row = why_rows.lookup(&key);
+    if (row) {
+        bind(row, &key, 0);
+        go_on(row, &key, WHY_RUNNING);
+    }
+    return 0;
+}
+
+#ifdef GOTRACE_G_COROARG
+/* At runtime.coroswitch_m(gp): gp waits, and runs the goroutine at the beginning of gp.coroarg. */
+int on_coroutine(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    u64 g = ctx->ax;
+    struct why_key key = {.id = g, .tgid = bpf_get_current_pid_tgid() >> 32};
+    struct why_row *row = why_rows.lookup(&key);
+    if (row)
+        go_on(row, &key, WHY_WAITING);
+    u64 coro = read_word(g + GOTRACE_G_COROARG);
+    key.id = coro ? read_word(coro) : 0;
+    row = key.id ? why_rows.lookup(&key) : 0;
+    if (row) {
+        bind(row, &key, 0);
+        go_on(row, &key, WHY_RUNNING);
+    }
+    return 0;
+}
+#endif
+
+/* At runtime.stopTheWorldWithSema. */
+int on_stop_world(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    u32 tgid = bpf_get_current_pid_tgid() >> 32;
+    u64 *found = why_worlds.lookup(&tgid), now = bpf_ktime_get_ns();
+    u64 word = found ? *found : 0;
+    if (word & 1)
+        return 0;
+    word = (now - (word >> 1)) << 1 | 1;
+    if (found)
+        *found = word;
+    else if (why_worlds.update(&tgid, &word))
+        count_diagnostic(WHY_FULL, 1);
+    return 0;
+}
+
+/* At runtime.startTheWorldWithSema. */
+int on_start_world(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    u32 tgid = bpf_get_current_pid_tgid() >> 32;
+    u64 *found = why_worlds.lookup(&tgid);
+    if (found && *found & 1)
+        *found = (bpf_ktime_get_ns() - (*found >> 1)) << 1;
+    return 0;
+}
+
+/* The thread of a row is taken off its CPU. */
+static __always_inline void off_cpu(u32 tid, u64 id, u64 tgid, u64 now, u64 kind)
+{
+    struct why_key key = {.id = id, .tgid = tgid};
+    struct why_row *row = id ? why_rows.lookup(&key) : 0;
+    if (!row || row->tid != tid)
+        return;
+    u64 state = row->word & WHY_STATE_MASK, part = 0, ns = 0;
+    if (state == WHY_RUNNING) {
+        if (change(row, now, kind, &part, &ns))
+            add_part(row, part, ns);
+    } else if (state == WHY_TRACING) {
+        row->out = now;
+        row->kind = kind;
+    }
+}
+
+/* It is back on one. */
+static __always_inline void on_cpu(u32 tid, u64 id, u64 tgid, u64 now)
+{
+    struct why_key key = {.id = id, .tgid = tgid};
+    struct why_row *row = id ? why_rows.lookup(&key) : 0;
+    if (!row || row->tid != tid)
+        return;
+    u64 state = row->word & WHY_STATE_MASK, part = 0, ns = 0;
+    if (state == WHY_PREEMPTED || state == WHY_THROTTLED || state == WHY_KERNEL) {
+        if (change(row, now, WHY_RUNNING, &part, &ns))
+            add_part(row, part, ns);
+    } else if (state == WHY_TRACING && row->out) {
+        row->held[(row->kind - WHY_PREEMPTED) & 3] += now - row->out;
+        row->out = 0;
+    }
+}
+
+/* Whether the kernel takes the task off its CPU because a quota is used up. */
+static __always_inline int is_throttled(u64 task)
+{
+    u32 count = 0;
+#ifdef GOTRACE_TASK_THROTTLED
+    bpf_probe_read_kernel(&count, 1, (void *)(task + GOTRACE_TASK_THROTTLED));
+#elif defined(GOTRACE_TASK_CFS_RQ)
+    u64 queue = 0;
+    bpf_probe_read_kernel(&queue, sizeof(queue), (void *)(task + GOTRACE_TASK_CFS_RQ));
+    bpf_probe_read_kernel(&count, sizeof(count), (void *)(queue + GOTRACE_CFS_RQ_THROTTLED));
+#endif
+    return count != 0;
+}
+
+static __always_inline void switched(struct bpf_raw_tracepoint_args *ctx, u64 waits)
+{
+    u64 task = ctx->args[1], next = ctx->args[2];
+    u32 zero = 0, *over = halted.lookup(&zero);
+    if (!task)
+        nowhere_raw.call(ctx, 0); /* never: see stack.h */
+    if (!over || *over)
+        return;
+    u32 tid = bpf_get_current_pid_tgid();
+    u64 now = bpf_ktime_get_ns();
+    struct why_thread *thread = why_threads.lookup(&tid);
+    if (thread) {
+        u64 kind = waits ? WHY_KERNEL : is_throttled(task) ? WHY_THROTTLED : WHY_PREEMPTED;
+#pragma clang loop unroll(full)
+        for (int i = 0; i < 3; i++)
+            off_cpu(tid, thread->ids[i], thread->tgid, now, kind);
+    }
+    bpf_probe_read_kernel(&tid, sizeof(tid), (void *)(next + GOTRACE_TASK_PID));
+    thread = why_threads.lookup(&tid);
+    if (thread) {
+#pragma clang loop unroll(full)
+        for (int i = 0; i < 3; i++)
+            on_cpu(tid, thread->ids[i], thread->tgid, now);
+    }
+}
+
+/*
+ * At the raw tracepoint sched_switch(preempt, prev, next, prev_state), since Linux 5.18. What is
+ * preempted goes on running, whatever its state: it may just have been about to wait.
+ */
+int on_switch(struct bpf_raw_tracepoint_args *ctx)
+{
+    switched(ctx, ctx->args[0] & 1 ? 0 : ctx->args[3] & 0xffffffff);
+    return 0;
+}
+
+/* Before, without prev_state: a wake-up that comes just now makes it 0. */
+int on_switch_without_state(struct bpf_raw_tracepoint_args *ctx)
+{
+    u32 state = 0;
+    bpf_probe_read_kernel(&state, sizeof(state), (void *)(ctx->args[1] + GOTRACE_TASK_STATE));
+    switched(ctx, ctx->args[0] & 1 ? 0 : state);
+    return 0;
+}

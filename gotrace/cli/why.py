@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The option ``--why``: what it takes is said before it is paid."""
+
+from __future__ import annotations
+
+import argparse
+
+from gotrace.cli.options import WHY_ALL, WHY_WAITS
+from gotrace.errors import GotraceError
+from gotrace.report.output import Notice, NoticeKind, Output
+from gotrace.session.calibrate import Calibration, trap_cost
+from gotrace.session.tasks import Tasks
+from gotrace.session.why.parts import MAX_SHARE, WhyOptions, WhyProbes, why_probes
+from gotrace.sites.sites import SiteForm
+from gotrace.target.target import Target
+
+__all__ = ["add_why_options", "prepared_why"]
+
+_MAX_WAIT = 1.5  # seconds, for the cost of a hit
+_USUAL_HIT = 800  # ns, on a virtual machine that does other things as well
+
+
+def add_why_options(parser: argparse.ArgumentParser) -> None:
+    """Add what says where time goes. ``parse`` knows ``--why=waits``: no pattern may follow it."""
+    parser.add_argument(
+        "--why",
+        action="store_const",
+        const=WHY_ALL,
+        help="show what the time of calls went into; --why=waits: without system calls",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="use --why whatever it takes of the program's time"
+    )
+
+
+def prepared_why(
+    options: argparse.Namespace,
+    target: Target,
+    tasks: Tasks,
+    output: Output,
+    *,
+    callers: bool = False,
+    classes: bool = False,
+) -> WhyProbes | None:
+    """Return what finds out where time goes, None where that is not asked for.
+
+    Prints what it will cost. Raises GotraceError where that is too much, or cannot be done.
+    """
+    if options.why is None and not classes:
+        return None
+    wanted = WhyOptions(syscalls=options.why != WHY_WAITS, callers=callers, classes=classes)
+    probes = why_probes(target, tasks, wanted)
+    if target.command is not None:
+        text = "what --why takes of a CPU is not known before the program runs"
+        output.notice(Notice(NoticeKind.WARNING, text, {"what": "why_price", "share": None}))
+        return probes
+    with Calibration(lambda: trap_cost(SiteForm.EMULATED, options.attach)) as calibration:
+        price = probes.price(options.attach, lambda: _hit_cost(calibration))
+    share = f"{100 * price.share:.{1 if price.share < 0.1 else 0}f}%"
+    text = (
+        f"this program changes {round(price.changes):,} states a second: --why will take about"
+        f" {share} of one CPU"
+    )
+    fields = {"what": "why_price", "changes": round(price.changes), "share": price.share}
+    if price.share > MAX_SHARE and not options.force:
+        waits = (
+            "--why=waits takes less, and " if options.why == WHY_ALL and probes.has_syscalls else ""
+        )
+        raise GotraceError(f"{text}: {waits}--force accepts it")
+    output.notice(Notice(NoticeKind.WARNING, text, fields))
+    return probes
+
+
+def _hit_cost(calibration: Calibration) -> int:
+    """Return what a hit costs here, in ns; what it does elsewhere where that takes too long."""
+    try:
+        return calibration.cost(_MAX_WAIT).own
+    except (GotraceError, OSError):
+        return _USUAL_HIT

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Render what the time of calls went into: a table below a histogram, a bracket after a duration.
+
+In JSON a call has
+
+    why: {parts: {NAME: ns, ...}, changes: N,
+          longest: null or {part, ns, waker: {goid, func}, stack: [{func, file, line}, ...]}}
+
+``parts`` add up to duration_ns. A histogram has
+
+    why: {parts: {NAME: {ns, calls}, ...}, bands: [{band, calls, from_ns, to_ns, parts}, ...]}
+
+where ``parts`` add up to sum_ns, and ``bands`` have what the slowest and the middle calls did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from gotrace.histogram import Histogram, bucket_bounds
+from gotrace.report.durations import duration
+from gotrace.session.why.parts import BLOCKED, TRACING, PartSums, PartTotals
+from gotrace.text import printable
+
+__all__ = ["BucketParts", "bracket", "sums_fields", "sums_lines"]
+
+#: Parts of calls by their histogram's bucket; under None of those that are not known by bucket.
+BucketParts = Mapping[int | None, PartSums]
+
+_SLOWEST = 0.01
+_MIDDLE = (0.25, 0.75)
+_LEAST_IN_BRACKET = 0.005  # of the duration
+
+
+@dataclass(frozen=True, slots=True)
+class _Band:
+    """Some of the calls, by duration: from (ns, inclusive) to (exclusive)."""
+
+    name: str
+    calls: int
+    low: int
+    high: int
+    parts: PartSums
+
+    def share(self, name: str) -> float:
+        """Return the part of these calls' time."""
+        found = self.parts.parts.get(name)
+        return found.ns / self.parts.total if found and self.parts.total else 0.0
+
+
+def _totals(why: BucketParts, times: Histogram, tracing: int | None) -> dict[str, PartTotals]:
+    """Return all parts, largest first, with an estimate of what probes took by itself."""
+    sums = PartSums()
+    for found in why.values():
+        sums.merge(found)
+    running = sums.parts.get("running")
+    taken = min(tracing or 0, running.ns) if running else 0
+    if running and taken:
+        running.ns -= taken
+        sums.parts[TRACING] = PartTotals(taken, times.count)
+    ranked = sorted(sums.parts.items(), key=lambda item: (-item[1].ns, item[0]))
+    return {name: totals for name, totals in ranked if totals.ns}
+
+
+def _bands(why: BucketParts, times: Histogram) -> list[_Band]:
+    """Return the slowest calls and the middle ones, by whole buckets; none where all are alike."""
+    buckets = sorted(times.buckets)
+    if None in why or len(buckets) < 2:
+        return []
+    slowest, calls = len(buckets), 0
+    while slowest > 1 and calls < times.count * _SLOWEST:
+        slowest -= 1
+        calls += times.buckets[buckets[slowest]]
+    middle, before = [], 0
+    for bucket in buckets:
+        after = before + times.buckets[bucket]
+        if before < times.count * _MIDDLE[1] and after > times.count * _MIDDLE[0]:
+            middle.append(bucket)
+        before = after
+    return [
+        _band("slowest 1%", buckets[slowest:], why, times),
+        _band("middle half", middle, why, times),
+    ]
+
+
+def _band(name: str, buckets: list[int], why: BucketParts, times: Histogram) -> _Band:
+    parts = PartSums()
+    for bucket in buckets:
+        parts.merge(why.get(bucket, PartSums()))
+    calls = sum(times.buckets[bucket] for bucket in buckets)
+    return _Band(name, calls, bucket_bounds(buckets[0])[0], bucket_bounds(buckets[-1])[1], parts)
+
+
+def sums_lines(why: BucketParts, times: Histogram, tracing: int | None) -> Iterator[str]:
+    """Yield the table below a histogram; ``tracing`` is what probes took within the calls."""
+    totals = _totals(why, times, tracing)
+    bands = _bands(why, times)
+    width = max([19, *(len(printable(name)) for name in totals)])
+    heads = "".join(f" {band.name:>12}" for band in bands)
+    columns = f"{'total':>9} {'share':>6} {'average':>9} {'calls':>9}"
+    yield f"{'where the time went':<{width}} {columns}{heads}"
+    for name, part in totals.items():
+        shares = "".join(f" {_percent(band.share(name)):>12}" for band in bands)
+        yield (
+            f"{printable(name):<{width}} {duration(part.ns):>9} {_percent(part.ns / times.sum):>6}"
+            f" {duration(part.ns / times.count):>9} {part.calls:>9}{shares}"
+        )
+    for band in bands:
+        yield (f"{band.name}: {band.calls} calls of {duration(band.low)} to {duration(band.high)}")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%" if share < 0.9995 else "100%"
+
+
+def sums_fields(why: BucketParts, times: Histogram, tracing: int | None) -> dict[str, object]:
+    """Return what a histogram's JSON has."""
+    totals = _totals(why, times, tracing)
+    return {
+        "parts": {name: {"ns": part.ns, "calls": part.calls} for name, part in totals.items()},
+        "bands": [
+            {
+                "band": band.name,
+                "calls": band.calls,
+                "from_ns": band.low,
+                "to_ns": band.high,
+                "parts": {
+                    name: part.ns
+                    for name, part in sorted(
+                        band.parts.parts.items(), key=lambda item: (-item[1].ns, item[0])
+                    )
+                },
+            }
+            for band in _bands(why, times)
+        ],
+    }
+
+
+def bracket(
+    parts: Mapping[str, int], whole: int, longest: str | None = None, woken: str = ""
+) -> str:
+    """Return a call's parts in brackets, largest first, without those too small to matter.
+
+    ``longest`` is the part that the longest wait was, and ``woken`` who ended it.
+    """
+    words: list[str] = []
+    for name, ns in parts.items():
+        if words and ns < whole * _LEAST_IN_BRACKET:
+            break
+        by = f" {woken}" if name == longest and woken else ""
+        words.append(f"{name.removeprefix(BLOCKED)} {duration(ns)}{by}")
+    return f"({', '.join(words)})"

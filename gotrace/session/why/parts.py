@@ -1,0 +1,547 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the time of calls goes: what is probed for that, and what the programs say (bpf/why.h).
+
+A part is a state that the goroutine was in within the call, by Go's scheduler, or its thread, by
+the kernel's. Parts are in nanoseconds and add up to the duration exactly. Their names are keys of
+JSON: wait reasons are the program's own words.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, IntEnum
+
+from gotrace.errors import GotraceError
+from gotrace.gotypes.wait_reasons import WaitReasons
+from gotrace.kernel.attach import AttachMethod, Point, ProbeGroup, attach
+from gotrace.kernel.btf import kernel_field
+from gotrace.kernel.cookie import TaskKind, cookie
+from gotrace.kernel.program import BpfProgram, Map
+from gotrace.session.tasks import Tasks
+from gotrace.sites.scheduler import SchedulerSites, scheduler_sites
+from gotrace.sites.sites import Site, SiteError
+from gotrace.target.target import Target, TargetBinary
+
+__all__ = [
+    "BLOCKED",
+    "BY_PROCESS",
+    "GC",
+    "MAX_SHARE",
+    "PARTS",
+    "SEEN_SIZE",
+    "TRACING",
+    "UNKNOWN",
+    "BandRows",
+    "Longest",
+    "Part",
+    "PartClass",
+    "PartSums",
+    "PartTotals",
+    "Price",
+    "SeenParts",
+    "WhyOptions",
+    "WhyProbes",
+    "call_parts",
+    "part_class",
+    "part_names",
+    "seen_parts",
+    "slow_parts",
+    "take_tracing_out",
+    "why_probes",
+]
+
+#: What wait reasons' names begin with.
+BLOCKED, GC = "blocked: ", "gc: "
+#: The part that is an estimate: what probes took within calls, taken out of running.
+TRACING = "tracing (estimate)"
+#: The time of calls for which there was no room.
+UNKNOWN = "unknown"
+
+PARTS = 64
+_REASONS = 16
+_FRAMES = 16
+
+
+class Part(IntEnum):
+    """The parts that are not wait reasons, in the order of enum why_part."""
+
+    RUNNING = 1
+    RUNNABLE = 2
+    SYSCALL = 3
+    CGO = 4
+    SCAN = 6
+    PREEMPTED = 7
+    THROTTLED = 8
+    KERNEL = 9
+    TRACING = 10
+    STOPPED = 11
+    RUNTIME = 12
+    OTHER = 13
+    UNKNOWN = 14
+
+
+class PartClass(Enum):
+    """What predicates can ask for, in the order of enum why_class, which begins with none."""
+
+    RUNNING = "running"
+    RUNNABLE = "runnable"
+    BLOCKED = "blocked"
+    SYSCALL = "syscall"
+    GC = "gc"
+    PREEMPTED = "preempted"
+    THROTTLED = "throttled"
+
+
+_NAMES = {
+    Part.RUNNING: "running",
+    Part.RUNNABLE: "runnable",
+    Part.SYSCALL: "syscall",
+    Part.CGO: "cgo",
+    Part.SCAN: GC + "stack scan",
+    Part.PREEMPTED: "preempted",
+    Part.THROTTLED: "throttled",
+    Part.KERNEL: BLOCKED + "kernel",
+    Part.TRACING: "running",  # the programs held it: what they took is estimated as a whole
+    Part.STOPPED: GC + "world stopped",
+    Part.RUNTIME: GC + "runtime",
+    Part.OTHER: BLOCKED + "other",
+    Part.UNKNOWN: UNKNOWN,
+}
+_CLASSES = {
+    "running": PartClass.RUNNING,
+    "runnable": PartClass.RUNNABLE,
+    "syscall": PartClass.SYSCALL,
+    "cgo": PartClass.SYSCALL,
+    "preempted": PartClass.PREEMPTED,
+    "throttled": PartClass.THROTTLED,
+    TRACING: PartClass.RUNNING,
+}
+#: Wait reasons that are the garbage collector's, beside those that say GC.
+_COLLECTOR = {"wait for GC cycle", "stopping the world", "flushing proc caches", "force gc (idle)"}
+
+
+def part_class(name: str) -> PartClass | None:
+    """Return the class of a part, None of time that is not known."""
+    if name.startswith(GC):
+        return PartClass.GC
+    return PartClass.BLOCKED if name.startswith(BLOCKED) else _CLASSES.get(name)
+
+
+def _is_collector(reason: str) -> bool:
+    return reason.startswith(("GC ", "garbage collection")) or reason in _COLLECTOR
+
+
+def part_names(reasons: WaitReasons) -> tuple[str, ...]:
+    """Return the names of all parts, those of the reasons beginning at number 16."""
+    names = [_NAMES.get(Part(n), "") if n in _KNOWN else "" for n in range(_REASONS)]
+    for reason in reasons[: PARTS - _REASONS]:
+        prefix = GC if _is_collector(reason) else BLOCKED
+        names.append(prefix + (reason or "for no reason given"))
+    return tuple(names + [_NAMES[Part.OTHER]] * (PARTS - len(names)))
+
+
+_KNOWN = {part.value for part in Part}
+
+
+def _table(names: Sequence[str]) -> bytes:
+    """Return struct why_table: the part of each wait reason, the class of each part."""
+    parts = [n + _REASONS if n < PARTS - _REASONS else Part.OTHER.value for n in range(256)]
+    classes = [None, *PartClass]
+    return bytes(parts) + bytes(classes.index(part_class(name)) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class WhyOptions:
+    """Say what to find out: system calls, who ended the longest wait, what predicates ask for."""
+
+    syscalls: bool = True
+    callers: bool = False
+    classes: bool = False
+
+
+#: Maps whose keys have a process's number, and where in them that is.
+BY_PROCESS = (("why_rows", 8), ("why_worlds", 0))
+
+_ROWS = 1 << 14
+_SAVED = 1 << 13
+_THREADS = 1 << 15
+_SITE = struct.Struct("=qq")  # struct why_site
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """One probe of the scheduler: the BPF function, its place, where cgocall is from there."""
+
+    function: str
+    site: Site
+    cgocall: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class WhyProbes:
+    """The probes of the target's schedulers, for its files that hold code of the runtime."""
+
+    target: Target
+    tasks: Tasks
+    options: WhyOptions
+    files: tuple[tuple[TargetBinary, SchedulerSites], ...]
+    names: tuple[str, ...]
+    release: tuple[int, int]
+
+    def defines(self) -> dict[str, int]:
+        """Return the compile-time settings of bpf/why.h."""
+        layout = self.tasks.layout
+        assert layout is not None
+        coroargs = [sites.coroarg for _, sites in self.files if sites.coroarg is not None]
+        settings = {
+            "WHY": 1,
+            "WHY_ROWS": _ROWS,
+            "WHY_SAVED": _SAVED,
+            "WHY_THREADS": _THREADS,
+            "WHY_SITES": max(1, len(self._probes())),
+            "WHY_ON_STACK": int(not layout.g_in_register),
+            "WHY_UNNAMED": int(self.release < _NAMED_SINCE),
+            "WHY_CALLERS": int(self.options.callers),
+            "G_STATUS": layout.g_atomicstatus,
+            "G_WAITREASON": layout.g_waitreason,
+            "G_SYSCALLPC": layout.g_syscallpc,
+            "G_SCHED_PC": layout.g_sched_pc,
+            "G_SCHED_BP": layout.g_sched_bp,
+            **({"G_COROARG": coroargs[0]} if coroargs else {}),
+            **({"WHY_CLASSES": 1} if self.options.classes else {}),
+        }
+        return settings | _kernel_settings()
+
+    def _probes(self) -> list[tuple[TargetBinary, _Probe]]:
+        found = []
+        for file, sites in self.files:
+            low, high = sites.cgocall or (0, 0)
+            chosen = [
+                ("on_status", sites.status),
+                ("on_preempt", sites.preempt),
+                ("on_coroutine", sites.coroutine),
+                ("on_stop_world", sites.stop_world),
+                ("on_start_world", sites.start_world),
+            ]
+            if self.options.syscalls:
+                chosen += [("on_syscall", sites.syscall), ("on_syscall_end", sites.syscall_end)]
+            for function, site in chosen:
+                if site is not None:
+                    cgocall = (low - site.address, high - site.address)
+                    found.append((file, _Probe(function, site, cgocall)))
+        return found
+
+    def groups(self) -> list[ProbeGroup]:
+        """Return the groups to attach, before those of any traced function."""
+        layout = self.tasks.layout
+        kind = TaskKind.G_REGISTER if layout and layout.g_in_register else TaskKind.G_TLS
+        return [
+            self._group(probe.function, file, number, probe.site, kind)
+            for number, (file, probe) in enumerate(self._probes())
+        ]
+
+    def _group(
+        self, function: str, file: TargetBinary, number: int, site: Site, kind: TaskKind
+    ) -> ProbeGroup:
+        image = file.image
+        point = Point(image.offset_of(site.address), site.address, cookie(number, site, kind))
+        path, bias, pid = file.attach_path, file.bias, self.target.pid
+        return ProbeGroup(function, path, image.display, [point], bias, pid, image.identity)
+
+    def prepare(self, program: BpfProgram) -> None:
+        """Fill the maps of a loaded program and attach to the kernel's scheduler.
+
+        Raises LoadError.
+        """
+        sites = program.map("why_sites")
+        for number, (_, probe) in enumerate(self._probes()):
+            sites.update(number.to_bytes(4, "little"), _SITE.pack(*probe.cgocall))
+        program.map("why_tables").update(bytes(4), _table(self.names))
+        program.attach_tracepoint("sched_switch", ["on_switch", "on_switch_without_state"])
+
+    @property
+    def has_syscalls(self) -> bool:
+        """Return whether system calls have probes of their own."""
+        return self.options.syscalls and any(sites.syscall for _, sites in self.files)
+
+    def price(
+        self, forced: AttachMethod | None, trap: Callable[[], int], seconds: float = 0.2
+    ) -> Price:
+        """Count for a while how often the target would hit the probes that are hit most.
+
+        ``trap`` returns what a hit costs without its program, in ns, and is called after that.
+        Raises AttachError or LoadError, and what ``trap`` raises.
+        """
+        often = [
+            group
+            for group in self.groups()
+            if group.function in ("on_status", "on_syscall", "on_syscall_end")
+        ]
+        points = [point for group in often for point in group.points]
+        numbered = [
+            ProbeGroup(
+                "on_entry",
+                group.path,
+                group.display,
+                [
+                    Point(p.offset, p.address, p.cookie >> 32 << 32 | points.index(p))
+                    for p in group.points
+                ],
+                group.bias,
+                group.pid,
+                group.identity,
+            )
+            for group in often
+        ]
+        defines = {"COUNTERS": len(points), **self.target.defines()}
+        attached = attach("count.c", defines, numbered, forced)
+        try:
+            began = time.monotonic()
+            time.sleep(seconds)
+            counts = attached.program.map("counts").read_array()
+            passed = time.monotonic() - began
+        finally:
+            attached.close()
+        total = sum(memoryview(counts).cast("Q"))
+        return Price(total / passed, trap() + _PROGRAM_NS)
+
+
+#: What on_status takes more than a program that counts, where the goroutine is in no traced call.
+_PROGRAM_NS = 100
+#: Of one CPU: what --why may take without being forced.
+MAX_SHARE = 0.2
+#: Since Go 1.20 the runtime says why it waits on the system stack before it does.
+_NAMED_SINCE = (1, 20)
+
+
+def _kernel_settings() -> dict[str, int]:
+    """Return the settings that are offsets in the kernel's structs. Raises GotraceError."""
+    pid = kernel_field(("task_struct", "pid"))
+    state = kernel_field(("task_struct", "__state"))  # Linux 5.14
+    if state is None:
+        state = kernel_field(("task_struct", "state"))
+    if pid is None or state is None:
+        raise GotraceError(
+            "--why needs the kernel's BTF, /sys/kernel/btf/vmlinux, to know threads by:"
+            " CONFIG_DEBUG_INFO_BTF"
+        )
+    settings = {"TASK_PID": pid, "TASK_STATE": state}
+    throttled = kernel_field(("task_struct", "throttled"))  # Linux 6.18
+    queue = kernel_field(("task_struct", "se"), ("sched_entity", "cfs_rq"))
+    count = kernel_field(("cfs_rq", "throttle_count"))
+    if throttled is not None:
+        settings["TASK_THROTTLED"] = throttled
+    elif queue is not None and count is not None:
+        settings |= {"TASK_CFS_RQ": queue, "CFS_RQ_THROTTLED": count}
+    return settings
+
+
+def why_probes(target: Target, tasks: Tasks, options: WhyOptions) -> WhyProbes:
+    """Return what has to be probed. Raises GotraceError where that is not possible."""
+    if tasks.layout is None:
+        raise GotraceError(
+            "--why needs a Go runtime to watch: programs of gccgo have another one, and their"
+            " scheduler is not known here"
+        )
+    files, names = [], None
+    for file in tasks.files:
+        display = file.image.display
+        version = file.go_version.text if file.go_version else "this Go"
+        try:
+            files.append((file, scheduler_sites(file.functions)))
+        except SiteError as error:
+            raise GotraceError(
+                f"{display}: --why does not know {version}: {error}: Go 1.19 or newer is needed"
+            ) from error
+        reasons = file.wait_reasons
+        if reasons is None:
+            raise GotraceError(f"{display}: --why has not found why goroutines of {version} wait")
+        if names is not None and names != part_names(reasons):
+            raise GotraceError(f"{display} waits for other reasons than the others: trace it alone")
+        names = part_names(reasons)
+    assert names is not None
+    release = next((f.go_version.release for f in tasks.files if f.go_version), _NAMED_SINCE)
+    return WhyProbes(target, tasks, options, tuple(files), names, release)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What watching a program's scheduler costs it: changes of state a second, ns for each."""
+
+    changes: float
+    hit: int
+
+    @property
+    def share(self) -> float:
+        """Return the part of one CPU."""
+        return self.changes * self.hit / 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Longest:
+    """The longest time in one state but running; stacks are run-time addresses, innermost first.
+
+    ``waker`` is the goroutine that ended it, 0 for the runtime itself (a timer, the network
+    poller), None where it was not a wait.
+    """
+
+    part: str
+    ns: int
+    waker: int | None = None
+    waker_stack: tuple[int, ...] = ()
+    stack: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SeenParts:
+    """A struct why_seen: times by number of part, the changes of state, the longest wait."""
+
+    changes: int
+    times: tuple[int, ...]
+    longest: Longest | None
+
+
+_SEEN = struct.Struct(f"=Q{PARTS}QQIIQ{_FRAMES}Q{_FRAMES}Q")
+SEEN_SIZE = _SEEN.size
+
+
+def seen_parts(data: bytes, at: int, names: Sequence[str]) -> SeenParts:
+    """Decode a struct why_seen. Raises struct.error."""
+    changes, *rest = _SEEN.unpack_from(data, at)
+    times, (ns, part, is_woken, waker, *stacks) = rest[:PARTS], rest[PARTS:]
+    longest = None
+    if ns and part < PARTS:
+        longest = Longest(
+            names[part],
+            ns,
+            waker if is_woken else None,
+            _stack(stacks[_FRAMES:]) if is_woken else (),
+            _stack(stacks[:_FRAMES]) if is_woken else (),
+        )
+    return SeenParts(changes, tuple(times), longest)
+
+
+def _stack(addresses: Sequence[int]) -> tuple[int, ...]:
+    end = addresses.index(0) if 0 in addresses else len(addresses)
+    return tuple(addresses[:end])
+
+
+_MASK = (1 << 64) - 1
+
+
+def call_parts(
+    now: SeenParts, before: SeenParts | None, names: Sequence[str]
+) -> tuple[dict[str, int], int]:
+    """Return a call's parts by name, largest first, and how often its state has changed.
+
+    ``before`` is what had come when it was entered, None for an outermost call.
+    """
+    earlier = before.times if before else (0,) * PARTS
+    parts: dict[str, int] = {}
+    for name, time_now, time_then in zip(names, now.times, earlier, strict=True):
+        if time_now != time_then:
+            parts[name] = parts.get(name, 0) + (time_now - time_then & _MASK)
+    return largest_first(parts), now.changes - (before.changes if before else 0)
+
+
+def largest_first(parts: Mapping[str, int]) -> dict[str, int]:
+    """Return parts in the order of their size."""
+    return dict(sorted(parts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def take_tracing_out(parts: Mapping[str, int], tracing: int | None) -> dict[str, int]:
+    """Return parts with what probes took, as an estimate, by itself and not in running."""
+    taken = min(tracing or 0, parts.get("running", 0))
+    if not taken:
+        return dict(parts)
+    split = {**parts, "running": parts["running"] - taken, TRACING: taken}
+    return largest_first({name: ns for name, ns in split.items() if ns})
+
+
+_SLOW = struct.Struct(f"={1 + 2 * PARTS}Q")
+
+
+def slow_parts(record: bytes, at: int, duration: int, names: Sequence[str]) -> dict[str, int]:
+    """Return the parts at the end of a struct slow_call of bpf/latency.c. Raises struct.error."""
+    count, *cells = _SLOW.unpack_from(record, at)
+    parts: dict[str, int] = {}
+    for number, ns in zip(cells[:count], cells[PARTS : PARTS + count], strict=True):
+        parts[names[number % PARTS]] = parts.get(names[number % PARTS], 0) + ns
+    return largest_first(parts) if count else {UNKNOWN: duration}
+
+
+@dataclass
+class PartTotals:
+    """A part of many calls: its time in sum, and how many of the calls have it."""
+
+    ns: int = 0
+    calls: int = 0
+
+
+@dataclass
+class PartSums:
+    """The parts of many calls, in sum, by name."""
+
+    parts: dict[str, PartTotals] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """Return the time of all parts."""
+        return sum(part.ns for part in self.parts.values())
+
+    def merge(self, other: PartSums) -> None:
+        """Add those of other calls."""
+        for name, totals in other.parts.items():
+            mine = self.parts.setdefault(name, PartTotals())
+            mine.ns += totals.ns
+            mine.calls += totals.calls
+
+    @classmethod
+    def from_row(cls, row: bytes, names: Sequence[str]) -> PartSums:
+        """Decode struct why_sums of bpf/latency.c."""
+        cells = _SUMS.unpack(row)
+        sums = cls()
+        for name, ns, calls in zip(names, cells[:PARTS], cells[PARTS:], strict=True):
+            if calls:
+                mine = sums.parts.setdefault(name, PartTotals())
+                mine.ns += ns
+                mine.calls = max(mine.calls, calls)
+        return sums
+
+
+_SUMS = struct.Struct(f"={2 * PARTS}Q")
+SUMS_SIZE = _SUMS.size
+_BAND = struct.Struct("=II")  # struct why_band
+
+
+class BandRows:
+    """Read the maps ``why_bands`` and ``why_rest`` of bpf/latency.c."""
+
+    def __init__(self, bands: Map, rest: Map, rows: int, names: Sequence[str]) -> None:
+        """Take over the maps; ``rows`` is the setting of bpf/latency.c."""
+        self._bands = bands
+        self._rest = rest
+        self._rows = rows
+        self._names = names
+
+    def take(self, half: int) -> dict[int, dict[int | None, PartSums]]:
+        """Return, by row and bucket, all that a half holds, and clear it.
+
+        Under None is what there was no room to keep by bucket.
+        """
+        taken: dict[int, dict[int | None, PartSums]] = {}
+        for key, value in list(self._bands.entries()):
+            number, bucket = _BAND.unpack(key)
+            if number // self._rows == half:
+                row = taken.setdefault(number % self._rows, {})
+                row[bucket] = PartSums.from_row(value, self._names)
+                self._bands.delete(key)
+        for index, value in self._rest.array_range(half * self._rows, self._rows):
+            if any(value):
+                row = taken.setdefault(index % self._rows, {})
+                row[None] = PartSums.from_row(value, self._names)
+                self._rest.update(index.to_bytes(4, "little"), bytes(len(value)))
+        return taken

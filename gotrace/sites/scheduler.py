@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find where Go's scheduler changes what a goroutine is doing.
+
+Every change of a goroutine's status goes through ``runtime.casgstatus``, but for those in these
+functions (src/runtime, releases 1.15 to 1.27): ``preemptPark``; the fast paths of
+``reentersyscall`` and ``exitsyscall`` since 1.26; ``coroswitch_m``, of iter.Pull, since 1.22;
+``casgcopystack`` and ``casGFromPreempted``, which change nothing that is of interest here. All of
+these are entered once a change.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gotrace.elf.functions import Function, FunctionTable
+from gotrace.sites.sites import Site, SiteError, SiteForm, function_sites
+
+__all__ = ["SchedulerSites", "scheduler_sites"]
+
+#: lock cmpxchg: a status that is changed without casgstatus.
+_COMPARE_AND_SWAP = re.compile(rb"\xf0[\x40-\x4f]?\x0f\xb1")
+#: mov disp32(%rax),%reg: the first in coroswitch_m reads gp.coroarg.
+_FIELD_OF_RAX = re.compile(rb"[\x48\x4c]\x8b[\x80\x88\x90\x98\xa0\xa8\xb0\xb8](.{4})", re.DOTALL)
+_MAX_PROLOGUE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSites:
+    """The sites of one file's runtime, by what happens there.
+
+    ``syscall`` and ``syscall_end`` are None where casgstatus is enough, ``coroutine`` where no
+    goroutine can be switched to directly; with it, ``coroarg`` is the offset in g of what says to
+    which. ``cgocall`` is where runtime.cgocall begins and ends, None in programs without it.
+    """
+
+    status: Site
+    preempt: Site
+    syscall: Site | None
+    syscall_end: Site | None
+    coroutine: Site | None
+    stop_world: Site
+    start_world: Site
+    coroarg: int | None
+    cgocall: tuple[int, int] | None
+
+
+def scheduler_sites(table: FunctionTable) -> SchedulerSites:
+    """Return the sites of a Go binary.
+
+    Raises SiteError where a function is not found, or where the one that is entered most could only
+    be watched by single-stepping its threads.
+    """
+    status = _needed(table, "runtime.casgstatus")
+    if status.form is SiteForm.FIRST:
+        raise SiteError("its scheduler could only be watched by single-stepping it")
+    fast = any(
+        _COMPARE_AND_SWAP.search(_code(table, function))
+        for name in ("runtime.reentersyscall", "runtime.exitsyscall")
+        for function in _functions(table, name)
+    )
+    coroutine = _site(table, "runtime.coroswitch_m")
+    coroarg = _coroarg(table) if coroutine else None
+    if coroutine and coroarg is None:
+        raise SiteError("runtime.coroswitch_m does not begin as in any release known")
+    cgo = next(iter(_functions(table, "runtime.cgocall")), None)
+    return SchedulerSites(
+        status,
+        _needed(table, "runtime.preemptPark"),
+        _needed(table, "runtime.reentersyscall") if fast else None,
+        _needed(table, "runtime.exitsyscall") if fast else None,
+        coroutine,
+        _needed(table, "runtime.stopTheWorldWithSema"),
+        _needed(table, "runtime.startTheWorldWithSema"),
+        coroarg,
+        (cgo.entry, cgo.end) if cgo else None,
+    )
+
+
+def _functions(table: FunctionTable, name: str) -> list[Function]:
+    return [table.function(row) for row in table.rows_named(name) if not table.is_wrapper(row)]
+
+
+def _code(table: FunctionTable, function: Function) -> bytes:
+    return bytes(table.image.read(function.entry, function.end - function.entry))
+
+
+def _site(table: FunctionTable, name: str) -> Site | None:
+    """Return a function's site, None where the program has no such function."""
+    for function in _functions(table, name):
+        sites = function_sites(table.image, function, returns=False)
+        if sites.entry is None:
+            raise SiteError(f"{name} cannot be probed: {sites.problem}")
+        return sites.entry
+    return None
+
+
+def _needed(table: FunctionTable, name: str) -> Site:
+    site = _site(table, name)
+    if site is None:
+        raise SiteError(f"it has no {name}")
+    return site
+
+
+def _coroarg(table: FunctionTable) -> int | None:
+    for function in _functions(table, "runtime.coroswitch_m"):
+        found = _FIELD_OF_RAX.search(_code(table, function)[:_MAX_PROLOGUE])
+        if found:
+            return int.from_bytes(found[1], "little")
+    return None
