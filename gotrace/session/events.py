@@ -65,7 +65,7 @@ class CallFlag(IntFlag):
     #: No block: a panic that was recovered unwound the call, its goroutine ended by runtime.Goexit.
     PANIC = 16
     GOEXIT = 32
-    #: Behind the stack: what the time went into (struct why_seen), since the outermost call began.
+    #: After the stack: what the time went into (struct why_seen), since the outermost call began.
     WHY = 64
     #: The same as it was when this call began, within another.
     WHY_WITHIN = 128
