@@ -30,19 +30,19 @@ __all__ = ["Dump", "take_dump"]
 
 #: Those of g.atomicstatus but for _Gscan, which says that the collector looks at the stack.
 _STATUS_BITS = 0xFFFFEFFF
-_RUNNING, _WAITING, _LEAKED = 2, 4, 10
+_RUNNING, _WAITING, _COPYSTACK, _LEAKED = 2, 4, 8, 10
 _STATES = {
     0: State.IDLE,
     1: State.RUNNABLE,
     _RUNNING: State.RUNNING,
     3: State.SYSCALL,
     _WAITING: State.WAITING,
-    8: State.COPYSTACK,
+    _COPYSTACK: State.COPYSTACK,
     9: State.PREEMPTED,
     _LEAKED: State.LEAKED,
 }
 #: Those whose saved registers hold.
-_AT_REST = frozenset(_STATES) - {0, _RUNNING, 8}
+_AT_REST = frozenset(_STATES) - {0, _RUNNING, _COPYSTACK}
 _HAVE_REASON = frozenset({_WAITING, _LEAKED})
 _HAVE_TIME = frozenset({3, _WAITING})
 
@@ -296,7 +296,9 @@ class _Reader:
                 after = stack + length
                 at = before >> 3
                 status = words[at + fields.status] & _STATUS_BITS
-                if status not in _AT_REST:
+                if status == _COPYSTACK:  # for a moment: the runtime gives it a larger stack
+                    again.append(self._guess(g, words, at, window))
+                elif status not in _AT_REST:
                     if status in _STATES:  # else it has ended
                         if status == _RUNNING:
                             bounds = words[at + fields.top - 1], words[at + fields.top]
@@ -363,7 +365,8 @@ class _Reader:
             for at in range(0, len(raw), size):
                 status = words[(at >> 3) + self._fields.status] & _STATUS_BITS
                 if status in _STATES:
-                    self._add(raw, words, at, status, (), False, moved=status in _AT_REST)
+                    moved = status in _AT_REST or status == _COPYSTACK
+                    self._add(raw, words, at, status, (), False, moved=moved)
 
     def _add(
         self,
