@@ -18,14 +18,14 @@
  * the probe there.
  *
  * Compile-time settings, beside those of goroutine.h:
- *   GOTRACE_WHY_ROWS      callers that can have calls open at once
+ *   GOTRACE_WHY_ROWS      tasks that can have calls open at once
  *   GOTRACE_WHY_SAVED     open calls within others
  *   GOTRACE_WHY_THREADS   threads of the target
  *   GOTRACE_WHY_SITES     probed sites of casgstatus and reentersyscall, in all files
  *   GOTRACE_WHY_ON_STACK  1 where the runtime's functions take arguments on the stack (Go < 1.17)
  *   GOTRACE_WHY_UNNAMED   1 where waits on the system stack may not say their reason (Go < 1.20)
  *   GOTRACE_WHY_CLASSES   1 where predicates ask for them; optional
- *   GOTRACE_WHY_CALLERS   1 where the longest wait is kept with its stack and owner ended it
+ *   GOTRACE_WHY_CALLERS   1 where the longest wait is kept with its stack and that of who ended it
  *   GOTRACE_G_STATUS, GOTRACE_G_WAITREASON, GOTRACE_G_SYSCALLPC, GOTRACE_G_SCHED_PC,
  *   GOTRACE_G_SCHED_BP, GOTRACE_G_COROARG  offsets in the target's runtime.g; the last one optional
  *   GOTRACE_TASK_PID, GOTRACE_TASK_STATE   offsets in the kernel's task_struct
@@ -83,7 +83,7 @@ enum why_class {
 #define G_LEAKED 10
 #define G_STATUS_MASK 0xfff /* without the bit of a scan */
 
-#define WHY_FRAMES 16 /* of the stack of a wait, and of owner ended it */
+#define WHY_FRAMES 16 /* of the stack of a wait, and of who ended it */
 
 struct why_key {
     u64 id; /* address of the goroutine's g; on a system stack and of a thread, task's id */
@@ -140,7 +140,7 @@ struct why_site {
     s64 cgo_end;
 };
 
-/* why_rows: callers that have calls open. From the outermost one's entry to its return. */
+/* why_rows: tasks that have calls open. From the outermost one's entry to its return. */
 BPF_HASH(why_rows, struct why_key, struct why_row, GOTRACE_WHY_ROWS);
 
 /* why_saved: a row as it was when the call of that level was entered, from level 2 on. */
@@ -285,7 +285,7 @@ static __always_inline int go_on(struct why_row *row, struct why_key *key, u64 s
     return longest(row, part, ns) && waited;
 }
 
-/* Say owner has ended the longest wait so far, and what both goroutines were doing. */
+/* Record who has ended the longest wait so far, and what both goroutines were doing. */
 static __always_inline void woken(struct pt_regs *ctx, u64 cookie, struct why_row *row, u64 g)
 {
 #if GOTRACE_WHY_CALLERS

@@ -31,7 +31,7 @@ from gotrace.session.count import CallCounter
 from gotrace.session.decode import CallDecoder, DecodedCall, Undecided, call_decoders
 from gotrace.session.events import function_of
 from gotrace.session.latency import LatencyMeter, LatencyOptions, Measurement
-from gotrace.session.lifetime import Run, Stoppable
+from gotrace.session.lifetime import Probing, Run
 from gotrace.session.plan import (
     BinaryRequest,
     ProbePlan,
@@ -416,7 +416,7 @@ class Session:
             self._is_started = True
             self._target.start()
 
-    def _begin(self, plan: ProbePlan, tracer: Stoppable, seconds: float | None) -> Run:
+    def _begin(self, plan: ProbePlan, tracer: Probing, seconds: float | None) -> Run:
         self._start()
         run = Run(self._target, plan, tracer, seconds)
         self._runs.add(run)

@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from gotrace.cli.stream import Patience
 from gotrace.report.output import Notice, NoticeKind, Output
-from gotrace.session.lifetime import Lifetime, Stoppable
+from gotrace.session.lifetime import Lifetime, Probing
 from gotrace.session.plan import ProbePlan
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, Waiter
@@ -39,7 +39,7 @@ def waiter_for(target: Target) -> Waiter:
     return waiter
 
 
-def listen(waiter: Waiter, tracer: Stoppable) -> None:
+def listen(waiter: Waiter, tracer: Probing) -> None:
     """Let a signal end the run from now on, and a second one end everything at once.
 
     Until then it interrupts what is being prepared. To be called before the user reads that
@@ -55,7 +55,7 @@ def pace(
     target: Target,
     plan: ProbePlan,
     output: Output,
-    tracer: Stoppable,
+    tracer: Probing,
     poll: Callable[[Callable[[], bool]], bool] | None = None,
     poll_period: float = Lifetime.PERIOD,
     seen: Callable[[], bool] | None = None,
@@ -145,7 +145,7 @@ def turns(patience: Patience, length: float) -> Iterator[float]:
         yield until
 
 
-def detached(tracer: Stoppable) -> Iterator[Notice]:
+def detached(tracer: Probing) -> Iterator[Notice]:
     """Wait for the probes to be removed, not for long, and yield the run's last notices."""
     if left := tracer.attached.detach():
         pids = ", ".join(map(str, left))

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable
-from types import TracebackType
 
-from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, AttachMethod, attach
+from gotrace.session.lifetime import Probing
 from gotrace.session.plan import ProbePlan
 from gotrace.target.target import Target
 
 __all__ = ["CallCounter"]
 
 
-class CallCounter:
+class CallCounter(Probing):
     """The probes that count a plan's functions; a context manager that detaches."""
 
     def __init__(
@@ -35,17 +34,6 @@ class CallCounter:
         self.attached: Attached = attach("count.c", defines, groups, forced, None, announce)
         self._map = self.attached.program.map("counts")
         self._seen = array("Q", bytes(8 * self._functions))
-        self._stopped = False
-
-    def stop(self) -> None:
-        """Stop counting and have the probes removed: after it, no counter changes.
-
-        Raises OSError.
-        """
-        if not self._stopped:
-            self.attached.stop()
-            kernel.wait_for_programs()
-            self._stopped = True
 
     def take(self) -> list[int]:
         """Return each function's calls since the last ``take``, in the plan's order.
@@ -66,14 +54,3 @@ class CallCounter:
     def has_seen(self) -> bool:
         """Return whether any call has been counted."""
         return any(self._map.read_array())
-
-    def __enter__(self) -> CallCounter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.attached.close()

@@ -12,12 +12,10 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
 
 from gotrace.capture.ops import MAX_KEY_TEXT, CaptureLimits
 from gotrace.capture.payload import ReadContext, Subplan
 from gotrace.histogram import Histogram
-from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.program import BpfProgram
 from gotrace.probes.scope import SpecialName
@@ -26,6 +24,7 @@ from gotrace.probes.typed import SpecialOperand
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, RecordError
 from gotrace.session.histograms import HistogramRows
+from gotrace.session.lifetime import Probing
 from gotrace.session.open_calls import (
     Diagnostic,
     ExitedProcesses,
@@ -143,7 +142,7 @@ def plan_keyed(
     return make_trace_plan(plan, left, choices)
 
 
-class KeyMeter:
+class KeyMeter(Probing):
     """Own the probes that add calls up by key; a context manager that detaches."""
 
     #: What makes calls missing.
@@ -227,7 +226,6 @@ class KeyMeter:
             )
         self._departed = ExitedProcesses(program, "saved_calls")
         self._sweep = None if target.process else Throttle(self._departed.remove)
-        self._stopped = False
 
     def _prepare(self, program: BpfProgram) -> None:
         self._tables.fill(program, self._subplans)
@@ -236,13 +234,6 @@ class KeyMeter:
         """Look after open calls; to be called some times a second."""
         if self._sweep is not None:
             self._sweep()
-
-    def stop(self) -> None:
-        """Stop adding up and have the probes removed: after it, no row changes. Raises OSError."""
-        if not self._stopped:
-            self.attached.stop()
-            kernel.wait_for_programs()
-            self._stopped = True
 
     def take(self) -> KeyPeriod:
         """Return what was added up since the last take; nothing that comes meanwhile is lost."""
@@ -304,14 +295,3 @@ class KeyMeter:
     def diagnostics(self) -> dict[Diagnostic, int]:
         """Return how often each irregularity has occurred so far."""
         return diagnostics(self.attached.program)
-
-    def __enter__(self) -> KeyMeter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.attached.close()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 
 from gotrace.histogram import Histogram
 from gotrace.kernel import syscalls as kernel
@@ -15,6 +14,7 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.rings import Rings
 from gotrace.session.goroutines import Folded, GoroutineKey, GoroutineRows, GoroutineTimes
 from gotrace.session.histograms import HistogramRows, stripes_for
+from gotrace.session.lifetime import Probing
 from gotrace.session.open_calls import (
     Diagnostic,
     ExitedProcesses,
@@ -89,7 +89,7 @@ class Measurement:
     why: Mapping[int, Mapping[int | None, PartSums]] = field(default_factory=dict)
 
 
-class LatencyMeter:
+class LatencyMeter(Probing):
     """The probes that measure a plan's functions; a context manager that detaches."""
 
     #: What makes calls missing.
@@ -143,7 +143,6 @@ class LatencyMeter:
         self._slow_lost = 0
         #: Whether ``poll`` has returned all there is, after ``stop``.
         self.exhausted = False
-        self._stopped = False
 
         def open_events(program: BpfProgram) -> None:
             if why is not None:
@@ -200,7 +199,7 @@ class LatencyMeter:
         if self._goroutines is not None:
             self._goroutines.harvest()
         if self._rings is None:
-            self.exhausted = self._stopped
+            self.exhausted = self.stopped
             return []
         slow: list[SlowCall] = []
         read_to = self._rings.take(
@@ -208,7 +207,7 @@ class LatencyMeter:
             _SLOW_BYTES,
             lambda cpu, records: slow.extend(map(self._slow, records)),
         )
-        self.exhausted = self._stopped and read_to is None
+        self.exhausted = self.stopped and read_to is None
         return sorted(slow, key=lambda call: call.end)
 
     def _slow(self, record: bytes) -> SlowCall:
@@ -221,13 +220,6 @@ class LatencyMeter:
         """Count slow calls that have been reported and not polled as lost."""
         if self._rings is not None:
             self._slow_lost += self._rings.drop()
-
-    def stop(self) -> None:
-        """Stop measuring and have the probes removed: after it, no map changes. Raises OSError."""
-        if not self._stopped:
-            self.attached.stop()
-            kernel.wait_for_programs()
-            self._stopped = True
 
     def take(self) -> Measurement:
         """Return what was measured since the last take.
@@ -259,14 +251,3 @@ class LatencyMeter:
         counts = diagnostics(self.attached.program)
         counts[Diagnostic.SLOW_LOST] += self._slow_lost
         return counts
-
-    def __enter__(self) -> LatencyMeter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.attached.close()

@@ -9,15 +9,17 @@ import select
 import threading
 import time
 from collections.abc import Iterable
-from typing import Protocol
+from types import TracebackType
+from typing import TypeVar
 
 from gotrace.elf.image import ElfImage, FileIdentity
+from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached
 from gotrace.session.plan import BinaryPlan, ProbePlan
 from gotrace.target.process import Executable, ProcessError
 from gotrace.target.target import Target
 
-__all__ = ["Lifetime", "Run", "Stoppable"]
+__all__ = ["Lifetime", "Probing", "Run"]
 
 
 class _Code:
@@ -138,13 +140,33 @@ class Lifetime:
         return changed
 
 
-class Stoppable(Protocol):
-    """What a run traces with."""
+_P = TypeVar("_P", bound="Probing")
+
+
+class Probing:
+    """What a run traces with: probes that are stopped once. A context manager that detaches."""
 
     attached: Attached
+    #: Whether nothing that the probes have recorded can change any more.
+    stopped = False
 
     def stop(self) -> None:
-        """Stop what the probes do; after it nothing changes any more."""
+        """Have the probes removed; after it, nothing is recorded any more. Raises OSError."""
+        if not self.stopped:
+            self.attached.stop()
+            kernel.wait_for_programs()
+            self.stopped = True
+
+    def __enter__(self: _P) -> _P:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.attached.close()
 
 
 class Run:
@@ -155,7 +177,7 @@ class Run:
     """
 
     def __init__(
-        self, target: Target, plan: ProbePlan, tracer: Stoppable, seconds: float | None
+        self, target: Target, plan: ProbePlan, tracer: Probing, seconds: float | None
     ) -> None:
         """Begin; ``tracer`` is attached. Raises ProcessError where its end cannot be watched."""
         self._tracer = tracer

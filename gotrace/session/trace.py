@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TypeVar
 
 from gotrace.capture.ops import Op, OpCode
@@ -18,6 +17,7 @@ from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.btf import task_blocked_offset
 from gotrace.kernel.program import BpfProgram, load_compiler
 from gotrace.session.events import HEADER, Losses, OrderWindow, end_of
+from gotrace.session.lifetime import Probing
 from gotrace.session.open_calls import (
     Diagnostic,
     ExitedProcesses,
@@ -70,7 +70,7 @@ class TraceOptions:
     user_stack: int = 0
 
 
-class CallTracer:
+class CallTracer(Probing):
     """The probes that report a plan's calls; a context manager that detaches."""
 
     #: What makes calls missing; ``UNWOUND`` alone does not.
@@ -134,7 +134,6 @@ class CallTracer:
         self.ends: float | None = None
         #: Whether ``acquire`` has returned all there is, after ``stop``.
         self.exhausted = False
-        self._stopped = False
         # The compiler and the verifier run meanwhile: together they take about as long. Importing
         # them is Python's work, which two threads would do no faster than one.
         load_compiler()
@@ -167,7 +166,7 @@ class CallTracer:
         met since the last time are captured from now on.
         """
         before, read_to = time.monotonic_ns(), self._read(until)
-        if self._stopped and read_to is None and not self.exhausted:
+        if self.stopped and read_to is None and not self.exhausted:
             self.exhausted = True
             return self._within_run(self.window.flush() + self._waiting())
         moment = before if read_to is None else min(before, read_to)
@@ -179,7 +178,7 @@ class CallTracer:
 
     def _read(self, until: float) -> int | None:
         """Return up to when all has been read (ns), None where nothing is left."""
-        if not self._stopped:
+        if not self.stopped:
             self._learn()
             if self._sweep is not None:
                 self._sweep()
@@ -198,20 +197,10 @@ class CallTracer:
         last = int(self.ends * 1e9)
         return [record for record in records if end_of(record) <= last]
 
-    def stop(self) -> None:
-        """Stop reporting calls and have the probes removed: after it, no record is added.
-
-        Raises OSError.
-        """
-        if not self._stopped:
-            self.attached.stop()
-            kernel.wait_for_programs()
-            self._stopped = True
-
     def drop(self) -> None:
         """Count as lost what was reported and has not been acquired."""
         self.losses.add(self._rings.drop() + len(self.window.flush()))
-        if self._stopped and not self.exhausted:
+        if self.stopped and not self.exhausted:
             self.losses.add(len(self._waiting()))
 
     def _waiting(self) -> list[bytes]:
@@ -231,17 +220,6 @@ class CallTracer:
     def diagnostics(self) -> dict[Diagnostic, int]:
         """Return how often each irregularity has occurred so far."""
         return diagnostics(self.attached.program)
-
-    def __enter__(self) -> CallTracer:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.attached.close()
 
 
 _T = TypeVar("_T")
