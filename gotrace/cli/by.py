@@ -157,7 +157,9 @@ def _add_up(
             return False
 
         others = 0
-        for seconds in pace(options, waiter, target, plan, output, meter, poll, _POLL):
+        for seconds in pace(
+            options, waiter, target, plan, output, meter, poll, _POLL, meter.has_seen
+        ):
             period = meter.take()
             others += sum(row.calls for row in period.rows if row.function is None)
             write(plan, period, seconds)

@@ -288,6 +288,10 @@ class KeyMeter(Probing):
             self._known[row] = function, values
         return self._known[row]
 
+    def has_seen(self) -> bool:
+        """Return whether any call has been entered."""
+        return any(self._calls.read_array()) or self.open_calls() > 0
+
     def open_calls(self) -> int:
         """Return how many calls have been entered and have not returned."""
         return open_calls(self.attached.program) + self._departed.calls
