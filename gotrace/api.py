@@ -41,7 +41,7 @@ from gotrace.session.plan import (
     requests_for,
     select,
 )
-from gotrace.session.tasks import find_tasks
+from gotrace.session.tasks import Tasks, find_tasks
 from gotrace.session.trace import MAX_STACK_FRAMES, CallTracer, TraceOptions
 from gotrace.session.trace_plan import (
     TraceChoices,
@@ -49,6 +49,8 @@ from gotrace.session.trace_plan import (
     parse_probes,
     probe_requests,
 )
+from gotrace.session.why.parts import MAX_SHARE, WhyOptions, WhyProbes, why_probes
+from gotrace.session.why.price import price_of
 from gotrace.target.target import Target
 from gotrace.values.python import to_python
 
@@ -220,6 +222,8 @@ class Session:
         string_size: int = 256,
         depth: int = 1,
         floats: bool = True,
+        why: bool = False,
+        force: bool = False,
         exclude: Iterable[str] = (),
         regexp: bool = False,
     ) -> CallStream:
@@ -232,7 +236,10 @@ class Session:
         ``stacks``: calls have the goroutine's stack. ``entry``: calls are seen when they are
         entered. At most ``string_size`` bytes of a string are captured, and ``depth`` (0 to 5)
         pointers followed, one from the other. ``floats``: float registers are read, which sends
-        the thread SIGURG. ``regexp``: patterns are regular expressions.
+        the thread SIGURG. ``why``: calls say what their time went into, which costs the program
+        something at each change of state of any goroutine; where that is more than a fifth of one
+        CPU it takes ``force``. Predicates such as ``$blocked > 5ms`` cost the same. ``regexp``:
+        patterns are regular expressions.
 
         Raises GotraceError: SpecError, NoMatchError, AttachError, LoadError and others.
         """
@@ -250,10 +257,19 @@ class Session:
             traced = make_trace_plan(plan, specs, choices)
             _refuse_partial(traced.plan.failed)
             wanted = TraceOptions(user_stack=MAX_STACK_FRAMES if stacks else 0)
+            probes_of_why = None
+            if why or traced.reads_parts:
+                asked = WhyOptions(callers=why, classes=traced.reads_parts)
+                probes_of_why = self._why(tasks, asked, force)
             with ExitStack() as opened:
-                tracer = opened.enter_context(CallTracer(self._target, traced, tasks, wanted, None))
+                tracer = opened.enter_context(
+                    CallTracer(self._target, traced, tasks, wanted, None, None, probes_of_why)
+                )
                 _warn(tasks.warning, traced.plan, tracer.attached)
-                decoders, undecided = call_decoders(traced, tasks, floats)
+                part_names = probes_of_why.names if probes_of_why else ()
+                decoders, undecided = call_decoders(
+                    traced, tasks, floats, None, part_names, shows_why=why
+                )
                 run = opened.enter_context(self._begin(traced.plan, tracer, seconds))
                 stream = CallStream(
                     tracer, run, decoders, undecided, limit, lossy, opened.pop_all()
@@ -300,6 +316,8 @@ class Session:
         seconds: float | None = None,
         by_goroutine: Literal[False] = False,
         lossy: bool = False,
+        why: bool = False,
+        force: bool = False,
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
@@ -312,6 +330,8 @@ class Session:
         seconds: float | None = None,
         by_goroutine: Literal[True],
         lossy: bool = False,
+        why: bool = False,
+        force: bool = False,
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
@@ -323,16 +343,21 @@ class Session:
         seconds: float | None = None,
         by_goroutine: bool = False,
         lossy: bool = False,
+        why: bool = False,
+        force: bool = False,
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
     ) -> dict[str, Histogram] | dict[Goroutine, Histogram]:
         """Measure calls and return a histogram, in ns, of each function that was called.
 
-        ``by_goroutine``: of each goroutine that called one. Other parameters and errors as for
-        ``count``; raises LostCalls where calls are missing, unless ``lossy``.
+        ``by_goroutine``: of each goroutine that called one. ``why``: histograms have what the time
+        went into, see ``trace``; not by goroutine. Other parameters and errors as for ``count``;
+        raises LostCalls where calls are missing, unless ``lossy``.
         """
         _check(seconds)
+        if why and by_goroutine:
+            raise UsageError("what the time went into is known by function: leave by_goroutine out")
         with ExitStack() as opened:
             with _STARTING, _os_errors():
                 requests = self._requests(patterns, exclude, regexp)
@@ -340,7 +365,10 @@ class Session:
                 _refuse_partial(plan.failed)
                 tasks = find_tasks(self._target, plan)
                 wanted = LatencyOptions(per_function=True, per_goroutine=by_goroutine)
-                meter = opened.enter_context(LatencyMeter(self._target, plan, tasks, wanted, None))
+                probes_of_why = self._why(tasks, WhyOptions(), force) if why else None
+                meter = opened.enter_context(
+                    LatencyMeter(self._target, plan, tasks, wanted, None, None, probes_of_why)
+                )
                 _warn(tasks.warning, plan, meter.attached)
                 run = opened.enter_context(self._begin(plan, meter, seconds))
             if ready is not None:
@@ -404,6 +432,18 @@ class Session:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def _why(self, tasks: Tasks, options: WhyOptions, force: bool) -> WhyProbes:
+        """Return what finds out what time goes into; raise GotraceError where it is too dear."""
+        found = why_probes(self._target, tasks, options)
+        if not force and self._is_started and self._target.process is not None:
+            price = price_of(found, None)
+            if price.share > MAX_SHARE:
+                raise GotraceError(
+                    f"this program changes {round(price.changes):,} states a second: why=True would"
+                    f" take about {price.share:.0%} of one CPU: force=True accepts it"
+                )
+        return found
 
     def _requests(
         self, patterns: Sequence[str], exclude: Iterable[str], regexp: bool
@@ -602,6 +642,11 @@ def _by_function(names: Sequence[str], period: Measurement) -> dict[str, Histogr
     histograms: dict[str, Histogram] = {}
     for row, times in period.rows.items():
         histograms.setdefault(names[row], Histogram()).merge(times)
+    for row, bands in period.why.items():
+        parts = histograms[names[row]].why
+        for sums in bands.values():
+            for name, totals in sums.parts.items():
+                parts[name] = parts.get(name, 0) + totals.ns
     return histograms
 
 

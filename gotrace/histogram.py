@@ -55,7 +55,8 @@ class Histogram:
 
     All times are nanoseconds. ``units`` counts by power of two of the display unit where one
     larger than a nanosecond was asked for; ``minimum`` is 0 while ``count`` is. ``hits`` is how
-    often probes were hit within all these calls.
+    often probes were hit within all these calls. ``why`` is what the time went into, by part, where
+    that was asked for: it adds up to ``sum``.
     """
 
     count: int = 0
@@ -65,6 +66,7 @@ class Histogram:
     buckets: Counter[int] = field(default_factory=Counter)
     units: Counter[int] = field(default_factory=Counter)
     hits: int = 0
+    why: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def from_row(cls, row: bytes | memoryview) -> Histogram:

@@ -8,16 +8,12 @@ import argparse
 from gotrace.cli.options import WHY_ALL, WHY_WAITS
 from gotrace.errors import GotraceError
 from gotrace.report.output import Notice, NoticeKind, Output
-from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.session.tasks import Tasks
 from gotrace.session.why.parts import MAX_SHARE, WhyOptions, WhyProbes, why_probes
-from gotrace.sites.sites import SiteForm
+from gotrace.session.why.price import price_of
 from gotrace.target.target import Target
 
 __all__ = ["add_why_options", "prepared_why"]
-
-_MAX_WAIT = 1.5  # seconds, for the cost of a hit
-_USUAL_HIT = 800  # ns, on a virtual machine that does other things as well
 
 
 def add_why_options(parser: argparse.ArgumentParser) -> None:
@@ -54,8 +50,7 @@ def prepared_why(
         text = "what --why takes of a CPU is not known before the program runs"
         output.notice(Notice(NoticeKind.WARNING, text, {"what": "why_price", "share": None}))
         return probes
-    with Calibration(lambda: trap_cost(SiteForm.EMULATED, options.attach)) as calibration:
-        price = probes.price(options.attach, lambda: _hit_cost(calibration))
+    price = price_of(probes, options.attach)
     share = f"{100 * price.share:.{1 if price.share < 0.1 else 0}f}%"
     text = (
         f"this program changes {round(price.changes):,} states a second: --why will take about"
@@ -69,11 +64,3 @@ def prepared_why(
         raise GotraceError(f"{text}: {waits}--force accepts it")
     output.notice(Notice(NoticeKind.WARNING, text, fields))
     return probes
-
-
-def _hit_cost(calibration: Calibration) -> int:
-    """Return what a hit costs here, in ns; what it does elsewhere where that takes too long."""
-    try:
-        return calibration.cost(_MAX_WAIT).own
-    except (GotraceError, OSError):
-        return _USUAL_HIT

@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
+import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import gotrace
 from gotrace.kernel.attach import AttachMethod
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, gccgo_build, newest, require
 from tests.toolchains import toolchains as all_toolchains
-from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
+from tests.tools.harness import Fixture, Result, code_of, of_kind, run_tool, tool
 
 pytestmark = pytest.mark.live
 
@@ -237,3 +241,57 @@ def test_what_is_not_known_is_refused_in_a_line() -> None:
     gcc = gccgo_build(FIXTURES / "live_gccgo")
     result = run_tool("gofunclatency", "--why", str(gcc) + ":main.*", "-d", "1")
     assert result.status == 1 and "gccgo" in result.errors.splitlines()[-1]
+
+
+BLOCKED = {name for name, (part, *_) in WAITS.items() if part.startswith("blocked: ")}
+
+
+def test_predicates_on_parts_choose_calls() -> None:
+    names = [f"{name} ($blocked > 10ms)" for name in WAITS]
+    _, result = run(program(), ["waits"], "gotrace", *names)
+    assert {row["func"] for row in calls(result)} == BLOCKED
+    others = [f"{name} (!($blocked > 10ms))" for name in WAITS]
+    _, result = run(program(), ["waits"], "gotrace", *others)
+    assert {row["func"] for row in calls(result)} == WAITS.keys() - BLOCKED
+
+
+def test_the_library_says_why() -> None:
+    with Fixture([program()]) as fixture, gotrace.attach(fixture.ready) as go:
+
+        def work() -> None:
+            fixture.work("waits")
+            go.stop()
+
+        probes = [f"{name} ($blocked > 10ms)" for name in WAITS]
+        seen = go.trace(*probes, why=True, force=True)
+        work()
+        found = list(seen)
+        assert {call.function for call in found} == BLOCKED
+        for call in found:
+            assert call.why is not None
+            assert sum(call.why.parts.values()) == call.duration_ns
+        times = go.latency("main.sleeps", why=True, force=True, ready=work)["main.sleeps"]
+        assert sum(times.why.values()) == times.sum
+        assert times.why["blocked: sleep"] > 0.9 * times.sum
+        plain = go.trace(*probes, force=True)
+        work()
+        assert {call.function for call in plain if call.why is None} == BLOCKED
+
+
+def test_killed_while_it_watches() -> None:
+    """The probes of the scheduler go as all others do, and leave the program's own code."""
+    with Fixture([program()]) as fixture:
+        code, pause = code_of(fixture.ready), threading.Event()
+        words = ("--json", "--why", "--force", "-p", str(fixture.ready), "main.*")
+        for _ in range(5):
+            with tool("gotrace", *words) as tracing:
+                assert code_of(fixture.ready) != code
+                fixture.work("storm")
+                tracing.signal(signal.SIGKILL)
+                assert tracing.wait() == -signal.SIGKILL
+            patience = time.monotonic() + 60
+            while code_of(fixture.ready) != code:
+                assert time.monotonic() < patience, "there are still probes"
+                pause.wait(0.02)
+            fixture.work("nested")
+        assert fixture.finish() == 0
