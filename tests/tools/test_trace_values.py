@@ -111,7 +111,7 @@ def test_two_programs_at_once() -> None:
     names = ("main.takeAny", "main.takeError")
     probes = [f"{path}:{name}" for name in names for path in paths]
     wanted: list[str] = []
-    with tool("gotrace", *probes) as tracing:
+    with tool("gotrace", "-v", *probes) as tracing:
         for path in paths:
             with Fixture([path]) as fixture:
                 wanted += fixture.work()["Calls"]
