@@ -44,7 +44,7 @@ def shown(result: Result) -> list[str]:
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_values_read_as_the_program_says(build: str) -> None:
-    truth, result = trace(program(build), "", *NAMED)
+    truth, result = trace(program(build), "", "-v", *NAMED)
     assert shown(result) == truth["calls"]
 
 
