@@ -389,7 +389,7 @@ def _values(method: str, minors: Sequence[str]) -> str:
 
     def play(minor: str) -> str:
         with Fixture([_fixture("trace_values", minor)]) as fixture:
-            words = ("--attach", method, "-p", str(fixture.ready), *TAKERS)
+            words = ("-v", "--attach", method, "-p", str(fixture.ready), *TAKERS)
             with tool("gotrace", *words) as tracing:
                 wanted = fixture.work()["Calls"]
                 assert fixture.finish() == 0  # as above
