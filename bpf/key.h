@@ -2,7 +2,7 @@
 /*
  * Build the key that calls are aggregated by, from what a plan has captured.
  *
- * A key is a sequence of parts that can be told apart without knowing where they came from: the
+ * A key is a sequence of parts that are distinct without knowing where they came from: the
  * type word of an interface comes before what that type's plan adds.
  */
 #pragma once

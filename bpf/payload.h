@@ -62,7 +62,7 @@ struct event {
 #endif
 
 /*
- * What calls are told apart by: parts of eight bytes and more, zero from length on. A part that
+ * What distinguishes calls: parts of eight bytes and more, zero from length on. A part that
  * cannot be read is zero, and its bit in unknown is set. Shared with gotrace/session/keys.py.
  */
 struct row_key {

@@ -190,7 +190,7 @@ static __always_inline void add_part(struct why_row *row, u64 part, u64 ns)
 
 /*
  * Give a row a new state; return when, which is now, or later where the thread was taken off the
- * CPU since. What it was in until then is in seen and ns. Return 0 where there is no call open.
+ * CPU since. What it was in until then is in seen and ns. Return 0 where no call is open.
  */
 static __always_inline u64 change(struct why_row *row, u64 now, u64 state, u64 *seen, u64 *ns)
 {

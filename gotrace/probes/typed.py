@@ -31,6 +31,7 @@ __all__ = [
     "operands",
     "part_specials",
     "phase_of",
+    "specials",
     "string_bytes_needed",
     "texts_needed_whole",
 ]
@@ -174,6 +175,11 @@ def operands(expression: Typed) -> tuple[Operand, ...]:
     """List the values of the call that an expression reads, each path once."""
     found = {part.path: part for part in _walk(expression) if isinstance(part, Operand)}
     return tuple(found.values())
+
+
+def specials(expression: Typed) -> tuple[SpecialOperand, ...]:
+    """List the ``$`` names that an expression reads, other than results."""
+    return tuple(part for part in _walk(expression) if isinstance(part, SpecialOperand))
 
 
 def phase_of(expression: Typed) -> Phase:

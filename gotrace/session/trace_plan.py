@@ -35,7 +35,7 @@ from gotrace.probes.predicate import (
     compile_predicate,
     key_ops,
 )
-from gotrace.probes.scope import Phase, RootKind, Scope
+from gotrace.probes.scope import Phase, RootKind, Scope, SpecialName
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import ProbeSpec, ResolvedProbe, parse_probe
 from gotrace.probes.tokens import Span, SpecError
@@ -46,6 +46,7 @@ from gotrace.probes.typed import (
     operands,
     part_specials,
     phase_of,
+    specials,
     string_bytes_needed,
     texts_needed_whole,
 )
@@ -338,6 +339,7 @@ class _Planner:
         probe = self._spec.resolve(_scope(places))
         text_bytes = self._text_bytes(probe)
         paths = _paths(probe)
+        self._check_specials(probe)
         at_entry = self._choices.entry_only or not sites.returns
         if self._choices.return_if_needed and not _needs_return(probe):
             at_entry = True
@@ -380,6 +382,16 @@ class _Planner:
             next_sp=step[1] if step else 0,
             text_bytes=self._choices.limits.text_bytes,
         )
+
+    def _check_specials(self, probe: ResolvedProbe) -> None:
+        """Raise SpecError where a call that is reported is asked who made it: only keys know."""
+        if self._spec.key is not None:
+            return
+        for expression in ([probe.predicate] if probe.predicate else []) + list(probe.values):
+            for special in specials(expression):
+                if special.special is SpecialName.CALLER:
+                    reason = "$caller is for --by of gofunccount and gofunclatency: see also -U"
+                    raise self._spec.source.error(special.span, reason)
 
     def _text_bytes(self, probe: ResolvedProbe) -> dict[AccessPath, int]:
         """Return how much to capture of each string that the predicate looks at.

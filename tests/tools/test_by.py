@@ -173,3 +173,11 @@ def test_what_cannot_be_done_is_refused(by: str, probe: str, reason: str) -> Non
     result = run_tool("gofunccount", "--by", by, f"{path}:{probe}")
     assert result.status == 2 and reason in result.errors
     assert result.errors.count("\n") == 1
+
+
+@pytest.mark.parametrize("rest", ['($caller == "main.viaFirst")', '"%s", $caller'])
+def test_the_caller_of_a_reported_call_is_refused(rest: str) -> None:
+    """It would be unknown, and such a predicate never true."""
+    path = build(FIXTURES / "live_keys", newest())
+    result = run_tool("gotrace", f"{path}:{HANDLE} {rest}")
+    assert result.status == 2 and "$caller is for --by" in result.errors
