@@ -17,7 +17,7 @@
  * the one that readies it, which the runtime lets do so only once the first has parked it, after
  * the probe there.
  *
- * Compile-time settings, beside those of goroutine.h:
+ * Settings (common.h), beside those of goroutine.h:
  *   GOTRACE_WHY_ROWS      tasks that can have calls open at once
  *   GOTRACE_WHY_SAVED     open calls within others
  *   GOTRACE_WHY_THREADS   threads of the target

@@ -61,7 +61,15 @@ def test_all_is_checked(here: Checks) -> None:
     assert list(here) == [
         *("architecture", "kernel", "mounts", "privileges", "bpf(2)", "perf_event_open(2)"),
         *("lockdown", "unprivileged_bpf_disabled", "ptrace_scope", "pid namespace", "BTF"),
-        *("open files", "locked memory", "python", "bcc", "capstone", "pyelftools"),
+        *(
+            "open files",
+            "locked memory",
+            "python",
+            "bcc",
+            "kept programs",
+            "capstone",
+            "pyelftools",
+        ),
         *("program of gofunclatency", "program of gotrace", "event buffers"),
         *(f"attach: {method}" for method in METHODS),
         *("atomic fetch", "signals from BPF"),
