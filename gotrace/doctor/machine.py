@@ -234,15 +234,20 @@ def bcc_binding() -> Finding:
     try:
         bcc = import_binding()
     except (ImportError, OSError) as error:  # OSError: there is no libbcc.so
-        if kept_programs().programs:
-            return Finding("bcc", State.WARN, f"only kept programs can run: {error}", cure)
-        return Finding("bcc", State.FAIL, f"cannot be imported: {error}", cure)
+        return _no_compiler(f"cannot be imported: {error}", cure)
     where = os.path.dirname(bcc.__file__ or "")
     if not hasattr(bcc, "BPF"):
         found = f"{where} is PyPI's package of that name, which is something else"
-        return Finding("bcc", State.FAIL, found, f"pip uninstall bcc, then {cure}")
+        return _no_compiler(found, f"pip uninstall bcc, then {cure}")
     found = f"{getattr(bcc, '__version__', 'unknown version')}, {where}"
     return Finding("bcc", State.OK, found)
+
+
+def _no_compiler(found: str, cure: str) -> Finding:
+    """Say that nothing can be compiled: what was compiled and is kept can still run."""
+    if not kept_programs().programs:
+        return Finding("bcc", State.FAIL, found, cure)
+    return Finding("bcc", State.WARN, f"{found}: what is not kept cannot run", cure)
 
 
 def compiled_programs() -> Finding:
