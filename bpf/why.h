@@ -647,8 +647,10 @@ static __always_inline void on_cpu(u32 tid, u64 id, u64 tgid, u64 now)
         return;
     u64 state = row->word & WHY_STATE_MASK, part = 0, ns = 0;
     if (state == WHY_PREEMPTED || state == WHY_THROTTLED || state == WHY_KERNEL) {
-        if (change(row, now, WHY_RUNNING, &part, &ns))
+        if (change(row, now, WHY_RUNNING, &part, &ns)) {
             add_part(row, part, ns);
+            longest(row, part, ns);
+        }
     } else if (state == WHY_TRACING && row->out) {
         row->held[(row->kind - WHY_PREEMPTED) & 3] += now - row->out;
         row->out = 0;
