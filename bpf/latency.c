@@ -54,9 +54,8 @@ struct slow_call {
     u64 function;
     u64 hits; /* of probes within the call */
 #ifdef GOTRACE_WHY
-    u64 parts; /* how many there are; 0 where they are not known */
-    u64 which[WHY_PARTS];
-    u64 ns[WHY_PARTS];
+    u64 parts; /* how many cells there are; 0 where they are not known */
+    u64 cells[WHY_PARTS];
 #endif
 };
 
@@ -137,8 +136,8 @@ static __always_inline void add_parts(struct why_row *row, struct why_sums *sums
 {
 #pragma clang loop unroll(disable)
     for (int i = 0; i < WHY_PARTS && i < row->owned; i++) {
-        u64 part = row->own_parts[i] & (WHY_PARTS - 1);
-        __sync_fetch_and_add(&sums->ns[part], row->own_ns[i]);
+        u64 cell = row->own[i], part = cell & WHY_CELL_MASK;
+        __sync_fetch_and_add(&sums->ns[part], cell >> WHY_CELL_BITS);
         __sync_fetch_and_add(&sums->calls[part], 1);
     }
 }
@@ -227,9 +226,11 @@ static __always_inline void report_slow(struct pt_regs *ctx, struct task *task,
     struct why_key key = {.id = task->row, .tgid = owner->tgid};
     struct why_row *row = why_rows.lookup(&key);
     if (row)
-        bpf_probe_read_kernel(&report->parts, 8 + 16 * WHY_PARTS, &row->owned);
+        bpf_probe_read_kernel(&report->parts, 8 + 8 * WHY_PARTS, &row->owned);
+    u64 size = sizeof(*report) - 8 * (WHY_PARTS - (report->parts & WHY_CELL_MASK));
 #else
     struct slow_call local = {}, *report = &local;
+    u64 size = sizeof(*report);
 #endif
     report->end = now;
     report->duration = now - call->start;
@@ -238,7 +239,7 @@ static __always_inline void report_slow(struct pt_regs *ctx, struct task *task,
     report->tid = seen;
     report->function = call->function;
     report->hits = hits;
-    if (slow.perf_submit(ctx, report, sizeof(*report)))
+    if (slow.perf_submit(ctx, report, size))
         count_diagnostic(SLOW_LOST, 1);
 #ifdef GOTRACE_WHY
     reports.delete(owner);

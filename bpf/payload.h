@@ -25,8 +25,7 @@
 #define EVENT_ENTRY_FLOATS 2  /* float registers at the entry */
 #define EVENT_RETURN_FLOATS 4 /* float registers at the return */
 #define EVENT_UNDECIDED 8     /* the predicate has not been decided */
-#define EVENT_WHY 64          /* struct why_seen */
-#define EVENT_WHY_WITHIN 128  /* another, as it was when the call was entered within one */
+#define EVENT_WHY 64          /* struct why_report and what follows that */
 
 /*
  * Where a block's bytes are in the payload, and how many there are. Without bytes, start shows

@@ -34,7 +34,7 @@ from gotrace.session.trace_plan import (
     interfaces_in,
     steps_of,
 )
-from gotrace.session.why.parts import BY_PROCESS, SEEN_SIZE, WhyProbes
+from gotrace.session.why.parts import BY_PROCESS, MAX_REPORT_SIZE, WhyProbes
 from gotrace.settings import KeySettings, SignalSettings, TraceSettings, WhySettings
 from gotrace.target.target import Target
 
@@ -103,7 +103,7 @@ class CallTracer(Probing):
         Raises AttachError or LoadError.
         """
         self._contexts = traced.contexts
-        self._tables = Tables(traced, options, 2 * SEEN_SIZE + 8 if why else 0)
+        self._tables = Tables(traced, options, MAX_REPORT_SIZE + 8 if why else 0)
         self._why = why
         plan = traced.plan
         groups = plan.entry_groups("on_entry", target.pid, tasks.kind)

@@ -146,7 +146,7 @@ def test_event(c: CLayout) -> None:
 
 def test_event_flags(c: CLayout) -> None:
     names = ("EVENT_STACK", "EVENT_ENTRY_FLOATS", "EVENT_RETURN_FLOATS", "EVENT_UNDECIDED")
-    more = ("EVENT_PANIC", "EVENT_GOEXIT", "EVENT_WHY", "EVENT_WHY_WITHIN")
+    more = ("EVENT_PANIC", "EVENT_GOEXIT", "EVENT_WHY")
     assert c.constants(*names, *more) == list(CallFlag)
 
 

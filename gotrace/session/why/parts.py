@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
@@ -30,25 +30,25 @@ __all__ = [
     "BLOCKED",
     "BY_PROCESS",
     "GC",
+    "MAX_REPORT_SIZE",
     "MAX_SHARE",
     "PARTS",
-    "SEEN_SIZE",
     "TRACING",
     "UNKNOWN",
     "BandRows",
+    "CallParts",
     "Longest",
     "Part",
     "PartClass",
     "PartSums",
     "PartTotals",
     "Price",
-    "SeenParts",
     "WhyOptions",
     "WhyProbes",
     "call_parts",
     "part_class",
     "part_names",
-    "seen_parts",
+    "report_end",
     "slow_parts",
     "take_tracing_out",
     "why_probes",
@@ -409,55 +409,54 @@ class Longest:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenParts:
-    """A struct why_seen: times by number of part, the changes of state, the longest wait."""
+class CallParts:
+    """What is reported of a call: its parts in ns by name, largest first, the changes of state."""
 
+    parts: Mapping[str, int]
     changes: int
-    times: tuple[int, ...]
     longest: Longest | None
 
 
-_SEEN = struct.Struct(f"=Q{PARTS}QQIIQ{_FRAMES}Q{_FRAMES}Q")
-SEEN_SIZE = _SEEN.size
-
-
-def seen_parts(data: bytes, at: int, names: Sequence[str]) -> SeenParts:
-    """Decode a struct why_seen. Raises struct.error."""
-    changes, *rest = _SEEN.unpack_from(data, at)
-    times, (ns, part, is_woken, waker, *stacks) = rest[:PARTS], rest[PARTS:]
-    longest = None
-    if ns and part < PARTS:
-        longest = Longest(
-            names[part],
-            ns,
-            waker if is_woken else None,
-            _stack(stacks[_FRAMES:]) if is_woken else (),
-            _stack(stacks[:_FRAMES]) if is_woken else (),
-        )
-    return SeenParts(changes, tuple(times), longest)
-
-
-def _stack(addresses: Sequence[int]) -> tuple[int, ...]:
-    end = addresses.index(0) if 0 in addresses else len(addresses)
-    return tuple(addresses[:end])
-
-
+_REPORT = struct.Struct("=QQQBBBBBB2x")  # struct why_report
+_CELL_BITS = 6
+#: Most bytes that a call's parts take in its record.
+MAX_REPORT_SIZE = _REPORT.size + 16 * PARTS + 32 * _FRAMES
 _MASK = (1 << 64) - 1
 
 
-def call_parts(
-    now: SeenParts, before: SeenParts | None, names: Sequence[str]
-) -> tuple[dict[str, int], int]:
-    """Return a call's parts by name, largest first, and how often its state has changed.
+def report_end(data: bytes, at: int) -> int:
+    """Return where a struct why_report, and what follows it, ends. Raises struct.error."""
+    *_, cells, frames, waker_frames, is_whole = _REPORT.unpack_from(data, at)
+    words: int = (2 * PARTS if is_whole else cells) + frames + waker_frames
+    return at + _REPORT.size + 8 * words
 
-    ``before`` is what had come when it was entered, None for an outermost call.
-    """
-    earlier = before.times if before else (0,) * PARTS
+
+def call_parts(data: bytes, names: Sequence[str]) -> CallParts:
+    """Decode a struct why_report and what follows it. Raises struct.error."""
+    changes, ns, waker, part, is_woken, cells, frames, waker_frames, is_whole = _REPORT.unpack_from(
+        data
+    )
+    words = struct.unpack_from(f"={(len(data) - _REPORT.size) // 8}Q", data, _REPORT.size)
+    own, stacks = words[:cells], words[cells:]
+    if is_whole:
+        pairs = zip(words[:PARTS], words[PARTS : 2 * PARTS], strict=True)
+        differences = enumerate(now - before & _MASK for now, before in pairs)
+        own = tuple(passed << _CELL_BITS | number for number, passed in differences if passed)
+        stacks = words[2 * PARTS :]
+    longest = None
+    if ns and part < PARTS:
+        stack, waker_stack = stacks[:frames], stacks[frames : frames + waker_frames]
+        longest = Longest(names[part], ns, waker if is_woken else None, waker_stack, stack)
+    return CallParts(_from_cells(own, names), changes, longest)
+
+
+def _from_cells(cells: Iterable[int], names: Sequence[str]) -> dict[str, int]:
+    """Return parts by name, largest first: those that are called the same are one."""
     parts: dict[str, int] = {}
-    for name, time_now, time_then in zip(names, now.times, earlier, strict=True):
-        if time_now != time_then:
-            parts[name] = parts.get(name, 0) + (time_now - time_then & _MASK)
-    return largest_first(parts), now.changes - (before.changes if before else 0)
+    for cell in cells:
+        name = names[cell % PARTS]
+        parts[name] = parts.get(name, 0) + (cell >> _CELL_BITS)
+    return largest_first(parts)
 
 
 def largest_first(parts: Mapping[str, int]) -> dict[str, int]:
@@ -474,16 +473,11 @@ def take_tracing_out(parts: Mapping[str, int], tracing: int | None) -> dict[str,
     return largest_first({name: ns for name, ns in split.items() if ns})
 
 
-_SLOW = struct.Struct(f"={1 + 2 * PARTS}Q")
-
-
 def slow_parts(record: bytes, at: int, duration: int, names: Sequence[str]) -> dict[str, int]:
     """Return the parts at the end of a struct slow_call of bpf/latency.c. Raises struct.error."""
-    count, *cells = _SLOW.unpack_from(record, at)
-    parts: dict[str, int] = {}
-    for number, ns in zip(cells[:count], cells[PARTS : PARTS + count], strict=True):
-        parts[names[number % PARTS]] = parts.get(names[number % PARTS], 0) + ns
-    return largest_first(parts) if count else {UNKNOWN: duration}
+    (count,) = struct.unpack_from("=Q", record, at)
+    cells = struct.unpack_from(f"={count % PARTS}Q", record, at + 8)
+    return _from_cells(cells, names) if count else {UNKNOWN: duration}
 
 
 @dataclass
