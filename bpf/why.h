@@ -142,7 +142,7 @@ struct why_row {
     u64 held[4]; /* ns off the CPU in WHY_TRACING, from WHY_PREEMPTED on */
     u64 stopped; /* how long the world had been stopped when it became runnable */
     u64 classes[WHY_CLASSES];
-    u64 owned; /* how many parts the call has that returns: seen's, less those before it */
+    u64 owned;          /* how many parts the call has that returns: seen's, less those before it */
     u64 own[WHY_PARTS]; /* cells */
     struct why_seen seen;
 };
@@ -322,7 +322,8 @@ static __always_inline void woken(struct pt_regs *ctx, u64 cookie, struct why_ro
         found->waker = waker.goid;
         found->waker_frames = walk(found->waker_stack, ctx->ip, ctx->bp);
     }
-    found->frames = walk(found->stack, read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP));
+    found->frames =
+        walk(found->stack, read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP));
 #endif
 }
 
