@@ -25,7 +25,8 @@
  *   GOTRACE_WHY_ON_STACK  1 where the runtime's functions take arguments on the stack (Go < 1.17)
  *   GOTRACE_WHY_UNNAMED   1 where waits on the system stack may not say their reason (Go < 1.20)
  *   GOTRACE_WHY_CLASSES   1 where predicates ask for them; optional
- *   GOTRACE_WHY_CALLERS   1 where the longest wait is kept with its stack and that of who ended it
+ *   GOTRACE_WHY_CALLERS   1 where the longest wait or system call is kept with its stack, and a wait
+ *                         with that of who ended it
  *   GOTRACE_G_STATUS, GOTRACE_G_WAITREASON, GOTRACE_G_SYSCALLPC, GOTRACE_G_SCHED_PC,
  *   GOTRACE_G_SCHED_BP, GOTRACE_G_COROARG  offsets in the target's runtime.g; the last one optional
  *   GOTRACE_TASK_PID, GOTRACE_TASK_STATE   offsets in the kernel's task_struct
@@ -287,12 +288,15 @@ static __always_inline u64 part_of_wait(u64 g, u64 state)
     return part;
 }
 
-/* A goroutine gets a new state by the runtime; return 1 where that ends its longest wait. */
-static __always_inline int go_on(struct why_row *row, struct why_key *key, u64 state)
+/* What a change of state has ended, if that was the longest time in a state so far. */
+enum why_ended { NOTHING_LONG, LONGEST_WAIT, LONGEST_SYSCALL /* or call of C */ };
+
+/* A goroutine gets a new state by the runtime. */
+static __always_inline enum why_ended go_on(struct why_row *row, struct why_key *key, u64 state)
 {
     u64 part = 0, ns = 0, now = change(row, bpf_ktime_get_ns(), state, &part, &ns);
     if (!now)
-        return 0;
+        return NOTHING_LONG;
     int waited = part == WHY_WAITING;
     if (waited)
         part = part_of_wait(key->id, state);
@@ -308,7 +312,11 @@ static __always_inline int go_on(struct why_row *row, struct why_key *key, u64 s
         row->stopped = world_stopped(key->tgid, now);
     add_part(row, part, ns);
     row->seen.changes += part != state;
-    return longest(row, part, ns) && waited;
+    if (!longest(row, part, ns))
+        return NOTHING_LONG;
+    if (waited)
+        return LONGEST_WAIT;
+    return part == WHY_SYSCALL || part == WHY_CGO ? LONGEST_SYSCALL : NOTHING_LONG;
 }
 
 /* Record who has ended the longest wait so far, and what both goroutines were doing. */
@@ -324,6 +332,14 @@ static __always_inline void woken(struct pt_regs *ctx, u64 cookie, struct why_ro
     }
     found->frames =
         walk(found->stack, read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP));
+#endif
+}
+
+/* Record who was in the longest system call so far, which ends: a function's name says which it is. */
+static __always_inline void called(struct why_row *row, u64 pc, u64 frame)
+{
+#if GOTRACE_WHY_CALLERS
+    row->seen.longest.frames = walk(row->seen.longest.stack, pc, frame);
 #endif
 }
 
@@ -570,10 +586,14 @@ int on_status(struct pt_regs *ctx)
         return 0;
     if (new == G_RUNNING) {
         bind(row, &key, 0);
-        go_on(row, &key, WHY_RUNNING);
+        if (go_on(row, &key, WHY_RUNNING) == LONGEST_SYSCALL)
+            called(row, ctx->ip + 1, ctx->bp); /* as if it were a return address */
     } else if (new == G_RUNNABLE) {
-        if (go_on(row, &key, WHY_RUNNABLE))
+        enum why_ended ended = go_on(row, &key, WHY_RUNNABLE);
+        if (ended == LONGEST_WAIT)
             woken(ctx, cookie, row, g);
+        else if (ended == LONGEST_SYSCALL) /* there was no processor: this is the system stack */
+            called(row, read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP));
     } else if (new == G_SYSCALL) {
         int cgo = is_cgo(ctx->ip, cookie, read_word(g + GOTRACE_G_SYSCALLPC));
         go_on(row, &key, cgo ? WHY_CGO : WHY_SYSCALL);
@@ -628,7 +648,8 @@ int on_syscall_end(struct pt_regs *ctx)
     struct why_row *row = why_rows.lookup(&key);
     if (row) {
         bind(row, &key, 0);
-        go_on(row, &key, WHY_RUNNING);
+        if (go_on(row, &key, WHY_RUNNING) == LONGEST_SYSCALL)
+            called(row, ctx->ip + 1, ctx->bp); /* as if it were a return address */
     }
     return 0;
 }

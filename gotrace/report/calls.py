@@ -35,6 +35,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -181,6 +182,10 @@ def text_line(call: DecodedCall, clock: Clock, style: LineStyle = PLAIN) -> str:
     return "".join(line + "\n" for line in lines)
 
 
+#: What functions that name a system call, or one of C, do it by.
+_ENTERS = re.compile(r"runtime[./]|internal/runtime/|syscall\.(Raw)?[Ss]yscall|0x")
+
+
 def _bracket(call: DecodedCall) -> str:
     """Return what the call's time went into, nothing where that was not asked for."""
     why = call.why
@@ -191,6 +196,9 @@ def _bracket(call: DecodedCall) -> str:
         woken = f"woken by goroutine {longest.waker}"
         if longest.waker_function:
             woken += f" {elide_type_arguments(longest.waker_function)}"
+    elif longest is not None and longest.waker is None:
+        entered = next((f.function for f in longest.stack if not _ENTERS.match(f.function)), None)
+        woken = f"in {elide_type_arguments(entered)}" if entered else ""
     part = longest.part if longest else None
     return bracket(why.parts, call.duration_ns, part, woken) + " "
 

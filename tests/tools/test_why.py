@@ -278,6 +278,10 @@ def check_waits(rows: list[Json], truth: Json) -> None:
         assert parts[found] > 0.9 * LONG, row
         if found == "blocked: kernel":
             assert row["why"]["longest"]["part"] == found
+        elif found == "syscall":
+            functions = [frame["func"] for frame in row["why"]["longest"]["stack"]]
+            assert functions.index("syscall.Nanosleep") < functions.index(name), functions
+            assert functions[0].startswith(("runtime.", "syscall.")), functions
         elif found.startswith("blocked: "):
             longest = row["why"]["longest"]
             assert longest["part"] == found
@@ -309,6 +313,8 @@ def test_c_and_go_called_from_it_are_apart() -> None:
     assert parts.keys() == set(names)
     for name, waits in (("main.inC", 1), ("main.throughC", 2)):
         assert parts[name]["cgo"] >= waits * LONG
+    (longest,) = [row["why"]["longest"] for row in rows if row["func"] == "main.inC"]
+    assert "main._Cfunc_pauses" in {frame["func"] for frame in longest["stack"]}
     for name in ("main.throughC", "main.calledBack", "main.sleeps"):
         assert parts[name]["blocked: sleep"] == parts["main.sleeps"]["blocked: sleep"] >= LONG
         assert ("cgo" in parts[name]) is (name == "main.throughC")
@@ -444,7 +450,7 @@ def test_the_table_and_the_bracket_say_it_in_words() -> None:
         target = ("-p", str(fixture.ready))
         with (
             tool("gofunclatency", "--why", *target, "main.locks") as measuring,
-            tool("gotrace", "--why", *target, "main.locks") as tracing,
+            tool("gotrace", "--why", *target, "main.locks", "main.nanosleeps") as tracing,
         ):
             truth = fixture.work("waits")
             table, lines = measuring.end(), tracing.end()
@@ -453,6 +459,7 @@ def test_the_table_and_the_bracket_say_it_in_words() -> None:
     assert any(line.startswith("blocked: sync.Mutex.Lock ") for line in table.lines)
     woken = f"woken by goroutine {truth['locks']} main.unlocks"
     assert any("(sync.Mutex.Lock 2" in line and woken in line for line in lines.lines)
+    assert any("(syscall 2" in line and " in syscall.Nanosleep" in line for line in lines.lines)
     assert "changes" in table.errors and "of one CPU" in table.errors
 
 
