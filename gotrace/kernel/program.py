@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -60,6 +61,16 @@ class Map:
     def update(self, key: bytes, value: bytes) -> None:
         """Store one entry; raises OSError, E2BIG when the map is full."""
         kernel.map_update(self.fd, key, value)
+
+    def update_array(self, start: int, values: Sequence[bytes]) -> None:
+        """Store consecutive entries of an array map. Raises OSError."""
+        keys = array("I", range(start, start + len(values))).tobytes()
+        try:
+            if values:
+                kernel.map_update_batch(self.fd, keys, b"".join(values), len(values))
+        except OSError:  # no batch operation before Linux 5.6
+            for index, value in enumerate(values, start):
+                self.update(index.to_bytes(4, "little"), value)
 
     def lookup(self, key: bytes) -> bytes | None:
         """Return one entry's ``stride`` bytes, or None."""

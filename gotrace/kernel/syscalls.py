@@ -37,6 +37,7 @@ __all__ = [
     "map_lookup_batch",
     "map_pop",
     "map_update",
+    "map_update_batch",
     "online_cpus",
     "open_bpf_output",
     "open_raw_tracepoint",
@@ -53,7 +54,8 @@ PROGRAM_KPROBE, PROGRAM_RAW_TRACEPOINT = 2, 17  # BPF_PROG_TYPE_...
 
 _SYS_BPF = 321
 _SYS_PERF_EVENT_OPEN = 298
-_MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_POP, _MAP_LOOKUP_BATCH = 1, 2, 3, 21, 24
+_MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_POP = 1, 2, 3, 21
+_MAP_LOOKUP_BATCH, _MAP_UPDATE_BATCH = 24, 26
 _MAP_CREATE, _PROG_LOAD, _RAW_TRACEPOINT_OPEN, _LINK_CREATE = 0, 5, 17, 28
 _MAP_TYPE_ARRAY, _MAP_TYPE_ARRAY_OF_MAPS = 2, 12
 _PERF_FLAG_FD_CLOEXEC = 8
@@ -342,6 +344,18 @@ def map_update(fd: int, key: bytes, value: bytes) -> None:
     """Store a value in a BPF map. Raises OSError, E2BIG when the map is full."""
     c_key, c_value = bytearray(key), bytearray(value)
     _bpf(_MAP_UPDATE, struct.pack("=IIQQQ", fd, 0, _address(c_key), _address(c_value), 0))
+
+
+def map_update_batch(fd: int, keys: bytes, values: bytes, count: int) -> None:
+    """Store ``count`` entries in a BPF map, their keys and their values one after the other.
+
+    Raises OSError, EINVAL or ENOTSUPP where the kernel has no batch operation (before 5.6).
+    """
+    c_keys, c_values = bytearray(keys), bytearray(values)
+    attributes = struct.pack(
+        "=QQQQIIQQ", 0, 0, _address(c_keys), _address(c_values), count, fd, 0, 0
+    )
+    _bpf(_MAP_UPDATE_BATCH, attributes)
 
 
 def map_lookup(fd: int, key: bytes, value_size: int) -> bytes | None:

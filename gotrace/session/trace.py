@@ -343,12 +343,8 @@ class Tables:
     def fill(self, program: BpfProgram, subplans: Mapping[int, Subplan]) -> None:
         """Fill the maps; ``subplans`` are by the keys of ``_by_file``."""
         self._write_ops(program, 0)
-        plans = program.map("plans")
-        for number, site in enumerate(self._sites):
-            plans.update(number.to_bytes(4, "little"), site)
-        constants = program.map("constants")
-        for number, constant in enumerate(self._constants):
-            constants.update(number.to_bytes(4, "little"), constant)
+        program.map("plans").update_array(0, self._sites)
+        program.map("constants").update_array(0, self._constants)
         self.learn(program, subplans.items())
 
     def learn(self, program: BpfProgram, subplans: Iterable[tuple[int, Subplan]]) -> None:
@@ -365,9 +361,7 @@ class Tables:
             types.update(key.to_bytes(8, "little"), start.to_bytes(4, "little"))
 
     def _write_ops(self, program: BpfProgram, first: int) -> None:
-        ops = program.map("ops")
-        for number, op in enumerate(self._ops[first:], first):
-            ops.update(number.to_bytes(4, "little"), op.pack())
+        program.map("ops").update_array(first, [op.pack() for op in self._ops[first:]])
 
 
 _ROOM_FOR_TYPES = 1 << 16  # operations of subplans

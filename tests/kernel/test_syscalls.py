@@ -91,6 +91,23 @@ def test_array_is_read_at_once_as_one_by_one(program: BpfProgram) -> None:
     assert values[13 * array.stride] == 14
 
 
+@pytest.mark.parametrize("has_batch", [True, False])
+def test_array_is_written_at_once_as_one_by_one(
+    program: BpfProgram, has_batch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = program.map("histograms")
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(524, "ENOTSUPP")
+
+    if not has_batch:
+        monkeypatch.setattr(kernel, "map_update_batch", refuse)
+    values = [bytes([number + has_batch]) * array.value_size for number in range(20)]
+    array.update_array(7, values)
+    array.update_array(0, [])
+    assert [value for _, value in array.array_range(7, 20)] == values
+
+
 def test_array_is_read_where_there_is_no_batch(
     program: BpfProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
