@@ -30,7 +30,6 @@ from gotrace.report.goroutines import (
     write_table,
 )
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
-from gotrace.report.pprof import CodeMapping
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, Waiter
 from gotrace.text import printable
@@ -221,9 +220,7 @@ def _write(
     if isinstance(output, JsonOutput):
         _write_json(options, dump, chosen, output)
     elif options.output:
-        main = dump.program.main
-        mapping = CodeMapping(main.start, main.end, main.binary.image.display)
-        profile = profile_of(dump.program, chosen, mapping, time.time_ns())
+        profile = profile_of(dump.program, chosen, time.time_ns())
         _write_file(options.output, profile, chosen, output)
     elif options.speedscope:
         profile = speedscope_of(dump.program, chosen, f"goroutines of {name}").encode()

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from gotrace.errors import GotraceError
 from gotrace.goroutines.memory import Memory, words_at
 from gotrace.goroutines.model import AWAITED, Awaited, Goroutine, Stack, State
-from gotrace.goroutines.program import TRAPPED, Program
+from gotrace.goroutines.program import SOMETIMES_SYSTEM, TRAPPED, Program
 from gotrace.goroutines.samples import Sample
 from gotrace.gotypes.runtime import RuntimeLayout
 from gotrace.gotypes.wait_reasons import WaitReasons
@@ -78,10 +78,6 @@ _LOCKS = {
 _CHANNELS = frozenset(
     {"chan send", "chan receive", "chan send (durable)", "chan receive (durable)"}
 )
-#: Goroutines of the runtime that count as the user's while they run the user's functions
-#: (runtime.isSystemGoroutine), and those that always do.
-_SOMETIMES_SYSTEM = frozenset({"runtime.runfinq", "runtime.runFinalizers", "runtime.runCleanups"})
-_NEVER_SYSTEM = frozenset({"runtime.main", "runtime.handleAsyncEvent", "runtime.corostart"})
 
 
 @dataclass
@@ -412,14 +408,10 @@ class _Reader:
         return row
 
     def _is_system(self, started_at: int, stack: Stack) -> bool:
-        """Return whether a goroutine is one of the runtime's own (runtime.isSystemGoroutine)."""
+        """Return whether a goroutine is one of the runtime's own."""
         name = self._program.function_name(started_at) if started_at else ""
-        if name in _SOMETIMES_SYSTEM:
-            return all(
-                frame.function.startswith("runtime.") for frame in self._program.frames(stack)
-            )
-        always = name.startswith("runtime.") and name not in _NEVER_SYSTEM
-        return self._system.setdefault(started_at, always)
+        found = self._program.is_system(name, stack)
+        return found if name in SOMETIMES_SYSTEM else self._system.setdefault(started_at, found)
 
     def _find_awaited(self) -> None:
         """Read what goroutines wait for.

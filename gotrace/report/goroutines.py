@@ -11,19 +11,21 @@ from typing import TextIO
 from gotrace.goroutines.groups import Group, GroupKey
 from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State
 from gotrace.goroutines.program import Program
-from gotrace.report.folded import write_folded
+from gotrace.profiles import rows as profiles
+from gotrace.profiles.pprof import ValueType
+from gotrace.profiles.rows import ProfileForm, ProfileRow
 from gotrace.report.output import JsonOutput
-from gotrace.report.pprof import CodeMapping, Line, PprofLocation, Profile, ValueType
-from gotrace.report.speedscope import speedscope_profile
 from gotrace.text import printable
 
 __all__ = [
+    "frame_json",
     "profile_of",
     "speedscope_of",
     "spoken",
     "summary",
     "write_changes",
     "write_folded_goroutines",
+    "write_frames",
     "write_goroutines",
     "write_groups",
     "write_json",
@@ -72,7 +74,7 @@ def write_changes(
             _write_creation(out, group)
         else:
             out.write(f"\n{change:+,}: {count} goroutines [{reason or state.value}]:\n")
-            _write_frames(out, frames)
+            write_frames(out, frames)
             if creation is not None:
                 out.write(f"created by {_name(creation)}\n\t{_place(creation)}\n")
     out.flush()
@@ -128,7 +130,7 @@ def write_json(output: JsonOutput, program: Program, goroutines: Iterable[Gorout
     for one in goroutines:
         if one.stack not in stacks:
             frames = [
-                {**_frame_json(frame), "inlined": frame.is_inlined}
+                {**frame_json(frame), "inlined": frame.is_inlined}
                 for frame in program.frames(one.stack)
                 if not frame.is_elided
             ]
@@ -136,7 +138,7 @@ def write_json(output: JsonOutput, program: Program, goroutines: Iterable[Gorout
         if one.created_by not in creations:
             # the main goroutine is made in assembly, by no go statement
             creation = program.creation(one.created_by) if one.goid != 1 else None
-            creations[one.created_by] = None if creation is None else _frame_json(creation)
+            creations[one.created_by] = None if creation is None else frame_json(creation)
         fields = {
             "kind": "goroutine",
             "goid": one.goid,
@@ -157,66 +159,44 @@ def write_json(output: JsonOutput, program: Program, goroutines: Iterable[Gorout
     output.out.flush()
 
 
-def _frame_json(frame: Frame) -> dict[str, object]:
+def frame_json(frame: Frame) -> dict[str, object]:
+    """Return a frame's fields in JSON."""
     return {"func": frame.function, "file": frame.file, "line": frame.line}
+
+
+#: What net/http/pprof's goroutine profile has.
+_FORM = ProfileForm((ValueType("goroutine", "count"),), 0)
+
+
+def _profile_rows(program: Program, goroutines: Iterable[Goroutine]) -> list[ProfileRow]:
+    """Return how many goroutines have each stack, labelled by state and reason."""
+    counts = Counter((one.stack, one.state, one.reason) for one in goroutines)
+    return [
+        ProfileRow(
+            program.profiled(stack),
+            (count,),
+            {"state": state.value} | ({"reason": reason} if reason else {}),
+            f"[{reason or state.value}]",
+        )
+        for (stack, state, reason), count in counts.most_common()
+    ]
 
 
 def write_folded_goroutines(out: TextIO, program: Program, goroutines: Iterable[Goroutine]) -> None:
     """Write how many goroutines have each stack, folded; the status is the last frame."""
-    counts = Counter((one.stack, one.status) for one in goroutines)
-    write_folded(
-        out,
-        (
-            ([*(line.function for line in _lines_outwards(program, stack)), f"[{status}]"], count)
-            for (stack, status), count in counts.items()
-        ),
-    )
+    profiles.folded(out, _FORM, _profile_rows(program, goroutines))
     out.flush()
 
 
-def _lines_outwards(program: Program, stack: Stack) -> list[Line]:
-    frames = program.frames(stack)
-    return [
-        Line(frame.function, frame.file, frame.line)
-        for frame in reversed(frames)
-        if not frame.is_elided
-    ]
-
-
-def profile_of(
-    program: Program, goroutines: Iterable[Goroutine], mapping: CodeMapping, time_ns: int
-) -> bytes:
-    """Return goroutines as a pprof profile: of each stack how many, labelled by state and reason.
-
-    Its sample type is that of net/http/pprof's goroutine profile.
-    """
-    profile = Profile([ValueType("goroutine", "count")], mapping, time_ns)
-    counts = Counter((one.stack, one.state, one.reason) for one in goroutines)
-    for (stack, state, reason), count in counts.most_common():
-        labels = {"state": state.value} | ({"reason": reason} if reason else {})
-        profile.add(_pprof_stack(program, stack), [count], labels)
-    return profile.encoded()
+def profile_of(program: Program, goroutines: Iterable[Goroutine], time_ns: int) -> bytes:
+    """Return as a pprof profile how many goroutines have each stack, by state and reason."""
+    rows = _profile_rows(program, goroutines)
+    return profiles.pprof(_FORM, rows, program.mappings(), time_ns)
 
 
 def speedscope_of(program: Program, goroutines: Iterable[Goroutine], name: str) -> str:
     """Return how many goroutines have each stack for speedscope; the status is the last frame."""
-    counts = Counter((one.stack, one.status) for one in goroutines)
-    return speedscope_profile(
-        name,
-        (
-            ([*_lines_outwards(program, stack), Line(f"[{status}]", "", 0)], count)
-            for (stack, status), count in counts.most_common()
-        ),
-    )
-
-
-def _pprof_stack(program: Program, stack: Stack) -> list[PprofLocation]:
-    located = []
-    for address, frames in program.locations(stack):
-        lines = tuple(Line(f.function, f.file, f.line) for f in frames if not f.is_elided)
-        if lines:
-            located.append(PprofLocation(address, lines))
-    return located
+    return profiles.speedscope(name, _FORM, _profile_rows(program, goroutines))
 
 
 def _group_header(group: Group) -> str:
@@ -256,7 +236,7 @@ def _awaited_text(awaited: Awaited) -> str:
 
 
 def _write_stack(out: TextIO, frames: Sequence[Frame], one: Goroutine) -> None:
-    _write_frames(out, frames)
+    write_frames(out, frames)
     if one.has_moved:
         out.write("\tgoroutine moved while it was read; stack unavailable\n")
     elif one.state is State.RUNNING and not one.stack:
@@ -265,7 +245,8 @@ def _write_stack(out: TextIO, frames: Sequence[Frame], one: Goroutine) -> None:
         out.write("...additional frames elided...\n")
 
 
-def _write_frames(out: TextIO, frames: Sequence[Frame]) -> None:
+def write_frames(out: TextIO, frames: Sequence[Frame]) -> None:
+    """Write frames as Go's own dumps do, those in the middle of very many left out."""
     left_out = len(frames) - _INNER_FRAMES - _OUTER_FRAMES
     for index, frame in enumerate(frames):
         if left_out > 0 and index == _INNER_FRAMES:
