@@ -37,6 +37,7 @@ __all__ = [
     "status_of",
     "target_of",
     "warning_to",
+    "watching_output",
 ]
 
 _MAX_PROBLEMS = 5
@@ -63,6 +64,25 @@ def make_output(options: argparse.Namespace) -> Output:
     if options.json:
         return JsonOutput(out)
     return TextOutput(out, result_stream(sys.stderr, patience, must=False))
+
+
+def watching_output(options: argparse.Namespace) -> Output:
+    """Return where the results and notices go of a run that has no file for all of them.
+
+    Folded stacks are alone on standard output. Begins to say that the start takes its time.
+    """
+    patience = options.patience = Patience()
+    out = result_stream(sys.stdout, patience)
+    before = None
+    if not options.quiet:
+        progress = Progress(options.tool)
+        _to_end.append(progress.end)
+        before = progress.end
+    if options.json:
+        return JsonOutput(out, before=before)
+    err = result_stream(sys.stderr, patience, must=False)
+    frame = err if options.folded else out
+    return TextOutput(out, err, options.quiet, frame=frame, before=before)
 
 
 def run_output(options: argparse.Namespace) -> Output:

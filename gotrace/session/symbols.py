@@ -12,7 +12,15 @@ from gotrace.sites.decode import control_flow
 from gotrace.target.process import Process
 from gotrace.target.target import TargetBinary, load_bias
 
-__all__ = ["Symbolizer"]
+__all__ = ["Symbolizer", "is_plumbing"]
+
+#: Packages through which one goroutine wakes another.
+_PLUMBING = ("runtime.", "_.", "sync.", "internal/", "time.", "syscall.")
+
+
+def is_plumbing(function: str) -> bool:
+    """Return whether a function is one by which others unlock, send, or wait, or is not known."""
+    return function.startswith((*_PLUMBING, "0x"))
 
 
 #: Return addresses whose frames are kept: stacks have the same ones over and over.

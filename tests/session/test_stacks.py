@@ -101,6 +101,13 @@ ALL_OF_KEYED = {
     "TASK_FSBASE": 8,
     "PAYLOAD": 4096,
 }
+WAITS = {
+    **OFFSETS,
+    "OPEN": 8,
+    "STACKS": 8,
+    "ROWS": 8,
+    **dict.fromkeys(("G_WAITREASON", "G_SCHED_PC", "G_SCHED_BP", "G_COROARG"), 8),
+}
 PAIRED = ("on_entry", "on_return", "on_recovery", "on_goexit")
 
 #: Each source in the shapes that the tools give it, and its functions in that shape.
@@ -125,6 +132,10 @@ SHAPES: list[tuple[str, Mapping[str, int], tuple[str, ...]]] = [
     ),
     ("trace.c", {**KEYED, "RETURNS": 0}, ("on_entry",)),
     ("trace.c", {**ALL_OF_KEYED, **ONE_PROCESS}, PAIRED),
+    ("waits.c", {**WAITS, "STATE": 4}, ("on_status", "on_coroutine")),
+    ("waits.c", {**WAITS, **ONE_PROCESS, **BY_ADDRESS, "STATE": 4}, ("on_status",)),
+    ("waits.c", {**WAITS, "STATE": 1}, ("on_status",)),
+    ("waits.c", {**WAITS, "STATE": 3}, ("on_status", "on_syscall", "on_syscall_end")),
     ("doctor.c", {"FETCH": 1}, ("fetch",)),
     ("doctor.c", {"SIGNAL": 1, **ONE_PROCESS}, ("send_signal",)),
 ]
