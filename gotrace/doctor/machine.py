@@ -173,7 +173,7 @@ def btf() -> Finding:
         return Finding("BTF", State.OK, f"a thread's TLS base is at {offset} in task_struct")
     advice = (
         "calls of assembly functions, and of programs built with Go 1.16 or older, are counted but"
-        " not timed or shown; a kernel with CONFIG_DEBUG_INFO_BTF, seen through /sys, mends that"
+        " not timed or shown: that takes a kernel with CONFIG_DEBUG_INFO_BTF, seen through /sys"
     )
     found = "/sys/kernel/btf/vmlinux does not say where a thread's TLS base is"
     return Finding("BTF", State.WARN, found, advice)
