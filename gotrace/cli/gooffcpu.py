@@ -17,7 +17,7 @@ from gotrace.cli.options import (
     parse,
 )
 from gotrace.cli.pace import detached, listen, pace, waiter_for
-from gotrace.cli.run import run_command, warning_to, watching_output
+from gotrace.cli.run import run_command, run_output, warning_to
 from gotrace.cli.why import accept_price
 from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.live import GoFiles
@@ -119,7 +119,7 @@ def _state(text: str) -> WaitState:
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
     _check(options)
-    output = watching_output(options)
+    output = run_output(options)
     with ExitStack() as opened:
         target = Target.of(options.pid, options.command)
         opened.callback(target.close)

@@ -37,7 +37,6 @@ __all__ = [
     "status_of",
     "target_of",
     "warning_to",
-    "watching_output",
 ]
 
 _MAX_PROBLEMS = 5
@@ -66,25 +65,6 @@ def make_output(options: argparse.Namespace) -> Output:
     return TextOutput(out, result_stream(sys.stderr, patience, must=False))
 
 
-def watching_output(options: argparse.Namespace) -> Output:
-    """Return where the results and notices go of a run that has no file for all of them.
-
-    Folded stacks are alone on standard output. Begins to say that the start takes its time.
-    """
-    patience = options.patience = Patience()
-    out = result_stream(sys.stdout, patience)
-    before = None
-    if not options.quiet:
-        progress = Progress(options.tool)
-        _to_end.append(progress.end)
-        before = progress.end
-    if options.json:
-        return JsonOutput(out, before=before)
-    err = result_stream(sys.stderr, patience, must=False)
-    frame = err if options.folded else out
-    return TextOutput(out, err, options.quiet, frame=frame, before=before)
-
-
 def run_output(options: argparse.Namespace) -> Output:
     """Return where a run's results and notices go, as its options say.
 
@@ -94,14 +74,16 @@ def run_output(options: argparse.Namespace) -> Output:
     out = result_stream(sys.stdout, patience)
     err = result_stream(sys.stderr, patience, must=False)
     before = None
-    if not options.list and not options.quiet:
+    if not getattr(options, "list", False) and not options.quiet:
         progress = Progress(options.tool)
         _to_end.append(progress.end)
         before = progress.end
-    if options.output is None:
+    if getattr(options, "output", None) is None:
         if options.json:
             return JsonOutput(out, before=before)
-        return TextOutput(out, err, options.quiet, before=before)
+        # Folded stacks are alone on standard output.
+        frame = err if getattr(options, "folded", False) else out
+        return TextOutput(out, err, options.quiet, frame=frame, before=before)
     file = result_file(options.output)
     _to_end.append(file.close)
     words = TextOutput(file, err, options.quiet, frame=out, before=before)

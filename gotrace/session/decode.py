@@ -182,6 +182,15 @@ class CallDecoder:
             why if self._shows_why else None,
         )
 
+    def wanted(self, record: bytes) -> CallRecord | None:
+        """Return a record without its values, None where the probe's predicate does not want it.
+
+        Raises RecordError.
+        """
+        if self.traced.spec.predicate is not None and self(record) is None:
+            return None
+        return parse_call(record)
+
     def _why(self, call: CallRecord) -> Why | None:
         names, took = self._part_names, call.duration_ns
         if not names or took is None:
