@@ -36,7 +36,8 @@ def test_profiles_have_the_calls_that_lines_have(mode: str, tmp_path: Path) -> N
     durations: Counter[str] = Counter()
     for row in of_kind(shown, "call"):
         stack = [(frame["func"], frame["line"]) for frame in row["stack"]]
-        expected[((row["func"], row["line"]), *stack)] += 1
+        key = ((row["func"], row["line"]), *stack)
+        expected[key] += 1
         durations[row["func"]] += 1
     assert len(expected) > 5 and durations["main.leaf"] > 97
     raw = raw_profile(profile)
