@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from gotrace.cli.options import duration, new_parser, parse_plain, positive, seconds
 from gotrace.cli.run import make_output, run_command
 from gotrace.errors import GotraceError, NoMatchError, UsageError
+from gotrace.goroutines.arguments import Arguments
 from gotrace.goroutines.core import CoreGoroutines
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import Choice, Group, GroupKey, changes, grouped
@@ -100,6 +101,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--system", action="store_true", help="the runtime's own goroutines and functions as well"
     )
+    parser.add_argument(
+        "--args",
+        action="store_true",
+        help="show arguments, where it is certain that a frame has them; implies -a without --json",
+    )
     parser.add_argument("--top", type=positive, metavar="N", help="print only the N largest groups")
     parser.add_argument("--json", action="store_true", help="print one JSON object a goroutine")
     parser.add_argument("-f", "--folded", action="store_true", help="print folded stacks")
@@ -169,7 +175,8 @@ def _run(arguments: Sequence[str]) -> int:
         else:
             dump = source.take()
             chosen = _chosen(dump, choice)
-            _write(options, dump, chosen, output, name)
+            reader = source.arguments() if options.args else None
+            _write(options, dump, chosen, output, name, reader)
             _warn_moved(chosen, output)
     return 0
 
@@ -193,6 +200,8 @@ def _check(options: argparse.Namespace) -> None:
     if options.duration and not repeats:
         raise UsageError("-d is for -i and --watch")
     files = options.output or options.speedscope
+    if options.args and (repeats or files or options.folded):
+        raise UsageError("--args is for one dump as text or with --json")
     if options.interval and (options.folded or files or options.all):
         raise UsageError("-i prints what has changed: leave out -a, -f, -o and --speedscope")
 
@@ -215,10 +224,11 @@ def _write(
     chosen: list[Goroutine],
     output: Output,
     name: str,
+    arguments: Arguments | None,
 ) -> None:
     """Write one dump in the form that was asked for."""
     if isinstance(output, JsonOutput):
-        _write_json(options, dump, chosen, output)
+        _write_json(options, dump, chosen, output, arguments)
     elif options.output:
         profile = profile_of(dump.program, chosen, time.time_ns())
         _write_file(options.output, profile, chosen, output)
@@ -227,11 +237,11 @@ def _write(
         _write_file(options.speedscope, profile, chosen, output)
     elif options.folded:
         write_folded_goroutines(output.out, dump.program, chosen)
-    elif options.all or options.goroutine:
+    elif options.all or options.goroutine or options.args:
         output.out.write(summary(chosen, name) + "\n")
         chosen.sort(key=lambda goroutine: goroutine.goid)
         shown = chosen[: options.top] if options.top else chosen
-        write_goroutines(output.out, dump.program, shown, options.system)
+        write_goroutines(output.out, dump.program, shown, options.system, arguments)
     else:
         output.out.write(summary(chosen, name) + "\n")
         groups = grouped(dump, chosen, options.system)
@@ -247,7 +257,11 @@ def _note_rest(options: argparse.Namespace, groups: Sequence[Group], output: Out
 
 
 def _write_json(
-    options: argparse.Namespace, dump: Dump, chosen: list[Goroutine], output: JsonOutput
+    options: argparse.Namespace,
+    dump: Dump,
+    chosen: list[Goroutine],
+    output: JsonOutput,
+    arguments: Arguments | None = None,
 ) -> None:
     fields = {
         "pid": options.pid,
@@ -257,7 +271,7 @@ def _write_json(
         "moved": dump.moved,
     }
     output.write("dump", fields)
-    write_json(output, dump.program, chosen)
+    write_json(output, dump.program, chosen, arguments)
 
 
 def _write_file(path: str, content: bytes, chosen: list[Goroutine], output: Output) -> None:

@@ -18,6 +18,7 @@ from types import TracebackType
 
 from gotrace.elf.image import PT_LOAD, ElfImage
 from gotrace.errors import GotraceError
+from gotrace.goroutines.arguments import Arguments
 from gotrace.goroutines.dump import Dump, take_dump
 from gotrace.goroutines.memory import is_loaded
 from gotrace.goroutines.program import Module, Program, allgs_of, module_of
@@ -105,6 +106,21 @@ class CoreMemory:
         for address, size in zip(places[::2], places[1::2], strict=True):
             into += self._read(address, size)
         return into
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return bytes at an address, None where neither file has them in one piece."""
+        index = bisect_right(self._starts, address) - 1
+        if index >= 0:
+            segment = self._segments[index]
+            if address + size <= segment.address + segment.file_size:
+                at = segment.offset + address - segment.address
+                content = self._data[at : at + size]
+                if len(content) == size:
+                    return content
+        for module in self._modules:
+            with suppress(GotraceError):
+                return bytes(module.binary.image.read(address - module.bias, size))
+        return None
 
     def _read(self, address: int, size: int) -> bytes:
         index = bisect_right(self._starts, address) - 1
@@ -217,6 +233,10 @@ class CoreGoroutines:
         return take_dump(
             self.program, self._memory, self._layout, self.wait_reasons, self._allgs, None
         )
+
+    def arguments(self) -> Arguments:
+        """Return what reads arguments of frames, for as long as this is open."""
+        return Arguments(self.program, self._memory, self._layout)
 
     def close(self) -> None:
         """Close the files."""

@@ -301,7 +301,7 @@ class _Reader:
                             index = self._before + len(self._rows)
                             goid = words[at + fields.goid]
                             self._running.append(_Running(index, g, goid, *bounds))
-                        self._add(raw, words, before, status, (), False)
+                        self._add(raw, words, before, status, g, (), False)
                 elif (
                     (moves := raw[before + first : before + last])
                     != raw[after + first : after + last]
@@ -315,7 +315,7 @@ class _Reader:
                     if walk.is_cut and length == _WINDOWS[window] != _WINDOWS[-1]:
                         again.append(self._guess(g, words, at, window + 1))
                     else:
-                        row = self._add(raw, words, before, status, walk.stack, walk.is_whole)
+                        row = self._add(raw, words, before, status, g, walk.stack, walk.is_whole)
                         if status in _HAVE_REASON:
                             waiting: Sequence[int] = (words[at + fields.waiting],)
                             slot = 0
@@ -358,11 +358,11 @@ class _Reader:
         size = self._fields.size
         raw = self._memory.gather([word for guess in guesses for word in (guess.g, size)])
         with memoryview(raw) as whole, whole.cast("Q") as words:
-            for at in range(0, len(raw), size):
+            for guess, at in zip(guesses, range(0, len(raw), size), strict=True):
                 status = words[(at >> 3) + self._fields.status] & _STATUS_BITS
                 if status in _STATES:
                     moved = status in _AT_REST or status == _COPYSTACK
-                    self._add(raw, words, at, status, (), False, moved=moved)
+                    self._add(raw, words, at, status, guess.g, (), False, moved=moved)
 
     def _add(
         self,
@@ -370,6 +370,7 @@ class _Reader:
         words: memoryview,
         image: int,
         status: int,
+        g: int,
         stack: Stack,
         is_whole: bool,
         moved: bool = False,
@@ -402,6 +403,7 @@ class _Reader:
             words[at + fields.gopc],
             words[at + fields.parent] if fields.parent is not None else 0,
             started_at,
+            g,
             stack,
         ]
         self._rows.append(row)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from gotrace.errors import GotraceError
+from gotrace.goroutines.arguments import Arguments
 from gotrace.goroutines.dump import Dump, take_dump
 from gotrace.goroutines.memory import ProcessMemory, is_loaded
 from gotrace.goroutines.program import Module, Program, allgs_of, module_of
@@ -144,6 +145,10 @@ class LiveGoroutines:
             *(self.program, self._memory, self._layout, self.wait_reasons, self._allgs, now),
             sample=lambda: sample_threads(self._process.threads()),
         )
+
+    def arguments(self) -> Arguments:
+        """Return what reads arguments of frames, for as long as this is open."""
+        return Arguments(self.program, self._memory, self._layout)
 
     def close(self) -> None:
         """Close the memory; the files belong to the target."""

@@ -129,7 +129,8 @@ class Program:
         version = self.main.binary.go_version
         return version.release if version else (99, 0)
 
-    def _module(self, pc: int) -> Module | None:
+    def module(self, pc: int) -> Module | None:
+        """Return the file whose code is at an address, None where no Go code is."""
         for module in self._modules:
             if module.start <= pc < module.end:
                 return module
@@ -152,7 +153,7 @@ class Program:
 
     def _make_step(self, pc: int) -> Step | None:
         address = pc & ~TRAPPED
-        module = self._module(address)
+        module = self.module(address)
         if module is None:
             return None
         functions = module.binary.functions
@@ -174,7 +175,7 @@ class Program:
     def function_name(self, pc: int) -> str:
         """Return the name of the function that holds an address, "" where there is none."""
         if pc not in self._names:
-            module = self._module(pc)
+            module = self.module(pc)
             function = None
             if module is not None:
                 function = module.binary.functions.find(pc - module.bias)
@@ -287,7 +288,7 @@ class Program:
 
     def _make_logical(self, pc: int) -> tuple[_Logical, ...]:
         address = pc & ~TRAPPED
-        module = self._module(address)
+        module = self.module(address)
         if module is None:
             return ()
         functions = module.binary.functions

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TextIO
 
+from gotrace.goroutines.arguments import Arguments, FrameArguments
 from gotrace.goroutines.groups import Group, GroupKey
 from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State
 from gotrace.goroutines.program import Program
@@ -16,6 +17,8 @@ from gotrace.profiles.pprof import ValueType
 from gotrace.profiles.rows import ProfileForm, ProfileRow
 from gotrace.report.output import JsonOutput
 from gotrace.text import printable
+from gotrace.values.go_syntax import go_syntax
+from gotrace.values.to_json import to_json
 
 __all__ = [
     "frame_json",
@@ -98,12 +101,16 @@ def write_table(
 
 
 def write_goroutines(
-    out: TextIO, program: Program, goroutines: Iterable[Goroutine], system: bool
+    out: TextIO,
+    program: Program,
+    goroutines: Iterable[Goroutine],
+    system: bool,
+    arguments: Arguments | None = None,
 ) -> None:
     """Write goroutines one by one, as runtime.Stack does, but for arguments.
 
     What a goroutine waits for is last in the brackets. ``system``: the runtime's functions are
-    shown as well.
+    shown as well. ``arguments`` reads those of frames, where they are wanted.
     """
     for one in goroutines:
         notes = [one.status]
@@ -114,8 +121,10 @@ def write_goroutines(
         if one.awaited is not None:
             notes.append(_awaited_text(one.awaited))
         out.write(f"\ngoroutine {one.goid} [{', '.join(notes)}]:\n")
-        every = [frame for frame in program.frames(one.stack) if not frame.is_elided]
-        _write_stack(out, [f for f in every if system or f.is_shown] or every, one)
+        placed = [pair for pair in _placed(program, one, arguments) if not pair[0].is_elided]
+        shown = [pair for pair in placed if system or pair[0].is_shown] or placed
+        texts = [_arguments_text(known) for _, known in shown]
+        _write_stack(out, [frame for frame, _ in shown], one, texts)
         creation = program.creation(one.created_by)
         if creation is not None and (creation.is_shown or system) and one.goid != 1:
             parent = f" in goroutine {one.parent}" if one.parent else ""
@@ -123,8 +132,36 @@ def write_goroutines(
     out.flush()
 
 
-def write_json(output: JsonOutput, program: Program, goroutines: Iterable[Goroutine]) -> None:
-    """Write one object a goroutine; its stack has all frames, the runtime's included."""
+def _placed(
+    program: Program, one: Goroutine, arguments: Arguments | None
+) -> list[tuple[Frame, FrameArguments | None]]:
+    """Return all logical frames with their arguments, as far as these are known."""
+    known = arguments.of(one) if arguments else {}
+    return [
+        (frame, known.get(place) if frame is location.frames[-1] else None)
+        for place, location in enumerate(program.locations(one.stack))
+        for frame in location.frames
+    ]
+
+
+def _arguments_text(known: FrameArguments | None) -> str:
+    """Return what is between a frame's parentheses."""
+    if known is None:
+        return "..."
+    texts = [f"{printable(name)}={go_syntax(value)}" for name, value in known.values.items()]
+    return ", ".join(texts if known.is_whole else [*texts, "..."])
+
+
+def write_json(
+    output: JsonOutput,
+    program: Program,
+    goroutines: Iterable[Goroutine],
+    arguments: Arguments | None = None,
+) -> None:
+    """Write one object a goroutine; its stack has all frames, the runtime's included.
+
+    ``arguments`` reads those of frames, where they are wanted.
+    """
     stacks: dict[Stack, str] = {}
     creations: dict[int, dict[str, object] | None] = {}
     for one in goroutines:
@@ -155,8 +192,21 @@ def write_json(output: JsonOutput, program: Program, goroutines: Iterable[Gorout
             "whole": one.is_whole,
         }
         text = json.dumps(fields, separators=(",", ":"))
-        output.out.write(f'{text[:-1]},"stack":{stacks[one.stack]}}}\n')
+        stack = stacks[one.stack] if arguments is None else _stack_json(program, one, arguments)
+        output.out.write(f'{text[:-1]},"stack":{stack}}}\n')
     output.out.flush()
+
+
+def _stack_json(program: Program, one: Goroutine, arguments: Arguments) -> str:
+    frames = []
+    for frame, known in _placed(program, one, arguments):
+        if not frame.is_elided:
+            fields = {**frame_json(frame), "inlined": frame.is_inlined}
+            if known is not None:
+                values = {name: to_json(value) for name, value in known.values.items()}
+                fields |= {"arguments": values, "all_arguments": known.is_whole}
+            frames.append(fields)
+    return json.dumps(frames, separators=(",", ":"))
 
 
 def frame_json(frame: Frame) -> dict[str, object]:
@@ -235,8 +285,10 @@ def _awaited_text(awaited: Awaited) -> str:
     return f"{awaited.type} {awaited.address:#x}"
 
 
-def _write_stack(out: TextIO, frames: Sequence[Frame], one: Goroutine) -> None:
-    write_frames(out, frames)
+def _write_stack(
+    out: TextIO, frames: Sequence[Frame], one: Goroutine, arguments: Sequence[str] = ()
+) -> None:
+    write_frames(out, frames, arguments)
     if one.has_moved:
         out.write("\tgoroutine moved while it was read; stack unavailable\n")
     elif one.state is State.RUNNING and not one.stack:
@@ -245,14 +297,18 @@ def _write_stack(out: TextIO, frames: Sequence[Frame], one: Goroutine) -> None:
         out.write("...additional frames elided...\n")
 
 
-def write_frames(out: TextIO, frames: Sequence[Frame]) -> None:
-    """Write frames as Go's own dumps do, those in the middle of very many left out."""
+def write_frames(out: TextIO, frames: Sequence[Frame], arguments: Sequence[str] = ()) -> None:
+    """Write frames as Go's own dumps do, those in the middle of very many left out.
+
+    ``arguments`` are what is between each one's parentheses, dots where they are not given.
+    """
     left_out = len(frames) - _INNER_FRAMES - _OUTER_FRAMES
     for index, frame in enumerate(frames):
         if left_out > 0 and index == _INNER_FRAMES:
             out.write(f"...{left_out} frames elided...\n")
         if left_out <= 0 or not _INNER_FRAMES <= index < _INNER_FRAMES + left_out:
-            out.write(f"{_name(frame)}(...)\n\t{_place(frame)}\n")
+            inside = arguments[index] if arguments else "..."
+            out.write(f"{_name(frame)}({inside})\n\t{_place(frame)}\n")
 
 
 def _write_creation(out: TextIO, group: Group) -> None:
