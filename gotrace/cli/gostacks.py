@@ -9,11 +9,11 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from gotrace.cli.options import duration, new_parser, parse_plain, positive, seconds
 from gotrace.cli.run import make_output, run_command
 from gotrace.errors import GotraceError, NoMatchError, UsageError
-from gotrace.goroutines.arguments import Arguments
 from gotrace.goroutines.core import CoreGoroutines
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import Choice, Group, GroupKey, changes, grouped
@@ -34,6 +34,9 @@ from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, Waiter
 from gotrace.text import printable
+
+if TYPE_CHECKING:
+    from gotrace.goroutines.arguments import Arguments
 
 __all__ = ["main"]
 

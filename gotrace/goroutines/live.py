@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from gotrace.errors import GotraceError
-from gotrace.goroutines.arguments import Arguments
 from gotrace.goroutines.dump import Dump, take_dump
 from gotrace.goroutines.memory import ProcessMemory, is_loaded
 from gotrace.goroutines.program import Module, Program, allgs_of, module_of
@@ -18,6 +18,9 @@ from gotrace.goroutines.samples import sample_threads
 from gotrace.gotypes.binary import Binary
 from gotrace.target.process import MemoryMapping, Process, ProcessError
 from gotrace.target.target import Target, TargetBinary
+
+if TYPE_CHECKING:
+    from gotrace.goroutines.arguments import Arguments
 
 __all__ = ["GoFiles", "LiveGoroutines"]
 
@@ -148,6 +151,8 @@ class LiveGoroutines:
 
     def arguments(self) -> Arguments:
         """Return what reads arguments of frames, for as long as this is open."""
+        from gotrace.goroutines.arguments import Arguments  # loads all that decodes values
+
         return Arguments(self.program, self._memory, self._layout)
 
     def close(self) -> None:

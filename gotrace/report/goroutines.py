@@ -6,9 +6,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from gotrace.goroutines.arguments import Arguments, FrameArguments
 from gotrace.goroutines.groups import Group, GroupKey
 from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State
 from gotrace.goroutines.program import Program
@@ -17,8 +16,9 @@ from gotrace.profiles.pprof import ValueType
 from gotrace.profiles.rows import ProfileForm, ProfileRow
 from gotrace.report.output import JsonOutput
 from gotrace.text import printable
-from gotrace.values.go_syntax import go_syntax
-from gotrace.values.to_json import to_json
+
+if TYPE_CHECKING:
+    from gotrace.goroutines.arguments import Arguments, FrameArguments
 
 __all__ = [
     "frame_json",
@@ -146,6 +146,8 @@ def _placed(
 
 def _arguments_text(known: FrameArguments | None) -> str:
     """Return what is between a frame's parentheses."""
+    from gotrace.values.go_syntax import go_syntax
+
     if known is None:
         return "..."
     texts = [f"{printable(name)}={go_syntax(value)}" for name, value in known.values.items()]
@@ -198,6 +200,8 @@ def write_json(
 
 
 def _stack_json(program: Program, one: Goroutine, arguments: Arguments) -> str:
+    from gotrace.values.to_json import to_json
+
     frames = []
     for frame, known in _placed(program, one, arguments):
         if not frame.is_elided:
