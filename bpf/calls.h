@@ -2,7 +2,7 @@
 /*
  * Which calls are open: entries and returns paired by task and depth.
  *
- * Compile-time settings, beside those of goroutine.h:
+ * Settings (common.h), beside those of goroutine.h:
  *   GOTRACE_STACKS       goroutines that can have calls open at once
  *   GOTRACE_OUTER_CALLS  open calls that can have another traced call inside
  *

@@ -11,7 +11,7 @@
  * Two CPUs never write to one row of open at once: the runtime lets a goroutine be readied only
  * once it has been parked, after the probe there.
  *
- * Compile-time settings, beside those of goroutine.h:
+ * Settings (common.h), beside those of goroutine.h:
  *   GOTRACE_STATE         the status that is added up: G_WAITING, G_RUNNABLE or G_SYSCALL
  *   GOTRACE_OPEN          goroutines that can be known at once
  *   GOTRACE_STACKS        stacks that can be told apart, those of who ends a wait included

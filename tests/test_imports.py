@@ -26,6 +26,7 @@ ROOMS = (
     "histogram",
     "overhead",
     "profiles",
+    "settings",
     "elf",
     "gotypes",
     "abi",

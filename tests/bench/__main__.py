@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.bench import accuracy, costs, rates, scale
+from tests.bench import accuracy, costs, rates, scale, why
 from tests.bench.plot import svg
 from tests.bench.results import Results
 from tests.bench.settings import FULL, QUICK, Settings
@@ -29,6 +29,7 @@ PARTS: dict[str, Part] = {
     "count": costs.count_costs,
     "latency": costs.latency_costs,
     "trace": costs.trace_costs,
+    "why": why.why_costs,
     "rate": rates.delivery_rates,
     "functions": scale.functions_by_number,
     "all": scale.all_functions,

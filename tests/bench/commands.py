@@ -12,7 +12,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from gotrace.kernel.program import bpf_directory
+from gotrace.kernel.compiler import bpf_directory
 from tests.bench.targets import FRAMED, Calls, Framed
 from tests.bench.tracers import Command, Tracer, opened_perf_buffers, printed
 from tests.delve import delve

@@ -111,9 +111,9 @@ class WaitMeter(Probing):
     ) -> None:
         """Load and attach; ``announce`` is as for ``attach``. Raises AttachError or LoadError."""
         self._probes = probes
-        defines = {**probes.defines(), "OPEN": _OPEN, "STACKS": _STACKS, "ROWS": rows}
+        settings = probes.settings(_OPEN, _STACKS, rows)
         groups = probes.groups()
-        self.attached: Attached = attach("waits.c", defines, groups, forced, None, announce)
+        self.attached: Attached = attach(settings, groups, forced, None, announce)
         #: What ``Run`` and the commands look after: no function is traced.
         self.plan = ProbePlan((), ())
         program = self.attached.program

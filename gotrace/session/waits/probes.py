@@ -12,6 +12,7 @@ from gotrace.gotypes.wait_reasons import WaitReasons
 from gotrace.kernel.attach import Point, ProbeGroup
 from gotrace.kernel.cookie import TaskKind, cookie
 from gotrace.session.tasks import Tasks
+from gotrace.settings import WaitSettings
 from gotrace.sites.scheduler import SchedulerSites, scheduler_sites
 from gotrace.sites.sites import Site, SiteError
 from gotrace.target.target import Target, TargetBinary
@@ -52,20 +53,23 @@ class WaitProbes:
     files: tuple[tuple[TargetBinary, SchedulerSites], ...]
     reasons: WaitReasons
 
-    def defines(self) -> dict[str, int]:
-        """Return the compile-time settings of bpf/waits.c but for the sizes of its maps."""
+    def settings(self, goroutines: int, stacks: int, rows: int) -> WaitSettings:
+        """Return the settings of bpf/waits.c, by how much room there is to be."""
         layout = self.tasks.layout
         assert layout is not None
         coroargs = [sites.coroarg for _, sites in self.files if sites.coroarg is not None]
-        return {
-            **self.target.defines(),
-            **self.tasks.defines(),
-            "STATE": self.state.status,
-            "G_WAITREASON": layout.g_waitreason,
-            "G_SCHED_PC": layout.g_sched_pc,
-            "G_SCHED_BP": layout.g_sched_bp,
-            **({"G_COROARG": coroargs[0]} if coroargs else {}),
-        }
+        return WaitSettings(
+            site=self.target.settings(),
+            tasks=self.tasks.settings(),
+            state=self.state.status,
+            open=goroutines,
+            stacks=stacks,
+            rows=rows,
+            g_waitreason=layout.g_waitreason,
+            g_sched_pc=layout.g_sched_pc,
+            g_sched_bp=layout.g_sched_bp,
+            g_coroarg=coroargs[0] if coroargs else None,
+        )
 
     def groups(self) -> list[ProbeGroup]:
         """Return the groups to attach."""

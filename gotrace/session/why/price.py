@@ -10,6 +10,7 @@ from typing import Protocol
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import AttachMethod, Point, ProbeGroup, attach
 from gotrace.session.calibrate import Calibration, trap_cost
+from gotrace.settings import CountSettings
 from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
 
@@ -65,7 +66,7 @@ def _hits_a_second(target: Target, groups: list[ProbeGroup], forced: AttachMetho
         replace(group, function="on_entry", points=[_numbered(p, points) for p in group.points])
         for group in groups
     ]
-    attached = attach("count.c", {"COUNTERS": len(points), **target.defines()}, counted, forced)
+    attached = attach(CountSettings(site=target.settings(), counters=len(points)), counted, forced)
     try:
         began = time.monotonic()
         time.sleep(_COUNTING)
