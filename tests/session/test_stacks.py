@@ -125,6 +125,7 @@ SHAPES: list[tuple[str, Mapping[str, int], tuple[str, ...]]] = [
     ),
     ("trace.c", {**KEYED, "RETURNS": 0}, ("on_entry",)),
     ("trace.c", {**ALL_OF_KEYED, **ONE_PROCESS}, PAIRED),
+    ("trace.c", {**ALL_OF_KEYED, **ONE_PROCESS, **WHY, "WHY_CALLERS": 0}, PAIRED),
     ("doctor.c", {"FETCH": 1}, ("fetch",)),
     ("doctor.c", {"SIGNAL": 1, **ONE_PROCESS}, ("send_signal",)),
 ]
