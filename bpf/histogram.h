@@ -3,11 +3,11 @@
  * Log-linear histograms of nanoseconds: 16 buckets an octave, so that a bucket's bounds are within
  * 6.25% of each other. Layout and buckets are shared with gotrace/histogram.py.
  *
- * Compile-time settings:
+ * Settings (common.h):
  *   GOTRACE_UNIT         nanoseconds of the display unit, where it is not 1
  *   GOTRACE_ROWS         histograms
- *   GOTRACE_HALVES       2 where intervals are kept apart, else 1
  *   GOTRACE_STRIPES      copies of each histogram that CPUs are spread over
+ *   GOTRACE_HISTOGRAMS   all copies of all histograms, twice where intervals are kept apart
  */
 #pragma once
 #include <uapi/linux/ptrace.h>
@@ -38,7 +38,7 @@ BPF_ARRAY(generation, u32, 1);
  * histograms: key = (generation * ROWS + row) * STRIPES + cpu % STRIPES. Cleared from user space
  * before that half is written again.
  */
-BPF_ARRAY(histograms, struct histogram, (GOTRACE_HALVES * GOTRACE_ROWS * GOTRACE_STRIPES));
+BPF_ARRAY(histograms, struct histogram, GOTRACE_HISTOGRAMS);
 
 /* 1 where value, below 2^63, is more than limit. */
 static __always_inline u64 above(u64 value, u64 limit)

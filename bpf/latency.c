@@ -2,13 +2,14 @@
 /*
  * gofunclatency: pair entries with returns and add the time between to histograms.
  *
- * Compile-time settings, beside those of calls.h and histogram.h:
+ * Settings (common.h), beside those of calls.h and histogram.h:
  *   GOTRACE_ROWS         functions that have a histogram of their own, 1 without -F
  *   GOTRACE_GOROUTINES   rows of histograms per goroutine, with -g only
  *   GOTRACE_OUTERMOST    leave out calls within other traced calls of the same goroutine
  *   GOTRACE_SLOWER       nanoseconds from which on a call is reported by itself
  *   GOTRACE_WHY          1 where the parts of times are added up, with the settings of why.h and
  *   GOTRACE_WHY_BANDS    rows of parts, one for each bucket of a histogram that has calls
+ *   GOTRACE_HISTOGRAM_ROWS  histograms, twice where intervals are kept apart
  */
 #include "calls.h"
 #include "histogram.h"
@@ -69,7 +70,7 @@ BPF_ARRAY(empty, struct goroutine_row, 1);
  * folded: key = generation * ROWS + row; times of goroutines for which by_goroutine had no room.
  * Cleared from user space before that half is written again.
  */
-BPF_ARRAY(folded, struct histogram, (GOTRACE_HALVES * GOTRACE_ROWS));
+BPF_ARRAY(folded, struct histogram, GOTRACE_HISTOGRAM_ROWS);
 
 /* named: key with row 0 = goroutines that have had a row; gone when they end. */
 BPF_HASH(named, struct goroutine_key, u8, GOTRACE_GOROUTINES * 4);
@@ -88,7 +89,7 @@ BPF_PERF_OUTPUT(slow);
 BPF_HASH(why_bands, struct why_band, struct why_sums, GOTRACE_WHY_BANDS);
 
 /* why_rest: key = generation * ROWS + row; parts of calls for which why_bands had no room. */
-BPF_ARRAY(why_rest, struct why_sums, (GOTRACE_HALVES * GOTRACE_ROWS));
+BPF_ARRAY(why_rest, struct why_sums, GOTRACE_HISTOGRAM_ROWS);
 
 /* why_none: value 0 is all zeros, too large for a program's stack. */
 BPF_ARRAY(why_none, struct why_sums, 1);

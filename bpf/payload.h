@@ -5,7 +5,7 @@
  * All state of a running plan is kept in a struct work, in map memory, so that the verifier need
  * not distinguish the paths that led to an operation.
  *
- * Compile-time settings:
+ * Settings (common.h):
  *   GOTRACE_PAYLOAD      most bytes that a call's arguments and results take, a power of two
  *   GOTRACE_KEY          bytes of a call's key, a power of two; only where calls are aggregated
  */

@@ -6,8 +6,8 @@
  * space shows the key by the sample's values. A call whose key finds no row is counted in the first
  * row, so that the rows always add up to the calls.
  *
- * Compile-time settings, beside those of payload.h:
- *   GOTRACE_ROWS         rows, the first one included
+ * Settings (common.h), beside those of payload.h:
+ *   GOTRACE_ROWS         rows, the first one included; the maps of rows have GOTRACE_KEYS, as many
  *   GOTRACE_TIMES        1 where rows have histograms of durations, with the settings of histogram.h
  */
 #pragma once
@@ -26,16 +26,16 @@ struct sample {
 };
 
 /* rows: key = that of calls; value = their row. Only ever added to. */
-BPF_HASH(rows, struct row_key, u32, GOTRACE_ROWS);
+BPF_HASH(rows, struct row_key, u32, GOTRACE_KEYS);
 
 /* rows_taken: value 0 = how many rows are in use beside the first. Only ever added to. */
 BPF_ARRAY(rows_taken, u64, 1);
 
 /* samples: key = row; the first call of that row. Complete before the row's key is inserted. */
-BPF_ARRAY(samples, struct sample, GOTRACE_ROWS);
+BPF_ARRAY(samples, struct sample, GOTRACE_KEYS);
 
 /* row_calls: key = row; value = calls seen by this CPU. Only ever added to. */
-BPF_PERCPU_ARRAY(row_calls, u64, GOTRACE_ROWS);
+BPF_PERCPU_ARRAY(row_calls, u64, GOTRACE_KEYS);
 
 /* Take a row for a key that has none; return that of others where there is none left. */
 static __always_inline u32 take_row(struct call *call)

@@ -2,7 +2,7 @@
 /*
  * What every probe program does first: learn which site was hit, and whether the hit counts.
  *
- * Compile-time settings (all optional):
+ * Settings (common.h), all optional:
  *   GOTRACE_TGID       count this thread group only
  *   GOTRACE_PIDNS_DEV, GOTRACE_PIDNS_INO
  *                      processes and threads are numbered as that pid namespace does, not the
@@ -11,7 +11,7 @@
  *   GOTRACE_UID        count processes of this user only, as the initial user namespace has it
  *   GOTRACE_CGROUP     count processes of this version 2 control group, and of those in it, only:
  *                      its number, which is its directory's inode
- *   GOTRACE_SITES_BY_IP  look the cookie up by instruction pointer in this many rows, for kernels
+ *   GOTRACE_SITE_BY_IP  look the cookie up by instruction pointer in this many rows, for kernels
  *                      whose attachments carry no cookie
  */
 #pragma once
@@ -33,9 +33,9 @@ static u64 (*attach_cookie)(struct pt_regs *ctx) = (void *)174;
 #define FLAGS_CF 0x01
 #define FLAGS_ZF 0x40
 
-#ifdef GOTRACE_SITES_BY_IP
+#ifdef GOTRACE_SITE_BY_IP
 /* site_by_ip: key = address of the site in the target; value = cookie. Filled before attaching. */
-BPF_HASH(site_by_ip, u64, u64, GOTRACE_SITES_BY_IP);
+BPF_HASH(site_by_ip, u64, u64, GOTRACE_SITE_BY_IP);
 #endif
 
 /*
@@ -109,7 +109,7 @@ static __always_inline int site_hit(struct pt_regs *ctx, u64 *cookie)
     keep_own_stack(ctx);
     if (!is_target())
         return 0;
-#ifdef GOTRACE_SITES_BY_IP
+#ifdef GOTRACE_SITE_BY_IP
     u64 ip = ctx->ip;
     u64 *found = site_by_ip.lookup(&ip);
     if (!found)

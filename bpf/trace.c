@@ -2,11 +2,12 @@
 /*
  * gotrace: report calls with their arguments, results and durations, or add them up by some of them.
  *
- * Compile-time settings, beside those of the headers:
+ * Settings (common.h), beside those of the headers:
  *   GOTRACE_FUNCTIONS    functions that are traced
  *   GOTRACE_RETURNS      1 where any of them is reported at its return
  *   GOTRACE_SAVED        calls whose arguments can be kept until they return
- *   GOTRACE_USER_STACK   most return addresses to report, 0 for none
+ *   GOTRACE_HAS_STACKS   1 where return addresses are reported
+ *   GOTRACE_USER_STACK   at most so many of them
  *   GOTRACE_BEHIND       bytes of the payload that return addresses and float registers want
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
  *   GOTRACE_WHY          1 where the parts of durations are reported, with the settings of why.h
@@ -115,7 +116,7 @@ struct link {
  */
 static __always_inline void append_stack(struct work *w, u64 frame)
 {
-#if GOTRACE_USER_STACK
+#if GOTRACE_HAS_STACKS
     u32 *header = begin_block(w), count = 0;
     if (!header)
         return;

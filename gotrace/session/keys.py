@@ -38,12 +38,12 @@ from gotrace.session.tasks import Tasks, unwind_groups
 from gotrace.session.trace import Tables, TraceOptions, expected_types
 from gotrace.session.trace_plan import TraceChoices, TracePlan, make_trace_plan
 from gotrace.session.why.parts import BY_PROCESS, MAX_REPORT_SIZE, WhyProbes
+from gotrace.settings import HistogramSettings, KeySettings
 from gotrace.target.target import Target
 from gotrace.values.model import BytesValue, NamedValue, StringValue, Unavailable, Value
 
 __all__ = ["MAX_KEY_TEXT", "KeyMeter", "KeyOptions", "KeyPeriod", "KeyRow", "plan_keyed"]
 
-_STACKS = _OUTER_CALLS = 1 << 14
 _KEY_BYTES = 256  # a power of two; texts are cut to what fits with --string-size
 _SAMPLE_BYTES = 16 << 20  # of kernel memory
 _PHASE_BYTES = 1792  # of an entry, and of a return
@@ -183,8 +183,7 @@ class KeyMeter(Probing):
         self._why = why
         trace_options = TraceOptions(user_stack=1 if asks_caller else 0)
         self._tables = Tables(traced, trace_options, MAX_REPORT_SIZE + 8 if why else 0)
-        defines = self._tables.defines()
-        rows = 1 + min(options.rows, _SAMPLE_BYTES // defines["PAYLOAD"])
+        rows = 1 + min(options.rows, _SAMPLE_BYTES // self._tables.payload)
         halves = 2 if options.intervals and options.times else 1
         groups = plan.entry_groups("on_entry", target.pid, tasks.kind)
         returning = {number for number, call in enumerate(traced.calls) if call.result is not None}
@@ -196,25 +195,15 @@ class KeyMeter(Probing):
             ]
         if why is not None:
             groups = [*why.groups(), *groups]
-        defines |= {
-            **target.defines(),
-            **tasks.defines(),
-            "STACKS": _STACKS,
-            "OUTER_CALLS": _OUTER_CALLS,
-            "KEY": _KEY_BYTES,
-            "ROWS": rows,
-            "TIMES": int(options.times),
-            "HALVES": halves,
-            "STRIPES": 1,
-            "FLOATS": 0,
-            **(why.defines() if why else {}),
-        }
-        if options.unit != 1:
-            defines["UNIT"] = options.unit
-        self._subplans = expected_types(traced)
-        self.attached: Attached = attach(
-            "trace.c", defines, groups, forced, self._prepare, announce
+        by = KeySettings(
+            key=_KEY_BYTES,
+            times=options.times,
+            durations=HistogramSettings.of(rows, halves, 1, options.unit),
+            keys=rows,
         )
+        settings = self._tables.settings(target, tasks, by, why.settings() if why else None)
+        self._subplans = expected_types(traced)
+        self.attached: Attached = attach(settings, groups, forced, self._prepare, announce)
         program = self.attached.program
         symbols = Symbolizer(tasks.files) if asks_caller and tasks.files else None
         self._decoders = [

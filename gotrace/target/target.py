@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError, UsageError
 from gotrace.gotypes.binary import Binary
+from gotrace.settings import SiteSettings
 from gotrace.target.command import Command
 from gotrace.target.process import Executable, Process, find_process, in_initial_pid_namespace
 
@@ -63,7 +64,7 @@ class Target:
     process: Process | None = None
     command: Command | None = None
     program: Executable | None = None
-    filters: Mapping[str, int] = field(default_factory=dict)
+    filters: SiteSettings = field(default_factory=SiteSettings)
     _open: list[TargetBinary] = field(default_factory=list)
 
     @classmethod
@@ -71,13 +72,14 @@ class Target:
         cls,
         pid: int | None,
         command: Sequence[str] | None,
-        filters: Mapping[str, int] | None = None,
+        uid: int | None = None,
+        cgroup: int | None = None,
     ) -> Target:
         """Find the process or fork the command. Raises ProcessError or CommandError.
 
-        ``filters`` are settings of bpf/site.h that choose among processes.
+        ``uid`` and ``cgroup`` choose among processes: bpf/site.h says what they are.
         """
-        target = cls(filters=filters or {})
+        target = cls(filters=SiteSettings(uid=uid, cgroup=cgroup))
         if pid is not None:
             target.process = find_process(pid)
             target.program = target.process.program()
@@ -91,22 +93,20 @@ class Target:
         """Return the process's number for the kernel's own filter, 0 for every process."""
         return self.process.tgid if self.process else 0
 
-    def defines(self) -> Mapping[str, int]:
-        """Return the compile-time settings of bpf/site.h that make programs see this target only.
+    def settings(self) -> SiteSettings:
+        """Return the settings of bpf/site.h that make programs see this target only.
 
         BPF helpers count in the initial pid namespace; in another one they must be given which, and
         know only the tasks whose own it is (kernel commit b4490c5c4e02): so it is the target's.
         """
         if in_initial_pid_namespace():
-            return {**self.filters, **({"TGID": self.process.tgid} if self.process else {})}
+            return replace(self.filters, tgid=self.process.tgid if self.process else None)
         device, inode = (self.process or Process(os.getpid())).pid_namespace()
-        settings = {**self.filters, "PIDNS_DEV": device, "PIDNS_INO": inode}
+        settings = replace(self.filters, pidns_dev=device, pidns_ino=inode)
         if self.process is None:
             return settings
-        number = self.process.innermost_number()
-        if number != self.process.tgid:
-            settings["SEEN_TGID"] = self.process.tgid
-        return settings | {"TGID": number}
+        number, seen = self.process.innermost_number(), self.process.tgid
+        return replace(settings, tgid=number, seen_tgid=None if number == seen else seen)
 
     def binary(self, name: str | None) -> TargetBinary:
         """Open the file that ``name`` means in this target, its executable when None.

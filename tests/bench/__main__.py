@@ -19,6 +19,7 @@ from tests.bench.plot import svg
 from tests.bench.results import Results
 from tests.bench.settings import FULL, QUICK, Settings
 from tests.bench.targets import newest_go
+from tests.delve import delve, version
 from tests.live import why_not_live
 
 Part = Callable[[Results, Settings], None]
@@ -72,6 +73,7 @@ def _machine() -> dict[str, object]:
             [sys.executable, "-c", "from bcc.version import __version__; print(__version__)"]
         ),
         "bpftrace": _version(["bpftrace", "--version"]),
+        "delve": "missing" if (debugger := delve()) is None else version(debugger),
     }
 
 

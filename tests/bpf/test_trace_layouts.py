@@ -14,7 +14,7 @@ from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import CLOSURE_CONTEXT
 from gotrace.capture import ops as capture_ops
 from gotrace.capture.ops import ComparisonCode, Op, OpCode, SpecialCode, Status, StringTest
-from gotrace.kernel.program import joined_source
+from gotrace.kernel.compiler import joined_source
 from gotrace.probes import predicate
 from gotrace.session import events, keys, trace, trace_plan
 from gotrace.session.events import HEADER, CallFlag, parse_call

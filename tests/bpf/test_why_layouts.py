@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.kernel.program import bpf_directory
+from gotrace.kernel.compiler import bpf_directory
 from gotrace.session.events import CallFlag
 from gotrace.session.why import parts as why
 from gotrace.session.why.parts import (

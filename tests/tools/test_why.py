@@ -221,8 +221,9 @@ def test_go_s_own_tracer_says_the_same(toolchain: Toolchain) -> None:
         if not any(part.startswith("gc: ") for part in parts):
             compared += 1
             differ += stay.changes != row["why"]["changes"]
-        stopped = run.go.runnable_while_stopped(row["goid"], start, end)
-        assert parts.get("gc: world stopped", 0) <= stopped + _SLIP * max(1, stay.changes), row
+        if stopped := parts.get("gc: world stopped", 0):
+            theirs = run.go.runnable_while_stopped(row["goid"], start, end)
+            slips.append(max(0, stopped - theirs) / max(1, stay.changes))
     assert compared > 500
     assert differ <= 0.01 * compared
     slips.sort()

@@ -21,6 +21,7 @@ from gotrace.kernel.btf import kernel_field
 from gotrace.kernel.cookie import TaskKind, cookie
 from gotrace.kernel.program import BpfProgram, Map
 from gotrace.session.tasks import Tasks
+from gotrace.settings import CountSettings, WhySettings
 from gotrace.sites.scheduler import SchedulerSites, scheduler_sites
 from gotrace.sites.sites import Site, SiteError
 from gotrace.target.target import Target, TargetBinary
@@ -191,29 +192,33 @@ class WhyProbes:
     names: tuple[str, ...]
     release: tuple[int, int]
 
-    def defines(self) -> dict[str, int]:
-        """Return the compile-time settings of bpf/why.h."""
+    def settings(self) -> WhySettings:
+        """Return the settings of bpf/why.h. Raises GotraceError."""
         layout = self.tasks.layout
         assert layout is not None
         coroargs = [sites.coroarg for _, sites in self.files if sites.coroarg is not None]
-        settings = {
-            "WHY": 1,
-            "WHY_ROWS": _ROWS,
-            "WHY_SAVED": _SAVED,
-            "WHY_THREADS": _THREADS,
-            "WHY_SITES": max(1, len(self._probes())),
-            "WHY_ON_STACK": int(not layout.g_in_register),
-            "WHY_UNNAMED": int(self.release < _NAMED_SINCE),
-            "WHY_CALLERS": int(self.options.callers),
-            "G_STATUS": layout.g_atomicstatus,
-            "G_WAITREASON": layout.g_waitreason,
-            "G_SYSCALLPC": layout.g_syscallpc,
-            "G_SCHED_PC": layout.g_sched_pc,
-            "G_SCHED_BP": layout.g_sched_bp,
-            **({"G_COROARG": coroargs[0]} if coroargs else {}),
-            **({"WHY_CLASSES": 1} if self.options.classes else {}),
-        }
-        return settings | _kernel_settings()
+        kernel = _kernel_offsets()
+        return WhySettings(
+            why_rows=_ROWS,
+            why_saved=_SAVED,
+            why_threads=_THREADS,
+            why_sites=max(1, len(self._probes())),
+            why_on_stack=not layout.g_in_register,
+            why_unnamed=self.release < _NAMED_SINCE,
+            why_callers=self.options.callers,
+            why_classes=1 if self.options.classes else None,
+            g_status=layout.g_atomicstatus,
+            g_waitreason=layout.g_waitreason,
+            g_syscallpc=layout.g_syscallpc,
+            g_sched_pc=layout.g_sched_pc,
+            g_sched_bp=layout.g_sched_bp,
+            g_coroarg=coroargs[0] if coroargs else None,
+            task_pid=kernel.pid,
+            task_state=kernel.state,
+            task_throttled=kernel.throttled,
+            task_cfs_rq=kernel.queue,
+            cfs_rq_throttled=kernel.count,
+        )
 
     def _probes(self) -> list[tuple[TargetBinary, _Probe]]:
         found = []
@@ -296,8 +301,8 @@ class WhyProbes:
             )
             for group in often
         ]
-        defines = {"COUNTERS": len(points), **self.target.defines()}
-        attached = attach("count.c", defines, numbered, forced)
+        settings = CountSettings(site=self.target.settings(), counters=len(points))
+        attached = attach(settings, numbered, forced)
         try:
             began = time.monotonic()
             time.sleep(seconds)
@@ -317,8 +322,19 @@ MAX_SHARE = 0.2
 _NAMED_SINCE = (1, 20)
 
 
-def _kernel_settings() -> dict[str, int]:
-    """Return the settings that are offsets in the kernel's structs. Raises GotraceError."""
+@dataclass(frozen=True, slots=True)
+class _KernelOffsets:
+    """Offsets in the kernel's structs; ``queue`` and ``count`` without ``throttled`` only."""
+
+    pid: int
+    state: int
+    throttled: int | None
+    queue: int | None
+    count: int | None
+
+
+def _kernel_offsets() -> _KernelOffsets:
+    """Return the offsets in the kernel's structs. Raises GotraceError."""
     pid = kernel_field(("task_struct", "pid"))
     state = kernel_field(("task_struct", "__state"))  # Linux 5.14
     if state is None:
@@ -328,15 +344,12 @@ def _kernel_settings() -> dict[str, int]:
             "--why needs the kernel's BTF, /sys/kernel/btf/vmlinux, to know threads by:"
             " CONFIG_DEBUG_INFO_BTF"
         )
-    settings = {"TASK_PID": pid, "TASK_STATE": state}
     throttled = kernel_field(("task_struct", "throttled"))  # Linux 6.18
     queue = kernel_field(("task_struct", "se"), ("sched_entity", "cfs_rq"))
     count = kernel_field(("cfs_rq", "throttle_count"))
-    if throttled is not None:
-        settings["TASK_THROTTLED"] = throttled
-    elif queue is not None and count is not None:
-        settings |= {"TASK_CFS_RQ": queue, "CFS_RQ_THROTTLED": count}
-    return settings
+    if throttled is not None or queue is None or count is None:
+        queue = count = None
+    return _KernelOffsets(pid, state, throttled, queue, count)
 
 
 def why_probes(target: Target, tasks: Tasks, options: WhyOptions) -> WhyProbes:
