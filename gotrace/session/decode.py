@@ -273,7 +273,9 @@ class CallDecoder:
         results = None
         if traced.result is not None:
             results = self._values(traced.result, call.results, call.return_floats)
-        return self._evaluated(self._operands(entry, results), self._specials(call, None))
+        return self._evaluated(
+            self._operands(entry, results), self._specials(call, self._why(call))
+        )
 
     def _specials(self, call: CallRecord, why: Why | None) -> Specials:
         specials: dict[SpecialName, int | str] = {

@@ -167,6 +167,7 @@ SHAPES: list[tuple[ProgramSettings, tuple[str, ...]]] = [
     ),
     (replace(KEYED, returns=False), ("on_entry",)),
     (replace(ALL_OF_KEYED, site=ONE_PROCESS), PAIRED),
+    (replace(ALL_OF_KEYED, site=ONE_PROCESS, why=replace(WHY, why_callers=False)), PAIRED),
     (WAITS, ("on_status", "on_coroutine")),
     (replace(WAITS, site=replace(ONE_PROCESS, site_by_ip=8)), ("on_status",)),
     (replace(WAITS, state=1), ("on_status",)),
