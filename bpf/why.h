@@ -134,7 +134,7 @@ struct why_row {
     u64 held[4]; /* ns off the CPU in WHY_TRACING, from WHY_PREEMPTED on */
     u64 stopped; /* how long the world had been stopped when it became runnable */
     u64 classes[WHY_CLASSES];
-    u64 owned; /* how many parts the call has that returns: seen's, less those before it */
+    u64 owned;          /* how many parts the call has that returns: seen's, less those before it */
     u64 own[WHY_PARTS]; /* cells */
     struct why_seen seen;
 };
@@ -280,7 +280,11 @@ static __always_inline u64 part_of_wait(u64 g, u64 state)
 }
 
 /* What a change of state has ended, if that was the longest time in a state so far. */
-enum why_ended { NOTHING_LONG, LONGEST_WAIT, LONGEST_SYSCALL /* or call of C */ };
+enum why_ended {
+    NOTHING_LONG,
+    LONGEST_WAIT,
+    LONGEST_SYSCALL /* or call of C */
+};
 
 /* A goroutine gets a new state by the runtime. */
 static __always_inline enum why_ended go_on(struct why_row *row, struct why_key *key, u64 state)
