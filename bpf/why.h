@@ -73,16 +73,6 @@ enum why_class {
     CLASS_THROTTLED,
     WHY_CLASSES /* a power of two */
 };
-/* Statuses of a goroutine: runtime2.go, all releases from 1.15 to 1.27. */
-#define G_RUNNABLE 1
-#define G_RUNNING 2
-#define G_SYSCALL 3
-#define G_WAITING 4
-#define G_DEAD 6
-#define G_COPYSTACK 8
-#define G_PREEMPTED 9
-#define G_LEAKED 10
-#define G_STATUS_MASK 0xfff /* without the bit of a scan */
 
 #define WHY_FRAMES 16 /* of the stack of a wait, and of who ended it */
 

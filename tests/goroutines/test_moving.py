@@ -24,7 +24,7 @@ _ALLOWED = re.compile(
     "runtime.goexit;(?:"
     f"main.red;{_COLOUR.format('red')}(?:main.redLeaf;)?"
     f"|main.blue;(?:main.blueOdd;)?{_COLOUR.format('blue')}(?:main.blueLeaf;)?"
-    r"|)(?:gcWriteBarrier\w*;|(?:runtime|sync|time|syscall|internal)[./][^;]*;)*"
+    r"|)(?:gcWriteBarrier\w*;|(?:runtime|sync|time|syscall|internal|math)[./][^;]*;)*"
 )
 
 
