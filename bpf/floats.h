@@ -10,8 +10,8 @@
  *
  * Settings (common.h):
  *   GOTRACE_WAITING       threads that can wait at once
- *   GOTRACE_TASK_BLOCKED  offset of blocked, a set of signals, in the kernel's task_struct; without
- *                         it no signal is sent
+ *   GOTRACE_TASK_BLOCKED  offset of blocked, a set of signals, in the kernel's task_struct; with 0
+ *                         no signal is sent
  */
 #pragma once
 #include "interpreter.h"
@@ -32,11 +32,9 @@ BPF_HASH(waiting, u32, struct waiting, GOTRACE_WAITING);
  */
 static __always_inline int signal_is_blocked(void)
 {
-    u64 blocked = ~0ULL;
-#ifdef GOTRACE_TASK_BLOCKED
-    void *field = (void *)(bpf_get_current_task() + GOTRACE_TASK_BLOCKED);
-    bpf_probe_read_kernel(&blocked, sizeof(blocked), field);
-#endif
+    u64 blocked = ~0ULL, offset = GOTRACE_TASK_BLOCKED;
+    if (offset)
+        bpf_probe_read_kernel(&blocked, sizeof(blocked), (void *)(bpf_get_current_task() + offset));
     return blocked >> (SIGURG - 1) & 1;
 }
 

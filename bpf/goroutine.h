@@ -5,7 +5,7 @@
  * Settings (common.h), all from the target's runtime (gotrace/gotypes/runtime.py):
  *   GOTRACE_G_STACK_HI, GOTRACE_G_M, GOTRACE_G_GOID, GOTRACE_M_CURG   offsets
  *   GOTRACE_TLS_G        offset of g from the thread's FS base, as an unsigned number
- *   GOTRACE_TASK_FSBASE  offset of thread.fsbase in the kernel's task_struct; without it, sites
+ *   GOTRACE_TASK_FSBASE  offset of thread.fsbase in the kernel's task_struct; with 0, sites
  *                        that find g through TLS count as NO_GOROUTINE
  */
 #pragma once
@@ -44,14 +44,11 @@ static __always_inline u64 read_word(u64 address)
 
 static __always_inline u64 g_from_tls(void)
 {
-#ifdef GOTRACE_TASK_FSBASE
-    u64 base = 0;
-    void *field = (void *)(bpf_get_current_task() + GOTRACE_TASK_FSBASE);
-    bpf_probe_read_kernel(&base, sizeof(base), field);
+    u64 base = 0, offset = GOTRACE_TASK_FSBASE;
+    if (!offset)
+        return 0;
+    bpf_probe_read_kernel(&base, sizeof(base), (void *)(bpf_get_current_task() + offset));
     return base ? read_word(base + GOTRACE_TLS_G) : 0;
-#else
-    return 0;
-#endif
 }
 
 /* Fill in the task; return 0 where a goroutine was to be found and was not. */

@@ -2,17 +2,19 @@
 /*
  * What every probe program does first: learn which site was hit, and whether the hit counts.
  *
- * Settings (common.h), all optional:
- *   GOTRACE_TGID       count this thread group only
+ * Settings (common.h); what asks for a value that says that there is none, the verifier takes out:
+ *   GOTRACE_TGID       count this thread group only; 0 for all
  *   GOTRACE_PIDNS_DEV, GOTRACE_PIDNS_INO
  *                      processes and threads are numbered as that pid namespace does, not the
- *                      initial one; GOTRACE_TGID is such a number
- *   GOTRACE_SEEN_TGID  what the user calls GOTRACE_TGID, where that namespace is not the user's
- *   GOTRACE_UID        count processes of this user only, as the initial user namespace has it
+ *                      initial one; GOTRACE_TGID is such a number; optional
+ *   GOTRACE_SEEN_TGID  what the user calls GOTRACE_TGID, where that namespace is not the user's;
+ *                      optional
+ *   GOTRACE_UID        count processes of this user only, as the initial user namespace has it; or
+ *                      EVERY_USER
  *   GOTRACE_CGROUP     count processes of this version 2 control group, and of those in it, only:
- *                      its number, which is its directory's inode
+ *                      its number, which is its directory's inode; or 0
  *   GOTRACE_SITE_BY_IP  look the cookie up by instruction pointer in this many rows, for kernels
- *                      whose attachments carry no cookie
+ *                      whose attachments carry no cookie; optional
  */
 #pragma once
 #include <uapi/linux/ptrace.h>
@@ -66,7 +68,6 @@ static __always_inline u64 user_pid_tgid(void)
 #endif
 }
 
-#ifdef GOTRACE_CGROUP
 /* bpf_get_current_ancestor_cgroup_id, by its number for ever: BCC declares it since 0.15. */
 static u64 (*ancestor_cgroup)(int level) = (void *)123;
 
@@ -80,7 +81,8 @@ static __always_inline int in_cgroup(void)
             return 1;
     return 0;
 }
-#endif
+
+#define EVERY_USER (~0ULL)
 
 /* Whether a hit counts: the run goes on and it is the target's. */
 static __always_inline int is_target(void)
@@ -88,19 +90,12 @@ static __always_inline int is_target(void)
     u32 zero = 0, *over = halted.lookup(&zero);
     if (!over || *over)
         return 0;
-#ifdef GOTRACE_UID
-    if ((u32)bpf_get_current_uid_gid() != GOTRACE_UID)
+    u64 uid = GOTRACE_UID, tgid = GOTRACE_TGID;
+    if (uid != EVERY_USER && (u32)bpf_get_current_uid_gid() != uid)
         return 0;
-#endif
-#ifdef GOTRACE_CGROUP
-    if (!in_cgroup())
+    if (GOTRACE_CGROUP && !in_cgroup())
         return 0;
-#endif
-#ifdef GOTRACE_TGID
-    return (pid_tgid() >> 32) == GOTRACE_TGID;
-#else
-    return 1;
-#endif
+    return !tgid || pid_tgid() >> 32 == tgid;
 }
 
 /* Store the cookie of the site that was hit; return 0 where the hit is not a call of the target. */

@@ -325,8 +325,8 @@ static __always_inline void woken(struct pt_regs *ctx, u64 cookie, struct why_ro
         found->waker = waker.goid;
         found->waker_frames = walk(found->waker_stack, ctx->ip, ctx->bp);
     }
-    u64 pc = read_word(g + GOTRACE_G_SCHED_PC), frame = read_word(g + GOTRACE_G_SCHED_BP);
-    found->frames = walk(found->stack, pc, frame);
+    found->frames =
+        walk(found->stack, read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP));
 #endif
 }
 

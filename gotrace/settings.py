@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the BPF programs are given for a run: one record of settings for each source in bpf/.
 
-The setting ``tgid`` is ``GOTRACE_TGID`` in C; None means that C does not have it. A compiled
-program is kept for the next runs, so only what the compiler has to know is compiled into it. The
-rest is put in when it is loaded:
+The setting ``tgid`` is ``GOTRACE_TGID`` in C. None means that C does not have it, or that it has a
+value that says so: then the verifier takes out what asks for it. A compiled program is kept for the
+next runs, so only what the compiler has to know is compiled into it. The rest is put in when it is
+loaded:
 
 - a *shape* decides which code there is, or how large a struct is;
-- a *value* is a constant in instructions; whether there is one belongs to the shape;
+- a *value* is a constant in instructions; where C may not have it, that belongs to the shape;
 - a *size* is how many entries maps have; likewise.
 
 ``tests/bpf/test_settings.py`` holds the C sources to these records.
@@ -52,8 +53,9 @@ def _shape(default: Any = _NONE) -> Any:
     return field(default=default, metadata={"role": Role.SHAPE})
 
 
-def _value(default: Any = _NONE) -> Any:
-    return field(default=default, metadata={"role": Role.VALUE})
+def _value(default: Any = _NONE, absent: int | None = None) -> Any:
+    """Return a field that is a value; ``absent`` is what C is given for None, if anything."""
+    return field(default=default, metadata={"role": Role.VALUE, "absent": absent})
 
 
 def _size(default: Any = _NONE, **maps: int) -> Any:
@@ -85,7 +87,10 @@ class _Settings:
             value = getattr(self, each.name)
             if isinstance(value, _Settings):
                 found |= value.given()
-            elif value is not None:
+                continue
+            if value is None:
+                value = each.metadata.get("absent")
+            if value is not None:
                 found[each.name] = int(value)
         return found
 
@@ -94,12 +99,12 @@ class _Settings:
 class SiteSettings(_Settings):
     """Which hits count: bpf/site.h, which says what each setting means."""
 
-    tgid: int | None = _value(None)
+    tgid: int | None = _value(None, absent=0)
     pidns_dev: int | None = _value(None)
     pidns_ino: int | None = _value(None)
     seen_tgid: int | None = _value(None)
-    uid: int | None = _value(None)
-    cgroup: int | None = _value(None)
+    uid: int | None = _value(None, absent=(1 << 64) - 1)
+    cgroup: int | None = _value(None, absent=0)
     site_by_ip: int | None = _size(None, site_by_ip=1)
 
 
@@ -114,8 +119,8 @@ class TaskSettings(_Settings):
     g_startpc: int = _value(0)
     g_gopc: int = _value(0)
     m_curg: int = _value(0)
-    task_fsbase: int | None = _value(None)
-    tls_g: int | None = _value(None)
+    task_fsbase: int | None = _value(None, absent=0)
+    tls_g: int | None = _value(None, absent=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +189,7 @@ class SignalSettings(_Settings):
     """Float registers are read by a signal: bpf/floats.h."""
 
     waiting: int = _size(waiting=1)
-    task_blocked: int | None = _value(None)
+    task_blocked: int | None = _value(None, absent=0)
 
 
 _S = TypeVar("_S", bound="ProgramSettings")

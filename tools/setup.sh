@@ -99,6 +99,13 @@ PYTHON
 # Compiled once, here: else every start would do it where PYTHONDONTWRITEBYTECODE is set.
 $venv/bin/python -m compileall -q gotrace
 
+# So are BPF programs, for root, who is to run the tools; else each first start does it.
+as_root=
+[ "$(id -u)" = 0 ] || as_root="sudo -n -H"
+if ! $as_root tools/gotrace --compile; then
+    echo "gotrace: BPF programs were not compiled: the tools will, or sudo tools/gotrace --compile" >&2
+fi
+
 case ${1:-} in
 test)
     $venv/bin/python -m tests.fetch_toolchains ||

@@ -154,6 +154,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="check what tracing needs here, with -p also of that process, and trace nothing",
     )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="compile the BPF programs that these tools usually load, keep them, and trace nothing",
+    )
     return parser
 
 
@@ -163,6 +168,10 @@ def _run(arguments: Sequence[str]) -> int:
         from gotrace.cli.doctor import run_doctor
 
         return run_doctor(options)
+    if options.compile:
+        from gotrace.cli.compile import run_compile
+
+        return run_compile(options)
     options.interval = None
     _check(options)
     specs, failed = parse_probes(options.patterns, options.pid, options.regexp)

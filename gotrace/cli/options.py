@@ -341,7 +341,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
             raise UsageError(f"-c {options.cmd!r}: {error}") from error
     if command == []:
         raise UsageError("there is no command after -c or --")
-    if not getattr(options, "patterns", True) and not getattr(options, "doctor", False):
+    traces = not getattr(options, "doctor", False) and not getattr(options, "compile", False)
+    if traces and not getattr(options, "patterns", True):
         raise UsageError(f"which functions? Give a PATTERN (see {parser.prog} --help)")
     options.command = command
     options.tool = parser.prog

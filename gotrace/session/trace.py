@@ -40,6 +40,7 @@ from gotrace.target.target import Target
 
 __all__ = [
     "MAX_STACK_FRAMES",
+    "PAYLOADS",
     "CallTracer",
     "Tables",
     "TraceOptions",
@@ -55,7 +56,8 @@ PLAN_FILE_SHIFT = 8
 TYPE_FILE_SHIFT = 48  # in keys of the map types: above addresses
 _SITE_PLAN = struct.Struct("=IIIIhh")
 _FLOAT_BLOCK = 8 + 8 * 15
-_PAYLOADS = (256, 512, 1024, 2048, 4096, 8192)  # a per-CPU value has at most 32 KB
+#: Bytes that there can be for a call's values; a per-CPU value has at most 32 KB.
+PAYLOADS = (256, 512, 1024, 2048, 4096, 8192)
 _SAVED_BYTES = 64 << 20  # of kernel memory, for the arguments of open calls
 _CALL_OVERHEAD = 1024  # struct call without its payload, and the map's own
 _STACKS = _OUTER_CALLS = _WAITING = 1 << 14
@@ -249,7 +251,7 @@ class Tables:
         self._behind = why + (2 * _FLOAT_BLOCK if self.floats else 0)
         self._values = max(map(_payload_bound, calls))
         # Where values leave less room than is asked for, stacks are cut earlier.
-        room = (_PAYLOADS[-1] - self._values - self._behind - 8) // 8 - 1
+        room = (PAYLOADS[-1] - self._values - self._behind - 8) // 8 - 1
         self._user_stack = min(options.user_stack, room)
         self._behind += 8 * (self._user_stack + 1) if self._user_stack else 0
         self._constants = traced.constants.packed()
@@ -290,7 +292,7 @@ class Tables:
         """Return how many bytes there are for a call's values and what comes after them."""
         # Never filled to the last byte: lengths are bounded by a mask, which makes PAYLOAD nothing.
         payload = self._values + self._behind + 8
-        return next((size for size in _PAYLOADS if size >= payload), _PAYLOADS[-1])
+        return next((size for size in PAYLOADS if size >= payload), PAYLOADS[-1])
 
     def settings(
         self,

@@ -146,10 +146,19 @@ def start_up(results: Results, settings: Settings) -> None:
         (large_program(), "net/http.(*Transport).RoundTrip"),
     ):
         runs = _start_commands(path, function)
-        _rounds(runs, settings.few, {}, "one function")
+        _second_runs(runs, settings.few, "one function")
         what = f"one function of a binary of {_megabytes(path)}"
         _add(results, what, runs, (READY, MEMORY))
     _largest(results, settings)
+
+
+def _second_runs(runs: Mapping[str, _Runs], rounds: int, what: str) -> None:
+    """Let the tracers take turns, after runs that are not counted: these may have to compile."""
+    _rounds(runs, 1, {}, what)
+    for run in runs.values():
+        for values in run.values.values():
+            values.clear()
+    _rounds(runs, rounds, {name: run.failed for name, run in runs.items() if run.failed}, what)
 
 
 def _start_commands(path: Path, function: str) -> dict[str, _Runs]:
@@ -176,12 +185,12 @@ def _largest(results: Results, settings: Settings) -> None:
         results.add(f"{READY}, {many}", "gotrace", "s", [], missing=why)
     else:
         runs = _start_commands(path, "cmd/compile/internal/ssa.Compile")
-        _rounds(runs, settings.few, {}, "one function")
+        _second_runs(runs, settings.few, "one function")
         _add(results, case, runs, (READY, MEMORY), _megabytes(path))
         prefix = "cmd/compile/internal/types2.(*Checker)."
         number = sum(name.startswith(prefix) for name in function_names(path))
         group = {"gotrace": _Runs(lambda: ours("gotrace", f"{path}:{prefix}*"))}
-        _rounds(group, settings.few, {}, many)
+        _second_runs(group, settings.few, many)
         _add(results, many, group, (READY, MEMORY), f"{number} functions")
     for what, bound in ((case, 1.0), (many, 3.0)):
         _require(results, f"{READY}, gotrace, {what}", f"{READY}, {what}", "gotrace", bound)

@@ -15,7 +15,7 @@ import pytest
 from gotrace.kernel import kept
 from gotrace.kernel.compiler import Compiled, MapShape, NoCompilerError, file_state
 from gotrace.kernel.kept import fresh_program, kept_program, kept_programs
-from gotrace.settings import CountSettings, SiteSettings
+from gotrace.settings import CountSettings, SiteSettings, TrialSettings
 from tests.live import skip_or_fail
 
 SETTINGS = CountSettings(site=SiteSettings(tgid=1), counters=1)
@@ -62,7 +62,7 @@ def test_what_was_compiled_is_not_compiled_again(compiler: Compiler, folder: Pat
     other_run = replace(SETTINGS, site=SiteSettings(tgid=2), counters=100)
     assert kept_program(other_run) == PROGRAM
     assert compiler.calls == 1
-    kept_program(CountSettings(counters=1))  # another shape
+    kept_program(SETTINGS.by_address(1))  # another shape
     assert compiler.calls == 2
     assert len(list(folder.iterdir())) == 2
 
@@ -315,8 +315,8 @@ def test_room_is_bounded_and_what_was_used_last_stays(
     compiler: Compiler, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept, "_MAX_FILES", 3)
-    shapes = [CountSettings(site=SiteSettings(tgid=1, uid=uid), counters=1) for uid in (None, 1)]
-    shapes += [CountSettings(site=SiteSettings(cgroup=1, uid=uid), counters=1) for uid in (None, 1)]
+    trial = TrialSettings(fetch=1)
+    shapes = (SETTINGS, SETTINGS.by_address(1), trial, trial.by_address(1))
     for number, shape in enumerate(shapes[:3]):
         kept_program(shape)
         newest = max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
@@ -328,7 +328,7 @@ def test_room_is_bounded_and_what_was_used_last_stays(
         kept_program(shape)
     assert compiler.calls == 4
     monkeypatch.setattr(kept, "_MAX_BYTES", 1)
-    fresh_program(SETTINGS)
+    fresh_program(trial)
     assert list(folder.iterdir()) == []
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -10,8 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from gotrace.doctor import usual
+from gotrace.doctor.usual import compile_usual, usual_settings
+from gotrace.errors import GotraceError
+from gotrace.kernel import kept
+from gotrace.settings import CountSettings
 from tests.toolchains import FIXTURES, build, newest
-from tests.tools.harness import CLONE, tool
+from tests.tools.harness import CLONE, run_tool, tool
 
 pytestmark = pytest.mark.live
 
@@ -31,6 +37,33 @@ def test_start_without_a_compiler(name: str) -> None:
     peak = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert peak is not None
     assert int(peak[1]) < PEAK
+
+
+def test_default_runs_need_what_is_usual(tmp_path: Path) -> None:
+    """What a run by default loads is among what ``--compile`` compiles."""
+    program = build(FIXTURES / "live_count", newest())
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    tmp_path.chmod(0o700)
+    for name in ("gofunccount", "gofunclatency", "gotrace"):
+        done = run_tool(name, "-d", "0.01", f"{program}:main.leaf", env=environment)
+        assert done.status == 0
+    found = {path.name.partition("-")[0] for path in (tmp_path / "gotrace" / "bpf").iterdir()}
+    assert len(found) == 3
+    assert found <= {kept._key(settings) for settings in usual_settings()}
+
+
+def test_usual_programs_are_compiled_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tmp_path.chmod(0o700)
+    few = [CountSettings(counters=1), CountSettings(counters=1).by_address(1)]
+    monkeypatch.setattr(usual, "usual_settings", lambda: few)
+    assert compile_usual().programs == 2
+    assert compile_usual().programs == 2
+    (tmp_path / "gotrace").chmod(0o777)
+    with pytest.raises(GotraceError, match=r"cannot be kept: .*others can write to it"):
+        compile_usual()
 
 
 def test_bcc_is_not_imported_where_the_program_is_kept() -> None:

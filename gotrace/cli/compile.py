@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run gotrace --compile."""
+
+from __future__ import annotations
+
+import argparse
+
+from gotrace.doctor.usual import compile_usual
+from gotrace.errors import UsageError
+from gotrace.text import printable
+
+__all__ = ["run_compile"]
+
+
+def run_compile(options: argparse.Namespace) -> int:
+    """Compile the programs that runs usually need and return the exit status, 0.
+
+    Raises UsageError where the options name something to trace, and GotraceError.
+    """
+    if options.patterns or options.command is not None or options.pid is not None:
+        raise UsageError("--compile traces nothing: give it alone")
+    kept = compile_usual()
+    place = printable(str(kept.path))
+    print(f"{kept.programs} compiled programs, {kept.size >> 10} kB, are kept in {place}")
+    return 0

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The programs that most runs need, to be compiled before they are needed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
+
+from gotrace.errors import GotraceError
+from gotrace.kernel.kept import KeptPrograms, kept_program, kept_programs
+from gotrace.session.trace import PAYLOADS
+from gotrace.settings import (
+    CountSettings,
+    HistogramSettings,
+    LatencySettings,
+    ProgramSettings,
+    SignalSettings,
+    TraceSettings,
+    TrialSettings,
+)
+
+__all__ = ["compile_usual", "usual_settings"]
+
+
+_EITHER = (False, True)
+
+
+def usual_settings() -> Iterator[ProgramSettings]:
+    """Yield the settings of all programs that are usual; values and sizes are any.
+
+    Calls of any functions are counted, measured and traced until they return, with any predicate,
+    by the best way to attach; ``--doctor`` runs. Others are compiled when they are needed.
+    """
+    yield CountSettings(counters=1)
+    times = HistogramSettings.of(1, 1, 1)
+    for goroutines, slower in product((None, 1), repeat=2):
+        yield LatencySettings(
+            stacks=1, outer_calls=1, times=times, goroutines=goroutines, slower=slower
+        )
+    for payload, floats, interfaces, predicates in product(
+        PAYLOADS[:-1], _EITHER, _EITHER, _EITHER
+    ):
+        yield TraceSettings(
+            stacks=1,
+            outer_calls=1,
+            payload=payload,
+            returns=True,
+            floats=floats,
+            interfaces=interfaces,
+            predicates=predicates,
+            steps=1,
+            functions=1,
+            saved=1,
+            ops=1,
+            types=1,
+            constants=1,
+            signals=SignalSettings(waiting=1) if floats else None,
+        )
+    yield TrialSettings(fetch=1)
+    yield TrialSettings(signal=1)
+
+
+def compile_usual() -> KeptPrograms:
+    """Compile what is usual and not kept yet, and return what is kept then.
+
+    Raises LoadError, and GotraceError where nothing can be compiled or kept.
+    """
+    kept = kept_programs()
+    if kept.path is None:
+        why = "; ".join(f"{path}: {problem}" for path, problem in kept.refused)
+        raise GotraceError(f"compiled programs cannot be kept: {why}: set XDG_CACHE_HOME")
+    # Processes, not threads: LLVM is a library with state.
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(os.cpu_count(), context) as pool:
+        for _ in pool.map(_keep, usual_settings()):
+            pass
+    return kept_programs()
+
+
+def _keep(settings: ProgramSettings) -> None:
+    kept_program(settings)
