@@ -14,6 +14,17 @@
 /* Identities of tasks that are not goroutines: outside of what goids reach, below addresses. */
 #define TASK_THREAD (1ULL << 62)
 
+/* Statuses of a goroutine: runtime2.go, all releases from 1.15 to 1.27. */
+#define G_RUNNABLE 1
+#define G_RUNNING 2
+#define G_SYSCALL 3
+#define G_WAITING 4
+#define G_DEAD 6
+#define G_COPYSTACK 8
+#define G_PREEMPTED 9
+#define G_LEAKED 10
+#define G_STATUS_MASK 0xfff /* without the bit of a scan */
+
 struct task {
     u64 id;       /* goid; on a system stack the address of its g; TASK_THREAD | tid */
     u64 goid;     /* the goroutine that the work is done for, 0 when none */

@@ -25,8 +25,8 @@
  *   GOTRACE_WHY_ON_STACK  1 where the runtime's functions take arguments on the stack (Go < 1.17)
  *   GOTRACE_WHY_UNNAMED   1 where waits on the system stack may not say their reason (Go < 1.20)
  *   GOTRACE_WHY_CLASSES   1 where predicates ask for them; optional
- *   GOTRACE_WHY_CALLERS   1 where the longest wait or system call is kept with its stack, and a wait
- *                         with that of who ended it
+ *   GOTRACE_WHY_CALLERS   1 where the longest wait or system call is kept with its stack, and with
+ *                         a wait that of who ended it
  *   GOTRACE_G_STATUS, GOTRACE_G_WAITREASON, GOTRACE_G_SYSCALLPC, GOTRACE_G_SCHED_PC,
  *   GOTRACE_G_SCHED_BP, GOTRACE_G_COROARG  offsets in the target's runtime.g; the last one optional
  *   GOTRACE_TASK_PID, GOTRACE_TASK_STATE   offsets in the kernel's task_struct
@@ -73,16 +73,6 @@ enum why_class {
     CLASS_THROTTLED,
     WHY_CLASSES /* a power of two */
 };
-/* Statuses of a goroutine: runtime2.go, all releases from 1.15 to 1.27. */
-#define G_RUNNABLE 1
-#define G_RUNNING 2
-#define G_SYSCALL 3
-#define G_WAITING 4
-#define G_DEAD 6
-#define G_COPYSTACK 8
-#define G_PREEMPTED 9
-#define G_LEAKED 10
-#define G_STATUS_MASK 0xfff /* without the bit of a scan */
 
 #define WHY_FRAMES 16 /* of the stack of a wait, and of who ended it */
 
@@ -117,7 +107,8 @@ struct why_seen {
 /*
  * What is reported of a call, followed by its parts and by stacks; shared with
  * gotrace/session/why/parts.py. Parts are cells, or, of a call that is unwound, all of the row's at
- * its end and all at its entry: working them out for many calls at once is too much for the verifier.
+ * its end and all at its entry: working them out for many calls at once the verifier would not
+ * follow.
  */
 struct why_report {
     u64 changes;
@@ -131,7 +122,7 @@ struct why_report {
     u8 is_whole; /* 1 where parts are not cells */
     u8 unused[2];
 };
-/* Room for all of that, by the bounds that the verifier knows: twice as many frames as there are. */
+/* Room for all of that, by the bounds that the verifier knows: for twice as many frames. */
 #define WHY_REPORT_SIZE (sizeof(struct why_report) + 16 * WHY_PARTS + 32 * WHY_FRAMES)
 
 struct why_row {
@@ -289,7 +280,11 @@ static __always_inline u64 part_of_wait(u64 g, u64 state)
 }
 
 /* What a change of state has ended, if that was the longest time in a state so far. */
-enum why_ended { NOTHING_LONG, LONGEST_WAIT, LONGEST_SYSCALL /* or call of C */ };
+enum why_ended {
+    NOTHING_LONG,
+    LONGEST_WAIT,
+    LONGEST_SYSCALL /* or call of C */
+};
 
 /* A goroutine gets a new state by the runtime. */
 static __always_inline enum why_ended go_on(struct why_row *row, struct why_key *key, u64 state)
@@ -335,7 +330,7 @@ static __always_inline void woken(struct pt_regs *ctx, u64 cookie, struct why_ro
 #endif
 }
 
-/* Record who was in the longest system call so far, which ends: a function's name says which it is. */
+/* Record who was in the longest system call so far, which ends: a function's name says which. */
 static __always_inline void called(struct why_row *row, u64 pc, u64 frame)
 {
 #if GOTRACE_WHY_CALLERS
@@ -516,8 +511,8 @@ static __always_inline struct why_row *why_own(struct why_key *key, struct call_
 }
 
 /*
- * Copy what is reported of a call to a place with room for all of it; return its size. is_whole is a
- * constant: 0 where its parts have been worked out.
+ * Copy what is reported of a call to a place with room for all of it; return its size. is_whole is
+ * a constant: 0 where its parts have been worked out.
  */
 static __always_inline u64 why_describe(struct why_row *row, struct why_row *before, u8 *place,
                                         int is_whole)

@@ -22,11 +22,13 @@ from weakref import WeakSet
 from gotrace.calls import Call, LostCalls, StackFrame
 from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.groups import Choice
+from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Frame, Stack
 from gotrace.goroutines.model import Goroutine as ReadGoroutine
 from gotrace.goroutines.program import Program
 from gotrace.histogram import Histogram
 from gotrace.kernel.attach import Attached
+from gotrace.profiles import rows as profiles
 from gotrace.session.count import CallCounter
 from gotrace.session.decode import CallDecoder, DecodedCall, Undecided, call_decoders
 from gotrace.session.events import function_of
@@ -49,8 +51,18 @@ from gotrace.session.trace_plan import (
     parse_probes,
     probe_requests,
 )
-from gotrace.session.why.parts import MAX_SHARE, WhyOptions, WhyProbes, why_probes
-from gotrace.session.why.price import price_of
+from gotrace.session.waits.meter import WaitMeter
+from gotrace.session.waits.naming import (
+    FORM,
+    NamedWait,
+    WaitChoice,
+    named_waits,
+    profile_rows,
+    shown_frames,
+)
+from gotrace.session.waits.probes import WaitState, wait_probes
+from gotrace.session.why.parts import WhyOptions, WhyProbes, why_probes
+from gotrace.session.why.price import MAX_SHARE, Priced, price_of
 from gotrace.target.target import Target
 from gotrace.values.python import to_python
 
@@ -62,6 +74,8 @@ __all__ = [
     "GoroutineState",
     "Session",
     "TracingWarning",
+    "Wait",
+    "Waits",
     "attach",
     "path",
     "start",
@@ -133,6 +147,68 @@ class GoroutineState:
     system: bool
     moved: bool
     stack: tuple[StackFrame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Waits that are alike: ``count`` of them took ``delay_ns`` together.
+
+    ``reason`` is why, in Go's words, "" where there is none. ``waker`` is the function that ended
+    them, None where that was not a goroutine; ``woken_by`` says what it was: "goroutine", "timer",
+    "network poller" or "runtime", None where that is not known. ``open``: they had not ended.
+    Stacks are from the innermost frame on; ``waker_stack`` is empty unless it was asked for.
+    """
+
+    state: str
+    reason: str
+    count: int
+    delay_ns: int
+    woken_by: str | None
+    waker: str | None
+    open: bool
+    stack: tuple[StackFrame, ...]
+    waker_stack: tuple[StackFrame, ...]
+
+
+class Waits(list[Wait]):
+    """Where goroutines waited, what took most first.
+
+    ``contentions`` (how many) and ``delay_ns`` are the sums, with those for which there was no row
+    to keep them by stack (``others``: how many, and their time). ``earlier`` waits are not in them:
+    they had begun before.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        rows: Sequence[NamedWait],
+        others: tuple[int, int],
+        earlier: int,
+    ) -> None:
+        """Name the frames of rows; ``program`` is that of their addresses."""
+        super().__init__(_waits(program, rows))
+        self.others = others
+        self.earlier = earlier
+        self.contentions = others[0] + sum(row.count for row in rows)
+        self.delay_ns = others[1] + sum(row.ns for row in rows)
+        self._profile = profile_rows(program, rows)
+        self._mappings = program.mappings()
+        self._ended = time.time_ns()
+
+    def to_pprof(self, path: str | os.PathLike[str]) -> None:
+        """Write a profile for ``go tool pprof``, gzipped. Raises OSError."""
+        with open(path, "wb") as file:
+            file.write(profiles.pprof(FORM, self._profile, self._mappings, self._ended))
+
+    def to_folded(self, path: str | os.PathLike[str]) -> None:
+        """Write folded stacks with their time in ns, for flame graphs. Raises OSError."""
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+            profiles.folded(file, FORM, self._profile)
+
+    def to_speedscope(self, path: str | os.PathLike[str]) -> None:
+        """Write a flame graph for https://www.speedscope.app. Raises OSError."""
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(profiles.speedscope("waits", FORM, self._profile))
 
 
 class Counts(Counter[str]):
@@ -399,6 +475,54 @@ class Session:
             chosen = Choice(functions=patterns, system=system).of(dump)
             return list(_states(dump.program, chosen))
 
+    def waits(
+        self,
+        *inside: str,
+        seconds: float | None = None,
+        state: Literal["waiting", "runnable", "syscall"] = "waiting",
+        reasons: Iterable[str] = (),
+        wakers: bool = False,
+        open: bool = False,
+        system: bool = False,
+        lossy: bool = False,
+        force: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> Waits:
+        """Add up where goroutines wait, for some ``seconds``, or until the target ends or ``stop``.
+
+        ``inside``: only waits within calls of functions that one of these patterns selects.
+        ``reasons``: only waits for one of these reasons, in which ``*`` is any text. ``state``:
+        what is added up, "runnable" for waits for a CPU. ``wakers``: stacks of who ended
+        waits are kept apart. ``open``: waits that have not ended with the run count, too.
+        ``system``: those of the runtime's own goroutines as well. ``force`` and ``ready``: see
+        ``latency``. Raises LostCalls where waits are missing, unless ``lossy``; UsageError where
+        the session is not of one process; GotraceError.
+        """
+        _check(seconds)
+        kind = WaitState(state)
+        with ExitStack() as opened:
+            with _STARTING, _os_errors():
+                probes = wait_probes(self._target, kind)
+                self._refuse_price(probes, force, "waits()")
+                program = GoFiles(self._target).program() if self._is_started else None
+                meter = opened.enter_context(WaitMeter(probes, None))
+                run = opened.enter_context(self._begin(meter.plan, meter, seconds))
+            if ready is not None:
+                ready()
+            with _os_errors():
+                while not run.is_over(_LOOK):
+                    pass
+                period, losses = meter.take(), meter.losses()
+                unfinished = meter.open() if open else []
+        lost = {"unseen": losses.unseen, "stacks": losses.stacks}
+        if any(lost.values()) and not lossy:
+            raise LostCalls({what: count for what, count in lost.items() if count})
+        with _STARTING, _os_errors():
+            program = program or GoFiles(self._target).program()
+            choice = WaitChoice(inside, tuple(reasons), system, wakers)
+            rows = named_waits(program, kind, [*period.rows, *unfinished], choice)
+            return Waits(program, rows, period.others, losses.earlier)
+
     def stop(self) -> None:
         """End all runs that are attached; what they have seen is still returned.
 
@@ -436,14 +560,19 @@ class Session:
     def _why(self, tasks: Tasks, options: WhyOptions, force: bool) -> WhyProbes:
         """Return what finds out what time goes into; raise GotraceError where it is too dear."""
         found = why_probes(self._target, tasks, options)
-        if not force and self._is_started and self._target.process is not None:
-            price = price_of(found, None)
-            if price.share > MAX_SHARE:
-                raise GotraceError(
-                    f"this program changes {round(price.changes):,} states a second: why=True would"
-                    f" take about {price.share:.0%} of one CPU: force=True accepts it"
-                )
+        self._refuse_price(found, force, "why=True")
         return found
+
+    def _refuse_price(self, probes: Priced, force: bool, what: str) -> None:
+        """Raise GotraceError where watching the scheduler would take too much."""
+        if force or not self._is_started or self._target.process is None:
+            return
+        price = price_of(probes, None)
+        if price.share > MAX_SHARE:
+            raise GotraceError(
+                f"this program changes {round(price.changes):,} states a second: {what} would"
+                f" take about {price.share:.0%} of one CPU: force=True accepts it"
+            )
 
     def _requests(
         self, patterns: Sequence[str], exclude: Iterable[str], regexp: bool
@@ -482,6 +611,28 @@ def _states(program: Program, goroutines: Iterable[ReadGoroutine]) -> Iterator[G
             one.is_system,
             one.has_moved,
             stacks[one.stack],
+        )
+
+
+def _waits(program: Program, rows: Iterable[NamedWait]) -> Iterator[Wait]:
+    stacks: dict[Stack, tuple[StackFrame, ...]] = {}
+
+    def named(stack: Stack) -> tuple[StackFrame, ...]:
+        if stack not in stacks:
+            stacks[stack] = tuple(map(_stack_frame, shown_frames(program, stack, system=True)))
+        return stacks[stack]
+
+    for row in rows:
+        yield Wait(
+            row.state.value,
+            row.reason,
+            row.count,
+            row.ns,
+            row.woken_by.value if row.woken_by else None,
+            row.waker,
+            row.is_open,
+            named(row.stack),
+            named(row.waker_stack),
         )
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "TaskSettings",
     "TraceSettings",
     "TrialSettings",
+    "WaitSettings",
     "WhySettings",
 ]
 
@@ -298,6 +299,23 @@ class TraceSettings(_PairingSettings):
     constants: int = _size(constants=1)
     signals: SignalSettings | None = field(default=None, metadata=_part(SignalSettings))
     by: KeySettings | None = field(default=None, metadata=_part(KeySettings))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitSettings(ProgramSettings):
+    """Settings of bpf/waits.c."""
+
+    source: ClassVar[str] = "waits.c"
+
+    tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
+    state: int = _shape()
+    open: int = _size(open=1)
+    stacks: int = _size(wait_stacks=1)
+    rows: int = _size(wait_rows=1)
+    g_waitreason: int = _value()
+    g_sched_pc: int = _value()
+    g_sched_bp: int = _value()
+    g_coroarg: int | None = _value(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from gotrace.probes.spec import parse_probe
 from tests.toolchains import WHEEL_VERSIONS, newest
 
 CLONE = Path(__file__).parent.parent
-TOOLS = ("gofunccount", "gofunclatency", "gostacks", "gotrace")
+TOOLS = ("gofunccount", "gofunclatency", "gooffcpu", "gostacks", "gotrace")
 PAGES = [*sorted(CLONE.glob("*.md")), *sorted((CLONE / "docs").rglob("*.md"))]
 SHOWN_IN = [
     CLONE / "README.md",
@@ -172,6 +172,7 @@ def test_places_in_the_clone_are_there(page: Path) -> None:
         "docs/support.md",
         "docs/man/gofunccount.8",
         "docs/man/gofunclatency.8",
+        "docs/man/gooffcpu.8",
         "docs/man/gostacks.8",
         "docs/man/gotrace.8",
     ],
@@ -194,6 +195,10 @@ def test_command_lines_parse(command: Command) -> None:
             Pattern(text)
         return
     options = parse(parser_of(command.tool), command.words[1:])
+    if command.tool == "gooffcpu":
+        for text in options.inside:
+            Pattern(text)
+        return
     assert options.patterns
     for text in options.patterns:
         if command.tool != "gotrace":

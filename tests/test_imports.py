@@ -25,6 +25,7 @@ ROOMS = (
     "text",
     "histogram",
     "overhead",
+    "profiles",
     "settings",
     "elf",
     "gotypes",
@@ -139,7 +140,8 @@ def test_allowed_imports_pass(room: str, source: str) -> None:
 
 
 #: What the library and the commands are made of, beside themselves; the rest is behind it.
-LAYER = {"session", "goroutines", "target", "errors", "text", "histogram", "overhead", "calls"}
+LAYER = {"session", "goroutines", "target", "profiles"}
+LAYER |= {"errors", "text", "histogram", "overhead", "calls"}
 BESIDE = {
     "api": {"kernel.attach", "values.python"},
     "cli": {"report", "doctor", "kernel.attach", "gotypes.symbols", "probes.spec", "sites.sites"},

@@ -122,6 +122,10 @@ class PayloadReader:
             self._read_missing(unread, set(), nesting)
         return at
 
+    def follow(self) -> None:
+        """Find what block 0 leads to by the context alone."""
+        self._read_missing({}, {0}, 0)
+
     def _walk(self, at: int, nesting: int, unread: dict[int, BlockOp]) -> int:
         """Find the blocks that the kernel made; ``unread`` gets those that it could not read."""
         data, starts, lengths = self.data, self.starts, self.lengths

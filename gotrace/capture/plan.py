@@ -49,6 +49,7 @@ __all__ = [
     "PhasePlan",
     "PlacedNode",
     "plan_phase",
+    "read_image",
     "read_phase",
 ]
 
@@ -227,6 +228,14 @@ def read_phase(
     if plan.float_holes:
         payload.floats = frozenset(floats or ())
         payload.no_floats = no_floats
+    return [reader.read(payload) for reader in plan.readers]
+
+
+def read_image(plan: PhasePlan, image: bytes, context: ReadContext) -> list[Value]:
+    """Return values by their own bytes, the root image; what these lead to is the context's."""
+    payload = PayloadReader(image, context, plan.steps, plan.blocks)
+    payload.lengths[0] = min(plan.image_size, len(image))
+    payload.follow()
     return [reader.read(payload) for reader in plan.readers]
 
 

@@ -23,6 +23,7 @@ from gotrace.cli.run import (
     target_of,
     warning_to,
 )
+from gotrace.cli.why import prepared_why
 from gotrace.errors import GotraceError, UsageError
 from gotrace.gotypes.symbols import shown_names
 from gotrace.overhead import ProbeCost
@@ -64,6 +65,8 @@ def count_by(options: argparse.Namespace) -> int:
         if options.list:
             list_plan(traced.plan, output)
         else:
+            if traced.reads_parts:
+                raise UsageError("what time goes into takes gofunclatency --by: it is not counted")
             wanted = KeyOptions(rows=options.rows)
             _add_up(options, target, traced, wanted, output, "counted", write)
         return status_of(traced.plan.failed)
@@ -74,7 +77,7 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
     if options.goroutine or options.outermost or options.slower is not None:
         raise UsageError("--by excludes -g, --slower and --outermost: by $goid, ($duration > 10ms)")
     if options.why is not None:
-        raise UsageError("--by excludes --why: give gotrace a predicate such as ($blocked > 5ms)")
+        raise UsageError("--by excludes --why: ask for a part, as in --by '$blocked > 5ms'")
     key = _key_of(options)
     output = run_output(options)
     with ExitStack() as opened:
@@ -142,9 +145,13 @@ def _add_up(
     tasks = find_tasks(target, plan)
     if tasks.warning:
         output.notice(Notice(NoticeKind.WARNING, tasks.warning))
+    why = None
+    if traced.reads_parts:
+        why = prepared_why(options, target, tasks, output, classes=True)
+    announce = warning_to(output)
     with (
         waiter_for(target) as waiter,
-        KeyMeter(target, traced, tasks, wanted, options.attach, warning_to(output)) as meter,
+        KeyMeter(target, traced, tasks, wanted, options.attach, announce, why) as meter,
     ):
         listen(waiter, meter)
         for notice in attached_notices(options, plan, meter.attached, "Tracing"):

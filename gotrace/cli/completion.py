@@ -18,9 +18,11 @@ from typing import Any, NoReturn
 from gotrace.elf.functions import FunctionTable
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
+from gotrace.goroutines.model import State
 from gotrace.gotypes.symbols import short_name
 from gotrace.kernel.attach import AttachMethod
 from gotrace.probes.pattern import NameList, split_target
+from gotrace.session.waits.probes import WaitState
 from gotrace.target.command import resolve_command
 from gotrace.target.process import file_test
 from gotrace.target.target import Target
@@ -168,6 +170,19 @@ def _is_go(path: str) -> bool:
         return False
 
 
+def _inside(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Complete a PATTERN of functions of the process, wherever they are called."""
+    try:
+        return _names(parsed_args, None, prefix)
+    except (GotraceError, OSError, ValueError):
+        return []
+
+
+def _states(parser: argparse.ArgumentParser, **_: object) -> list[str]:
+    states = WaitState if parser.prog == "gooffcpu" else State
+    return [state.value for state in states]
+
+
 def _rungs(**_: object) -> list[str]:
     return [method.value for method in AttachMethod]
 
@@ -178,4 +193,6 @@ _COMPLETERS = {
     "pid": _processes,
     "cmd": _commands,
     "attach": _rungs,
+    "inside": _inside,
+    "state": _states,
 }

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from typing import TYPE_CHECKING
 
 from gotrace.cli.options import duration, new_parser, parse_plain, positive, seconds
 from gotrace.cli.run import make_output, run_command
@@ -30,10 +31,12 @@ from gotrace.report.goroutines import (
     write_table,
 )
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
-from gotrace.report.pprof import CodeMapping
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, Waiter
 from gotrace.text import printable
+
+if TYPE_CHECKING:
+    from gotrace.goroutines.arguments import Arguments
 
 __all__ = ["main"]
 
@@ -100,6 +103,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--system", action="store_true", help="the runtime's own goroutines and functions as well"
+    )
+    parser.add_argument(
+        "--args",
+        action="store_true",
+        help="show arguments, where it is certain that a frame has them; implies -a without --json",
     )
     parser.add_argument("--top", type=positive, metavar="N", help="print only the N largest groups")
     parser.add_argument("--json", action="store_true", help="print one JSON object a goroutine")
@@ -170,7 +178,8 @@ def _run(arguments: Sequence[str]) -> int:
         else:
             dump = source.take()
             chosen = _chosen(dump, choice)
-            _write(options, dump, chosen, output, name)
+            reader = source.arguments() if options.args else None
+            _write(options, dump, chosen, output, name, reader)
             _warn_moved(chosen, output)
     return 0
 
@@ -194,6 +203,8 @@ def _check(options: argparse.Namespace) -> None:
     if options.duration and not repeats:
         raise UsageError("-d is for -i and --watch")
     files = options.output or options.speedscope
+    if options.args and (repeats or files or options.folded):
+        raise UsageError("--args is for one dump as text or with --json")
     if options.interval and (options.folded or files or options.all):
         raise UsageError("-i prints what has changed: leave out -a, -f, -o and --speedscope")
 
@@ -216,25 +227,24 @@ def _write(
     chosen: list[Goroutine],
     output: Output,
     name: str,
+    arguments: Arguments | None,
 ) -> None:
     """Write one dump in the form that was asked for."""
     if isinstance(output, JsonOutput):
-        _write_json(options, dump, chosen, output)
+        _write_json(options, dump, chosen, output, arguments)
     elif options.output:
-        main = dump.program.main
-        mapping = CodeMapping(main.start, main.end, main.binary.image.display)
-        profile = profile_of(dump.program, chosen, mapping, time.time_ns())
+        profile = profile_of(dump.program, chosen, time.time_ns())
         _write_file(options.output, profile, chosen, output)
     elif options.speedscope:
         profile = speedscope_of(dump.program, chosen, f"goroutines of {name}").encode()
         _write_file(options.speedscope, profile, chosen, output)
     elif options.folded:
         write_folded_goroutines(output.out, dump.program, chosen)
-    elif options.all or options.goroutine:
+    elif options.all or options.goroutine or options.args:
         output.out.write(summary(chosen, name) + "\n")
         chosen.sort(key=lambda goroutine: goroutine.goid)
         shown = chosen[: options.top] if options.top else chosen
-        write_goroutines(output.out, dump.program, shown, options.system)
+        write_goroutines(output.out, dump.program, shown, options.system, arguments)
     else:
         output.out.write(summary(chosen, name) + "\n")
         groups = grouped(dump, chosen, options.system)
@@ -250,7 +260,11 @@ def _note_rest(options: argparse.Namespace, groups: Sequence[Group], output: Out
 
 
 def _write_json(
-    options: argparse.Namespace, dump: Dump, chosen: list[Goroutine], output: JsonOutput
+    options: argparse.Namespace,
+    dump: Dump,
+    chosen: list[Goroutine],
+    output: JsonOutput,
+    arguments: Arguments | None = None,
 ) -> None:
     fields = {
         "pid": options.pid,
@@ -260,7 +274,7 @@ def _write_json(
         "moved": dump.moved,
     }
     output.write("dump", fields)
-    write_json(output, dump.program, chosen)
+    write_json(output, dump.program, chosen, arguments)
 
 
 def _write_file(path: str, content: bytes, chosen: list[Goroutine], output: Output) -> None:

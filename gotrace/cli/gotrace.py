@@ -33,9 +33,11 @@ from gotrace.cli.run import (
 )
 from gotrace.cli.stream import Patience, takes_more
 from gotrace.cli.why import add_why_options, prepared_why
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, UsageError
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
+from gotrace.profiles import rows as profiles
+from gotrace.report.call_profile import FORM, CallProfile
 from gotrace.report.calls import CALL_HEADING, Clock, LineStyle, TimeStyle
 from gotrace.report.colour import wants_colour
 from gotrace.report.fast_calls import line_of
@@ -45,6 +47,7 @@ from gotrace.session.decode import CallDecoder, Undecided, call_decoders
 from gotrace.session.events import HEADER, function_of
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan, make_plan, once, select, to_be_traced
+from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import find_tasks
 from gotrace.session.trace import MAX_STACK_FRAMES, CallTracer, TraceOptions
 from gotrace.session.trace_plan import (
@@ -71,6 +74,7 @@ examples:
   gotrace -p 1234 'main.handle "%s %s", r.Method, r.URL.Path'
   gotrace -p 1234 --why main.handle                      and what the time went into
   gotrace -p 1234 -U main.flush                          with the goroutine's stack
+  gotrace -p 1234 -d 5 -o x.pb.gz main.flush             who calls it, for go tool pprof
   gotrace 'main.add(x int, y int) int' -- ./stripped     a signature where there is no DWARF
 """
 
@@ -80,6 +84,7 @@ _PIECE = 3072  # bytes; with the line that exceeds it a pipe usually takes it wh
 _MAX_WAIT = 0.5  # seconds, for the cost of probes, whose measurement began before attaching
 _SAMPLED = 16  # one call in this many is looked at
 _MAX_ELEMENTS = 64  # of which each may take a block of the payload, and it has 64
+_PROFILE = ".pb.gz"  # what names of files end in that go tool pprof reads
 _COLUMNS, _ROWS = 80, 3  # where there is no terminal; of a terminal, for one call
 
 
@@ -98,6 +103,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"print N return addresses of the stack; implies -U, which prints up to"
         f" {MAX_STACK_FRAMES}",
+    )
+    parser.add_argument(
+        "-f",
+        "--folded",
+        action="store_true",
+        help="print how many calls were made from each stack, folded, when the run ends",
     )
     parser.add_argument("--goid", type=positive, metavar="N", help="only calls of this goroutine")
     parser.add_argument("--tid", type=positive, metavar="N", help="only calls on this thread")
@@ -162,6 +173,7 @@ def _run(arguments: Sequence[str]) -> int:
 
         return run_compile(options)
     options.interval = None
+    _check(options)
     specs, failed = parse_probes(options.patterns, options.pid, options.regexp)
     if not options.list:
         filters = {"goid": options.goid, "tid": options.tid}
@@ -194,6 +206,17 @@ def _run(arguments: Sequence[str]) -> int:
     finally:
         target.close()
     return status_of(plan.failed)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what makes no sense together, and take ``-o x.pb.gz`` for a profile."""
+    options.pprof = None
+    if options.output and options.output.endswith(_PROFILE):
+        options.pprof, options.output = options.output, None
+    if options.folded or options.pprof:
+        if options.json:
+            raise UsageError("a profile has no calls by themselves: leave out --json")
+        options.user_stack = True
 
 
 def _choices(options: argparse.Namespace) -> TraceChoices:
@@ -262,7 +285,11 @@ def _trace(
             why.names if why else (),
             options.why is not None,
         )
-        printer = _Printer(options, traced, decoders, tracer, output)
+        profile = None
+        if options.folded or options.pprof:
+            symbols = Symbolizer.of(tasks.files)
+            profile = _Profile(options, CallProfile(decoders, symbols), symbols)
+        printer = _Printer(options, traced, decoders, tracer, output, profile)
 
         def seen() -> bool:
             return printer.has_seen or tracer.open_calls() > 0
@@ -272,6 +299,8 @@ def _trace(
         )
         for _ in pacing:
             printer.finish()
+        if profile is not None:
+            profile.write(output)
         footer = _footer(tracer, traced.plan, undecided)
         for notice in (*footer, *printer.notices(calibration)):
             output.notice(notice)
@@ -288,6 +317,37 @@ def _cost(calibration: Calibration) -> ProbeCost | None:
         return None
 
 
+class _Profile:
+    """What is written of a run in place of its calls."""
+
+    def __init__(
+        self, options: argparse.Namespace, calls: CallProfile, symbols: Symbolizer | None
+    ) -> None:
+        self._options = options
+        self._symbols = symbols
+        self._began = time.time_ns()
+        self.calls = calls
+
+    def write(self, output: Output) -> None:
+        """Write all calls by their stacks."""
+        rows = self.calls.rows()
+        if self._options.folded:
+            profiles.folded(output.out, FORM, rows)
+            output.out.flush()
+        path = self._options.pprof
+        if path:
+            mappings = self._symbols.mappings() if self._symbols else []
+            length = time.time_ns() - self._began
+            with open(path, "wb") as file:
+                file.write(profiles.pprof(FORM, rows, mappings, self._began, length))
+            count = sum(row.values[0] for row in rows)
+            text = f"wrote {count:,} calls to {path}"
+            output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": path}))
+        if self.calls.without_stack:
+            text = f"{self.calls.without_stack:,} calls without their stacks: there were too many"
+            output.notice(Notice(NoticeKind.LOST, text, {"what": "stacks"}))
+
+
 class _Printer:
     """A writer of calls, in turns that are short whatever the reader does, up to a limit."""
 
@@ -298,7 +358,9 @@ class _Printer:
         decoders: Sequence[CallDecoder],
         tracer: CallTracer,
         output: Output,
+        profile: _Profile | None = None,
     ) -> None:
+        self._profile = profile
         style = TimeStyle.SINCE_START if options.time else TimeStyle.TIME_OF_DAY
         clock = Clock.started_now(style)
         as_json = isinstance(output, JsonOutput)
@@ -314,7 +376,7 @@ class _Printer:
         self._left: int | None = options.max_events
         self._patience: Patience = options.patience
         self._due: list[bytes] = []  # in order; the next is the last
-        if not isinstance(output, JsonOutput):
+        if not isinstance(output, JsonOutput) and profile is None:
             output.heading(CALL_HEADING)
             self._out.flush()
 
@@ -361,7 +423,11 @@ class _Printer:
             while self._due and self._left != 0 and size < _PIECE:
                 record = self._due.pop()
                 self._sample(record)
-                if line := self._lines[function_of(record)](record):
+                if self._profile is not None:
+                    if self._profile.calls.add(record) and self._left is not None:
+                        self._left -= 1
+                    size += 1
+                elif line := self._lines[function_of(record)](record):
                     lines.append(line)
                     size += len(line)
                     if self._left is not None:

@@ -19,10 +19,12 @@ from gotrace.target.process import cgroup_number, processes_called
 __all__ = [
     "WHY_ALL",
     "WHY_WAITS",
+    "add_command_options",
     "add_interval_options",
     "add_key_options",
     "add_run_options",
     "add_target_options",
+    "add_watching_options",
     "duration",
     "new_parser",
     "parse",
@@ -96,13 +98,12 @@ positive.__name__ = "positive number"
 seconds.__name__ = duration.__name__ = "length of time (5, 1.5s, 500ms, 1m30s)"
 
 
-def add_target_options(
-    parser: argparse.ArgumentParser,
-    metavar: str = "[BINARY:]PATTERN",
-    help: str = "a function's name, or a pattern in which only * is special",
-) -> None:
-    """Add what names the target and the functions in it; the words are for the latter's help."""
-    target = parser.add_mutually_exclusive_group()
+def add_command_options(parser: argparse.ArgumentParser) -> None:
+    """Add what names the one process that is traced, or the command to be started."""
+    _add_process(parser.add_mutually_exclusive_group())
+
+
+def _add_process(target: argparse._MutuallyExclusiveGroup) -> None:
     target.add_argument(
         "-p",
         "--pid",
@@ -117,6 +118,15 @@ def add_target_options(
         help="start this command, without a shell, and trace it from its first instruction"
         " (also: all that follows --)",
     )
+
+
+def add_target_options(
+    parser: argparse.ArgumentParser,
+    metavar: str = "[BINARY:]PATTERN",
+    help: str = "a function's name, or a pattern in which only * is special",
+) -> None:
+    """Add what names the target and the functions in it; the words are for the latter's help."""
+    _add_process(parser.add_mutually_exclusive_group())
     parser.add_argument(
         "--uid", type=_user, metavar="USER", help="only processes of this user, by number or name"
     )
@@ -192,14 +202,7 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add what every run has: its length, its output, how to attach."""
-    parser.add_argument(
-        "-d",
-        "--duration",
-        type=seconds,
-        metavar="TIME",
-        help="end after this time: 5 (seconds), 1m",
-    )
+    """Add what every run of chosen functions has: its length, its output, how to attach."""
     parser.add_argument(
         "-l", "--list", action="store_true", help="list what would be traced, and trace nothing"
     )
@@ -208,7 +211,6 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="refuse to run when one of several probes comes to nothing",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument(
         "-o",
         "--output",
@@ -216,15 +218,28 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help="write results to this file: compressed if it ends in .gz, as JSON if in .ndjson",
     )
     parser.add_argument(
+        "--short",
+        action="store_true",
+        help="print names without the beginning of import paths, http.Get for net/http.Get",
+    )
+    add_watching_options(parser)
+
+
+def add_watching_options(parser: argparse.ArgumentParser) -> None:
+    """Add what every run has: its length, the form of its output, how to attach."""
+    parser.add_argument(
+        "-d",
+        "--duration",
+        type=seconds,
+        metavar="TIME",
+        help="end after this time: 5 (seconds), 1m",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument(
         "-q",
         "--quiet",
         action="store_true",
         help="leave out headings, and notices but for errors and what is missing",
-    )
-    parser.add_argument(
-        "--short",
-        action="store_true",
-        help="print names without the beginning of import paths, http.Get for net/http.Get",
     )
     parser.add_argument(
         "--attach",
@@ -327,10 +342,12 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     if command == []:
         raise UsageError("there is no command after -c or --")
     traces = not getattr(options, "doctor", False) and not getattr(options, "compile", False)
-    if not options.patterns and traces:
+    if traces and not getattr(options, "patterns", True):
         raise UsageError(f"which functions? Give a PATTERN (see {parser.prog} --help)")
     options.command = command
     options.tool = parser.prog
-    if options.output and options.output.removesuffix(".gz").endswith((".ndjson", ".json")):
+    if getattr(options, "output", None) and options.output.removesuffix(".gz").endswith(
+        (".ndjson", ".json")
+    ):
         options.json = True
     return options

@@ -72,14 +72,16 @@ def run_output(options: argparse.Namespace) -> Output:
     out = result_stream(sys.stdout, patience)
     err = result_stream(sys.stderr, patience, must=False)
     before = None
-    if not options.list and not options.quiet:
+    if not getattr(options, "list", False) and not options.quiet:
         progress = Progress(options.tool)
         _to_end.append(progress.end)
         before = progress.end
-    if options.output is None:
+    if getattr(options, "output", None) is None:
         if options.json:
             return JsonOutput(out, before=before)
-        return TextOutput(out, err, options.quiet, before=before)
+        # Folded stacks are alone on standard output.
+        frame = err if getattr(options, "folded", False) else out
+        return TextOutput(out, err, options.quiet, frame=frame, before=before)
     file = result_file(options.output)
     _to_end.append(file.close)
     words = TextOutput(file, err, options.quiet, frame=out, before=before)

@@ -7,13 +7,14 @@ import argparse
 
 from gotrace.cli.options import WHY_ALL, WHY_WAITS
 from gotrace.errors import GotraceError
+from gotrace.kernel.attach import AttachMethod
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.tasks import Tasks
-from gotrace.session.why.parts import MAX_SHARE, WhyOptions, WhyProbes, why_probes
-from gotrace.session.why.price import price_of
+from gotrace.session.why.parts import WhyOptions, WhyProbes, why_probes
+from gotrace.session.why.price import MAX_SHARE, Priced, price_of
 from gotrace.target.target import Target
 
-__all__ = ["add_why_options", "prepared_why"]
+__all__ = ["accept_price", "add_why_options", "prepared_why"]
 
 
 def add_why_options(parser: argparse.ArgumentParser) -> None:
@@ -46,21 +47,34 @@ def prepared_why(
         return None
     wanted = WhyOptions(syscalls=options.why != WHY_WAITS, callers=callers, classes=classes)
     probes = why_probes(target, tasks, wanted)
-    if target.command is not None:
-        text = "what --why takes of a CPU is not known before the program runs"
+    waits = "--why=waits takes less, and " if options.why == WHY_ALL and probes.has_syscalls else ""
+    accept_price(probes, options.attach, options.force, "--why", output, waits)
+    return probes
+
+
+def accept_price(
+    probes: Priced,
+    forced: AttachMethod | None,
+    is_accepted: bool,
+    what: str,
+    output: Output,
+    less: str = "",
+) -> None:
+    """Say what watching a scheduler will cost; raise GotraceError where that is too much.
+
+    ``what`` is what will take that, and ``less`` says how to take less.
+    """
+    if probes.target.command is not None:
+        text = f"what {what} takes of a CPU is not known before the program runs"
         output.notice(Notice(NoticeKind.WARNING, text, {"what": "why_price", "share": None}))
-        return probes
-    price = price_of(probes, options.attach)
+        return
+    price = price_of(probes, forced)
     share = f"{100 * price.share:.{1 if price.share < 0.1 else 0}f}%"
     text = (
-        f"this program changes {round(price.changes):,} states a second: --why will take about"
+        f"this program changes {round(price.changes):,} states a second: {what} will take about"
         f" {share} of one CPU"
     )
     fields = {"what": "why_price", "changes": round(price.changes), "share": price.share}
-    if price.share > MAX_SHARE and not options.force:
-        waits = (
-            "--why=waits takes less, and " if options.why == WHY_ALL and probes.has_syscalls else ""
-        )
-        raise GotraceError(f"{text}: {waits}--force accepts it")
+    if price.share > MAX_SHARE and not is_accepted:
+        raise GotraceError(f"{text}: {less}--force accepts it")
     output.notice(Notice(NoticeKind.WARNING, text, fields))
-    return probes

@@ -16,6 +16,7 @@ from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.probes.select import Selector
 from gotrace.session.count import CallCounter
 from gotrace.session.plan import BinaryRequest, make_plan
+from gotrace.session.waits.probes import WaitState, wait_probes
 from gotrace.target.process import Process
 from gotrace.target.target import Target
 
@@ -49,6 +50,7 @@ def examine_target(pid: int, attach: bool) -> Iterator[Finding]:
         yield _go_version(image, table)
         yield _runtime(binary)
         yield _stacks(target)
+        yield _scheduler(target)
         yield _symbols(image, table)
         yield _debugging_information(image)
         if attach:
@@ -110,6 +112,21 @@ def _stacks(target: Target) -> Finding:
     except GotraceError as error:
         return Finding(name, State.WARN, str(error), "gostacks does not work, the others do")
     return Finding(name, State.OK, f"gostacks reads {count:,} goroutines, without stopping it")
+
+
+def _scheduler(target: Target) -> Finding:
+    """Find the places at which a goroutine's state changes, for gooffcpu and --why."""
+    name = "their waits"
+    try:
+        probes = wait_probes(target, WaitState.WAITING)
+    except GotraceError as error:
+        advice = "gooffcpu and --why do not work, all else does"
+        return Finding(name, State.WARN, str(error), advice)
+    if not probes.reasons:
+        advice = "gooffcpu and gostacks do not say why, --why does not work"
+        return Finding(name, State.WARN, "why goroutines wait was not found in it", advice)
+    found = f"gooffcpu and --why know its scheduler and {len(probes.reasons)} reasons to wait"
+    return Finding(name, State.OK, found)
 
 
 _SOURCES = {"dwarf": "the program's DWARF", "table": "what is known of the release"}

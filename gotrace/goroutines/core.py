@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from gotrace.elf.image import PT_LOAD, ElfImage
 from gotrace.errors import GotraceError
@@ -22,6 +23,9 @@ from gotrace.goroutines.dump import Dump, take_dump
 from gotrace.goroutines.memory import is_loaded
 from gotrace.goroutines.program import Module, Program, allgs_of, module_of
 from gotrace.gotypes.binary import Binary
+
+if TYPE_CHECKING:
+    from gotrace.goroutines.arguments import Arguments
 
 __all__ = ["CoreError", "CoreGoroutines", "CoreMemory"]
 
@@ -105,6 +109,21 @@ class CoreMemory:
         for address, size in zip(places[::2], places[1::2], strict=True):
             into += self._read(address, size)
         return into
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return bytes at an address, None where neither file has them in one piece."""
+        index = bisect_right(self._starts, address) - 1
+        if index >= 0:
+            segment = self._segments[index]
+            if address + size <= segment.address + segment.file_size:
+                at = segment.offset + address - segment.address
+                content = self._data[at : at + size]
+                if len(content) == size:
+                    return content
+        for module in self._modules:
+            with suppress(GotraceError):
+                return bytes(module.binary.image.read(address - module.bias, size))
+        return None
 
     def _read(self, address: int, size: int) -> bytes:
         index = bisect_right(self._starts, address) - 1
@@ -218,6 +237,12 @@ class CoreGoroutines:
             self.program, self._memory, self._layout, self.wait_reasons, self._allgs, None
         )
 
+    def arguments(self) -> Arguments:
+        """Return what reads arguments of frames, for as long as this is open."""
+        from gotrace.goroutines.arguments import Arguments  # loads all that decodes values
+
+        return Arguments(self.program, self._memory, self._layout)
+
     def close(self) -> None:
         """Close the files."""
         self._memory.close()
@@ -236,30 +261,59 @@ class CoreGoroutines:
         self.close()
 
     def _main(self, core: str, binary: Binary) -> Module:
+        """Return the module with the runtime: the file that was given, or a library mapped there.
+
+        A C program has its goroutines in a library: either of the two can be given.
+        """
+        if binary.functions.has_pclntab:
+            module = self._module_of(core, binary)
+            if is_loaded(module, self._memory):
+                return module
+        elif library := self._library():
+            return library
         if not binary.functions.has_pclntab:
             raise CoreError(f"{binary.image.display}: is not a program of the Go compiler")
-        if binary.image.is_pie:
-            if self._memory.entry is None:
-                raise CoreError(f"{core}: does not say where the program was (no NT_AUXV)")
-            bias = self._memory.entry - binary.image.entry
-        else:
-            bias = 0
-        module = module_of(binary, bias)
-        if not is_loaded(module, self._memory):
-            raise CoreError(
-                f"{core}: is not a core file of {binary.image.display}, or lacks its memory"
-            )
-        return module
+        raise CoreError(
+            f"{core}: is not a core file of {binary.image.display}, or lacks its memory"
+        )
+
+    def _module_of(self, core: str, binary: Binary) -> Module:
+        image = binary.image
+        if image.is_shared_library:
+            for mapped in self._memory.files[:_MAX_FILES]:
+                if os.path.basename(mapped.path) == os.path.basename(image.display):
+                    with suppress(GotraceError):
+                        return module_of(binary, mapped.start - image.address_of(mapped.offset))
+            raise CoreError(f"{core}: does not say where {image.display} was (NT_FILE)")
+        if not image.is_pie:
+            return module_of(binary, 0)
+        if self._memory.entry is None:
+            raise CoreError(f"{core}: does not say where the program was (no NT_AUXV)")
+        return module_of(binary, self._memory.entry - image.entry)
+
+    def _library(self) -> Module | None:
+        """Return the first library that was mapped and has a runtime, as it is on disk now."""
+        for mapped in self._memory.files[:_MAX_FILES]:
+            module = self._mapped(mapped)
+            if module is not None and is_loaded(module, self._memory):
+                return module
+        return None
+
+    def _mapped(self, mapped: _Mapped) -> Module | None:
+        """Return the module of a mapped file; None where it has no Go code or was tried before."""
+        if mapped.path in self._tried:
+            return None
+        self._tried.add(mapped.path)
+        with suppress(GotraceError):
+            binary = Binary(ElfImage.open(mapped.path))
+            self._binaries.append(binary)
+            if binary.functions.has_pclntab:
+                return module_of(binary, mapped.start - binary.image.address_of(mapped.offset))
+        return None
 
     def _find_more(self, pc: int) -> Module | None:
         """Return the module of a plugin's code, None where no Go code is at an address."""
         for mapped in self._memory.files[:_MAX_FILES]:
-            if mapped.start <= pc < mapped.end and mapped.path not in self._tried:
-                self._tried.add(mapped.path)
-                with suppress(GotraceError):
-                    binary = Binary(ElfImage.open(mapped.path))
-                    self._binaries.append(binary)
-                    linked = binary.image.address_of(mapped.offset)
-                    if binary.functions.has_pclntab:
-                        return module_of(binary, mapped.start - linked)
+            if mapped.start <= pc < mapped.end:
+                return self._mapped(mapped)
         return None

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from gotrace.errors import GotraceError
 from gotrace.goroutines.memory import Memory, words_at
 from gotrace.goroutines.model import AWAITED, Awaited, Goroutine, Stack, State
-from gotrace.goroutines.program import TRAPPED, Program
+from gotrace.goroutines.program import SOMETIMES_SYSTEM, TRAPPED, Program
 from gotrace.goroutines.samples import Sample
 from gotrace.gotypes.runtime import RuntimeLayout
 from gotrace.gotypes.wait_reasons import WaitReasons
@@ -62,6 +62,8 @@ _MAX_KNOWN = 16
 #: Go's own limit of a stack is 1 GB on 64-bit machines (runtime.main: maxstacksize), and twice that
 #: is room for it (maxstackceiling).
 _MAX_STACK = 2 << 30
+#: Functions that leave one stack for another, which up to Go 1.16 have no mark that says so.
+_SWITCHES = frozenset({"runtime.mcall", "runtime.morestack", "runtime.gogo"})
 #: What can be an address of user space.
 _MIN_ADDRESS, _MAX_ADDRESS = 4096, 1 << 56
 #: Words of the frame of runtime.semacquire1, in which the sudog is looked for.
@@ -78,10 +80,6 @@ _LOCKS = {
 _CHANNELS = frozenset(
     {"chan send", "chan receive", "chan send (durable)", "chan receive (durable)"}
 )
-#: Goroutines of the runtime that count as the user's while they run the user's functions
-#: (runtime.isSystemGoroutine), and those that always do.
-_SOMETIMES_SYSTEM = frozenset({"runtime.runfinq", "runtime.runFinalizers", "runtime.runCleanups"})
-_NEVER_SYSTEM = frozenset({"runtime.main", "runtime.handleAsyncEvent", "runtime.corostart"})
 
 
 @dataclass
@@ -130,6 +128,7 @@ class _Fields:
         ]
         #: Bytes of g to read.
         self.size = (max(offsets) + 8 + 7) & ~7
+        self.words = self.size >> 3
         self.top = layout.g_stack_hi >> 3
         # The pc follows in both: in gobuf of all releases, and in g.
         self.sp, self.syscallsp = layout.g_sched_sp >> 3, layout.g_syscallsp >> 3
@@ -141,24 +140,18 @@ class _Fields:
         self.parent = None if layout.g_parent_goid is None else layout.g_parent_goid >> 3
         self.gopc, self.startpc = layout.g_gopc >> 3, layout.g_startpc >> 3
         self.waiting = layout.g_waiting >> 3
+        words = (self.goid, self.waitsince, self.lockedm, self.gopc, self.startpc)
+        #: Takes from the words of an image what is copied to its row.
+        self.take = itemgetter(*words, self.goid if self.parent is None else self.parent)
         #: The bytes that show whether a goroutine has run: saved registers, status, goid; and one
         #: that counts (one that is constant up to Go 1.16).
         self.moves = (layout.g_sched_sp, layout.g_goid + 8)
         self.tracking = layout.g_tracking_seq or layout.g_goid
 
 
-class _Guess(NamedTuple):
-    """Where a goroutine's stack is by what was read last.
-
-    ``saved`` is the word of g that SP is in, which PC follows; ``window`` says how much is wanted.
-    """
-
-    g: int
-    sp: int
-    pc: int
-    length: int
-    saved: int
-    window: int
+#: Where a goroutine's stack is by what was read last: g, SP, PC, bytes to read, the word of g that
+#: SP is in, which PC follows, and the number of the window, how much of the stack is wanted.
+_Guess = tuple[int, int, int, int, int, int]
 
 
 class _Running(NamedTuple):
@@ -171,20 +164,10 @@ class _Running(NamedTuple):
     high: int
 
 
-class _Waiter(NamedTuple):
-    """A goroutine that may wait for something that can be found.
-
-    ``row`` is where that goes. ``moves`` and ``tracking`` are those of g when its stack was read.
-    ``sudogs`` are words of which one may be the address of its sudog; ``slot`` is the return
-    address of the frame that has them, 0 where the word is g's own.
-    """
-
-    row: list[Any]
-    g: int
-    moves: bytearray
-    tracking: int
-    sudogs: Sequence[int]
-    slot: int
+#: A goroutine that may wait for something that can be found: its row, where that goes; g; moves and
+#: tracking of g when its stack was read; words of which one may be the address of its sudog; the
+#: return address of the frame that has them, 0 where the word is g's own.
+_Waiter = tuple[list[Any], int, bytearray, int, Sequence[int], int]
 
 
 #: Where in the arguments of Goroutine things are.
@@ -260,12 +243,25 @@ class _Reader:
         places: list[int] = []
         for g in addresses:
             places += (g, size)
-        guesses = []
+        guesses: list[_Guess] = []
+        fields, stride = self._fields, size >> 3
+        in_syscall, at_rest = fields.syscallsp, fields.sp
+        window, most = _WINDOWS[0], _MAX_STACK
         with memoryview(self._memory.gather(places)) as raw, raw.cast("Q") as words:
-            for index, g in enumerate(addresses):
-                at = index * size >> 3
-                if g and words[at + self._fields.status] & _STATUS_BITS in _STATES:
-                    guesses.append(self._guess(g, words, at, 0))
+            # By columns: a word of all images is one list.
+            numbers = (fields.status, fields.top, in_syscall, in_syscall + 1, at_rest, at_rest + 1)
+            columns = (words[number::stride].tolist() for number in numbers)
+            for g, status, top, syscall_sp, syscall_pc, sp, pc in zip(
+                addresses, *columns, strict=True
+            ):
+                if g and status & _STATUS_BITS in _STATES:
+                    saved = at_rest
+                    if syscall_sp:
+                        sp, pc, saved = syscall_sp, syscall_pc, in_syscall
+                    depth = top - sp
+                    is_stack = 0 < depth <= most and sp % 8 == 0
+                    length = (depth if depth < window else window) & ~7 if is_stack else 0
+                    guesses.append((g, sp, pc, length, saved, 0))
         return guesses
 
     def _guess(self, g: int, words: memoryview, at: int, window: int) -> _Guess:
@@ -276,7 +272,7 @@ class _Reader:
         depth = words[at + fields.top] - sp
         is_stack = 0 < depth <= _MAX_STACK and sp % 8 == 0
         length = min(depth, _WINDOWS[window]) & ~7 if is_stack else 0
-        return _Guess(g, sp, words[at + saved + 1], length, saved, window)
+        return g, sp, words[at + saved + 1], length, saved, window
 
     def _read(self, guesses: Sequence[_Guess]) -> list[_Guess]:
         """Read goroutines with their stacks; return what is to be read again."""
@@ -289,13 +285,14 @@ class _Reader:
         raw = self._memory.gather(places)
         again: list[_Guess] = []
         before = 0
+        status_at, syscallsp, waiting_at = fields.status, fields.syscallsp, fields.waiting
+        walk_from, is_waiting_set = self._walker.walk, self._is_waiting_set
         with memoryview(raw) as whole, whole.cast("Q") as words:
-            for guess in guesses:
-                g, sp, pc, length, saved, window = guess
+            for g, sp, pc, length, saved, window in guesses:
                 stack = before + size
                 after = stack + length
                 at = before >> 3
-                status = words[at + fields.status] & _STATUS_BITS
+                status = words[at + status_at] & _STATUS_BITS
                 if status == _COPYSTACK:  # for a moment: the runtime gives it a larger stack
                     again.append(self._guess(g, words, at, window))
                 elif status not in _AT_REST:
@@ -305,30 +302,30 @@ class _Reader:
                             index = self._before + len(self._rows)
                             goid = words[at + fields.goid]
                             self._running.append(_Running(index, g, goid, *bounds))
-                        self._add(raw, words, before, status, (), False)
+                        self._add(raw, words, before, status, g, (), False)
                 elif (
                     (moves := raw[before + first : before + last])
                     != raw[after + first : after + last]
                     or (count := raw[before + tracking]) != raw[after + tracking]
-                    or (words[at + saved], words[at + saved + 1]) != (sp, pc)
-                    or (saved != fields.syscallsp and words[at + fields.syscallsp])
+                    or words[at + saved] != sp
+                    or words[at + saved + 1] != pc
+                    or (saved != syscallsp and words[at + syscallsp])
                 ):
                     again.append(self._guess(g, words, after >> 3, window))
                 else:
-                    walk = self._walker.walk(pc, words[stack >> 3 : after >> 3])
+                    walk = walk_from(pc, words[stack >> 3 : after >> 3])
                     if walk.is_cut and length == _WINDOWS[window] != _WINDOWS[-1]:
                         again.append(self._guess(g, words, at, window + 1))
                     else:
-                        row = self._add(raw, words, before, status, walk.stack, walk.is_whole)
+                        row = self._add(raw, words, before, status, g, walk.stack, walk.is_whole)
                         if status in _HAVE_REASON:
-                            waiting: Sequence[int] = (words[at + fields.waiting],)
+                            waiting: Sequence[int] = (words[at + waiting_at],)
                             slot = 0
-                            if walk.semaphore and not self._is_waiting_set:
+                            if walk.semaphore and not is_waiting_set:
                                 waiting = words[stack >> 3 : after >> 3][walk.semaphore].tolist()
                                 slot = walk.stack[walk.semaphore_at]
                             if waiting[0] or slot:
-                                waiter = _Waiter(row, g, moves, count, waiting, slot)
-                                self._waiters.append(waiter)
+                                self._waiters.append((row, g, moves, count, waiting, slot))
                 before = after + size
         return again
 
@@ -360,13 +357,13 @@ class _Reader:
     def _give_up(self, guesses: Sequence[_Guess]) -> None:
         """Add goroutines that kept moving, as they are now."""
         size = self._fields.size
-        raw = self._memory.gather([word for guess in guesses for word in (guess.g, size)])
+        raw = self._memory.gather([word for guess in guesses for word in (guess[0], size)])
         with memoryview(raw) as whole, whole.cast("Q") as words:
-            for at in range(0, len(raw), size):
+            for guess, at in zip(guesses, range(0, len(raw), size), strict=True):
                 status = words[(at >> 3) + self._fields.status] & _STATUS_BITS
                 if status in _STATES:
                     moved = status in _AT_REST or status == _COPYSTACK
-                    self._add(raw, words, at, status, (), False, moved=moved)
+                    self._add(raw, words, at, status, guess[0], (), False, moved=moved)
 
     def _add(
         self,
@@ -374,6 +371,7 @@ class _Reader:
         words: memoryview,
         image: int,
         status: int,
+        g: int,
         stack: Stack,
         is_whole: bool,
         moved: bool = False,
@@ -381,45 +379,42 @@ class _Reader:
         """Add the goroutine whose image begins at a byte of what was read."""
         fields = self._fields
         at = image >> 3
-        number = raw[image + fields.reason]
+        goid, since, locked, gopc, started_at, parent = fields.take(words[at : at + fields.words])
         reason = ""
-        if status in _HAVE_REASON and number < len(self._reasons):
-            reason = self._reasons[number]
-        since = words[at + fields.waitsince]
+        if status in _HAVE_REASON:
+            number = raw[image + fields.reason]
+            if number < len(self._reasons):
+                reason = self._reasons[number]
         waiting = None
         if since and self._now is not None and status in _HAVE_TIME:
             waiting = max(self._now - since, 0)
-        started_at = words[at + fields.startpc]
         is_system = self._system.get(started_at)
         if is_system is None:
             is_system = self._is_system(started_at, stack)
         row: list[Any] = [
-            words[at + fields.goid],
+            goid,
             _STATES[status],
             reason,
             waiting,
             None,
-            words[at + fields.lockedm] != 0,
+            locked != 0,
             is_system,
             moved,
             is_whole,
-            words[at + fields.gopc],
-            words[at + fields.parent] if fields.parent is not None else 0,
+            gopc,
+            0 if fields.parent is None else parent,
             started_at,
+            g,
             stack,
         ]
         self._rows.append(row)
         return row
 
     def _is_system(self, started_at: int, stack: Stack) -> bool:
-        """Return whether a goroutine is one of the runtime's own (runtime.isSystemGoroutine)."""
+        """Return whether a goroutine is one of the runtime's own."""
         name = self._program.function_name(started_at) if started_at else ""
-        if name in _SOMETIMES_SYSTEM:
-            return all(
-                frame.function.startswith("runtime.") for frame in self._program.frames(stack)
-            )
-        always = name.startswith("runtime.") and name not in _NEVER_SYSTEM
-        return self._system.setdefault(started_at, always)
+        found = self._program.is_system(name, stack)
+        return found if name in SOMETIMES_SYSTEM else self._system.setdefault(started_at, found)
 
     def _find_awaited(self) -> None:
         """Read what goroutines wait for.
@@ -429,18 +424,16 @@ class _Reader:
         frame of runtime.semacquire1 has that for a semaphore. A sudog is believed that names the
         goroutine as its own, while it has not moved.
         """
-        size = self._fields.size
+        size, tracking = self._fields.size, self._fields.tracking
         first, last = self._fields.moves
         sudog_size = max(self._layout.sudog_c, self._layout.sudog_elem) + 8
         places: list[int] = []
-        plans: list[tuple[_Waiter, Sequence[int]]] = []
-        for waiter in self._waiters:
-            sudogs = waiter.sudogs
-            if not waiter.slot:
-                chosen: Sequence[int] = (0,)  # g.waiting
-            elif waiter.slot in self._slots:
-                chosen = (self._slots[waiter.slot],)
-            else:
+        plans: list[Sequence[int]] = []
+        for _, g, _, _, sudogs, slot in self._waiters:
+            chosen: Sequence[int] = (0,)  # g.waiting
+            if slot in self._slots:
+                chosen = (self._slots[slot],)
+            elif slot:
                 chosen = [
                     index
                     for index, word in enumerate(sudogs)
@@ -448,24 +441,21 @@ class _Reader:
                 ]
             for index in chosen:
                 places += (sudogs[index], sudog_size)
-            places += (waiter.g, size)
-            plans.append((waiter, chosen))
+            places += (g, size)
+            plans.append(chosen)
         raw = self._memory.gather(places)
         at = 0
         with memoryview(raw) as whole, whole.cast("Q") as words:
-            for waiter, chosen in plans:
+            for (row, g, moves, count, _, slot), chosen in zip(self._waiters, plans, strict=True):
                 after = at + len(chosen) * sudog_size
-                if (
-                    raw[after + first : after + last] == waiter.moves
-                    and raw[after + self._fields.tracking] == waiter.tracking
-                ):
+                if raw[after + first : after + last] == moves and raw[after + tracking] == count:
                     for index in chosen:
-                        if words[at >> 3] == waiter.g:
-                            awaited = self._awaited(waiter.row, words, at >> 3)
+                        if words[at >> 3] == g:
+                            awaited = self._awaited(row, words, at >> 3)
                             if awaited is not None:
-                                waiter.row[_AWAITED] = awaited
-                                if waiter.slot:
-                                    self._slots[waiter.slot] = index
+                                row[_AWAITED] = awaited
+                                if slot:
+                                    self._slots[slot] = index
                                 break
                         at += sudog_size
                 at = after + size
@@ -515,11 +505,11 @@ def _parts(guesses: Sequence[_Guess]) -> Iterator[list[_Guess]]:
     part: list[_Guess] = []
     size = 0
     for guess in guesses:
-        if size + guess.length > _MAX_READ and part:
+        if size + guess[3] > _MAX_READ and part:
             yield part
             part, size = [], 0
         part.append(guess)
-        size += guess.length
+        size += guess[3]
     if part:
         yield part
 
@@ -543,14 +533,19 @@ class _Walker:
 
     def __init__(self, program: Program) -> None:
         self._program = program
-        #: First pc -> stacks found there: how to take the return addresses of one, those, and it.
-        self._known: dict[int, list[tuple[Callable[[memoryview], object], int, object, _Walk]]] = {}
+        #: First pc and words at hand -> stacks found there: how to take the return addresses of one
+        #: and the last place of these, them, and the stack. Those alike are mostly as deep.
+        self._known: dict[
+            tuple[int, int], list[tuple[Callable[[memoryview], object], int, object, _Walk]]
+        ] = {}
         self._stacks: dict[Stack, Stack] = {}
 
     def walk(self, pc: int, words: memoryview) -> _Walk:
         """Follow a stack; ``words`` are those from the saved SP on."""
-        known = self._known.setdefault(pc, [])
         length = len(words)
+        known = self._known.get((pc, length))
+        if known is None:
+            known = self._known[pc, length] = []
         for index, (take, last, returns, walk) in enumerate(known):
             # The same return addresses at the same places: all that the way depends on.
             if last < length and take(words) == returns:
@@ -567,7 +562,8 @@ class _Walker:
     def sampled(self, pc: int, words: memoryview) -> _Walk:
         """Follow the stack of a goroutine that was interrupted at ``pc``."""
         step = self._program.step(pc | TRAPPED)
-        if step is None or step.is_opaque:  # SP may be anywhere
+        is_switching = self._program.function_name(pc) in _SWITCHES
+        if step is None or step.is_opaque or is_switching:  # SP may be anywhere
             return _Walk((), False, False, None, 0)
         return self._follow(pc | TRAPPED, words)[0]
 

@@ -14,7 +14,7 @@ from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State
 from gotrace.goroutines.program import Program
 from gotrace.probes.pattern import NameList, Pattern
 
-__all__ = ["Choice", "Group", "GroupKey", "changes", "grouped"]
+__all__ = ["Choice", "Group", "GroupKey", "changes", "grouped", "matcher", "stacks_with"]
 
 #: What makes goroutines alike: state, reason, the frames that are shown, where they were created.
 GroupKey = tuple[State, str, tuple[Frame, ...], Frame | None]
@@ -38,9 +38,12 @@ class Choice:
 
     def of(self, dump: Dump) -> list[Goroutine]:
         """Return the goroutines of a dump that are wanted. Raises UsageError for a bad pattern."""
-        stacks = self._stacks(dump) if self.functions else None
+        stacks = None
+        if self.functions:
+            every = {goroutine.stack for goroutine in dump.goroutines}
+            stacks = stacks_with(dump.program, every, self.functions)
         reasons = {goroutine.reason for goroutine in dump.goroutines}
-        wanted = {reason for reason in reasons if any(map(_matcher(reason), self.reasons))}
+        wanted = {reason for reason in reasons if any(map(matcher(reason), self.reasons))}
         return [
             goroutine
             for goroutine in dump.goroutines
@@ -55,18 +58,26 @@ class Choice:
             and (stacks is None or goroutine.stack in stacks)
         ]
 
-    def _stacks(self, dump: Dump) -> set[Stack]:
-        """Return the stacks that have a function that is asked for."""
-        by_function: dict[str, set[Stack]] = {}
-        for stack in {goroutine.stack for goroutine in dump.goroutines}:
-            for frame in dump.program.frames(stack):
-                by_function.setdefault(frame.function, set()).add(stack)
-        names = NameList(list(by_function))
-        rows = {row for text in self.functions for row in Pattern(text).match(names).rows}
-        return {stack for row in rows for stack in by_function[names.names[row]]}
+
+def stacks_with(program: Program, stacks: Iterable[Stack], functions: Sequence[str]) -> set[Stack]:
+    """Return the stacks that have a function on them which one of the patterns matches.
+
+    Raises UsageError for a bad pattern.
+    """
+    if not functions:
+        return set()
+    by_function: dict[str, set[Stack]] = {}
+    for stack in stacks:
+        for frame in program.frames(stack):
+            by_function.setdefault(frame.function, set()).add(stack)
+    names = NameList(list(by_function))
+    rows = {row for text in functions for row in Pattern(text).match(names).rows}
+    return {stack for row in rows for stack in by_function[names.names[row]]}
 
 
-def _matcher(reason: str) -> Callable[[str], bool]:
+def matcher(reason: str) -> Callable[[str], bool]:
+    """Return what says whether a pattern, in which only ``*`` is special, is of a reason."""
+
     def matches(pattern: str) -> bool:
         parts = map(re.escape, pattern.split("*"))
         return re.fullmatch(".*".join(parts), reason) is not None

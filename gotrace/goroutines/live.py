@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from gotrace.errors import GotraceError
 from gotrace.goroutines.dump import Dump, take_dump
@@ -14,13 +16,103 @@ from gotrace.goroutines.memory import ProcessMemory, is_loaded
 from gotrace.goroutines.program import Module, Program, allgs_of, module_of
 from gotrace.goroutines.samples import sample_threads
 from gotrace.gotypes.binary import Binary
-from gotrace.target.process import MemoryMapping, Process
+from gotrace.target.process import MemoryMapping, Process, ProcessError
 from gotrace.target.target import Target, TargetBinary
 
-__all__ = ["LiveGoroutines"]
+if TYPE_CHECKING:
+    from gotrace.goroutines.arguments import Arguments
+
+__all__ = ["GoFiles", "LiveGoroutines"]
 
 #: No process at hand has mapped more files with code than some hundred.
 _MAX_FILES = 4096
+
+
+class GoFiles:
+    """The files with Go code that a target's process has mapped."""
+
+    def __init__(self, target: Target) -> None:
+        assert target.process is not None
+        self._target = target
+        self._process: Process = target.process
+        self._libraries: dict[tuple[int, str], TargetBinary | None] = {}
+
+    def runtime(self) -> TargetBinary:
+        """Return the file with the runtime: the program, or else a library that it has loaded.
+
+        Raises GotraceError where there is none.
+        """
+        binary = self._target.binary(None)
+        if _has_runtime(binary):
+            return binary
+        for library in self._mapped_libraries():
+            if _has_runtime(library):
+                return library
+        if binary.functions.has_pclntab:
+            raise GotraceError(
+                f"{binary.image.display}: has no runtime.allgadd: not a Go program of Go 1.15 to"
+                " 1.27"
+            )
+        raise GotraceError(
+            f"process {self._process.tgid} ({binary.image.display}) runs no program of the Go"
+            " compiler: gccgo's and others keep goroutines in other ways"
+        )
+
+    def all_with_runtime(self) -> list[TargetBinary]:
+        """Return all files with code of the runtime: plugins run a copy of their own.
+
+        Raises GotraceError where there is none. Of a command that has not been started, its
+        program.
+        """
+        first = self.runtime()
+        if self._target.command is not None:
+            return [first]
+        others = (library for library in self._mapped_libraries() if _has_runtime(library))
+        return list(dict.fromkeys([first, *others]))
+
+    def module(self, binary: TargetBinary) -> Module:
+        """Return where a file is in memory. Raises GotraceError where it is not mapped."""
+        bias = binary.find_bias()
+        if bias is None:
+            raise GotraceError(
+                f"process {self._process.tgid} has not mapped {binary.image.display}: it runs"
+                " another program by now"
+            )
+        return module_of(binary, bias)
+
+    def find(self, pc: int) -> Module | None:
+        """Return the module of a plugin's code, None where no Go code is at an address."""
+        for mapping in self._mappings():
+            if mapping.start <= pc < mapping.end:
+                library = self._library(mapping)
+                return self.module(library) if library is not None else None
+        return None
+
+    def program(self) -> Program:
+        """Return what names addresses. Raises GotraceError where there is no Go program."""
+        return Program(self.module(self.runtime()), self.find)
+
+    def _mappings(self) -> list[MemoryMapping]:
+        with suppress(ProcessError):
+            return list(self._process.mappings())[:_MAX_FILES]
+        return []
+
+    def _mapped_libraries(self) -> Iterator[TargetBinary]:
+        for mapping in self._mappings():
+            library = self._library(mapping)
+            if library is not None:
+                yield library
+
+    def _library(self, mapping: MemoryMapping) -> TargetBinary | None:
+        """Open a mapped file, once; None where it is not an ELF file with Go code."""
+        key = (mapping.inode, mapping.path)
+        if key not in self._libraries:
+            self._libraries[key] = None
+            with suppress(GotraceError, OSError):
+                library = self._target.binary(mapping.path)
+                if library.functions.has_pclntab:
+                    self._libraries[key] = library
+        return self._libraries[key]
 
 
 class LiveGoroutines:
@@ -32,18 +124,16 @@ class LiveGoroutines:
     def __init__(self, target: Target) -> None:
         """Find the Go runtime in a target's process. Raises GotraceError where there is none."""
         assert target.process is not None
-        self._target = target
         self._process: Process = target.process
-        self._tried: set[tuple[int, str]] = set()
         self._memory = ProcessMemory(self._process)
         try:
-            main = self._find_runtime()
+            self.program = GoFiles(target).program()
+            main = self.program.main
             if not is_loaded(main, self._memory):
                 raise GotraceError(
                     f"process {self._process.tgid} runs another program by now than"
                     f" {main.binary.image.display}, or has only just been started"
                 )
-            self.program = Program(main, self._find_more)
             self._layout = main.binary.runtime
             self.wait_reasons = main.binary.wait_reasons
             self._allgs = allgs_of(main.binary) + main.bias
@@ -59,6 +149,12 @@ class LiveGoroutines:
             sample=lambda: sample_threads(self._process.threads()),
         )
 
+    def arguments(self) -> Arguments:
+        """Return what reads arguments of frames, for as long as this is open."""
+        from gotrace.goroutines.arguments import Arguments  # loads all that decodes values
+
+        return Arguments(self.program, self._memory, self._layout)
+
     def close(self) -> None:
         """Close the memory; the files belong to the target."""
         self._memory.close()
@@ -73,59 +169,6 @@ class LiveGoroutines:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-    def _find_runtime(self) -> Module:
-        """Return the file with the runtime: the program, or else a library that it has loaded."""
-        binary = self._target.binary(None)
-        if _has_runtime(binary):
-            return self._mapped(binary)
-        for mapping in self._files():
-            library = self._library(mapping)
-            if library is not None and _has_runtime(library):
-                return self._mapped(library)
-        if binary.functions.has_pclntab:
-            raise GotraceError(
-                f"{binary.image.display}: has no runtime.allgadd: not a Go program of Go 1.15 to"
-                " 1.27"
-            )
-        raise GotraceError(
-            f"process {self._process.tgid} ({binary.image.display}) runs no program of the Go"
-            " compiler: gccgo's and others keep goroutines in other ways"
-        )
-
-    def _mapped(self, binary: TargetBinary) -> Module:
-        bias = binary.find_bias()
-        if bias is None:
-            raise GotraceError(
-                f"process {self._process.tgid} has not mapped {binary.image.display}: it runs"
-                " another program by now"
-            )
-        return module_of(binary, bias)
-
-    def _find_more(self, pc: int) -> Module | None:
-        """Return the module of a plugin's code, None where no Go code is at an address."""
-        for mapping in self._files():
-            if mapping.start <= pc < mapping.end:
-                library = self._library(mapping)
-                if library is None or not library.functions.has_pclntab:
-                    return None
-                return self._mapped(library)
-        return None
-
-    def _files(self) -> list[MemoryMapping]:
-        return list(self._process.mappings())[:_MAX_FILES]
-
-    def _library(self, mapping: MemoryMapping) -> TargetBinary | None:
-        """Open a mapped file, once; None where it is not an ELF file or was tried before."""
-        key = (mapping.inode, mapping.path)
-        if key in self._tried:
-            return None
-        self._tried.add(key)
-        with suppress(GotraceError, OSError):
-            library = self._target.binary(mapping.path)
-            if library.functions.has_pclntab:
-                return library
-        return None
 
 
 def _has_runtime(binary: Binary) -> bool:

@@ -31,6 +31,9 @@ class Memory(Protocol):
         ``places`` are an address and a size for each. What cannot be read is zeros.
         """
 
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return bytes at an address, None where they cannot be read."""
+
     def close(self) -> None:
         """Give back what reading took."""
 
@@ -87,6 +90,14 @@ class ProcessMemory:
     def close(self) -> None:
         """Close the memory."""
         os.close(self._file)
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Return bytes at an address, None where they cannot be read."""
+        try:
+            content = os.pread(self._file, size, address)
+        except (OSError, OverflowError):
+            return None
+        return content if len(content) == size else None
 
     def gather(self, places: Sequence[int]) -> bytearray:
         """Return the bytes at places; raise ProcessError when the process has ended."""

@@ -45,7 +45,8 @@ class Goroutine(NamedTuple):
 
     ``is_whole``: the stack was followed up to its end. Where it is false, the stack has the frames
     that are certain: none where the goroutine was running and could not be sampled, or kept moving
-    while it was read (``has_moved``), and only the innermost of a stack that is too deep.
+    while it was read (``has_moved``), and only the innermost of a stack that is too deep. ``g`` is
+    the address of the runtime's own record of it.
     """
 
     goid: int
@@ -60,6 +61,7 @@ class Goroutine(NamedTuple):
     created_by: int
     parent: int
     started_at: int
+    g: int
     stack: Stack
 
     @property

@@ -19,8 +19,9 @@ from gotrace.elf.symtab import symbol_value
 from gotrace.errors import GotraceError
 from gotrace.goroutines.model import Frame, Location, Stack
 from gotrace.gotypes.binary import Binary
+from gotrace.profiles.pprof import CodeMapping, Line, PprofLocation
 
-__all__ = ["TRAPPED", "Module", "Program", "Step", "allgs_of", "module_of"]
+__all__ = ["SOMETIMES_SYSTEM", "TRAPPED", "Module", "Program", "Step", "allgs_of", "module_of"]
 
 #: Marks an address in a stack as that of an interrupted instruction, not of a return.
 TRAPPED = 1 << 63
@@ -51,6 +52,13 @@ _EXPORTED_METHODS_SINCE = (1, 23)
 #: Before, what is inlined was shown where the function was that it was inlined into: so in Go 1.15,
 #: not in 1.19.
 _JUDGES_INLINED_SINCE = (1, 17)
+
+#: Goroutines of the runtime that count as the user's while they run the user's functions
+#: (runtime.isSystemGoroutine), and those that always do.
+SOMETIMES_SYSTEM = frozenset({"runtime.runfinq", "runtime.runFinalizers", "runtime.runCleanups"})
+_NEVER_SYSTEM = frozenset({"runtime.main", "runtime.handleAsyncEvent", "runtime.corostart"})
+#: What functions that C calls begin with, in a goroutine that was not started by a go statement.
+_CALLED_BY_C = frozenset({"runtime.cgocallback", "runtime.cgocallback_gofunc"})
 
 #: Stacks whose frames are kept.
 _MAX_STACKS = 1 << 16
@@ -121,7 +129,8 @@ class Program:
         version = self.main.binary.go_version
         return version.release if version else (99, 0)
 
-    def _module(self, pc: int) -> Module | None:
+    def module(self, pc: int) -> Module | None:
+        """Return the file whose code is at an address, None where no Go code is."""
         for module in self._modules:
             if module.start <= pc < module.end:
                 return module
@@ -144,7 +153,7 @@ class Program:
 
     def _make_step(self, pc: int) -> Step | None:
         address = pc & ~TRAPPED
-        module = self._module(address)
+        module = self.module(address)
         if module is None:
             return None
         functions = module.binary.functions
@@ -166,7 +175,7 @@ class Program:
     def function_name(self, pc: int) -> str:
         """Return the name of the function that holds an address, "" where there is none."""
         if pc not in self._names:
-            module = self._module(pc)
+            module = self.module(pc)
             function = None
             if module is not None:
                 function = module.binary.functions.find(pc - module.bias)
@@ -191,6 +200,39 @@ class Program:
                 self._flat.clear()
             known = self._located[stack] = tuple(self._locate(stack))
         return known
+
+    def is_system(self, started: str, stack: Stack) -> bool:
+        """Return whether a goroutine is one of the runtime's own (runtime.isSystemGoroutine).
+
+        ``started`` is the name of the function that it began with.
+        """
+        if started in SOMETIMES_SYSTEM:
+            return all(frame.function.startswith("runtime.") for frame in self.frames(stack))
+        return started.startswith("runtime.") and started not in _NEVER_SYSTEM
+
+    def is_system_stack(self, stack: Stack) -> bool:
+        """Return whether a stack is that of a goroutine of the runtime's own, by all its frames."""
+        if len(stack) < 2 or self.function_name(stack[-1]) != "runtime.goexit":
+            return False  # cut off
+        started = self.function_name(stack[-2])
+        return started not in _CALLED_BY_C and self.is_system(started, stack)
+
+    def profiled(self, stack: Stack) -> list[PprofLocation]:
+        """Return the physical frames of a stack for a profile, the innermost first."""
+        found = []
+        locations = self.locations(stack)
+        has_own = any(not frame.is_elided for location in locations for frame in location.frames)
+        for address, frames in locations:
+            lines = tuple(
+                Line(f.function, f.file, f.line) for f in frames if not (has_own and f.is_elided)
+            )
+            if lines:
+                found.append(PprofLocation(address, lines))
+        return found
+
+    def mappings(self) -> list[CodeMapping]:
+        """Return where the files are whose code has been met, the program itself first."""
+        return [CodeMapping(m.start, m.end, m.binary.image.display) for m in self._modules]
 
     def creation(self, pc: int) -> Frame | None:
         """Return the frame of a ``go`` statement by its return address, None where unknown.
@@ -246,7 +288,7 @@ class Program:
 
     def _make_logical(self, pc: int) -> tuple[_Logical, ...]:
         address = pc & ~TRAPPED
-        module = self._module(address)
+        module = self.module(address)
         if module is None:
             return ()
         functions = module.binary.functions

@@ -116,6 +116,11 @@ class Attached:
         for keeper in reversed(self._keepers):
             keeper.release()
 
+    @property
+    def stopped_at(self) -> float | None:
+        """Return when ``stop`` was called first, by ``time.monotonic``; None before."""
+        return self._stopped
+
     def detach(self, until: float | None = None) -> list[int]:
         """Stop, and wait for the probes to be removed; maps can still be read.
 

@@ -6,24 +6,29 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from gotrace.goroutines.groups import Group, GroupKey
 from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State
 from gotrace.goroutines.program import Program
-from gotrace.report.folded import write_folded
+from gotrace.profiles import rows as profiles
+from gotrace.profiles.pprof import ValueType
+from gotrace.profiles.rows import ProfileForm, ProfileRow
 from gotrace.report.output import JsonOutput
-from gotrace.report.pprof import CodeMapping, Line, PprofLocation, Profile, ValueType
-from gotrace.report.speedscope import speedscope_profile
 from gotrace.text import printable
 
+if TYPE_CHECKING:
+    from gotrace.goroutines.arguments import Arguments, FrameArguments
+
 __all__ = [
+    "frame_json",
     "profile_of",
     "speedscope_of",
     "spoken",
     "summary",
     "write_changes",
     "write_folded_goroutines",
+    "write_frames",
     "write_goroutines",
     "write_groups",
     "write_json",
@@ -72,7 +77,7 @@ def write_changes(
             _write_creation(out, group)
         else:
             out.write(f"\n{change:+,}: {count} goroutines [{reason or state.value}]:\n")
-            _write_frames(out, frames)
+            write_frames(out, frames)
             if creation is not None:
                 out.write(f"created by {_name(creation)}\n\t{_place(creation)}\n")
     out.flush()
@@ -96,12 +101,16 @@ def write_table(
 
 
 def write_goroutines(
-    out: TextIO, program: Program, goroutines: Iterable[Goroutine], system: bool
+    out: TextIO,
+    program: Program,
+    goroutines: Iterable[Goroutine],
+    system: bool,
+    arguments: Arguments | None = None,
 ) -> None:
     """Write goroutines one by one, as runtime.Stack does, but for arguments.
 
     What a goroutine waits for is last in the brackets. ``system``: the runtime's functions are
-    shown as well.
+    shown as well. ``arguments`` reads those of frames, where they are wanted.
     """
     for one in goroutines:
         notes = [one.status]
@@ -112,8 +121,10 @@ def write_goroutines(
         if one.awaited is not None:
             notes.append(_awaited_text(one.awaited))
         out.write(f"\ngoroutine {one.goid} [{', '.join(notes)}]:\n")
-        every = [frame for frame in program.frames(one.stack) if not frame.is_elided]
-        _write_stack(out, [f for f in every if system or f.is_shown] or every, one)
+        placed = [pair for pair in _placed(program, one, arguments) if not pair[0].is_elided]
+        shown = [pair for pair in placed if system or pair[0].is_shown] or placed
+        texts = [_arguments_text(known) for _, known in shown]
+        _write_stack(out, [frame for frame, _ in shown], one, texts)
         creation = program.creation(one.created_by)
         if creation is not None and (creation.is_shown or system) and one.goid != 1:
             parent = f" in goroutine {one.parent}" if one.parent else ""
@@ -121,14 +132,44 @@ def write_goroutines(
     out.flush()
 
 
-def write_json(output: JsonOutput, program: Program, goroutines: Iterable[Goroutine]) -> None:
-    """Write one object a goroutine; its stack has all frames, the runtime's included."""
+def _placed(
+    program: Program, one: Goroutine, arguments: Arguments | None
+) -> list[tuple[Frame, FrameArguments | None]]:
+    """Return all logical frames with their arguments, as far as these are known."""
+    known = arguments.of(one) if arguments else {}
+    return [
+        (frame, known.get(place) if frame is location.frames[-1] else None)
+        for place, location in enumerate(program.locations(one.stack))
+        for frame in location.frames
+    ]
+
+
+def _arguments_text(known: FrameArguments | None) -> str:
+    """Return what is between a frame's parentheses."""
+    from gotrace.values.go_syntax import go_syntax
+
+    if known is None:
+        return "..."
+    texts = [f"{printable(name)}={go_syntax(value)}" for name, value in known.values.items()]
+    return ", ".join(texts if known.is_whole else [*texts, "..."])
+
+
+def write_json(
+    output: JsonOutput,
+    program: Program,
+    goroutines: Iterable[Goroutine],
+    arguments: Arguments | None = None,
+) -> None:
+    """Write one object a goroutine; its stack has all frames, the runtime's included.
+
+    ``arguments`` reads those of frames, where they are wanted.
+    """
     stacks: dict[Stack, str] = {}
     creations: dict[int, dict[str, object] | None] = {}
     for one in goroutines:
         if one.stack not in stacks:
             frames = [
-                {**_frame_json(frame), "inlined": frame.is_inlined}
+                {**frame_json(frame), "inlined": frame.is_inlined}
                 for frame in program.frames(one.stack)
                 if not frame.is_elided
             ]
@@ -136,7 +177,7 @@ def write_json(output: JsonOutput, program: Program, goroutines: Iterable[Gorout
         if one.created_by not in creations:
             # the main goroutine is made in assembly, by no go statement
             creation = program.creation(one.created_by) if one.goid != 1 else None
-            creations[one.created_by] = None if creation is None else _frame_json(creation)
+            creations[one.created_by] = None if creation is None else frame_json(creation)
         fields = {
             "kind": "goroutine",
             "goid": one.goid,
@@ -153,70 +194,63 @@ def write_json(output: JsonOutput, program: Program, goroutines: Iterable[Gorout
             "whole": one.is_whole,
         }
         text = json.dumps(fields, separators=(",", ":"))
-        output.out.write(f'{text[:-1]},"stack":{stacks[one.stack]}}}\n')
+        stack = stacks[one.stack] if arguments is None else _stack_json(program, one, arguments)
+        output.out.write(f'{text[:-1]},"stack":{stack}}}\n')
     output.out.flush()
 
 
-def _frame_json(frame: Frame) -> dict[str, object]:
+def _stack_json(program: Program, one: Goroutine, arguments: Arguments) -> str:
+    from gotrace.values.to_json import to_json
+
+    frames = []
+    for frame, known in _placed(program, one, arguments):
+        if not frame.is_elided:
+            fields = {**frame_json(frame), "inlined": frame.is_inlined}
+            if known is not None:
+                values = {name: to_json(value) for name, value in known.values.items()}
+                fields |= {"arguments": values, "all_arguments": known.is_whole}
+            frames.append(fields)
+    return json.dumps(frames, separators=(",", ":"))
+
+
+def frame_json(frame: Frame) -> dict[str, object]:
+    """Return a frame's fields in JSON."""
     return {"func": frame.function, "file": frame.file, "line": frame.line}
+
+
+#: What net/http/pprof's goroutine profile has.
+_FORM = ProfileForm((ValueType("goroutine", "count"),), 0)
+
+
+def _profile_rows(program: Program, goroutines: Iterable[Goroutine]) -> list[ProfileRow]:
+    """Return how many goroutines have each stack, labelled by state and reason."""
+    counts = Counter((one.stack, one.state, one.reason) for one in goroutines)
+    return [
+        ProfileRow(
+            program.profiled(stack),
+            (count,),
+            {"state": state.value} | ({"reason": reason} if reason else {}),
+            f"[{reason or state.value}]",
+        )
+        for (stack, state, reason), count in counts.most_common()
+    ]
 
 
 def write_folded_goroutines(out: TextIO, program: Program, goroutines: Iterable[Goroutine]) -> None:
     """Write how many goroutines have each stack, folded; the status is the last frame."""
-    counts = Counter((one.stack, one.status) for one in goroutines)
-    write_folded(
-        out,
-        (
-            ([*(line.function for line in _lines_outwards(program, stack)), f"[{status}]"], count)
-            for (stack, status), count in counts.items()
-        ),
-    )
+    profiles.folded(out, _FORM, _profile_rows(program, goroutines))
     out.flush()
 
 
-def _lines_outwards(program: Program, stack: Stack) -> list[Line]:
-    frames = program.frames(stack)
-    return [
-        Line(frame.function, frame.file, frame.line)
-        for frame in reversed(frames)
-        if not frame.is_elided
-    ]
-
-
-def profile_of(
-    program: Program, goroutines: Iterable[Goroutine], mapping: CodeMapping, time_ns: int
-) -> bytes:
-    """Return goroutines as a pprof profile: of each stack how many, labelled by state and reason.
-
-    Its sample type is that of net/http/pprof's goroutine profile.
-    """
-    profile = Profile([ValueType("goroutine", "count")], mapping, time_ns)
-    counts = Counter((one.stack, one.state, one.reason) for one in goroutines)
-    for (stack, state, reason), count in counts.most_common():
-        labels = {"state": state.value} | ({"reason": reason} if reason else {})
-        profile.add(_pprof_stack(program, stack), [count], labels)
-    return profile.encoded()
+def profile_of(program: Program, goroutines: Iterable[Goroutine], time_ns: int) -> bytes:
+    """Return as a pprof profile how many goroutines have each stack, by state and reason."""
+    rows = _profile_rows(program, goroutines)
+    return profiles.pprof(_FORM, rows, program.mappings(), time_ns)
 
 
 def speedscope_of(program: Program, goroutines: Iterable[Goroutine], name: str) -> str:
     """Return how many goroutines have each stack for speedscope; the status is the last frame."""
-    counts = Counter((one.stack, one.status) for one in goroutines)
-    return speedscope_profile(
-        name,
-        (
-            ([*_lines_outwards(program, stack), Line(f"[{status}]", "", 0)], count)
-            for (stack, status), count in counts.most_common()
-        ),
-    )
-
-
-def _pprof_stack(program: Program, stack: Stack) -> list[PprofLocation]:
-    located = []
-    for address, frames in program.locations(stack):
-        lines = tuple(Line(f.function, f.file, f.line) for f in frames if not f.is_elided)
-        if lines:
-            located.append(PprofLocation(address, lines))
-    return located
+    return profiles.speedscope(name, _FORM, _profile_rows(program, goroutines))
 
 
 def _group_header(group: Group) -> str:
@@ -255,8 +289,10 @@ def _awaited_text(awaited: Awaited) -> str:
     return f"{awaited.type} {awaited.address:#x}"
 
 
-def _write_stack(out: TextIO, frames: Sequence[Frame], one: Goroutine) -> None:
-    _write_frames(out, frames)
+def _write_stack(
+    out: TextIO, frames: Sequence[Frame], one: Goroutine, arguments: Sequence[str] = ()
+) -> None:
+    write_frames(out, frames, arguments)
     if one.has_moved:
         out.write("\tgoroutine moved while it was read; stack unavailable\n")
     elif one.state is State.RUNNING and not one.stack:
@@ -265,13 +301,18 @@ def _write_stack(out: TextIO, frames: Sequence[Frame], one: Goroutine) -> None:
         out.write("...additional frames elided...\n")
 
 
-def _write_frames(out: TextIO, frames: Sequence[Frame]) -> None:
+def write_frames(out: TextIO, frames: Sequence[Frame], arguments: Sequence[str] = ()) -> None:
+    """Write frames as Go's own dumps do, those in the middle of very many left out.
+
+    ``arguments`` are what is between each one's parentheses, dots where they are not given.
+    """
     left_out = len(frames) - _INNER_FRAMES - _OUTER_FRAMES
     for index, frame in enumerate(frames):
         if left_out > 0 and index == _INNER_FRAMES:
             out.write(f"...{left_out} frames elided...\n")
         if left_out <= 0 or not _INNER_FRAMES <= index < _INNER_FRAMES + left_out:
-            out.write(f"{_name(frame)}(...)\n\t{_place(frame)}\n")
+            inside = arguments[index] if arguments else "..."
+            out.write(f"{_name(frame)}({inside})\n\t{_place(frame)}\n")
 
 
 def _write_creation(out: TextIO, group: Group) -> None:

@@ -21,7 +21,7 @@ from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate
 from gotrace.probes.scope import PART_SPECIALS, Phase, SpecialName
 from gotrace.probes.typed import AccessPath, Operand
 from gotrace.session.events import CallRecord, Unwinding, parse_call
-from gotrace.session.symbols import Symbolizer
+from gotrace.session.symbols import Symbolizer, is_plumbing
 from gotrace.session.tasks import Tasks
 from gotrace.session.trace_plan import TracedCall, TracePlan
 from gotrace.session.why.parts import (
@@ -181,6 +181,15 @@ class CallDecoder:
             why if self._shows_why else None,
         )
 
+    def wanted(self, record: bytes) -> CallRecord | None:
+        """Return a record without its values, None where the probe's predicate does not want it.
+
+        Raises RecordError.
+        """
+        if self.traced.spec.predicate is not None and self(record) is None:
+            return None
+        return parse_call(record)
+
     def _why(self, call: CallRecord) -> Why | None:
         names, took = self._part_names, call.duration_ns
         if not names or took is None:
@@ -198,7 +207,7 @@ class CallDecoder:
         if found.waker:
             # The first is the probed site in the runtime itself.
             frames = (f for pc in found.waker_stack[1:] for f in self._frames(tgid, pc))
-            function = next((f.function for f in frames if not _is_plumbing(f.function)), None)
+            function = next((f.function for f in frames if not is_plumbing(f.function)), None)
         return LongestWait(found.part, found.ns, found.waker, function, stack)
 
     def _tracing(self, call: CallRecord) -> tuple[int | None, int | None]:
@@ -264,7 +273,9 @@ class CallDecoder:
         results = None
         if traced.result is not None:
             results = self._values(traced.result, call.results, call.return_floats)
-        return self._evaluated(self._operands(entry, results), self._specials(call, None))
+        return self._evaluated(
+            self._operands(entry, results), self._specials(call, self._why(call))
+        )
 
     def _specials(self, call: CallRecord, why: Why | None) -> Specials:
         specials: dict[SpecialName, int | str] = {
@@ -324,14 +335,6 @@ def call_decoders(
         for call in traced.calls
     ]
     return decoders, undecided
-
-
-#: Packages through which one goroutine wakes another.
-_PLUMBING = ("runtime.", "_.", "sync.", "internal/", "time.", "syscall.")
-
-
-def _is_plumbing(function: str) -> bool:
-    return function.startswith((*_PLUMBING, "0x"))
 
 
 def _shortened(value: Value, most: int) -> Value:

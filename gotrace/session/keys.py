@@ -37,6 +37,7 @@ from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import Tasks, unwind_groups
 from gotrace.session.trace import Tables, TraceOptions, expected_types
 from gotrace.session.trace_plan import TraceChoices, TracePlan, make_trace_plan
+from gotrace.session.why.parts import BY_PROCESS, MAX_REPORT_SIZE, WhyProbes
 from gotrace.settings import HistogramSettings, KeySettings
 from gotrace.target.target import Target
 from gotrace.values.model import BytesValue, NamedValue, StringValue, Unavailable, Value
@@ -164,10 +165,12 @@ class KeyMeter(Probing):
         options: KeyOptions,
         forced: AttachMethod | None,
         announce: Callable[[str], None] | None = None,
+        why: WhyProbes | None = None,
     ) -> None:
         """Load the plans and attach, to RETs first; ``announce`` is as for ``attach``.
 
-        Raises AttachError or LoadError.
+        ``why`` is needed where expressions ask what the time of calls went into. Raises AttachError
+        or LoadError.
         """
         #: Whether some calls are left out when they are entered.
         self.has_predicates = any(call.probe.predicate is not None for call in traced.calls)
@@ -177,7 +180,9 @@ class KeyMeter(Probing):
             for call in traced.calls
             for value in call.probe.values
         )
-        self._tables = Tables(traced, TraceOptions(user_stack=1 if asks_caller else 0))
+        self._why = why
+        trace_options = TraceOptions(user_stack=1 if asks_caller else 0)
+        self._tables = Tables(traced, trace_options, MAX_REPORT_SIZE + 8 if why else 0)
         rows = 1 + min(options.rows, _SAMPLE_BYTES // self._tables.payload)
         halves = 2 if options.intervals and options.times else 1
         groups = plan.entry_groups("on_entry", target.pid, tasks.kind)
@@ -188,21 +193,23 @@ class KeyMeter(Probing):
                 *plan.return_groups("on_return", target.pid, tasks.kind, returning),
                 *groups,
             ]
+        if why is not None:
+            groups = [*why.groups(), *groups]
         by = KeySettings(
             key=_KEY_BYTES,
             times=options.times,
             durations=HistogramSettings.of(rows, halves, 1, options.unit),
             keys=rows,
         )
+        settings = self._tables.settings(target, tasks, by, why.settings() if why else None)
         self._subplans = expected_types(traced)
-        self.attached: Attached = attach(
-            self._tables.settings(target, tasks, by), groups, forced, self._prepare, announce
-        )
+        self.attached: Attached = attach(settings, groups, forced, self._prepare, announce)
         program = self.attached.program
         symbols = Symbolizer(tasks.files) if asks_caller and tasks.files else None
         self._decoders = [
             CallDecoder(
-                replace(call, context=_AsCaptured(call.context)), symbols, False, Undecided()
+                *(replace(call, context=_AsCaptured(call.context)), symbols, False, Undecided()),
+                part_names=why.names if why else (),
             )
             for call in traced.calls
         ]
@@ -215,10 +222,16 @@ class KeyMeter(Probing):
             self._times = HistogramRows(
                 program.map("histograms"), program.map("generation"), rows, halves, 1
             )
-        self._departed = ExitedProcesses(program, "saved_calls")
+        self._departed = (
+            ExitedProcesses(program, "saved_calls", "why_saved", by_process=BY_PROCESS)
+            if why
+            else ExitedProcesses(program, "saved_calls")
+        )
         self._sweep = None if target.process else Throttle(self._departed.remove)
 
     def _prepare(self, program: BpfProgram) -> None:
+        if self._why is not None:
+            self._why.prepare(program)
         self._tables.fill(program, self._subplans)
 
     def poll(self) -> None:

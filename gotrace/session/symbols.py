@@ -7,12 +7,22 @@ from collections.abc import Iterable, Sequence
 
 from gotrace.abi.amd64 import AMD64
 from gotrace.elf.functions import Function, Origin
+from gotrace.elf.image import PF_X
 from gotrace.errors import GotraceError
+from gotrace.profiles.pprof import CodeMapping, Line, PprofLocation
 from gotrace.sites.decode import control_flow
 from gotrace.target.process import Process
 from gotrace.target.target import TargetBinary, load_bias
 
-__all__ = ["Symbolizer"]
+__all__ = ["Symbolizer", "is_plumbing"]
+
+#: Packages through which one goroutine wakes another.
+_PLUMBING = ("runtime.", "_.", "sync.", "internal/", "time.", "syscall.")
+
+
+def is_plumbing(function: str) -> bool:
+    """Return whether a function is one by which others unlock, send, or wait, or is not known."""
+    return function.startswith((*_PLUMBING, "0x"))
 
 
 #: Return addresses whose frames are kept: stacks have the same ones over and over.
@@ -44,6 +54,18 @@ class _File:
                 return None
             self._biases[tgid] = found
         return self._biases[tgid]
+
+    def is_of(self, binary: TargetBinary) -> bool:
+        """Return whether it is this file."""
+        return self._binary is binary
+
+    def mapping(self) -> CodeMapping:
+        """Return where the code is, as linked where that differs by process."""
+        code = [one for one in self._binary.image.segments if one.flags & PF_X]
+        bias = self._binary.find_bias() or 0
+        start = min((one.address for one in code), default=0)
+        end = max((one.address + one.memory_size for one in code), default=0)
+        return CodeMapping(start + bias, end + bias, self._binary.image.display)
 
     def wrapped(self, wrapper: Function) -> str | None:
         """Return the first function outside of the runtime that a wrapper calls or has inlined."""
@@ -78,6 +100,23 @@ class Symbolizer:
             if bias is not None and function is not None:
                 return file, function, pc - bias
         return None
+
+    def bias_of(self, binary: TargetBinary, tgid: int) -> int | None:
+        """Return where a process has a file, None where it has not, or that is not known."""
+        found = (file for file in self._files if file.is_of(binary))
+        return next((file.bias(tgid) for file in found), None)
+
+    def locations(self, tgid: int, stack: Iterable[int]) -> list[PprofLocation]:
+        """Return the frames of return addresses of a process for a profile, in the same order."""
+        located = []
+        for pc in stack:
+            lines = tuple(Line(*frame) for frame in self.frames_before(tgid, pc))
+            located.append(PprofLocation(pc - 1, lines or (Line(f"{pc:#x}", "", 0),)))
+        return located
+
+    def mappings(self) -> list[CodeMapping]:
+        """Return where the files' code is for a profile, as linked where processes differ."""
+        return [file.mapping() for file in self._files]
 
     def learn(self, processes: Iterable[int]) -> None:
         """Read processes' biases while they live."""

@@ -145,6 +145,9 @@ class Noise:
                 found += struct.pack(f"<{len(words)}Q", *words)
         return found
 
+    def read(self, address: int, size: int) -> bytes | None:
+        return None
+
     def close(self) -> None:
         pass
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,8 @@ from gotrace.errors import GotraceError
 from gotrace.goroutines.core import CoreGoroutines
 from gotrace.goroutines.dump import Dump
 from tests.goroutines.cores import write_core
-from tests.goroutines.test_parked import PARKED, differences, parse
-from tests.toolchains import BUILD_MODES, Toolchain, build, each_toolchain, newest
+from tests.goroutines.test_parked import PARKED, PARKED_CGO, differences, parse
+from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
 from tests.tools.harness import Fixture
 
 
@@ -38,6 +39,25 @@ def test_core_file_has_the_goroutines(toolchain: Toolchain, mode: str, tmp_path:
         own = parse(fixture.work("dump")["Stacks"])
         assert fixture.finish() == 0
     assert "\n".join(differences(own, read(core, program))) == ""
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("given", ["library", "host"])
+def test_core_file_of_a_c_program_with_a_go_library(given: str, tmp_path: Path) -> None:
+    flags = ["-buildmode=c-shared", "-ldflags=-s -w"]
+    library = build(
+        PARKED_CGO, newest(), flags=flags, env={"CGO_ENABLED": "1"}, name="live_parked.so"
+    )
+    host, core = tmp_path / "host", tmp_path / "core"
+    source = FIXTURES / "live_parked_host" / "main.c"
+    subprocess.run(["gcc", "-O1", "-o", host, source, "-ldl"], check=True)
+    with Fixture([host, library]) as fixture:
+        write_core(fixture.ready, core)
+        own = parse(fixture.work("dump")["Stacks"])
+        assert fixture.finish() == 0
+    found = read(core, library if given == "library" else host).goroutines
+    ours = {goroutine.goid for goroutine in found if not goroutine.is_system}
+    assert ours == own.keys() and len(ours) > 3
 
 
 @pytest.mark.live

@@ -15,7 +15,7 @@ from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain
 from tests.tools.harness import Fixture
 
 MOVING = FIXTURES / "live_moving"
-DUMPS = 100
+DUMPS = 50
 MOST_DUMPS = 200
 
 _COLOUR = "(?:main.{0}Even;main.{0}Odd;)*(?:main.{0}Even;)?"
@@ -24,7 +24,7 @@ _ALLOWED = re.compile(
     "runtime.goexit;(?:"
     f"main.red;{_COLOUR.format('red')}(?:main.redLeaf;)?"
     f"|main.blue;(?:main.blueOdd;)?{_COLOUR.format('blue')}(?:main.blueLeaf;)?"
-    r"|)(?:gcWriteBarrier\w*;|(?:runtime|sync|time|syscall|internal)[./][^;]*;)*"
+    r"|)(?:gcWriteBarrier\w*;|(?:runtime|sync|time|syscall|internal|math)[./][^;]*;)*"
 )
 
 

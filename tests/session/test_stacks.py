@@ -30,6 +30,7 @@ from gotrace.settings import (
     TaskSettings,
     TraceSettings,
     TrialSettings,
+    WaitSettings,
     WhySettings,
 )
 from tests.session.loaded import has_tail_call, loaded_instructions, stack_depth
@@ -120,6 +121,17 @@ ALL_OF_KEYED = replace(
     predicates=True,
     payload=4096,
 )
+WAITS = WaitSettings(
+    tasks=OFFSETS,
+    state=4,
+    open=8,
+    stacks=8,
+    rows=8,
+    g_waitreason=8,
+    g_sched_pc=8,
+    g_sched_bp=8,
+    g_coroarg=8,
+)
 PAIRED = ("on_entry", "on_return", "on_recovery", "on_goexit")
 
 #: Each source in the shapes that the tools give it, and its functions in that shape.
@@ -155,6 +167,11 @@ SHAPES: list[tuple[ProgramSettings, tuple[str, ...]]] = [
     ),
     (replace(KEYED, returns=False), ("on_entry",)),
     (replace(ALL_OF_KEYED, site=ONE_PROCESS), PAIRED),
+    (replace(ALL_OF_KEYED, site=ONE_PROCESS, why=replace(WHY, why_callers=False)), PAIRED),
+    (WAITS, ("on_status", "on_coroutine")),
+    (replace(WAITS, site=replace(ONE_PROCESS, site_by_ip=8)), ("on_status",)),
+    (replace(WAITS, state=1), ("on_status",)),
+    (replace(WAITS, state=3), ("on_status", "on_syscall", "on_syscall_end")),
     (TrialSettings(fetch=1), ("fetch",)),
     (TrialSettings(site=ONE_PROCESS, signal=1), ("send_signal",)),
 ]

@@ -16,7 +16,7 @@ from tests.live import skip_or_fail
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import CLONE, Fixture
 
-TOOLS = ("gofunccount", "gofunclatency", "gostacks", "gotrace")
+TOOLS = ("gofunccount", "gofunclatency", "gooffcpu", "gostacks", "gotrace")
 
 SCRIPT = """\
 COMP_LINE=$1 COMP_POINT=${#1} COMP_TYPE=9
@@ -46,7 +46,7 @@ def press(line: str, directory: Path = CLONE) -> list[str]:
     return [word for word in done.stdout.splitlines() if word]
 
 
-@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("tool", sorted({*TOOLS} - {"gooffcpu"}))
 def test_functions_of_a_binary(tool: str, program: Path) -> None:
     """Words are offered from the last colon on, where bash itself splits them."""
     assert press(f"{tool} {program}:main.smallF") == ["main.smallFrame "]
@@ -73,6 +73,8 @@ def test_functions_to_be_excluded(program: Path) -> None:
 def test_functions_of_a_process_and_the_process(program: Path) -> None:
     with Fixture([program]) as fixture:
         assert press(f"gofunclatency -p {fixture.ready} main.smallF") == ["main.smallFrame "]
+        offered = press(f"gooffcpu -p {fixture.ready} --in main.smallF")
+        assert offered == ["main.smallFrame "]
         assert str(fixture.ready) in [word.strip() for word in press("gotrace -p ")]
         assert str(os.getpid()) not in press("gotrace -p ")
 
@@ -99,6 +101,8 @@ def test_names_that_would_steer_the_terminal_are_not_offered(program: Path, tmp_
         ("gotrace --doc", ["--doctor "]),
         ("gotrace --attach perf", ["perf-cookie", "perf-ip"]),
         ("gofunccount --attach m", ["multi "]),
+        ("gooffcpu --state ru", ["runnable "]),
+        ("gostacks --state run", ["runnable", "running"]),
         ("gotrace --depth ", ["0", "1", "2", "3", "4", "5"]),
         ("gotrace -d ", []),
         ("gotrace nosuchprogram:main.", []),

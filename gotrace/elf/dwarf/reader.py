@@ -136,10 +136,17 @@ class DwarfReader:
 
         Empty: nowhere. None: the compiler does not say, or in operations that are not Go's.
         """
+        return self.pieces_at(function, variable, function.low_pc)
+
+    @damage_is_reported
+    def pieces_at(
+        self, function: FunctionSignature, variable: Variable, address: int
+    ) -> tuple[LocationPiece, ...] | None:
+        """Return where a variable is at a link-time address; see ``entry_pieces``."""
         if variable.location is None:
             return None
         unit = function.unit
-        expression = expression_at(variable.location, function.low_pc, unit, self._units)
+        expression = expression_at(variable.location, address, unit, self._units)
         operations = None if expression is None else self._units.operations(unit, expression)
         return None if operations is None else pieces_of(operations)
 

@@ -9,19 +9,18 @@ JSON: wait reasons are the program's own words.
 from __future__ import annotations
 
 import struct
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
 from gotrace.errors import GotraceError
 from gotrace.gotypes.wait_reasons import WaitReasons
-from gotrace.kernel.attach import AttachMethod, Point, ProbeGroup, attach
+from gotrace.kernel.attach import Point, ProbeGroup
 from gotrace.kernel.btf import kernel_field
 from gotrace.kernel.cookie import TaskKind, cookie
 from gotrace.kernel.program import BpfProgram, Map
 from gotrace.session.tasks import Tasks
-from gotrace.settings import CountSettings, WhySettings
+from gotrace.settings import WhySettings
 from gotrace.sites.scheduler import SchedulerSites, scheduler_sites
 from gotrace.sites.sites import Site, SiteError
 from gotrace.target.target import Target, TargetBinary
@@ -31,7 +30,6 @@ __all__ = [
     "BY_PROCESS",
     "GC",
     "MAX_REPORT_SIZE",
-    "MAX_SHARE",
     "PARTS",
     "TRACING",
     "UNKNOWN",
@@ -42,7 +40,6 @@ __all__ = [
     "PartClass",
     "PartSums",
     "PartTotals",
-    "Price",
     "WhyOptions",
     "WhyProbes",
     "call_parts",
@@ -272,52 +269,19 @@ class WhyProbes:
         """Return whether system calls have probes of their own."""
         return self.options.syscalls and any(sites.syscall for _, sites in self.files)
 
-    def price(
-        self, forced: AttachMethod | None, trap: Callable[[], int], seconds: float = 0.2
-    ) -> Price:
-        """Count for a while how often the target would hit the probes that are hit most.
+    def often(self) -> list[ProbeGroup]:
+        """Return the groups of the probes that are hit most."""
+        names = ("on_status", "on_syscall", "on_syscall_end")
+        return [group for group in self.groups() if group.function in names]
 
-        ``trap`` returns what a hit costs without its program, in ns, and is called after that.
-        Raises AttachError or LoadError, and what ``trap`` raises.
-        """
-        often = [
-            group
-            for group in self.groups()
-            if group.function in ("on_status", "on_syscall", "on_syscall_end")
-        ]
-        points = [point for group in often for point in group.points]
-        numbered = [
-            ProbeGroup(
-                "on_entry",
-                group.path,
-                group.display,
-                [
-                    Point(p.offset, p.address, p.cookie >> 32 << 32 | points.index(p))
-                    for p in group.points
-                ],
-                group.bias,
-                group.pid,
-                group.identity,
-            )
-            for group in often
-        ]
-        settings = CountSettings(site=self.target.settings(), counters=len(points))
-        attached = attach(settings, numbered, forced)
-        try:
-            began = time.monotonic()
-            time.sleep(seconds)
-            counts = attached.program.map("counts").read_array()
-            passed = time.monotonic() - began
-        finally:
-            attached.close()
-        total = sum(memoryview(counts).cast("Q"))
-        return Price(total / passed, trap() + _PROGRAM_NS)
+    @property
+    def program_ns(self) -> int:
+        """Return what a hit of those takes more than a program that counts, in ns."""
+        return _PROGRAM_NS
 
 
 #: What on_status takes more than a program that counts, where the goroutine is in no traced call.
 _PROGRAM_NS = 100
-#: Of one CPU: what --why may take without being forced.
-MAX_SHARE = 0.2
 #: Since Go 1.20 the runtime says why it waits on the system stack before it does.
 _NAMED_SINCE = (1, 20)
 
@@ -378,19 +342,6 @@ def why_probes(target: Target, tasks: Tasks, options: WhyOptions) -> WhyProbes:
     assert names is not None
     release = next((f.go_version.release for f in tasks.files if f.go_version), _NAMED_SINCE)
     return WhyProbes(target, tasks, options, tuple(files), names, release)
-
-
-@dataclass(frozen=True, slots=True)
-class Price:
-    """What watching a program's scheduler costs it: changes of state a second, ns for each."""
-
-    changes: float
-    hit: int
-
-    @property
-    def share(self) -> float:
-        """Return the part of one CPU."""
-        return self.changes * self.hit / 1e9
 
 
 @dataclass(frozen=True, slots=True)

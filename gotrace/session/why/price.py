@@ -3,22 +3,83 @@
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass, replace
+from typing import Protocol
+
 from gotrace.errors import GotraceError
-from gotrace.kernel.attach import AttachMethod
+from gotrace.kernel.attach import AttachMethod, Point, ProbeGroup, attach
 from gotrace.session.calibrate import Calibration, trap_cost
-from gotrace.session.why.parts import Price, WhyProbes
+from gotrace.settings import CountSettings
 from gotrace.sites.sites import SiteForm
+from gotrace.target.target import Target
 
-__all__ = ["price_of"]
+__all__ = ["MAX_SHARE", "Price", "Priced", "price_of"]
 
+#: Of one CPU: what watching a scheduler may take without being forced.
+MAX_SHARE = 0.2
+
+_COUNTING = 0.2  # seconds
 _MAX_WAIT = 1.5  # seconds, for the cost of a hit
 _USUAL_HIT = 800  # ns, on a virtual machine that does other things as well
 
 
-def price_of(probes: WhyProbes, forced: AttachMethod | None) -> Price:
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What watching a program's scheduler costs it: changes of state a second, ns for each."""
+
+    changes: float
+    hit: int
+
+    @property
+    def share(self) -> float:
+        """Return the part of one CPU."""
+        return self.changes * self.hit / 1e9
+
+
+class Priced(Protocol):
+    """Probes of a scheduler.
+
+    ``often`` are those that are hit most, and ``program_ns`` is what a hit there takes more than a
+    program that counts.
+    """
+
+    @property
+    def target(self) -> Target: ...
+
+    @property
+    def program_ns(self) -> int: ...
+
+    def often(self) -> list[ProbeGroup]: ...
+
+
+def price_of(probes: Priced, forced: AttachMethod | None) -> Price:
     """Count changes of state for a fifth of a second; raises AttachError or LoadError."""
     with Calibration(lambda: trap_cost(SiteForm.EMULATED, forced)) as calibration:
-        return probes.price(forced, lambda: _hit_cost(calibration))
+        changes = _hits_a_second(probes.target, probes.often(), forced)
+        return Price(changes, _hit_cost(calibration) + probes.program_ns)
+
+
+def _hits_a_second(target: Target, groups: list[ProbeGroup], forced: AttachMethod | None) -> float:
+    points = [point for group in groups for point in group.points]
+    counted = [
+        replace(group, function="on_entry", points=[_numbered(p, points) for p in group.points])
+        for group in groups
+    ]
+    attached = attach(CountSettings(site=target.settings(), counters=len(points)), counted, forced)
+    try:
+        began = time.monotonic()
+        time.sleep(_COUNTING)
+        counts = attached.program.map("counts").read_array()
+        passed = time.monotonic() - began
+    finally:
+        attached.close()
+    return sum(memoryview(counts).cast("Q")) / passed
+
+
+def _numbered(point: Point, points: list[Point]) -> Point:
+    """Return a point with its own counter's number in its cookie."""
+    return replace(point, cookie=point.cookie >> 32 << 32 | points.index(point))
 
 
 def _hit_cost(calibration: Calibration) -> int:

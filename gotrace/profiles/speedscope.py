@@ -9,15 +9,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 
-from gotrace import __version__
-from gotrace.report.pprof import Line
+from gotrace.profiles.pprof import Line
 from gotrace.text import encodable
 
 __all__ = ["speedscope_profile"]
 
 
-def speedscope_profile(name: str, stacks: Iterable[tuple[Sequence[Line], int]]) -> str:
-    """Return a profile of stacks, each from its outermost frame on, with a weight."""
+def speedscope_profile(
+    name: str, stacks: Iterable[tuple[Sequence[Line], int]], unit: str = "none"
+) -> str:
+    """Return a profile of stacks, each from its outermost frame on, with a weight.
+
+    ``unit`` is that of weights, by speedscope's FileFormat.ValueUnit: none, nanoseconds, ...
+    """
     frames: dict[Line, int] = {}
     samples: list[list[int]] = []
     weights: list[int] = []
@@ -27,7 +31,7 @@ def speedscope_profile(name: str, stacks: Iterable[tuple[Sequence[Line], int]]) 
     profile = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "name": encodable(name),
-        "exporter": f"gotrace@{__version__}",
+        "exporter": "gotrace",
         "activeProfileIndex": 0,
         "shared": {
             "frames": [
@@ -40,7 +44,7 @@ def speedscope_profile(name: str, stacks: Iterable[tuple[Sequence[Line], int]]) 
             {
                 "type": "sampled",
                 "name": encodable(name),
-                "unit": "none",
+                "unit": unit,
                 "startValue": 0,
                 "endValue": sum(weights),
                 "samples": samples,

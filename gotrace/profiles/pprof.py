@@ -55,7 +55,7 @@ class Profile:
     def __init__(
         self,
         sample_types: Sequence[ValueType],
-        mapping: CodeMapping,
+        mappings: Sequence[CodeMapping],
         time_ns: int,
         duration_ns: int = 0,
         default: str | None = None,
@@ -63,7 +63,8 @@ class Profile:
         """Begin a profile.
 
         ``sample_types`` are those of each sample's values, of which ``default`` is what viewers
-        show at first (the last one if None). ``time_ns`` is since 1970.
+        show at first (the last one if None). ``mappings`` are the files, the program itself
+        first, to which addresses count that none of them has. ``time_ns`` is since 1970.
         """
         self._strings: dict[str, int] = {"": 0}
         self._functions: dict[tuple[str, str], int] = {}
@@ -73,9 +74,12 @@ class Profile:
         self._head = bytearray()
         for kind, unit in sample_types:
             self._head += _message(1, _numbers({1: self._string(kind), 2: self._string(unit)}))
-        fields = {1: 1, 2: mapping.start, 3: mapping.end, 5: self._string(mapping.file)}
-        # has_functions, has_filenames, has_line_numbers, has_inline_frames: nothing is to be added
-        self._tail = bytearray(_message(3, _numbers({**fields, 7: 1, 8: 1, 9: 1, 10: 1})))
+        self._mappings = mappings
+        self._tail = bytearray()
+        for number, one in enumerate(mappings, 1):
+            fields = {1: number, 2: one.start, 3: one.end, 5: self._string(one.file)}
+            # has_functions, has_filenames, has_line_numbers, has_inline_frames: all is there
+            self._tail += _message(3, _numbers({**fields, 7: 1, 8: 1, 9: 1, 10: 1}))
         chosen = self._string(default or sample_types[-1].type)
         self._tail += _numbers({9: time_ns, 10: duration_ns, 14: chosen})
 
@@ -111,11 +115,17 @@ class Profile:
             self._tables += _message(5, _numbers({**fields, 4: self._string(file)}))
         return known
 
+    def _mapping(self, address: int) -> int:
+        """Return the number of the mapping that has an address, 0 where there are no mappings."""
+        found = (n for n, one in enumerate(self._mappings, 1) if one.start <= address < one.end)
+        return next(found, min(1, len(self._mappings)))
+
     def _location(self, location: PprofLocation) -> int:
         known = self._locations.get(location)
         if known is None:
             known = self._locations[location] = len(self._locations) + 1
-            content = _numbers({1: known, 2: 1, 3: location.address})
+            mapping = self._mapping(location.address)
+            content = _numbers({1: known, 2: mapping, 3: location.address})
             for line in location.lines:
                 function = self._function(line.function, line.file)
                 content += _message(4, _numbers({1: function, 2: line.line}))

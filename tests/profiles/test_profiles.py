@@ -6,14 +6,13 @@ from __future__ import annotations
 import io
 import json
 import re
-import subprocess
 from collections import Counter
 from pathlib import Path
 
-from gotrace.report.folded import write_folded
-from gotrace.report.pprof import CodeMapping, Line, PprofLocation, Profile, ValueType
-from gotrace.report.speedscope import speedscope_profile
-from tests.toolchains import newest
+from gotrace.profiles.folded import write_folded
+from gotrace.profiles.pprof import CodeMapping, Line, PprofLocation, Profile, ValueType
+from gotrace.profiles.speedscope import speedscope_profile
+from tests.profiles.raw import raw_text
 
 MAIN = Line("main.main", "/app/main.go", 12)
 WAIT = Line("main.wait[go.shape.struct { A int; B string }]", "/app/wait.go", 30)
@@ -30,24 +29,15 @@ FIRST = (
 SECOND = (PprofLocation(0x401000, (DEEP,)), PprofLocation(0x404000, (ÄTHER,)))
 
 
-def raw(path: Path) -> str:
-    """Return what `go tool pprof -raw` reads."""
-    toolchain = newest()
-    command = [str(toolchain.go), "tool", "pprof", "-raw", str(path)]
-    env = toolchain.env()
-    done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
-    return done.stdout
-
-
 def test_go_reads_what_was_written(tmp_path: Path) -> None:
     mapping = CodeMapping(0x400000, 0x500000, "/app/server")
     types = [ValueType("contentions", "count"), ValueType("delay", "nanoseconds")]
-    profile = Profile(types, mapping, 1_700_000_000_000_000_000, 5 * 10**9, "delay")
+    profile = Profile(types, [mapping], 1_700_000_000_000_000_000, 5 * 10**9, "delay")
     profile.add(FIRST, (3, 1 << 40), {"reason": "sync.Mutex.Lock", "goroutine": 17})
     profile.add(SECOND, (1, 0), {})
     path = tmp_path / "x.pb.gz"
     path.write_bytes(profile.encoded())
-    text = raw(path)
+    text = raw_text(path)
     assert "PeriodType" in text and "Duration: 5" in text
     samples = re.search(r"Samples:\n(.*?)Locations", text, re.DOTALL)
     assert samples

@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * gooffcpu: add up how long goroutines are in a state, by their stacks, why, and who ended it.
+ *
+ * What is probed are the changes of a goroutine's status (gotrace/sites/scheduler.py). At the one
+ * that begins the state the goroutine's stack is followed by its frame pointers and hashed; only a
+ * stack that is met for the first time is stored. It cannot move meanwhile: the change is yet to be
+ * made, and its thread is here. At the change that ends the state the thread is that of who ends
+ * it, whose stack is followed likewise.
+ *
+ * Two CPUs never write to one row of open at once: the runtime lets a goroutine be readied only
+ * once it has been parked, after the probe there.
+ *
+ * Settings (common.h), beside those of goroutine.h:
+ *   GOTRACE_STATE         the status that is added up: G_WAITING, G_RUNNABLE or G_SYSCALL
+ *   GOTRACE_OPEN          goroutines that can be known at once
+ *   GOTRACE_STACKS        stacks that can be told apart, those of who ends a wait included
+ *   GOTRACE_ROWS          combinations of stack, reason and the other's stack
+ *   GOTRACE_G_WAITREASON, GOTRACE_G_SCHED_PC, GOTRACE_G_SCHED_BP, GOTRACE_G_COROARG
+ *                         offsets in the target's runtime.g; the last one optional
+ */
+#include "goroutine.h"
+
+#define MAX_FRAMES 128 /* of a stack; shared with gotrace/session/waits/meter.py */
+
+/* wait_row.ended_by: who ended it; shared with gotrace/session/waits/meter.py. */
+#define ENDED_BY_NONE 0      /* the scheduler, or not known */
+#define ENDED_BY_GOROUTINE 1 /* another goroutine */
+#define ENDED_BY_RUNTIME 2   /* no goroutine: a timer, the network poller, the collector */
+
+/* wait_row.reason: a wait reason, or with this bit the status before; shared likewise. */
+#define REASON_STATUS 0x100
+
+/* What could not be added up as it should; order shared with gotrace/session/waits/meter.py. */
+enum wait_loss {
+    OPEN_FULL,   /* times that a goroutine entered the state, not known: too many goroutines */
+    STACKS_FULL, /* stacks not known: too many; their time is counted without them */
+    WAIT_LOSSES
+};
+
+/* What distinguishes rows; a stack is its hash, 0 where it is not known. */
+struct wait_row {
+    u64 stack;
+    u64 ended_by_stack;
+    u32 reason;
+    u32 ended_by;
+};
+
+struct wait_sum {
+    u64 count;
+    u64 ns;
+};
+
+/* Of a goroutine, what it is in now. */
+struct open_wait {
+    u64 since; /* ns, 0 while it is not in the state */
+    u64 stack;
+    u32 before; /* status before */
+    u32 reason; /* as far as it is known at the beginning */
+};
+
+/* Return addresses, innermost first, 0 after the last. */
+struct wait_stack {
+    u64 pcs[MAX_FRAMES];
+};
+
+/* open: key = address of a g; those that have been in the state. Kept until the run is over. */
+BPF_HASH(open, u64, struct open_wait, GOTRACE_OPEN);
+
+/* wait_stacks: key = hash. Only ever added to; complete before its hash is in a row. */
+BPF_HASH(wait_stacks, u64, struct wait_stack, GOTRACE_STACKS);
+
+/* blank_stack: value 0 is all zeros, too large for a program's stack. */
+BPF_ARRAY(blank_stack, struct wait_stack, 1);
+
+/* wait_rows: only ever added to, so that an interval's sums are differences. */
+BPF_HASH(wait_rows, struct wait_row, struct wait_sum, GOTRACE_ROWS);
+
+/* other_waits: value 0 = those that found no row. */
+BPF_ARRAY(other_waits, struct wait_sum, 1);
+
+/* earlier: key = wait reason; value = ends of waits that began before the probes were there. */
+BPF_ARRAY(earlier, u64, 256);
+
+/* wait_losses: key = enum wait_loss. */
+BPF_ARRAY(wait_losses, u64, WAIT_LOSSES);
+
+static __always_inline void count_loss(u32 what)
+{
+    u64 *count = wait_losses.lookup(&what);
+    if (count)
+        __sync_fetch_and_add(count, 1);
+}
+
+/* Follow a stack from a return address and the frame pointer of the function that holds it. */
+static __always_inline u64 hash_stack(u64 pc, u64 frame, u64 end)
+{
+    u64 hash = 0x9e3779b97f4a7c15ULL;
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < MAX_FRAMES; i++) {
+        u64 link[2] = {};
+        hash = (hash ^ pc) * 0xff51afd7ed558ccdULL;
+        hash ^= hash >> 32;
+        if (!frame || frame >= end)
+            break;
+        bpf_probe_read_user(link, sizeof(link), (void *)frame);
+        frame = link[0];
+        pc = link[1];
+        if (!pc)
+            break;
+    }
+    return hash | 1;
+}
+
+/* The same way again, to store it. */
+static __always_inline void store_stack(struct wait_stack *stack, u64 pc, u64 frame, u64 end)
+{
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < MAX_FRAMES; i++) {
+        u64 link[2] = {};
+        stack->pcs[i] = pc;
+        if (!frame || frame >= end)
+            break;
+        bpf_probe_read_user(link, sizeof(link), (void *)frame);
+        frame = link[0];
+        pc = link[1];
+        if (!pc)
+            break;
+    }
+}
+
+/* Return the hash of a stack that is stored, 0 where there is no room. end: of the stack, or ~0. */
+static __always_inline u64 known_stack(u64 pc, u64 frame, u64 end)
+{
+    u64 hash = hash_stack(pc, frame, end);
+    u32 zero = 0;
+    if (wait_stacks.lookup(&hash))
+        return hash;
+    struct wait_stack *blank = blank_stack.lookup(&zero);
+    if (!blank)
+        return 0;
+    wait_stacks.insert(&hash, blank);
+    struct wait_stack *stack = wait_stacks.lookup(&hash);
+    if (!stack) {
+        count_loss(STACKS_FULL);
+        return 0;
+    }
+    store_stack(stack, pc, frame, end);
+    return hash;
+}
+
+/*
+ * The stack of who runs now, from the caller of the function that was hit. That one's own frame is
+ * there already where its site is after it was made.
+ */
+static __always_inline u64 own_stack(struct pt_regs *ctx, u64 cookie, u64 end)
+{
+    u64 entry = ctx->sp + (cookie >> COOKIE_SP_SHIFT), frame = ctx->bp;
+    if (frame == entry - 8)
+        frame = read_word(frame);
+    return known_stack(read_word(entry), frame, end);
+}
+
+static __always_inline u32 reason_of(u64 g)
+{
+    u8 reason = 0;
+    bpf_probe_read_user(&reason, sizeof(reason), (void *)(g + GOTRACE_G_WAITREASON));
+    return reason;
+}
+
+/* A goroutine gets into the state. */
+static __always_inline void begins(struct pt_regs *ctx, u64 cookie, u64 g, u32 before)
+{
+    struct open_wait *wait = open.lookup(&g);
+    if (!wait) {
+        struct open_wait none = {};
+        open.insert(&g, &none);
+        wait = open.lookup(&g);
+        if (!wait) {
+            count_loss(OPEN_FULL);
+            return;
+        }
+    }
+    /* Where the runtime has left the goroutine's stack for another one, it has saved where. */
+    wait->stack = ctx->r14 == g ? own_stack(ctx, cookie, ~0ULL)
+                                : known_stack(read_word(g + GOTRACE_G_SCHED_PC),
+                                              read_word(g + GOTRACE_G_SCHED_BP), ~0ULL);
+    wait->before = before;
+    wait->reason = reason_of(g);
+    wait->since = bpf_ktime_get_ns();
+}
+
+/* It gets out of it: add the time up, but where it went on by itself. */
+static __always_inline void ends(struct pt_regs *ctx, u64 cookie, u64 g, int counts)
+{
+    u64 now = bpf_ktime_get_ns();
+    struct open_wait *wait = open.lookup(&g);
+    u32 reason = reason_of(g);
+    if (!wait || !wait->since) {
+        u64 *count = wait || !counts ? 0 : earlier.lookup(&reason);
+        if (count)
+            __sync_fetch_and_add(count, 1);
+        return;
+    }
+    u64 ns = now - wait->since;
+    wait->since = 0;
+    if (!counts)
+        return;
+    struct wait_row key = {.stack = wait->stack, .reason = REASON_STATUS | wait->before};
+    if (GOTRACE_STATE == G_WAITING || wait->before == G_WAITING)
+        key.reason = reason;
+    if (GOTRACE_STATE == G_WAITING) {
+        struct task task = {};
+        find_task(ctx, cookie, &task);
+        key.ended_by = task.goid ? ENDED_BY_GOROUTINE : ENDED_BY_RUNTIME;
+        /* Without a goroutine the frame pointers of a system stack lead on to the last one's. */
+        key.ended_by_stack = own_stack(ctx, cookie, task.goid ? ~0ULL : task.stack_hi);
+    }
+    struct wait_sum *sum = wait_rows.lookup(&key);
+    if (!sum) {
+        struct wait_sum none = {};
+        u32 zero = 0;
+        wait_rows.insert(&key, &none);
+        sum = wait_rows.lookup(&key);
+        if (!sum)
+            sum = other_waits.lookup(&zero);
+        if (!sum)
+            return;
+    }
+    __sync_fetch_and_add(&sum->count, 1);
+    __sync_fetch_and_add(&sum->ns, ns);
+}
+
+/* At runtime.casgstatus(gp, old, new). */
+int on_status(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    u64 g = ctx->ax;
+    u32 old = ctx->bx, new = ctx->cx;
+    if (new == GOTRACE_STATE)
+        begins(ctx, cookie, g, old);
+    else if (old == GOTRACE_STATE && new != G_COPYSTACK)
+        /*
+         * A wait that ends by running is none: the goroutine's thread has done something for it on
+         * its system stack, and the collector was not to wait for that.
+         */
+        ends(ctx, cookie, g, GOTRACE_STATE != G_WAITING || new == G_RUNNABLE);
+    return 0;
+}
+
+/* At runtime.reentersyscall(pc, sp, bp), where it sets the status by itself. */
+int on_syscall(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (site_hit(ctx, &cookie))
+        begins(ctx, cookie, ctx->r14, G_RUNNING);
+    return 0;
+}
+
+/* At runtime.exitsyscall(), where it sets the status by itself. */
+int on_syscall_end(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (site_hit(ctx, &cookie))
+        ends(ctx, cookie, ctx->r14, 1);
+    return 0;
+}
+
+/* At runtime.coroswitch_m(gp): gp waits, and runs the goroutine at the beginning of gp.coroarg. */
+int on_coroutine(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    u64 g = ctx->ax;
+#ifdef GOTRACE_G_COROARG
+    u64 coro = read_word(g + GOTRACE_G_COROARG);
+    u64 next = coro ? read_word(coro) : 0;
+    if (next)
+        ends(ctx, cookie, next, 1);
+#endif
+    begins(ctx, cookie, g, G_RUNNING);
+    return 0;
+}

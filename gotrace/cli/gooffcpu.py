@@ -1,0 +1,293 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gooffcpu: where goroutines wait, for how long, why, and who wakes them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+
+from gotrace.cli.options import (
+    add_command_options,
+    add_interval_options,
+    add_watching_options,
+    new_parser,
+    parse,
+)
+from gotrace.cli.pace import detached, listen, pace, waiter_for
+from gotrace.cli.run import run_command, run_output, warning_to
+from gotrace.cli.why import accept_price
+from gotrace.errors import GotraceError, UsageError
+from gotrace.goroutines.live import GoFiles
+from gotrace.goroutines.program import Program
+from gotrace.profiles import rows as profiles
+from gotrace.report.durations import duration
+from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.report.waits import totals_of, write_waits, write_waits_json
+from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRow, sum_rows
+from gotrace.session.waits.naming import FORM, NamedWait, WaitChoice, named_waits, profile_rows
+from gotrace.session.waits.probes import WaitState, wait_probes
+from gotrace.target.target import Target
+from gotrace.text import printable
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  gooffcpu -p 1234 -d 5                      where its goroutines wait, for five seconds
+  gooffcpu -p 1234 --in 'main.(*Store).*'    only within calls of these functions
+  gooffcpu -p 1234 --reason 'sync.*'         only for locks
+  gooffcpu -p 1234 --wakers                  with the stacks of those who end waits
+  gooffcpu -p 1234 --state runnable          waits for a CPU: scheduling delay
+  gooffcpu -p 1234 --open -d 5               those that have not ended after that as well
+  gooffcpu -p 1234 -i 5 --top 3              every five seconds
+  gooffcpu -p 1234 -d 5 -o x.pb.gz           for go tool pprof
+  gooffcpu -d 5 -f -p 1234 | flamegraph.pl   a flame graph
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "gooffcpu",
+        "Add up how long goroutines of a Go program wait, by stack, reason and waker.",
+        _EPILOG,
+    )
+    add_command_options(parser)
+    parser.add_argument(
+        "--state",
+        type=_state,
+        default=WaitState.WAITING,
+        metavar="STATE",
+        help="what is added up: waiting (default), runnable (for a CPU), syscall",
+    )
+    parser.add_argument(
+        "--in",
+        dest="inside",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="only waits within calls of such functions; only * is special (may be repeated)",
+    )
+    parser.add_argument(
+        "--reason",
+        metavar="TEXT",
+        action="append",
+        default=[],
+        help="only waits for this reason, in which * is any text (may be repeated)",
+    )
+    parser.add_argument(
+        "--wakers", action="store_true", help="show the stacks of those who end waits as well"
+    )
+    parser.add_argument(
+        "--open",
+        action="store_true",
+        help="count waits that have not ended when the run ends, too, up to then",
+    )
+    parser.add_argument(
+        "--system", action="store_true", help="the runtime's own goroutines and functions as well"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="run whatever it takes of the program's time"
+    )
+    parser.add_argument("-f", "--folded", action="store_true", help="print folded stacks, in ns")
+    parser.add_argument(
+        "-o",
+        dest="pprof",
+        metavar="FILE",
+        help="write a pprof profile of the whole run to this file as well (x.pb.gz)",
+    )
+    parser.add_argument(
+        "--speedscope",
+        metavar="FILE",
+        help="write a flame graph for https://www.speedscope.app to this file as well (x.json)",
+    )
+    add_interval_options(parser)
+    add_watching_options(parser)
+    return parser
+
+
+def _state(text: str) -> WaitState:
+    try:
+        return WaitState(text)
+    except ValueError:
+        known = ", ".join(state.value for state in WaitState)
+        raise argparse.ArgumentTypeError(f"no such state: {text!r} (there are {known})") from None
+
+
+def _run(arguments: Sequence[str]) -> int:
+    options = parse(_parser(), arguments)
+    _check(options)
+    output = run_output(options)
+    with ExitStack() as opened:
+        target = Target.of(options.pid, options.command)
+        opened.callback(target.close)
+        _watch(options, target, output)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what makes no sense together."""
+    if options.folded and options.json:
+        raise UsageError("give only one of --folded and --json")
+    if options.open and options.interval:
+        raise UsageError("--open is of the end of a run: leave out -i")
+
+
+def _watch(options: argparse.Namespace, target: Target, output: Output) -> None:
+    probes = wait_probes(target, options.state)
+    if not probes.reasons:
+        text = "why goroutines wait is not shown: runtime.waitReasonStrings was not found"
+        output.notice(Notice(NoticeKind.WARNING, text))
+    accept_price(probes, options.attach, options.force, "it", output)
+    choice = WaitChoice(
+        tuple(options.inside), tuple(options.reason), options.system, options.wakers
+    )
+    announce = warning_to(output)
+    with (
+        waiter_for(target) as waiter,
+        WaitMeter(probes, options.attach, announce) as meter,
+    ):
+        listen(waiter, meter)
+        writer = _Writer(options, target, output, choice)
+        output.notice(_attached(options, target, meter))
+        for length in pace(options, waiter, target, meter.plan, output, meter):
+            writer.write(meter.take(), meter.open() if meter.stopped else [], length)
+        writer.finish(output)
+        for notice in (*_footer(writer, meter), *detached(meter)):
+            output.notice(notice)
+
+
+def _attached(options: argparse.Namespace, target: Target, meter: WaitMeter) -> Notice:
+    states = {
+        WaitState.WAITING: "waits",
+        WaitState.RUNNABLE: "waits for a CPU",
+        WaitState.SYSCALL: "system calls",
+    }
+    text = f"Tracing {states[options.state]} of process {target.pid}... Hit Ctrl-C to end."
+    method = meter.attached.method.value
+    fields = {"state": options.state.value, "attach": method, "ts": time.time()}
+    return Notice(NoticeKind.ATTACHED, text, {"pid": target.pid, **fields})
+
+
+class _Writer:
+    """The results of a run: what is printed of each interval, and what is written at the end."""
+
+    def __init__(
+        self, options: argparse.Namespace, target: Target, output: Output, choice: WaitChoice
+    ) -> None:
+        self._options = options
+        self._target = target
+        self._output = output
+        self._choice = choice
+        self._program: Program | None = None
+        self._rows: list[WaitRow] = []
+        self._began = time.time_ns()
+        self._length = 0.0
+        #: Whether waits that have not ended are in the results.
+        self.counts_open: bool = options.open
+        #: Waits that had not ended, of those that are wanted.
+        self.open: list[NamedWait] = []
+        if target.command is None:
+            self._program = GoFiles(target).program()
+
+    @property
+    def program(self) -> Program:
+        """Return what names addresses; of a command once it runs."""
+        if self._program is None:
+            self._program = GoFiles(self._target).program()
+        return self._program
+
+    def write(self, period: WaitPeriod, still_open: Sequence[WaitRow], length: float) -> None:
+        """Write an interval's waits; ``still_open`` are those that have not ended with the run."""
+        options = self._options
+        self._length += length
+        self.open = self._named(still_open)
+        rows = [*period.rows, *(still_open if options.open else ())]
+        self._rows = sum_rows([*self._rows, *rows])
+        if options.folded and options.interval is None:
+            return
+        waits = self._named(rows)
+        totals = totals_of(waits, period.others)
+        if isinstance(self._output, JsonOutput):
+            fields = {"pid": self._target.pid, "ts": round(time.time(), 6), "seconds": length}
+            shown = waits[: options.top] if options.top else waits
+            write_waits_json(self._output, self.program, shown, totals, fields)
+        elif options.folded:
+            self._fold(waits)
+        else:
+            clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
+            self._output.out.write(f"\n{clock}")
+            what = f"process {self._target.pid}"
+            out, top = self._output.out, options.top
+            write_waits(out, self.program, waits, totals, what, options.system, top)
+
+    def _named(self, rows: Sequence[WaitRow]) -> list[NamedWait]:
+        return named_waits(self.program, self._options.state, rows, self._choice)
+
+    def _fold(self, waits: Sequence[NamedWait]) -> None:
+        profiles.folded(self._output.out, FORM, profile_rows(self.program, waits))
+        self._output.out.flush()
+
+    def finish(self, output: Output) -> None:
+        """Write what is of the whole run."""
+        options = self._options
+        files = (options.pprof, options.speedscope)
+        if not any(files) and (not options.folded or options.interval is not None):
+            return
+        waits = self._named(self._rows)
+        if options.folded and options.interval is None:
+            self._fold(waits)
+        rows = profile_rows(self.program, waits)
+        if options.pprof:
+            length = round(self._length * 1e9)
+            mappings = self.program.mappings()
+            content = profiles.pprof(FORM, rows, mappings, self._began, length)
+            self._write_file(options.pprof, content, waits, output)
+        if options.speedscope:
+            name = f"waits of process {self._target.pid}"
+            text = profiles.speedscope(name, FORM, rows)
+            self._write_file(options.speedscope, text.encode(), waits, output)
+
+    def _write_file(
+        self, path: str, content: bytes, waits: Sequence[NamedWait], output: Output
+    ) -> None:
+        try:
+            with open(path, "wb") as file:
+                file.write(content)
+        except OSError as error:
+            raise GotraceError(f"{path}: cannot write: {error.strerror}") from None
+        count = sum(wait.count for wait in waits)
+        text = f"wrote {count:,} waits to {printable(path)}"
+        output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": path}))
+
+
+def _footer(writer: _Writer, meter: WaitMeter) -> Iterator[Notice]:
+    """Yield what the sums do not hold."""
+    losses = meter.losses()
+    if writer.open:
+        count = sum(wait.count for wait in writer.open)
+        ns = sum(wait.ns for wait in writer.open)
+        is_counted = writer.counts_open
+        text = f"{count:,} {'of them have' if is_counted else 'more have'} not ended"
+        text += f", after {duration(ns)}" + ("" if is_counted else ": --open counts them")
+        yield _summary(text, {"what": "open", "count": count, "delay_ns": ns})
+    if losses.earlier:
+        text = f"{losses.earlier:,} not counted: they had begun before tracing"
+        yield _summary(text, {"what": "earlier", "count": losses.earlier})
+    if losses.unseen:
+        text = f"{losses.unseen:,} not counted: there were too many goroutines"
+        yield Notice(NoticeKind.LOST, text, {"what": "unseen", "count": losses.unseen})
+    if losses.stacks:
+        text = f"{losses.stacks:,} times a stack was not kept: there were too many"
+        yield Notice(NoticeKind.LOST, text, {"what": "stacks", "count": losses.stacks})
+
+
+def _summary(text: str, fields: Mapping[str, object]) -> Notice:
+    return Notice(NoticeKind.SUMMARY, text, fields)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    return run_command("gooffcpu", _run, sys.argv[1:] if arguments is None else arguments)

@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Add up how long goroutines are in a state, in the kernel (bpf/waits.c).
+
+A wait that ends while the probes are there is added to a row when it ends. One that began before
+is not: nothing says when. One that has not ended is in no row; what it has taken so far can be
+asked for at the end.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from gotrace.goroutines.model import Stack
+from gotrace.kernel.attach import Attached, AttachMethod, attach
+from gotrace.session.lifetime import Probing
+from gotrace.session.plan import ProbePlan
+from gotrace.session.waits.probes import WaitProbes, WaitState
+
+__all__ = ["MAX_FRAMES", "EndedBy", "WaitMeter", "WaitPeriod", "WaitRow", "sum_rows"]
+
+MAX_FRAMES = 128
+REASON_STATUS = 0x100
+
+_OPEN = 1 << 17
+_STACKS = 1 << 13
+_ROWS = 1 << 13
+
+_ROW = struct.Struct("=QQII")  # struct wait_row
+_SUM = struct.Struct("=QQ")  # struct wait_sum
+_OPEN_WAIT = struct.Struct("=QQII")  # struct open_wait
+_PCS = struct.Struct(f"={MAX_FRAMES}Q")  # struct wait_stack
+
+#: Status before -> why a goroutine became runnable, where that was not the end of a wait.
+_BECAUSE = {0: "started", 2: "preempted or yielded", 3: "system call", 6: "started"}
+#: The reason of what is put aside for the collector, which is not a wait that began unseen.
+_PREEMPTED = "preempted"
+
+
+class EndedBy(Enum):
+    """Who ended a wait; the values are those of bpf/waits.c."""
+
+    NONE = 0
+    GOROUTINE = 1
+    RUNTIME = 2
+
+
+@dataclass(frozen=True, slots=True)
+class WaitRow:
+    """The waits of one stack, for one reason, that were ended from one stack.
+
+    Stacks are run-time addresses, innermost first, and empty where there was no room to keep them.
+    ``reason`` is "" where there is none. ``is_open``: they had not ended at the end of the run.
+    """
+
+    stack: Stack
+    ended_by: EndedBy
+    ended_by_stack: Stack
+    reason: str
+    count: int
+    ns: int
+    is_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WaitPeriod:
+    """What was added up since the last reading.
+
+    ``others`` are the number and the time of waits for which there was no row.
+    """
+
+    rows: Sequence[WaitRow]
+    others: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitLosses:
+    """What is not in rows, or not whole.
+
+    ``earlier`` are waits that had begun before the probes were there. ``unseen``: times that a
+    goroutine entered the state and was not followed. ``stacks``: times that a stack was not kept.
+    """
+
+    earlier: int
+    unseen: int
+    stacks: int
+
+
+def sum_rows(rows: Iterable[WaitRow]) -> list[WaitRow]:
+    """Return rows with those that differ in their sums alone added up."""
+    sums: dict[WaitRow, tuple[int, int]] = {}
+    for row in rows:
+        key = replace(row, count=0, ns=0)
+        count, ns = sums.get(key, (0, 0))
+        sums[key] = count + row.count, ns + row.ns
+    return [replace(key, count=count, ns=ns) for key, (count, ns) in sums.items()]
+
+
+class WaitMeter(Probing):
+    """The probes that add waits up; a context manager that detaches."""
+
+    def __init__(
+        self,
+        probes: WaitProbes,
+        forced: AttachMethod | None,
+        announce: Callable[[str], None] | None = None,
+        rows: int = _ROWS,
+    ) -> None:
+        """Load and attach; ``announce`` is as for ``attach``. Raises AttachError or LoadError."""
+        self._probes = probes
+        settings = probes.settings(_OPEN, _STACKS, rows)
+        groups = probes.groups()
+        self.attached: Attached = attach(settings, groups, forced, None, announce)
+        #: What ``Run`` and the commands look after: no function is traced.
+        self.plan = ProbePlan((), ())
+        program = self.attached.program
+        self._rows = program.map("wait_rows")
+        self._stacks = program.map("wait_stacks")
+        self._open = program.map("open")
+        self._others = program.map("other_waits")
+        self._earlier = program.map("earlier")
+        self._losses = program.map("wait_losses")
+        self._seen: dict[bytes, tuple[int, int]] = {}
+
+    def take(self) -> WaitPeriod:
+        """Return what was added up since the last take; nothing that comes meanwhile is lost."""
+        stacks: dict[int, Stack] = {}
+        rows = []
+        for key, value in self._rows.entries():
+            count, ns = self._new(key, value)
+            if count:
+                stack, other, reason, ended_by = _ROW.unpack(key)
+                rows.append(
+                    WaitRow(
+                        self._stack(stack, stacks),
+                        EndedBy(ended_by),
+                        self._stack(other, stacks),
+                        self._reason(reason),
+                        count,
+                        ns,
+                    )
+                )
+        others = self._new(b"", self._others.lookup(bytes(4)) or bytes(_SUM.size))
+        return WaitPeriod(rows, others)
+
+    def open(self) -> list[WaitRow]:
+        """Return, after ``stop``, the waits that had begun and had not ended, with their time."""
+        stopped = self.attached.stopped_at or time.monotonic()
+        now = round(stopped * 1e9)
+        stacks: dict[int, Stack] = {}
+        sums: dict[tuple[int, int], tuple[int, int]] = {}
+        for _, value in self._open.entries():
+            since, stack, before, reason = _OPEN_WAIT.unpack(value)
+            if since:
+                number = reason if self._is_waiting(before) else REASON_STATUS | before
+                count, ns = sums.get((stack, number), (0, 0))
+                sums[stack, number] = count + 1, ns + max(0, now - since)
+        return [
+            WaitRow(
+                self._stack(stack, stacks), EndedBy.NONE, (), self._reason(number), *summed, True
+            )
+            for (stack, number), summed in sums.items()
+        ]
+
+    def _is_waiting(self, before: int) -> bool:
+        """Return whether a reason is given: of a wait, or of one that ended to be runnable."""
+        waiting = WaitState.WAITING
+        return self._probes.state is waiting or before == waiting.status
+
+    def _new(self, key: bytes, value: bytes) -> tuple[int, int]:
+        """Return what was added to a sum since it was read last."""
+        count, ns = _SUM.unpack(value)
+        count_before, ns_before = self._seen.get(key, (0, 0))
+        if count != count_before:
+            self._seen[key] = count, ns
+        return count - count_before, ns - ns_before
+
+    def _stack(self, number: int, known: dict[int, Stack]) -> Stack:
+        if number not in known:
+            value = self._stacks.lookup(number.to_bytes(8, "little")) if number else None
+            pcs = _PCS.unpack(value) if value else ()
+            known[number] = pcs[: pcs.index(0)] if 0 in pcs else pcs
+        return known[number]
+
+    def _reason(self, number: int) -> str:
+        if number & REASON_STATUS:
+            if self._probes.state is WaitState.RUNNABLE:
+                return _BECAUSE.get(number & ~REASON_STATUS, "")
+            return ""
+        reasons = self._probes.reasons
+        return reasons[number] if number < len(reasons) else ""
+
+    def losses(self) -> WaitLosses:
+        """Return what has not been added up so far."""
+        earlier = memoryview(self._earlier.read_array()).cast("Q")
+        unseen, stacks = memoryview(self._losses.read_array()).cast("Q")
+        counted = sum(
+            count
+            for number, count in enumerate(earlier)
+            if self._probes.state is not WaitState.WAITING or self._reason(number) != _PREEMPTED
+        )
+        return WaitLosses(counted, unseen, stacks)

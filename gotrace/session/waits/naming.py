@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the addresses of waits mean, and which waits are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gotrace.goroutines.groups import matcher, stacks_with
+from gotrace.goroutines.model import Frame, Stack
+from gotrace.goroutines.program import Program
+from gotrace.profiles.pprof import Line, PprofLocation, ValueType
+from gotrace.profiles.rows import ProfileForm, ProfileRow
+from gotrace.session.symbols import is_plumbing
+from gotrace.session.waits.meter import EndedBy, WaitRow
+from gotrace.session.waits.probes import WaitState
+
+__all__ = [
+    "FORM",
+    "NamedWait",
+    "WaitChoice",
+    "WokenBy",
+    "named_waits",
+    "profile_rows",
+    "shown_frames",
+]
+
+#: What runtime/pprof's block profile has.
+FORM = ProfileForm(
+    (ValueType("contentions", "count"), ValueType("delay", "nanoseconds")), 1, "nanoseconds"
+)
+#: Between a blocked stack and that of who woke it, as bcc's offwaketime has it.
+_DIVIDER = PprofLocation(0, (Line("--", "", 0),))
+
+
+class WokenBy(Enum):
+    """What ended waits."""
+
+    GOROUTINE = "goroutine"
+    TIMER = "timer"
+    NETWORK = "network poller"
+    RUNTIME = "runtime"
+
+
+#: What all waits end in: profiles begin with their callers, as Go's own block profile does.
+_PARKING = frozenset({"runtime.gopark", "runtime.goparkunlock"})
+#: Functions of the runtime that make goroutines runnable that the network poller has found.
+_POLLERS = frozenset({"runtime.findRunnable", "runtime.findrunnable", "runtime.injectglist"})
+
+
+@dataclass(frozen=True, slots=True)
+class WaitChoice:
+    """Which waits are wanted, and what is kept apart.
+
+    ``inside`` are patterns of functions, one of which has to be on the stack; ``reasons`` are texts
+    in which only ``*`` is special, one of which the reason has to be. ``system``: those of
+    the runtime's own goroutines as well. ``wakers``: stacks of who ended waits are kept apart.
+    """
+
+    inside: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    system: bool = False
+    wakers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NamedWait:
+    """Waits that are alike.
+
+    ``waker`` is the function that ended them, outside of the runtime and of what unlocks and sends
+    for it; None where that is not a goroutine, or not known. ``waker_stack`` is empty unless it
+    is kept apart.
+    """
+
+    state: WaitState
+    reason: str
+    stack: Stack
+    woken_by: WokenBy | None
+    waker: str | None
+    waker_stack: Stack
+    is_open: bool
+    count: int
+    ns: int
+
+    @property
+    def waker_label(self) -> str | None:
+        """Return the waker in a word, None where it is not known."""
+        return self.waker or (self.woken_by.value if self.woken_by else None)
+
+
+@dataclass
+class _Sum:
+    count: int = 0
+    ns: int = 0
+
+
+@dataclass
+class _Wakers:
+    """Wakers by their stacks."""
+
+    program: Program
+    _known: dict[tuple[EndedBy, Stack], tuple[WokenBy | None, str | None]] = field(
+        default_factory=dict
+    )
+
+    def of(self, row: WaitRow) -> tuple[WokenBy | None, str | None]:
+        key = row.ended_by, row.ended_by_stack
+        if key not in self._known:
+            self._known[key] = self._find(*key)
+        return self._known[key]
+
+    def _find(self, ended_by: EndedBy, stack: Stack) -> tuple[WokenBy | None, str | None]:
+        frames = self.program.frames(stack)
+        names = [frame.function for frame in frames if not frame.is_elided]
+        if ended_by is EndedBy.NONE:
+            return None, None
+        if _POLLERS & set(names[:2]):  # who starts the world again does that on the way, too
+            return WokenBy.NETWORK, None
+        if ended_by is EndedBy.GOROUTINE and not self.program.is_system_stack(stack):
+            own = (name for name in names if not is_plumbing(name))
+            return WokenBy.GOROUTINE, next(own, _outermost(names))
+        if any("timer" in name.lower() for name in names if name.startswith("runtime.")):
+            return WokenBy.TIMER, None
+        return WokenBy.RUNTIME, None
+
+
+def _outermost(names: Sequence[str]) -> str | None:
+    """Return what a goroutine of the standard library's was started with."""
+    return next((name for name in reversed(names) if name != "runtime.goexit"), None)
+
+
+def named_waits(
+    program: Program, state: WaitState, rows: Iterable[WaitRow], choice: WaitChoice
+) -> list[NamedWait]:
+    """Return the waits that are wanted, those that take most first.
+
+    Raises UsageError for a bad pattern.
+    """
+    rows = list(rows)
+    inside = stacks_with(program, {row.stack for row in rows}, choice.inside)
+    reasons = {row.reason for row in rows}
+    wanted = {reason for reason in reasons if any(map(matcher(reason), choice.reasons))}
+    wakers = _Wakers(program)
+    sums: dict[tuple[str, Stack, WokenBy | None, str | None, Stack, bool], _Sum] = {}
+    for row in rows:
+        if choice.inside and row.stack not in inside:
+            continue
+        if choice.reasons and row.reason not in wanted:
+            continue
+        if not choice.system and program.is_system_stack(row.stack):
+            continue
+        stack = row.ended_by_stack if choice.wakers else ()
+        key = (row.reason, row.stack, *wakers.of(row), stack, row.is_open)
+        found = sums.setdefault(key, _Sum())
+        found.count += row.count
+        found.ns += row.ns
+    named = [NamedWait(state, *key, one.count, one.ns) for key, one in sums.items()]
+    return sorted(named, key=lambda one: (-one.ns, -one.count, one.reason, one.stack))
+
+
+def shown_frames(program: Program, stack: Stack, system: bool) -> Sequence[Frame]:
+    """Return the frames of a stack that Go's own dumps show, all of them where there are none."""
+    frames = program.frames(stack)
+    every = [frame for frame in frames if not frame.is_elided] or frames
+    return [frame for frame in every if system or frame.is_shown] or every
+
+
+def _without_parking(stack: list[PprofLocation]) -> list[PprofLocation]:
+    for index, location in enumerate(stack):
+        left = [line for line in location.lines if line.function not in _PARKING]
+        if left:
+            return [PprofLocation(location.address, tuple(left)), *stack[index + 1 :]]
+    return stack
+
+
+def profile_rows(program: Program, waits: Iterable[NamedWait]) -> list[ProfileRow]:
+    """Return waits for a profile: the waker's stack, where it is kept apart, on top."""
+    rows = []
+    for wait in waits:
+        stack = _without_parking(program.profiled(wait.stack))
+        labels: dict[str, str | int] = {"reason": wait.reason} if wait.reason else {}
+        if wait.waker_label:
+            labels["waker"] = wait.waker_label
+        if wait.state is not WaitState.WAITING:
+            labels["state"] = wait.state.value
+        if wait.is_open:
+            labels["open"] = "yes"
+        if wait.waker_stack:
+            waker = [
+                PprofLocation(location.address, location.lines[::-1])
+                for location in reversed(program.profiled(wait.waker_stack))
+            ]
+            rows.append(ProfileRow([*waker, _DIVIDER, *stack], (wait.count, wait.ns), labels))
+        else:
+            note = f"[{wait.reason or wait.state.value}]"
+            rows.append(ProfileRow(stack, (wait.count, wait.ns), labels, note))
+    return rows

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hold what Python takes for the layout of bpf/waits.c to what a C compiler makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gotrace.session.waits import meter
+from gotrace.session.waits.meter import EndedBy
+from gotrace.session.waits.probes import WaitState
+from tests.bpf.c import CLayout
+
+
+@pytest.fixture
+def c(tmp_path: Path) -> CLayout:
+    return CLayout("waits.c", tmp_path)
+
+
+def test_structs(c: CLayout) -> None:
+    row, values = c.fields("wait_row", "stack", "ended_by_stack", "reason", "ended_by")
+    assert values == list(meter._ROW.unpack(row))
+    row, values = c.fields("wait_sum", "count", "ns")
+    assert values == list(meter._SUM.unpack(row))
+    row, values = c.fields("open_wait", "since", "stack", "before", "reason")
+    assert values == list(meter._OPEN_WAIT.unpack(row))
+    last = meter.MAX_FRAMES - 1
+    row, values = c.fields("wait_stack", "pcs[0]", f"pcs[{last}]")
+    pcs = meter._PCS.unpack(row)
+    assert values == [pcs[0], pcs[last]]
+
+
+def test_constants(c: CLayout) -> None:
+    known = [meter.MAX_FRAMES, meter.REASON_STATUS]
+    assert c.constants("MAX_FRAMES", "REASON_STATUS") == known
+    names = [f"ENDED_BY_{who.name}" for who in EndedBy]
+    assert c.constants(*names) == [who.value for who in EndedBy]
+    states = [f"G_{state.name}" for state in WaitState]
+    assert c.constants(*states) == [state.status for state in WaitState]
+    assert c.constants("OPEN_FULL", "STACKS_FULL", "WAIT_LOSSES") == [0, 1, 2]
