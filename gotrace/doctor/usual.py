@@ -12,6 +12,7 @@ from itertools import product
 from gotrace.errors import GotraceError
 from gotrace.kernel.kept import KeptPrograms, kept_program, kept_programs
 from gotrace.session.trace import PAYLOADS
+from gotrace.session.waits.probes import WaitState
 from gotrace.settings import (
     CountSettings,
     HistogramSettings,
@@ -20,6 +21,7 @@ from gotrace.settings import (
     SignalSettings,
     TraceSettings,
     TrialSettings,
+    WaitSettings,
 )
 
 __all__ = ["compile_usual", "usual_settings"]
@@ -32,7 +34,8 @@ def usual_settings() -> Iterator[ProgramSettings]:
     """Yield the settings of all programs that are usual; values and sizes are any.
 
     Calls of any functions are counted, measured and traced until they return, with any predicate,
-    by the best way to attach; ``--doctor`` runs. Others are compiled when they are needed.
+    and waits added up, by the best way to attach; ``--doctor`` runs. Others are compiled when they
+    are needed.
     """
     yield CountSettings(counters=1)
     times = HistogramSettings.of(1, 1, 1)
@@ -58,6 +61,17 @@ def usual_settings() -> Iterator[ProgramSettings]:
             types=1,
             constants=1,
             signals=SignalSettings(waiting=1) if floats else None,
+        )
+    for state, coroarg in product(WaitState, (None, 0)):
+        yield WaitSettings(
+            state=state.status,
+            open=1,
+            stacks=1,
+            rows=1,
+            g_waitreason=0,
+            g_sched_pc=0,
+            g_sched_bp=0,
+            g_coroarg=coroarg,
         )
     yield TrialSettings(fetch=1)
     yield TrialSettings(signal=1)
