@@ -5,7 +5,7 @@
  *
  * Compile-time settings:
  *   GOTRACE_UNIT         nanoseconds of the display unit, where it is not 1
- *   GOTRACE_ROWS         histograms
+ *   GOTRACE_ROWS         histograms, or HISTOGRAMS where a program has several of each row
  *   GOTRACE_HALVES       2 where intervals are kept apart, else 1
  *   GOTRACE_STRIPES      copies of each histogram that CPUs are spread over
  */
@@ -16,7 +16,14 @@
 
 #define SUB_BITS 4
 #define SUB_BUCKETS (1 << SUB_BITS)
+#if GOTRACE_OF
+#define MAX_EXPONENT 63 /* values are not times, and may be of any size */
+#else
 #define MAX_EXPONENT 43 /* 2^44 ns is 4.9 hours; longer calls share the last bucket */
+#endif
+#ifndef HISTOGRAMS
+#define HISTOGRAMS GOTRACE_ROWS
+#endif
 #define UNIT_ROWS 64
 #define BUCKETS ((MAX_EXPONENT - SUB_BITS + 2) * SUB_BUCKETS)
 #define BUCKET_MASK 1023 /* of the next power of two */
@@ -35,10 +42,10 @@ struct histogram {
 BPF_ARRAY(generation, u32, 1);
 
 /*
- * histograms: key = (generation * ROWS + row) * STRIPES + cpu % STRIPES. Cleared from user space
+ * histograms: key = (generation * HISTOGRAMS + row) * STRIPES + cpu % STRIPES. Cleared from user space
  * before that half is written again.
  */
-BPF_ARRAY(histograms, struct histogram, (GOTRACE_HALVES * GOTRACE_ROWS * GOTRACE_STRIPES));
+BPF_ARRAY(histograms, struct histogram, (GOTRACE_HALVES * HISTOGRAMS * GOTRACE_STRIPES));
 
 /* 1 where value, below 2^63, is more than limit. */
 static __always_inline u64 above(u64 value, u64 limit)
@@ -64,7 +71,7 @@ static __always_inline u64 bucket_of(u64 value)
 {
     if (value < SUB_BUCKETS)
         return value;
-    u64 exponent = log2_of(value);
+    u64 exponent = log2_of(value >> 1) + 1; /* log2_of takes no value of 2^63 and more */
     if (exponent > MAX_EXPONENT)
         return BUCKETS - 1;
     u64 sub = (value >> (exponent - SUB_BITS)) & (SUB_BUCKETS - 1);
@@ -123,7 +130,7 @@ static __always_inline int row_number(u32 row, u32 *number)
     u32 zero = 0, *half = generation.lookup(&zero);
     if (!half)
         return 0;
-    *number = *half * GOTRACE_ROWS + row;
+    *number = *half * HISTOGRAMS + row;
     return 1;
 }
 

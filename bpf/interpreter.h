@@ -231,6 +231,9 @@ static __always_inline int step(struct work *w, struct op *op)
         w->unknown = 0;
         break;
     }
+    case OP_MEASURE:
+        measure(w, op);
+        break;
 #endif
     default: /* OP_END */
         if (!w->nested)

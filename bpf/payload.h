@@ -79,6 +79,9 @@ struct call {
     u8 key_slack[KEY_TEXT_BYTES]; /* never filled: lets the verifier add offset and size bounds */
     u32 key_parts;                /* how many the key has */
     u32 key_full;                 /* there was no room for one more */
+    u64 measured;                 /* the value that histograms are of, without its sign */
+    u32 is_negative;              /* it is */
+    u32 is_unmeasured;            /* it could not be read */
 #endif
     u32 length;                      /* of the payload so far */
     u32 has_floats;                  /* floats have been read */

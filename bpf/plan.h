@@ -48,6 +48,7 @@ enum op_code {
     OP_KEY_TEXT = 26,
     OP_KEY_VALUE = 27,
     OP_KEY_CALLER = 28,
+    OP_MEASURE = 29,
 };
 
 enum block_status {

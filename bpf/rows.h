@@ -8,11 +8,17 @@
  *
  * Compile-time settings, beside those of payload.h:
  *   GOTRACE_ROWS         rows, the first one included
- *   GOTRACE_TIMES        1 where rows have histograms of durations, with the settings of histogram.h
+ *   GOTRACE_TIMES        1 where rows have histograms, with the settings of histogram.h
+ *   GOTRACE_OF           1 where these are of a value, not of durations
+ *   GOTRACE_SIDES        2 where that may be negative: such values have histograms of their own, the
+ *                        rows' second ones; else 1
  */
 #pragma once
 #include "interpreter.h"
 #if GOTRACE_TIMES
+#if GOTRACE_OF
+#define HISTOGRAMS (GOTRACE_ROWS * GOTRACE_SIDES)
+#endif
 #include "histogram.h"
 #endif
 
@@ -36,6 +42,11 @@ BPF_ARRAY(samples, struct sample, GOTRACE_ROWS);
 
 /* row_calls: key = row; value = calls seen by this CPU. Only ever added to. */
 BPF_PERCPU_ARRAY(row_calls, u64, GOTRACE_ROWS);
+
+#if GOTRACE_OF
+/* row_unmeasured: key = row; value = calls seen by this CPU whose value could not be read. */
+BPF_PERCPU_ARRAY(row_unmeasured, u64, GOTRACE_ROWS);
+#endif
 
 /* Take a row for a key that has none; return that of others where there is none left. */
 static __always_inline u32 take_row(struct call *call)
@@ -80,6 +91,17 @@ static __always_inline void add_call(struct call *call, u64 duration)
     u64 *calls = row_calls.lookup(&row);
     if (calls)
         __sync_fetch_and_add(calls, 1);
+#if GOTRACE_OF
+    if (call->is_unmeasured) {
+        u64 *unmeasured = row_unmeasured.lookup(&row);
+        if (unmeasured)
+            __sync_fetch_and_add(unmeasured, 1);
+        return;
+    }
+    if (call->is_negative)
+        row += GOTRACE_ROWS;
+    duration = call->measured;
+#endif
 #if GOTRACE_TIMES
     u32 number = 0;
     add_to_row(row, duration, call->event.hits, &number);

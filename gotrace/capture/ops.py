@@ -62,6 +62,7 @@ class OpCode(enum.IntEnum):
     KEY_TEXT = 26
     KEY_VALUE = 27
     KEY_CALLER = 28
+    MEASURE = 29
 
 
 class ComparisonCode(enum.IntEnum):
@@ -131,7 +132,8 @@ class Op(NamedTuple):
     the text in block ``at2``, of which at most ``limit`` bytes were copied and whose length is in
     ``block`` at ``at``. KEY_VALUE appends what a predicate's operations have left on their stack.
     KEY_CALLER appends the return address. An IFACE of ``size`` 1 appends the type, and what the
-    type's own operations say.
+    type's own operations say. MEASURE takes what a predicate's operations have left for the value
+    that histograms are of; ``reg`` SIGNED_OPERAND: it may be negative.
     """
 
     code: OpCode

@@ -172,7 +172,13 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="EXPR[, EXPR]",
         help="one row for each value of these expressions: parameters, results and their parts,"
-        " $caller, $goid, $pid, $comm; added up in the kernel",
+        " $stack, $caller, $goid, $pid, $comm; added up in the kernel",
+    )
+    parser.add_argument(
+        "-f",
+        "--folded",
+        action="store_true",
+        help="by $stack, folded: one line for each stack, as flame graph tools read them",
     )
     parser.add_argument(
         "-Z",
@@ -235,6 +241,27 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--debug", action="store_true", help="show tracebacks and the compiler's messages"
     )
+
+
+def _profile(options: argparse.Namespace) -> str | None:
+    """Return the file that a profile of stacks is to be written to, and have them added up."""
+    if not hasattr(options, "folded"):
+        return None
+    profile = options.output if str(options.output).endswith(_PROFILES) else None
+    if not options.folded and profile is None:
+        return None
+    asked = "-f" if profile is None else f"-o {profile}"
+    if options.json or options.interval is not None or options.top:
+        raise UsageError(f"{asked} excludes --json, -i and --top: it has all stacks of the run")
+    if options.folded and profile is not None:
+        raise UsageError(f"{asked} excludes -f: give one of them")
+    options.by = [*(options.by or []), *([] if "$stack" in (options.by or []) else ["$stack"])]
+    if profile is not None:
+        options.output = None
+    return profile
+
+
+_PROFILES = (".pb.gz", ".pprof")
 
 
 def _process(text: str) -> int:
@@ -330,6 +357,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
         raise UsageError(f"which functions? Give a PATTERN (see {parser.prog} --help)")
     options.command = command
     options.tool = parser.prog
+    options.profile = _profile(options)
     if options.output and options.output.removesuffix(".gz").endswith((".ndjson", ".json")):
         options.json = True
     return options

@@ -81,7 +81,9 @@ def run_output(options: argparse.Namespace) -> Output:
     if options.output is None:
         if options.json:
             return JsonOutput(out, before=before)
-        return TextOutput(out, err, options.quiet, before=before)
+        # What reads folded stacks reads nothing else.
+        frame = err if getattr(options, "folded", False) else None
+        return TextOutput(out, err, options.quiet, frame, before)
     file = result_file(options.output)
     _to_end.append(file.close)
     words = TextOutput(file, err, options.quiet, frame=out, before=before)

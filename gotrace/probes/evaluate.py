@@ -50,8 +50,8 @@ from gotrace.values.model import (
 
 __all__ = ["NO_RESULT", "Specials", "decide", "evaluate"]
 
-#: What the ``$`` names mean in one call; text as str, the duration in nanoseconds.
-Specials = Mapping[SpecialName, int | str]
+#: What the ``$`` names mean in one call; text as str, durations in nanoseconds, stacks as values.
+Specials = Mapping[SpecialName, int | str | SequenceValue]
 
 #: The bytes at a text's beginning that are known, and its true length; None where that is not.
 _Text = tuple[bytes, int | None]
@@ -95,6 +95,8 @@ def _special(name: SpecialName, specials: Specials) -> Value:
     value = specials.get(name)
     if value is None:
         return Unavailable(f"${name.value} is not known here")
+    if isinstance(value, SequenceValue):
+        return value
     if isinstance(value, str):
         text = _encoded(value)
         return StringValue(text, len(text))

@@ -24,6 +24,7 @@ from gotrace.capture.ops import (
     StringTest,
 )
 from gotrace.gotypes.types import Kind
+from gotrace.probes.constants import SIGNED
 from gotrace.probes.parser import BinaryOperator, TextFunction
 from gotrace.probes.scope import PART_SPECIALS, Phase, SpecialName
 from gotrace.probes.typed import (
@@ -50,6 +51,7 @@ __all__ = [
     "StringConstants",
     "compile_predicate",
     "key_ops",
+    "measure_ops",
     "predicate_ops",
 ]
 
@@ -172,6 +174,8 @@ def key_ops(value: Typed, locate: Locate, constants: StringConstants) -> list[Op
         isinstance(value, SpecialOperand) and value.special is SpecialName.FUNC
     ):
         return []  # the same in all calls of a function
+    if isinstance(value, SpecialOperand) and value.special is SpecialName.STACK:
+        return []  # appended with the return addresses themselves
     if isinstance(value, SpecialOperand) and value.special is SpecialName.CALLER:
         return [Op(OpCode.KEY_CALLER)]
     if isinstance(value, SpecialOperand):
@@ -181,6 +185,19 @@ def key_ops(value: Typed, locate: Locate, constants: StringConstants) -> list[Op
     except _NotInKernel:
         return None
     return [*ops, Op(OpCode.KEY_VALUE)] if _depth(ops) <= PREDICATE_STACK else None
+
+
+def measure_ops(value: Typed, locate: Locate, constants: StringConstants) -> list[Op] | None:
+    """Return the operations that take a number for what histograms are of.
+
+    None where the kernel does not know it.
+    """
+    try:
+        ops = _Compiler(locate, constants, phase_of(value)).condition(value)
+    except _NotInKernel:
+        return None
+    sign = SIGNED_OPERAND if value.type.kind in SIGNED else 0
+    return [*ops, Op(OpCode.MEASURE, reg=sign)] if _depth(ops) <= PREDICATE_STACK else None
 
 
 def _depth(ops: Sequence[Op]) -> int:

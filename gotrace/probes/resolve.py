@@ -434,7 +434,8 @@ class _Resolver:
         if isinstance(found, int):
             return Untyped(LiteralKind.INT, found, span=call.span)
         path = AccessPath(operand.path.root, (*operand.path.steps, *found[0]))
-        return Operand(path, found[1], span=call.span)
+        of = _through_pointers(operand.of)[1]
+        return Operand(path, found[1], of.kind is Kind.STRING or _is_bytes(of), span=call.span)
 
     def _text_test(self, call: CallExpr, function: TextFunction) -> Typed:
         operand, needle = map(self.resolve, call.arguments)

@@ -9,12 +9,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from gotrace.gotypes.types import GoType, Kind, Parameter, Signature, basic_type
+from gotrace.gotypes.types import GoType, Kind, OpaqueType, Parameter, Signature, basic_type
 
 __all__ = [
     "DURATION_SPECIALS",
     "PART_SPECIALS",
     "SPECIAL_TYPES",
+    "STACK_TYPE",
     "Phase",
     "Root",
     "RootKind",
@@ -67,6 +68,7 @@ class SpecialName(Enum):
     DURATION = "duration"
     FUNC = "func"
     CALLER = "caller"
+    STACK = "stack"
     RUNNING = "running"
     RUNNABLE = "runnable"
     BLOCKED = "blocked"
@@ -90,6 +92,8 @@ PART_SPECIALS = (
 DURATION_SPECIALS = frozenset({SpecialName.DURATION, *PART_SPECIALS})
 
 
+#: The name of the type of ``$stack``.
+STACK_TYPE = "stack"
 _INT = basic_type(Kind.INT)
 _STRING = basic_type(Kind.STRING)
 
@@ -102,6 +106,7 @@ SPECIAL_TYPES: dict[SpecialName, GoType] = {
     SpecialName.FUNC: _STRING,
     **dict.fromkeys(DURATION_SPECIALS, basic_type(Kind.INT64, "time.Duration")),
     SpecialName.CALLER: _STRING,
+    SpecialName.STACK: OpaqueType(STACK_TYPE, Kind.INVALID, 0, 1),
 }
 
 _ARGUMENT = re.compile(r"arg([0-9]{1,3})", re.ASCII)

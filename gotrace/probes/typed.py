@@ -34,6 +34,7 @@ __all__ = [
     "specials",
     "string_bytes_needed",
     "texts_needed_whole",
+    "unit_of",
 ]
 
 
@@ -75,10 +76,11 @@ class Constant(Typed):
 
 @dataclass(frozen=True, slots=True)
 class Operand(Typed):
-    """A value of the call."""
+    """A value of the call; ``measures_bytes``: it is the length or capacity of some."""
 
     path: AccessPath
     of: GoType
+    measures_bytes: bool = field(default=False, compare=False)
 
     @property
     def type(self) -> GoType:
@@ -190,6 +192,15 @@ def phase_of(expression: Typed) -> Phase:
         if isinstance(part, SpecialOperand) and part.special in DURATION_SPECIALS:
             return Phase.RETURN
     return Phase.ENTRY
+
+
+def unit_of(expression: Typed) -> str | None:
+    """Return what a number counts: ``ns``, or ``bytes`` of a text; None where it does not say."""
+    if expression.type.name == "time.Duration":
+        return "ns"
+    if isinstance(expression, Operand) and expression.measures_bytes:
+        return "bytes"
+    return None
 
 
 def part_specials(expression: Typed) -> bool:

@@ -18,7 +18,7 @@ from gotrace.calls import LongestWait, StackFrame, Why
 from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.overhead import ProbeCost
 from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate
-from gotrace.probes.scope import PART_SPECIALS, Phase, SpecialName
+from gotrace.probes.scope import PART_SPECIALS, STACK_TYPE, Phase, SpecialName
 from gotrace.probes.typed import AccessPath, Operand
 from gotrace.session.events import CallRecord, Unwinding, parse_call
 from gotrace.session.symbols import Symbolizer
@@ -33,7 +33,15 @@ from gotrace.session.why.parts import (
     take_tracing_out,
 )
 from gotrace.values.fmt import format_values
-from gotrace.values.model import BytesValue, NamedValue, StringValue, Value
+from gotrace.values.model import (
+    BytesValue,
+    NamedValue,
+    Nil,
+    SequenceValue,
+    StringValue,
+    StructValue,
+    Value,
+)
 
 __all__ = ["CallDecoder", "DecodedCall", "TracedFunction", "Undecided", "call_decoders"]
 
@@ -270,7 +278,7 @@ class CallDecoder:
         return self._evaluated(self._operands(entry, results), self._specials(call, None))
 
     def _specials(self, call: CallRecord, why: Why | None) -> Specials:
-        specials: dict[SpecialName, int | str] = {
+        specials: dict[SpecialName, int | str | SequenceValue] = {
             SpecialName.GOID: call.goid,
             SpecialName.PID: call.tgid,
             SpecialName.TID: call.tid,
@@ -288,6 +296,7 @@ class CallDecoder:
                 )
         if call.stack and (frames := self._stack(call)):
             specials[SpecialName.CALLER] = frames[0].function
+            specials[SpecialName.STACK] = _stack_value(frames, call.stack_cut)
         return specials
 
     def _comm(self, tgid: int) -> str:
@@ -346,6 +355,27 @@ def _shortened(value: Value, most: int) -> Value:
     if isinstance(value, BytesValue):
         return replace(value, data=value.data[:most])
     return value
+
+
+def _stack_value(frames: Sequence[StackFrame], is_cut: bool) -> SequenceValue:
+    """Return a stack as a value; where it goes on it is longer than its frames."""
+    shown = tuple(
+        StructValue(
+            "frame",
+            (
+                ("func", _string(frame.function)),
+                ("file", Nil("") if frame.file is None else _string(frame.file)),
+                ("line", Nil("") if frame.line is None else frame.line),
+            ),
+        )
+        for frame in frames
+    )
+    return SequenceValue(STACK_TYPE, shown, len(shown) + is_cut)
+
+
+def _string(text: str) -> StringValue:
+    content = text.encode("utf-8", "surrogateescape")
+    return StringValue(content, len(content))
 
 
 def _argument_label(index: int, count: int) -> str:

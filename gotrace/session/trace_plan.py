@@ -34,6 +34,7 @@ from gotrace.probes.predicate import (
     StringConstants,
     compile_predicate,
     key_ops,
+    measure_ops,
 )
 from gotrace.probes.scope import Phase, RootKind, Scope, SpecialName
 from gotrace.probes.select import Selector
@@ -49,6 +50,7 @@ from gotrace.probes.typed import (
     specials,
     string_bytes_needed,
     texts_needed_whole,
+    unit_of,
 )
 from gotrace.session.dynamic_types import DynamicTypes, interfaces_within
 from gotrace.session.plan import BinaryRequest, ProbePlan
@@ -173,13 +175,18 @@ class TracePlan:
     constants: StringConstants
 
     @property
+    def unit(self) -> str | None:
+        """Return the unit of the value that histograms are of, None where it is a plain number."""
+        units = {unit_of(call.probe.of) for call in self.calls if call.probe.of is not None}
+        return units.pop() if len(units) == 1 else None
+
+    @property
     def reads_parts(self) -> bool:
         """Return whether any probe reads what a call's time went into."""
         return any(
             part_specials(expression)
             for call in self.calls
-            for expression in (call.probe.predicate, *call.probe.values)
-            if expression is not None
+            for expression in call.probe.expressions
         )
 
 
@@ -387,10 +394,11 @@ class _Planner:
         """Raise SpecError where a call that is reported is asked who made it: only keys know."""
         if self._spec.key is not None:
             return
-        for expression in ([probe.predicate] if probe.predicate else []) + list(probe.values):
+        for expression in probe.expressions:
             for special in specials(expression):
-                if special.special is SpecialName.CALLER:
-                    reason = "$caller is for --by of gofunccount and gofunclatency: see also -U"
+                if special.special in (SpecialName.CALLER, SpecialName.STACK):
+                    name = special.special.value
+                    reason = f"${name} is for --by of gofunccount and gofunclatency: see also -U"
                     raise self._spec.source.error(special.span, reason)
 
     def _text_bytes(self, probe: ResolvedProbe) -> dict[AccessPath, int]:
@@ -499,6 +507,15 @@ class _Planner:
                     f" {value.type.name}: give a number, a text, or fields of it",
                 )
             key[phase] += ops
+        if probe.of is not None:
+            assert self._spec.of is not None
+            taken = measure_ops(probe.of, locate, self._constants)
+            if taken is None:
+                raise self._spec.of.source.error(
+                    self._spec.of.expressions[0].span,
+                    f"the kernel cannot read this {probe.of.type.name}, and makes the histograms",
+                )
+            key[phase_of(probe.of)] += taken
         entry = entry.with_key(key[Phase.ENTRY])
         return entry, result.with_key(key[Phase.RETURN]) if result else None
 
@@ -603,16 +620,14 @@ def _scope(places: FunctionLocations) -> Scope:
 
 def _paths(probe: ResolvedProbe) -> dict[Phase, tuple[AccessPath, ...]]:
     """Return the operands of a probe's expressions by phase, each once."""
-    expressions = ([probe.predicate] if probe.predicate else []) + list(probe.values)
     found = dict.fromkeys(
-        operand.path for expression in expressions for operand in operands(expression)
+        operand.path for expression in probe.expressions for operand in operands(expression)
     )
     return {phase: tuple(path for path in found if path.root.phase is phase) for phase in Phase}
 
 
 def _needs_return(probe: ResolvedProbe) -> bool:
-    expressions = ([probe.predicate] if probe.predicate else []) + list(probe.values)
-    return any(phase_of(expression) is Phase.RETURN for expression in expressions)
+    return any(phase_of(expression) is Phase.RETURN for expression in probe.expressions)
 
 
 def interfaces_in(calls: Iterable[TracedCall]) -> list[InterfaceType]:

@@ -14,6 +14,7 @@ from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import CLOSURE_CONTEXT
 from gotrace.capture import ops as capture_ops
 from gotrace.capture.ops import ComparisonCode, Op, OpCode, SpecialCode, Status, StringTest
+from gotrace.histogram import WIDE_BUCKETS, WIDE_ROW_SIZE
 from gotrace.kernel.program import joined_source
 from gotrace.probes import predicate
 from gotrace.session import events, keys, trace, trace_plan
@@ -212,6 +213,13 @@ def test_signal_frame(c: CLayout) -> None:
 def test_a_sample_is_a_record(keyed: CLayout) -> None:
     assert keyed.constants("offsetof(struct sample, event)") == [0]
     assert keyed.constants("offsetof(struct sample, payload)") == [HEADER.size]
+
+
+def test_histograms_of_values(keyed: CLayout) -> None:
+    assert "#define MAX_EXPONENT 63" in joined_source("trace.c")
+    wide = "(63 - SUB_BITS + 2) * SUB_BUCKETS"
+    size = f"sizeof(struct histogram) + 8 * ({wide} - BUCKETS)"
+    assert keyed.constants(wide, size) == [WIDE_BUCKETS, WIDE_ROW_SIZE]
 
 
 def test_keys(keyed: CLayout) -> None:

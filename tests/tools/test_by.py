@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -148,6 +151,76 @@ def test_predicates_and_conditions() -> None:
     assert not of_kind(result, "summary")
 
 
+def test_a_value_in_place_of_the_time() -> None:
+    truth, result = run("gofunclatency", "--of", "len(key)", HANDLE, order="3 500 20")
+    [row] = of_kind(result, "histogram")
+    lengths = Counter({len(key): 0 for key in truth["Keys"]})
+    for key, count in truth["Keys"].items():
+        lengths[len(key)] += count
+    assert (row["of"], row["unit"], row["unknown"]) == ("len(key)", "bytes", 0)
+    assert row["count"] == lengths.total() == truth["Calls"]
+    assert row["sum"] == sum(length * count for length, count in lengths.items())
+    assert (row["min"], row["max"]) == (min(lengths), max(lengths))
+    for low, high, count in row["buckets"]:
+        assert count == sum(lengths[length] for length in range(low, high))
+
+
+def test_a_value_by_another_and_by_interval() -> None:
+    arguments = ("--of", "$ret", "--by", "shard", "-i", "0.2", HANDLE)
+    truth, result = run("gofunclatency", *arguments, order="2 20000 20")
+    sums: Counter[str] = Counter()
+    for row in of_kind(result, "histogram"):
+        sums[str(row["by"]["shard"])] += row["sum"]
+    assert counts_by(result, "shard") == truth["Shards"]
+    assert sums["4"] == 4 * truth["Shards"]["4"] and sums["9"] == 9 * truth["Shards"]["9"]
+
+
+def test_values_that_cannot_be_read_are_counted() -> None:
+    truth, result = run("gofunclatency", "--of", "len(r.tenant.Name)", HANDLE)
+    [row] = of_kind(result, "histogram")
+    third = truth["Calls"] // 3
+    assert (row["count"], row["unknown"]) == (truth["Calls"] - third, third)
+    assert (row["min"], row["max"], row["sum"]) == (4, 5, 4 * (third + 1) + 5 * third)
+
+
+@pytest.mark.parametrize("command", ["gofunccount", "gofunclatency"])
+def test_stacks(command: str) -> None:
+    truth, result = run(command, "--by", "$stack, $caller", HANDLE, order="2 500 20")
+    found: Counter[str] = Counter()
+    for row in of_kind(result, "count") + of_kind(result, "histogram"):
+        frames = [frame["func"] for frame in row["by"]["$stack"]]
+        assert frames[0] == row["by"]["$caller"] and frames[1] == "main.work"
+        found[frames[0]] += row["count"]
+    first = truth["First"]
+    assert found == {"main.viaFirst": first, "main.viaSecond": truth["Calls"] - first}
+
+
+def test_stacks_folded_and_as_a_profile(tmp_path: Path) -> None:
+    path, profile = build(FIXTURES / "live_keys", newest()), tmp_path / "calls.pb.gz"
+    with Fixture([path]) as fixture:
+        for arguments in (["-f"], ["-o", str(profile), "--by", "deep"]):
+            words = ("-p", str(fixture.ready), *arguments, HANDLE)
+            # Folded stacks have standard output to themselves.
+            with tool("gofunccount", *words, stderr=subprocess.STDOUT) as tracing:
+                truth = fixture.work("1 1000 20")
+                result = tracing.end()
+            assert result.status == 0, result.errors
+            if not profile.exists():
+                counts = [line.split(";main.") for line in result.lines if ";" in line]
+        assert fixture.finish() == 0
+    first, calls = truth["First"], truth["Calls"]
+    assert sorted(row[-2:] for row in counts) == [
+        ["viaFirst", f"handle {first}\n"],
+        ["viaSecond", f"handle {calls - first}\n"],
+    ]
+    command = [str(newest().go), "tool", "pprof", "-traces", str(profile)]
+    env = newest().env()
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert re.search(
+        rf"deep:\s+true\s+{first}\s+main.handle\s+main.viaFirst\s+main.work", done.stdout
+    )
+
+
 def test_calls_that_did_not_return_are_reported() -> None:
     _, result = run("gofunccount", "--by", "$ret", "main.fails")
     assert counts_by(result, "$ret") == {"1": 1}
@@ -166,11 +239,28 @@ def test_calls_that_did_not_return_are_reported() -> None:
         ),
         ("key", f'{HANDLE} "%s", key', "a format is for gotrace"),
         ("key", f'{HANDLE} (key < "a")', "the kernel cannot decide this"),
+        ("contains($stack, 1)", HANDLE, "looks for a constant"),
     ],
 )
 def test_what_cannot_be_done_is_refused(by: str, probe: str, reason: str) -> None:
     path = build(FIXTURES / "live_keys", newest())
     result = run_tool("gofunccount", "--by", by, f"{path}:{probe}")
+    assert result.status == 2 and reason in result.errors
+    assert result.errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--of", "key"], "this is a string: --of is of a whole number"),
+        (["--of", "shard, deep"], "histograms are of one value"),
+        (["--of", "shard", "-u"], "excludes -u and -m"),
+        (["-f", "-i", "1"], "excludes --json, -i and --top"),
+    ],
+)
+def test_options_that_do_not_go_together(arguments: list[str], reason: str) -> None:
+    path = build(FIXTURES / "live_keys", newest())
+    result = run_tool("gofunclatency", *arguments, f"{path}:{HANDLE}")
     assert result.status == 2 and reason in result.errors
     assert result.errors.count("\n") == 1
 
