@@ -5,8 +5,10 @@
  * Compile-time settings, beside those of plan.h and payload.h:
  *   GOTRACE_STEPS        operations, and steps of searches, that a plan may take
  *   GOTRACE_INTERFACES   1 where a plan has IFACE operations
- *   GOTRACE_PREDICATES   1 where a plan has predicates
- *                        (these three keep the verifier's work down to what the run needs)
+ *   GOTRACE_PREDICATES   1 where a plan has predicates, or keys
+ *   GOTRACE_ARITHMETIC   1 where these have arithmetic
+ *   GOTRACE_SAVED_WORDS  1 where a return's plan has SAVED operations
+ *                        (these keep the verifier's work down to what the run needs)
  */
 #pragma once
 #include <uapi/linux/ptrace.h>
@@ -157,6 +159,16 @@ static __always_inline int step(struct work *w, struct op *op)
     case OP_DEREF_N:
         failed = run_deref(w, op);
         break;
+#if GOTRACE_SAVED_WORDS
+    case OP_SAVED: {
+        u64 word = 0;
+        if (block_word(w, OTHER_PHASE, op->at, op->size & 0xf, &word))
+            append_word(w, word, op->size & 0xf);
+        else
+            w->full = 1;
+        break;
+    }
+#endif
 #if GOTRACE_INTERFACES
     case OP_IFACE:
         failed = run_iface(w, op);
@@ -184,6 +196,11 @@ static __always_inline int step(struct work *w, struct op *op)
     case OP_COMPARE:
         compare(w, op->reg);
         break;
+#if GOTRACE_ARITHMETIC
+    case OP_ARITHMETIC:
+        arithmetic(w, op);
+        break;
+#endif
     case OP_AND: {
         u64 b = pop(w);
         u64 a = pop(w);

@@ -316,6 +316,8 @@ class Tables:
             "WAITING": _WAITING,
             "INTERFACES": int(self._interfaces),
             "PREDICATES": int(any(op.code >= OpCode.PUSH_CONST for op in self._ops)),
+            "ARITHMETIC": int(any(op.code is OpCode.ARITHMETIC for op in self._ops)),
+            "SAVED_WORDS": int(any(op.code is OpCode.SAVED for op in self._ops)),
             "STEPS": self._steps(),
         }
 

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gotrace.abi.amd64 import AMD64
+from gotrace.abi.assign import FloatReg, Piece, Saved
 from gotrace.abi.function_values import FunctionValues
 from gotrace.abi.locations import CapturedValue, FunctionLocations, PlacedValue
 from gotrace.capture.factory import NodeFactory
+from gotrace.capture.interfaces import is_direct
+from gotrace.capture.nodes import OpaqueNode
 from gotrace.capture.ops import CaptureLimits, FieldRef, Op, OpCode
 from gotrace.capture.paths import place_captured, place_value
 from gotrace.capture.payload import ReadContext
@@ -343,7 +346,7 @@ class _Planner:
         places = self._values.of(sites.function, self._spec.signature)
         if places.is_bare:
             self._bare.append(sites.function.name)
-        probe = self._spec.resolve(_scope(places))
+        probe = self._spec.resolve(_scope(places, self._type))
         text_bytes = self._text_bytes(probe)
         paths = _paths(probe)
         self._check_specials(probe)
@@ -361,7 +364,8 @@ class _Planner:
         entry = self._phase(places, places.parameters, paths[Phase.ENTRY], text_bytes)
         result = None
         if not at_entry:
-            result = self._phase(places, places.results, paths[Phase.RETURN], text_bytes)
+            saved = _saved_at(paths[Phase.ENTRY], entry)
+            result = self._phase(places, places.results, paths[Phase.RETURN], text_bytes, saved)
         compiled = self._predicate(probe, paths, entry, result)
         if compiled is not None:
             entry = entry.with_predicate(compiled.entry)
@@ -389,6 +393,12 @@ class _Planner:
             next_sp=step[1] if step else 0,
             text_bytes=self._choices.limits.text_bytes,
         )
+
+    def _type(self, text: str) -> tuple[GoType, bool]:
+        """Return the type that a user names, and whether interfaces hold its values themselves."""
+        found = self._values.type(text)
+        version = self._binary.go_version
+        return found, is_direct(found, version.release if version else None)
 
     def _check_specials(self, probe: ResolvedProbe) -> None:
         """Raise SpecError where a call that is reported is asked who made it: only keys know."""
@@ -428,12 +438,14 @@ class _Planner:
         shown: Sequence[PlacedValue],
         paths: Sequence[AccessPath],
         text_bytes: Mapping[AccessPath, int],
+        saved: Mapping[int, int] | None = None,
     ) -> PhasePlan:
+        """Plan a phase; ``saved`` is where the entry's image has parameters, by their numbers."""
         values = []
         if self._spec.format is None and self._spec.key is None:
             is_method = shown is places.parameters and _has_pointer_receiver(places.name)
             values = [self._whole(value, is_method and not n) for n, value in enumerate(shown)]
-        values += [self._operand(places, path, text_bytes.get(path)) for path in paths]
+        values += [self._operand(places, path, text_bytes.get(path), saved or {}) for path in paths]
         return self._file.phase(values)
 
     def _whole(self, value: PlacedValue, is_receiver: bool) -> PlacedNode:
@@ -448,10 +460,25 @@ class _Planner:
         return PlacedNode(value.name, node, value.pieces, value.problem)
 
     def _operand(
-        self, places: FunctionLocations, path: AccessPath, text_bytes: int | None
+        self,
+        places: FunctionLocations,
+        path: AccessPath,
+        text_bytes: int | None,
+        saved: Mapping[int, int],
     ) -> PlacedNode:
         steps = path.steps
         root = path.root
+        if root.kind in (RootKind.SAVED, RootKind.EXIT):
+            value = places.parameters[root.index]
+            if value.within is not None or _in_floats(value):
+                value = dataclasses.replace(value, pieces=None, problem="not kept for the return")
+            if root.kind is RootKind.SAVED:
+                image = OpaqueNode(value.type)
+                return PlacedNode(root.name, image, value.pieces, value.problem, first=True)
+            if value.pieces is not None:
+                pieces = (Piece(0, value.type.size, Saved(saved[root.index])),)
+                value = dataclasses.replace(value, pieces=pieces)
+            return place_value(self._factory, root.name, value, steps, text_bytes)
         if root.kind is RootKind.CAPTURED:
             captured: CapturedValue = places.captured[root.index]
             return place_captured(self._factory, captured, steps, text_bytes)
@@ -500,6 +527,8 @@ class _Planner:
             else:
                 ops = key_ops(value, locate, self._constants)
             if ops is None:
+                ops = self._keys_of_operands(value, paths, entry, result)
+            if ops is None:
                 shown = self._spec.key.source.text[expression.span.start : expression.span.end]
                 raise self._spec.key.source.error(
                     expression.span,
@@ -518,6 +547,29 @@ class _Planner:
             key[phase_of(probe.of)] += taken
         entry = entry.with_key(key[Phase.ENTRY])
         return entry, result.with_key(key[Phase.RETURN]) if result else None
+
+    def _keys_of_operands(
+        self,
+        value: Typed,
+        paths: Mapping[Phase, Sequence[AccessPath]],
+        entry: PhasePlan,
+        result: PhasePlan | None,
+    ) -> list[Op] | None:
+        """Return what appends all that an expression is made of, None where that cannot be.
+
+        Then keys are finer than the expression's values, which are made in user space.
+        """
+        plans = {Phase.ENTRY: entry, Phase.RETURN: result}
+        late = phase_of(value) is Phase.RETURN
+        ops: list[Op] = []
+        for operand in operands(value):
+            phase = operand.path.root.phase
+            plan = plans[phase]
+            key = plan.readers[paths[phase].index(operand.path)].key() if plan else None
+            if key is None or (late and phase is Phase.ENTRY) or specials(value):
+                return None
+            ops += key
+        return ops or None
 
     def _not_in_kernel(self, span: Span) -> SpecError:
         return self._spec.source.error(
@@ -545,6 +597,20 @@ class _Planner:
             return None
         code = self._binary.image.read(entry.address, sites.function.end - entry.address)
         return step_over(code, entry.form is SiteForm.BRANCH, floats, AMD64)
+
+
+def _in_floats(value: PlacedValue) -> bool:
+    return any(isinstance(piece.place, FloatReg) for piece in value.pieces or ())
+
+
+def _saved_at(paths: Sequence[AccessPath], entry: PhasePlan) -> dict[int, int]:
+    """Return where the entry's image has what is kept for the return, by the parameter's number."""
+    first = len(entry.root) - len(paths)
+    return {
+        path.root.index: entry.root[first + number][1]
+        for number, path in enumerate(paths)
+        if path.root.kind is RootKind.SAVED
+    }
 
 
 def _located(
@@ -608,14 +674,14 @@ def _is_search(op: Op) -> bool:
     return op.code is OpCode.STRING_TEST and op.reg == _CONTAINS
 
 
-def _scope(places: FunctionLocations) -> Scope:
+def _scope(places: FunctionLocations, types: Callable[[str], tuple[GoType, bool]] | None) -> Scope:
     signature = Signature(
         places.name,
         tuple(Parameter(value.name, value.type) for value in places.parameters),
         tuple(Parameter(value.name, value.type) for value in places.results),
     )
     captured = tuple(Parameter(value.name, value.type) for value in places.captured)
-    return Scope(places.name, signature, captured)
+    return Scope(places.name, signature, captured, types)
 
 
 def _paths(probe: ResolvedProbe) -> dict[Phase, tuple[AccessPath, ...]]:
@@ -623,6 +689,8 @@ def _paths(probe: ResolvedProbe) -> dict[Phase, tuple[AccessPath, ...]]:
     found = dict.fromkeys(
         operand.path for expression in probe.expressions for operand in operands(expression)
     )
+    for root in {path.root: None for path in found if path.root.kind is RootKind.EXIT}:
+        found[AccessPath(dataclasses.replace(root, kind=RootKind.SAVED))] = None
     return {phase: tuple(path for path in found if path.root.phase is phase) for phase in Phase}
 
 

@@ -13,7 +13,15 @@ import pytest
 from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import CLOSURE_CONTEXT
 from gotrace.capture import ops as capture_ops
-from gotrace.capture.ops import ComparisonCode, Op, OpCode, SpecialCode, Status, StringTest
+from gotrace.capture.ops import (
+    ArithmeticCode,
+    ComparisonCode,
+    Op,
+    OpCode,
+    SpecialCode,
+    Status,
+    StringTest,
+)
 from gotrace.histogram import WIDE_BUCKETS, WIDE_ROW_SIZE
 from gotrace.kernel.program import joined_source
 from gotrace.probes import predicate
@@ -82,6 +90,7 @@ def test_every_status(c: CLayout) -> None:
     ("name", "prefix", "codes"),
     [
         ("comparison", "COMPARE", ComparisonCode),
+        ("arithmetic", "ARITHMETIC", ArithmeticCode),
         ("special", "SPECIAL", SpecialCode),
         ("string_test", "TEST", StringTest),
     ],

@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
+from tests.toolchains import (
+    BUILD_MODES,
+    FIXTURES,
+    Toolchain,
+    build,
+    each_toolchain,
+    newest,
+    require,
+)
 from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
 
 pytestmark = [pytest.mark.live, pytest.mark.apart]
@@ -219,6 +227,52 @@ def test_stacks_folded_and_as_a_profile(tmp_path: Path) -> None:
     assert re.search(
         rf"deep:\s+true\s+{first}\s+main.handle\s+main.viaFirst\s+main.work", done.stdout
     )
+
+
+# Maps, conventions and the package of errors differ in these.
+@pytest.mark.parametrize("minor", ["1.15", "1.22", "1.24", "1.27"])
+def test_expressions(minor: str) -> None:
+    """Each of them narrows the calls down by what the fixture knows of them."""
+    predicate = (
+        'shard % 5 == 3 && len(key) &^ 1 == 6 && lower(r.Method) != "get" && suffix(key, ":1")'
+        ' && r.header["Host"][shard - shard + 1] == "there" && r.header["X-None"] == nil'
+        ' && (r.header["X-Tenant"] == nil || r.header["X-Tenant"][0] == "acme")'
+        ' && $err.(*FS.PathError).Op == "open" && $exit(r.Size) == 100 + r.Size'
+    )
+    package = "os" if minor == "1.15" else "io/fs"
+    probe = f"{HANDLE} ({predicate.replace('FS', package)})"
+    arguments = f'{probe} "%d %s %q %d", shard << 4, $err, r.header["X-Tenant"], $exit(r.Size)'
+    _, result = run("gotrace", arguments, order="1 200 20", toolchain=require(minor))
+    calls = of_kind(result, "call")
+    # Of 200 calls by one goroutine: number i has shard i % 10, key user:(7i % 20), method i % 3.
+    expected = [
+        f"{(i % 10) << 4} open user:1: file does not exist {['acme'] if i % 4 == 1 else []}"
+        f" {100 + i % 4}"
+        for i in range(200)
+        if i % 5 == 3 and i * 7 % 20 == 1 and i % 3
+    ]
+    shown = [call["message"].replace("[]string(nil)", "[]") for call in calls]
+    assert shown == [text.replace("'", '"') for text in expected] and expected
+    assert not of_kind(result, "lost")
+
+
+def test_what_the_kernel_computes_and_what_it_does_not() -> None:
+    truth, result = run("gofunccount", "--by", "shard % 3 - 1, lower(r.Method)", HANDLE)
+    found = counts_by(result, "shard % 3 - 1")
+    expected: Counter[str] = Counter()
+    for shard, count in truth["Shards"].items():
+        expected[str(int(shard) % 3 - 1)] += count
+    assert found == expected
+    assert set(counts_by(result, "lower(r.Method)")) == {"get", "put", "delete"}
+
+
+def test_values_below_zero() -> None:
+    truth, result = run("gofunclatency", "--of", "shard - 5", HANDLE)
+    [row] = of_kind(result, "histogram")
+    assert (row["count"], row["min"], row["max"]) == (truth["Calls"], -5, 4)
+    assert row["sum"] == sum((int(s) - 5) * n for s, n in truth["Shards"].items())
+    for low, high, count in row["buckets"]:
+        assert count == sum(n for s, n in truth["Shards"].items() if low <= int(s) - 5 < high)
 
 
 def test_calls_that_did_not_return_are_reported() -> None:
