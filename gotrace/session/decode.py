@@ -19,7 +19,7 @@ from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.overhead import ProbeCost
 from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate
 from gotrace.probes.scope import PART_SPECIALS, STACK_TYPE, Phase, SpecialName
-from gotrace.probes.typed import AccessPath, Operand
+from gotrace.probes.typed import AccessPath, Operand, Typed
 from gotrace.session.events import CallRecord, Unwinding, parse_call
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import Tasks
@@ -144,14 +144,18 @@ class CallDecoder:
         self._comms: dict[int, str] = {}
         places = traced.places
         at = traced.binary.functions.declared_at(traced.function.function.row)
-        shown = traced.spec.format is None
-        self.function = TracedFunction(
+        self._bare_function = TracedFunction(
             traced.function.function.name,
-            tuple(value.name for value in places.parameters) if shown else (),
-            tuple(value.name for value in places.results) if shown else (),
-            at.file if at else None,
-            at.line if at else None,
+            file=at.file if at else None,
+            line=at.line if at else None,
         )
+        self.function = self._bare_function
+        if traced.spec.format is None:
+            self.function = replace(
+                self.function,
+                parameters=tuple(value.name for value in places.parameters),
+                results=tuple(value.name for value in places.results),
+            )
 
     def __call__(self, record: bytes) -> DecodedCall | None:
         """Return a record's call, None where the probe's predicate does not want it.
@@ -189,6 +193,67 @@ class CallDecoder:
             *self._tracing(call),
             why if self._shows_why else None,
         )
+
+    def all(self, record: bytes) -> list[DecodedCall]:
+        """Return a record's call as each probe of its function wants it, in their order.
+
+        Raises RecordError.
+        """
+        traced = self.traced
+        if not traced.parts:
+            only = self(record)
+            return [] if only is None else [only]
+        call, found, specials = self._decoded_for_all(record)
+        calls = []
+        for spec, probe in traced.parts:
+            if probe.predicate is not None:
+                decided = decide(probe.predicate, found, specials)
+                self._undecided.calls += decided is None
+                if decided is not True:
+                    continue
+            if spec.format is None:
+                calls.append(call)
+                continue
+            values = self._evaluated(found, specials, probe.values)
+            message = format_values(spec.format, values, [value.type for value in probe.values])
+            calls.append(
+                replace(
+                    call,
+                    function=self._bare_function,
+                    args=(),
+                    results=None if call.results is None else (),
+                    message=message,
+                )
+            )
+        return calls
+
+    def _decoded_for_all(
+        self, record: bytes
+    ) -> tuple[DecodedCall, Mapping[AccessPath, Value], Specials]:
+        """Return a call with all that is shown of it, and what expressions are made of."""
+        call, traced = parse_call(record), self.traced
+        entry = self._values(traced.entry, call.args, call.entry_floats)
+        results: list[Value] | None = None
+        if traced.result is not None and call.unwound is None:
+            results = self._values(traced.result, call.results, call.return_floats)
+        why = self._why(call)
+        decoded = DecodedCall(
+            self.function,
+            call.end_ns,
+            call.tgid,
+            call.tid,
+            call.goid,
+            entry[: traced.shown(Phase.ENTRY)],
+            None if results is None else results[: traced.shown(Phase.RETURN)],
+            call.duration_ns,
+            self._stack(call),
+            None,
+            call.stack_cut,
+            call.unwound,
+            *self._tracing(call),
+            why if self._shows_why else None,
+        )
+        return decoded, self._operands(entry, results), self._specials(call, why)
 
     def _why(self, call: CallRecord) -> Why | None:
         names, took = self._part_names, call.duration_ns
@@ -258,12 +323,17 @@ class CallDecoder:
         shown = self._evaluated(found, specials)
         return format_values(template, shown, [value.type for value in self.traced.probe.values])
 
-    def _evaluated(self, found: Mapping[AccessPath, Value], specials: Specials) -> list[Value]:
-        """Return the values of the probe's expressions."""
+    def _evaluated(
+        self,
+        found: Mapping[AccessPath, Value],
+        specials: Specials,
+        wanted: Sequence[Typed] | None = None,
+    ) -> list[Value]:
+        """Return the values of the probe's expressions, or of those that are ``wanted``."""
         most = self.traced.text_bytes
         return [
             _shortened(evaluated, most) if isinstance(value, Operand) else evaluated
-            for value in self.traced.probe.values
+            for value in (self.traced.probe.values if wanted is None else wanted)
             for evaluated in [evaluate(value, found, specials)]
         ]
 

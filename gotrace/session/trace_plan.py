@@ -31,6 +31,7 @@ from gotrace.gotypes.types import (
     Signature,
     StructType,
 )
+from gotrace.probes.parser import BinaryOperator
 from gotrace.probes.pattern import split_target
 from gotrace.probes.predicate import (
     CompiledPredicate,
@@ -45,6 +46,7 @@ from gotrace.probes.spec import ProbeSpec, ResolvedProbe, parse_probe
 from gotrace.probes.tokens import Span, SpecError
 from gotrace.probes.typed import (
     AccessPath,
+    Logic,
     Operand,
     Typed,
     operands,
@@ -142,7 +144,9 @@ class TracedCall:
     are reported at their entry. ``next_pc`` and ``next_sp`` say where the instruction after the
     entry site begins, from the site, and what it adds to SP; where that is not known, or float
     registers are to be left alone, ``entry_floats`` and ``result_floats`` are false. Of a string
-    no more than ``text_bytes`` are shown, although a predicate may have more captured.
+    no more than ``text_bytes`` are shown, although a predicate may have more captured. Where
+    several probes want the function, ``parts`` are what each wants, and ``probe`` is all of it
+    together.
     """
 
     function: FunctionSites
@@ -160,6 +164,7 @@ class TracedCall:
     next_pc: int
     next_sp: int
     text_bytes: int
+    parts: tuple[tuple[ProbeSpec, ResolvedProbe], ...] = ()
 
     def shown(self, phase: Phase) -> int:
         """Return how many values of a phase are shown as the function's own."""
@@ -243,6 +248,7 @@ def make_trace_plan(
     files: dict[tuple[int, int], _FileTypes] = {}
     problems = list(plan.problems)
     seen: set[tuple[int, int, int]] = set()
+    wanted = _wanted_by(plan, specs)
     for file_plan, spec in zip(plan.binaries, specs, strict=True):
         binary = file_plan.binary
         identity = binary.image.identity
@@ -250,17 +256,26 @@ def make_trace_plan(
         planner = _Planner(binary, spec, choices, constants, file)
         planned: list[TracedCall] = []
         refused: list[UsageError] = []
+        is_shared = False  # with an earlier probe
         for sites in file_plan.functions:
             key = (identity.device, identity.inode, sites.function.entry)
             if key in seen:
-                problems.append(f"{sites.function.name} is traced by an earlier probe")
+                if spec.key is not None or spec.signature not in (None, wanted[key][0].signature):
+                    problems.append(f"{sites.function.name} is traced by an earlier probe")
+                else:
+                    is_shared = True
                 continue
+            more = [
+                other
+                for other in wanted[key][1:]
+                if other.key is None and other.signature in (None, spec.signature)
+            ]
             try:
-                planned.append(planner.plan(sites))
+                planned.append(planner.plan(sites, more))
                 seen.add(key)
             except (SpecError, SignatureError) as error:
                 refused.append(error)
-        if not planned and refused:
+        if not planned and refused and not is_shared:
             failed.append(refused[0])
         else:
             problems += map(str, refused)
@@ -284,6 +299,38 @@ def make_trace_plan(
     )
     contexts = tuple(file.context for file in files.values())
     return TracePlan(traced, tuple(calls), contexts, constants)
+
+
+def _wanted_by(
+    plan: ProbePlan, specs: Sequence[ProbeSpec]
+) -> dict[tuple[int, int, int], list[ProbeSpec]]:
+    """Return the probes that want each function, by its file and entry, in their order."""
+    wanted: dict[tuple[int, int, int], list[ProbeSpec]] = {}
+    for file_plan, spec in zip(plan.binaries, specs, strict=True):
+        file = file_plan.binary.image.identity
+        for sites in file_plan.functions:
+            key = (file.device, file.inode, sites.function.entry)
+            wanted.setdefault(key, []).append(spec)
+    return wanted
+
+
+def _together(parts: Sequence[tuple[ProbeSpec, ResolvedProbe]]) -> tuple[ProbeSpec, ResolvedProbe]:
+    """Return the probe that wants the calls of several, and all of their values."""
+    predicate: Typed | None = None
+    for number, (_, probe) in enumerate(parts):
+        if probe.predicate is None or (number and predicate is None):
+            predicate = None
+            break
+        predicate = (
+            probe.predicate
+            if predicate is None
+            else Logic(BinaryOperator.OR, predicate, probe.predicate)
+        )
+    values = tuple(value for _, probe in parts for value in probe.values)
+    first = parts[0][0]
+    plain = next((spec for spec, _ in parts if spec.format is None), None)
+    spec = dataclasses.replace(first, format=None) if plain is not None else first
+    return spec, ResolvedProbe(predicate, values)
 
 
 class _FileTypes:
@@ -342,11 +389,26 @@ class _Planner:
             )
         return problems
 
-    def plan(self, sites: FunctionSites) -> TracedCall:
+    def plan(self, sites: FunctionSites, more: Sequence[ProbeSpec] = ()) -> TracedCall:
+        """Plan a function's calls, which ``more`` probes than this planner's want as well."""
         places = self._values.of(sites.function, self._spec.signature)
         if places.is_bare:
             self._bare.append(sites.function.name)
-        probe = self._spec.resolve(_scope(places, self._type))
+        scope = _scope(places, self._type)
+        parts = [(spec, spec.resolve(scope)) for spec in (self._spec, *more)]
+        if more:
+            before = self._spec
+            self._spec, probe = _together(parts)
+            try:
+                planned = self._planned(sites, places, probe)
+            finally:
+                self._spec = before
+            return dataclasses.replace(planned, parts=tuple(parts))
+        return self._planned(sites, places, parts[0][1])
+
+    def _planned(
+        self, sites: FunctionSites, places: FunctionLocations, probe: ResolvedProbe
+    ) -> TracedCall:
         text_bytes = self._text_bytes(probe)
         paths = _paths(probe)
         self._check_specials(probe)

@@ -256,6 +256,22 @@ def test_expressions(minor: str) -> None:
     assert not of_kind(result, "lost")
 
 
+def test_several_probes_on_one_function() -> None:
+    probes = (
+        f'{HANDLE} (shard == 3) "three %s", key',
+        f"{HANDLE} (shard > 7)",
+        'main.handle (shard == 9 && $ret == 9) "nine", ',
+    )
+    truth, result = run("gotrace", *(probe.rstrip(", ") for probe in probes), order="1 200 20")
+    calls = [call for call in of_kind(result, "call") if call["func"] == HANDLE]
+    messages = Counter(call.get("message", "whole").split()[0] for call in calls)
+    shards = truth["Shards"]
+    assert messages == {"three": shards["3"], "whole": shards["8"] + shards["9"], "nine": 20}
+    for call in calls:
+        has_values = {"shard": 8, "deep": True}.keys() <= call["args"].keys()
+        assert has_values is ("message" not in call)
+
+
 def test_what_the_kernel_computes_and_what_it_does_not() -> None:
     truth, result = run("gofunccount", "--by", "shard % 3 - 1, lower(r.Method)", HANDLE)
     found = counts_by(result, "shard % 3 - 1")
