@@ -82,7 +82,7 @@ static __always_inline int run_deref(struct work *w, struct op *op)
 /* Go on with the plan of an interface's dynamic type, where it has one. */
 static __always_inline int run_iface(struct work *w, struct op *op)
 {
-    u64 type = 0, data = 0;
+    u64 type = 0, data = 0, bias = w->call.event.flags & ~(u64)EVENT_FLAGS;
     if (source_beyond(w, op) || !block_word(w, op->block, op->at, 8, &type) ||
         !block_word(w, op->block, op->at2, 8, &data))
         return -1;
@@ -90,7 +90,7 @@ static __always_inline int run_iface(struct work *w, struct op *op)
     if (!w->nested)
         w->keyed = op->size;
     if (w->keyed)
-        key_word(w, type, 1);
+        key_word(w, type ? type - bias : 0, 1);
 #endif
     u32 *header = begin_block(w);
     if (!header)
@@ -99,8 +99,9 @@ static __always_inline int run_iface(struct work *w, struct op *op)
         *header = BLOCK_NIL;
         return -1;
     }
-    u64 key = w->file << TYPE_FILE_SHIFT | type;
-    u32 *plan = type >> TYPE_FILE_SHIFT ? 0 : types.lookup(&key);
+    /* Types are known by where they are in the file: each process may have that elsewhere. */
+    u64 key = w->file << TYPE_FILE_SHIFT | (type - bias);
+    u32 *plan = (type - bias) >> TYPE_FILE_SHIFT ? 0 : types.lookup(&key);
     if (!plan) {
         *header = BLOCK_UNKNOWN_TYPE;
         return -1;

@@ -27,6 +27,7 @@
 #define EVENT_UNDECIDED 8     /* the predicate has not been decided */
 #define EVENT_WHY 64          /* struct why_seen */
 #define EVENT_WHY_WITHIN 128  /* another, as it was when the call was entered within one */
+#define EVENT_FLAGS 0xfff     /* all of them; above is what the file's addresses are moved by */
 
 /*
  * Where a block's bytes are in the payload, and how many there are. Without bytes, start shows
@@ -47,7 +48,7 @@ struct event {
     u32 function;
     u16 args_length;
     u16 results_length;
-    u64 flags;
+    u64 flags;   /* and the file's load bias, a multiple of a page */
     u64 hits;    /* of probes within the call */
     u64 hits_ns; /* that their programs took */
 };

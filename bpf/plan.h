@@ -131,8 +131,8 @@ struct constant {
 BPF_ARRAY(ops, struct op, GOTRACE_OPS);
 
 /*
- * types: key = file << TYPE_FILE_SHIFT | address of a runtime type or itab in the target; value =
- * its plan's first op.
+ * types: key = file << TYPE_FILE_SHIFT | link-time address of a runtime type or itab; value = its
+ * plan's first op.
  */
 BPF_HASH(types, u64, u32, GOTRACE_TYPES);
 

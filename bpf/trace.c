@@ -45,6 +45,7 @@ static __always_inline void report_unwound(struct pt_regs *ctx, struct task_key 
 #define PLAN_FILE_SHIFT 8    /* above: number of the function's file */
 
 struct site_plan {
+    u64 site;   /* link-time address of the entry site */
     u32 entry;  /* first operation of the entry's plan */
     u32 result; /* first operation of the return's plan */
     u32 flags;
@@ -337,7 +338,7 @@ int on_entry(struct pt_regs *ctx)
     event->tid = ids;
     event->function = function;
     event->results_length = 0;
-    event->flags = 0;
+    event->flags = (ctx->ip - plan->site) & ~(u64)EVENT_FLAGS;
     event->hits = 0;
     event->hits_ns = 0;
     w->call.length = 0;

@@ -36,7 +36,7 @@ from gotrace.report.calls import (
 from gotrace.report.colour import Colour
 from gotrace.report.latencies import duration
 from gotrace.session.decode import CallDecoder, TracedFunction
-from gotrace.session.events import HEADER
+from gotrace.session.events import FLAGS, HEADER
 from gotrace.text import printable
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import NamedValue, Nil, PointerValue, StringValue, Value
@@ -354,7 +354,7 @@ def _source(
     body = [
         f"{', '.join([*head, *_variables('a', entry)])} = ENTRY(record)",
         f"back = {header_size} + args",
-        f"if flags or {'not ' if result else ''}begun or back + results > len(record):",
+        f"if flags & {FLAGS} or {'not ' if result else ''}begun or back + results > len(record):",
         "    return SLOW(record)",
         *_blocks("a", entry, str(header_size), "back", encoding),
     ]

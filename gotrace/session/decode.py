@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gotrace.calls import LongestWait, StackFrame, Why
+from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.overhead import ProbeCost
 from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate
@@ -142,6 +143,7 @@ class CallDecoder:
         self._symbols = symbols
         self._no_floats = _FLOATS_MISSED if floats else _NO_FLOATS
         self._comms: dict[int, str] = {}
+        self._contexts: dict[int, ReadContext] = {}
         places = traced.places
         at = traced.binary.functions.declared_at(traced.function.function.row)
         self._bare_function = TracedFunction(
@@ -164,10 +166,10 @@ class CallDecoder:
         """
         call = parse_call(record)
         traced = self.traced
-        entry = self._values(traced.entry, call.args, call.entry_floats)
+        entry = self._values(traced.entry, call.args, call.entry_floats, call.bias)
         results: list[Value] | None = None
         if traced.result is not None and call.unwound is None:
-            results = self._values(traced.result, call.results, call.return_floats)
+            results = self._values(traced.result, call.results, call.return_floats, call.bias)
         message, why = None, self._why(call)
         if traced.spec.predicate is not None or traced.spec.format is not None:
             specials = self._specials(call, why)
@@ -232,10 +234,10 @@ class CallDecoder:
     ) -> tuple[DecodedCall, Mapping[AccessPath, Value], Specials]:
         """Return a call with all that is shown of it, and what expressions are made of."""
         call, traced = parse_call(record), self.traced
-        entry = self._values(traced.entry, call.args, call.entry_floats)
+        entry = self._values(traced.entry, call.args, call.entry_floats, call.bias)
         results: list[Value] | None = None
         if traced.result is not None and call.unwound is None:
-            results = self._values(traced.result, call.results, call.return_floats)
+            results = self._values(traced.result, call.results, call.return_floats, call.bias)
         why = self._why(call)
         decoded = DecodedCall(
             self.function,
@@ -286,9 +288,11 @@ class CallDecoder:
         return call.hits, cost.within(took, 1, call.hits, call.hits_ns) if cost else None
 
     def _values(
-        self, plan: PhasePlan, payload: bytes, floats: Mapping[int, bytes] | None
+        self, plan: PhasePlan, payload: bytes, floats: Mapping[int, bytes] | None, bias: int
     ) -> list[Value]:
-        return read_phase(plan, payload, self.traced.context, floats, self._no_floats)
+        if bias not in self._contexts:
+            self._contexts[bias] = self.traced.context.at(bias)
+        return read_phase(plan, payload, self._contexts[bias], floats, self._no_floats)
 
     def _operands(
         self, entry: Sequence[Value], results: Sequence[Value] | None
@@ -341,10 +345,10 @@ class CallDecoder:
         """Return the values that a sample's calls are added up by. Raises RecordError."""
         call = parse_call(record)
         traced = self.traced
-        entry = self._values(traced.entry, call.args, call.entry_floats)
+        entry = self._values(traced.entry, call.args, call.entry_floats, call.bias)
         results = None
         if traced.result is not None:
-            results = self._values(traced.result, call.results, call.return_floats)
+            results = self._values(traced.result, call.results, call.return_floats, call.bias)
         return self._evaluated(self._operands(entry, results), self._specials(call, None))
 
     def _specials(self, call: CallRecord, why: Why | None) -> Specials:

@@ -19,6 +19,7 @@ from gotrace.errors import GotraceError
 from gotrace.session.why.parts import SEEN_SIZE
 
 __all__ = [
+    "FLAGS",
     "HEADER",
     "CallFlag",
     "CallRecord",
@@ -72,6 +73,8 @@ class CallFlag(IntFlag):
 
 
 _KNOWN_FLAGS = sum(CallFlag)
+#: Bits that are flags: above is what the process adds to link-time addresses of the file.
+FLAGS = 0xFFF
 
 
 class Unwinding(Enum):
@@ -113,6 +116,7 @@ class CallRecord:
     hits_ns: int = 0
     why: bytes | None = None
     why_before: bytes | None = None
+    bias: int = 0
 
     @property
     def duration_ns(self) -> int | None:
@@ -139,6 +143,7 @@ def parse_call(record: bytes) -> CallRecord:
             HEADER.unpack_from(record)
         )
         at = HEADER.size + args + results
+        bias, flags = flags & ~FLAGS, flags & FLAGS
         if flags & ~_KNOWN_FLAGS or at > len(record):
             raise RecordError(_message(record))
         stack = entry_floats = return_floats = why = why_before = None
@@ -175,6 +180,7 @@ def parse_call(record: bytes) -> CallRecord:
         hits_ns,
         why,
         why_before,
+        bias,
     )
 
 

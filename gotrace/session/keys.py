@@ -37,7 +37,7 @@ from gotrace.session.plan import BinaryRequest, make_plan
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import Tasks, unwind_groups
 from gotrace.session.trace import MAX_STACK_FRAMES, Tables, TraceOptions, expected_types
-from gotrace.session.trace_plan import TraceChoices, TracePlan, make_trace_plan
+from gotrace.session.trace_plan import Context, TraceChoices, TracePlan, make_trace_plan
 from gotrace.target.target import Target
 from gotrace.values.model import BytesValue, NamedValue, StringValue, Unavailable, Value
 
@@ -121,6 +121,16 @@ class _AsCaptured(ReadContext):
 
     def function_name(self, pc: int) -> str | None:
         return self._context.function_name(pc)
+
+
+class _KeyContext:
+    """The same of a file, wherever a process has it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def at(self, bias: int) -> ReadContext:
+        return _AsCaptured(self._context.at(bias))
 
 
 def plan_keyed(
@@ -271,7 +281,7 @@ class KeyMeter(Probing):
         symbols = Symbolizer(tasks.files) if self._asks_names and tasks.files else None
         self._decoders = [
             CallDecoder(
-                replace(call, context=_AsCaptured(call.context)), symbols, False, Undecided()
+                replace(call, context=_KeyContext(call.context)), symbols, False, Undecided()
             )
             for call in traced.calls
         ]

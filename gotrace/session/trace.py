@@ -52,7 +52,7 @@ MAX_STACK_FRAMES = 256
 _ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS, _LEAVES = 1, 2, 4, 8  # site_plan.flags of bpf/trace.c
 PLAN_FILE_SHIFT = 8
 TYPE_FILE_SHIFT = 48  # in keys of the map types: above addresses
-_SITE_PLAN = struct.Struct("=IIIIhh")
+_SITE_PLAN = struct.Struct("=QIIIIhh4x")
 _FLOAT_BLOCK = 8 + 8 * 15
 _PAYLOADS = (256, 512, 1024, 2048, 4096, 8192)  # a per-CPU value has at most 32 KB
 _SAVED_BYTES = 64 << 20  # of kernel memory, for the arguments of open calls
@@ -295,7 +295,8 @@ class Tables:
         entry = self._start(call.entry.ops)
         # Values of interfaces can take more than they were planned for, but not from results.
         reserved = self._behind + (_padded(call.result.payload_bound) if call.result else 0)
-        return _SITE_PLAN.pack(entry, result, flags, reserved, call.next_pc, call.next_sp)
+        site = call.function.entry.address if call.function.entry else 0
+        return _SITE_PLAN.pack(site, entry, result, flags, reserved, call.next_pc, call.next_sp)
 
     def defines(self) -> dict[str, int]:
         """Return the compile-time settings of bpf/trace.c and its headers."""

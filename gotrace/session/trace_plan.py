@@ -7,6 +7,7 @@ import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import FloatReg, Piece, Saved
@@ -69,6 +70,7 @@ __all__ = [
     "MAX_KEYED_STEPS",
     "MAX_STEPS",
     "MAX_TEXT_BYTES",
+    "Context",
     "TraceChoices",
     "TracePlan",
     "TracedCall",
@@ -135,6 +137,13 @@ class TraceChoices:
         return cls(limits, entry_only, floats, brief)
 
 
+class Context(Protocol):
+    """What is known of a file's dynamic types, whichever process has it where."""
+
+    def at(self, bias: int) -> ReadContext:
+        """Return what is known where a process has the file's addresses moved by ``bias``."""
+
+
 @dataclass(frozen=True, slots=True)
 class TracedCall:
     """How one function's calls are captured and what is shown of them.
@@ -158,7 +167,7 @@ class TracedCall:
     paths: dict[Phase, tuple[AccessPath, ...]]
     compiled: CompiledPredicate | None
     binary: TargetBinary
-    context: ReadContext
+    context: Context
     entry_floats: bool
     result_floats: bool
     next_pc: int

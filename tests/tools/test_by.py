@@ -272,6 +272,27 @@ def test_several_probes_on_one_function() -> None:
         assert has_values is ("message" not in call)
 
 
+@pytest.mark.parametrize("command", ["gofunccount", "gotrace"])
+def test_dynamic_types_in_processes_that_have_a_file_at_different_places(command: str) -> None:
+    path = build(FIXTURES / "live_keys", newest(), flags=BUILD_MODES["pie"])
+    words = ["--by", "$err", f"{path}:{HANDLE}"]
+    if command == "gotrace":
+        words = [f'{path}:{HANDLE} "%v|%T", $err, $err']
+    errors: Counter[str] = Counter()
+    with Fixture([path]) as one, Fixture([path]) as other:
+        with tool(command, "--json", *words) as tracing:
+            for fixture in (one, other):
+                errors.update(fixture.work("1 200 20")["Errors"])
+            result = tracing.end()
+        assert (one.finish(), other.finish()) == (0, 0)
+    found = counts_by(result, "$err")
+    for call in of_kind(result, "call"):
+        message, of = call["message"].split("|")
+        found[message.replace("<nil>", "nil")] += 1
+        assert ("open" in message) is (of == "*fs.PathError")
+    assert found == errors
+
+
 def test_what_the_kernel_computes_and_what_it_does_not() -> None:
     truth, result = run("gofunccount", "--by", "shard % 3 - 1, lower(r.Method)", HANDLE)
     found = counts_by(result, "shard % 3 - 1")
