@@ -141,7 +141,10 @@ def test_allowed_imports_pass(room: str, source: str) -> None:
 LAYER = {"session", "goroutines", "target", "errors", "text", "histogram", "overhead", "calls"}
 BESIDE = {
     "api": {"kernel.attach", "values.python"},
-    "cli": {"report", "doctor", "kernel.attach", "gotypes.symbols", "probes.spec", "sites.sites"},
+    "cli": {
+        *("report", "doctor", "kernel.attach", "gotypes.symbols", "sites.sites"),
+        *("probes.spec", "probes.recipes"),
+    },
 }
 
 

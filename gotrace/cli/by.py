@@ -163,7 +163,7 @@ def _plan(
 
     Without it that is done only where an expression needs it.
     """
-    specs, failed = parse_probes(options.patterns, options.pid, options.regexp)
+    specs, failed = parse_probes(options.patterns, options.pid, options.regexp, formats=False)
     for spec in specs:
         if spec.format is not None:
             raise UsageError(f"{spec.pattern}: a format is for gotrace: --by shows the values")

@@ -69,6 +69,7 @@ examples:
   gotrace -p 1234 'main.(*Store).Get (len(key) > 10)'    only some calls, filtered in the kernel
   gotrace -p 1234 'main.handle ($duration > 10ms)'       slow calls with their arguments
   gotrace -p 1234 'main.handle "%s %s", r.Method, r.URL.Path'
+  gotrace -p 1234 @http.server                           a recipe: see gotrace --recipes
   gotrace -p 1234 --why main.handle                      and what the time went into
   gotrace -p 1234 -U main.flush                          with the goroutine's stack
   gotrace 'main.add(x int, y int) int' -- ./stripped     a signature where there is no DWARF
@@ -143,6 +144,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="check what tracing needs here, with -p also of that process, and trace nothing",
     )
+    parser.add_argument(
+        "--recipes",
+        action="store_true",
+        help="list the recipes, @NAME; with -p mark those whose functions the process has",
+    )
     return parser
 
 
@@ -152,6 +158,10 @@ def _run(arguments: Sequence[str]) -> int:
         from gotrace.cli.doctor import run_doctor
 
         return run_doctor(options)
+    if options.recipes:
+        from gotrace.cli.recipes import list_recipes
+
+        return list_recipes(options)
     options.interval = None
     specs, failed = parse_probes(options.patterns, options.pid, options.regexp)
     if not options.list:

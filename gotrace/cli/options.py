@@ -14,6 +14,7 @@ from typing import NoReturn
 from gotrace import __version__
 from gotrace.errors import GotraceError, UsageError
 from gotrace.kernel.attach import AttachMethod
+from gotrace.probes.recipes import find_recipe, is_recipe, split_recipe
 from gotrace.target.process import cgroup_number, processes_called
 
 __all__ = [
@@ -243,6 +244,18 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _recipes_keys(patterns: Sequence[str]) -> list[str] | None:
+    """Return what recipes among the patterns tell calls apart by, None where there is none."""
+    if not any(map(is_recipe, patterns)):
+        return None
+    if not all(map(is_recipe, patterns)):
+        raise UsageError("recipes and patterns do not go together: give --by")
+    keys = {probe.by for text in patterns for probe in find_recipe(split_recipe(text)[1]).probes}
+    if len(keys) > 1:
+        raise UsageError(f"these recipes have different keys: give --by, {' or '.join(keys)}")
+    return list(keys)
+
+
 def _profile(options: argparse.Namespace) -> str | None:
     """Return the file that a profile of stacks is to be written to, and have them added up."""
     if not hasattr(options, "folded"):
@@ -353,10 +366,13 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
             raise UsageError(f"-c {options.cmd!r}: {error}") from error
     if command == []:
         raise UsageError("there is no command after -c or --")
-    if not options.patterns and not getattr(options, "doctor", False):
+    alone = getattr(options, "doctor", False) or getattr(options, "recipes", False)
+    if not options.patterns and not alone:
         raise UsageError(f"which functions? Give a PATTERN (see {parser.prog} --help)")
     options.command = command
     options.tool = parser.prog
+    if hasattr(options, "by") and not options.by:
+        options.by = _recipes_keys(options.patterns)
     options.profile = _profile(options)
     if options.output and options.output.removesuffix(".gz").endswith((".ndjson", ".json")):
         options.json = True

@@ -95,6 +95,7 @@ class ProbeSpec:
     ``signature`` is the text, name included, for ``gotypes.from_text.parse_signature``. ``format``
     is None where the user gave none; then there are no ``values`` either. ``key``: calls are not
     shown one by one but added up by these values. ``of``: histograms are of this value of theirs.
+    ``described`` is a signature for programs that have none of their own.
     """
 
     source: Source
@@ -106,6 +107,7 @@ class ProbeSpec:
     values: tuple[Expression, ...] = ()
     key: KeyText | None = None
     of: KeyText | None = None
+    described: str | None = None
 
     def only(self, wanted: Mapping[str, int]) -> ProbeSpec:
         """Return the probe of calls whose special values, ``goid`` for example, are these."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -41,6 +41,7 @@ from gotrace.probes.predicate import (
     key_ops,
     measure_ops,
 )
+from gotrace.probes.recipes import find_recipe, is_recipe, split_recipe
 from gotrace.probes.scope import Phase, RootKind, Scope, SpecialName
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import ProbeSpec, ResolvedProbe, parse_probe
@@ -208,17 +209,20 @@ class TracePlan:
 
 
 def parse_probes(
-    texts: Iterable[str], pid: int | None, regexp: bool = False
+    texts: Iterable[str], pid: int | None, regexp: bool = False, formats: bool = True
 ) -> tuple[list[ProbeSpec], list[GotraceError]]:
     """Return the probes, and what is wrong with the texts that are none; raise that if all are.
 
-    Absolute paths may also be those of process ``pid``.
+    Absolute paths may also be those of process ``pid``. ``formats``: recipes come with theirs.
     """
     exists = file_test(pid)
     specs: list[ProbeSpec] = []
     failed: list[GotraceError] = []
     for text in texts:
         try:
+            if is_recipe(text):
+                specs += _from_recipe(text, formats)
+                continue
             split = functools.partial(split_target, exists=exists)
             specs.append(parse_probe(text, regex=regexp, split=split))
         except UsageError as error:
@@ -226,6 +230,15 @@ def parse_probes(
     if not specs:
         raise failed[0]
     return specs, failed
+
+
+def _from_recipe(text: str, formats: bool) -> Iterator[ProbeSpec]:
+    """Yield the probes of a recipe. Raises UsageError."""
+    binary, name, predicate = split_recipe(text)
+    for probe in find_recipe(name).probes:
+        spec = parse_probe(probe.text(None, predicate, formats))
+        described = f"{probe.function}{probe.signature}" if probe.signature else None
+        yield dataclasses.replace(spec, binary=binary, described=described)
 
 
 def probe_requests(
@@ -401,6 +414,8 @@ class _Planner:
     def plan(self, sites: FunctionSites, more: Sequence[ProbeSpec] = ()) -> TracedCall:
         """Plan a function's calls, which ``more`` probes than this planner's want as well."""
         places = self._values.of(sites.function, self._spec.signature)
+        if places.is_bare and self._spec.described is not None:
+            places = self._values.of(sites.function, self._spec.described)
         if places.is_bare:
             self._bare.append(sites.function.name)
         scope = _scope(places, self._type)
