@@ -4,6 +4,8 @@
  *
  * Compile-time settings (all optional):
  *   GOTRACE_TGID       count this thread group only
+ *   GOTRACE_TGID_1 to GOTRACE_TGID_16
+ *                      count these thread groups only, some of which may be the same
  *   GOTRACE_PIDNS_DEV, GOTRACE_PIDNS_INO
  *                      processes and threads are numbered as that pid namespace does, not the
  *                      initial one; GOTRACE_TGID is such a number
@@ -98,6 +100,14 @@ static __always_inline int is_target(void)
 #endif
 #ifdef GOTRACE_TGID
     return (pid_tgid() >> 32) == GOTRACE_TGID;
+#elif defined(GOTRACE_TGID_1)
+    u32 it = pid_tgid() >> 32;
+    return it == GOTRACE_TGID_1 || it == GOTRACE_TGID_2 || it == GOTRACE_TGID_3 ||
+           it == GOTRACE_TGID_4 || it == GOTRACE_TGID_5 || it == GOTRACE_TGID_6 ||
+           it == GOTRACE_TGID_7 || it == GOTRACE_TGID_8 || it == GOTRACE_TGID_9 ||
+           it == GOTRACE_TGID_10 || it == GOTRACE_TGID_11 || it == GOTRACE_TGID_12 ||
+           it == GOTRACE_TGID_13 || it == GOTRACE_TGID_14 || it == GOTRACE_TGID_15 ||
+           it == GOTRACE_TGID_16;
 #else
     return 1;
 #endif

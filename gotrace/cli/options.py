@@ -107,10 +107,11 @@ def add_target_options(
     target.add_argument(
         "-p",
         "--pid",
-        type=_process,
+        action=_Processes,
         metavar="PROCESS",
-        help="trace this process only, by its number or name",
+        help="trace this process only, by its number or name, or several of one program",
     )
+    parser.set_defaults(pids=())
     target.add_argument(
         "-c",
         "--cmd",
@@ -277,28 +278,36 @@ def _profile(options: argparse.Namespace) -> str | None:
 _PROFILES = (".pb.gz", ".pprof")
 
 
-def _process(text: str) -> int:
-    """Parse a process's number, or the name of the only one that is called so."""
-    if re.fullmatch(r"[+-]?\d+", text):
-        return positive(text)
-    if len(text.split()) > 1 and all(map(str.isdecimal, text.split())):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} are several processes, and one can be traced: give one of them, or the path"
-            " of the program that they run, as in /usr/bin/shop:'main.*'"
-        )
-    found = processes_called(text)
+class _Processes(argparse.Action):
+    """Take processes by number or name; ``pid`` is the first, ``pids`` are all."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        found = [*namespace.pids]
+        for word in str(values).replace(",", " ").split() or [""]:
+            try:
+                found += _processes(word)
+            except argparse.ArgumentTypeError as error:
+                raise argparse.ArgumentError(self, str(error)) from None
+        namespace.pids = tuple(dict.fromkeys(found))
+        namespace.pid = namespace.pids[0]
+
+
+def _processes(word: str) -> list[int]:
+    """Return the process of a number, or those that are called so."""
+    if re.fullmatch(r"[+-]?\d+", word):
+        if int(word) <= 0:
+            raise argparse.ArgumentTypeError(f"invalid positive number value: {word!r}")
+        return [int(word)]
+    found = processes_called(word)
     if not found:
-        raise argparse.ArgumentTypeError(f"there is no process {text!r}: give its number")
-    if len(found) > 1:
-        shown = ", ".join(map(str, found[:_MAX_SHOWN])) + (", ..." if found[_MAX_SHOWN:] else "")
-        raise argparse.ArgumentTypeError(
-            f"{len(found)} processes are called {text!r} ({shown}), and one can be traced: give its"
-            " number, or the path of the program that they run, as in /usr/bin/shop:'main.*'"
-        )
-    return found[0]
-
-
-_MAX_SHOWN = 8
+        raise argparse.ArgumentTypeError(f"there is no process {word!r}: give its number")
+    return found
 
 
 def _user(text: str) -> int:
@@ -357,7 +366,11 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     options = parse_plain(parser, ["--why" if word == _WAITS else word for word in words])
     if waits:
         options.why = WHY_WAITS
-    if command is not None and (options.cmd or options.pid):
+    if len(options.pids) > 1:
+        options.pid = None
+    else:
+        options.pids = ()
+    if command is not None and (options.cmd or options.pid or options.pids):
         raise UsageError("give only one of -p PID, -c CMD and -- CMD")
     if options.cmd:
         try:

@@ -20,7 +20,7 @@ __all__ = ["list_recipes"]
 def list_recipes(options: argparse.Namespace) -> int:
     """Print each recipe; with a process, whether that has its functions. Return the status."""
     output = make_output(options)
-    target = target_of(options) if options.pid is not None else None
+    target = target_of(options) if options.pid is not None or options.pids else None
     try:
         for recipe in recipes():
             here = None if target is None else _is_in(recipe, target)

@@ -272,6 +272,19 @@ def test_several_probes_on_one_function() -> None:
         assert has_values is ("message" not in call)
 
 
+def test_several_processes_by_number() -> None:
+    path = build(FIXTURES / "live_keys", newest())
+    with Fixture([path]) as one, Fixture([path]) as other, Fixture([path]) as third:
+        numbers = f"{one.ready} {third.ready}"
+        with tool("gofunccount", "--json", "-p", numbers, "--by", "$pid", HANDLE) as tracing:
+            truths = [fixture.work("1 200 20") for fixture in (one, other, third)]
+            result = tracing.end()
+        assert [fixture.finish() for fixture in (one, other, third)] == [0, 0, 0]
+    calls = [truth["Calls"] for truth in truths]
+    expected = {str(one.ready): calls[0], str(third.ready): calls[2]}
+    assert counts_by(result, "$pid") == expected
+
+
 @pytest.mark.parametrize("command", ["gofunccount", "gotrace"])
 def test_dynamic_types_in_processes_that_have_a_file_at_different_places(command: str) -> None:
     path = build(FIXTURES / "live_keys", newest(), flags=BUILD_MODES["pie"])
