@@ -2,7 +2,7 @@
 /*
  * Which calls are open: entries and returns paired by task and depth.
  *
- * Compile-time settings, beside those of goroutine.h:
+ * Settings (common.h), beside those of goroutine.h:
  *   GOTRACE_STACKS       goroutines that can have calls open at once
  *   GOTRACE_OUTER_CALLS  open calls that can have another traced call inside
  *
@@ -55,8 +55,8 @@ enum diagnostic {
     EXTREMES_LOST,    /* times in which calls may be missing from the minimum or maximum */
     UNWOUND_UNSEEN,   /* traced calls not reported: not seen how they ended, or too many at once */
     CALLS_UNDECIDED,  /* calls that no row has: whether the predicate wants them is not known */
-    WHY_FULL,         /* calls whose parts are not known, for want of room */
-    WHY_THREADS_FULL, /* times in which a thread was not followed, for want of room */
+    WHY_FULL,         /* calls whose parts are not known: no room */
+    WHY_THREADS_FULL, /* times in which a thread was not followed: no room */
     DIAGNOSTICS
 };
 

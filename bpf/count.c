@@ -2,7 +2,7 @@
 /*
  * gofunccount: add one to the counter of the function that was entered.
  *
- * Compile-time settings: GOTRACE_COUNTERS, the number of counters; those of site.h.
+ * Settings (common.h): GOTRACE_COUNTERS, the number of counters; those of site.h.
  */
 #include "site.h"
 

@@ -2,7 +2,7 @@
 /*
  * gotrace --doctor: try what not every kernel can do, one thing at a time.
  *
- * Compile-time settings: GOTRACE_FETCH or GOTRACE_SIGNAL, what to try; those of site.h.
+ * Settings (common.h): GOTRACE_FETCH or GOTRACE_SIGNAL, what to try; those of site.h.
  */
 #include "atomic.h"
 #include "site.h"

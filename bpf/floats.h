@@ -8,7 +8,7 @@
  * Layout of the frame: struct ucontext and struct _fpstate_64 of the kernel's
  * arch/x86/include/uapi/asm/{ucontext,sigcontext}.h.
  *
- * Compile-time settings:
+ * Settings (common.h):
  *   GOTRACE_WAITING       threads that can wait at once
  *   GOTRACE_TASK_BLOCKED  offset of blocked, a set of signals, in the kernel's task_struct; without
  *                         it no signal is sent

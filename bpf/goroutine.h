@@ -2,7 +2,7 @@
 /*
  * Who is calling: the goroutine, or the thread where there is none.
  *
- * Compile-time settings, all from the target's runtime (gotrace/gotypes/runtime.py):
+ * Settings (common.h), all from the target's runtime (gotrace/gotypes/runtime.py):
  *   GOTRACE_G_STACK_HI, GOTRACE_G_M, GOTRACE_G_GOID, GOTRACE_M_CURG   offsets
  *   GOTRACE_TLS_G        offset of g from the thread's FS base, as an unsigned number
  *   GOTRACE_TASK_FSBASE  offset of thread.fsbase in the kernel's task_struct; without it, sites

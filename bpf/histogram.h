@@ -3,11 +3,12 @@
  * Log-linear histograms of nanoseconds: 16 buckets an octave, so that a bucket's bounds are within
  * 6.25% of each other. Layout and buckets are shared with gotrace/histogram.py.
  *
- * Compile-time settings:
+ * Settings (common.h):
  *   GOTRACE_UNIT         nanoseconds of the display unit, where it is not 1
- *   GOTRACE_ROWS         histograms, or HISTOGRAMS where a program has several of each row
- *   GOTRACE_HALVES       2 where intervals are kept apart, else 1
+ *   GOTRACE_ROWS         histograms
  *   GOTRACE_STRIPES      copies of each histogram that CPUs are spread over
+ *   GOTRACE_WIDE         1 where they are not of times, and values may be of any size
+ *   GOTRACE_HISTOGRAMS   all copies of all histograms, twice where intervals are kept apart
  */
 #pragma once
 #include <uapi/linux/ptrace.h>
@@ -16,13 +17,10 @@
 
 #define SUB_BITS 4
 #define SUB_BUCKETS (1 << SUB_BITS)
-#if GOTRACE_OF
+#if GOTRACE_WIDE
 #define MAX_EXPONENT 63 /* values are not times, and may be of any size */
 #else
 #define MAX_EXPONENT 43 /* 2^44 ns is 4.9 hours; longer calls share the last bucket */
-#endif
-#ifndef HISTOGRAMS
-#define HISTOGRAMS GOTRACE_ROWS
 #endif
 #define UNIT_ROWS 64
 #define BUCKETS ((MAX_EXPONENT - SUB_BITS + 2) * SUB_BUCKETS)
@@ -42,10 +40,10 @@ struct histogram {
 BPF_ARRAY(generation, u32, 1);
 
 /*
- * histograms: key = (generation * HISTOGRAMS + row) * STRIPES + cpu % STRIPES. Cleared from user space
+ * histograms: key = (generation * ROWS + row) * STRIPES + cpu % STRIPES. Cleared from user space
  * before that half is written again.
  */
-BPF_ARRAY(histograms, struct histogram, (GOTRACE_HALVES * HISTOGRAMS * GOTRACE_STRIPES));
+BPF_ARRAY(histograms, struct histogram, GOTRACE_HISTOGRAMS);
 
 /* 1 where value, below 2^63, is more than limit. */
 static __always_inline u64 above(u64 value, u64 limit)
@@ -130,7 +128,7 @@ static __always_inline int row_number(u32 row, u32 *number)
     u32 zero = 0, *half = generation.lookup(&zero);
     if (!half)
         return 0;
-    *number = *half * HISTOGRAMS + row;
+    *number = *half * GOTRACE_ROWS + row;
     return 1;
 }
 

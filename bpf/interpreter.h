@@ -2,7 +2,7 @@
 /*
  * Run a capture plan over a struct work.
  *
- * Compile-time settings, beside those of plan.h and payload.h:
+ * Settings (common.h), beside those of plan.h and payload.h:
  *   GOTRACE_STEPS        operations, and steps of searches, that a plan may take
  *   GOTRACE_INTERFACES   1 where a plan has IFACE operations
  *   GOTRACE_PREDICATES   1 where a plan has predicates, or keys

@@ -2,13 +2,14 @@
 /*
  * gofunclatency: pair entries with returns and add the time between to histograms.
  *
- * Compile-time settings, beside those of calls.h and histogram.h:
+ * Settings (common.h), beside those of calls.h and histogram.h:
  *   GOTRACE_ROWS         functions that have a histogram of their own, 1 without -F
  *   GOTRACE_GOROUTINES   rows of histograms per goroutine, with -g only
  *   GOTRACE_OUTERMOST    leave out calls within other traced calls of the same goroutine
  *   GOTRACE_SLOWER       nanoseconds from which on a call is reported by itself
  *   GOTRACE_WHY          1 where the parts of times are added up, with the settings of why.h and
  *   GOTRACE_WHY_BANDS    rows of parts, one for each bucket of a histogram that has calls
+ *   GOTRACE_HISTOGRAM_ROWS  histograms, twice where intervals are kept apart
  */
 #include "calls.h"
 #include "histogram.h"
@@ -53,9 +54,8 @@ struct slow_call {
     u64 function;
     u64 hits; /* of probes within the call */
 #ifdef GOTRACE_WHY
-    u64 parts; /* how many there are; 0 where they are not known */
-    u64 which[WHY_PARTS];
-    u64 ns[WHY_PARTS];
+    u64 parts; /* how many cells there are; 0 where they are not known */
+    u64 cells[WHY_PARTS];
 #endif
 };
 
@@ -70,7 +70,7 @@ BPF_ARRAY(empty, struct goroutine_row, 1);
  * folded: key = generation * ROWS + row; times of goroutines for which by_goroutine had no room.
  * Cleared from user space before that half is written again.
  */
-BPF_ARRAY(folded, struct histogram, (GOTRACE_HALVES * GOTRACE_ROWS));
+BPF_ARRAY(folded, struct histogram, GOTRACE_HISTOGRAM_ROWS);
 
 /* named: key with row 0 = goroutines that have had a row; gone when they end. */
 BPF_HASH(named, struct goroutine_key, u8, GOTRACE_GOROUTINES * 4);
@@ -89,7 +89,7 @@ BPF_PERF_OUTPUT(slow);
 BPF_HASH(why_bands, struct why_band, struct why_sums, GOTRACE_WHY_BANDS);
 
 /* why_rest: key = generation * ROWS + row; parts of calls for which why_bands had no room. */
-BPF_ARRAY(why_rest, struct why_sums, (GOTRACE_HALVES * GOTRACE_ROWS));
+BPF_ARRAY(why_rest, struct why_sums, GOTRACE_HISTOGRAM_ROWS);
 
 /* why_none: value 0 is all zeros, too large for a program's stack. */
 BPF_ARRAY(why_none, struct why_sums, 1);
@@ -136,8 +136,8 @@ static __always_inline void add_parts(struct why_row *row, struct why_sums *sums
 {
 #pragma clang loop unroll(disable)
     for (int i = 0; i < WHY_PARTS && i < row->owned; i++) {
-        u64 part = row->own_parts[i] & (WHY_PARTS - 1);
-        __sync_fetch_and_add(&sums->ns[part], row->own_ns[i]);
+        u64 cell = row->own[i], part = cell & WHY_CELL_MASK;
+        __sync_fetch_and_add(&sums->ns[part], cell >> WHY_CELL_BITS);
         __sync_fetch_and_add(&sums->calls[part], 1);
     }
 }
@@ -226,9 +226,11 @@ static __always_inline void report_slow(struct pt_regs *ctx, struct task *task,
     struct why_key key = {.id = task->row, .tgid = owner->tgid};
     struct why_row *row = why_rows.lookup(&key);
     if (row)
-        bpf_probe_read_kernel(&report->parts, 8 + 16 * WHY_PARTS, &row->owned);
+        bpf_probe_read_kernel(&report->parts, 8 + 8 * WHY_PARTS, &row->owned);
+    u64 size = sizeof(*report) - 8 * (WHY_PARTS - (report->parts & WHY_CELL_MASK));
 #else
     struct slow_call local = {}, *report = &local;
+    u64 size = sizeof(*report);
 #endif
     report->end = now;
     report->duration = now - call->start;
@@ -237,7 +239,7 @@ static __always_inline void report_slow(struct pt_regs *ctx, struct task *task,
     report->tid = seen;
     report->function = call->function;
     report->hits = hits;
-    if (slow.perf_submit(ctx, report, sizeof(*report)))
+    if (slow.perf_submit(ctx, report, size))
         count_diagnostic(SLOW_LOST, 1);
 #ifdef GOTRACE_WHY
     reports.delete(owner);

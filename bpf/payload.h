@@ -5,7 +5,7 @@
  * All state of a running plan is kept in a struct work, in map memory, so that the verifier need
  * not distinguish the paths that led to an operation.
  *
- * Compile-time settings:
+ * Settings (common.h):
  *   GOTRACE_PAYLOAD      most bytes that a call's arguments and results take, a power of two
  *   GOTRACE_KEY          bytes of a call's key, a power of two; only where calls are aggregated
  */
@@ -25,8 +25,7 @@
 #define EVENT_ENTRY_FLOATS 2  /* float registers at the entry */
 #define EVENT_RETURN_FLOATS 4 /* float registers at the return */
 #define EVENT_UNDECIDED 8     /* the predicate has not been decided */
-#define EVENT_WHY 64          /* struct why_seen */
-#define EVENT_WHY_WITHIN 128  /* another, as it was when the call was entered within one */
+#define EVENT_WHY 64          /* struct why_report and what follows that */
 #define EVENT_FLAGS 0xfff     /* all of them; above is what the file's addresses are moved by */
 
 /*

@@ -4,7 +4,7 @@
  * memory to copy at a site, and whether the call is wanted. gotrace/capture/plan.py makes the
  * plans and documents the operations; both sides share this layout.
  *
- * Compile-time settings:
+ * Settings (common.h):
  *   GOTRACE_OPS          operations of all plans together
  *   GOTRACE_TYPES        dynamic types that have a plan
  *   GOTRACE_CONSTANTS    string constants in predicates

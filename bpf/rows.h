@@ -6,19 +6,15 @@
  * space shows the key by the sample's values. A call whose key finds no row is counted in the first
  * row, so that the rows always add up to the calls.
  *
- * Compile-time settings, beside those of payload.h:
- *   GOTRACE_ROWS         rows, the first one included
+ * Settings (common.h), beside those of payload.h:
+ *   GOTRACE_KEY_ROWS     rows, the first one included; the maps of rows have GOTRACE_KEYS, as many
  *   GOTRACE_TIMES        1 where rows have histograms, with the settings of histogram.h
- *   GOTRACE_OF           1 where these are of a value, not of durations
- *   GOTRACE_SIDES        2 where that may be negative: such values have histograms of their own, the
- *                        rows' second ones; else 1
+ *   GOTRACE_OF           1 where these are of a value, not of durations: values below zero have
+ *                        histograms of their own, after those of all rows
  */
 #pragma once
 #include "interpreter.h"
 #if GOTRACE_TIMES
-#if GOTRACE_OF
-#define HISTOGRAMS (GOTRACE_ROWS * GOTRACE_SIDES)
-#endif
 #include "histogram.h"
 #endif
 
@@ -32,20 +28,20 @@ struct sample {
 };
 
 /* rows: key = that of calls; value = their row. Only ever added to. */
-BPF_HASH(rows, struct row_key, u32, GOTRACE_ROWS);
+BPF_HASH(rows, struct row_key, u32, GOTRACE_KEYS);
 
 /* rows_taken: value 0 = how many rows are in use beside the first. Only ever added to. */
 BPF_ARRAY(rows_taken, u64, 1);
 
 /* samples: key = row; the first call of that row. Complete before the row's key is inserted. */
-BPF_ARRAY(samples, struct sample, GOTRACE_ROWS);
+BPF_ARRAY(samples, struct sample, GOTRACE_KEYS);
 
 /* row_calls: key = row; value = calls seen by this CPU. Only ever added to. */
-BPF_PERCPU_ARRAY(row_calls, u64, GOTRACE_ROWS);
+BPF_PERCPU_ARRAY(row_calls, u64, GOTRACE_KEYS);
 
 #if GOTRACE_OF
 /* row_unmeasured: key = row; value = calls seen by this CPU whose value could not be read. */
-BPF_PERCPU_ARRAY(row_unmeasured, u64, GOTRACE_ROWS);
+BPF_PERCPU_ARRAY(row_unmeasured, u64, GOTRACE_KEYS);
 #endif
 
 /* Take a row for a key that has none; return that of others where there is none left. */
@@ -58,7 +54,7 @@ static __always_inline u32 take_row(struct call *call)
 #pragma clang loop unroll(disable)
     for (int i = 0; i < ROW_TRIES; i++) {
         u64 seen = *taken;
-        if (seen + 1 >= GOTRACE_ROWS)
+        if (seen + 1 >= GOTRACE_KEY_ROWS)
             return ROW_OF_OTHERS;
         if (compare_and_swap(taken, seen, seen + 1) == seen) {
             row = seen + 1;
@@ -99,7 +95,7 @@ static __always_inline void add_call(struct call *call, u64 duration)
         return;
     }
     if (call->is_negative)
-        row += GOTRACE_ROWS;
+        row += GOTRACE_KEY_ROWS;
     duration = call->measured;
 #endif
 #if GOTRACE_TIMES

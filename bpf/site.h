@@ -2,9 +2,9 @@
 /*
  * What every probe program does first: learn which site was hit, and whether the hit counts.
  *
- * Compile-time settings (all optional):
+ * Settings (common.h), all optional:
  *   GOTRACE_TGID       count this thread group only
- *   GOTRACE_TGID_1 to GOTRACE_TGID_16
+ *   GOTRACE_TGID_1 to GOTRACE_TGID_8
  *                      count these thread groups only, some of which may be the same
  *   GOTRACE_PIDNS_DEV, GOTRACE_PIDNS_INO
  *                      processes and threads are numbered as that pid namespace does, not the
@@ -13,7 +13,7 @@
  *   GOTRACE_UID        count processes of this user only, as the initial user namespace has it
  *   GOTRACE_CGROUP     count processes of this version 2 control group, and of those in it, only:
  *                      its number, which is its directory's inode
- *   GOTRACE_SITES_BY_IP  look the cookie up by instruction pointer in this many rows, for kernels
+ *   GOTRACE_SITE_BY_IP  look the cookie up by instruction pointer in this many rows, for kernels
  *                      whose attachments carry no cookie
  */
 #pragma once
@@ -35,9 +35,9 @@ static u64 (*attach_cookie)(struct pt_regs *ctx) = (void *)174;
 #define FLAGS_CF 0x01
 #define FLAGS_ZF 0x40
 
-#ifdef GOTRACE_SITES_BY_IP
+#ifdef GOTRACE_SITE_BY_IP
 /* site_by_ip: key = address of the site in the target; value = cookie. Filled before attaching. */
-BPF_HASH(site_by_ip, u64, u64, GOTRACE_SITES_BY_IP);
+BPF_HASH(site_by_ip, u64, u64, GOTRACE_SITE_BY_IP);
 #endif
 
 /*
@@ -104,10 +104,7 @@ static __always_inline int is_target(void)
     u32 it = pid_tgid() >> 32;
     return it == GOTRACE_TGID_1 || it == GOTRACE_TGID_2 || it == GOTRACE_TGID_3 ||
            it == GOTRACE_TGID_4 || it == GOTRACE_TGID_5 || it == GOTRACE_TGID_6 ||
-           it == GOTRACE_TGID_7 || it == GOTRACE_TGID_8 || it == GOTRACE_TGID_9 ||
-           it == GOTRACE_TGID_10 || it == GOTRACE_TGID_11 || it == GOTRACE_TGID_12 ||
-           it == GOTRACE_TGID_13 || it == GOTRACE_TGID_14 || it == GOTRACE_TGID_15 ||
-           it == GOTRACE_TGID_16;
+           it == GOTRACE_TGID_7 || it == GOTRACE_TGID_8;
 #else
     return 1;
 #endif
@@ -119,7 +116,7 @@ static __always_inline int site_hit(struct pt_regs *ctx, u64 *cookie)
     keep_own_stack(ctx);
     if (!is_target())
         return 0;
-#ifdef GOTRACE_SITES_BY_IP
+#ifdef GOTRACE_SITE_BY_IP
     u64 ip = ctx->ip;
     u64 *found = site_by_ip.lookup(&ip);
     if (!found)

@@ -2,11 +2,12 @@
 /*
  * gotrace: report calls with their arguments, results and durations, or add them up by some of them.
  *
- * Compile-time settings, beside those of the headers:
+ * Settings (common.h), beside those of the headers:
  *   GOTRACE_FUNCTIONS    functions that are traced
  *   GOTRACE_RETURNS      1 where any of them is reported at its return
  *   GOTRACE_SAVED        calls whose arguments can be kept until they return
- *   GOTRACE_USER_STACK   most return addresses to report, 0 for none
+ *   GOTRACE_HAS_STACKS   1 where return addresses are reported
+ *   GOTRACE_USER_STACK   at most so many of them
  *   GOTRACE_BEHIND       bytes of the payload that return addresses and float registers want
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
  *   GOTRACE_WHY          1 where the parts of durations are reported, with the settings of why.h
@@ -126,7 +127,7 @@ static __always_inline u64 mixed(u64 word)
  */
 static __always_inline void append_stack(struct work *w, u64 frame)
 {
-#if GOTRACE_USER_STACK
+#if GOTRACE_HAS_STACKS
     u32 *header = begin_block(w), count = 0;
     if (!header)
         return;
@@ -155,21 +156,17 @@ static __always_inline void append_stack(struct work *w, u64 frame)
 }
 
 #ifdef GOTRACE_WHY
-/* Append the row of a call that ends, and what it was when that was entered within another. */
+/* Append what the time of a call that ends went into; is_unwound is a constant. */
 static __always_inline void append_why(struct call *call, struct why_key *key,
-                                       struct call_key *place)
+                                       struct call_key *place, int is_unwound)
 {
     struct why_row *before, *row = why_rows_of(key, place, &before);
     u64 at = (call->length + 7) & ~7;
-    u64 size = sizeof(struct why_seen), within = place->level > 1 ? size : 0;
     BOUND(at, GOTRACE_PAYLOAD - 1);
-    if (!row || at > GOTRACE_PAYLOAD - 2 * sizeof(struct why_seen))
+    if (!row || at > GOTRACE_PAYLOAD - WHY_REPORT_SIZE || (!is_unwound && !why_own(key, place)))
         return;
-    bpf_probe_read_kernel(call->payload + at, sizeof(struct why_seen), &row->seen);
-    if (within)
-        bpf_probe_read_kernel(call->payload + at + size, sizeof(struct why_seen), &before->seen);
-    call->length = at + size + within;
-    call->event.flags |= within ? EVENT_WHY | EVENT_WHY_WITHIN : EVENT_WHY;
+    call->length = at + why_describe(row, before, call->payload + at, is_unwound);
+    call->event.flags |= EVENT_WHY;
 }
 
 /* What of the time of a call that returns predicates ask for. */
@@ -221,7 +218,7 @@ static __always_inline void report_unwound(struct pt_regs *ctx, struct task_key 
     saved->event.tid = user_pid_tgid();
     saved->event.flags |= call->how;
 #ifdef GOTRACE_WHY
-    append_why(saved, call->row, &key);
+    append_why(saved, call->row, &key, 1);
 #endif
 #if GOTRACE_FLOATS
     if (saved->has_floats)
@@ -451,7 +448,7 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
         event->results_length = w->call.length - event->args_length;
         append_stack(w, ctx->bp);
 #ifdef GOTRACE_WHY
-        append_why(&w->call, &row, key);
+        append_why(&w->call, &row, key, 0);
 #endif
         finish(ctx, w, plan->flags);
     }

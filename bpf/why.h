@@ -17,7 +17,7 @@
  * the one that readies it, which the runtime lets do so only once the first has parked it, after
  * the probe there.
  *
- * Compile-time settings, beside those of goroutine.h:
+ * Settings (common.h), beside those of goroutine.h:
  *   GOTRACE_WHY_ROWS      tasks that can have calls open at once
  *   GOTRACE_WHY_SAVED     open calls within others
  *   GOTRACE_WHY_THREADS   threads of the target
@@ -25,7 +25,8 @@
  *   GOTRACE_WHY_ON_STACK  1 where the runtime's functions take arguments on the stack (Go < 1.17)
  *   GOTRACE_WHY_UNNAMED   1 where waits on the system stack may not say their reason (Go < 1.20)
  *   GOTRACE_WHY_CLASSES   1 where predicates ask for them; optional
- *   GOTRACE_WHY_CALLERS   1 where the longest wait is kept with its stack and that of who ended it
+ *   GOTRACE_WHY_CALLERS   1 where the longest wait or system call is kept with its stack, and a wait
+ *                         with that of who ended it
  *   GOTRACE_G_STATUS, GOTRACE_G_WAITREASON, GOTRACE_G_SYSCALLPC, GOTRACE_G_SCHED_PC,
  *   GOTRACE_G_SCHED_BP, GOTRACE_G_COROARG  offsets in the target's runtime.g; the last one optional
  *   GOTRACE_TASK_PID, GOTRACE_TASK_STATE   offsets in the kernel's task_struct
@@ -90,22 +91,48 @@ struct why_key {
     u64 tgid;
 };
 
-/* The longest time in one state but running; shared with gotrace/session/why/parts.py. */
+/* The longest time in one state but running. */
 struct why_longest {
     u64 ns;
     u32 part;
     u32 is_woken;          /* 1 where it was a wait that another goroutine ended, or the runtime */
     u64 waker;             /* its goid, 0 for the runtime itself */
-    u64 stack[WHY_FRAMES]; /* return addresses, innermost first, 0 after the last */
+    u32 frames;            /* of stack */
+    u32 waker_frames;      /* of waker_stack */
+    u64 stack[WHY_FRAMES]; /* return addresses, innermost first */
     u64 waker_stack[WHY_FRAMES];
 };
 
-/* What is reported of a call; shared with gotrace/session/why/parts.py. */
+/* What has been since the outermost call was entered, but for longest: since the latest one was. */
 struct why_seen {
     u64 changes; /* of the state, by the runtime */
     u64 parts[WHY_PARTS];
     struct why_longest longest;
 };
+
+/* A part of a call: ns << WHY_CELL_BITS | which; shared with gotrace/session/why/parts.py. */
+#define WHY_CELL_BITS 6
+#define WHY_CELL_MASK (WHY_PARTS - 1)
+
+/*
+ * What is reported of a call, followed by its parts and by stacks; shared with
+ * gotrace/session/why/parts.py. Parts are cells, or, of a call that is unwound, all of the row's at
+ * its end and all at its entry: working them out for many calls at once is too much for the verifier.
+ */
+struct why_report {
+    u64 changes;
+    u64 longest_ns;
+    u64 waker;
+    u8 part;
+    u8 is_woken;
+    u8 cells;
+    u8 frames;
+    u8 waker_frames;
+    u8 is_whole; /* 1 where parts are not cells */
+    u8 unused[2];
+};
+/* Room for all of that, by the bounds that the verifier knows: twice as many frames as there are. */
+#define WHY_REPORT_SIZE (sizeof(struct why_report) + 16 * WHY_PARTS + 32 * WHY_FRAMES)
 
 struct why_row {
     u64 word;    /* since << WHY_STATE_BITS | state; 0 until the outermost call's time begins */
@@ -117,8 +144,7 @@ struct why_row {
     u64 stopped; /* how long the world had been stopped when it became runnable */
     u64 classes[WHY_CLASSES];
     u64 owned; /* how many parts the call has that returns: seen's, less those before it */
-    u64 own_parts[WHY_PARTS];
-    u64 own_ns[WHY_PARTS];
+    u64 own[WHY_PARTS]; /* cells */
     struct why_seen seen;
 };
 
@@ -211,12 +237,14 @@ static __always_inline u64 change(struct why_row *row, u64 now, u64 state, u64 *
     return 0;
 }
 
-/* Fill in return addresses, from a frame pointer on. */
-static __always_inline void walk(u64 *stack, u64 pc, u64 frame)
+/* Fill in return addresses, from a frame pointer on; return how many there are. */
+static __always_inline u32 walk(u64 *stack, u64 pc, u64 frame)
 {
+    u32 count = 0;
 #pragma clang loop unroll(full)
     for (int i = 0; i < WHY_FRAMES; i++) {
         stack[i] = pc;
+        count += pc != 0;
         u64 link[2] = {};
         if (frame)
             bpf_probe_read_user(link, sizeof(link), (void *)frame);
@@ -224,6 +252,7 @@ static __always_inline void walk(u64 *stack, u64 pc, u64 frame)
         frame = link[0] != frame ? link[0] : 0;
         pc = link[1];
     }
+    return count;
 }
 
 /* Keep the longest time in a state but running; whether it is one is returned. */
@@ -236,10 +265,8 @@ static __always_inline int longest(struct why_row *row, u64 part, u64 ns)
     found->part = part;
     found->is_woken = 0;
     found->waker = 0;
-#if GOTRACE_WHY_CALLERS
-    found->stack[0] = 0;
-    found->waker_stack[0] = 0;
-#endif
+    found->frames = 0;
+    found->waker_frames = 0;
     return 1;
 }
 
@@ -261,12 +288,15 @@ static __always_inline u64 part_of_wait(u64 g, u64 state)
     return part;
 }
 
-/* A goroutine gets a new state by the runtime; return 1 where that ends its longest wait. */
-static __always_inline int go_on(struct why_row *row, struct why_key *key, u64 state)
+/* What a change of state has ended, if that was the longest time in a state so far. */
+enum why_ended { NOTHING_LONG, LONGEST_WAIT, LONGEST_SYSCALL /* or call of C */ };
+
+/* A goroutine gets a new state by the runtime. */
+static __always_inline enum why_ended go_on(struct why_row *row, struct why_key *key, u64 state)
 {
     u64 part = 0, ns = 0, now = change(row, bpf_ktime_get_ns(), state, &part, &ns);
     if (!now)
-        return 0;
+        return NOTHING_LONG;
     int waited = part == WHY_WAITING;
     if (waited)
         part = part_of_wait(key->id, state);
@@ -282,7 +312,11 @@ static __always_inline int go_on(struct why_row *row, struct why_key *key, u64 s
         row->stopped = world_stopped(key->tgid, now);
     add_part(row, part, ns);
     row->seen.changes += part != state;
-    return longest(row, part, ns) && waited;
+    if (!longest(row, part, ns))
+        return NOTHING_LONG;
+    if (waited)
+        return LONGEST_WAIT;
+    return part == WHY_SYSCALL || part == WHY_CGO ? LONGEST_SYSCALL : NOTHING_LONG;
 }
 
 /* Record who has ended the longest wait so far, and what both goroutines were doing. */
@@ -294,9 +328,17 @@ static __always_inline void woken(struct pt_regs *ctx, u64 cookie, struct why_ro
     found->is_woken = 1;
     if (find_task(ctx, cookie, &waker) && waker.goid) {
         found->waker = waker.goid;
-        walk(found->waker_stack, ctx->ip, ctx->bp);
+        found->waker_frames = walk(found->waker_stack, ctx->ip, ctx->bp);
     }
-    walk(found->stack, read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP));
+    found->frames = walk(found->stack, read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP));
+#endif
+}
+
+/* Record who was in the longest system call so far, which ends: a function's name says which it is. */
+static __always_inline void called(struct why_row *row, u64 pc, u64 frame)
+{
+#if GOTRACE_WHY_CALLERS
+    row->seen.longest.frames = walk(row->seen.longest.stack, pc, frame);
 #endif
 }
 
@@ -374,6 +416,8 @@ static __always_inline u64 why_entered(struct task_key *owner, u64 id, u64 level
             count_diagnostic(WHY_FULL, 1);
         struct why_row *saved = why_saved.lookup(&place);
         row->seen.longest.ns = 0;
+        row->seen.longest.frames = 0;
+        row->seen.longest.waker_frames = 0;
         u64 now = let_go(row, saved);
         return now ? now : bpf_ktime_get_ns();
     }
@@ -462,13 +506,51 @@ static __always_inline struct why_row *why_own(struct why_key *key, struct call_
     for (int i = 0; i < WHY_PARTS; i++) {
         u64 ns = row->seen.parts[i] - before->seen.parts[i], negative = -ns;
         count &= WHY_PARTS - 1;
-        row->own_parts[count] = i;
-        row->own_ns[count] = ns;
+        row->own[count] = ns << WHY_CELL_BITS | i;
         asm volatile("" : "+r"(negative));
         count += (ns | negative) >> 63;
     }
     row->owned = count;
     return row;
+}
+
+/*
+ * Copy what is reported of a call to a place with room for all of it; return its size. is_whole is a
+ * constant: 0 where its parts have been worked out.
+ */
+static __always_inline u64 why_describe(struct why_row *row, struct why_row *before, u8 *place,
+                                        int is_whole)
+{
+    struct why_longest *found = &row->seen.longest;
+    struct why_report *report = (struct why_report *)place;
+    u64 at = sizeof(*report), size = 8 * (row->owned & WHY_CELL_MASK);
+    report->changes = row->seen.changes - before->seen.changes;
+    report->longest_ns = found->ns;
+    report->waker = found->waker;
+    report->part = found->part;
+    report->is_woken = found->is_woken;
+    report->cells = is_whole ? 0 : row->owned;
+    report->is_whole = is_whole;
+    report->frames = found->frames;
+    report->waker_frames = found->waker_frames;
+    if (is_whole) {
+        bpf_probe_read_kernel(place + at, sizeof(row->seen.parts), row->seen.parts);
+        at += sizeof(row->seen.parts);
+        bpf_probe_read_kernel(place + at, sizeof(row->seen.parts), before->seen.parts);
+        at += sizeof(row->seen.parts);
+    } else {
+        bpf_probe_read_kernel(place + at, size, row->own);
+        at += size;
+    }
+#if GOTRACE_WHY_CALLERS
+    size = 8 * (found->frames & (2 * WHY_FRAMES - 1));
+    bpf_probe_read_kernel(place + at, size, found->stack);
+    at += size;
+    size = 8 * (found->waker_frames & (2 * WHY_FRAMES - 1));
+    bpf_probe_read_kernel(place + at, size, found->waker_stack);
+    at += size;
+#endif
+    return at;
 }
 
 /* Whether pc is in runtime.cgocall. */
@@ -503,10 +585,14 @@ int on_status(struct pt_regs *ctx)
         return 0;
     if (new == G_RUNNING) {
         bind(row, &key, 0);
-        go_on(row, &key, WHY_RUNNING);
+        if (go_on(row, &key, WHY_RUNNING) == LONGEST_SYSCALL)
+            called(row, ctx->ip + 1, ctx->bp); /* as if it were a return address */
     } else if (new == G_RUNNABLE) {
-        if (go_on(row, &key, WHY_RUNNABLE))
+        enum why_ended ended = go_on(row, &key, WHY_RUNNABLE);
+        if (ended == LONGEST_WAIT)
             woken(ctx, cookie, row, g);
+        else if (ended == LONGEST_SYSCALL) /* there was no processor: this is the system stack */
+            called(row, read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP));
     } else if (new == G_SYSCALL) {
         int cgo = is_cgo(ctx->ip, cookie, read_word(g + GOTRACE_G_SYSCALLPC));
         go_on(row, &key, cgo ? WHY_CGO : WHY_SYSCALL);
@@ -561,7 +647,8 @@ int on_syscall_end(struct pt_regs *ctx)
     struct why_row *row = why_rows.lookup(&key);
     if (row) {
         bind(row, &key, 0);
-        go_on(row, &key, WHY_RUNNING);
+        if (go_on(row, &key, WHY_RUNNING) == LONGEST_SYSCALL)
+            called(row, ctx->ip + 1, ctx->bp); /* as if it were a return address */
     }
     return 0;
 }
@@ -647,8 +734,10 @@ static __always_inline void on_cpu(u32 tid, u64 id, u64 tgid, u64 now)
         return;
     u64 state = row->word & WHY_STATE_MASK, part = 0, ns = 0;
     if (state == WHY_PREEMPTED || state == WHY_THROTTLED || state == WHY_KERNEL) {
-        if (change(row, now, WHY_RUNNING, &part, &ns))
+        if (change(row, now, WHY_RUNNING, &part, &ns)) {
             add_part(row, part, ns);
+            longest(row, part, ns);
+        }
     } else if (state == WHY_TRACING && row->out) {
         row->held[(row->kind - WHY_PREEMPTED) & 3] += now - row->out;
         row->out = 0;

@@ -55,7 +55,8 @@ class LongestWait:
 
     ``waker`` is the goroutine that ended it, 0 where the runtime itself did (a timer, the network),
     None where it was not a wait; ``waker_function`` is what that was in, outside of the runtime and
-    what is built on it. ``stack`` is the waiting goroutine's, innermost first.
+    what is built on it. ``stack`` is the waiting goroutine's, or its own in a system call or in C,
+    innermost first.
     """
 
     part: str

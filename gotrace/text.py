@@ -7,7 +7,7 @@ import re
 
 __all__ = ["encodable", "printable"]
 
-#: What stands for a byte that is no UTF-8 in text from the system (PEP 383).
+#: What stands for a byte that is not UTF-8 in text from the system (PEP 383).
 _LONE = re.compile("[\udc80-\udcff]")
 
 

@@ -25,6 +25,7 @@ ROOMS = (
     "text",
     "histogram",
     "overhead",
+    "settings",
     "elf",
     "gotypes",
     "abi",

@@ -51,9 +51,7 @@ def requests_of(options: argparse.Namespace) -> list[BinaryRequest]:
 
 def target_of(options: argparse.Namespace) -> Target:
     """Return the target that the options name."""
-    filters = {"UID": options.uid, "CGROUP": options.cgroup}
-    wanted = {name: value for name, value in filters.items() if value is not None}
-    return Target.of(options.pid, options.command, wanted, options.pids)
+    return Target.of(options.pid, options.command, options.uid, options.cgroup, options.pids)
 
 
 def make_output(options: argparse.Namespace) -> Output:

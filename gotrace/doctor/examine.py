@@ -57,5 +57,6 @@ def _machine() -> Iterator[Finding]:
     yield machine.memory_limits(own)
     yield machine.python()
     yield machine.bcc_binding()
+    yield machine.compiled_programs()
     yield machine.capstone_library()
     yield machine.elf_library()

@@ -15,8 +15,9 @@ from gotrace.doctor.finding import Finding, State
 from gotrace.doctor.privileges import Capability, Privileges
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.btf import task_fsbase_offset
+from gotrace.kernel.compiler import import_binding
+from gotrace.kernel.kept import kept_programs
 from gotrace.kernel.own_function import own_function
-from gotrace.kernel.program import import_binding
 from gotrace.target.process import in_initial_pid_namespace
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "bpf_call",
     "btf",
     "capstone_library",
+    "compiled_programs",
     "elf_library",
     "kernel_release",
     "lockdown",
@@ -173,7 +175,7 @@ def btf() -> Finding:
         return Finding("BTF", State.OK, f"a thread's TLS base is at {offset} in task_struct")
     advice = (
         "calls of assembly functions, and of programs built with Go 1.16 or older, are counted but"
-        " not timed or shown; a kernel with CONFIG_DEBUG_INFO_BTF, seen through /sys, mends that"
+        " not timed or shown: that takes a kernel with CONFIG_DEBUG_INFO_BTF, seen through /sys"
     )
     found = "/sys/kernel/btf/vmlinux does not say where a thread's TLS base is"
     return Finding("BTF", State.WARN, found, advice)
@@ -232,14 +234,31 @@ def bcc_binding() -> Finding:
     try:
         bcc = import_binding()
     except (ImportError, OSError) as error:  # OSError: there is no libbcc.so
-        return Finding("bcc", State.FAIL, f"cannot be imported: {error}", cure)
+        return _no_compiler(f"cannot be imported: {error}", cure)
     where = os.path.dirname(bcc.__file__ or "")
     if not hasattr(bcc, "BPF"):
         found = f"{where} is PyPI's package of that name, which is something else"
-        return Finding("bcc", State.FAIL, found, f"pip uninstall bcc, then {cure}")
+        return _no_compiler(found, f"pip uninstall bcc, then {cure}")
     found = f"{getattr(bcc, '__version__', 'unknown version')}, {where}"
-    # What BCC before 0.25 lacks for uprobe-multi links, session.program does by itself.
     return Finding("bcc", State.OK, found)
+
+
+def _no_compiler(found: str, cure: str) -> Finding:
+    """Say that nothing can be compiled: what was compiled and is kept can still run."""
+    if not kept_programs().programs:
+        return Finding("bcc", State.FAIL, found, cure)
+    return Finding("bcc", State.WARN, f"{found}: what is not kept cannot run", cure)
+
+
+def compiled_programs() -> Finding:
+    """Say how many compiled programs are kept, and where, or why none are."""
+    name, kept = "kept programs", kept_programs()
+    refused = "; ".join(f"{path} is not used: {why}" for path, why in kept.refused)
+    if kept.path is None:
+        advice = "set XDG_CACHE_HOME to a folder of your own: without it each start compiles"
+        return Finding(name, State.WARN, refused or "there is no place for them", advice)
+    found = f"{kept.programs}, {kept.size >> 10} kB, {kept.path}"
+    return Finding(name, State.OK, f"{found}; {refused}" if refused else found)
 
 
 def capstone_library() -> Finding:

@@ -19,12 +19,23 @@ from gotrace.errors import GotraceError
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
 from gotrace.kernel.btf import task_fsbase_offset
+from gotrace.kernel.compiler import NoCompilerError, load_compiler
 from gotrace.kernel.cookie import cookie
 from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.own_function import OwnFunction, own_function
 from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
-from gotrace.session.tasks import Tasks
 from gotrace.session.trace import buffer_pages
+from gotrace.settings import (
+    CountSettings,
+    HistogramSettings,
+    LatencySettings,
+    ProgramSettings,
+    SignalSettings,
+    SiteSettings,
+    TaskSettings,
+    TraceSettings,
+    TrialSettings,
+)
 from gotrace.sites.sites import Site, SiteForm, SiteKind
 from gotrace.target.process import Process
 from gotrace.target.target import Target
@@ -78,50 +89,75 @@ def _died(trial: _Trial, status: int) -> Finding:
     return Finding(trial.name, State.FAIL, f"the trial's process ended with {how}", advice)
 
 
-# What the commands need at compile time, at their usual sizes.
-_PAIRING = {"STACKS": 1 << 14, "OUTER_CALLS": 1 << 14}
-_LATENCY = {"ROWS": 1, "HALVES": 2, "STRIPES": 1, "GOROUTINES": 1 << 13, "SLOWER": 1}
-_TRACE = {
-    "FUNCTIONS": 1,
-    "SAVED": 1 << 8,
-    "OPS": 1 << 10,
-    "TYPES": 1 << 10,
-    "CONSTANTS": 1,
-    "PAYLOAD": 4096,
-    "USER_STACK": 0,
-    "BEHIND": 0,
-    "FLOATS": 1,
-    "RETURNS": 1,
-    "WAITING": 1 << 10,
-    "INTERFACES": 1,
-    "PREDICATES": 1,
-    "STEPS": 32,
-}
 _NEWER = "use a newer kernel or BCC; --doctor --debug shows the whole log"
 _PAIRED = ("on_entry", "on_return", "on_recovery", "on_goexit")
 
 
-def _own_target() -> Target:
-    return Target(process=Process(os.getpid()))
+def _here() -> SiteSettings:
+    return Target(process=Process(os.getpid())).settings()
 
 
-def _callers() -> Mapping[str, int]:
-    defines = {**Tasks((), None).defines(), **_own_target().defines()}
+# What the commands need, at their usual sizes.
+
+
+def _callers() -> TaskSettings:
     offset = task_fsbase_offset()
-    return defines if offset is None else {**defines, "TASK_FSBASE": offset}
+    return TaskSettings(task_fsbase=offset, tls_g=None if offset is None else 0)
+
+
+def _latency_settings() -> LatencySettings:
+    return LatencySettings(
+        site=_here(),
+        tasks=_callers(),
+        stacks=1 << 14,
+        outer_calls=1 << 14,
+        times=HistogramSettings.of(1, 2, 1),
+        goroutines=1 << 13,
+        slower=1,
+    )
+
+
+def _trace_settings() -> TraceSettings:
+    return TraceSettings(
+        site=_here(),
+        tasks=_callers(),
+        stacks=1 << 14,
+        outer_calls=1 << 14,
+        payload=4096,
+        returns=True,
+        floats=True,
+        interfaces=True,
+        predicates=True,
+        steps=32,
+        functions=1,
+        saved=1 << 8,
+        ops=1 << 10,
+        types=1 << 10,
+        constants=1,
+        signals=SignalSettings(waiting=1 << 10),
+    )
+
+
+def _has_compiler() -> bool:
+    try:
+        load_compiler()
+    except NoCompilerError:
+        return False
+    return True
 
 
 def _program_of(tool: str, error: LoadError | None = None) -> Finding:
     """Return whether a tool's program has been compiled and verified."""
     name = f"program of {tool}"
     if error is None:
-        return Finding(name, State.OK, "compiles, and the kernel's verifier accepts it")
+        found = "compiles" if _has_compiler() else "is kept"
+        return Finding(name, State.OK, f"{found}, and the kernel's verifier accepts it")
     return Finding(name, State.FAIL, str(error), _NEWER, error.log)
 
 
 def _latency() -> list[Finding]:
     try:
-        program = BpfProgram("latency.c", {**_callers(), **_PAIRING, **_LATENCY})
+        program = BpfProgram(_latency_settings(), fresh=_has_compiler())
         program.load(_PAIRED, AttachKind.PERF_EVENT)
     except LoadError as error:
         return [_program_of("gofunclatency", error)]
@@ -130,7 +166,7 @@ def _latency() -> list[Finding]:
 
 def _trace() -> list[Finding]:
     try:
-        program = BpfProgram("trace.c", {**_callers(), **_PAIRING, **_TRACE})
+        program = BpfProgram(_trace_settings(), fresh=_has_compiler())
         program.load((*_PAIRED, "on_signal"), AttachKind.PERF_EVENT)
     except LoadError as error:
         return [_program_of("gotrace", error)]
@@ -156,7 +192,7 @@ def _buffers(program: BpfProgram) -> Finding:
 def _fetch() -> list[Finding]:
     name = "atomic fetch"
     try:
-        BpfProgram("doctor.c", {"FETCH": 1}).load(["fetch"], AttachKind.PERF_EVENT)
+        BpfProgram(TrialSettings(fetch=1)).load(["fetch"], AttachKind.PERF_EVENT)
     except LoadError as error:
         advice = "use Linux 5.12 or newer: gofunclatency and gotrace need it, gofunccount does not"
         return [Finding(name, State.FAIL, str(error), advice, error.log)]
@@ -170,7 +206,7 @@ def _signal() -> list[Finding]:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGURG})
     try:
         with own_function(_CODE) as function:
-            attached = _attach(function, "doctor.c", "send_signal", {"SIGNAL": 1}, None)
+            attached = _attach(function, "send_signal", TrialSettings(site=_here(), signal=1), None)
             try:
                 function.call()
                 seen = signal.sigtimedwait({signal.SIGURG}, _SIGNAL_WAIT)
@@ -185,17 +221,15 @@ def _signal() -> list[Finding]:
 
 def _attach(
     function: OwnFunction,
-    source: str,
     program: str,
-    defines: Mapping[str, int],
+    settings: ProgramSettings,
     method: AttachMethod | None,
 ) -> Attached:
-    target = _own_target()
     site = Site(0, SiteKind.ENTRY, SiteForm.EMULATED, 0)
     points = [Point(0, 0, cookie(1, site))]
     display = "a function of its own"
-    group = ProbeGroup(program, function.path, display, points, function.address, target.pid)
-    return attach(source, {**defines, **target.defines()}, [group], method)
+    group = ProbeGroup(program, function.path, display, points, function.address, os.getpid())
+    return attach(settings, [group], method)
 
 
 def _rungs() -> list[Finding]:
@@ -207,7 +241,8 @@ def _rung_problem(method: AttachMethod) -> str | None:
     """Count calls of an own function, by its cookie; return what went wrong, None when nothing."""
     try:
         with own_function(_CODE) as function:
-            attached = _attach(function, "count.c", "on_entry", {"COUNTERS": 2}, method)
+            settings = CountSettings(site=_here(), counters=2)
+            attached = _attach(function, "on_entry", settings, method)
             try:
                 for _ in range(_CALLS):
                     function.call()

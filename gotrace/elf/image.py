@@ -332,7 +332,7 @@ class ElfImage:
                 name = "zstd" if kind == ELFCOMPRESS_ZSTD else f"method {kind}"
                 raise ElfError(
                     f"{self.display}: {section.name} is compressed with {name}, not with zlib: "
-                    f"objcopy --decompress-debug-sections mends it"
+                    f"run objcopy --decompress-debug-sections on it"
                 )
             return self._decompress(section, raw[24:], size)
         if section.name.startswith(".zdebug_") and len(raw) >= 12 and raw[:4].tobytes() == b"ZLIB":

@@ -141,7 +141,7 @@ class _Fields:
         self.parent = None if layout.g_parent_goid is None else layout.g_parent_goid >> 3
         self.gopc, self.startpc = layout.g_gopc >> 3, layout.g_startpc >> 3
         self.waiting = layout.g_waiting >> 3
-        #: The bytes that tell whether a goroutine has run: saved registers, status, goid; and one
+        #: The bytes that show whether a goroutine has run: saved registers, status, goid; and one
         #: that counts (one that is constant up to Go 1.16).
         self.moves = (layout.g_sched_sp, layout.g_goid + 8)
         self.tracking = layout.g_tracking_seq or layout.g_goid

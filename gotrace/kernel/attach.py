@@ -20,6 +20,7 @@ from gotrace.kernel.keeper import Keeper
 from gotrace.kernel.lacking import has_attach_cookies
 from gotrace.kernel.program import AttachKind, BpfProgram, LackingError, LoadError, Map
 from gotrace.kernel.removal import close_all, price
+from gotrace.settings import ProgramSettings
 
 __all__ = [
     "AttachError",
@@ -190,14 +191,13 @@ class _Probes:
 
 
 def attach(
-    source: str,
-    defines: Mapping[str, int],
+    settings: ProgramSettings,
     groups: Sequence[ProbeGroup],
     forced: AttachMethod | None = None,
     prepare: Callable[[BpfProgram], None] | None = None,
     announce: Callable[[str], None] | None = None,
 ) -> Attached:
-    """Compile ``source``, load the groups' functions and attach all points, groups in order.
+    """Load the groups' functions of a program and attach all points, groups in order.
 
     ``prepare`` is called with the loaded program before anything is attached, to fill its maps,
     and ``announce`` with what the user should know first of what that will cost, if anything.
@@ -209,10 +209,10 @@ def attach(
     causes: list[str] = []
     for method in [forced] if forced else list(AttachMethod):
         try:
-            return _attach_on(method, source, defines, groups, prepare, announce)
+            return _attach_on(method, settings, groups, prepare, announce)
         except _MethodUnavailable as error:
             causes.append(f"{method.value}: {error}")
-    what = groups[0].display if groups else source
+    what = groups[0].display if groups else settings.source
     raise AttachError(f"cannot attach to {what}: {'; '.join(causes)}")
 
 
@@ -233,13 +233,11 @@ class _MethodUnavailable(Exception):
 
 def _attach_on(
     method: AttachMethod,
-    source: str,
-    defines: Mapping[str, int],
+    settings: ProgramSettings,
     groups: Sequence[ProbeGroup],
     prepare: Callable[[BpfProgram], None] | None,
     announce: Callable[[str], None] | None,
 ) -> Attached:
-    defines = dict(defines)
     if method is AttachMethod.ADDRESS:
         unknown = next((group for group in groups if group.bias is None), None)
         if unknown:
@@ -248,8 +246,8 @@ def _attach_on(
                 " it runs: use -p PID"
             )
         _need_own_addresses(groups)
-        defines["SITES_BY_IP"] = sum(len(group.points) for group in groups) or 1
-    attached = Attached(BpfProgram(source, defines), method)
+        settings = settings.by_address(sum(len(group.points) for group in groups) or 1)
+    attached = Attached(BpfProgram(settings), method)
     try:
         wanted = [group for group in groups if group.points]
         attached.functions = _load(attached, {group.function for group in wanted})

@@ -36,7 +36,7 @@ _NAME = "gotrace-keeper"  # at most 15 bytes
 
 
 class Keeper:
-    """A forked process that holds probes until it is told to remove them, or this one has ended.
+    """A forked process that holds probes until it is asked to remove them, or this one has ended.
 
     It blocks all signals and is in a session of its own, so that Ctrl-C, a terminal that hangs up
     and a kill of the tool's process group leave it to its work.
@@ -45,7 +45,7 @@ class Keeper:
     def __init__(self, attach: Callable[[], Any], detach: Callable[[], None]) -> None:
         """Run ``attach`` there now, and ``detach`` in the end, whatever ``attach`` did.
 
-        Raises what ``attach`` raises, and GotraceError where there is no process to be had or it
+        Raises what ``attach`` raises, and GotraceError where no process can be started or it
         was killed; ``result`` is what ``attach`` returns. Both must be picklable.
         """
         self.killed = False

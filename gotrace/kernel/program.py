@@ -1,28 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BPF programs: their C sources joined, compiled by BCC without kernel headers, and loaded."""
+"""BPF programs in the kernel: maps created, functions loaded, by bpf(2) itself."""
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import inspect
 import os
-import re
-import resource
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache, partial
-from pathlib import Path
-from typing import Any, TypeVar
 
-from gotrace.errors import GotraceError
 from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.compiler import LoadError, MapShape, load_error, patched
+from gotrace.kernel.kept import fresh_program, kept_program
 from gotrace.kernel.lacking import what_is_lacking
 from gotrace.kernel.rings import Rings
+from gotrace.kernel.syscalls import load_program
+from gotrace.settings import ProgramSettings
 
 __all__ = [
     "AttachKind",
@@ -30,64 +25,7 @@ __all__ = [
     "LackingError",
     "LoadError",
     "Map",
-    "bpf_directory",
-    "import_binding",
-    "joined_source",
-    "load_compiler",
 ]
-
-_OWN_INCLUDE = re.compile(r'^#include "([\w.]+)"$')
-
-
-@cache
-def bpf_directory() -> Path:
-    """Return the directory that holds ``*.c``, ``*.h`` and the stand-in header tree ``include/``.
-
-    An installed package carries it as ``gotrace/_bpf``, a clone as ``bpf`` beside the package.
-    Raises GotraceError when neither is there.
-    """
-    package = Path(__file__).resolve().parent.parent
-    for candidate in (package / "_bpf", package.parent / "bpf"):
-        if (candidate / "count.c").is_file():
-            return candidate
-    raise GotraceError(f"the BPF programs are missing beside {package}: reinstall gotrace")
-
-
-def joined_source(name: str) -> str:
-    """Return the C source of program ``name`` with this project's own headers put in place.
-
-    BCC turns map operations into helper calls only in the main file, never in an included one, so
-    quoted includes are expanded here, each once, with ``#line`` keeping the compiler's messages
-    right. Includes in angle brackets stay.
-    """
-    seen: set[str] = set()
-
-    def expand(file: str) -> list[str]:
-        if file in seen:
-            return []
-        seen.add(file)
-        lines = [f'#line 1 "{file}"']
-        text = (bpf_directory() / file).read_text(encoding="ascii")
-        for number, line in enumerate(text.splitlines(), 1):
-            included = _OWN_INCLUDE.match(line)
-            if included:
-                lines += [*expand(included[1]), f'#line {number + 1} "{file}"']
-            elif line != "#pragma once":
-                lines.append(line)
-        return lines
-
-    return "\n".join(expand(name)) + "\n"
-
-
-class LoadError(GotraceError):
-    """A program that did not compile or that the kernel refused.
-
-    ``log`` is what the compiler or the verifier printed.
-    """
-
-    def __init__(self, message: str, log: str = "") -> None:
-        super().__init__(message)
-        self.log = log
 
 
 class LackingError(LoadError):
@@ -99,104 +37,6 @@ class AttachKind(Enum):
 
     PERF_EVENT = "perf event"
     UPROBE_MULTI = "uprobe-multi link"
-
-
-_T = TypeVar("_T")
-
-
-def import_binding() -> Any:
-    """Return the module that is installed as bcc; raise ImportError, or OSError without libbcc."""
-    import bcc
-
-    return bcc
-
-
-def _import_bcc() -> Any:
-    try:
-        bcc = import_binding()
-    except (ImportError, OSError) as error:  # OSError: libbcc itself is missing
-        raise GotraceError(
-            f"the BCC binding cannot be imported ({error}): install python3-bpfcc (Debian, Ubuntu)"
-            " or python3-bcc (Fedora) and run under the system's python3"
-        ) from error
-    if not hasattr(bcc, "BPF"):
-        raise GotraceError(
-            f"{bcc.__file__} is PyPI's unrelated package 'bcc': uninstall it and install"
-            " python3-bpfcc (Debian, Ubuntu) or python3-bcc (Fedora)"
-        )
-    return bcc
-
-
-def _need_memory() -> None:
-    """Refuse to compile within a small RLIMIT_AS: LLVM aborts the process where it gets no more."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
-        return
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    if limit - used < _COMPILER_BYTES:
-        raise GotraceError(
-            f"cannot load the BPF compiler: {max(0, limit - used) >> 20} MiB of address space are"
-            f" left and {_COMPILER_BYTES >> 20} are needed: raise ulimit -v"
-        )
-
-
-@cache
-def load_compiler() -> Any:
-    """Return the BCC binding, with the compiler in it.
-
-    Raises GotraceError where it cannot be imported, or has too little room.
-    """
-    _need_memory()
-    return _import_bcc()
-
-
-@contextmanager
-def _stderr_to(log: Any) -> Iterator[None]:
-    """Send file descriptor 2, which LLVM and the verifier write to from C, into ``log``."""
-    saved = os.dup(2)
-    os.dup2(log.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-
-
-_ROOT_OR_CAPABILITIES = "run as root, or with CAP_BPF and CAP_PERFMON"
-
-
-def _quietly(what: str, action: Callable[[], _T], cure: str = _ROOT_OR_CAPABILITIES) -> _T:
-    """Run ``action``, keep what C code prints meanwhile, and turn its failure into a LoadError.
-
-    ``cure`` says what to do where the kernel does not permit it.
-    """
-    with tempfile.TemporaryFile() as log:
-        try:
-            with _stderr_to(log):
-                return action()
-        except Exception as error:  # bcc raises the bare class
-            log.seek(0)
-            raise _load_error(what, error, log.read().decode(errors="replace"), cure) from error
-
-
-def _load_error(what: str, error: Exception, detail: str, cure: str) -> LoadError:
-    if "Operation not permitted" in f"{error} {detail}":
-        return LoadError(f"{what}: the kernel does not permit it: {cure}", detail)
-    why = _reason(detail) or str(error)
-    return LoadError(f"{what}: {why}: run with --debug for the whole log", detail)
-
-
-def _reason(log: str) -> str:
-    """Return the line that says what is wrong: the compiler's first, or the verifier's last.
-
-    The verifier lists the instructions that it has followed, then says what it does not like, then
-    counts: "processed 23 insns ...".
-    """
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    for number, line in enumerate(lines):
-        if number and line.startswith("processed "):
-            return f"the kernel's verifier refuses it: {lines[number - 1]}"
-    return next((line for line in lines if "error" in line.lower()), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,64 +101,49 @@ class Map:
         return kernel.map_pop(self.fd, self.value_size)
 
 
-def _takes(function: Callable[..., Any], parameter: str) -> bool:
-    return parameter in inspect.signature(function).parameters
-
-
-def _literal(value: int) -> str:
-    return f"{value}ULL" if value >> 31 else str(value)
-
-
 class BpfProgram:
-    """One compiled BPF source file: its functions, to be loaded, and its maps."""
+    """The program of one source: its maps, and its functions, to be loaded."""
 
-    def __init__(self, source: str, defines: Mapping[str, int]) -> None:
-        """Compile ``source`` (a file name in the BPF directory) with ``-DGOTRACE_NAME=VALUE``.
+    def __init__(self, settings: ProgramSettings, fresh: bool = False) -> None:
+        """Create the maps of the source of these settings, compiled before or, if ``fresh``, now.
 
-        Raises LoadError, and GotraceError where BCC cannot be imported.
+        Raises LoadError, and GotraceError where it has to be compiled and BCC cannot be imported.
         """
-        bcc = load_compiler()
-        os.environ["BCC_KERNEL_SOURCE"] = str(bpf_directory())
-        # A function that is not declared would be found missing by the verifier only.
-        flags = ["-Werror=implicit-function-declaration"]
-        flags += [f"-DGOTRACE_{name}={_literal(value)}" for name, value in defines.items()]
-        text = joined_source(source)
-        self.source = source
+        self.source = settings.source
+        self._compiled = fresh_program(settings) if fresh else kept_program(settings)
+        self._values = settings.values()
+        self._maps: list[Map] = []
         self._rings: list[Rings] = []
-        self._loaded: list[int] = []  # descriptors of programs that BCC does not know of
-        self._lib = bcc.libbcc.lib
-        self._kprobe = bcc.BPF.KPROBE
-        self._raw_tracepoint = bcc.BPF.RAW_TRACEPOINT
-        self._bpf = _quietly(
-            f"cannot compile bpf/{source}", lambda: bcc.BPF(text=text.encode(), cflags=flags)
-        )
+        self._loaded: list[int] = []
+        sizes = settings.sizes()
+        try:
+            for shape in self._compiled.maps:
+                self._maps.append(_create_map(shape, sizes.get(shape.name, shape.max_entries)))
+        except OSError as error:
+            self.close()
+            what = f"cannot create the maps of bpf/{self.source}"
+            raise load_error(what, str(error), "") from error
 
     def load(self, functions: Iterable[str], kind: AttachKind) -> dict[str, int]:
         """Load functions and return their descriptors, which live as long as the program.
 
         They are loaded at the same time: the verifier takes most of it. Raises LoadError.
         """
-        arguments: tuple[Any, ...] = (self._kprobe,)
-        for_multi = kind is AttachKind.UPROBE_MULTI
-        if for_multi:
-            arguments += (None, kernel.ATTACH_TYPE_UPROBE_MULTI)
-        # BCC before 0.25 cannot ask for the kind of attachment.
-        by_bcc = not for_multi or _takes(self._bpf.load_func, "attach_type")
+        is_multi = kind is AttachKind.UPROBE_MULTI
+        attach_type = kernel.ATTACH_TYPE_UPROBE_MULTI if is_multi else 0
 
         def load_one(function: str) -> tuple[str, int]:
-            name = function.encode()
-            return function, (
-                self._bpf.load_func(name, *arguments).fd if by_bcc else self._load_for_multi(name)
-            )
+            return function, self._load(function, kernel.PROGRAM_KPROBE, attach_type)
 
         def load_all() -> dict[str, int]:
             wanted = sorted(set(functions))
-            with suppress(RuntimeError), ThreadPoolExecutor() as pool:
-                return dict(pool.map(load_one, wanted))
-            return dict(map(load_one, wanted))  # no thread could be started
+            if len(wanted) > 1:
+                with suppress(RuntimeError), ThreadPoolExecutor() as pool:
+                    return dict(pool.map(load_one, wanted))
+            return dict(map(load_one, wanted))  # or no thread could be started
 
         try:
-            return _quietly(f"cannot load bpf/{self.source}", load_all)
+            return load_all()
         except LoadError as error:
             raise self._what_is_lacking(functions, error.log) or error from error
 
@@ -329,11 +154,10 @@ class BpfProgram:
         detached when the program is closed. Raises LoadError.
         """
         for function in functions:
-            load = partial(self._bpf.load_func, function.encode(), self._raw_tracepoint)
-            loaded = _quietly(f"cannot load bpf/{self.source}", load).fd
+            loaded = self._load(function, kernel.PROGRAM_RAW_TRACEPOINT, 0)
             try:
                 self._loaded.append(kernel.open_raw_tracepoint(tracepoint, loaded))
-                return int(loaded)
+                return loaded
             except OSError as error:
                 if error.errno == errno.EINVAL and function != functions[-1]:
                     continue
@@ -341,22 +165,27 @@ class BpfProgram:
                 raise LoadError(f"{what}: {error.strerror}") from error
         raise AssertionError("no function given")
 
-    def _load_for_multi(self, name: bytes) -> int:
-        license_text = self._lib.bpf_module_license(self._bpf.module)
-        loaded = kernel.load_program(self._code(name), license_text)
+    def _load(self, function: str, kind: int, attach_type: int) -> int:
+        """Load a function and return its descriptor. Raises LoadError."""
+        code = patched(self.code(function), [found.fd for found in self._maps], self._values)
+        arguments = (code, self._compiled.license.encode(), kind, attach_type, function)
+        try:
+            loaded = load_program(*arguments)
+        except OSError as error:
+            what = f"cannot load bpf/{self.source}"
+            text = f"Failed to load BPF program {function}: {error.strerror}"
+            raise load_error(what, text, _verifier_log(*arguments)) from error
         self._loaded.append(loaded)
         return loaded
 
-    def _code(self, name: bytes) -> bytes:
+    def code(self, function: str) -> bytes:
         """Return a function's instructions as they were compiled."""
-        module = self._bpf.module
-        start = self._lib.bpf_function_start(module, name)
-        return ctypes.string_at(start, self._lib.bpf_function_size(module, name))
+        return self._compiled.functions[function]
 
     def _what_is_lacking(self, functions: Iterable[str], log: str) -> LackingError | None:
         """Return what to say of refused functions that need what the kernel does not know."""
         for function in sorted(set(functions)):
-            found = what_is_lacking(self._code(function.encode()))
+            found = what_is_lacking(self.code(function))
             if found is not None:
                 name, release = found
                 tool = _TOOLS.get(self.source, f"bpf/{self.source}")
@@ -369,19 +198,8 @@ class BpfProgram:
 
     def map(self, name: str) -> Map:
         """Return the map that the source declares under ``name``."""
-        # Of most of these functions the binding does not declare that they take a pointer, and
-        # ctypes passes 32 bits of an int: too few where Python is position independent.
-        module = ctypes.c_void_p(self._bpf.module)
-        number = ctypes.c_size_t(self._lib.bpf_table_id(module, name.encode()))
-        value_size = int(self._lib.bpf_table_leaf_size_id(module, number))
-        per_cpu = int(self._lib.bpf_table_type_id(module, number)) in _PER_CPU_TYPES
-        return Map(
-            int(self._lib.bpf_table_fd_id(module, number)),
-            int(self._lib.bpf_table_key_size_id(module, number)),
-            value_size,
-            int(self._lib.bpf_table_max_entries_id(module, number)),
-            kernel.possible_cpus() if per_cpu else 0,
-        )
+        names = [shape.name for shape in self._compiled.maps]
+        return self._maps[names.index(name)]
 
     def open_events(self, name: str, pages: int) -> Rings:
         """Return the buffers of ``BPF_PERF_OUTPUT(name)``, ``pages`` pages for each CPU.
@@ -410,10 +228,34 @@ class BpfProgram:
             self._rings.pop().close()
         while self._loaded:
             os.close(self._loaded.pop())
-        self._bpf.cleanup()
+        while self._maps:
+            os.close(self._maps.pop().fd)
 
 
-#: The libraries (180 MiB), the compiler at work (60 MiB), gotrace's event buffers (32 MiB).
-_COMPILER_BYTES = 320 << 20
+def _create_map(shape: MapShape, max_entries: int) -> Map:
+    """Create a map; with no ``max_entries`` it has an entry for each CPU. Raises OSError."""
+    entries = max_entries or kernel.possible_cpus()
+    sizes = (shape.key_size, shape.value_size, entries)
+    return Map(
+        kernel.create_map(shape.type, *sizes, shape.flags, shape.name),
+        *sizes,
+        kernel.possible_cpus() if shape.type in _PER_CPU_TYPES else 0,
+    )
+
+
+def _verifier_log(code: bytes, license_text: bytes, kind: int, attach_type: int, name: str) -> str:
+    """Return what the verifier says against a program that was refused."""
+    for size in _LOG_SIZES:
+        log = bytearray(size)
+        try:
+            os.close(load_program(code, license_text, kind, attach_type, name, log))
+        except OSError as error:
+            if error.errno == errno.ENOSPC and size != _LOG_SIZES[-1]:
+                continue
+        return log[: log.index(0)].decode(errors="replace")
+    return ""
+
+
+_LOG_SIZES = (1 << 18, 1 << 21, (1 << 24) - 1)  # the last is as much as Linux 5.1 takes
 _TOOLS = {"count.c": "gofunccount", "latency.c": "gofunclatency", "trace.c": "gotrace"}
 _PER_CPU_TYPES = {5, 6, 10}  # BPF_MAP_TYPE_PERCPU_HASH, _PERCPU_ARRAY, _LRU_PERCPU_HASH

@@ -10,6 +10,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
+import resource
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
@@ -22,7 +24,10 @@ from gotrace.errors import GotraceError
 
 __all__ = [
     "ATTACH_TYPE_UPROBE_MULTI",
+    "PROGRAM_KPROBE",
+    "PROGRAM_RAW_TRACEPOINT",
     "create_array_map",
+    "create_map",
     "link_perf_event",
     "link_uprobe_multi",
     "load_counting_program",
@@ -44,12 +49,13 @@ __all__ = [
 
 ATTACH_TYPE_UPROBE_MULTI = 48
 _ATTACH_TYPE_PERF_EVENT = 41
+PROGRAM_KPROBE, PROGRAM_RAW_TRACEPOINT = 2, 17  # BPF_PROG_TYPE_...
 
 _SYS_BPF = 321
 _SYS_PERF_EVENT_OPEN = 298
 _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_POP, _MAP_LOOKUP_BATCH = 1, 2, 3, 21, 24
 _MAP_CREATE, _PROG_LOAD, _RAW_TRACEPOINT_OPEN, _LINK_CREATE = 0, 5, 17, 28
-_MAP_TYPE_ARRAY, _MAP_TYPE_ARRAY_OF_MAPS, _PROG_TYPE_KPROBE = 2, 12, 2
+_MAP_TYPE_ARRAY, _MAP_TYPE_ARRAY_OF_MAPS = 2, 12
 _PERF_FLAG_FD_CLOEXEC = 8
 _PERF_ATTR_SIZE = 128
 _INSTRUCTION_SIZE = 8
@@ -143,6 +149,16 @@ def create_array_map(value_size: int) -> int:
     return _bpf(_MAP_CREATE, struct.pack("=IIII", _MAP_TYPE_ARRAY, 4, value_size, 1))
 
 
+def create_map(
+    kind: int, key_size: int, value_size: int, max_entries: int, flags: int, name: str
+) -> int:
+    """Create a BPF map and return its descriptor; parameters as for bpf(2). Raises OSError."""
+    attributes = struct.pack(
+        "=IIIIIII16s", kind, key_size, value_size, max_entries, flags, 0, 0, name.encode()[:15]
+    )
+    return _with_memory(_MAP_CREATE, attributes)
+
+
 def wait_for_programs() -> None:
     """Return once every BPF program that runs now has ended, those of other tasks on all CPUs.
 
@@ -180,22 +196,56 @@ def load_counting_program(counter: int) -> int:
     return load_program(instructions.tobytes(), b"GPL")
 
 
-def load_program(instructions: bytes, license_text: bytes) -> int:
-    """Load a program of the kprobe type for uprobe-multi links and return its descriptor.
+def load_program(
+    instructions: bytes,
+    license_text: bytes,
+    kind: int = PROGRAM_KPROBE,
+    attach_type: int = ATTACH_TYPE_UPROBE_MULTI,
+    name: str = "",
+    log: bytearray | None = None,
+) -> int:
+    """Load a program and return its descriptor; by default one for uprobe-multi links.
 
-    Raises OSError: EINVAL where the kernel (before 6.6) has no such links, EACCES where the
-    verifier refuses the program; its log is not asked for.
+    ``kind`` and ``attach_type`` are the UAPI's, ``name`` is what bpftool shows. The verifier writes
+    to ``log``, a text that ends with a zero byte. Raises OSError: EINVAL where the kernel (before
+    6.6) has no such links, EACCES and others where the verifier refuses the program, ENOSPC where
+    its log has no room.
     """
     code = ctypes.create_string_buffer(instructions, len(instructions))
     words = ctypes.create_string_buffer(license_text)
+    logging = (1, len(log), _address(log)) if log else (0, 0, 0)
     attributes = struct.pack(
-        "=IIQQ",
-        *(_PROG_TYPE_KPROBE, len(instructions) // _INSTRUCTION_SIZE),
-        *(ctypes.addressof(code), ctypes.addressof(words)),
+        "=IIQQIIQII16sII",
+        *(kind, len(instructions) // _INSTRUCTION_SIZE),
+        *(ctypes.addressof(code), ctypes.addressof(words), *logging, _version(), 0),
+        *(name.encode()[:15], 0, attach_type),
     )
-    # log level, size and buffer, kernel version, flags, name and interface are left 0
-    attributes = attributes.ljust(68, b"\0") + struct.pack("=I", ATTACH_TYPE_UPROBE_MULTI)
-    return _bpf(_PROG_LOAD, attributes)
+    return _with_memory(_PROG_LOAD, attributes)
+
+
+@cache
+def _version() -> int:
+    """Return the kernel's version as LINUX_VERSION_CODE has it, which is asked for before 5.0."""
+    major, minor, *rest = re.findall(r"\d+", os.uname().release)
+    patch = int(rest[0]) if rest else 0
+    return int(major) << 16 | int(minor) << 8 | min(patch, 255)
+
+
+def _with_memory(command: int, attributes: bytes) -> int:
+    """Call bpf(2), with no limit on locked memory where there may be too little.
+
+    Before Linux 5.11 (commit 5b29d26b39ad) maps and programs count as locked memory, which is
+    reported as EPERM.
+    """
+    try:
+        return _bpf(command, attributes)
+    except PermissionError:
+        unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+        if resource.getrlimit(resource.RLIMIT_MEMLOCK) == unlimited:
+            raise
+        with suppress(OSError, ValueError):  # not permitted either
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, unlimited)
+        return _bpf(command, attributes)
 
 
 def verifier_log(instructions: bytes) -> str | None:
@@ -207,7 +257,7 @@ def verifier_log(instructions: bytes) -> str | None:
     log, words = ctypes.create_string_buffer(_LOG_BYTES), ctypes.create_string_buffer(b"GPL")
     attributes = struct.pack(
         "=IIQQIIQ",
-        *(_PROG_TYPE_KPROBE, len(instructions) // _INSTRUCTION_SIZE),
+        *(PROGRAM_KPROBE, len(instructions) // _INSTRUCTION_SIZE),
         *(ctypes.addressof(code), ctypes.addressof(words)),
         *(1, _LOG_BYTES, ctypes.addressof(log)),
     )

@@ -20,7 +20,13 @@ from gotrace.kernel.keeper import let_go
 from gotrace.kernel.own_function import OwnFunction, own_function
 from gotrace.overhead import ProbeCost
 from gotrace.session.histograms import HistogramRows
-from gotrace.session.tasks import Tasks
+from gotrace.settings import (
+    CountSettings,
+    HistogramSettings,
+    LatencySettings,
+    ProgramSettings,
+    SiteSettings,
+)
 from gotrace.sites.sites import Site, SiteForm, SiteKind
 from gotrace.target.process import Process, fork
 from gotrace.target.target import Target
@@ -39,7 +45,6 @@ _RET = 2
 # Its caller: push %rbx; mov $_CALLS,%ebx; again: call the function after this; dec %ebx;
 # jnz again; pop %rbx; ret
 _LOOP = b"\x53\xbb" + _CALLS.to_bytes(4, "little") + b"\xe8\x06\0\0\0\xff\xcb\x75\xf7\x5b\xc3"
-_SIZES = {"COUNTERS": 1, "ROWS": 1, "HALVES": 1, "STRIPES": 1, "STACKS": 8, "OUTER_CALLS": 8}
 
 
 def probe_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
@@ -50,7 +55,10 @@ def probe_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
     with _empty_function(form) as (function, entry, leave):
         bare = _batch_time(function)
         groups = [_group(function, "on_return", leave), _group(function, "on_entry", entry)]
-        with _attached("latency.c", groups, method) as attached:
+        settings = LatencySettings(
+            site=_here(), stacks=8, outer_calls=8, times=HistogramSettings.of(1, 1, 1)
+        )
+        with _attached(settings, groups, method) as attached:
             probed = _batch_time(function)
             own = _measured(attached)
     return ProbeCost(own, _each(probed - bare, 2 * _CALLS))
@@ -64,7 +72,8 @@ def trap_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
     """
     with _empty_function(form) as (function, entry, leave):
         bare = _batch_time(function)
-        with _attached("count.c", [_group(function, "on_entry", entry)], method) as attached:
+        settings = CountSettings(site=_here(), counters=1)
+        with _attached(settings, [_group(function, "on_entry", entry)], method) as attached:
             entered = _batch_time(function)
             attached.add([_group(function, "on_entry", leave)])
             both = _batch_time(function)
@@ -91,14 +100,15 @@ def _group(function: OwnFunction, program: str, site: Site) -> ProbeGroup:
     return ProbeGroup(program, function.path, "calibration", [point], bias, os.getpid())
 
 
+def _here() -> SiteSettings:
+    return Target(process=Process(os.getpid())).settings()
+
+
 @contextmanager
 def _attached(
-    source: str, groups: Sequence[ProbeGroup], method: AttachMethod | None
+    settings: ProgramSettings, groups: Sequence[ProbeGroup], method: AttachMethod | None
 ) -> Iterator[Attached]:
-    target = Target(process=Process(os.getpid()))
-    attached = attach(
-        source, {**Tasks((), None).defines(), **target.defines(), **_SIZES}, groups, method
-    )
+    attached = attach(settings, groups, method)
     try:
         yield attached
     finally:

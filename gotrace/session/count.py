@@ -9,6 +9,7 @@ from collections.abc import Callable
 from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.session.lifetime import Probing
 from gotrace.session.plan import ProbePlan
+from gotrace.settings import CountSettings
 from gotrace.target.target import Target
 
 __all__ = ["CallCounter"]
@@ -29,9 +30,9 @@ class CallCounter(Probing):
         Raises AttachError or LoadError.
         """
         self._functions = len(plan.functions)
-        defines = {"COUNTERS": self._functions, **target.defines()}
+        settings = CountSettings(site=target.settings(), counters=self._functions)
         groups = plan.entry_groups("on_entry", target.pid)
-        self.attached: Attached = attach("count.c", defines, groups, forced, None, announce)
+        self.attached: Attached = attach(settings, groups, forced, None, announce)
         self._map = self.attached.program.map("counts")
         self._seen = array("Q", bytes(8 * self._functions))
 

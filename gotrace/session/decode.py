@@ -30,7 +30,6 @@ from gotrace.session.why.parts import (
     Longest,
     call_parts,
     part_class,
-    seen_parts,
     take_tracing_out,
 )
 from gotrace.values.fmt import format_values
@@ -263,12 +262,10 @@ class CallDecoder:
             return None
         if call.why is None:
             return Why({UNKNOWN: took})
-        now = seen_parts(call.why, 0, names)
-        before = seen_parts(call.why_before, 0, names) if call.why_before else None
-        parts, changes = call_parts(now, before, names)
+        found = call_parts(call.why, names)
         _, tracing = self._tracing(call)
-        longest = self._longest(call.tgid, now.longest) if now.longest else None
-        return Why(take_tracing_out(parts, tracing), changes, longest)
+        longest = self._longest(call.tgid, found.longest) if found.longest else None
+        return Why(take_tracing_out(found.parts, tracing), found.changes, longest)
 
     def _longest(self, tgid: int, found: Longest) -> LongestWait:
         stack = [frame for pc in found.stack for frame in self._frames(tgid, pc)]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum, IntFlag
 
 from gotrace.errors import GotraceError
-from gotrace.session.why.parts import SEEN_SIZE
+from gotrace.session.why.parts import report_end
 
 __all__ = [
     "FLAGS",
@@ -66,15 +66,19 @@ class CallFlag(IntFlag):
     #: No block: a panic that was recovered unwound the call, its goroutine ended by runtime.Goexit.
     PANIC = 16
     GOEXIT = 32
-    #: After the stack: what the time went into (struct why_seen), since the outermost call began.
+    #: After the stack: what the time went into (struct why_report and what follows it).
     WHY = 64
-    #: The same as it was when this call began, within another.
-    WHY_WITHIN = 128
 
 
-_KNOWN_FLAGS = sum(CallFlag)
+# Plain numbers: what IntFlag does for each operation is half of the time that a record takes.
 #: Bits that are flags: above is what the process adds to link-time addresses of the file.
 FLAGS = 0xFFF
+_UNKNOWN_FLAGS = FLAGS & ~int(sum(CallFlag))
+_STACK, _WHY = CallFlag.STACK.value, CallFlag.WHY.value
+_ENTRY_FLOATS, _RETURN_FLOATS = CallFlag.ENTRY_FLOATS.value, CallFlag.RETURN_FLOATS.value
+_UNDECIDED, _PANIC, _GOEXIT = (
+    flag.value for flag in (CallFlag.UNDECIDED, CallFlag.PANIC, CallFlag.GOEXIT)
+)
 
 
 class Unwinding(Enum):
@@ -93,9 +97,8 @@ class CallRecord:
     by number, None when not read. ``undecided``: whether the call is wanted could not be decided in
     the kernel. ``unwound``: what ended it instead of a return; then there are no results, and
     ``end_ns`` is when that was seen. ``hits`` is how often probes were hit within it, ``hits_ns``
-    how long their programs took. ``why`` is what the time went into, and ``why_before`` that at the
-    entry, as gotrace.session.why.parts.seen_parts reads them, None where not known, not asked for
-    or, the latter, not within a call.
+    how long their programs took. ``why`` is what the time went into, as
+    gotrace.session.why.parts.call_parts reads it, None where not known or not asked for.
     """
 
     end_ns: int
@@ -115,7 +118,6 @@ class CallRecord:
     hits: int = 0
     hits_ns: int = 0
     why: bytes | None = None
-    why_before: bytes | None = None
     bias: int = 0
 
     @property
@@ -143,20 +145,17 @@ def parse_call(record: bytes) -> CallRecord:
             HEADER.unpack_from(record)
         )
         at = HEADER.size + args + results
-        bias, flags = flags & ~FLAGS, flags & FLAGS
-        if flags & ~_KNOWN_FLAGS or at > len(record):
+        if flags & _UNKNOWN_FLAGS or at > len(record):
             raise RecordError(_message(record))
-        stack = entry_floats = return_floats = why = why_before = None
+        stack = entry_floats = return_floats = why = None
         is_cut = False
-        if flags & CallFlag.STACK:
+        if flags & _STACK:
             stack, is_cut, at = _stack(record, at)
-        if flags & CallFlag.WHY:
-            why, at = _seen(record, at)
-        if flags & CallFlag.WHY_WITHIN:
-            why_before, at = _seen(record, at)
-        if flags & CallFlag.ENTRY_FLOATS:
+        if flags & _WHY:
+            why, at = _why(record, at)
+        if flags & _ENTRY_FLOATS:
             entry_floats, at = _floats(record, at)
-        if flags & CallFlag.RETURN_FLOATS:
+        if flags & _RETURN_FLOATS:
             return_floats, at = _floats(record, at)
     except struct.error as error:
         raise RecordError(_message(record)) from error
@@ -173,28 +172,27 @@ def parse_call(record: bytes) -> CallRecord:
         stack,
         entry_floats,
         return_floats,
-        bool(flags & CallFlag.UNDECIDED),
+        bool(flags & _UNDECIDED),
         is_cut,
         _unwinding(flags),
         hits,
         hits_ns,
         why,
-        why_before,
-        bias,
+        flags & ~FLAGS,
     )
 
 
-def _seen(record: bytes, at: int) -> tuple[bytes, int]:
-    end = at + SEEN_SIZE
+def _why(record: bytes, at: int) -> tuple[bytes, int]:
+    end = report_end(record, at)
     if end > len(record):
         raise RecordError(_message(record))
     return record[at:end], end
 
 
 def _unwinding(flags: int) -> Unwinding | None:
-    if flags & CallFlag.PANIC:
+    if flags & _PANIC:
         return Unwinding.PANIC
-    return Unwinding.GOEXIT if flags & CallFlag.GOEXIT else None
+    return Unwinding.GOEXIT if flags & _GOEXIT else None
 
 
 def _message(record: bytes) -> str:

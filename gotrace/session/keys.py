@@ -38,12 +38,12 @@ from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import Tasks, unwind_groups
 from gotrace.session.trace import MAX_STACK_FRAMES, Tables, TraceOptions, expected_types
 from gotrace.session.trace_plan import Context, TraceChoices, TracePlan, make_trace_plan
+from gotrace.settings import HistogramSettings, KeySettings
 from gotrace.target.target import Target
 from gotrace.values.model import BytesValue, NamedValue, StringValue, Unavailable, Value
 
 __all__ = ["MAX_KEY_TEXT", "KeyMeter", "KeyOptions", "KeyPeriod", "KeyRow", "plan_keyed"]
 
-_STACKS = _OUTER_CALLS = 1 << 14
 _KEY_BYTES = 256  # a power of two; texts are cut to what fits with --string-size
 _SAMPLE_BYTES = 16 << 20  # of kernel memory
 _PHASE_BYTES = 1792  # of an entry, and of a return
@@ -243,8 +243,7 @@ class KeyMeter(Probing):
         self._tables = Tables(traced, TraceOptions(user_stack=frames))
         of = [call.probe.of for call in traced.calls if call.probe.of is not None]
         sides = 2 if any(value.type.kind in SIGNED for value in of) else 1
-        defines = self._tables.defines()
-        rows = 1 + min(options.rows, _SAMPLE_BYTES // defines["PAYLOAD"])
+        rows = 1 + min(options.rows, _SAMPLE_BYTES // self._tables.payload)
         is_shown = options.times or bool(of)
         halves = 2 if options.intervals and is_shown else 1
         groups = plan.entry_groups("on_entry", target.pid, tasks.kind)
@@ -255,26 +254,18 @@ class KeyMeter(Probing):
                 *plan.return_groups("on_return", target.pid, tasks.kind, returning),
                 *groups,
             ]
-        defines |= {
-            **target.defines(),
-            **tasks.defines(),
-            "STACKS": _STACKS,
-            "OUTER_CALLS": _OUTER_CALLS,
-            "KEY": _KEY_BYTES,
-            "ROWS": rows,
-            "TIMES": int(is_shown),
-            "OF": int(bool(of)),
-            "SIDES": sides,
-            "STACK_KEY": int(asks_stack),
-            "HALVES": halves,
-            "STRIPES": 1,
-            "FLOATS": 0,
-        }
-        if options.unit != 1:
-            defines["UNIT"] = options.unit
+        by = KeySettings(
+            key=_KEY_BYTES,
+            times=is_shown,
+            of=1 if of else None,
+            stack_key=1 if asks_stack else None,
+            durations=HistogramSettings.of(rows * sides, halves, 1, options.unit, wide=bool(of)),
+            key_rows=rows,
+            keys=rows,
+        )
         self._subplans = expected_types(traced)
         self.attached: Attached = attach(
-            "trace.c", defines, groups, forced, self._prepare, announce
+            self._tables.settings(target, tasks, by), groups, forced, self._prepare, announce
         )
         program = self.attached.program
         self._asks_names = asks_stack or asks_caller

@@ -25,6 +25,7 @@ from gotrace.session.open_calls import (
 from gotrace.session.plan import ProbePlan
 from gotrace.session.tasks import Tasks, unwind_groups
 from gotrace.session.why.parts import BY_PROCESS, BandRows, PartSums, WhyProbes, slow_parts
+from gotrace.settings import HistogramSettings, LatencySettings
 from gotrace.target.target import Target
 
 __all__ = ["LatencyMeter", "LatencyOptions", "Measurement", "SlowCall"]
@@ -113,26 +114,19 @@ class LatencyMeter(Probing):
         rows = len(plan.functions) if options.per_function else 1
         halves = 2 if options.intervals else 1
         stripes = stripes_for(rows, halves, kernel.possible_cpus())
-        defines = {
-            **target.defines(),
-            **tasks.defines(),
-            "ROWS": rows,
-            "HALVES": halves,
-            "STRIPES": stripes,
-            "STACKS": _STACKS,
-            "OUTER_CALLS": _OUTER_CALLS,
-        }
-        if options.per_goroutine:
-            defines["GOROUTINES"] = _GOROUTINES
-        if options.unit != 1:
-            defines["UNIT"] = options.unit
-        if options.outermost:
-            defines["OUTERMOST"] = 1
-        if options.slower is not None:
-            defines["SLOWER"] = options.slower
-        if why is not None:
-            bands = min(max(_MIN_BANDS, _BANDS_PER_ROW * rows * halves), _MAX_BANDS)
-            defines |= {**why.defines(), "WHY_BANDS": bands}
+        bands = min(max(_MIN_BANDS, _BANDS_PER_ROW * rows * halves), _MAX_BANDS)
+        settings = LatencySettings(
+            site=target.settings(),
+            tasks=tasks.settings(),
+            stacks=_STACKS,
+            outer_calls=_OUTER_CALLS,
+            times=HistogramSettings.of(rows, halves, stripes, options.unit),
+            goroutines=_GOROUTINES if options.per_goroutine else None,
+            outermost=1 if options.outermost else None,
+            slower=options.slower,
+            why=why.settings() if why else None,
+            why_bands=bands if why else None,
+        )
         groups = [
             *(why.groups() if why else ()),
             *unwind_groups(target, tasks),
@@ -150,9 +144,7 @@ class LatencyMeter(Probing):
             if options.slower is not None:
                 self._rings = program.open_events("slow", _SLOW_PAGES)
 
-        self.attached: Attached = attach(
-            "latency.c", defines, groups, forced, open_events, announce
-        )
+        self.attached: Attached = attach(settings, groups, forced, open_events, announce)
         program = self.attached.program
         self._rows = HistogramRows(
             program.map("histograms"), program.map("generation"), rows, halves, stripes

@@ -7,7 +7,7 @@ functions are probed where pairing calls, or reading float registers, depends on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gotrace.elf import ElfError
@@ -18,6 +18,7 @@ from gotrace.kernel.attach import Point, ProbeGroup
 from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.kernel.cookie import TaskKind, cookie
 from gotrace.session.plan import ProbePlan
+from gotrace.settings import TaskSettings
 from gotrace.sites.sites import Site, function_sites
 from gotrace.sites.unwind import unwind_sites
 from gotrace.target.target import Target, TargetBinary
@@ -28,10 +29,6 @@ __all__ = [
     "signal_groups",
     "unwind_groups",
 ]
-
-_NO_OFFSETS = dict.fromkeys(
-    ("G_STACK_HI", "G_M", "G_GOID", "G_SCHED_SP", "G_STARTPC", "G_GOPC", "M_CURG", "TLS_G"), 0
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +42,23 @@ class Tasks:
     files: tuple[TargetBinary, ...]
     layout: RuntimeLayout | None
 
-    def defines(self) -> Mapping[str, int]:
-        """Return the compile-time settings of bpf/goroutine.h."""
+    def settings(self) -> TaskSettings:
+        """Return the settings of bpf/goroutine.h."""
         if self.layout is None:
-            return _NO_OFFSETS
-        settings = {
-            "G_STACK_HI": self.layout.g_stack_hi,
-            "G_M": self.layout.g_m,
-            "G_GOID": self.layout.g_goid,
-            "G_SCHED_SP": self.layout.g_sched_sp,
-            "G_STARTPC": self.layout.g_startpc,
-            "G_GOPC": self.layout.g_gopc,
-            "M_CURG": self.layout.m_curg,
-        }
-        fsbase = task_fsbase_offset()
-        if fsbase is not None and self.layout.tls_offset is not None:
-            settings |= {"TASK_FSBASE": fsbase, "TLS_G": self.layout.tls_offset % (1 << 64)}
-        return settings
+            return TaskSettings()
+        settings = TaskSettings(
+            g_stack_hi=self.layout.g_stack_hi,
+            g_m=self.layout.g_m,
+            g_goid=self.layout.g_goid,
+            g_sched_sp=self.layout.g_sched_sp,
+            g_startpc=self.layout.g_startpc,
+            g_gopc=self.layout.g_gopc,
+            m_curg=self.layout.m_curg,
+        )
+        fsbase, offset = task_fsbase_offset(), self.layout.tls_offset
+        if fsbase is None or offset is None:
+            return settings
+        return replace(settings, task_fsbase=fsbase, tls_g=offset % (1 << 64))
 
     def kind(self, table: FunctionTable, function: Function) -> TaskKind:
         """Return how the caller of a function is found."""

@@ -15,7 +15,7 @@ from gotrace.capture.payload import Subplan
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.btf import task_blocked_offset
-from gotrace.kernel.program import BpfProgram, load_compiler
+from gotrace.kernel.program import BpfProgram
 from gotrace.session.events import HEADER, Losses, OrderWindow, end_of
 from gotrace.session.lifetime import Probing
 from gotrace.session.open_calls import (
@@ -34,7 +34,8 @@ from gotrace.session.trace_plan import (
     interfaces_in,
     steps_of,
 )
-from gotrace.session.why.parts import BY_PROCESS, SEEN_SIZE, WhyProbes
+from gotrace.session.why.parts import BY_PROCESS, MAX_REPORT_SIZE, WhyProbes
+from gotrace.settings import KeySettings, SignalSettings, TraceSettings, WhySettings
 from gotrace.target.target import Target
 
 __all__ = [
@@ -102,7 +103,7 @@ class CallTracer(Probing):
         Raises AttachError or LoadError.
         """
         self._contexts = traced.contexts
-        self._tables = Tables(traced, options, 2 * SEEN_SIZE + 8 if why else 0)
+        self._tables = Tables(traced, options, MAX_REPORT_SIZE + 8 if why else 0)
         self._why = why
         plan = traced.plan
         groups = plan.entry_groups("on_entry", target.pid, tasks.kind)
@@ -115,18 +116,9 @@ class CallTracer(Probing):
             ]
         if why is not None:
             groups = [*why.groups(), *groups]
-        defines = {
-            **target.defines(),
-            **tasks.defines(),
-            **self._tables.defines(),
-            **(why.defines() if why else {}),
-            "STACKS": _STACKS,
-            "OUTER_CALLS": _OUTER_CALLS,
-        }
+        settings = self._tables.settings(target, tasks, why=why.settings() if why else None)
         if self._tables.floats:
             groups = [*signal_groups(target, tasks), *groups]
-            blocked = task_blocked_offset()
-            defines |= {} if blocked is None else {"TASK_BLOCKED": blocked}
         #: Records that were dropped here, in user space.
         self.losses = Losses()
         self.window = OrderWindow()
@@ -134,14 +126,10 @@ class CallTracer(Probing):
         self.ends: float | None = None
         #: Whether ``acquire`` has returned all there is, after ``stop``.
         self.exhausted = False
-        # The compiler and the verifier run meanwhile: together they take about as long. Importing
-        # them is Python's work, which two threads would do no faster than one.
-        load_compiler()
+        # The verifier runs meanwhile.
         with ThreadPoolExecutor(1) as pool:
             self._subplans = _submit(pool, lambda: expected_types(traced))
-            self.attached: Attached = attach(
-                "trace.c", defines, groups, forced, self._prepare, announce
-            )
+            self.attached: Attached = attach(settings, groups, forced, self._prepare, announce)
         self._exited = (
             ExitedProcesses(
                 self.attached.program, "saved_calls", "why_saved", by_process=BY_PROCESS
@@ -276,6 +264,10 @@ class Tables:
     def _interfaces(self) -> bool:
         return any(op.code is OpCode.IFACE for op in self._ops)
 
+    def _has(self, code: OpCode) -> bool | None:
+        """Return whether any plan has an operation, None where none has."""
+        return any(op.code is code for op in self._ops) or None
+
     def _start(self, ops: tuple[Op, ...]) -> int:
         """Return the address of a plan's first operation; equal plans share theirs."""
         if ops not in self._starts:
@@ -298,29 +290,54 @@ class Tables:
         site = call.function.entry.address if call.function.entry else 0
         return _SITE_PLAN.pack(site, entry, result, flags, reserved, call.next_pc, call.next_sp)
 
-    def defines(self) -> dict[str, int]:
-        """Return the compile-time settings of bpf/trace.c and its headers."""
+    @property
+    def payload(self) -> int:
+        """Return how many bytes there are for a call's values and what comes after them."""
         # Never filled to the last byte: lengths are bounded by a mask, which makes PAYLOAD nothing.
         payload = self._values + self._behind + 8
-        payload = next((size for size in _PAYLOADS if size >= payload), _PAYLOADS[-1])
-        return {
-            "FUNCTIONS": len(self._calls),
-            "SAVED": max(1 << 8, _SAVED_BYTES // (payload + _CALL_OVERHEAD)),
-            "OPS": self._room,
-            "TYPES": _MAX_TYPES,
-            "CONSTANTS": max(1, len(self._constants)),
-            "PAYLOAD": payload,
-            "USER_STACK": self._user_stack,
-            "BEHIND": self._behind,
-            "FLOATS": int(self.floats),
-            "RETURNS": int(any(call.result is not None for call in self._calls)),
-            "WAITING": _WAITING,
-            "INTERFACES": int(self._interfaces),
-            "PREDICATES": int(any(op.code >= OpCode.PUSH_CONST for op in self._ops)),
-            "ARITHMETIC": int(any(op.code is OpCode.ARITHMETIC for op in self._ops)),
-            "SAVED_WORDS": int(any(op.code is OpCode.SAVED for op in self._ops)),
-            "STEPS": self._steps(),
-        }
+        return next((size for size in _PAYLOADS if size >= payload), _PAYLOADS[-1])
+
+    def settings(
+        self,
+        target: Target,
+        tasks: Tasks,
+        by: KeySettings | None = None,
+        why: WhySettings | None = None,
+    ) -> TraceSettings:
+        """Return the settings of bpf/trace.c and its headers.
+
+        ``by`` are those of calls that are added up: their floats are not read.
+        """
+        floats = self.floats and by is None
+        return TraceSettings(
+            site=target.settings(),
+            tasks=tasks.settings(),
+            stacks=_STACKS,
+            outer_calls=_OUTER_CALLS,
+            why=why,
+            payload=self.payload,
+            returns=any(call.result is not None for call in self._calls),
+            floats=floats,
+            interfaces=self._interfaces,
+            predicates=any(op.code >= OpCode.PUSH_CONST for op in self._ops),
+            arithmetic=self._has(OpCode.ARITHMETIC),
+            saved_words=self._has(OpCode.SAVED),
+            has_stacks=self._user_stack > 0,
+            user_stack=self._user_stack,
+            behind=self._behind,
+            steps=self._steps(),
+            functions=len(self._calls),
+            saved=max(1 << 8, _SAVED_BYTES // (self.payload + _CALL_OVERHEAD)),
+            ops=self._room,
+            types=_MAX_TYPES,
+            constants=max(1, len(self._constants)),
+            signals=(
+                SignalSettings(waiting=_WAITING, task_blocked=task_blocked_offset())
+                if floats
+                else None
+            ),
+            by=by,
+        )
 
     def _steps(self) -> int:
         plans = [call.entry.ops for call in self._calls]

@@ -127,7 +127,7 @@ def function_sites(
 ) -> FunctionSites:
     """Choose the entry site of ``function`` and, with ``returns``, find its RETs too.
 
-    Never raises: ``problem`` says what could not be had.
+    Never raises: ``problem`` says what is missing.
     """
     entry: Site | None = None
     found = Returns((), 0)

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError, UsageError
 from gotrace.gotypes.binary import Binary
+from gotrace.settings import SiteSettings
 from gotrace.target.command import Command
 from gotrace.target.process import (
     Executable,
@@ -28,8 +29,8 @@ __all__ = [
     "load_bias",
 ]
 
-#: Most processes that are traced by their numbers: GOTRACE_TGID_16 of bpf/site.h is the last.
-MAX_PROCESSES = 16
+#: Most processes that are traced by their numbers: GOTRACE_TGID_8 of bpf/site.h is the last.
+MAX_PROCESSES = 8
 _PAGE_MASK = ~0xFFF
 _PT_LOAD = 1  # elf(5)
 
@@ -74,7 +75,7 @@ class Target:
     command: Command | None = None
     program: Executable | None = None
     processes: tuple[Process, ...] = ()
-    filters: Mapping[str, int] = field(default_factory=dict)
+    filters: SiteSettings = field(default_factory=SiteSettings)
     _open: list[TargetBinary] = field(default_factory=list)
 
     @classmethod
@@ -82,14 +83,16 @@ class Target:
         cls,
         pid: int | None,
         command: Sequence[str] | None,
-        filters: Mapping[str, int] | None = None,
+        uid: int | None = None,
+        cgroup: int | None = None,
         pids: Sequence[int] = (),
     ) -> Target:
         """Find the process or fork the command. Raises ProcessError, CommandError or UsageError.
 
-        ``filters`` are settings of bpf/site.h that choose among processes; ``pids`` are several.
+        ``uid`` and ``cgroup`` choose among processes: bpf/site.h says what they are. ``pids`` are
+        several processes.
         """
-        target = cls(filters=filters or {})
+        target = cls(filters=SiteSettings(uid=uid, cgroup=cgroup))
         if pids:
             target.processes = _of_one_program([find_process(number) for number in pids])
         elif pid is not None:
@@ -105,25 +108,22 @@ class Target:
         """Return the process's number for the kernel's own filter, 0 for every process."""
         return self.process.tgid if self.process else 0
 
-    def defines(self) -> Mapping[str, int]:
-        """Return the compile-time settings of bpf/site.h that make programs see this target only.
+    def settings(self) -> SiteSettings:
+        """Return the settings of bpf/site.h that make programs see this target only.
 
         BPF helpers count in the initial pid namespace; in another one they must be given which, and
         know only the tasks whose own it is (kernel commit b4490c5c4e02): so it is the target's.
         """
         if in_initial_pid_namespace():
-            several = _numbered([process.tgid for process in self.processes])
-            one = {"TGID": self.process.tgid} if self.process else {}
-            return {**self.filters, **several, **one}
+            filters = _numbered(self.filters, self.processes)
+            return replace(filters, tgid=self.process.tgid if self.process else None)
         device, inode = (self.process or Process(os.getpid())).pid_namespace()
-        settings = {**self.filters, "PIDNS_DEV": device, "PIDNS_INO": inode}
-        settings |= _numbered([process.tgid for process in self.processes])
+        settings = replace(self.filters, pidns_dev=device, pidns_ino=inode)
+        settings = _numbered(settings, self.processes)
         if self.process is None:
             return settings
-        number = self.process.innermost_number()
-        if number != self.process.tgid:
-            settings["SEEN_TGID"] = self.process.tgid
-        return settings | {"TGID": number}
+        number, seen = self.process.innermost_number(), self.process.tgid
+        return replace(settings, tgid=number, seen_tgid=None if number == seen else seen)
 
     def binary(self, name: str | None) -> TargetBinary:
         """Open the file that ``name`` means in this target, its executable when None.
@@ -214,12 +214,13 @@ def _of_one_program(processes: Sequence[Process]) -> tuple[Process, ...]:
     return tuple(dict.fromkeys(processes))
 
 
-def _numbered(numbers: Sequence[int]) -> dict[str, int]:
-    """Return the settings for several processes: all of them, the first in the place of more."""
-    if not numbers:
-        return {}
-    filled = [*numbers, *[numbers[0]] * (MAX_PROCESSES - len(numbers))]
-    return {f"TGID_{place}": number for place, number in enumerate(filled, 1)}
+def _numbered(settings: SiteSettings, processes: Sequence[Process]) -> SiteSettings:
+    """Return settings for several processes: all of them, the first in the place of more."""
+    if not processes:
+        return settings
+    numbers = [process.tgid for process in processes]
+    numbers += [numbers[0]] * (MAX_PROCESSES - len(numbers))
+    return replace(settings, **{f"tgid_{at}": number for at, number in enumerate(numbers, 1)})
 
 
 def _file_named(name: str, process: Process | None = None) -> str:

@@ -137,7 +137,7 @@ class SequenceValue:
 class MapValue:
     """Some entries of a map, in the order in which they are in memory, and its true length.
 
-    ``missing`` says why there are none where they could not be had.
+    ``missing`` says why there are none where they are not available.
     """
 
     type: str

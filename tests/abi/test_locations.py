@@ -104,9 +104,17 @@ def verdicts(path: Path, toolchain: Toolchain) -> tuple[collections.Counter[str]
 
 @pytest.mark.slow
 @each_toolchain
-@pytest.mark.parametrize("mode", ["default", "unoptimized"])
-def test_every_function_of_a_large_program(toolchain: Toolchain, mode: str) -> None:
-    flags = {"default": (), "unoptimized": ("-gcflags=all=-N -l",)}[mode]
+def test_every_function_of_a_large_program(toolchain: Toolchain) -> None:
+    check_every_function(toolchain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("minor", ["1.15", "1.19", "1.27"])
+def test_every_function_of_a_large_unoptimized_program(minor: str) -> None:
+    check_every_function(require(minor), "-gcflags=all=-N -l")
+
+
+def check_every_function(toolchain: Toolchain, *flags: str) -> None:
     path = build(FIXTURES / "abi_large", toolchain, flags=flags)
     counts, wrong = verdicts(path, toolchain)
     print(dict(counts))

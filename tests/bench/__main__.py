@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.bench import accuracy, costs, rates, scale
+from tests.bench import accuracy, costs, rates, scale, why
 from tests.bench.plot import svg
 from tests.bench.results import Results
 from tests.bench.settings import FULL, QUICK, Settings
 from tests.bench.targets import newest_go
+from tests.delve import delve, version
 from tests.live import why_not_live
 
 Part = Callable[[Results, Settings], None]
@@ -28,6 +29,7 @@ PARTS: dict[str, Part] = {
     "count": costs.count_costs,
     "latency": costs.latency_costs,
     "trace": costs.trace_costs,
+    "why": why.why_costs,
     "rate": rates.delivery_rates,
     "functions": scale.functions_by_number,
     "all": scale.all_functions,
@@ -71,6 +73,7 @@ def _machine() -> dict[str, object]:
             [sys.executable, "-c", "from bcc.version import __version__; print(__version__)"]
         ),
         "bpftrace": _version(["bpftrace", "--version"]),
+        "delve": "missing" if (debugger := delve()) is None else version(debugger),
     }
 
 

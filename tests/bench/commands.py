@@ -12,9 +12,10 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from gotrace.kernel.program import bpf_directory
+from gotrace.kernel.compiler import bpf_directory
 from tests.bench.targets import FRAMED, Calls, Framed
 from tests.bench.tracers import Command, Tracer, opened_perf_buffers, printed
+from tests.delve import delve
 from tests.tools.harness import CLONE
 
 __all__ = [
@@ -123,7 +124,7 @@ def dlv_trace(target: Calls) -> Command:
 
     It says nothing when it is ready, so that calls are made until one of them shows.
     """
-    found = shutil.which("dlv")
+    found = delve()
     if found is None:
         raise Missing("dlv is not installed")
 
@@ -131,5 +132,5 @@ def dlv_trace(target: Calls) -> Command:
         target.run(1)
         return b"goroutine(" in tracer.head() + tracer.errors().encode()
 
-    words = (found, "trace", "-p", str(target.pid), f"^{FRAMED.replace('.', '[.]')}$")
+    words = (str(found), "trace", "-p", str(target.pid), f"^{FRAMED.replace('.', '[.]')}$")
     return Command(words, shows_a_call)

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Point, ProbeGroup, attach
+from gotrace.settings import ProgramSettings
 from tests.bench.commands import (
     Missing,
     bcc_count,
@@ -54,13 +56,18 @@ class Contender:
     most: int = _MAX_CALLS
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _EmptySettings(ProgramSettings):
+    source: ClassVar[str] = str(EMPTY)
+
+
 @contextmanager
 def _empty_probe(framed: Framed, address: int, pid: int) -> Iterator[None]:
     """Keep a program that does nothing attached to one instruction."""
     point = Point(address - framed.bias, address, 0)
     path = str(framed.binary)
     group = ProbeGroup("on_hit", path, path, [point], framed.bias, pid)
-    attached = attach(str(EMPTY), {}, [group])
+    attached = attach(_EmptySettings(), [group])
     try:
         if attached.failed:
             raise next(iter(attached.failed.values()))

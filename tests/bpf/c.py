@@ -8,7 +8,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from gotrace.kernel.program import joined_source
+from gotrace.kernel.compiler import joined_source
 from tests.live import skip_or_fail
 
 __all__ = ["CLayout", "run_c"]

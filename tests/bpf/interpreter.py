@@ -18,7 +18,7 @@ from gotrace.kernel.cookie import cookie
 from gotrace.kernel.own_function import OwnFunction, own_function
 from gotrace.kernel.program import BpfProgram
 from gotrace.session.events import CallRecord, parse_call
-from gotrace.session.tasks import Tasks
+from gotrace.settings import TraceSettings
 from gotrace.sites.sites import Site, SiteForm, SiteKind
 from gotrace.target.process import Process
 from gotrace.target.target import Target
@@ -173,25 +173,22 @@ class Interpreter:
             )
             for program, site in sites.items()
         ]
-        sizes = {
-            "FUNCTIONS": 1,
-            "SAVED": 8,
-            "STACKS": 8,
-            "OUTER_CALLS": 8,
-            "USER_STACK": 0,
-            "BEHIND": 0,
-            "OPS": _OPS,
-            "TYPES": _TYPES,
-            "CONSTANTS": CONSTANTS,
-            "PAYLOAD": PAYLOAD,
-            "FLOATS": 0,
-            "INTERFACES": 1,
-            "PREDICATES": 1,
-            "RETURNS": 1,
-            "STEPS": STEPS,
-        }
-        defines = {**Tasks((), None).defines(), **target.defines(), **sizes}
-        self._attached = attach("trace.c", defines, groups, prepare=self._prepare)
+        settings = TraceSettings(
+            site=target.settings(),
+            functions=1,
+            saved=8,
+            stacks=8,
+            outer_calls=8,
+            ops=_OPS,
+            types=_TYPES,
+            constants=CONSTANTS,
+            payload=PAYLOAD,
+            interfaces=True,
+            predicates=True,
+            returns=True,
+            steps=STEPS,
+        )
+        self._attached = attach(settings, groups, prepare=self._prepare)
         return self
 
     def __exit__(

@@ -23,7 +23,7 @@ from gotrace.capture.ops import (
     StringTest,
 )
 from gotrace.histogram import WIDE_BUCKETS, WIDE_ROW_SIZE
-from gotrace.kernel.program import joined_source
+from gotrace.kernel.compiler import joined_source
 from gotrace.probes import predicate
 from gotrace.session import events, keys, trace, trace_plan
 from gotrace.session.events import HEADER, CallFlag, parse_call
@@ -156,7 +156,7 @@ def test_event(c: CLayout) -> None:
 
 def test_event_flags(c: CLayout) -> None:
     names = ("EVENT_STACK", "EVENT_ENTRY_FLOATS", "EVENT_RETURN_FLOATS", "EVENT_UNDECIDED")
-    more = ("EVENT_PANIC", "EVENT_GOEXIT", "EVENT_WHY", "EVENT_WHY_WITHIN")
+    more = ("EVENT_PANIC", "EVENT_GOEXIT", "EVENT_WHY")
     assert c.constants(*names, *more) == list(CallFlag)
 
 

@@ -8,10 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.kernel.program import bpf_directory
+from gotrace.kernel.compiler import bpf_directory
 from gotrace.session.events import CallFlag
 from gotrace.session.why import parts as why
-from gotrace.session.why.parts import PARTS, SEEN_SIZE, Part, PartClass, PartSums, seen_parts
+from gotrace.session.why.parts import (
+    MAX_REPORT_SIZE,
+    PARTS,
+    CallParts,
+    Longest,
+    Part,
+    PartClass,
+    PartSums,
+    call_parts,
+    report_end,
+)
 from tests.bpf.c import CLayout
 
 NAMES = tuple(f"part {number}" for number in range(PARTS))
@@ -30,24 +40,35 @@ def test_parts_and_their_classes(c: CLayout) -> None:
     assert c.constants(*names, "WHY_CLASSES") == [*range(len(classes)), len(classes)]
 
 
-def test_seen(c: CLayout) -> None:
-    fields = ("changes", "parts[0]", f"parts[{PARTS - 1}]", "longest.ns", "longest.waker")
-    row, values = c.fields("why_seen", *fields, "longest.stack[0]", "longest.waker_stack[15]")
-    assert len(row) == SEEN_SIZE
-    at = SEEN_SIZE - 2 * 16 * 8 - 16  # of part and is_woken
-    row = row[:at] + (3).to_bytes(4, "little") + (1).to_bytes(4, "little") + row[at + 8 :]
-    seen = seen_parts(row, 0, NAMES)
-    assert seen.longest is not None
-    assert values == [
-        seen.changes,
-        seen.times[0],
-        seen.times[-1],
-        seen.longest.ns,
-        seen.longest.waker,
-        seen.longest.stack[0],
-        seen.longest.waker_stack[-1],
-    ]
-    assert seen.longest.part == NAMES[3]
+def test_report(c: CLayout) -> None:
+    row, values = c.fields("why_report", "changes", "longest_ns", "waker")
+    sizes = ("sizeof(struct why_report)", "WHY_REPORT_SIZE", "WHY_CELL_MASK")
+    assert c.constants(*sizes) == [len(row), MAX_REPORT_SIZE, PARTS - 1]
+    (shift,) = c.constants("WHY_CELL_BITS")
+    head = bytearray(row)
+    numbers = {"part": 3, "is_woken": 1, "cells": 2, "frames": 2, "waker_frames": 1, "is_whole": 0}
+    places = {name: c.constants(f"offsetof(struct why_report, {name})")[0] for name in numbers}
+    for name, value in numbers.items():
+        head[places[name]] = value
+    changes, ns, waker = values
+    longest = Longest(NAMES[3], ns, waker, (13,), (11, 12))
+    data = packed(head, 7 << shift | 5, 9 << shift | 6, 11, 12, 13)
+    assert report_end(data, 0) == len(data)
+    parts = {NAMES[6]: 9, NAMES[5]: 7}
+    assert call_parts(data, NAMES) == CallParts(parts, changes, longest)
+    head[places["is_whole"]] = 1
+    head[places["cells"]] = 0
+    before = [10 * number for number in range(PARTS)]
+    now = list(before)
+    now[5] += 7
+    now[6] += 9
+    data = packed(head, *now, *before, 11, 12, 13)
+    assert report_end(data, 0) == len(data)
+    assert call_parts(data, NAMES) == CallParts(parts, changes, longest)
+
+
+def packed(head: bytearray, *words: int) -> bytes:
+    return bytes(head) + b"".join(word.to_bytes(8, "little") for word in words)
 
 
 def test_sums(c: CLayout) -> None:
@@ -65,5 +86,5 @@ def test_small_structs(c: CLayout) -> None:
 
 def test_flags() -> None:
     text = (bpf_directory() / "payload.h").read_text()
-    defined = dict(re.findall(r"^#define EVENT_(WHY\w*) (\d+)", text, re.M))
-    assert defined == {"WHY": str(CallFlag.WHY.value), "WHY_WITHIN": str(CallFlag.WHY_WITHIN.value)}
+    defined = dict(re.findall(r"^#define EVENT_(WHY\w*) +(\d+)", text, re.M))
+    assert defined == {"WHY": str(CallFlag.WHY.value)}

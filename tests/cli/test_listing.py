@@ -124,11 +124,18 @@ def test_notices_of_many_functions_search_for_none_of_them(
 def test_rows_are_written_before_the_last_is_known(
     program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = io.StringIO()
+    class Rows(io.StringIO):
+        written = 0
+
+        def write(self, text: str) -> int:
+            self.written += text.count("\n")
+            return len(text)
+
+    out = Rows()
     seen: list[int] = []
 
     def watched(image: ElfImage, function: Function, returns: bool) -> FunctionSites:
-        seen.append(len(out.getvalue().splitlines()))
+        seen.append(out.written)
         return function_sites(image, function, returns)
 
     monkeypatch.setattr(plans, "function_sites", watched)

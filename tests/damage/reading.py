@@ -155,7 +155,7 @@ def identify(image: ElfImage) -> object:
 
 def watch(path: Path, target: Target, plan: ProbePlan) -> None:
     tasks = find_tasks(target, plan)
-    tasks.defines()
+    tasks.settings()
     groups = (
         *unwind_groups(target, tasks),
         *signal_groups(target, tasks),
@@ -191,7 +191,7 @@ def trace(plan: ProbePlan, probe: str, start: str) -> None:
     traced = make_trace_plan(plan, [spec], TraceChoices(limits, entry_only=False, floats=True))
     for context in traced.contexts:
         context.expect(interfaces_in(traced.calls))
-    Tables(traced, TraceOptions(user_stack=4)).defines()
+    Tables(traced, TraceOptions(user_stack=4)).settings(Target(), tasks)
     symbols = Symbolizer(tasks.files) if tasks.files else None
     clock = Clock.started_now(TimeStyle.SINCE_START)
     pcs = [sites.function.entry + 1 for sites in chosen[:4]]

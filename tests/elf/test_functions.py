@@ -141,6 +141,9 @@ def test_inlined_frames_are_those_of_the_runtime(toolchain: Toolchain, mode: str
         assert [call for call in everything if call.name == "main.middle"] == [
             call for call in calls if call.name == "main.middle"
         ]
+        for wanted in [{name} for name in sorted({call.name for call in everything})[::50]]:
+            found = list(table.inlined_calls(wanted))
+            assert found == [call for call in everything if call.name in wanted]
 
 
 @each_toolchain

@@ -8,10 +8,12 @@ import errno
 
 import pytest
 
-from gotrace.kernel import lacking
+from gotrace.kernel import lacking, program
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import AttachError, AttachMethod, Point, ProbeGroup, attach
-from gotrace.kernel.program import BpfProgram, LackingError, LoadError, _reason, load_compiler
+from gotrace.kernel.compiler import _reason
+from gotrace.kernel.program import BpfProgram, LackingError, LoadError
+from gotrace.settings import HistogramSettings, LatencySettings, TaskSettings, TrialSettings
 
 pytestmark = pytest.mark.live
 
@@ -25,12 +27,12 @@ NO_ATOMIC = lacking._encode(
 
 @pytest.fixture
 def refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have each program refused, as BCC does."""
+    """Have each program refused."""
 
-    def refuse(*arguments: object, attach_type: int = -1) -> None:
-        raise Exception("Failed to load BPF program b'fetch': Invalid argument")
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr(load_compiler().BPF, "load_func", refuse)
+    monkeypatch.setattr(program, "load_program", refuse)
 
 
 def without(name: str, monkeypatch: pytest.MonkeyPatch, trial: bytes) -> None:
@@ -50,11 +52,15 @@ def test_this_kernel_knows_what_is_asked_for() -> None:
 
 
 def test_what_a_program_uses_is_found_in_its_code() -> None:
-    offsets = ("G_STACK_HI", "G_M", "G_GOID", "G_SCHED_SP", "G_STARTPC", "G_GOPC", "M_CURG")
-    sizes = {"ROWS": 1, "HALVES": 1, "STRIPES": 1, "STACKS": 8, "OUTER_CALLS": 8, "TLS_G": 0}
-    compiled = BpfProgram("latency.c", {**dict.fromkeys(offsets, 0), **sizes, "TASK_FSBASE": 8})
+    settings = LatencySettings(
+        tasks=TaskSettings(task_fsbase=8, tls_g=0),
+        stacks=8,
+        outer_calls=8,
+        times=HistogramSettings.of(1, 1, 1),
+    )
+    compiled = BpfProgram(settings)
     try:
-        code = list(lacking._decode(compiled._code(b"on_return")))
+        code = list(lacking._decode(compiled.code("on_return")))
     finally:
         compiled.close()
     used = {each.name for each in lacking._FEATURES if any(map(each.is_used, code))}
@@ -73,7 +79,7 @@ def test_tool_that_no_such_kernel_can_run_is_said_to_need_another(
 ) -> None:
     without("atomic operations that return a value", monkeypatch, NO_ATOMIC)
     with pytest.raises(LackingError) as raised:
-        attach("doctor.c", {"FETCH": 1}, [GROUP], method)
+        attach(TrialSettings(fetch=1), [GROUP], method)
     assert str(raised.value) == (
         "bpf/doctor.c needs Linux 5.12 or newer: this kernel's BPF does not know atomic operations"
         " that return a value"
@@ -84,7 +90,7 @@ def test_tool_that_no_such_kernel_can_run_is_said_to_need_another(
 def test_feature_that_a_program_does_not_use_is_not_blamed(monkeypatch: pytest.MonkeyPatch) -> None:
     without("ids in a pid namespace (bpf_get_ns_current_pid_tgid)", monkeypatch, NO_HELPER)
     with pytest.raises(LoadError, match="Failed to load") as raised:
-        attach("doctor.c", {"FETCH": 1}, [GROUP], AttachMethod.ADDRESS)
+        attach(TrialSettings(fetch=1), [GROUP], AttachMethod.ADDRESS)
     assert not isinstance(raised.value, LackingError)
 
 
@@ -101,7 +107,7 @@ def test_rung_without_cookies(
 ) -> None:
     monkeypatch.setattr(lacking, "_ATTACH_COOKIE", 99999)
     with pytest.raises(AttachError) as raised:
-        attach("doctor.c", {"FETCH": 1}, [GROUP], method)
+        attach(TrialSettings(fetch=1), [GROUP], method)
     assert str(raised.value) == f"cannot attach to a program: {why}"
 
 

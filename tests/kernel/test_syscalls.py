@@ -17,24 +17,17 @@ import pytest
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.own_function import own_function
 from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
+from gotrace.settings import CountSettings, HistogramSettings, LatencySettings
 
 pytestmark = pytest.mark.live
 
-OFFSETS = ("G_STACK_HI", "G_M", "G_GOID", "G_SCHED_SP", "G_STARTPC", "G_GOPC", "M_CURG", "TLS_G")
 ROOM = 1000
 
 
 @pytest.fixture(scope="module")
 def program() -> Iterator[BpfProgram]:
-    sizes = {
-        "ROWS": 3,
-        "HALVES": 2,
-        "STRIPES": 5,
-        "STACKS": 8,
-        "OUTER_CALLS": ROOM,
-        "GOROUTINES": 16,
-    }
-    loaded = BpfProgram("latency.c", {**dict.fromkeys(OFFSETS, 0), **sizes})
+    times = HistogramSettings.of(3, 2, 5)
+    loaded = BpfProgram(LatencySettings(stacks=8, outer_calls=ROOM, times=times, goroutines=16))
     yield loaded
     loaded.close()
 
@@ -53,13 +46,9 @@ def test_map_knows_its_shape(program: BpfProgram) -> None:
     assert program.map("histograms").max_entries == 3 * 2 * 5
 
 
-def test_programs_are_loaded_for_links_where_bcc_cannot_ask_for_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """BCC before 0.25 cannot; what is loaded without it goes with the rest."""
-    monkeypatch.setattr("gotrace.kernel.program._takes", lambda function, parameter: False)
+def test_programs_are_loaded_for_links_and_unloaded(tmp_path: Path) -> None:
     before = os.listdir("/proc/self/fd")
-    loaded = BpfProgram("count.c", {"COUNTERS": 1})
+    loaded = BpfProgram(CountSettings(counters=1))
     (number,) = loaded.load(["on_entry"], AttachKind.UPROBE_MULTI).values()
     assert os.readlink(f"/proc/self/fd/{number}") == "anon_inode:bpf-prog"
     with pytest.raises(OSError) as missing:  # any other program is EINVAL, before the file is
@@ -135,17 +124,27 @@ def test_attaching_where_there_is_no_file_or_no_code(program: BpfProgram, tmp_pa
 
 
 def test_program_that_does_not_compile_is_explained() -> None:
-    with pytest.raises(LoadError, match=r"cannot compile bpf/latency\.c: .*error") as raised:
-        BpfProgram("latency.c", {"ROWS": 1})
-    assert "GOTRACE_" in raised.value.log
+    class Other(CountSettings):
+        """Without the one setting that there must be."""
+
+        def definitions(self) -> list[str]:
+            return []
+
+    with pytest.raises(LoadError, match=r"cannot compile bpf/count\.c: .*error") as raised:
+        BpfProgram(Other(counters=1))
+    assert "GOTRACE_COUNTERS" in raised.value.log
 
 
 @pytest.mark.parametrize("options", range(8))
 def test_every_variant_of_the_latency_program_passes_the_verifier(options: int) -> None:
-    sizes = {"ROWS": 3, "HALVES": 2, "STRIPES": 2, "STACKS": 8, "OUTER_CALLS": 8}
-    chosen = {"GOROUTINES": 16, "SLOWER": 1000, "UNIT": 1000}
-    chosen = {name: size for bit, (name, size) in enumerate(chosen.items()) if options >> bit & 1}
-    loaded = BpfProgram("latency.c", {**dict.fromkeys(OFFSETS, 0), **sizes, **chosen})
+    settings = LatencySettings(
+        stacks=8,
+        outer_calls=8,
+        times=HistogramSettings.of(3, 2, 2, unit=1000 if options & 4 else 1),
+        goroutines=16 if options & 1 else None,
+        slower=1000 if options & 2 else None,
+    )
+    loaded = BpfProgram(settings)
     try:
         for function in ("on_entry", "on_return", "on_recovery", "on_goexit"):
             assert loaded.load([function], AttachKind.PERF_EVENT)[function] >= 0

@@ -7,7 +7,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 from gotrace.capture.ops import CaptureLimits
 from gotrace.elf.functions import FunctionTable
+from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached, AttachMethod, ProbeGroup
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK
 from gotrace.probes.select import Selector
@@ -30,6 +31,7 @@ from gotrace.session.plan import BinaryRequest, ProbePlan, make_plan, measurable
 from gotrace.session.tasks import find_tasks, signal_groups, unwind_groups
 from gotrace.session.trace import CallTracer, TraceOptions
 from gotrace.session.trace_plan import TraceChoices, make_trace_plan
+from gotrace.session.why.parts import WhyOptions, why_probes
 from gotrace.sites.sites import FunctionSites
 from gotrace.target.target import Target
 
@@ -41,6 +43,7 @@ class Use(Enum):
 
     COUNT = "gofunccount"
     MEASURE = "gofunclatency"
+    WHY = "gofunclatency --why"
     TRACE = "gotrace"  # arguments and results, as DWARF has them
     FLOATS = "gotrace, a signal at each entry and return"
 
@@ -75,6 +78,8 @@ class Soak:
         self._target = Target.of(pid, None)
         request = BinaryRequest(None, Selector(patterns))
         self._plan = make_plan(self._target, [request], returns=True, verb="count")
+        #: What the program's release can be watched for.
+        self.uses = [use for use in Use if use is not Use.WHY or self._says_why()]
         self._held: dict[Use, Held] = {}
         self._opened = ExitStack()
         self.rounds: Counter[str] = Counter()
@@ -89,7 +94,7 @@ class Soak:
 
     def round(self, use: Use | None = None) -> None:
         """Attach to 1 function, to all, or to any number in between; read a few times; detach."""
-        use = use or self._random.choice(list(Use))
+        use = use or self._random.choice(self.uses)
         held = self.held(use)
         size = int((held.functions + 1) ** self._random.random())
         chosen = set(self._random.sample(range(held.functions), size))
@@ -103,13 +108,14 @@ class Soak:
         """Attach a tool to groups, read it ``turns`` times, or at random, and detach."""
         held = self.held(use)
         groups = [group for group in groups if group.points]
+        held.attached.program.map("halted").update(bytes(4), bytes(4))  # detaching has set it
         held.attached.add(groups)
         self._note(use, held.attached, sum(len(group.points) for group in groups))
         for _ in range(self._random.randrange(8) if turns is None else turns):
             for function, calls in held.read():
                 self.calls[use] += calls
                 self.seen[use].add(function)
-        held.attached.detach()
+        _detach(held)
 
     def anew(self, use: Use) -> None:
         """Do what a tool does from compiling on, with few functions and with any method."""
@@ -121,6 +127,7 @@ class Soak:
             self._note(use, held.attached, sum(len(group.points) for group in held.groups))
             for _ in range(self._random.randrange(8)):
                 self.calls[use] += sum(calls for _, calls in held.read())
+            _detach(held)
 
     def held(self, use: Use) -> Held:
         """Return a tool, loaded for all functions and attached to none."""
@@ -128,9 +135,16 @@ class Soak:
             tracing = use in (Use.TRACE, Use.FLOATS)
             plan = self._some(self._most_traced) if tracing else self._plan
             held = _OPENERS[use](self._opened, self._target, plan, None)
-            held.attached.detach()
+            _detach(held)
             self._held[use] = held
         return self._held[use]
+
+    def _says_why(self) -> bool:
+        try:
+            why_probes(self._target, find_tasks(self._target, self._plan), WhyOptions())
+        except GotraceError:
+            return False
+        return True
 
     def _some(self, most: int) -> ProbePlan:
         """Return the plan of so many functions, or of all where there are no more."""
@@ -158,6 +172,14 @@ class Soak:
         self._target.close()
 
 
+def _detach(held: Held) -> None:
+    """Remove a tool's probes, however long it takes the kernel on a machine that is busy."""
+    assert held.attached.detach(time.monotonic() + _MAX_DETACHING) == []
+
+
+_MAX_DETACHING = 100.0  # seconds
+
+
 def _only(group: ProbeGroup, chosen: set[int]) -> ProbeGroup:
     """Leave a group the points of some functions; what watches the runtime stays whole."""
     if group.function not in ("on_entry", "on_return"):
@@ -177,21 +199,34 @@ def _count(opened: ExitStack, target: Target, plan: ProbePlan, method: AttachMet
 
 
 def _measure(
-    opened: ExitStack, target: Target, plan: ProbePlan, method: AttachMethod | None
+    opened: ExitStack,
+    target: Target,
+    plan: ProbePlan,
+    method: AttachMethod | None,
+    has_why: bool = False,
 ) -> Held:
     plan, tasks = measurable(plan), find_tasks(target, plan)
     options = LatencyOptions(per_function=True, intervals=True)
-    meter = opened.enter_context(LatencyMeter(target, plan, tasks, options, method))
+    why = why_probes(target, tasks, WhyOptions()) if has_why else None
+    meter = opened.enter_context(LatencyMeter(target, plan, tasks, options, method, None, why))
     groups = [
+        *(why.groups() if why else ()),
         *unwind_groups(target, tasks),
         *plan.return_groups("on_return", target.pid, tasks.kind),
         *plan.entry_groups("on_entry", target.pid, tasks.kind),
     ]
 
     def read() -> Iterable[tuple[int, int]]:
-        return [(function, row.count) for function, row in meter.take().rows.items()]
+        taken = meter.take()
+        for function, bands in taken.why.items():
+            assert all(sums.total > 0 for sums in bands.values()), function
+        return [(function, row.count) for function, row in taken.rows.items()]
 
     return Held(meter.attached, len(plan.functions), groups, read)
+
+
+def _why(opened: ExitStack, target: Target, plan: ProbePlan, method: AttachMethod | None) -> Held:
+    return _measure(opened, target, plan, method, has_why=True)
 
 
 def _trace(
@@ -240,4 +275,10 @@ def _floats(
         return _trace(opened, target, plan, method, _ALL_FLOATS)
 
 
-_OPENERS = {Use.COUNT: _count, Use.MEASURE: _measure, Use.TRACE: _trace, Use.FLOATS: _floats}
+_OPENERS: Mapping[Use, Callable[[ExitStack, Target, ProbePlan, AttachMethod | None], Held]] = {
+    Use.COUNT: _count,
+    Use.MEASURE: _measure,
+    Use.WHY: _why,
+    Use.TRACE: _trace,
+    Use.FLOATS: _floats,
+}

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.real.report import figures, rounds
-from tests.real.soak import Soak, Use
+from tests.real.soak import Soak
 from tests.real.targets import TARGETS, busy, releases
 from tests.toolchains import Toolchain, each_toolchain
 from tests.tools.harness import code_of
@@ -38,7 +38,7 @@ def test_attach_and_detach_at_random_moments(target: str, toolchain: Toolchain) 
     ):
         clean = code_of(fixture.pid)
         for turn in range(number):
-            soak.anew(list(Use)[turn // 10 % len(Use)]) if turn % 10 == 0 else soak.round()
+            soak.anew(soak.uses[turn // 10 % len(soak.uses)]) if turn % 10 == 0 else soak.round()
             assert code_of(fixture.pid) == clean
             fixture.say("status")
             fixture.read_until("status ")
@@ -69,7 +69,7 @@ def test_every_function_of_the_runtime(target: str, toolchain: Toolchain) -> Non
     """All at once, in each of the ways: a crash, a wrong result or a stop of the target fails."""
     with busy(target, toolchain) as fixture, Soak(fixture.pid, SEED, RUNTIME) as soak:
         clean = code_of(fixture.pid)
-        for use in Use:
+        for use in soak.uses:
             for _ in range(rounds(quick=1, full=3)):
                 soak.all(use, turns=6)
                 assert code_of(fixture.pid) == clean
@@ -82,4 +82,4 @@ def test_every_function_of_the_runtime(target: str, toolchain: Toolchain) -> Non
         calls=Counter({use.value: calls for use, calls in soak.calls.items()}),
         refused=soak.failed,
     )
-    assert all(soak.calls[use] > 0 for use in Use)
+    assert all(soak.calls[use] > 0 for use in soak.uses)

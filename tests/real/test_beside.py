@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.kernel.program import bpf_directory
+from gotrace.kernel.compiler import bpf_directory
 from tests.live import skip_or_fail
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import (

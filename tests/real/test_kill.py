@@ -27,7 +27,9 @@ TRACERS = (
     ("gofunclatency", "*"),
     ("gofunclatency", "-F", "-g", "main.*", "strconv.*", "-i", "0.1"),
     ("gofunclatency", "--attach", "perf-ip", "main.*"),
+    ("gofunclatency", "--why", "--force", "main.*", "strconv.*"),
     ("gotrace", "main.*", "strconv.*", "encoding/json.*"),
+    ("gotrace", "--why", "--force", "main.*"),
     ("gotrace", "-U", "math.*", "main.*"),
     ("gotrace", "--attach", "perf-cookie", "main.*"),
 )

@@ -11,12 +11,27 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
-from gotrace.kernel import program
+from gotrace.kernel import compiler, kept
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.program import AttachKind, BpfProgram, bpf_directory, joined_source
+from gotrace.kernel.compiler import bpf_directory, joined_source
+from gotrace.kernel.program import AttachKind, BpfProgram
+from gotrace.settings import (
+    CountSettings,
+    HistogramSettings,
+    KeySettings,
+    LatencySettings,
+    ProgramSettings,
+    SignalSettings,
+    SiteSettings,
+    TaskSettings,
+    TraceSettings,
+    TrialSettings,
+    WhySettings,
+)
 from tests.session.loaded import has_tail_call, loaded_instructions, stack_depth
 
 pytestmark = pytest.mark.live
@@ -24,61 +39,63 @@ pytestmark = pytest.mark.live
 #: BPF_PRIV_STACK_MIN_SIZE, 64, is compared with the depth rounded up to a multiple of 16.
 MAX_STACK = 48
 
-OFFSETS = dict.fromkeys(
-    ("G_STACK_HI", "G_M", "G_GOID", "G_SCHED_SP", "G_STARTPC", "G_GOPC", "M_CURG", "TLS_G"), 8
+OFFSETS = TaskSettings(g_stack_hi=8, g_m=8, g_goid=8, g_sched_sp=8, g_startpc=8, g_gopc=8, m_curg=8)
+WITH_TLS = replace(OFFSETS, task_fsbase=8, tls_g=8)
+ONE_PROCESS = SiteSettings(tgid=1, pidns_dev=4, pidns_ino=0xEFFFFFFC, seen_tgid=1)
+BY_ADDRESS = SiteSettings(site_by_ip=8)
+COUNT = CountSettings(counters=8)
+LATENCY = LatencySettings(
+    tasks=OFFSETS, stacks=8, outer_calls=8, times=HistogramSettings.of(1, 1, 1)
 )
-ONE_PROCESS = {"TGID": 1, "PIDNS_DEV": 4, "PIDNS_INO": 0xEFFFFFFC, "SEEN_TGID": 1}
-BY_ADDRESS = {"SITES_BY_IP": 8}
-OPEN_CALLS = {**OFFSETS, "STACKS": 8, "OUTER_CALLS": 8}
-LATENCY = {**OPEN_CALLS, "ROWS": 1, "HALVES": 1, "STRIPES": 1}
-PER_GOROUTINE = {**LATENCY, "ROWS": 3, "HALVES": 2, "GOROUTINES": 8, "UNIT": 1000}
-TRACE = {
-    **OPEN_CALLS,
-    "FUNCTIONS": 1,
-    "SAVED": 8,
-    "OPS": 64,
-    "TYPES": 8,
-    "CONSTANTS": 1,
-    "PAYLOAD": 1024,
-    "USER_STACK": 0,
-    "BEHIND": 0,
-    "FLOATS": 0,
-    "RETURNS": 1,
-    "WAITING": 8,
-    "INTERFACES": 0,
-    "PREDICATES": 0,
-    "STEPS": 32,
-}
-ENTRY_ONLY = {**TRACE, "RETURNS": 0}
-ALL_OF_TRACE = {
-    **TRACE,
-    "USER_STACK": 64,
-    "BEHIND": 1024,
-    "FLOATS": 1,
-    "INTERFACES": 1,
-    "PREDICATES": 1,
-    "TASK_FSBASE": 8,
-    "TASK_BLOCKED": 8,
-    "PAYLOAD": 4096,
-}
+PER_GOROUTINE = replace(LATENCY, times=HistogramSettings.of(3, 2, 1, 1000), goroutines=8)
+TRACE = TraceSettings(
+    tasks=OFFSETS,
+    stacks=8,
+    outer_calls=8,
+    functions=1,
+    saved=8,
+    ops=64,
+    types=8,
+    constants=1,
+    payload=1024,
+    returns=True,
+    interfaces=False,
+    predicates=False,
+    steps=32,
+)
+ENTRY_ONLY = replace(TRACE, returns=False)
+ALL_OF_TRACE = replace(
+    TRACE,
+    tasks=WITH_TLS,
+    has_stacks=True,
+    user_stack=64,
+    behind=1024,
+    floats=True,
+    signals=SignalSettings(waiting=8, task_blocked=8),
+    interfaces=True,
+    predicates=True,
+    payload=4096,
+)
 #: What a run with --why has as well; the programs at its own probes, but for that at sched_switch.
-WHY = {
-    "WHY": 1,
-    "WHY_ROWS": 8,
-    "WHY_SAVED": 8,
-    "WHY_THREADS": 8,
-    "WHY_SITES": 2,
-    "WHY_ON_STACK": 0,
-    "WHY_UNNAMED": 1,
-    "WHY_CALLERS": 1,
-    "WHY_CLASSES": 1,
-    "WHY_BANDS": 8,
-    **dict.fromkeys(("G_STATUS", "G_WAITREASON", "G_SYSCALLPC", "G_SCHED_PC", "G_SCHED_BP"), 8),
-    "G_COROARG": 8,
-    "TASK_PID": 8,
-    "TASK_STATE": 8,
-    "TASK_THROTTLED": 8,
-}
+WHY = WhySettings(
+    why_rows=8,
+    why_saved=8,
+    why_threads=8,
+    why_sites=2,
+    why_on_stack=False,
+    why_unnamed=True,
+    why_callers=True,
+    why_classes=1,
+    g_status=8,
+    g_waitreason=8,
+    g_syscallpc=8,
+    g_sched_pc=8,
+    g_sched_bp=8,
+    g_coroarg=8,
+    task_pid=8,
+    task_state=8,
+    task_throttled=8,
+)
 SCHEDULER = (
     "on_status",
     "on_preempt",
@@ -88,45 +105,58 @@ SCHEDULER = (
     "on_stop_world",
     "on_start_world",
 )
-KEYED = {**TRACE, "KEY": 256, "ROWS": 64, "TIMES": 0, "HALVES": 1, "STRIPES": 1}
-ALL_OF_KEYED = {
-    **KEYED,
-    "TIMES": 1,
-    "HALVES": 2,
-    "UNIT": 1000,
-    "USER_STACK": 1,
-    "BEHIND": 16,
-    "INTERFACES": 1,
-    "PREDICATES": 1,
-    "TASK_FSBASE": 8,
-    "PAYLOAD": 4096,
-}
+KEYED = replace(
+    TRACE,
+    by=KeySettings(key=256, times=False, durations=HistogramSettings.of(64, 1, 1), keys=64),
+)
+ALL_OF_KEYED = replace(
+    KEYED,
+    tasks=WITH_TLS,
+    by=KeySettings(key=256, times=True, durations=HistogramSettings.of(64, 2, 1, 1000), keys=64),
+    has_stacks=True,
+    user_stack=1,
+    behind=16,
+    interfaces=True,
+    predicates=True,
+    payload=4096,
+)
 PAIRED = ("on_entry", "on_return", "on_recovery", "on_goexit")
 
 #: Each source in the shapes that the tools give it, and its functions in that shape.
-SHAPES: list[tuple[str, Mapping[str, int], tuple[str, ...]]] = [
-    ("count.c", {"COUNTERS": 8}, ("on_entry",)),
-    ("count.c", {"COUNTERS": 8, **ONE_PROCESS, **BY_ADDRESS}, ("on_entry",)),
-    ("latency.c", LATENCY, PAIRED),
-    ("latency.c", {**LATENCY, **BY_ADDRESS, "ROWS": 3, "SLOWER": 1000, "TASK_FSBASE": 8}, PAIRED),
-    ("latency.c", PER_GOROUTINE, PAIRED),
-    ("latency.c", {**PER_GOROUTINE, **ONE_PROCESS, "SLOWER": 1, "TASK_FSBASE": 8}, PAIRED),
-    ("trace.c", TRACE, PAIRED),
-    ("trace.c", ENTRY_ONLY, ("on_entry",)),
-    ("trace.c", {**ENTRY_ONLY, "FLOATS": 1, "BEHIND": 256}, ("on_entry", "on_signal")),
-    ("trace.c", {**TRACE, "USER_STACK": 64, "BEHIND": 520, **BY_ADDRESS}, PAIRED),
-    ("trace.c", {**ALL_OF_TRACE, **ONE_PROCESS}, (*PAIRED, "on_signal")),
-    ("latency.c", {**LATENCY, **WHY, "WHY_CALLERS": 0}, (*PAIRED, *SCHEDULER)),
-    ("latency.c", {**PER_GOROUTINE, **ONE_PROCESS, **WHY, "SLOWER": 1}, PAIRED),
+SHAPES: list[tuple[ProgramSettings, tuple[str, ...]]] = [
+    (COUNT, ("on_entry",)),
+    (replace(COUNT, site=replace(ONE_PROCESS, site_by_ip=8)), ("on_entry",)),
+    (LATENCY, PAIRED),
     (
-        "trace.c",
-        {**ALL_OF_TRACE, **ONE_PROCESS, **WHY, "PAYLOAD": 8192},
+        replace(
+            LATENCY,
+            site=BY_ADDRESS,
+            times=HistogramSettings.of(3, 1, 1),
+            slower=1000,
+            tasks=WITH_TLS,
+        ),
+        PAIRED,
+    ),
+    (PER_GOROUTINE, PAIRED),
+    (replace(PER_GOROUTINE, site=ONE_PROCESS, slower=1, tasks=WITH_TLS), PAIRED),
+    (TRACE, PAIRED),
+    (ENTRY_ONLY, ("on_entry",)),
+    (
+        replace(ENTRY_ONLY, floats=True, behind=256, signals=SignalSettings(waiting=8)),
+        ("on_entry", "on_signal"),
+    ),
+    (replace(TRACE, has_stacks=True, user_stack=64, behind=520, site=BY_ADDRESS), PAIRED),
+    (replace(ALL_OF_TRACE, site=ONE_PROCESS), (*PAIRED, "on_signal")),
+    (replace(LATENCY, why=replace(WHY, why_callers=False), why_bands=8), (*PAIRED, *SCHEDULER)),
+    (replace(PER_GOROUTINE, site=ONE_PROCESS, why=WHY, why_bands=8, slower=1), PAIRED),
+    (
+        replace(ALL_OF_TRACE, site=ONE_PROCESS, why=WHY, payload=8192),
         (*PAIRED, *SCHEDULER, "on_signal"),
     ),
-    ("trace.c", {**KEYED, "RETURNS": 0}, ("on_entry",)),
-    ("trace.c", {**ALL_OF_KEYED, **ONE_PROCESS}, PAIRED),
-    ("doctor.c", {"FETCH": 1}, ("fetch",)),
-    ("doctor.c", {"SIGNAL": 1, **ONE_PROCESS}, ("send_signal",)),
+    (replace(KEYED, returns=False), ("on_entry",)),
+    (replace(ALL_OF_KEYED, site=ONE_PROCESS), PAIRED),
+    (TrialSettings(fetch=1), ("fetch",)),
+    (TrialSettings(site=ONE_PROCESS, signal=1), ("send_signal",)),
 ]
 
 
@@ -141,11 +171,9 @@ def shared_stacks(loaded: Mapping[str, int]) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize(("source", "defines", "functions"), SHAPES)
-def test_no_program_shares_a_stack(
-    source: str, defines: Mapping[str, int], functions: tuple[str, ...]
-) -> None:
-    compiled = BpfProgram(source, defines)
+@pytest.mark.parametrize(("settings", "functions"), SHAPES)
+def test_no_program_shares_a_stack(settings: ProgramSettings, functions: tuple[str, ...]) -> None:
+    compiled = BpfProgram(settings)
     try:
         loaded = compiled.load(functions, AttachKind.PERF_EVENT)
         assert set(loaded) == set(functions)
@@ -156,7 +184,7 @@ def test_no_program_shares_a_stack(
 
 @pytest.mark.parametrize("function", ["on_switch", "on_switch_without_state"])
 def test_no_program_at_a_tracepoint_does(function: str) -> None:
-    compiled = BpfProgram("latency.c", {**LATENCY, **WHY})
+    compiled = BpfProgram(replace(LATENCY, why=WHY, why_bands=8))
     try:
         loaded = {function: compiled.attach_tracepoint("sched_switch", [function])}
         assert shared_stacks(loaded) == {}
@@ -166,11 +194,11 @@ def test_no_program_at_a_tracepoint_does(function: str) -> None:
 
 def test_all_functions_of_all_sources_are_looked_at() -> None:
     sources = {path.name for path in bpf_directory().glob("*.c")}
-    assert {source for source, _, _ in SHAPES} == sources
+    assert {settings.source for settings, _ in SHAPES} == sources
     for source in sources:
         text = joined_source(source)
         declared = set(re.findall(r"^int (\w+)\(struct pt_regs \*ctx\)", text, re.M))
-        looked_at = {name for each, _, names in SHAPES if each == source for name in names}
+        looked_at = {name for each, names in SHAPES if each.source == source for name in names}
         assert looked_at == declared
 
 
@@ -183,8 +211,9 @@ def test_shared_stack_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         assert text.count(call) == 1
         return text.replace(call, ";")
 
-    monkeypatch.setattr(program, "joined_source", without)
-    compiled = BpfProgram("latency.c", LATENCY)
+    monkeypatch.setattr(compiler, "joined_source", without)
+    monkeypatch.setattr(kept, "joined_source", without)
+    compiled = BpfProgram(LATENCY)
     try:
         found = shared_stacks(compiled.load(("on_entry", "on_return"), AttachKind.PERF_EVENT))
         assert set(found) == {"on_entry", "on_return"}

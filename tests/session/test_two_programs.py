@@ -14,6 +14,7 @@ from gotrace.probes.select import Selector
 from gotrace.session.lifetime import Lifetime
 from gotrace.session.plan import BinaryRequest, ProbePlan, make_plan
 from gotrace.session.symbols import Symbolizer
+from gotrace.settings import CountSettings
 from gotrace.target.target import Target
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture
@@ -60,7 +61,7 @@ def test_sites_at_one_address_are_refused_where_only_that_tells_them_apart(
     copy.write_bytes(ours.read_bytes())
     groups = plan_of(target, ours, copy).entry_groups("on_entry", 0)
     with pytest.raises(AttachError, match=rf"{ours} and {copy} have functions at the same"):
-        attach("count.c", {}, groups, AttachMethod.ADDRESS)
+        attach(CountSettings(counters=1), groups, AttachMethod.ADDRESS)
 
 
 def test_process_that_runs_another_program_before_the_first_look() -> None:

@@ -40,10 +40,16 @@ def check_returns(listed: Listed, expected: list[int]) -> None:
 
 
 @BOTH_ENDS
-@pytest.mark.parametrize("flags", [(), ("-buildmode=pie",)], ids=["default", "pie"])
-def test_sites_of_a_whole_go_program(toolchain: Toolchain, flags: tuple[str, ...]) -> None:
-    env = {"CGO_ENABLED": "0"}
-    binary = build(FIXTURES / "sites_http", toolchain, flags=flags, env=env)
+def test_sites_of_a_whole_go_program(toolchain: Toolchain) -> None:
+    check_go(toolchain)
+
+
+def test_sites_of_a_whole_position_independent_program() -> None:
+    check_go(newest(), "-buildmode=pie")
+
+
+def check_go(toolchain: Toolchain, *flags: str) -> None:
+    binary = build(FIXTURES / "sites_http", toolchain, flags=flags, env={"CGO_ENABLED": "0"})
     forms: Counter[SiteForm | None] = Counter()
     grown = 0
     for listed in go_objdump(binary, toolchain):

@@ -15,6 +15,7 @@ from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.kernel.attach import Point, ProbeGroup, attach
 from gotrace.kernel.cookie import cookie
+from gotrace.settings import CountSettings
 from gotrace.sites.sites import Site, SiteForm, SiteKind, function_sites
 from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain
 
@@ -82,7 +83,7 @@ def run(
         assert process.stdin is not None and process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         group = ProbeGroup("on_entry", str(binary), binary.name, points, None, 0)
-        attached = attach("count.c", {"COUNTERS": len(points)}, [group])
+        attached = attach(CountSettings(counters=len(points)), [group])
         try:
             assert not attached.failed
             printed, _ = process.communicate("go\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import re
 import shutil
 import struct
@@ -61,7 +62,15 @@ def test_all_is_checked(here: Checks) -> None:
     assert list(here) == [
         *("architecture", "kernel", "mounts", "privileges", "bpf(2)", "perf_event_open(2)"),
         *("lockdown", "unprivileged_bpf_disabled", "ptrace_scope", "pid namespace", "BTF"),
-        *("open files", "locked memory", "python", "bcc", "capstone", "pyelftools"),
+        *(
+            "open files",
+            "locked memory",
+            "python",
+            "bcc",
+            "kept programs",
+            "capstone",
+            "pyelftools",
+        ),
         *("program of gofunclatency", "program of gotrace", "event buffers"),
         *(f"attach: {method}" for method in METHODS),
         *("atomic fetch", "signals from BPF"),
@@ -189,10 +198,25 @@ def test_wrong_binding_is_seen(tmp_path: Path, source: str, state: str, part: st
     package = tmp_path / "bcc"
     package.mkdir()
     (package / "__init__.py").write_text(source)
-    status, checks = ask(prefix=["env", f"PYTHONPATH={tmp_path}"])
+    cache = tmp_path / "cache"  # nothing is kept there
+    status, checks = ask(prefix=["env", f"PYTHONPATH={tmp_path}", f"XDG_CACHE_HOME={cache}"])
     assert status == 1
     assert checks["bcc"]["state"] == state
     assert part in checks["bcc"]["found"]
+
+
+def test_kept_programs_do_without_a_binding(here: Checks, tmp_path: Path) -> None:
+    assert int(here["kept programs"]["found"].split(",")[0]) > 0
+    (tmp_path / "bcc.py").write_text("raise ImportError('no such thing')")
+    status, checks = ask(prefix=["env", f"PYTHONPATH={tmp_path}"])
+    assert status == 0
+    assert checks["bcc"]["state"] == "warn"
+    assert checks["program of gotrace"]["found"].startswith("is kept")
+    program = build(FIXTURES / "live_count", newest())
+    words = ("-d", "0.01", f"{program}:main.leaf")
+    assert run_tool("gofunccount", *words).status == 0
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    assert run_tool("gofunccount", *words, env=environment).status == 0
 
 
 def with_target(*arguments: Any, **options: Any) -> Checks:

@@ -272,6 +272,7 @@ def serve(program: Path) -> None:
             ["/e?iterations=1000000", "/e?iterations=20", "/e?iterations=many"],
             users,
             [*users, "/panic"],
+            ["/list"],
         ]
         connections: list[tuple[http.client.HTTPConnection, Sequence[str]]] = [
             (http.client.HTTPConnection(server.host, server.port, timeout=LOAD_SECONDS), paths)

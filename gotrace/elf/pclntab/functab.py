@@ -40,6 +40,8 @@ __all__ = [
 _WORD = struct.Struct("<I")
 _SIGNED = struct.Struct("<i")
 
+_NO_DATA = 0xFFFFFFFF
+
 #: FuncIDNormal: "not a special function".
 _NORMAL = 0
 
@@ -171,6 +173,31 @@ class FunctionRows:
         ):
             # The rows' offsets were checked to leave room for a whole record.
             return [words[(record >> 2) + skip] for record in self._records]
+
+    def data_offsets(self, index: int) -> list[int]:
+        """Return the FUNCDATA of that number of all rows, all ones for none (since Go 1.18).
+
+        Raises ElfError.
+        """
+        header, layout = self.header, self._layout
+        end = header.limit - (header.limit - header.records) % 4
+        counts, after = layout.tables // 4 + 2, layout.size // 4
+        with (
+            memoryview(self.image.data) as whole,
+            whole[header.records : end] as part,
+            part.cast("I") as words,
+        ):
+            try:
+                return [
+                    # The number of FUNCDATA is the record's last byte, on a little-endian machine.
+                    words[at + after + words[at + counts] + index]
+                    if words[at + after - 1] >> 24 > index
+                    else _NO_DATA
+                    for at in (record >> 2 for record in self._records)
+                ]
+            except IndexError:
+                damaged = "damaged rows in the Go function table"
+                raise ElfError(f"{self.image.display}: {damaged}") from None
 
     def name_at(self, offset: int) -> str:
         """Return the name at an offset in the name table, as inline trees refer to it."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Collection, Container, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -41,6 +41,7 @@ _FUNCDATA_INLINE_TREE = {PclntabFormat.GO_1_2: 4}
 _DEFAULT_FUNCDATA_INLINE_TREE = 3
 
 _ENTRY = struct.Struct("<ii")
+_NAME = struct.Struct("<i")
 _NO_DATA = 0xFFFFFFFF
 _NOWHERE = SourceLine("?", 0)
 
@@ -52,6 +53,8 @@ _SAMPLES = 32
 
 #: So few names are searched for; of more, each name in the trees is looked up among them.
 _MAX_SEARCHED = 8
+#: In so many places of a file their offsets are looked for: beyond, all trees are read.
+_MAX_PLACES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,14 +156,46 @@ class InlineTrees:
     def calls(self, wanted: Collection[str] | None = None) -> Iterator[InlinedCall]:
         """Yield the inlined calls in all functions, or only those of the names ``wanted``."""
         names: Container[int] | None = None
+        rows: Iterable[int] = range(len(self._rows))
         if wanted is not None and len(wanted) <= _MAX_SEARCHED:
-            names = self._offsets_of(wanted)
-            if not names:
-                return
+            names = found = self._offsets_of(wanted)
+            rows = self._rows_with(found)
         elif wanted is not None:
             names = _NamesAmong(self._rows, wanted)
-        for row in range(len(self._rows)):
+        for row in rows:
             yield from self.calls_in(row, names)
+
+    def _rows_with(self, names: Collection[int]) -> Iterable[int]:
+        """Return, in order, the rows in whose trees one of the names may be, by their offsets.
+
+        Few places in a file hold those four bytes, and most of these are in records of trees: that
+        is found sooner than all trees are read.
+        """
+        rows = self._rows
+        if rows.has_pointers or self._base is None:
+            return range(len(rows))
+        places = []
+        end = rows.image.file_end_of(rows.image.address_of(self._base))
+        for name in names:
+            needle = _NAME.pack(name)
+            place = self._data.find(needle, self._base, end)
+            while place >= 0:
+                places.append(place - self._layout.name - self._base)
+                if len(places) > _MAX_PLACES:  # such as the name at zero
+                    return range(len(rows))
+                place = self._data.find(needle, place + 1, end)
+        if not places:
+            return ()
+        by_tree: dict[int, list[int]] = {}
+        for row, tree in enumerate(rows.data_offsets(self._funcdata)):
+            by_tree.setdefault(tree, []).append(row)
+        starts = sorted(by_tree)
+        found: set[int] = set()
+        for place in places:
+            before = bisect_right(starts, place) - 1
+            if before >= 0 and (place - starts[before]) % self._layout.size == 0:
+                found.update(by_tree[starts[before]])
+        return sorted(found)
 
     def name_offsets_in(self, row: int) -> list[int]:
         """Return the offset of the function's name of each inlined call in a row."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
@@ -21,6 +21,7 @@ from gotrace.kernel.btf import kernel_field
 from gotrace.kernel.cookie import TaskKind, cookie
 from gotrace.kernel.program import BpfProgram, Map
 from gotrace.session.tasks import Tasks
+from gotrace.settings import CountSettings, WhySettings
 from gotrace.sites.scheduler import SchedulerSites, scheduler_sites
 from gotrace.sites.sites import Site, SiteError
 from gotrace.target.target import Target, TargetBinary
@@ -29,25 +30,25 @@ __all__ = [
     "BLOCKED",
     "BY_PROCESS",
     "GC",
+    "MAX_REPORT_SIZE",
     "MAX_SHARE",
     "PARTS",
-    "SEEN_SIZE",
     "TRACING",
     "UNKNOWN",
     "BandRows",
+    "CallParts",
     "Longest",
     "Part",
     "PartClass",
     "PartSums",
     "PartTotals",
     "Price",
-    "SeenParts",
     "WhyOptions",
     "WhyProbes",
     "call_parts",
     "part_class",
     "part_names",
-    "seen_parts",
+    "report_end",
     "slow_parts",
     "take_tracing_out",
     "why_probes",
@@ -191,29 +192,33 @@ class WhyProbes:
     names: tuple[str, ...]
     release: tuple[int, int]
 
-    def defines(self) -> dict[str, int]:
-        """Return the compile-time settings of bpf/why.h."""
+    def settings(self) -> WhySettings:
+        """Return the settings of bpf/why.h. Raises GotraceError."""
         layout = self.tasks.layout
         assert layout is not None
         coroargs = [sites.coroarg for _, sites in self.files if sites.coroarg is not None]
-        settings = {
-            "WHY": 1,
-            "WHY_ROWS": _ROWS,
-            "WHY_SAVED": _SAVED,
-            "WHY_THREADS": _THREADS,
-            "WHY_SITES": max(1, len(self._probes())),
-            "WHY_ON_STACK": int(not layout.g_in_register),
-            "WHY_UNNAMED": int(self.release < _NAMED_SINCE),
-            "WHY_CALLERS": int(self.options.callers),
-            "G_STATUS": layout.g_atomicstatus,
-            "G_WAITREASON": layout.g_waitreason,
-            "G_SYSCALLPC": layout.g_syscallpc,
-            "G_SCHED_PC": layout.g_sched_pc,
-            "G_SCHED_BP": layout.g_sched_bp,
-            **({"G_COROARG": coroargs[0]} if coroargs else {}),
-            **({"WHY_CLASSES": 1} if self.options.classes else {}),
-        }
-        return settings | _kernel_settings()
+        kernel = _kernel_offsets()
+        return WhySettings(
+            why_rows=_ROWS,
+            why_saved=_SAVED,
+            why_threads=_THREADS,
+            why_sites=max(1, len(self._probes())),
+            why_on_stack=not layout.g_in_register,
+            why_unnamed=self.release < _NAMED_SINCE,
+            why_callers=self.options.callers,
+            why_classes=1 if self.options.classes else None,
+            g_status=layout.g_atomicstatus,
+            g_waitreason=layout.g_waitreason,
+            g_syscallpc=layout.g_syscallpc,
+            g_sched_pc=layout.g_sched_pc,
+            g_sched_bp=layout.g_sched_bp,
+            g_coroarg=coroargs[0] if coroargs else None,
+            task_pid=kernel.pid,
+            task_state=kernel.state,
+            task_throttled=kernel.throttled,
+            task_cfs_rq=kernel.queue,
+            cfs_rq_throttled=kernel.count,
+        )
 
     def _probes(self) -> list[tuple[TargetBinary, _Probe]]:
         found = []
@@ -296,8 +301,8 @@ class WhyProbes:
             )
             for group in often
         ]
-        defines = {"COUNTERS": len(points), **self.target.defines()}
-        attached = attach("count.c", defines, numbered, forced)
+        settings = CountSettings(site=self.target.settings(), counters=len(points))
+        attached = attach(settings, numbered, forced)
         try:
             began = time.monotonic()
             time.sleep(seconds)
@@ -317,8 +322,19 @@ MAX_SHARE = 0.2
 _NAMED_SINCE = (1, 20)
 
 
-def _kernel_settings() -> dict[str, int]:
-    """Return the settings that are offsets in the kernel's structs. Raises GotraceError."""
+@dataclass(frozen=True, slots=True)
+class _KernelOffsets:
+    """Offsets in the kernel's structs; ``queue`` and ``count`` without ``throttled`` only."""
+
+    pid: int
+    state: int
+    throttled: int | None
+    queue: int | None
+    count: int | None
+
+
+def _kernel_offsets() -> _KernelOffsets:
+    """Return the offsets in the kernel's structs. Raises GotraceError."""
     pid = kernel_field(("task_struct", "pid"))
     state = kernel_field(("task_struct", "__state"))  # Linux 5.14
     if state is None:
@@ -328,15 +344,12 @@ def _kernel_settings() -> dict[str, int]:
             "--why needs the kernel's BTF, /sys/kernel/btf/vmlinux, to know threads by:"
             " CONFIG_DEBUG_INFO_BTF"
         )
-    settings = {"TASK_PID": pid, "TASK_STATE": state}
     throttled = kernel_field(("task_struct", "throttled"))  # Linux 6.18
     queue = kernel_field(("task_struct", "se"), ("sched_entity", "cfs_rq"))
     count = kernel_field(("cfs_rq", "throttle_count"))
-    if throttled is not None:
-        settings["TASK_THROTTLED"] = throttled
-    elif queue is not None and count is not None:
-        settings |= {"TASK_CFS_RQ": queue, "CFS_RQ_THROTTLED": count}
-    return settings
+    if throttled is not None or queue is None or count is None:
+        queue = count = None
+    return _KernelOffsets(pid, state, throttled, queue, count)
 
 
 def why_probes(target: Target, tasks: Tasks, options: WhyOptions) -> WhyProbes:
@@ -396,55 +409,54 @@ class Longest:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenParts:
-    """A struct why_seen: times by number of part, the changes of state, the longest wait."""
+class CallParts:
+    """What is reported of a call: its parts in ns by name, largest first, the changes of state."""
 
+    parts: Mapping[str, int]
     changes: int
-    times: tuple[int, ...]
     longest: Longest | None
 
 
-_SEEN = struct.Struct(f"=Q{PARTS}QQIIQ{_FRAMES}Q{_FRAMES}Q")
-SEEN_SIZE = _SEEN.size
-
-
-def seen_parts(data: bytes, at: int, names: Sequence[str]) -> SeenParts:
-    """Decode a struct why_seen. Raises struct.error."""
-    changes, *rest = _SEEN.unpack_from(data, at)
-    times, (ns, part, is_woken, waker, *stacks) = rest[:PARTS], rest[PARTS:]
-    longest = None
-    if ns and part < PARTS:
-        longest = Longest(
-            names[part],
-            ns,
-            waker if is_woken else None,
-            _stack(stacks[_FRAMES:]) if is_woken else (),
-            _stack(stacks[:_FRAMES]) if is_woken else (),
-        )
-    return SeenParts(changes, tuple(times), longest)
-
-
-def _stack(addresses: Sequence[int]) -> tuple[int, ...]:
-    end = addresses.index(0) if 0 in addresses else len(addresses)
-    return tuple(addresses[:end])
-
-
+_REPORT = struct.Struct("=QQQBBBBBB2x")  # struct why_report
+_CELL_BITS = 6
+#: Most bytes that a call's parts take in its record.
+MAX_REPORT_SIZE = _REPORT.size + 16 * PARTS + 32 * _FRAMES
 _MASK = (1 << 64) - 1
 
 
-def call_parts(
-    now: SeenParts, before: SeenParts | None, names: Sequence[str]
-) -> tuple[dict[str, int], int]:
-    """Return a call's parts by name, largest first, and how often its state has changed.
+def report_end(data: bytes, at: int) -> int:
+    """Return where a struct why_report, and what follows it, ends. Raises struct.error."""
+    *_, cells, frames, waker_frames, is_whole = _REPORT.unpack_from(data, at)
+    words: int = (2 * PARTS if is_whole else cells) + frames + waker_frames
+    return at + _REPORT.size + 8 * words
 
-    ``before`` is what had come when it was entered, None for an outermost call.
-    """
-    earlier = before.times if before else (0,) * PARTS
+
+def call_parts(data: bytes, names: Sequence[str]) -> CallParts:
+    """Decode a struct why_report and what follows it. Raises struct.error."""
+    changes, ns, waker, part, is_woken, cells, frames, waker_frames, is_whole = _REPORT.unpack_from(
+        data
+    )
+    words = struct.unpack_from(f"={(len(data) - _REPORT.size) // 8}Q", data, _REPORT.size)
+    own, stacks = words[:cells], words[cells:]
+    if is_whole:
+        pairs = zip(words[:PARTS], words[PARTS : 2 * PARTS], strict=True)
+        differences = enumerate(now - before & _MASK for now, before in pairs)
+        own = tuple(passed << _CELL_BITS | number for number, passed in differences if passed)
+        stacks = words[2 * PARTS :]
+    longest = None
+    if ns and part < PARTS:
+        stack, waker_stack = stacks[:frames], stacks[frames : frames + waker_frames]
+        longest = Longest(names[part], ns, waker if is_woken else None, waker_stack, stack)
+    return CallParts(_from_cells(own, names), changes, longest)
+
+
+def _from_cells(cells: Iterable[int], names: Sequence[str]) -> dict[str, int]:
+    """Return parts by name, largest first: those that are called the same are one."""
     parts: dict[str, int] = {}
-    for name, time_now, time_then in zip(names, now.times, earlier, strict=True):
-        if time_now != time_then:
-            parts[name] = parts.get(name, 0) + (time_now - time_then & _MASK)
-    return largest_first(parts), now.changes - (before.changes if before else 0)
+    for cell in cells:
+        name = names[cell % PARTS]
+        parts[name] = parts.get(name, 0) + (cell >> _CELL_BITS)
+    return largest_first(parts)
 
 
 def largest_first(parts: Mapping[str, int]) -> dict[str, int]:
@@ -461,16 +473,11 @@ def take_tracing_out(parts: Mapping[str, int], tracing: int | None) -> dict[str,
     return largest_first({name: ns for name, ns in split.items() if ns})
 
 
-_SLOW = struct.Struct(f"={1 + 2 * PARTS}Q")
-
-
 def slow_parts(record: bytes, at: int, duration: int, names: Sequence[str]) -> dict[str, int]:
     """Return the parts at the end of a struct slow_call of bpf/latency.c. Raises struct.error."""
-    count, *cells = _SLOW.unpack_from(record, at)
-    parts: dict[str, int] = {}
-    for number, ns in zip(cells[:count], cells[PARTS : PARTS + count], strict=True):
-        parts[names[number % PARTS]] = parts.get(names[number % PARTS], 0) + ns
-    return largest_first(parts) if count else {UNKNOWN: duration}
+    (count,) = struct.unpack_from("=Q", record, at)
+    cells = struct.unpack_from(f"={count % PARTS}Q", record, at + 8)
+    return _from_cells(cells, names) if count else {UNKNOWN: duration}
 
 
 @dataclass

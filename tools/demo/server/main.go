@@ -3,6 +3,7 @@
 //
 //	/e?iterations=N  Euler's number
 //	/get?key=K       a value of the store, which has the keys user:0 to user:99
+//	/list            all of the store's users, from a text that is made anew each time
 //	/panic           a handler that panics, which net/http recovers
 //
 // With -tls it does so over TLS as well, under a certificate of its own making.
@@ -101,6 +102,23 @@ func (s *Store) handleGet(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintf(w, "%s is %d\n", user.Name, user.Age)
 }
 
+// list returns all users, a line each. It makes a new text for each of them: garbage.
+//
+//go:noinline
+func (s *Store) list() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	text := ""
+	for key, user := range s.users {
+		text += fmt.Sprintf("%-60s %-60s %60d\n", key, user.Name, user.Age)
+	}
+	return text
+}
+
+func (s *Store) handleList(w http.ResponseWriter, r *http.Request) {
+	fmt.Fprint(w, s.list())
+}
+
 func handlePanic(w http.ResponseWriter, r *http.Request) {
 	panic(fmt.Sprintf("asked to panic by %s", r.RemoteAddr))
 }
@@ -135,6 +153,7 @@ func main() {
 
 	http.HandleFunc("/e", handleE)
 	http.HandleFunc("/get", newStore().handleGet)
+	http.HandleFunc("/list", newStore().handleList)
 	http.HandleFunc("/panic", handlePanic)
 
 	listener := listen(*address)

@@ -1,0 +1,349 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiled programs kept from one run to the next, so that a start needs no compiler.
+
+They are in the user's own cache, ``gotrace/bpf`` in ``XDG_CACHE_HOME`` or ``~/.cache``, a file for
+each source and shape. What is in it is loaded into the kernel: it is used only where no other user
+could have written it. It can be removed at any moment.
+
+A file is found by a digest of the sources and of the settings that shape them; it says which files
+the compiler consisted of, and the kernel. Where one of these has changed, the program is compiled
+again. Where there is no compiler, it is taken as it is: the verifier looks at what it does in any
+case.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pwd
+import re
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from gotrace.kernel.compiler import (
+    Compiled,
+    MapShape,
+    NoCompilerError,
+    bpf_directory,
+    compile_program,
+    compiler_flags,
+    file_state,
+    joined_source,
+)
+from gotrace.settings import ProgramSettings
+
+__all__ = ["KeptPrograms", "fresh_program", "kept_program", "kept_programs"]
+
+#: What the format of a file begins with; changes with how programs are compiled or put down.
+_FORMAT = b"gotrace compiled program 1\n"
+_NAME = re.compile(r"[0-9a-f]{40}-[0-9a-f]{8}")
+_TEMPORARY = re.compile(r"\.[0-9a-f]{40}-[0-9a-f]{8}\.[0-9a-f]{16}")
+_MAX_FILE_BYTES = 4 << 20
+_MAX_BYTES, _MAX_FILES = 64 << 20, 512
+_DAY, _HOUR = 86400.0, 3600.0
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def kept_program(settings: ProgramSettings) -> Compiled:
+    """Return a source compiled for these settings: as it was kept, or compiled now and kept.
+
+    Raises LoadError, and NoCompilerError where it is not kept and cannot be compiled.
+    """
+    with _folder() as folder:
+        if folder is None:
+            return compile_program(settings)
+        key = _key(settings)
+        name = f"{key}-{_kernel()}"
+        found = folder.read(name)
+        if found is not None and all(map(_is_unchanged, found.made_by)):
+            return found
+        try:
+            return folder.write(name, compile_program(settings))
+        except NoCompilerError:
+            if found is None:
+                found = next(folder.all_of(key), None)
+            if found is None:
+                raise
+            return found
+
+
+def fresh_program(settings: ProgramSettings) -> Compiled:
+    """Return a source compiled now for these settings, and keep it. Raises as ``kept_program``."""
+    compiled = compile_program(settings)
+    with _folder() as folder:
+        if folder is not None:
+            folder.write(f"{_key(settings)}-{_kernel()}", compiled)
+    return compiled
+
+
+def _is_unchanged(state: str) -> bool:
+    """Return whether a file of the compiler is as ``file_state`` found it."""
+    return file_state(state.split(" ", 2)[2]) == state
+
+
+def _key(settings: ProgramSettings) -> str:
+    """Return what distinguishes a source and a shape from all others."""
+    texts = [joined_source(settings.source), *_system_headers(), os.uname().machine]
+    texts += compiler_flags(settings)
+    digest = hashlib.blake2b(_FORMAT, digest_size=20)
+    digest.update("\0".join(texts).encode())
+    return digest.hexdigest()
+
+
+@cache
+def _system_headers() -> list[str]:
+    """Return the texts of the stand-ins for the kernel's headers."""
+    paths = sorted((bpf_directory() / "include").rglob("*.h"))
+    return [path.read_text(encoding="ascii") for path in paths]
+
+
+def _kernel() -> str:
+    """Return what distinguishes this kernel from others in a file's name."""
+    return hashlib.blake2b(os.uname().release.encode(), digest_size=4).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Folder:
+    """The open folder."""
+
+    descriptor: int
+
+    def read(self, name: str) -> Compiled | None:
+        """Return the program in a file, None where there is none that can be used."""
+        # Not blocking: on what should not be here, such as a pipe, it would.
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            file = os.open(name, flags, dir_fd=self.descriptor)
+        except OSError:
+            return None
+        try:
+            found = os.fstat(file)
+            if (
+                not stat.S_ISREG(found.st_mode)
+                or _problem(found)
+                or found.st_size > _MAX_FILE_BYTES
+            ):
+                return None
+            data = os.read(file, found.st_size)
+            if time.time() - found.st_mtime > _DAY:  # those used last are kept longest
+                with suppress(OSError):
+                    os.utime(file)
+        except OSError:
+            return None
+        finally:
+            os.close(file)
+        return _unpacked(data)
+
+    def all_of(self, key: str) -> Iterator[Compiled]:
+        """Yield the programs of a source and shape, for whatever kernel and by what compiler."""
+        for name in self._names():
+            if _NAME.fullmatch(name) and name.startswith(key):
+                found = self.read(name)
+                if found is not None:
+                    yield found
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(os.listdir(self.descriptor))
+        except OSError:
+            return []
+
+    def write(self, name: str, compiled: Compiled) -> Compiled:
+        """Keep a program, where that is possible, and return it."""
+        temporary = f".{name}.{os.urandom(8).hex()}"
+        here = self.descriptor
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            file = os.open(temporary, flags, 0o600, dir_fd=here)
+        except OSError:  # a file system that is full, or read only
+            return compiled
+        try:
+            with open(file, "wb") as stream:
+                stream.write(_packed(compiled))
+            os.replace(temporary, name, src_dir_fd=here, dst_dir_fd=here)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=here)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=here)
+            raise
+        self._make_room()
+        return compiled
+
+    def entries(self) -> list[tuple[float, int, str]]:
+        """Return when each file of ours was used last, its size and its name."""
+        found = []
+        for name in self._names():
+            if _NAME.fullmatch(name) or _TEMPORARY.fullmatch(name):
+                with suppress(OSError):
+                    file = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+                    found.append((file.st_mtime, file.st_size, name))
+        return found
+
+    def _make_room(self) -> None:
+        """Remove what was used least recently, and what was never finished."""
+        kept, size, now = 0, 0, time.time()
+        for used, file_size, name in sorted(self.entries(), reverse=True):
+            kept, size = kept + 1, size + file_size
+            is_left_over = name.startswith(".") and now - used > _HOUR
+            if is_left_over or kept > _MAX_FILES or size > _MAX_BYTES:
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=self.descriptor)
+
+
+def _packed(compiled: Compiled) -> bytes:
+    """Return what a file holds: format, digest of the rest, a description, instructions."""
+    described = {
+        "license": compiled.license,
+        "made_by": compiled.made_by,
+        "maps": [
+            [each.name, each.type, each.key_size, each.value_size, each.max_entries, each.flags]
+            for each in compiled.maps
+        ],
+        "functions": [[name, len(code)] for name, code in compiled.functions.items()],
+    }
+    rest = json.dumps(described).encode() + b"\n" + b"".join(compiled.functions.values())
+    return _FORMAT + hashlib.blake2b(rest).digest() + rest
+
+
+def _unpacked(data: bytes) -> Compiled | None:
+    """Return the program that ``_packed`` put down; None where that is not what the data is."""
+    digest_end = len(_FORMAT) + hashlib.blake2b().digest_size
+    rest = data[digest_end:]
+    if not data.startswith(_FORMAT):
+        return None
+    if hashlib.blake2b(rest).digest() != data[len(_FORMAT) : digest_end]:
+        return None
+    # What has the digest was written here, by this format.
+    text, _, code = rest.partition(b"\n")
+    described = json.loads(text)
+    functions, at = {}, 0
+    for name, size in described["functions"]:
+        functions[name] = code[at : at + size]
+        at += size
+    maps = tuple(MapShape(*each) for each in described["maps"])
+    return Compiled(described["license"], maps, functions, tuple(described["made_by"]))
+
+
+class _RefusedError(Exception):
+    """Why a folder is not used."""
+
+
+def _problem(found: os.stat_result) -> str | None:
+    """Return why a file or folder is not trusted, None where it is."""
+    if found.st_uid != os.geteuid():
+        return "it belongs to another user"
+    if found.st_mode & _OTHERS_WRITE:
+        return "others can write to it"
+    return None
+
+
+def _places() -> list[Path]:
+    """Return where the folder can be, the best first.
+
+    With sudo, HOME may be the caller's: then it is root's own home.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if base.startswith("/"):
+        return [Path(base)]
+    homes = [os.environ.get("HOME", ""), _own_home()]
+    return [Path(home, ".cache") for home in dict.fromkeys(homes) if home.startswith("/")]
+
+
+def _own_home() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_dir
+    except KeyError:  # as in a container
+        return ""
+
+
+def _open(base: Path) -> int:
+    """Open the folder in a user's cache, made where it is not there.
+
+    Raises OSError, or _RefusedError where others could have changed what is there.
+    """
+    resolved = Path(os.path.realpath(base))
+    for above in reversed([resolved, *resolved.parents]):
+        try:
+            found = os.stat(above, follow_symlinks=False)
+        except FileNotFoundError:
+            os.mkdir(above, 0o700)
+            continue
+        if found.st_uid not in (0, os.geteuid()):
+            raise _RefusedError(f"{above} belongs to another user")
+        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+            raise _RefusedError(f"others can write to {above}")
+    descriptor = os.open(resolved, _DIRECTORY)
+    for name in _PARTS:
+        parent = descriptor
+        try:
+            with suppress(FileExistsError):
+                os.mkdir(name, 0o700, dir_fd=parent)
+            descriptor = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+        finally:
+            os.close(parent)
+        problem = _problem(os.fstat(descriptor))
+        if problem is not None:
+            os.close(descriptor)
+            raise _RefusedError(problem)
+    return descriptor
+
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_PARTS = ("gotrace", "bpf")
+
+
+@contextmanager
+def _folder() -> Iterator[_Folder | None]:
+    """Open the folder, None where there is none that can be used."""
+    for base in _places():
+        try:
+            descriptor = _open(base)
+        except (OSError, _RefusedError):
+            continue
+        try:
+            yield _Folder(descriptor)
+        finally:
+            os.close(descriptor)
+        return
+    yield None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptPrograms:
+    """What is kept: the folder, how many programs, their size in bytes.
+
+    ``refused`` are folders that are not used, and why; ``path`` is None where none is.
+    """
+
+    path: Path | None
+    programs: int
+    size: int
+    refused: tuple[tuple[Path, str], ...]
+
+
+def kept_programs() -> KeptPrograms:
+    """Return what is kept."""
+    refused: list[tuple[Path, str]] = []
+    for base in _places():
+        path = base.joinpath(*_PARTS)
+        try:
+            descriptor = _open(base)
+        except OSError as error:
+            refused.append((path, error.strerror or str(error)))
+        except _RefusedError as error:
+            refused.append((path, str(error)))
+        else:
+            try:
+                sizes = [s for _, s, name in _Folder(descriptor).entries() if name[0] != "."]
+            finally:
+                os.close(descriptor)
+            return KeptPrograms(path, len(sizes), sum(sizes), tuple(refused))
+    return KeptPrograms(None, 0, 0, tuple(refused))

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the BPF programs are given for a run: one record of settings for each source in bpf/.
+
+The setting ``tgid`` is ``GOTRACE_TGID`` in C; None means that C does not have it. A compiled
+program is kept for the next runs, so only what the compiler has to know is compiled into it. The
+rest is put in when it is loaded:
+
+- a *shape* decides which code there is, or how large a struct is;
+- a *value* is a constant in instructions; whether there is one belongs to the shape;
+- a *size* is how many entries maps have; likewise.
+
+``tests/bpf/test_settings.py`` holds the C sources to these records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar, TypeVar
+
+__all__ = [
+    "CountSettings",
+    "HistogramSettings",
+    "KeySettings",
+    "LatencySettings",
+    "ProgramSettings",
+    "Role",
+    "SignalSettings",
+    "SiteSettings",
+    "TaskSettings",
+    "TraceSettings",
+    "TrialSettings",
+    "WhySettings",
+]
+
+
+class Role(Enum):
+    """When a setting is put into a program."""
+
+    SHAPE = "when it is compiled"
+    VALUE = "when it is loaded, in its instructions"
+    SIZE = "when it is loaded, in its maps"
+
+
+_NONE: Any = dataclasses.MISSING
+
+
+def _shape(default: Any = _NONE) -> Any:
+    return field(default=default, metadata={"role": Role.SHAPE})
+
+
+def _value(default: Any = _NONE) -> Any:
+    return field(default=default, metadata={"role": Role.VALUE})
+
+
+def _size(default: Any = _NONE, **maps: int) -> Any:
+    """Return a field that is the size of maps, by name, each so many times as large."""
+    return field(default=default, metadata={"role": Role.SIZE, "maps": maps})
+
+
+def _part(record: type[_Settings]) -> dict[str, Any]:
+    """Return what says of a field that it holds further settings, or None."""
+    return {"record": record}
+
+
+class _Settings:
+    """Settings of one file in bpf/, and of those that are given with it."""
+
+    @classmethod
+    def fields(cls) -> Iterator[dataclasses.Field[Any]]:
+        """Yield all settings that there can be, in a fixed order."""
+        for each in dataclasses.fields(cls):  # type: ignore[arg-type]
+            if "record" in each.metadata:
+                yield from each.metadata["record"].fields()
+            else:
+                yield each
+
+    def given(self) -> dict[str, int]:
+        """Return the settings that are there, by name."""
+        found: dict[str, int] = {}
+        for each in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, each.name)
+            if isinstance(value, _Settings):
+                found |= value.given()
+            elif value is not None:
+                found[each.name] = int(value)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteSettings(_Settings):
+    """Which hits count: bpf/site.h, which says what each setting means."""
+
+    tgid: int | None = _value(None)
+    tgid_1: int | None = _value(None)
+    tgid_2: int | None = _value(None)
+    tgid_3: int | None = _value(None)
+    tgid_4: int | None = _value(None)
+    tgid_5: int | None = _value(None)
+    tgid_6: int | None = _value(None)
+    tgid_7: int | None = _value(None)
+    tgid_8: int | None = _value(None)
+    pidns_dev: int | None = _value(None)
+    pidns_ino: int | None = _value(None)
+    seen_tgid: int | None = _value(None)
+    uid: int | None = _value(None)
+    cgroup: int | None = _value(None)
+    site_by_ip: int | None = _size(None, site_by_ip=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings(_Settings):
+    """Offsets in the target's runtime and in the kernel's task_struct: bpf/goroutine.h, calls.h."""
+
+    g_stack_hi: int = _value(0)
+    g_m: int = _value(0)
+    g_goid: int = _value(0)
+    g_sched_sp: int = _value(0)
+    g_startpc: int = _value(0)
+    g_gopc: int = _value(0)
+    m_curg: int = _value(0)
+    task_fsbase: int | None = _value(None)
+    tls_g: int | None = _value(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhySettings(_Settings):
+    """What is needed to know where time goes: bpf/why.h."""
+
+    why: int = _shape(1)
+    why_on_stack: bool = _shape()
+    why_unnamed: bool = _shape()
+    why_callers: bool = _shape()
+    why_classes: int | None = _shape(None)
+    why_rows: int = _size(why_rows=1, reports=1)
+    why_saved: int = _size(why_saved=1)
+    why_threads: int = _size(why_threads=1)
+    why_sites: int = _size(why_sites=1)
+    g_status: int = _value()
+    g_waitreason: int = _value()
+    g_syscallpc: int = _value()
+    g_sched_pc: int = _value()
+    g_sched_bp: int = _value()
+    g_coroarg: int | None = _value(None)
+    task_pid: int = _value()
+    task_state: int = _value()
+    task_throttled: int | None = _value(None)
+    task_cfs_rq: int | None = _value(None)
+    cfs_rq_throttled: int | None = _value(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistogramSettings(_Settings):
+    """Histograms: bpf/histogram.h."""
+
+    rows: int = _value()
+    stripes: int = _value()
+    unit: int | None = _value(None)
+    wide: int | None = _shape(None)
+    histograms: int = _size(histograms=1)
+    histogram_rows: int = _size(folded=1, why_rest=1)
+
+    @classmethod
+    def of(
+        cls, rows: int, halves: int, stripes: int, unit: int = 1, wide: bool = False
+    ) -> HistogramSettings:
+        """Return the settings for ``rows`` histograms, ``halves`` 2 where intervals are kept apart.
+
+        ``stripes`` is how many copies of each there are, ``unit`` the display unit in ns. ``wide``:
+        they are not of times.
+        """
+        return cls(
+            rows=rows,
+            stripes=stripes,
+            unit=None if unit == 1 else unit,
+            wide=1 if wide else None,
+            histograms=halves * rows * stripes,
+            histogram_rows=halves * rows,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeySettings(_Settings):
+    """Calls are added up by key: bpf/key.h and rows.h."""
+
+    key: int = _shape()
+    times: bool = _shape()
+    of: int | None = _shape(None)
+    stack_key: int | None = _shape(None)
+    durations: HistogramSettings = field(metadata=_part(HistogramSettings))
+    key_rows: int = _value()
+    keys: int = _size(rows=1, samples=1, row_calls=1, row_unmeasured=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignalSettings(_Settings):
+    """Float registers are read by a signal: bpf/floats.h."""
+
+    waiting: int = _size(waiting=1)
+    task_blocked: int | None = _value(None)
+
+
+_S = TypeVar("_S", bound="ProgramSettings")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProgramSettings(_Settings):
+    """All settings of one source."""
+
+    source: ClassVar[str]
+
+    site: SiteSettings = field(default_factory=SiteSettings, metadata=_part(SiteSettings))
+
+    def by_address(self: _S, sites: int) -> _S:
+        """Return these settings for ``sites`` sites that have no cookies."""
+        return dataclasses.replace(self, site=dataclasses.replace(self.site, site_by_ip=sites))
+
+    def _by_role(self, role: Role) -> Iterator[tuple[dataclasses.Field[Any], int]]:
+        given = self.given()
+        for each in self.fields():
+            if each.metadata["role"] is role and each.name in given:
+                yield each, given[each.name]
+
+    def definitions(self) -> list[str]:
+        """Return what the compiler is to define: ``NAME=TEXT``, without what differs by run."""
+        numbers = self.numbers()
+        shapes = {each.name: str(value) for each, value in self._by_role(Role.SHAPE)}
+        sizes = {each.name: "1" for each, _ in self._by_role(Role.SIZE)}
+        values = {
+            each.name: f"SETTING({numbers[each.name]:04x})" for each, _ in self._by_role(Role.VALUE)
+        }
+        return [
+            f"GOTRACE_{name.upper()}={text}" for name, text in (shapes | sizes | values).items()
+        ]
+
+    @classmethod
+    def numbers(cls) -> Mapping[str, int]:
+        """Return the number that stands for each value in compiled instructions."""
+        values = [each.name for each in cls.fields() if each.metadata["role"] is Role.VALUE]
+        return {name: number for number, name in enumerate(values)}
+
+    def values(self) -> dict[int, int]:
+        """Return the values that are given, by those numbers."""
+        numbers = self.numbers()
+        return {numbers[each.name]: value for each, value in self._by_role(Role.VALUE)}
+
+    def sizes(self) -> dict[str, int]:
+        """Return how many entries maps have, by their names; those of other maps are in C."""
+        return {
+            name: value * factor
+            for each, value in self._by_role(Role.SIZE)
+            for name, factor in each.metadata["maps"].items()
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CountSettings(ProgramSettings):
+    """Settings of bpf/count.c."""
+
+    source: ClassVar[str] = "count.c"
+
+    counters: int = _size(counts=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _PairingSettings(ProgramSettings):
+    """Settings of what pairs entries and returns: bpf/calls.h."""
+
+    tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
+    stacks: int = _size(stacks=1)
+    outer_calls: int = _size(outer_calls=1)
+    why: WhySettings | None = field(default=None, metadata=_part(WhySettings))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencySettings(_PairingSettings):
+    """Settings of bpf/latency.c."""
+
+    source: ClassVar[str] = "latency.c"
+
+    times: HistogramSettings = field(metadata=_part(HistogramSettings))
+    goroutines: int | None = _size(None, by_goroutine=1, named=4)
+    outermost: int | None = _shape(None)
+    slower: int | None = _value(None)
+    why_bands: int | None = _size(None, why_bands=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSettings(_PairingSettings):
+    """Settings of bpf/trace.c."""
+
+    source: ClassVar[str] = "trace.c"
+
+    payload: int = _shape()
+    returns: bool = _shape()
+    floats: bool = _shape(False)
+    interfaces: bool = _shape()
+    predicates: bool = _shape()
+    arithmetic: bool | None = _shape(None)
+    saved_words: bool | None = _shape(None)
+    has_stacks: bool = _shape(False)
+    user_stack: int = _value(0)
+    behind: int = _value(0)
+    steps: int = _value()
+    functions: int = _size(plans=1)
+    saved: int = _size(saved_calls=1)
+    ops: int = _size(ops=1)
+    types: int = _size(types=1)
+    constants: int = _size(constants=1)
+    signals: SignalSettings | None = field(default=None, metadata=_part(SignalSettings))
+    by: KeySettings | None = field(default=None, metadata=_part(KeySettings))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSettings(ProgramSettings):
+    """Settings of bpf/doctor.c."""
+
+    source: ClassVar[str] = "doctor.c"
+
+    fetch: int | None = _shape(None)
+    signal: int | None = _shape(None)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hold the settings that the C sources read to the records that Python gives them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from gotrace.kernel.compiler import bpf_directory, joined_source
+from gotrace.settings import (
+    CountSettings,
+    LatencySettings,
+    ProgramSettings,
+    Role,
+    SiteSettings,
+    TraceSettings,
+    TrialSettings,
+)
+
+RECORDS: tuple[type[ProgramSettings], ...] = (
+    CountSettings,
+    LatencySettings,
+    TraceSettings,
+    TrialSettings,
+)
+COMMENT = re.compile(r"/\*.*?\*/", re.S)
+#: A map's declaration: what it is made by, its name, and how many entries it has.
+MAP = re.compile(r"\bBPF_[A-Z_]+\((\w+), [^;]*?, ([^,;]+)\);")
+#: What both latency.c and trace.c are given, though trace.c has no use for it.
+SHARED = {"g_startpc", "g_gopc", "histogram_rows"}
+
+
+def code(source: str) -> str:
+    return COMMENT.sub("", joined_source(source))
+
+
+def read_by(source: str) -> set[str]:
+    return {name.lower() for name in re.findall(r"GOTRACE_(\w+)", code(source))}
+
+
+def test_every_source_has_a_record() -> None:
+    assert {record.source for record in RECORDS} == {p.name for p in bpf_directory().glob("*.c")}
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.source)
+def test_a_record_has_what_its_source_reads(record: type[ProgramSettings]) -> None:
+    names = [each.name for each in record.fields()]
+    assert len(set(names)) == len(names)
+    unread = SHARED if record is TraceSettings else set()
+    assert read_by(record.source) | unread == set(names) | unread
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.source)
+def test_maps_have_the_sizes_that_the_record_says(record: type[ProgramSettings]) -> None:
+    sizes = {
+        name: (each.name, factor)
+        for each in record.fields()
+        if each.metadata["role"] is Role.SIZE
+        for name, factor in each.metadata["maps"].items()
+    }
+    declared = {}
+    for name, entries in MAP.findall(code(record.source)):
+        found = re.fullmatch(r"GOTRACE_(\w+)(?: \* (\d+))?", entries)
+        assert found or "GOTRACE" not in entries, name
+        if found:
+            declared[name] = (found[1].lower(), int(found[2] or 1))
+    assert declared.items() <= sizes.items()
+    # Those of a header that this source does not include are declared by the other one.
+    others = {name for other in RECORDS for name, _ in MAP.findall(code(other.source))}
+    assert set(sizes) <= others
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.source)
+def test_what_is_known_at_loading_only_is_not_looked_at_by_the_preprocessor(
+    record: type[ProgramSettings],
+) -> None:
+    late = {each.name for each in record.fields() if each.metadata["role"] is not Role.SHAPE}
+    conditions = re.findall(r"^#(?:if|elif) (.*)$", code(record.source), re.M)
+    read = {
+        name.lower()
+        for condition in conditions
+        for name in re.findall(r"(?<!defined\()\bGOTRACE_(\w+)", condition)
+    }
+    assert read & late == set()
+
+
+def test_values_and_sizes_of_a_run_are_not_compiled_in() -> None:
+    one = CountSettings(site=SiteSettings(tgid=1), counters=1)
+    other = CountSettings(site=SiteSettings(tgid=4_000_000), counters=17_000)
+    assert one.definitions() == other.definitions()
+    assert other.sizes() == {"counts": 17_000}
+    assert list(other.values().values()) == [4_000_000]
+    assert replace(one, site=SiteSettings()).definitions() != one.definitions()
+
+
+def test_sites_without_cookies_have_a_map() -> None:
+    settings = CountSettings(counters=1).by_address(5)
+    assert settings.sizes() == {"counts": 1, "site_by_ip": 5}
+    assert "GOTRACE_SITE_BY_IP=1" in settings.definitions()

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hold each program that is kept to what the compiler makes of its source now."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gotrace.kernel import kept
+from gotrace.kernel.compiler import compile_program, patched
+from gotrace.kernel.kept import kept_program
+from gotrace.settings import ProgramSettings
+from tests.session.test_stacks import SHAPES
+
+pytestmark = pytest.mark.live
+
+#: The upper half of a mark in an instruction.
+MARK = b"rtog"
+
+
+@pytest.mark.parametrize("settings", [settings for settings, _ in SHAPES])
+def test_kept_program_is_what_is_compiled_now(
+    settings: ProgramSettings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    tmp_path.chmod(0o700)
+    kept_program(settings)
+    now = compile_program(settings)
+    monkeypatch.setattr(kept, "compile_program", lambda settings: pytest.fail("compiled again"))
+    assert (found := kept_program(settings)) == now
+    maps = list(range(100, 100 + len(now.maps)))
+    for name, code in now.functions.items():
+        loaded = patched(code, maps, settings.values())
+        assert patched(found.functions[name], maps, settings.values()) == loaded
+        assert MARK not in loaded  # where no value was put in
