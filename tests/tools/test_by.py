@@ -229,18 +229,16 @@ def test_stacks_folded_and_as_a_profile(tmp_path: Path) -> None:
     )
 
 
-# Maps, conventions and the package of errors differ in these.
-@pytest.mark.parametrize("minor", ["1.15", "1.22", "1.24", "1.27"])
+@pytest.mark.parametrize("minor", ["1.24", "1.27"])
 def test_expressions(minor: str) -> None:
     """Each of them narrows the calls down by what the fixture knows of them."""
     predicate = (
         'shard % 5 == 3 && len(key) &^ 1 == 6 && lower(r.Method) != "get" && suffix(key, ":1")'
         ' && r.header["Host"][shard - shard + 1] == "there" && r.header["X-None"] == nil'
         ' && (r.header["X-Tenant"] == nil || r.header["X-Tenant"][0] == "acme")'
-        ' && $err.(*FS.PathError).Op == "open" && $exit(r.Size) == 100 + r.Size'
+        ' && $err.(*io/fs.PathError).Op == "open" && $exit(r.Size) == 100 + r.Size'
     )
-    package = "os" if minor == "1.15" else "io/fs"
-    probe = f"{HANDLE} ({predicate.replace('FS', package)})"
+    probe = f"{HANDLE} ({predicate})"
     arguments = f'{probe} "%d %s %q %d", shard << 4, $err, r.header["X-Tenant"], $exit(r.Size)'
     _, result = run("gotrace", arguments, order="1 200 20", toolchain=require(minor))
     calls = of_kind(result, "call")
