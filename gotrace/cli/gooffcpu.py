@@ -132,9 +132,8 @@ def _check(options: argparse.Namespace) -> None:
     if options.folded and options.json:
         raise UsageError("give only one of --folded and --json")
     if options.pids:
-        raise UsageError(
-            f"-p takes one process here: give one of {', '.join(map(str, options.pids))}"
-        )
+        numbers = ", ".join(map(str, options.pids))
+        raise UsageError(f"-p takes one process here: give one of {numbers}")
     if options.open and options.interval:
         raise UsageError("--open is of the end of a run: leave out -i")
 
