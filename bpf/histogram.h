@@ -7,6 +7,7 @@
  *   GOTRACE_UNIT         nanoseconds of the display unit, where it is not 1
  *   GOTRACE_ROWS         histograms
  *   GOTRACE_STRIPES      copies of each histogram that CPUs are spread over
+ *   GOTRACE_WIDE         1 where they are not of times, and values may be of any size
  *   GOTRACE_HISTOGRAMS   all copies of all histograms, twice where intervals are kept apart
  */
 #pragma once
@@ -16,7 +17,11 @@
 
 #define SUB_BITS 4
 #define SUB_BUCKETS (1 << SUB_BITS)
+#if GOTRACE_WIDE
+#define MAX_EXPONENT 63 /* values are not times, and may be of any size */
+#else
 #define MAX_EXPONENT 43 /* 2^44 ns is 4.9 hours; longer calls share the last bucket */
+#endif
 #define UNIT_ROWS 64
 #define BUCKETS ((MAX_EXPONENT - SUB_BITS + 2) * SUB_BUCKETS)
 #define BUCKET_MASK 1023 /* of the next power of two */
@@ -64,7 +69,7 @@ static __always_inline u64 bucket_of(u64 value)
 {
     if (value < SUB_BUCKETS)
         return value;
-    u64 exponent = log2_of(value);
+    u64 exponent = log2_of(value >> 1) + 1; /* log2_of takes no value of 2^63 and more */
     if (exponent > MAX_EXPONENT)
         return BUCKETS - 1;
     u64 sub = (value >> (exponent - SUB_BITS)) & (SUB_BUCKETS - 1);

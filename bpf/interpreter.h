@@ -5,8 +5,10 @@
  * Settings (common.h), beside those of plan.h and payload.h:
  *   GOTRACE_STEPS        operations, and steps of searches, that a plan may take
  *   GOTRACE_INTERFACES   1 where a plan has IFACE operations
- *   GOTRACE_PREDICATES   1 where a plan has predicates
- *                        (these three keep the verifier's work down to what the run needs)
+ *   GOTRACE_PREDICATES   1 where a plan has predicates, or keys
+ *   GOTRACE_ARITHMETIC   1 where these have arithmetic
+ *   GOTRACE_SAVED_WORDS  1 where a return's plan has SAVED operations
+ *                        (these keep the verifier's work down to what the run needs)
  */
 #pragma once
 #include <uapi/linux/ptrace.h>
@@ -80,7 +82,7 @@ static __always_inline int run_deref(struct work *w, struct op *op)
 /* Go on with the plan of an interface's dynamic type, where it has one. */
 static __always_inline int run_iface(struct work *w, struct op *op)
 {
-    u64 type = 0, data = 0;
+    u64 type = 0, data = 0, bias = w->call.event.flags & ~(u64)EVENT_FLAGS;
     if (source_beyond(w, op) || !block_word(w, op->block, op->at, 8, &type) ||
         !block_word(w, op->block, op->at2, 8, &data))
         return -1;
@@ -88,7 +90,7 @@ static __always_inline int run_iface(struct work *w, struct op *op)
     if (!w->nested)
         w->keyed = op->size;
     if (w->keyed)
-        key_word(w, type, 1);
+        key_word(w, type ? type - bias : 0, 1);
 #endif
     u32 *header = begin_block(w);
     if (!header)
@@ -97,8 +99,9 @@ static __always_inline int run_iface(struct work *w, struct op *op)
         *header = BLOCK_NIL;
         return -1;
     }
-    u64 key = w->file << TYPE_FILE_SHIFT | type;
-    u32 *plan = type >> TYPE_FILE_SHIFT ? 0 : types.lookup(&key);
+    /* Types are known by where they are in the file: each process may have that elsewhere. */
+    u64 key = w->file << TYPE_FILE_SHIFT | (type - bias);
+    u32 *plan = (type - bias) >> TYPE_FILE_SHIFT ? 0 : types.lookup(&key);
     if (!plan) {
         *header = BLOCK_UNKNOWN_TYPE;
         return -1;
@@ -157,6 +160,16 @@ static __always_inline int step(struct work *w, struct op *op)
     case OP_DEREF_N:
         failed = run_deref(w, op);
         break;
+#if GOTRACE_SAVED_WORDS
+    case OP_SAVED: {
+        u64 word = 0;
+        if (block_word(w, OTHER_PHASE, op->at, op->size & 0xf, &word))
+            append_word(w, word, op->size & 0xf);
+        else
+            w->full = 1;
+        break;
+    }
+#endif
 #if GOTRACE_INTERFACES
     case OP_IFACE:
         failed = run_iface(w, op);
@@ -184,6 +197,11 @@ static __always_inline int step(struct work *w, struct op *op)
     case OP_COMPARE:
         compare(w, op->reg);
         break;
+#if GOTRACE_ARITHMETIC
+    case OP_ARITHMETIC:
+        arithmetic(w, op);
+        break;
+#endif
     case OP_AND: {
         u64 b = pop(w);
         u64 a = pop(w);
@@ -231,6 +249,9 @@ static __always_inline int step(struct work *w, struct op *op)
         w->unknown = 0;
         break;
     }
+    case OP_MEASURE:
+        measure(w, op);
+        break;
 #endif
     default: /* OP_END */
         if (!w->nested)

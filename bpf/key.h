@@ -17,6 +17,9 @@ static __always_inline void begin_key(struct call *call, u32 function)
     call->key.unknown = 0;
     call->key_parts = 0;
     call->key_full = 0;
+    call->measured = 0;
+    call->is_negative = 0;
+    call->is_unmeasured = 1;
     /* In words: of bytes, clang would make a call of memset. */
 #pragma clang loop unroll(full)
     for (int i = 0; i < GOTRACE_KEY; i += 8)
@@ -38,6 +41,18 @@ static __always_inline void key_word(struct work *w, u64 word, int known)
     else
         call->key.unknown |= 1ULL << (part & 63);
     call->key.length = at + 8;
+}
+
+/* Keep the value that histograms are of, which a predicate's operations have left. */
+static __always_inline void measure(struct work *w, struct op *op)
+{
+    struct call *call = &w->call;
+    u64 value = pop(w);
+    u64 sign = op->reg & SIGNED_OPERAND ? value >> 63 : 0;
+    call->is_negative = sign;
+    call->measured = (value ^ -sign) + sign;
+    call->is_unmeasured = w->unknown;
+    w->unknown = 0;
 }
 
 static __always_inline void key_field(struct work *w, struct op *op)

@@ -26,6 +26,7 @@
 #define EVENT_RETURN_FLOATS 4 /* float registers at the return */
 #define EVENT_UNDECIDED 8     /* the predicate has not been decided */
 #define EVENT_WHY 64          /* struct why_report and what follows that */
+#define EVENT_FLAGS 0xfff     /* all of them; above is what the file's addresses are moved by */
 
 /*
  * Where a block's bytes are in the payload, and how many there are. Without bytes, start shows
@@ -46,7 +47,7 @@ struct event {
     u32 function;
     u16 args_length;
     u16 results_length;
-    u64 flags;
+    u64 flags;   /* and the file's load bias, a multiple of a page */
     u64 hits;    /* of probes within the call */
     u64 hits_ns; /* that their programs took */
 };
@@ -78,6 +79,9 @@ struct call {
     u8 key_slack[KEY_TEXT_BYTES]; /* never filled: lets the verifier add offset and size bounds */
     u32 key_parts;                /* how many the key has */
     u32 key_full;                 /* there was no room for one more */
+    u64 measured;                 /* the value that histograms are of, without its sign */
+    u32 is_negative;              /* it is */
+    u32 is_unmeasured;            /* it could not be read */
 #endif
     u32 length;                      /* of the payload so far */
     u32 has_floats;                  /* floats have been read */

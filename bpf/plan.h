@@ -48,6 +48,9 @@ enum op_code {
     OP_KEY_TEXT = 26,
     OP_KEY_VALUE = 27,
     OP_KEY_CALLER = 28,
+    OP_MEASURE = 29,
+    OP_ARITHMETIC = 30,
+    OP_SAVED = 31,
 };
 
 enum block_status {
@@ -71,7 +74,22 @@ enum comparison {
     COMPARE_GREATER_EQUAL = 5,
 };
 
-/* In op.reg of OP_COMPARE, and with the width in that of OP_PUSH_FIELD. */
+/* op.reg of OP_ARITHMETIC, with SIGNED_OPERAND where the numbers are signed. */
+enum arithmetic {
+    ARITHMETIC_ADD = 0,
+    ARITHMETIC_SUBTRACT = 1,
+    ARITHMETIC_MULTIPLY = 2,
+    ARITHMETIC_DIVIDE = 3,
+    ARITHMETIC_REMAINDER = 4,
+    ARITHMETIC_BIT_AND = 5,
+    ARITHMETIC_BIT_OR = 6,
+    ARITHMETIC_BIT_XOR = 7,
+    ARITHMETIC_BIT_CLEAR = 8,
+    ARITHMETIC_SHIFT_LEFT = 9,
+    ARITHMETIC_SHIFT_RIGHT = 10,
+};
+
+/* In op.reg of OP_COMPARE and OP_ARITHMETIC, and with the width in that of OP_PUSH_FIELD. */
 #define SIGNED_OPERAND 0x80
 
 /* op.reg of OP_PUSH_SPECIAL */
@@ -113,8 +131,8 @@ struct constant {
 BPF_ARRAY(ops, struct op, GOTRACE_OPS);
 
 /*
- * types: key = file << TYPE_FILE_SHIFT | address of a runtime type or itab in the target; value =
- * its plan's first op.
+ * types: key = file << TYPE_FILE_SHIFT | link-time address of a runtime type or itab; value = its
+ * plan's first op.
  */
 BPF_HASH(types, u64, u32, GOTRACE_TYPES);
 

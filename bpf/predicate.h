@@ -57,6 +57,68 @@ static __always_inline void compare(struct work *w, u32 how)
     }
 }
 
+/*
+ * Compute as Go does with numbers of op->size bytes; op->limit: the number on the right is signed,
+ * whatever the result is. What Go would panic at, division by zero and a shift by less than zero, is
+ * unknown. All operands are extended to 64 bits by their own sign.
+ */
+static __always_inline void arithmetic(struct work *w, struct op *op)
+{
+    u64 b = pop(w), a = pop(w), result = 0, is_signed = op->reg & SIGNED_OPERAND;
+    u64 sign_a = is_signed ? a >> 63 : 0, sign_b = is_signed ? b >> 63 : 0;
+    u64 size_a = (a ^ -sign_a) + sign_a, size_b = (b ^ -sign_b) + sign_b;
+    u32 how = op->reg & 0xf, shift = 64 - 8 * (op->size & 0xf);
+    switch (how) {
+    case ARITHMETIC_ADD:
+        result = a + b;
+        break;
+    case ARITHMETIC_SUBTRACT:
+        result = a - b;
+        break;
+    case ARITHMETIC_MULTIPLY:
+        result = a * b;
+        break;
+    case ARITHMETIC_DIVIDE:
+    case ARITHMETIC_REMAINDER: {
+        if (!size_b) {
+            w->unknown = 1;
+            size_b = 1;
+        }
+        u64 quotient = size_a / size_b, sign = sign_a;
+        result = size_a - quotient * size_b;
+        if (how == ARITHMETIC_DIVIDE) {
+            result = quotient;
+            sign ^= sign_b;
+        }
+        result = (result ^ -sign) + sign;
+        break;
+    }
+    case ARITHMETIC_BIT_AND:
+        result = a & b;
+        break;
+    case ARITHMETIC_BIT_OR:
+        result = a | b;
+        break;
+    case ARITHMETIC_BIT_XOR:
+        result = a ^ b;
+        break;
+    case ARITHMETIC_BIT_CLEAR:
+        result = a & ~b;
+        break;
+    default: /* shifts */
+        if (op->limit && b >> 63)
+            w->unknown = 1;
+        if (how == ARITHMETIC_SHIFT_LEFT)
+            result = b > 63 ? 0 : a << (b & 63);
+        else if (is_signed)
+            result = (s64)a >> (b > 63 ? 63 : b & 63);
+        else
+            result = b > 63 ? 0 : a >> (b & 63);
+    }
+    result <<= shift & 63;
+    push(w, is_signed ? (u64)((s64)result >> (shift & 63)) : result >> (shift & 63));
+}
+
 /* Return whether a constant is at a place of the payload; any bytes may follow it. */
 static __always_inline int is_at(struct work *w, u64 place, struct constant *constant)
 {

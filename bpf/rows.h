@@ -7,8 +7,10 @@
  * row, so that the rows always add up to the calls.
  *
  * Settings (common.h), beside those of payload.h:
- *   GOTRACE_ROWS         rows, the first one included; the maps of rows have GOTRACE_KEYS, as many
- *   GOTRACE_TIMES        1 where rows have histograms of durations, with the settings of histogram.h
+ *   GOTRACE_KEY_ROWS     rows, the first one included; the maps of rows have GOTRACE_KEYS, as many
+ *   GOTRACE_TIMES        1 where rows have histograms, with the settings of histogram.h
+ *   GOTRACE_OF           1 where these are of a value, not of durations: values below zero have
+ *                        histograms of their own, after those of all rows
  */
 #pragma once
 #include "interpreter.h"
@@ -37,6 +39,11 @@ BPF_ARRAY(samples, struct sample, GOTRACE_KEYS);
 /* row_calls: key = row; value = calls seen by this CPU. Only ever added to. */
 BPF_PERCPU_ARRAY(row_calls, u64, GOTRACE_KEYS);
 
+#if GOTRACE_OF
+/* row_unmeasured: key = row; value = calls seen by this CPU whose value could not be read. */
+BPF_PERCPU_ARRAY(row_unmeasured, u64, GOTRACE_KEYS);
+#endif
+
 /* Take a row for a key that has none; return that of others where there is none left. */
 static __always_inline u32 take_row(struct call *call)
 {
@@ -47,7 +54,7 @@ static __always_inline u32 take_row(struct call *call)
 #pragma clang loop unroll(disable)
     for (int i = 0; i < ROW_TRIES; i++) {
         u64 seen = *taken;
-        if (seen + 1 >= GOTRACE_ROWS)
+        if (seen + 1 >= GOTRACE_KEY_ROWS)
             return ROW_OF_OTHERS;
         if (compare_and_swap(taken, seen, seen + 1) == seen) {
             row = seen + 1;
@@ -80,6 +87,17 @@ static __always_inline void add_call(struct call *call, u64 duration)
     u64 *calls = row_calls.lookup(&row);
     if (calls)
         __sync_fetch_and_add(calls, 1);
+#if GOTRACE_OF
+    if (call->is_unmeasured) {
+        u64 *unmeasured = row_unmeasured.lookup(&row);
+        if (unmeasured)
+            __sync_fetch_and_add(unmeasured, 1);
+        return;
+    }
+    if (call->is_negative)
+        row += GOTRACE_KEY_ROWS;
+    duration = call->measured;
+#endif
 #if GOTRACE_TIMES
     u32 number = 0;
     add_to_row(row, duration, call->event.hits, &number);

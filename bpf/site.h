@@ -4,6 +4,8 @@
  *
  * Settings (common.h); what asks for a value that says that there is none, the verifier takes out:
  *   GOTRACE_TGID       count this thread group only; 0 for all
+ *   GOTRACE_TGID_1 to GOTRACE_TGID_8
+ *                      count these thread groups only, some of which may be the same; optional
  *   GOTRACE_PIDNS_DEV, GOTRACE_PIDNS_INO
  *                      processes and threads are numbered as that pid namespace does, not the
  *                      initial one; GOTRACE_TGID is such a number; optional
@@ -95,7 +97,14 @@ static __always_inline int is_target(void)
         return 0;
     if (GOTRACE_CGROUP && !in_cgroup())
         return 0;
+#ifdef GOTRACE_TGID_1
+    tgid = pid_tgid() >> 32;
+    return tgid == GOTRACE_TGID_1 || tgid == GOTRACE_TGID_2 || tgid == GOTRACE_TGID_3 ||
+           tgid == GOTRACE_TGID_4 || tgid == GOTRACE_TGID_5 || tgid == GOTRACE_TGID_6 ||
+           tgid == GOTRACE_TGID_7 || tgid == GOTRACE_TGID_8;
+#else
     return !tgid || pid_tgid() >> 32 == tgid;
+#endif
 }
 
 /* Store the cookie of the site that was hit; return 0 where the hit is not a call of the target. */

@@ -12,6 +12,7 @@
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
  *   GOTRACE_WHY          1 where the parts of durations are reported, with the settings of why.h
  *   GOTRACE_KEY          calls are not reported but added up by key, with the settings of rows.h
+ *   GOTRACE_STACK_KEY    1 where return addresses belong to the key, all that are reported
  */
 #include <uapi/linux/ptrace.h>
 #include "common.h"
@@ -45,6 +46,7 @@ static __always_inline void report_unwound(struct pt_regs *ctx, struct task_key 
 #define PLAN_FILE_SHIFT 8    /* above: number of the function's file */
 
 struct site_plan {
+    u64 site;   /* link-time address of the entry site */
     u32 entry;  /* first operation of the entry's plan */
     u32 result; /* first operation of the return's plan */
     u32 flags;
@@ -110,6 +112,15 @@ struct link {
     u64 pc;    /* return address */
 };
 
+/* Spread what a word holds over all of it: a step of splitmix64, which has an inverse. */
+static __always_inline u64 mixed(u64 word)
+{
+    word += 0x9e3779b97f4a7c15;
+    word = (word ^ word >> 30) * 0xbf58476d1ce4e5b9;
+    word = (word ^ word >> 27) * 0x94d049bb133111eb;
+    return word ^ word >> 31;
+}
+
 /*
  * Append a block of return addresses: their number, 1 where there are more of them, and each in 8
  * bytes, innermost first.
@@ -120,12 +131,13 @@ static __always_inline void append_stack(struct work *w, u64 frame)
     u32 *header = begin_block(w), count = 0;
     if (!header)
         return;
-    u64 pc = read_word(w->sp);
+    u64 pc = read_word(w->sp), hash = 0;
 #pragma clang loop unroll(disable)
     for (int i = 0; i < GOTRACE_USER_STACK; i++) {
         if (!pc || !room(w, 8))
             break;
         append_word(w, pc, 8);
+        hash = mixed(hash ^ pc);
         count++;
         struct link link = {};
         if (frame)
@@ -136,6 +148,9 @@ static __always_inline void append_stack(struct work *w, u64 frame)
     }
     header[-1] = count;
     header[0] = pc != 0;
+#if GOTRACE_STACK_KEY
+    key_word(w, hash, 1);
+#endif
     w->call.event.flags |= EVENT_STACK;
 #endif
 }
@@ -320,7 +335,7 @@ int on_entry(struct pt_regs *ctx)
     event->tid = ids;
     event->function = function;
     event->results_length = 0;
-    event->flags = 0;
+    event->flags = (ctx->ip - plan->site) & ~(u64)EVENT_FLAGS;
     event->hits = 0;
     event->hits_ns = 0;
     w->call.length = 0;

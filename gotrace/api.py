@@ -659,6 +659,7 @@ class CallStream(Iterator[Call]):
         self._tracer = tracer
         self._run = run
         self._decoders = decoders
+        self._decoded: list[DecodedCall] = []
         self._undecided = undecided
         self._left = limit
         self._is_lossy = lossy
@@ -691,17 +692,18 @@ class CallStream(Iterator[Call]):
 
     def _next(self) -> Call | None:
         while self._left != 0:
-            if not self._due and not self._read():
+            if not self._decoded and not self._due and not self._read():
                 return None
             if time.monotonic() >= self._next_reading:
                 # What is done with a call may take long, and the kernel's buffers fill meanwhile.
                 self._fill()
-            record = self._due.pop()
-            call = self._decoders[function_of(record)](record)
-            if call is not None:
+            if not self._decoded:
+                record = self._due.pop()
+                self._decoded = self._decoders[function_of(record)].all(record)
+            if self._decoded:
                 if self._left is not None:
                     self._left -= 1
-                return self._made(call)
+                return self._made(self._decoded.pop(0))
         return None
 
     def _read(self) -> bool:

@@ -8,18 +8,30 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-__all__ = ["BUCKETS", "ROW_SIZE", "Histogram", "bucket_bounds"]
+__all__ = [
+    "BUCKETS",
+    "ROW_SIZE",
+    "WIDE_BUCKETS",
+    "WIDE_ROW_SIZE",
+    "Histogram",
+    "ValueHistogram",
+    "bucket_bounds",
+]
 
 _SUB_BITS = 4
 _SUB_BUCKETS = 1 << _SUB_BITS
 _MAX_EXPONENT = 43
 BUCKETS = (_MAX_EXPONENT - _SUB_BITS + 2) * _SUB_BUCKETS
+#: The same where histograms are of values of any size.
+WIDE_BUCKETS = (63 - _SUB_BITS + 2) * _SUB_BUCKETS
 #: Powers of two of the display unit: rows of the table printed with -u and -m.
 UNIT_ROWS = 64
 
 _HEAD = struct.Struct("=5Q")
 _UNITS_AT = _HEAD.size + 8 * BUCKETS
 ROW_SIZE = _UNITS_AT + 8 * UNIT_ROWS
+WIDE_ROW_SIZE = ROW_SIZE + 8 * (WIDE_BUCKETS - BUCKETS)
+_UNITS_SIZE = 8 * UNIT_ROWS
 _ALL_ONES = (1 << 64) - 1
 
 
@@ -49,6 +61,10 @@ def _counts(cells: bytes) -> Counter[int]:
     return counts
 
 
+def _rank(count: int, fraction: float) -> int:
+    return max(1, -(-count * round(fraction * 1_000_000) // 1_000_000))
+
+
 @dataclass
 class Histogram:
     """A distribution: exact count, sum, minimum and maximum, and counts by bucket.
@@ -70,7 +86,7 @@ class Histogram:
 
     @classmethod
     def from_row(cls, row: bytes | memoryview) -> Histogram:
-        """Decode ``struct histogram`` of bpf/histogram.h, ``ROW_SIZE`` bytes."""
+        """Decode ``struct histogram`` of bpf/histogram.h, ``ROW_SIZE`` bytes or the wide one's."""
         count, total, inverted, maximum, hits = _HEAD.unpack_from(row)
         cells = bytes(row)
         return cls(
@@ -78,8 +94,8 @@ class Histogram:
             total,
             _ALL_ONES - inverted if inverted else 0,
             maximum,
-            _counts(cells[_HEAD.size : _UNITS_AT]),
-            _counts(cells[_UNITS_AT:ROW_SIZE]),
+            _counts(cells[_HEAD.size : -_UNITS_SIZE]),
+            _counts(cells[-_UNITS_SIZE:]),
             hits,
         )
 
@@ -106,7 +122,10 @@ class Histogram:
         It is the middle of the rank's bucket, never outside of minimum and maximum, and so within
         3.2% of the exact one.
         """
-        rank = max(1, -(-self.count * round(fraction * 1_000_000) // 1_000_000))
+        return self.at_rank(_rank(self.count, fraction))
+
+    def at_rank(self, rank: int) -> int:
+        """Return the value of a rank, the least value's being 1, as near as ``percentile``."""
         seen = 0
         for bucket in sorted(self.buckets):
             seen += self.buckets[bucket]
@@ -156,3 +175,77 @@ class Histogram:
         )
         head = "<tr><th>ns</th><th>calls</th><th></th></tr>"
         return f"<table>{head}{rows}</table>"
+
+
+@dataclass
+class ValueHistogram:
+    """A distribution of whole numbers, each side of zero with its own.
+
+    ``below`` is that of negative values without their sign. ``unknown`` calls had a value that
+    could not be read: they are in neither.
+    """
+
+    above: Histogram = field(default_factory=Histogram)
+    below: Histogram = field(default_factory=Histogram)
+    unknown: int = 0
+
+    def merge(self, other: ValueHistogram) -> None:
+        """Add another distribution to this one."""
+        self.above.merge(other.above)
+        self.below.merge(other.below)
+        self.unknown += other.unknown
+
+    @property
+    def count(self) -> int:
+        """Return how many values there are."""
+        return self.above.count + self.below.count
+
+    @property
+    def sum(self) -> int:
+        """Return their sum."""
+        return self.above.sum - self.below.sum
+
+    @property
+    def mean(self) -> float:
+        """Return the mean, 0 when there are no values."""
+        return self.sum / self.count if self.count else 0.0
+
+    @property
+    def minimum(self) -> int:
+        """Return the least value, 0 when there are none."""
+        return -self.below.maximum if self.below.count else self.above.minimum
+
+    @property
+    def maximum(self) -> int:
+        """Return the greatest value, 0 when there are none."""
+        return (
+            -self.below.minimum
+            if self.below.count and not self.above.count
+            else (self.above.maximum)
+        )
+
+    def percentile(self, fraction: float) -> int:
+        """Return the value that ``fraction`` of all are not above, as ``Histogram`` does."""
+        rank = _rank(self.count, fraction)
+        if rank <= self.below.count:
+            # The largest without their sign come first.
+            return -self.below.at_rank(self.below.count - rank + 1)
+        return self.above.at_rank(rank - self.below.count)
+
+    def octaves(self) -> list[tuple[int, int, int]]:
+        """Return (low, high, count) by power of two from the first to the last, both included."""
+        rows = []
+        for sign, side in ((-1, self.below), (1, self.above)):
+            found = side.octaves()
+            # Zero has its own row beside negative values.
+            for power in range(min(found, default=0), max(found, default=-1) + 1):
+                low = 1 << power if power else int(sign < 0)
+                bounds = low * sign, ((2 << power) - 1) * sign
+                rows.append((min(bounds), max(bounds), found.get(power, 0)))
+        return sorted(rows)
+
+    def ranges(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (low, high, count) of the buckets that hold any, high exclusive, ascending."""
+        for low, high, count in reversed(list(self.below.ranges())):
+            yield 1 - high, 1 - low, count
+        yield from self.above.ranges()

@@ -100,6 +100,14 @@ class SiteSettings(_Settings):
     """Which hits count: bpf/site.h, which says what each setting means."""
 
     tgid: int | None = _value(None, absent=0)
+    tgid_1: int | None = _value(None)
+    tgid_2: int | None = _value(None)
+    tgid_3: int | None = _value(None)
+    tgid_4: int | None = _value(None)
+    tgid_5: int | None = _value(None)
+    tgid_6: int | None = _value(None)
+    tgid_7: int | None = _value(None)
+    tgid_8: int | None = _value(None)
     pidns_dev: int | None = _value(None)
     pidns_ino: int | None = _value(None)
     seen_tgid: int | None = _value(None)
@@ -156,19 +164,24 @@ class HistogramSettings(_Settings):
     rows: int = _value()
     stripes: int = _value()
     unit: int | None = _value(None)
+    wide: int | None = _shape(None)
     histograms: int = _size(histograms=1)
     histogram_rows: int = _size(folded=1, why_rest=1)
 
     @classmethod
-    def of(cls, rows: int, halves: int, stripes: int, unit: int = 1) -> HistogramSettings:
+    def of(
+        cls, rows: int, halves: int, stripes: int, unit: int = 1, wide: bool = False
+    ) -> HistogramSettings:
         """Return the settings for ``rows`` histograms, ``halves`` 2 where intervals are kept apart.
 
-        ``stripes`` is how many copies of each there are, ``unit`` the display unit in ns.
+        ``stripes`` is how many copies of each there are, ``unit`` the display unit in ns. ``wide``:
+        they are not of times.
         """
         return cls(
             rows=rows,
             stripes=stripes,
             unit=None if unit == 1 else unit,
+            wide=1 if wide else None,
             histograms=halves * rows * stripes,
             histogram_rows=halves * rows,
         )
@@ -180,8 +193,11 @@ class KeySettings(_Settings):
 
     key: int = _shape()
     times: bool = _shape()
+    of: int | None = _shape(None)
+    stack_key: int | None = _shape(None)
     durations: HistogramSettings = field(metadata=_part(HistogramSettings))
-    keys: int = _size(rows=1, samples=1, row_calls=1)
+    key_rows: int = _value()
+    keys: int = _size(rows=1, samples=1, row_calls=1, row_unmeasured=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,6 +304,8 @@ class TraceSettings(_PairingSettings):
     floats: bool = _shape(False)
     interfaces: bool = _shape()
     predicates: bool = _shape()
+    arithmetic: bool | None = _shape(None)
+    saved_words: bool | None = _shape(None)
     has_stacks: bool = _shape(False)
     user_stack: int = _value(0)
     behind: int = _value(0)

@@ -21,6 +21,7 @@ from gotrace.cli.options import parse, parse_plain
 from gotrace.gotypes.from_text import parse_signature
 from gotrace.gotypes.types import Kind, basic_type
 from gotrace.probes.pattern import Pattern
+from gotrace.probes.recipes import find_recipe, is_recipe, split_recipe
 from gotrace.probes.spec import parse_probe
 from tests.toolchains import WHEEL_VERSIONS, newest
 
@@ -201,6 +202,9 @@ def test_command_lines_parse(command: Command) -> None:
         return
     assert options.patterns
     for text in options.patterns:
+        if is_recipe(text):
+            assert find_recipe(split_recipe(text)[1]).probes
+            continue
         if command.tool != "gotrace":
             Pattern(text, regex=options.regexp)
             continue

@@ -10,22 +10,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gotrace.histogram import BUCKETS, ROW_SIZE, UNIT_ROWS, Histogram, bucket_bounds
+from gotrace.histogram import (
+    BUCKETS,
+    ROW_SIZE,
+    UNIT_ROWS,
+    Histogram,
+    ValueHistogram,
+    bucket_bounds,
+)
 
 
-def bucket_of(value: int) -> int:
+def bucket_of(value: int, last: int = 43) -> int:
     """Find the bucket of a value in bpf/histogram.h's words: 16 steps in each octave."""
     if value < 16:
         return value
     exponent = value.bit_length() - 1
-    if exponent > 43:
+    if exponent > last:
         return BUCKETS - 1
     return (exponent - 3) * 16 + (value >> (exponent - 4)) % 16
 
 
-def of(values: list[int]) -> Histogram:
+def of(values: list[int], last: int = 43) -> Histogram:
     histogram = Histogram(len(values), sum(values), min(values, default=0), max(values, default=0))
-    histogram.buckets.update(map(bucket_of, values))
+    histogram.buckets.update(bucket_of(value, last) for value in values)
     return histogram
 
 
@@ -140,3 +147,21 @@ def test_a_row_for_tables_and_one_for_notebooks() -> None:
     assert "<td>8 - 15</td><td>0</td>" in html
     assert html.count("<tr>") == 1 + 8  # from 4 to 1023
     assert Histogram()._repr_html_().count("<tr>") == 1
+
+
+@given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=1))
+def test_values_of_both_signs(values: list[int]) -> None:
+    sides = [[v for v in values if v >= 0], [-v for v in values if v < 0]]
+    both = ValueHistogram(of(sides[0], 63), of(sides[1], 63))
+    assert (both.count, both.sum) == (len(values), sum(values))
+    assert (both.minimum, both.maximum) == (min(values), max(values))
+    for low, high, count in both.ranges():
+        assert count == sum(low <= value < high for value in values)
+    rows = both.octaves()
+    assert sum(count for *_, count in rows) == len(values)
+    for low, high, count in rows:
+        assert count == sum(low <= value <= high for value in values)
+    ranked = sorted(values)
+    for fraction in (0.01, 0.5, 0.9, 1.0):
+        exact = ranked[max(1, -(-len(values) * round(fraction * 1_000_000) // 1_000_000)) - 1]
+        assert abs(both.percentile(fraction) - exact) <= abs(exact) / 16 + 1

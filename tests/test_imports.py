@@ -144,7 +144,10 @@ LAYER = {"session", "goroutines", "target", "profiles"}
 LAYER |= {"errors", "text", "histogram", "overhead", "calls"}
 BESIDE = {
     "api": {"kernel.attach", "values.python"},
-    "cli": {"report", "doctor", "kernel.attach", "gotypes.symbols", "probes.spec", "sites.sites"},
+    "cli": {
+        *("report", "doctor", "kernel.attach", "gotypes.symbols", "sites.sites"),
+        *("probes.spec", "probes.recipes"),
+    },
 }
 
 

@@ -31,6 +31,7 @@ __all__ = [
     "Piece",
     "Place",
     "RegisterPart",
+    "Saved",
     "Stack",
     "assign",
     "calling_convention",
@@ -62,6 +63,11 @@ class Stack:
     """
 
     offset: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Saved(Stack):
+    """Memory too: what was copied at the entry, kept for the return, at an offset in that copy."""
 
 
 Place = IntReg | FloatReg | Stack

@@ -29,7 +29,7 @@ from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import Function, Origin
 from gotrace.gotypes.binary import Binary
-from gotrace.gotypes.from_text import SignatureError, parse_signature
+from gotrace.gotypes.from_text import SignatureError, parse_signature, parse_type
 from gotrace.gotypes.symbols import NameKind, parse_name
 from gotrace.gotypes.types import GoType, Kind, basic_type
 
@@ -83,6 +83,10 @@ class FunctionValues:
         except DwarfError as error:
             self._damage = str(error)
             return self._bare_words(function, code)
+
+    def type(self, text: str) -> GoType:
+        """Return the type that a user names as in a signature. Raises SignatureError."""
+        return parse_type(text, self._lookup)
 
     def _as_described(self, function: Function, code: FunctionCode) -> FunctionLocations | None:
         """Return the values that DWARF describes, None where it does not know the function."""

@@ -15,6 +15,7 @@ __all__ = [
     "OTHER_PHASE",
     "PREDICATE_STACK",
     "SIGNED_OPERAND",
+    "ArithmeticCode",
     "BlockOp",
     "CaptureLimits",
     "ComparisonCode",
@@ -62,6 +63,9 @@ class OpCode(enum.IntEnum):
     KEY_TEXT = 26
     KEY_VALUE = 27
     KEY_CALLER = 28
+    MEASURE = 29
+    ARITHMETIC = 30
+    SAVED = 31
 
 
 class ComparisonCode(enum.IntEnum):
@@ -75,7 +79,23 @@ class ComparisonCode(enum.IntEnum):
     GREATER_EQUAL = 5
 
 
-#: In ``reg`` of COMPARE, and with the width in that of PUSH_FIELD.
+class ArithmeticCode(enum.IntEnum):
+    """What ARITHMETIC computes, in ``reg``, with SIGNED_OPERAND for signed numbers."""
+
+    ADD = 0
+    SUBTRACT = 1
+    MULTIPLY = 2
+    DIVIDE = 3
+    REMAINDER = 4
+    BIT_AND = 5
+    BIT_OR = 6
+    BIT_XOR = 7
+    BIT_CLEAR = 8
+    SHIFT_LEFT = 9
+    SHIFT_RIGHT = 10
+
+
+#: In ``reg`` of COMPARE and ARITHMETIC, and with the width in that of PUSH_FIELD.
 SIGNED_OPERAND = 0x80
 
 
@@ -125,13 +145,16 @@ class Op(NamedTuple):
     ``block`` at ``at``. DEREF_N: the same, with a count in ``block`` at ``at2``, copy
     min(count * ``size``, ``limit``) bytes. IFACE: go on by the type word at ``at``, for the data
     word at ``at2``. When one of these three copies nothing, the next ``skip`` operations are
-    skipped. Predicates: see bpf/predicate.h.
+    skipped. SAVED, at the return: append ``size`` bytes, at most 8, of the entry's block 0 at
+    ``at``. Predicates: see bpf/predicate.h. ARITHMETIC leaves a number of ``size`` bytes;
+    ``limit``: that on its right is signed.
 
     Keys, see bpf/key.h. KEY_FIELD appends ``reg`` bytes of ``block`` at ``at``. KEY_TEXT appends
     the text in block ``at2``, of which at most ``limit`` bytes were copied and whose length is in
     ``block`` at ``at``. KEY_VALUE appends what a predicate's operations have left on their stack.
     KEY_CALLER appends the return address. An IFACE of ``size`` 1 appends the type, and what the
-    type's own operations say.
+    type's own operations say. MEASURE takes what a predicate's operations have left for the value
+    that histograms are of; ``reg`` SIGNED_OPERAND: it may be negative.
     """
 
     code: OpCode

@@ -7,13 +7,13 @@ import dataclasses
 import enum
 from collections.abc import Sequence
 
-from gotrace.abi.assign import CLOSURE_CONTEXT, Piece, Stack
+from gotrace.abi.assign import CLOSURE_CONTEXT, Piece, Saved, Stack
 from gotrace.abi.locations import CapturedValue, PlacedValue
 from gotrace.capture.builder import Builder, Node
 from gotrace.capture.factory import NodeFactory
 from gotrace.capture.nodes import BytesNode, StringNode, WordReader
-from gotrace.capture.ops import FieldRef, Position
-from gotrace.capture.payload import REFUSED, FixedReader, PayloadReader, Reader
+from gotrace.capture.ops import FieldRef, Op, OpCode, Position
+from gotrace.capture.payload import REFUSED, FixedReader, PayloadReader, Reader, word_at
 from gotrace.capture.plan import PlacedNode
 from gotrace.errors import GotraceError
 from gotrace.gotypes.types import (
@@ -29,9 +29,11 @@ from gotrace.gotypes.types import (
     StructType,
     basic_type,
 )
-from gotrace.values.model import Value
+from gotrace.values.model import Unavailable, Value
 
 __all__ = [
+    "OTHER_TYPE",
+    "Assertion",
     "PathError",
     "PathMark",
     "PathStep",
@@ -54,9 +56,24 @@ class PathMark(enum.Enum):
     CAP = "cap"
 
 
-#: A step of a path: a field's name, the number of an element, or a mark. Pointers on the way are
-#: followed by DEREF only; promoted fields are reached through the embedded ones.
-PathStep = str | int | PathMark
+@dataclasses.dataclass(frozen=True, slots=True)
+class Assertion:
+    """The step from an interface to its value, where that is of a type.
+
+    ``direct``: the interface's second word is the value, not a pointer to it.
+    """
+
+    name: str
+    to: GoType = dataclasses.field(compare=False, repr=False)
+    direct: bool
+
+
+#: A step of a path: a field's name, the number of an element, a type assertion, or a mark. Pointers
+#: on the way are followed by DEREF only; promoted fields are reached through the embedded ones.
+PathStep = str | int | PathMark | Assertion
+
+#: What is read of an interface that holds a value of another type than the path asks for, or none.
+OTHER_TYPE = Unavailable("it holds a value of another type")
 
 _INT = basic_type(Kind.INT)
 _BYTE = basic_type(Kind.UINT8)
@@ -68,13 +85,17 @@ class _Region:
     """A stretch of memory on the way, and which bytes of it are needed.
 
     ``stride`` is 0 for what a pointer leads to; else the area is the elements of a slice, whose
-    header is at the end of the way so far, up to the one with the number ``index``.
+    header is at the end of the way so far, up to the one with the number ``index``. Where the way
+    goes through an interface here, it goes on ``shift`` bytes from ``start``, after the type word,
+    which has to be that of the ``assertion``.
     """
 
     stride: int = 0
     index: int = 0
     start: int = 0
     size: int = 0
+    shift: int = 0
+    assertion: Assertion | None = None
 
 
 class _PathWalker:
@@ -95,12 +116,23 @@ class _PathWalker:
                 self._field(step)
             elif isinstance(step, int):
                 self._element(step)
+            elif isinstance(step, Assertion):
+                self._assert(step)
             elif step is PathMark.DEREF:
                 self._deref()
             else:
                 self._measure(step)
         if not self.word and self.constant is None:
-            self.areas[-1].size = self.type.size
+            self.areas[-1].size = self.areas[-1].shift + self.type.size
+
+    def _assert(self, assertion: Assertion) -> None:
+        if self.type.kind is not Kind.INTERFACE or self.areas[-1].shift:
+            raise PathError(f"{self.type.name} is not an interface")
+        self.areas[-1].shift = _WORD
+        self.areas[-1].assertion = assertion
+        if not assertion.direct:
+            self._enter(_Region(), _WORD)
+        self.type = assertion.to
 
     def _field(self, name: str) -> None:
         field = self.type.field(name) if isinstance(self.type, StructType) else None
@@ -116,7 +148,7 @@ class _PathWalker:
         self.type = self.type.elem
 
     def _enter(self, area: _Region, needed: int) -> None:
-        self.areas[-1].size = needed
+        self.areas[-1].size = self.areas[-1].shift + needed
         self.areas.append(area)
 
     def _element(self, index: int) -> None:
@@ -171,15 +203,24 @@ class _PathNode(Node):
         """Plan to go the way, and what its end needs."""
         if self._constant is not None:
             return FixedReader(self._constant)
-        for area in self._areas[1:]:
-            block, start = self._enter(builder, position, area)
-            if block is None:
-                return FixedReader(REFUSED)
-            position = Position(block, start, start + area.size)
+        asserted: list[tuple[Position, Assertion]] = []
+        for number, area in enumerate(self._areas):
+            if number:
+                block, start = self._enter(builder, position, area)
+                if block is None:
+                    return FixedReader(REFUSED)
+                position = Position(block, start, start + area.size)
+            if area.assertion is not None:
+                asserted.append((position, area.assertion))
+                position = position.plus(area.shift)
+        reader: Reader
         if self._last is not None:
-            return self._last.plan(builder, position)
-        reader = WordReader(position)
-        return _LengthBehindPointer(reader, position.block) if self._zero_if_nil else reader
+            reader = self._last.plan(builder, position)
+        else:
+            reader = word = WordReader(position)
+            if self._zero_if_nil:
+                reader = _LengthBehindPointer(word, position.block)
+        return _Asserted(reader, asserted) if asserted else reader
 
     @staticmethod
     def _enter(builder: Builder, at: Position, area: _Region) -> tuple[int | None, int]:
@@ -189,6 +230,43 @@ class _PathNode(Node):
             return builder.deref(at, max(area.size, 1), area.start), 0
         limit = (area.index + 1) * area.stride
         return builder.deref_n(at, at.plus(_WORD), area.stride, limit), area.start
+
+
+class _Asserted(Reader):
+    """A reader of what is in interfaces, where these hold the types that were asked for.
+
+    The kernel follows what is there; with a value of another type that is of no use.
+    """
+
+    __slots__ = ("_checks", "_reader")
+
+    def __init__(self, reader: Reader, checks: Sequence[tuple[Position, Assertion]]) -> None:
+        self._reader = reader
+        self._checks = tuple(checks)
+
+    def read(self, payload: PayloadReader) -> Value:
+        for (block, offset, _), assertion in self._checks:
+            if payload.lengths[block] < offset + _WORD:
+                return payload.why(block)
+            (word,) = word_at(payload.data, payload.starts[block] + offset)
+            if not word:
+                return OTHER_TYPE
+            name = payload.context.type_name(word)
+            if name is None:
+                return Unavailable("type not known")
+            if name != assertion.name:
+                return OTHER_TYPE
+        return self._reader.read(payload)
+
+    def key(self) -> Sequence[Op] | None:
+        key = self._reader.key()
+        if key is None:
+            return None
+        types = [
+            Op(OpCode.KEY_FIELD, reg=_WORD, block=block, at=offset)
+            for (block, offset, _), _ in self._checks
+        ]
+        return [*types, *key]
 
 
 class _LengthBehindPointer(Reader):
@@ -334,8 +412,8 @@ def _clipped(pieces: Sequence[Piece], start: int, size: int) -> tuple[Piece, ...
         if left <= 0:
             continue
         place = piece.place
-        if isinstance(place, Stack):
-            place = Stack(place.offset + skipped)
+        if isinstance(place, Stack | Saved):
+            place = type(place)(place.offset + skipped)
         elif skipped:
             # Go's own convention gives each field a register, that of C each eight bytes.
             return None

@@ -277,6 +277,10 @@ class ReadContext:
     A subclass that knows a binary overrides any of the methods.
     """
 
+    def at(self, bias: int) -> ReadContext:
+        """Return what is known where a process has the file's addresses moved by ``bias``."""
+        return self
+
     def subplan(self, word: int) -> Subplan | None:
         """Return the subplan that the interpreter was given for an itab's or type's address."""
         return None

@@ -26,7 +26,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gotrace.abi.assign import FloatReg, IntReg, Piece, Stack
+from gotrace.abi.assign import FloatReg, IntReg, Piece, Saved, Stack
 from gotrace.capture.builder import Builder, FloatHole, Node, with_key
 from gotrace.capture.ops import (
     BlockOp,
@@ -193,6 +193,12 @@ class _Image:
             ops += self._zeros(piece.offset - filled)
             if isinstance(piece.place, IntReg):
                 ops.append(Op(OpCode.REG, reg=piece.place.index, size=wanted))
+            elif isinstance(piece.place, Saved):
+                start_at = piece.place.offset
+                ops += [
+                    Op(OpCode.SAVED, size=min(8, wanted - at), at=start_at + at)
+                    for at in range(0, wanted, 8)
+                ]
             elif isinstance(piece.place, Stack):
                 ops.append(Op(OpCode.STACK, size=wanted, limit=piece.place.offset))
             else:

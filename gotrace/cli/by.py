@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``--by``: gofunccount and gofunclatency where calls are added up by values of theirs.
+"""``--by`` and ``--of``: gofunccount and gofunclatency by values of calls, and of values.
 
 Both import this only then: planning captures and decoding them is what most of a start would be.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
+from gotrace.calls import StackFrame
 from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.cli.run import (
     attached_notices,
@@ -27,13 +28,24 @@ from gotrace.cli.why import prepared_why
 from gotrace.errors import GotraceError, UsageError
 from gotrace.gotypes.symbols import shown_names
 from gotrace.overhead import ProbeCost
-from gotrace.probes.spec import KeyText, parse_key
+from gotrace.probes.spec import NO_KEY, KeyText, parse_key
+from gotrace.profiles import rows as profiles
+from gotrace.profiles.pprof import CodeMapping, ValueType
+from gotrace.report.by import (
+    StackRow,
+    ValueGroup,
+    ValueInterval,
+    by_text,
+    profile_rows,
+    stack_of,
+    write_values,
+)
 from gotrace.report.counts import CountRow, CountTable, write_counts
 from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
 from gotrace.report.listing import list_plan
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration, probe_cost
-from gotrace.session.keys import MAX_KEY_TEXT, KeyMeter, KeyOptions, KeyPeriod, plan_keyed
+from gotrace.session.keys import MAX_KEY_TEXT, KeyMeter, KeyOptions, KeyPeriod, KeyRow, plan_keyed
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan
 from gotrace.session.tasks import find_tasks
@@ -55,6 +67,9 @@ def count_by(options: argparse.Namespace) -> int:
     output = run_output(options)
 
     def write(plan: ProbePlan, period: KeyPeriod, seconds: float) -> None:
+        if _wants_stacks(options):
+            _write_stacks(options, output, plan, key, period, seconds)
+            return
         shown = shown_names(function.name for function in plan.functions)
         write_counts(output, _table(options, plan, key, period, seconds), options.timestamp, shown)
 
@@ -74,28 +89,51 @@ def count_by(options: argparse.Namespace) -> int:
 
 def measure_by(options: argparse.Namespace, unit: int) -> int:
     """Measure calls by values of theirs, and return the exit status; ``unit`` is shown, in ns."""
+    asked = "--of" if options.of is not None else "--by"
     if options.goroutine or options.outermost or options.slower is not None:
-        raise UsageError("--by excludes -g, --slower and --outermost: by $goid, ($duration > 10ms)")
+        raise UsageError(
+            f"{asked} excludes -g, --slower and --outermost: --by '$goid', ($duration > 10ms)"
+        )
     if options.why is not None:
-        raise UsageError("--by excludes --why: ask for a part, as in --by '$blocked > 5ms'")
+        raise UsageError(f"{asked} excludes --why: ask for a part, as in --by '$blocked > 5ms'")
+    if options.of is not None and unit != 1:
+        raise UsageError("--of excludes -u and -m: what is measured is not a time")
     key = _key_of(options)
     output = run_output(options)
     with ExitStack() as opened:
         target = target_of(options)
         opened.callback(target.close)
-        traced = _plan(options, target, key, "measure", returns=True)
+        traced = _plan(options, target, key, "measure", returns=options.of is None)
         if options.list:
             list_plan(traced.plan, output)
             return status_of(traced.plan.failed)
         form = traced.plan.entry_form
-        calibration = opened.enter_context(Calibration(lambda: probe_cost(form, options.attach)))
+        calibration = None
+        if options.of is None:
+            measuring = Calibration(lambda: probe_cost(form, options.attach))
+            calibration = opened.enter_context(measuring)
 
         def write(plan: ProbePlan, period: KeyPeriod, seconds: float) -> None:
+            if _wants_stacks(options):
+                _write_stacks(options, output, plan, key, period, seconds)
+                return
+            if options.of is not None:
+                groups_of = _value_groups(options, plan, key, period)
+                of_unit = traced.unit
+                write_values(
+                    output,
+                    ValueInterval(
+                        groups_of, options.of, of_unit, time.time(), seconds, options.short
+                    ),
+                    options.timestamp,
+                )
+                return
             groups = _groups(options, plan, key, period)
             interval = Interval(groups, [], time.time(), seconds, unit, _cost(calibration))
             write_latencies(output, interval, options.timestamp)
 
-        wanted = KeyOptions(True, options.interval is not None, unit, options.rows)
+        is_time = options.of is None
+        wanted = KeyOptions(is_time, options.interval is not None, unit, options.rows)
         _add_up(options, target, traced, wanted, output, "measured", write)
         return status_of(traced.plan.failed)
 
@@ -104,7 +142,18 @@ def _key_of(options: argparse.Namespace) -> KeyText:
     """Return the expressions of ``--by``. Raises UsageError."""
     if options.string_size > MAX_KEY_TEXT:
         raise UsageError(f"-Z {options.string_size}: --by tells apart {MAX_KEY_TEXT} bytes at most")
-    return parse_key(", ".join(options.by))
+    return parse_key(", ".join(options.by)) if options.by else NO_KEY
+
+
+def _of_of(options: argparse.Namespace) -> KeyText | None:
+    """Return the expression of ``--of``. Raises UsageError."""
+    text = getattr(options, "of", None)
+    if text is None:
+        return None
+    of = parse_key(text)
+    if len(of.expressions) > 1:
+        raise UsageError(f"--of {text!r}: histograms are of one value")
+    return of
 
 
 def _plan(
@@ -114,14 +163,14 @@ def _plan(
 
     Without it that is done only where an expression needs it.
     """
-    specs, failed = parse_probes(options.patterns, options.pid, options.regexp)
+    specs, failed = parse_probes(options.patterns, options.pid, options.regexp, formats=False)
     for spec in specs:
         if spec.format is not None:
             raise UsageError(f"{spec.pattern}: a format is for gotrace: --by shows the values")
     traced = plan_keyed(
         target,
         probe_requests(specs, options.exclude, options.regexp),
-        [replace(spec, key=key) for spec in specs],
+        [replace(spec, key=key, of=_of_of(options)) for spec in specs],
         verb,
         text_bytes=options.string_size,
         returns=returns,
@@ -207,8 +256,81 @@ def _groups(
     ]
 
 
-def _cost(calibration: Calibration) -> ProbeCost | None:
+def _value_groups(
+    options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod
+) -> Sequence[ValueGroup]:
+    """Return a group for each row, the one with the most calls last.
+
+    Without keys all functions are one, unless ``-F`` asks for each.
+    """
+    groups: dict[object, ValueGroup] = {}
+    for number, row in enumerate(period.rows):
+        assert row.measured is not None
+        name = None if row.function is None else plan.functions[row.function].name
+        if not key.expressions and not options.function and len(plan.functions) > 1:
+            name = None
+        by = (row.by(key.texts) or {}) if key.expressions else None
+        same: object = number if key.expressions else name
+        if same in groups:
+            groups[same].values.merge(row.measured)
+        else:
+            groups[same] = ValueGroup(name, row.measured, by)
+    ranked = sorted(groups.values(), key=lambda group: (group.values.count, repr(group.by)))
+    return ranked[-options.top :] if options.top else ranked
+
+
+def _wants_stacks(options: argparse.Namespace) -> bool:
+    """Return whether stacks are to be written in a format of theirs."""
+    return options.folded or options.profile is not None
+
+
+def _write_stacks(
+    options: argparse.Namespace,
+    output: Output,
+    plan: ProbePlan,
+    key: KeyText,
+    period: KeyPeriod,
+    seconds: float,
+) -> None:
+    """Write stacks folded, or as a profile to a file."""
+    rows = profile_rows(_stack_row(plan, key, row) for row in period.rows)
+    types = [ValueType("calls", "count")]
+    if period.rows and period.rows[0].times is not None:
+        types.append(ValueType("time", "nanoseconds"))
+    elif period.rows and period.rows[0].measured is not None:
+        types.append(ValueType(options.of, "sum"))
+    form = profiles.ProfileForm(tuple(types), len(types) - 1)
+    if options.profile is None:
+        profiles.folded(output.out, form, rows)
+        output.out.flush()
+        return
+    path = plan.binaries[0].binary.image.display if plan.binaries else ""
+    length, mappings = round(seconds * 1e9), [CodeMapping(0, 0, path)]
+    with open(options.profile, "wb") as file:
+        file.write(profiles.pprof(form, rows, mappings, time.time_ns() - length, length))
+
+
+def _stack_row(plan: ProbePlan, key: KeyText, row: KeyRow) -> StackRow:
+    """Return what a row's calls have in common as a stack; of those without room only a mark."""
+    values = [row.calls]
+    if row.times is not None:
+        values.append(row.times.sum)
+    elif row.measured is not None:
+        values = [row.measured.count, row.measured.sum]
+    by = row.by(key.texts)
+    if by is None or row.function is None:
+        return StackRow([StackFrame("(others)")], {}, values)
+    frames, is_cut = stack_of(by.pop("$stack"))
+    own = StackFrame(plan.functions[row.function].name)
+    cut = [StackFrame("(more frames)")] if is_cut else []
+    labels = {text: by_text(value) for text, value in by.items()}
+    return StackRow([own, *frames, *cut], labels, values)
+
+
+def _cost(calibration: Calibration | None) -> ProbeCost | None:
     """Return what probes cost, None where that could not be measured."""
+    if calibration is None:
+        return None
     try:
         return calibration.cost(_MAX_WAIT)
     except (GotraceError, OSError):

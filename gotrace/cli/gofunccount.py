@@ -46,6 +46,7 @@ examples:
   gofunccount -d 10 --top 20 /usr/bin/dockerd:'*' all processes that run this file
   gofunccount 'main.*' -- ./server -listen :8080  start a program and count from its first call
   gofunccount -p 1234 --by key 'main.(*Store).Get'   one row for each key
+  gofunccount -p 1234 -f runtime.mallocgc > x.folded   who calls it, for a flame graph
   gofunccount -l -p 1234 'main.*'                 list what would be counted
 """
 

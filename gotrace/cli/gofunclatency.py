@@ -64,6 +64,7 @@ examples:
   gofunclatency --why -p 1234 main.handle         and what the time went into
   gofunclatency --slower 10ms -p 1234 main.handle print each call of 10 ms and more as well
   gofunclatency --by r.Method -p 1234 main.handle one for each value of an argument
+  gofunclatency --of 'len(p)' -p 1234 os.(*File).Write  of sizes instead of times
   gofunclatency main.parse -- ./tool file.txt     start a program and measure from its first call
 """
 
@@ -98,6 +99,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_why_options(parser)
     add_key_options(parser)
+    parser.add_argument(
+        "--of",
+        metavar="EXPR",
+        help="histograms of this value instead of the time: a number such as len(p) or $ret",
+    )
     add_interval_options(parser)
     add_run_options(parser)
     return parser
@@ -105,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
-    if options.by:
+    if options.by or options.of:
         from gotrace.cli.by import measure_by
 
         return measure_by(options, _unit(options))

@@ -131,6 +131,9 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together."""
     if options.folded and options.json:
         raise UsageError("give only one of --folded and --json")
+    if options.pids:
+        numbers = ", ".join(map(str, options.pids))
+        raise UsageError(f"-p takes one process here: give one of {numbers}")
     if options.open and options.interval:
         raise UsageError("--open is of the end of a run: leave out -i")
 

@@ -72,6 +72,7 @@ examples:
   gotrace -p 1234 'main.(*Store).Get (len(key) > 10)'    only some calls, filtered in the kernel
   gotrace -p 1234 'main.handle ($duration > 10ms)'       slow calls with their arguments
   gotrace -p 1234 'main.handle "%s %s", r.Method, r.URL.Path'
+  gotrace -p 1234 @http.server                           a recipe: see gotrace --recipes
   gotrace -p 1234 --why main.handle                      and what the time went into
   gotrace -p 1234 -U main.flush                          with the goroutine's stack
   gotrace -p 1234 -d 5 -o x.pb.gz main.flush             who calls it, for go tool pprof
@@ -159,6 +160,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="compile the BPF programs that these tools usually load, keep them, and trace nothing",
     )
+    parser.add_argument(
+        "--recipes",
+        action="store_true",
+        help="list the recipes, @NAME; with -p mark those whose functions the process has",
+    )
     return parser
 
 
@@ -172,6 +178,10 @@ def _run(arguments: Sequence[str]) -> int:
         from gotrace.cli.compile import run_compile
 
         return run_compile(options)
+    if options.recipes:
+        from gotrace.cli.recipes import list_recipes
+
+        return list_recipes(options)
     options.interval = None
     _check(options)
     specs, failed = parse_probes(options.patterns, options.pid, options.regexp)

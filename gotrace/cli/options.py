@@ -14,6 +14,7 @@ from typing import NoReturn
 from gotrace import __version__
 from gotrace.errors import GotraceError, UsageError
 from gotrace.kernel.attach import AttachMethod
+from gotrace.probes.recipes import find_recipe, is_recipe, split_recipe
 from gotrace.target.process import cgroup_number, processes_called
 
 __all__ = [
@@ -100,16 +101,14 @@ seconds.__name__ = duration.__name__ = "length of time (5, 1.5s, 500ms, 1m30s)"
 
 def add_command_options(parser: argparse.ArgumentParser) -> None:
     """Add what names the one process that is traced, or the command to be started."""
-    _add_process(parser.add_mutually_exclusive_group())
-
-
-def _add_process(target: argparse._MutuallyExclusiveGroup) -> None:
+    target = parser.add_mutually_exclusive_group()
+    parser.set_defaults(pids=())
     target.add_argument(
         "-p",
         "--pid",
-        type=_process,
+        action=_Processes,
         metavar="PROCESS",
-        help="trace this process only, by its number or name",
+        help="trace this process only, by its number or name, or several of one program",
     )
     target.add_argument(
         "-c",
@@ -126,7 +125,7 @@ def add_target_options(
     help: str = "a function's name, or a pattern in which only * is special",
 ) -> None:
     """Add what names the target and the functions in it; the words are for the latter's help."""
-    _add_process(parser.add_mutually_exclusive_group())
+    add_command_options(parser)
     parser.add_argument(
         "--uid", type=_user, metavar="USER", help="only processes of this user, by number or name"
     )
@@ -182,7 +181,13 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="EXPR[, EXPR]",
         help="one row for each value of these expressions: parameters, results and their parts,"
-        " $caller, $goid, $pid, $comm; added up in the kernel",
+        " $stack, $caller, $goid, $pid, $comm; added up in the kernel",
+    )
+    parser.add_argument(
+        "-f",
+        "--folded",
+        action="store_true",
+        help="by $stack, folded: one line for each stack, as flame graph tools read them",
     )
     parser.add_argument(
         "-Z",
@@ -252,28 +257,69 @@ def add_watching_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _process(text: str) -> int:
-    """Parse a process's number, or the name of the only one that is called so."""
-    if re.fullmatch(r"[+-]?\d+", text):
-        return positive(text)
-    if len(text.split()) > 1 and all(map(str.isdecimal, text.split())):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} are several processes, and one can be traced: give one of them, or the path"
-            " of the program that they run, as in /usr/bin/shop:'main.*'"
-        )
-    found = processes_called(text)
+def _recipes_keys(patterns: Sequence[str]) -> list[str] | None:
+    """Return what recipes among the patterns tell calls apart by, None where there is none."""
+    if not any(map(is_recipe, patterns)):
+        return None
+    if not all(map(is_recipe, patterns)):
+        raise UsageError("recipes and patterns do not go together: give --by")
+    keys = {probe.by for text in patterns for probe in find_recipe(split_recipe(text)[1]).probes}
+    if len(keys) > 1:
+        raise UsageError(f"these recipes have different keys: give --by, {' or '.join(keys)}")
+    return list(keys)
+
+
+def _profile(options: argparse.Namespace) -> str | None:
+    """Return the file that a profile of stacks is to be written to, and have them added up."""
+    if not hasattr(options, "by"):
+        return None
+    profile = options.output if str(options.output).endswith(_PROFILES) else None
+    if not options.folded and profile is None:
+        return None
+    asked = "-f" if profile is None else f"-o {profile}"
+    if options.json or options.interval is not None or options.top:
+        raise UsageError(f"{asked} excludes --json, -i and --top: it has all stacks of the run")
+    if options.folded and profile is not None:
+        raise UsageError(f"{asked} excludes -f: give one of them")
+    options.by = [*(options.by or []), *([] if "$stack" in (options.by or []) else ["$stack"])]
+    if profile is not None:
+        options.output = None
+    return profile
+
+
+_PROFILES = (".pb.gz", ".pprof")
+
+
+class _Processes(argparse.Action):
+    """Take processes by number or name; ``pid`` is the first, ``pids`` are all."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        found = [*namespace.pids]
+        for word in str(values).replace(",", " ").split() or [""]:
+            try:
+                found += _processes(word)
+            except argparse.ArgumentTypeError as error:
+                raise argparse.ArgumentError(self, str(error)) from None
+        namespace.pids = tuple(dict.fromkeys(found))
+        namespace.pid = namespace.pids[0]
+
+
+def _processes(word: str) -> list[int]:
+    """Return the process of a number, or those that are called so."""
+    if re.fullmatch(r"[+-]?\d+", word):
+        if int(word) <= 0:
+            raise argparse.ArgumentTypeError(f"invalid positive number value: {word!r}")
+        return [int(word)]
+    found = processes_called(word)
     if not found:
-        raise argparse.ArgumentTypeError(f"there is no process {text!r}: give its number")
-    if len(found) > 1:
-        shown = ", ".join(map(str, found[:_MAX_SHOWN])) + (", ..." if found[_MAX_SHOWN:] else "")
-        raise argparse.ArgumentTypeError(
-            f"{len(found)} processes are called {text!r} ({shown}), and one can be traced: give its"
-            " number, or the path of the program that they run, as in /usr/bin/shop:'main.*'"
-        )
-    return found[0]
-
-
-_MAX_SHOWN = 8
+        raise argparse.ArgumentTypeError(f"there is no process {word!r}: give its number")
+    return found
 
 
 def _user(text: str) -> int:
@@ -332,7 +378,11 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     options = parse_plain(parser, ["--why" if word == _WAITS else word for word in words])
     if waits:
         options.why = WHY_WAITS
-    if command is not None and (options.cmd or options.pid):
+    if len(options.pids) > 1:
+        options.pid = None
+    else:
+        options.pids = ()
+    if command is not None and (options.cmd or options.pid or options.pids):
         raise UsageError("give only one of -p PID, -c CMD and -- CMD")
     if options.cmd:
         try:
@@ -341,11 +391,15 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
             raise UsageError(f"-c {options.cmd!r}: {error}") from error
     if command == []:
         raise UsageError("there is no command after -c or --")
-    traces = not getattr(options, "doctor", False) and not getattr(options, "compile", False)
+    alone = ("doctor", "compile", "recipes")
+    traces = not any(getattr(options, name, False) for name in alone)
     if traces and not getattr(options, "patterns", True):
         raise UsageError(f"which functions? Give a PATTERN (see {parser.prog} --help)")
     options.command = command
     options.tool = parser.prog
+    if hasattr(options, "by") and not options.by:
+        options.by = _recipes_keys(options.patterns)
+    options.profile = _profile(options)
     if getattr(options, "output", None) and options.output.removesuffix(".gz").endswith(
         (".ndjson", ".json")
     ):

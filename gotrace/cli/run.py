@@ -51,7 +51,7 @@ def requests_of(options: argparse.Namespace) -> list[BinaryRequest]:
 
 def target_of(options: argparse.Namespace) -> Target:
     """Return the target that the options name."""
-    return Target.of(options.pid, options.command, options.uid, options.cgroup)
+    return Target.of(options.pid, options.command, options.uid, options.cgroup, options.pids)
 
 
 def make_output(options: argparse.Namespace) -> Output:

@@ -15,9 +15,11 @@ from gotrace.probes.parser import BinaryOperator, LiteralKind
 from gotrace.probes.typed import Constant, Typed
 
 __all__ = [
+    "ARITHMETIC",
     "FLOATS",
     "INTEGERS",
     "RELATIONS",
+    "SHIFTS",
     "SIGNED",
     "ConstantError",
     "Untyped",
@@ -25,6 +27,10 @@ __all__ = [
     "default_constant",
     "described",
     "fold",
+    "fold_arithmetic",
+    "is_of_floats",
+    "quotient",
+    "whole_arithmetic",
 ]
 
 SIGNED = {Kind.INT, Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64}
@@ -42,9 +48,10 @@ RELATIONS: dict[BinaryOperator, Callable[[Any, Any], bool]] = {
     BinaryOperator.GREATER_EQUAL: operator.ge,
 }
 
-_NUMBERS = {LiteralKind.INT, LiteralKind.FLOAT, LiteralKind.RUNE}
+_NUMBERS = {LiteralKind.INT, LiteralKind.FLOAT, LiteralKind.RUNE, LiteralKind.DURATION}
 _DEFAULT = {
     LiteralKind.INT: Kind.INT,
+    LiteralKind.DURATION: Kind.INT,
     LiteralKind.RUNE: Kind.INT32,
     LiteralKind.FLOAT: Kind.FLOAT64,
     LiteralKind.STRING: Kind.STRING,
@@ -135,6 +142,83 @@ def _float(value: int | Fraction, to: GoType) -> float:
     except OverflowError as error:
         raise ConstantError(f"the number does not fit {described(to)}") from error
     return number
+
+
+_MAX_SHIFT = 500
+_MAX_BITS = 512
+#: What the operators of arithmetic give of two whole constants.
+_WHOLE: dict[BinaryOperator, Callable[[int, int], int]] = {
+    BinaryOperator.ADD: operator.add,
+    BinaryOperator.SUBTRACT: operator.sub,
+    BinaryOperator.MULTIPLY: operator.mul,
+    BinaryOperator.DIVIDE: lambda a, b: quotient(a, b),
+    BinaryOperator.REMAINDER: lambda a, b: a - b * quotient(a, b),
+    BinaryOperator.BIT_AND: operator.and_,
+    BinaryOperator.BIT_OR: operator.or_,
+    BinaryOperator.BIT_XOR: operator.xor,
+    BinaryOperator.BIT_CLEAR: lambda a, b: a & ~b,
+    BinaryOperator.SHIFT_LEFT: operator.lshift,
+    BinaryOperator.SHIFT_RIGHT: operator.rshift,
+}
+_OF_FLOATS = {
+    BinaryOperator.ADD,
+    BinaryOperator.SUBTRACT,
+    BinaryOperator.MULTIPLY,
+    BinaryOperator.DIVIDE,
+}
+SHIFTS = {BinaryOperator.SHIFT_LEFT, BinaryOperator.SHIFT_RIGHT}
+ARITHMETIC = frozenset(_WHOLE)
+
+
+def quotient(left: int, right: int) -> int:
+    """Return a quotient of whole numbers, cut towards zero as Go does."""
+    found = abs(left) // abs(right)
+    return found if (left < 0) is (right < 0) else -found
+
+
+def whole_arithmetic(how: BinaryOperator, left: int, right: int) -> int:
+    """Return what Go's operator gives of two whole numbers, without a limit to the result.
+
+    The right one is not zero where that is what is divided by, nor below zero in a shift.
+    """
+    if how is BinaryOperator.SHIFT_LEFT and right > _MAX_SHIFT:
+        return 0  # far beyond any type
+    return _WHOLE[how](left, min(right, _MAX_SHIFT) if how in SHIFTS else right)
+
+
+def is_of_floats(how: BinaryOperator) -> bool:
+    """Return whether an operator of arithmetic is one of floats, too."""
+    return how in _OF_FLOATS
+
+
+def fold_arithmetic(how: BinaryOperator, left: Untyped, right: Untyped) -> Untyped:
+    """Compute with two constants, exactly; raises ConstantError when Go does not."""
+    one, other = left.value, right.value
+    if (
+        not (left.is_number and right.is_number)
+        or isinstance(one, bytes | None)
+        or isinstance(other, bytes | None)
+    ):
+        both = f"{_with_article(left.kind.value)} and {_with_article(right.kind.value)}"
+        raise ConstantError(f"{both} do not go with {how.value}")
+    kinds = {left.kind, right.kind}
+    order = (LiteralKind.FLOAT, LiteralKind.DURATION, LiteralKind.RUNE)
+    kind = next((kind for kind in order if kind in kinds), LiteralKind.INT)
+    if how in (BinaryOperator.DIVIDE, BinaryOperator.REMAINDER) and not other:
+        raise ConstantError("division by zero")
+    value: int | Fraction
+    if kind is LiteralKind.FLOAT and how in _OF_FLOATS:
+        parts = Fraction(one), Fraction(other)
+        value = parts[0] / parts[1] if how is BinaryOperator.DIVIDE else _WHOLE[how](*parts)  # type: ignore[arg-type]
+    else:
+        if Fraction(one).denominator != 1 or Fraction(other).denominator != 1:
+            raise ConstantError(f"{how.value} is of whole numbers")
+        if how in SHIFTS and not 0 <= other <= _MAX_SHIFT:
+            raise ConstantError(f"a shift is by 0 to {_MAX_SHIFT} bits")
+        value = whole_arithmetic(how, int(one), int(other))
+    if value.numerator.bit_length() > _MAX_BITS:
+        raise ConstantError("the number is too large")
+    return Untyped(kind, value)
 
 
 def fold(relation: BinaryOperator, left: Untyped, right: Untyped) -> Untyped:

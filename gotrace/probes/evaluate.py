@@ -10,26 +10,41 @@ make the predicate true, the call is undecided, and callers count it.
 
 from __future__ import annotations
 
+import math
+import operator
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+from gotrace.capture.nodes import shortest_float32
+from gotrace.capture.paths import OTHER_TYPE, PathMark, PathStep
 from gotrace.capture.payload import BEYOND, NIL_POINTER
-from gotrace.gotypes.types import Kind
-from gotrace.probes.constants import RELATIONS
+from gotrace.gotypes.types import GoType, Kind, MapType
+from gotrace.probes.constants import (
+    FLOATS,
+    INTEGERS,
+    RELATIONS,
+    SHIFTS,
+    SIGNED,
+    whole_arithmetic,
+)
 from gotrace.probes.parser import BinaryOperator, TextFunction
 from gotrace.probes.scope import DURATION_SPECIALS, SpecialName
 from gotrace.probes.typed import (
     AccessPath,
+    Arithmetic,
     Comparison,
     Constant,
     Domain,
     Logic,
+    Lookup,
+    Lowered,
     NilTest,
     Not,
     Operand,
     SpecialOperand,
     TextTest,
     Typed,
+    Walk,
     operands,
 )
 from gotrace.values.model import (
@@ -38,11 +53,13 @@ from gotrace.values.model import (
     DurationValue,
     ErrorValue,
     InterfaceValue,
+    MapValue,
     NamedValue,
     Nil,
     PointerValue,
     SequenceValue,
     StringValue,
+    StructValue,
     Unavailable,
     Value,
     unwrapped,
@@ -50,15 +67,25 @@ from gotrace.values.model import (
 
 __all__ = ["NO_RESULT", "Specials", "decide", "evaluate"]
 
-#: What the ``$`` names mean in one call; text as str, the duration in nanoseconds.
-Specials = Mapping[SpecialName, int | str]
+#: What the ``$`` names mean in one call; text as str, durations in nanoseconds, stacks as values.
+Specials = Mapping[SpecialName, int | str | SequenceValue]
 
 #: The bytes at a text's beginning that are known, and its true length; None where that is not.
 _Text = tuple[bytes, int | None]
 
 _NOT_CAPTURED = Unavailable("not captured")
+DIVIDED_BY_ZERO = Unavailable("division by zero")
+NO_ELEMENT = Unavailable("there is no such element")
+_DIVISIONS = {BinaryOperator.DIVIDE, BinaryOperator.REMAINDER}
+_FLOAT_OPERATIONS: dict[BinaryOperator, Callable[[float, float], float]] = {
+    BinaryOperator.ADD: operator.add,
+    BinaryOperator.SUBTRACT: operator.sub,
+    BinaryOperator.MULTIPLY: operator.mul,
+}
 #: The value of the results of a call that did not return.
 NO_RESULT = Unavailable("the call did not return")
+#: What does not exist, and so makes no condition true.
+_NOTHING = (NIL_POINTER, NO_RESULT, OTHER_TYPE, DIVIDED_BY_ZERO, NO_ELEMENT)
 
 
 def evaluate(expression: Typed, values: Mapping[AccessPath, Value], specials: Specials) -> Value:
@@ -74,6 +101,9 @@ def evaluate(expression: Typed, values: Mapping[AccessPath, Value], specials: Sp
     if isinstance(expression, Constant):
         value = expression.value
         return StringValue(value, len(value)) if isinstance(value, bytes) else value
+    found = _Evaluation(values, specials).computed(expression)
+    if found is not None:
+        return found
     truth = _Evaluation(values, specials).truth(expression)
     return Unavailable("an operand is unavailable") if truth is None else truth
 
@@ -95,6 +125,8 @@ def _special(name: SpecialName, specials: Specials) -> Value:
     value = specials.get(name)
     if value is None:
         return Unavailable(f"${name.value} is not known here")
+    if isinstance(value, SequenceValue):
+        return value
     if isinstance(value, str):
         text = _encoded(value)
         return StringValue(text, len(text))
@@ -147,6 +179,14 @@ class _Evaluation:
         truth = self.truth(expression)
         if truth is not None or any(map(self._is_missing, operands(expression))):
             return frozenset({truth})
+        if isinstance(expression, Comparison):
+            sides = self._value(expression.left), self._value(expression.right)
+            if any(side in _NOTHING for side in sides):
+                return frozenset({truth})
+        elif isinstance(expression, NilTest | TextTest) and (
+            self._value(expression.operand) in _NOTHING
+        ):
+            return frozenset({truth})
         return frozenset({True, False})
 
     def _is_missing(self, operand: Operand) -> bool:
@@ -157,7 +197,8 @@ class _Evaluation:
         """
         value = self._value(operand)
         is_element = any(isinstance(step, int) for step in operand.path.steps)
-        return value in (NIL_POINTER, NO_RESULT) or (is_element and value == BEYOND)
+        gone = (NIL_POINTER, NO_RESULT, OTHER_TYPE)
+        return value in gone or (is_element and value == BEYOND)
 
     def _logic(self, expression: Logic) -> bool | None:
         decisive = expression.operator is BinaryOperator.OR
@@ -168,6 +209,63 @@ class _Evaluation:
 
     def _value(self, expression: Typed) -> Value:
         return evaluate(expression, self._values, self._specials)
+
+    def computed(self, expression: Typed) -> Value | None:
+        """Return what is made of values of the call, None for conditions."""
+        if isinstance(expression, Arithmetic):
+            return self._arithmetic(expression)
+        if isinstance(expression, Lowered):
+            return _lowered(self._value(expression.operand))
+        if isinstance(expression, Lookup):
+            return self._lookup(expression)
+        if isinstance(expression, Walk):
+            return _walked(self._value(expression.operand), expression.steps, expression.of)
+        return None
+
+    def _arithmetic(self, expression: Arithmetic) -> Value:
+        sides = self._value(expression.left), self._value(expression.right)
+        for side in sides:
+            if isinstance(side, Unavailable):
+                return side
+        left, right = _number(sides[0]), _number(sides[1])
+        if left is None or right is None:
+            return Unavailable("an operand is unavailable")
+        of, how = expression.of, expression.operator
+        if of.kind in FLOATS:
+            left, right = _as_float(left, of.kind), _as_float(right, of.kind)
+            return _numeric(_float_arithmetic(how, left, right, of), of)
+        assert isinstance(left, int) and isinstance(right, int)
+        if how in _DIVISIONS and not right:
+            return DIVIDED_BY_ZERO
+        if how in SHIFTS and right < 0:
+            return Unavailable("shifted by less than zero")
+        bits = 8 * of.size
+        result = whole_arithmetic(how, left, right) & (1 << bits) - 1
+        if of.kind in SIGNED and result >> bits - 1:
+            result -= 1 << bits
+        return _numeric(result, of)
+
+    def _lookup(self, expression: Lookup) -> Value:
+        found, key = self._value(expression.operand), self._value(expression.key)
+        for value in (found, key):
+            if isinstance(value, Unavailable):
+                return value
+        if not isinstance(expression.operand.type, MapType):
+            index = _number(key)
+            if not isinstance(index, int):
+                return _NOT_CAPTURED
+            return _element(found, index)
+        if isinstance(found, Nil):
+            return _zero(expression.of)
+        if not isinstance(found, MapValue) or found.missing is not None:
+            return found.missing if isinstance(found, MapValue) and found.missing else _NOT_CAPTURED
+        unsure = found.is_cut
+        for entry_key, value in found.entries:
+            same = _same_key(entry_key, key)
+            if same:
+                return value
+            unsure = unsure or same is None
+        return _NOT_CAPTURED if unsure else _zero(expression.of)
 
     def _comparison(self, expression: Comparison) -> bool | None:
         left, right = self._value(expression.left), self._value(expression.right)
@@ -194,11 +292,141 @@ class _Evaluation:
                 return True
             # What was not captured may have it, where there is enough for it.
             return False if len(text) == length or _is_shorter(length, test.needle) else None
+        if test.function is TextFunction.SUFFIX:
+            if len(text) == length:
+                return text.endswith(test.needle)
+            return False if _is_shorter(length, test.needle) else None
         if len(text) >= len(test.needle) or len(text) == length:
             return text.startswith(test.needle)
         if _is_shorter(length, test.needle):
             return False
         return None if test.needle.startswith(text) else False
+
+
+def _numeric(number: int | float, of: GoType) -> Value:
+    """Return a number as a value of a type."""
+    if of.name == "time.Duration":
+        return DurationValue(int(number))
+    if of.kind is Kind.FLOAT32:
+        number = shortest_float32(number)
+    return NamedValue(of.name, number) if of.is_named else number
+
+
+def _float_arithmetic(how: BinaryOperator, left: float, right: float, of: GoType) -> float:
+    if how is BinaryOperator.DIVIDE:
+        if right == 0:
+            sign = math.copysign(1, left) * math.copysign(1, right)
+            result = math.nan if left == 0 or math.isnan(left) else sign * math.inf
+        else:
+            result = left / right
+    else:
+        result = _FLOAT_OPERATIONS[how](left, right)
+    if of.kind is not Kind.FLOAT32 or not math.isfinite(result):
+        return result
+    try:
+        rounded: float = struct.unpack("<f", struct.pack("<f", result))[0]
+    except OverflowError:
+        return math.copysign(math.inf, result)
+    return rounded
+
+
+def _lowered(value: Value) -> Value:
+    """Return a text as strings.ToLower gives it; of one that is cut as much as is certain."""
+    if isinstance(value, Unavailable):
+        return value
+    known = b"" if isinstance(value, Nil) else None
+    length: int | None = 0
+    if known is None:
+        found = _text(value)
+        if found is None:
+            return Unavailable("an operand is unavailable")
+        known, length = found
+    is_whole = len(known) == length
+    text = known.decode("utf-8", "surrogateescape")
+    if not is_whole and text and "\udc80" <= text[-1] <= "\udcff":
+        text = text.rstrip("".join(map(chr, range(0xDC80, 0xDD00))))  # a character may be cut
+    if not text.isascii():
+        # Go looks at each character by itself, and replaces what is not UTF-8.
+        text = "".join("\ufffd" if "\udc80" <= c <= "\udcff" else c.lower()[0] for c in text)
+    lowered = text.lower() if text.isascii() else text
+    content = lowered.encode()
+    return StringValue(content, len(content) if is_whole else len(content) + 1)
+
+
+def _walked(value: Value, steps: Sequence[PathStep], of: GoType) -> Value:
+    """Return what steps lead to within a value."""
+    for step in steps:
+        if isinstance(value, Unavailable):
+            return value
+        if isinstance(step, str):
+            plain = unwrapped(value)
+            found = plain.field(step) if isinstance(plain, StructValue) else None
+            value = _NOT_CAPTURED if found is None else found
+        elif isinstance(step, int):
+            value = _element(value, step)
+        elif step is PathMark.DEREF:
+            if isinstance(value, Nil):
+                return NIL_POINTER
+            is_followed = isinstance(value, PointerValue) and value.target is not None
+            value = value.target if is_followed else _NOT_CAPTURED  # type: ignore[union-attr, assignment]
+        else:
+            value = _measured(value, step is PathMark.LEN)
+    return value
+
+
+def _measured(value: Value, is_length: bool) -> Value:
+    if isinstance(value, Nil):
+        return 0
+    plain = unwrapped(value)
+    if isinstance(plain, StringValue | MapValue) and is_length:
+        return plain.length
+    if isinstance(plain, BytesValue | SequenceValue | ChanValue):
+        found = plain.length if is_length else plain.capacity
+        return _NOT_CAPTURED if found is None else found
+    return _NOT_CAPTURED
+
+
+def _element(value: Value, index: int) -> Value:
+    if isinstance(value, Nil):
+        return NO_ELEMENT
+    plain = unwrapped(value)
+    elements: Sequence[Value] = ()
+    if isinstance(plain, StringValue):
+        elements, length = plain.text, plain.length
+    elif isinstance(plain, BytesValue):
+        elements, length = plain.data, plain.length
+    elif isinstance(plain, SequenceValue):
+        elements, length = plain.elements, plain.length
+    else:
+        return _NOT_CAPTURED
+    if not 0 <= index < length:
+        return NO_ELEMENT
+    return elements[index] if index < len(elements) else _NOT_CAPTURED
+
+
+def _same_key(entry: Value, key: Value) -> bool | None:
+    """Return whether a map's key is the one that is looked for, None where that is not known."""
+    text = _text(key)
+    if text is not None:
+        return _compare_texts(BinaryOperator.EQUAL, _text(entry), text)
+    one, other = _number(entry), _number(key)
+    return None if one is None or other is None else one == other
+
+
+def _zero(of: GoType) -> Value:
+    """Return a type's zero value, as of an entry that a map does not have."""
+    if of.kind is Kind.STRING:
+        text = StringValue(b"", 0)
+        return NamedValue(of.name, text) if of.is_named else text
+    if of.kind is Kind.BOOL:
+        return NamedValue(of.name, False) if of.is_named else False
+    if of.kind in INTEGERS:
+        return _numeric(0, of)
+    if of.kind in FLOATS:
+        return _numeric(0.0, of)
+    if of.kind in (Kind.STRUCT, Kind.ARRAY, Kind.INVALID):
+        return Unavailable("the map has no such entry")
+    return Nil(of.name)
 
 
 def _combined(decisive: bool, left: bool | None, right: bool | None) -> bool | None:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parse the expressions of a probe: Go's, over a call's parameters and results.
 
-Operands are names, ``$`` specials, literals, field paths, constant indices, ``*p``, ``len()``,
-``cap()``, ``prefix()`` and ``contains()``; operators are the comparisons and ``&& || !`` with Go's
-precedence (The Go Programming Language Specification, "Operators").
+Operands are names, ``$`` specials, literals, field paths, indices, ``*p``, type assertions,
+``len()``, ``cap()``, ``lower()``, ``prefix()``, ``suffix()``, ``contains()`` and ``$exit()``;
+operators are those of arithmetic, the comparisons and ``&& || !``, with Go's precedence (The Go
+Programming Language Specification, "Operators").
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from fractions import Fraction
 from gotrace.probes.tokens import Source, Span, SpecError, Token, TokenKind
 
 __all__ = [
+    "AssertExpr",
     "BinaryExpr",
     "BinaryOperator",
     "CallExpr",
+    "ChangeFunction",
     "DerefExpr",
+    "ExitExpr",
     "Expression",
     "FieldExpr",
     "IndexExpr",
     "LiteralExpr",
     "LiteralKind",
+    "LookupExpr",
     "MeasureFunction",
     "NameExpr",
     "Parser",
@@ -60,7 +65,8 @@ class SpecialExpr(Expression):
 class LiteralKind(Enum):
     """The sorts of constants; numbers are untyped, as in Go."""
 
-    INT = "integer"  # durations too, in nanoseconds
+    INT = "integer"
+    DURATION = "duration"  # an integer of nanoseconds
     FLOAT = "float"
     RUNE = "rune"
     STRING = "string"
@@ -93,6 +99,29 @@ class IndexExpr(Expression):
 
 
 @dataclass(frozen=True, slots=True)
+class LookupExpr(Expression):
+    """``operand[key]`` with anything but a plain number between the brackets."""
+
+    operand: Expression
+    key: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class AssertExpr(Expression):
+    """``operand.(type)``; ``type_text`` is as the user wrote it."""
+
+    operand: Expression
+    type_text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExitExpr(Expression):
+    """``$exit(operand)``: what arguments lead to when the call returns."""
+
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
 class DerefExpr(Expression):
     """``*operand``."""
 
@@ -111,13 +140,20 @@ class TextFunction(Enum):
 
     PREFIX = "prefix"
     CONTAINS = "contains"
+    SUFFIX = "suffix"
+
+
+class ChangeFunction(Enum):
+    """The functions that make another text of one."""
+
+    LOWER = "lower"
 
 
 @dataclass(frozen=True, slots=True)
 class CallExpr(Expression):
     """A call of a function that gotrace knows, with the right number of arguments."""
 
-    function: MeasureFunction | TextFunction
+    function: MeasureFunction | TextFunction | ChangeFunction
     arguments: tuple[Expression, ...]
 
 
@@ -126,6 +162,8 @@ class UnaryOperator(Enum):
 
     NOT = "!"
     NEGATE = "-"
+    PLUS = "+"
+    COMPLEMENT = "^"
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +185,17 @@ class BinaryOperator(Enum):
     GREATER_EQUAL = ">="
     AND = "&&"
     OR = "||"
+    ADD = "+"
+    SUBTRACT = "-"
+    BIT_OR = "|"
+    BIT_XOR = "^"
+    MULTIPLY = "*"
+    DIVIDE = "/"
+    REMAINDER = "%"
+    SHIFT_LEFT = "<<"
+    SHIFT_RIGHT = ">>"
+    BIT_AND = "&"
+    BIT_CLEAR = "&^"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +207,21 @@ class BinaryExpr(Expression):
     right: Expression
 
 
+_LEVELS = ("||", "&&", "== != < <= > >=", "+ - | ^", "* / % << >> & &^")
 _PRECEDENCE = {
-    operator: 1 if operator.value == "||" else 2 if operator.value == "&&" else 3
+    operator: level
+    for level, operators in enumerate(_LEVELS, 1)
     for operator in BinaryOperator
+    if operator.value in operators.split()
 }
 _OPERATORS = {operator.value: operator for operator in BinaryOperator}
-_FUNCTIONS: dict[str, tuple[MeasureFunction | TextFunction, int]] = {
+_FUNCTIONS: dict[str, tuple[MeasureFunction | TextFunction | ChangeFunction, int]] = {
     **{measure.value: (measure, 1) for measure in MeasureFunction},
     **{function.value: (function, 2) for function in TextFunction},
+    **{function.value: (function, 1) for function in ChangeFunction},
 }
-_ARITHMETIC = {"+", "-", "*", "/", "%", "<<", ">>", "&^", "^", "++", "--"}
-_INSTEAD = {"=": "==", ":=": "==", "&": "&&", "|": "||", "~": "contains()"}
+_INSTEAD = {"=": "==", ":=": "==", "~": "contains()", "++": "+ 1", "--": "- 1"}
+_PREFIXES = ("!", "-", "*", "+", "^", "&")
 _WORDS_INSTEAD = {"and": "&&", "or": "||", "not": "!", "is": "==", "AND": "&&", "OR": "||"}
 _MAX_DEPTH = 50
 _MAX_NODES = 200
@@ -230,17 +283,13 @@ class Parser:
         known = {TokenKind.OPERATOR: _INSTEAD, TokenKind.NAME: _WORDS_INSTEAD}.get(token.kind, {})
         if instead := known.get(token.text):
             raise self.error(f"no such operator: did you mean {instead}?")
-        if token.kind is TokenKind.OPERATOR and token.text in _ARITHMETIC:
-            raise self.error("there is no arithmetic here: compare with a number written out")
 
     def _unary(self) -> Expression:
         token = self.token
-        if token.kind is not TokenKind.OPERATOR or token.text not in ("!", "-", "*", "+", "&"):
+        if token.kind is not TokenKind.OPERATOR or token.text not in _PREFIXES:
             return self._postfix()
         if token.text == "&":
             raise self.error("addresses cannot be taken here; pointers have them: %p prints one")
-        if token.text == "+":
-            raise self.error("write the number without a sign")
         self.take()
         self._depth += 1
         if self._depth > _MAX_DEPTH:
@@ -262,7 +311,7 @@ class Parser:
                 operand = self._index(operand)
             elif self.at("("):
                 raise self.error(
-                    "only len(), cap(), prefix() and contains() can be called: "
+                    f"only {', '.join(f'{name}()' for name in _FUNCTIONS)} can be called: "
                     "code of the traced program is never run"
                 )
             else:
@@ -274,24 +323,42 @@ class Parser:
         if self.token.kind is TokenKind.FLOAT or self.token.kind is TokenKind.INT:
             raise self.error("a field's name is expected after the dot, and [0] for an index")
         if self.at("("):
-            raise self.error("type assertions are not supported: %T prints the dynamic type")
+            return self._assertion(operand)
         if self.token.kind is not TokenKind.NAME:
             raise self.error("a field's name is expected after the dot")
         name = self.take()
         return FieldExpr(operand, name.text, span=Span(operand.span.start, name.span.end))
 
+    def _assertion(self, operand: Expression) -> Expression:
+        """Parse what follows the dot of a type assertion."""
+        opening, depth = self.take(), 1
+        while depth:
+            token = self.take()
+            if token.kind is TokenKind.END:
+                raise self._source.error(opening.span, "the closing ) of a type is missing")
+            if token.kind is TokenKind.OPERATOR:
+                depth += (token.text == "(") - (token.text == ")")
+        text = self._source.text[opening.span.end : token.span.start].strip()
+        span = Span(operand.span.start, token.span.end)
+        if text in ("", "type"):
+            raise self._source.error(span, "a type is expected, as in rw.(*net/http.response)")
+        return AssertExpr(operand, text, span=span)
+
     def _index(self, operand: Expression) -> Expression:
         self.take()
-        token = self.take()
-        if token.kind not in (TokenKind.INT, TokenKind.RUNE) or not isinstance(token.value, int):
-            reason = "an index is a number, such as [0]; map keys and variables cannot be looked up"
-            raise self._source.error(token.span, reason)
-        if self.at(":"):
+        self._enter()
+        key = None if self.at(":") else self._binary(1)
+        self._depth -= 1
+        if key is None or self.at(":"):
             raise self.error("slicing is not supported: index one element, or print the whole")
         if not self.at("]"):
             raise self.error("expected ] after the index")
         end = self.take().span.end
-        return IndexExpr(operand, token.value, span=Span(operand.span.start, end))
+        span = Span(operand.span.start, end)
+        if isinstance(key, LiteralExpr) and key.kind in (LiteralKind.INT, LiteralKind.RUNE):
+            assert isinstance(key.value, int)
+            return IndexExpr(operand, key.value, span=span)
+        return LookupExpr(operand, key, span=span)
 
     def _primary(self) -> Expression:
         token = self.token
@@ -300,6 +367,9 @@ class Parser:
         self.take()
         self._count()
         span = token.span
+        if token.text == "$exit" and self.at("("):
+            inside = self._parenthesis()
+            return ExitExpr(inside, span=Span(span.start, inside.span.end))
         if token.kind is TokenKind.SPECIAL:
             return SpecialExpr(token.text[1:], span=span)
         if token.kind is TokenKind.NAME:
@@ -308,6 +378,7 @@ class Parser:
             TokenKind.FLOAT: LiteralKind.FLOAT,
             TokenKind.RUNE: LiteralKind.RUNE,
             TokenKind.STRING: LiteralKind.STRING,
+            TokenKind.DURATION: LiteralKind.DURATION,
         }
         return LiteralExpr(kinds.get(token.kind, LiteralKind.INT), token.value, span=span)
 

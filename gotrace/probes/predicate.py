@@ -16,6 +16,7 @@ from gotrace.capture.ops import (
     OTHER_PHASE,
     PREDICATE_STACK,
     SIGNED_OPERAND,
+    ArithmeticCode,
     ComparisonCode,
     FieldRef,
     Op,
@@ -24,10 +25,12 @@ from gotrace.capture.ops import (
     StringTest,
 )
 from gotrace.gotypes.types import Kind
+from gotrace.probes.constants import INTEGERS, SIGNED
 from gotrace.probes.parser import BinaryOperator, TextFunction
 from gotrace.probes.scope import PART_SPECIALS, Phase, SpecialName
 from gotrace.probes.typed import (
     AccessPath,
+    Arithmetic,
     Comparison,
     Constant,
     Domain,
@@ -50,6 +53,7 @@ __all__ = [
     "StringConstants",
     "compile_predicate",
     "key_ops",
+    "measure_ops",
     "predicate_ops",
 ]
 
@@ -64,7 +68,22 @@ _COMPARE = {
     BinaryOperator.GREATER: ComparisonCode.GREATER,
     BinaryOperator.GREATER_EQUAL: ComparisonCode.GREATER_EQUAL,
 }
-_TESTS = {
+_ARITHMETIC = {
+    BinaryOperator.ADD: ArithmeticCode.ADD,
+    BinaryOperator.SUBTRACT: ArithmeticCode.SUBTRACT,
+    BinaryOperator.MULTIPLY: ArithmeticCode.MULTIPLY,
+    BinaryOperator.DIVIDE: ArithmeticCode.DIVIDE,
+    BinaryOperator.REMAINDER: ArithmeticCode.REMAINDER,
+    BinaryOperator.BIT_AND: ArithmeticCode.BIT_AND,
+    BinaryOperator.BIT_OR: ArithmeticCode.BIT_OR,
+    BinaryOperator.BIT_XOR: ArithmeticCode.BIT_XOR,
+    BinaryOperator.BIT_CLEAR: ArithmeticCode.BIT_CLEAR,
+    BinaryOperator.SHIFT_LEFT: ArithmeticCode.SHIFT_LEFT,
+    BinaryOperator.SHIFT_RIGHT: ArithmeticCode.SHIFT_RIGHT,
+}
+#: Operations that take two values off the stack and leave one, or take one.
+_OF_TWO = (OpCode.COMPARE, OpCode.AND, OpCode.OR, OpCode.KEEP_IF, OpCode.ARITHMETIC)
+_TESTS: dict[TextFunction | None, StringTest] = {
     None: StringTest.EQUAL,
     TextFunction.PREFIX: StringTest.PREFIX,
     TextFunction.CONTAINS: StringTest.CONTAINS,
@@ -172,6 +191,8 @@ def key_ops(value: Typed, locate: Locate, constants: StringConstants) -> list[Op
         isinstance(value, SpecialOperand) and value.special is SpecialName.FUNC
     ):
         return []  # the same in all calls of a function
+    if isinstance(value, SpecialOperand) and value.special is SpecialName.STACK:
+        return []  # appended with the return addresses themselves
     if isinstance(value, SpecialOperand) and value.special is SpecialName.CALLER:
         return [Op(OpCode.KEY_CALLER)]
     if isinstance(value, SpecialOperand):
@@ -183,11 +204,24 @@ def key_ops(value: Typed, locate: Locate, constants: StringConstants) -> list[Op
     return [*ops, Op(OpCode.KEY_VALUE)] if _depth(ops) <= PREDICATE_STACK else None
 
 
+def measure_ops(value: Typed, locate: Locate, constants: StringConstants) -> list[Op] | None:
+    """Return the operations that take a number for what histograms are of.
+
+    None where the kernel does not know it.
+    """
+    try:
+        ops = _Compiler(locate, constants, phase_of(value)).condition(value)
+    except _NotInKernel:
+        return None
+    sign = SIGNED_OPERAND if value.type.kind in SIGNED else 0
+    return [*ops, Op(OpCode.MEASURE, reg=sign)] if _depth(ops) <= PREDICATE_STACK else None
+
+
 def _depth(ops: Sequence[Op]) -> int:
     """Return how many values are on the stack at most."""
     depth = deepest = 0
     for op in ops:
-        if op.code in (OpCode.COMPARE, OpCode.AND, OpCode.OR, OpCode.KEEP_IF):
+        if op.code in _OF_TWO:
             depth -= 1
         elif op.code is not OpCode.NOT:
             depth += 1
@@ -249,6 +283,8 @@ class _Compiler:
         """Test a string's bytes; ``function`` None: whether they are the needle."""
         if not isinstance(operand, Operand) or operand.type.kind is Kind.INTERFACE:
             raise _NotInKernel
+        if function not in _TESTS:
+            raise _NotInKernel
         location = self._located(operand)
         # A string that fills its block may go on after it.
         wanted = len(needle) + (function is None)
@@ -268,6 +304,8 @@ class _Compiler:
         return [test] if positive else [test, Op(OpCode.NOT)]
 
     def _nil_test(self, test: NilTest) -> list[Op]:
+        if not isinstance(test.operand, Operand):
+            raise _NotInKernel
         location = self._located(test.operand)
         if test.operand.type.kind is Kind.SLICE:
             # The location of a slice is that of its length.
@@ -285,6 +323,18 @@ class _Compiler:
             return [Op(OpCode.PUSH_CONST, limit=word & 0xFFFF_FFFF, size=word >> 32)]
         if isinstance(value, SpecialOperand) and value.special in _SPECIALS:
             return [Op(OpCode.PUSH_SPECIAL, reg=int(_SPECIALS[value.special]))]
+        if isinstance(value, Arithmetic) and value.type.kind in INTEGERS:
+            sign = SIGNED_OPERAND if value.type.kind in SIGNED else 0
+            return [
+                *self._push(value.left),
+                *self._push(value.right),
+                Op(
+                    OpCode.ARITHMETIC,
+                    reg=_ARITHMETIC[value.operator] | sign,
+                    size=value.type.size,
+                    limit=int(value.right.type.kind in SIGNED),
+                ),
+            ]
         if not isinstance(value, Operand):
             raise _NotInKernel
         return [self._push_field(value.path, self._located(value))]

@@ -10,9 +10,9 @@ compared when they compare exactly, and any number of pointers is followed to a 
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 
-from gotrace.capture.paths import PathMark, PathStep
+from gotrace.capture.paths import Assertion, PathMark, PathStep
+from gotrace.gotypes.from_text import SignatureError
 from gotrace.gotypes.types import (
     ArrayType,
     ChanType,
@@ -27,8 +27,10 @@ from gotrace.gotypes.types import (
     basic_type,
 )
 from gotrace.probes.constants import (
+    ARITHMETIC,
     FLOATS,
     INTEGERS,
+    SHIFTS,
     SIGNED,
     ConstantError,
     Untyped,
@@ -36,17 +38,23 @@ from gotrace.probes.constants import (
     default_constant,
     described,
     fold,
+    fold_arithmetic,
+    is_of_floats,
 )
 from gotrace.probes.parser import (
+    AssertExpr,
     BinaryExpr,
     BinaryOperator,
     CallExpr,
+    ChangeFunction,
     DerefExpr,
+    ExitExpr,
     Expression,
     FieldExpr,
     IndexExpr,
     LiteralExpr,
     LiteralKind,
+    LookupExpr,
     MeasureFunction,
     NameExpr,
     SpecialExpr,
@@ -54,20 +62,32 @@ from gotrace.probes.parser import (
     UnaryExpr,
     UnaryOperator,
 )
-from gotrace.probes.scope import SPECIAL_TYPES, Scope, SpecialName, did_you_mean, listed
+from gotrace.probes.scope import (
+    SPECIAL_TYPES,
+    Root,
+    RootKind,
+    Scope,
+    SpecialName,
+    did_you_mean,
+    listed,
+)
 from gotrace.probes.tokens import Source, SpecError
 from gotrace.probes.typed import (
     AccessPath,
+    Arithmetic,
     Comparison,
     Constant,
     Domain,
     Logic,
+    Lookup,
+    Lowered,
     NilTest,
     Not,
     Operand,
     SpecialOperand,
     TextTest,
     Typed,
+    Walk,
 )
 
 __all__ = [
@@ -125,7 +145,7 @@ def field_of(of: GoType, name: str) -> Hop:
     if isinstance(target, InterfaceType):
         raise StepError(
             f"{described(target)} is an interface, which has no fields: "
-            "compare it with nil, or print it with %v"
+            "compare it with nil, or say what is in it, as in x.(*net/http.response)"
         )
     if isinstance(target, OpaqueType):
         raise StepError(f"nothing describes the fields of {target.name}")
@@ -183,10 +203,8 @@ def element(of: GoType, index: int) -> Hop:
         return (*steps, index), target.elem
     if isinstance(target, SliceType):
         return (*steps, index), target.elem
-    if isinstance(target, MapType):
-        raise StepError("entries of a map cannot be looked up here: print it with %v")
     raise StepError(
-        f"{described(target)} has no elements: arrays, slices and strings can be indexed"
+        f"{described(target)} has no elements: arrays, slices, strings and maps can be indexed"
     )
 
 
@@ -293,6 +311,13 @@ class _Resolver:
             return self._binary(expression)
         if isinstance(expression, CallExpr):
             return self._call(expression)
+        if isinstance(expression, LookupExpr):
+            key = self.resolve(expression.key)
+            return self._lookup(expression, self.resolve(expression.operand), key)
+        if isinstance(expression, AssertExpr):
+            return self._assertion(expression)
+        if isinstance(expression, ExitExpr):
+            return self._at_exit(expression)
         return self._step(expression)
 
     def _name(self, name: NameExpr) -> Typed:
@@ -316,31 +341,109 @@ class _Resolver:
         """Resolve a field, an element or a dereference."""
         assert isinstance(expression, FieldExpr | IndexExpr | DerefExpr)
         operand = self._operand(expression.operand)
+        of = _through_pointers(operand.type)[1]
+        if isinstance(expression, IndexExpr) and isinstance(of, MapType):
+            index = Untyped(LiteralKind.INT, expression.index, span=expression.span)
+            return self._lookup(expression, operand, index)
         try:
             if isinstance(expression, FieldExpr):
-                steps, to = field_of(operand.of, expression.name)
+                steps, to = field_of(operand.type, expression.name)
             elif isinstance(expression, IndexExpr):
-                steps, to = element(operand.of, expression.index)
+                steps, to = element(operand.type, expression.index)
             else:
-                steps, to = deref(operand.of)
+                steps, to = deref(operand.type)
         except StepError as error:
             raise self._error(expression, str(error)) from error
-        path = AccessPath(operand.path.root, (*operand.path.steps, *steps))
-        return Operand(path, to, span=expression.span)
+        return self._stepped(operand, steps, to, expression)
 
-    def _operand(self, expression: Expression) -> Operand:
+    def _stepped(
+        self, operand: Typed, steps: tuple[PathStep, ...], to: GoType, at: Expression
+    ) -> Typed:
+        """Return what steps lead to: captured by itself, or found in what is captured."""
+        if isinstance(operand, Operand):
+            path = AccessPath(operand.path.root, (*operand.path.steps, *steps))
+            return Operand(path, to, span=at.span)
+        if isinstance(operand, Walk):
+            return Walk(operand.operand, (*operand.steps, *steps), to, span=at.span)
+        return Walk(operand, steps, to, span=at.span)
+
+    def _operand(self, expression: Expression) -> Typed:
         typed = self.resolve(expression)
-        if not isinstance(typed, Operand):
+        if not isinstance(typed, Operand | Walk | Lookup):
             raise self._error(expression, "only parameters, results and parts of them have parts")
         return typed
 
+    def _lookup(self, expression: Expression, operand: Typed, key: Typed) -> Typed:
+        """Resolve an index that is no plain number, or one of a map."""
+        if not isinstance(operand, Operand | Walk | Lookup):
+            raise self._error(expression, "only parameters, results and parts of them have parts")
+        steps, of = _through_pointers(operand.type)
+        if steps:
+            operand = self._stepped(operand, steps, of, expression)
+        try:
+            if isinstance(of, MapType):
+                if of.key.kind not in INTEGERS | {Kind.STRING, Kind.BOOL}:
+                    reason = f"{described(of)} is not looked up: its keys are {of.key.name}s"
+                    raise self._error(expression, reason)
+                key = converted(key, of.key) if isinstance(key, Untyped) else key
+                if _domain(key.type, of.key) is None:
+                    reason = f"the keys of {described(of)} are {of.key.name}s, this is"
+                    raise self._error(key, f"{reason} {described(key.type)}")
+                return Lookup(operand, key, of.elem, span=expression.span)
+            if isinstance(key, Untyped):
+                key = converted(key, INT)
+                if isinstance(key.value, int) and key.value < 0:
+                    raise self._error(key, "an index is not below zero")
+        except ConstantError as error:
+            raise self._error(key, str(error)) from error
+        if key.type.kind not in INTEGERS:
+            raise self._error(key, f"an index is a whole number, this is {described(key.type)}")
+        try:
+            _, elem = element(of, 0)
+        except StepError as error:
+            raise self._error(expression, str(error)) from error
+        return Lookup(operand, key, elem, span=expression.span)
+
+    def _assertion(self, expression: AssertExpr) -> Typed:
+        operand = self._operand(expression.operand)
+        if operand.type.kind is not Kind.INTERFACE:
+            reason = f"{described(operand.type)} is not an interface: leave .({'...'}) out"
+            raise self._error(expression, reason)
+        if not isinstance(operand, Operand) or self._scope.types is None:
+            raise self._error(expression, "what is in this interface is not looked at here")
+        try:
+            to, direct = self._scope.types(expression.type_text)
+        except SignatureError as error:
+            raise self._error(expression, str(error)) from error
+        if to.kind is Kind.INTERFACE:
+            raise self._error(expression, f"{to.name} is an interface: give the type that is in it")
+        step = Assertion(to.name, to, direct)
+        return self._stepped(operand, (step,), to, expression)
+
+    def _at_exit(self, expression: ExitExpr) -> Typed:
+        typed = self.resolve(expression.operand)
+        try:
+            return replace(_at_return(typed), span=expression.span)
+        except StepError as error:
+            raise self._error(expression, str(error)) from error
+
     def _unary(self, expression: UnaryExpr) -> Typed:
         operand = self.resolve(expression.operand)
-        if expression.operator is UnaryOperator.NEGATE:
-            value = operand.value if isinstance(operand, Untyped) and operand.is_number else None
-            if isinstance(operand, Untyped) and isinstance(value, int | Fraction):
-                return Untyped(operand.kind, -value, span=expression.span)
-            raise self._error(expression, "only a number can have a minus sign")
+        if expression.operator is not UnaryOperator.NOT:
+            how, start = _SIGNS[expression.operator]
+            is_number = operand.is_number if isinstance(operand, Untyped) else _is_number(operand)
+            if not is_number:
+                reason = f"only a number can have {expression.operator.value} before it"
+                raise self._error(expression, reason)
+            of = operand.type.kind if not isinstance(operand, Untyped) else Kind.INT
+            if of in FLOATS and how is not BinaryOperator.BIT_XOR:
+                # Zero has a sign: 0 - x would lose it.
+                start = -1 if how is BinaryOperator.SUBTRACT else 1
+                how = BinaryOperator.MULTIPLY
+            elif start < 0 and of not in SIGNED:
+                start = (1 << 8 * operand.type.size) - 1
+            zero = Untyped(LiteralKind.INT, start, span=expression.span)
+            return self._arithmetic(how, zero, operand, expression)
         return Not(self._condition(operand), span=expression.span)
 
     def _condition(self, typed: Typed) -> Typed:
@@ -355,12 +458,57 @@ class _Resolver:
         if operator in _LOGIC:
             sides = self._condition(left), self._condition(right)
             return Logic(operator, *sides, span=expression.span)
+        if operator in ARITHMETIC:
+            return self._arithmetic(operator, left, right, expression)
         try:
             compared = self._compared(operator, left, right)
         except ConstantError as error:
             wrong = left if isinstance(left, Untyped) else right
             raise self._error(wrong, str(error)) from error
         return replace(compared, span=expression.span)
+
+    def _arithmetic(
+        self, operator: BinaryOperator, left: Typed, right: Typed, expression: Expression
+    ) -> Typed:
+        """Resolve an operation on numbers of one type, as Go has it."""
+        try:
+            if isinstance(left, Untyped) and isinstance(right, Untyped):
+                return replace(fold_arithmetic(operator, left, right), span=expression.span)
+            if operator in SHIFTS:
+                if isinstance(left, Untyped):
+                    raise ConstantError("a constant is shifted by a constant only")
+                if isinstance(right, Untyped):
+                    right = converted(right, basic_type(Kind.UINT))
+            elif isinstance(left, Untyped):
+                self._refuse_operand(operator, right)
+                left = converted(left, right.type)
+            elif isinstance(right, Untyped):
+                self._refuse_operand(operator, left)
+                right = converted(right, left.type)
+        except ConstantError as error:
+            wrong = left if isinstance(left, Untyped) else right
+            raise self._error(wrong, str(error)) from error
+        self._refuse_operand(operator, left)
+        self._refuse_operand(operator, right)
+        if operator not in SHIFTS and left.type.name != right.type.name:
+            both = f"{described(left.type)} and {described(right.type)}"
+            raise self._error(expression, f"{both}: numbers of one type go with {operator.value}")
+        is_division = operator in (BinaryOperator.DIVIDE, BinaryOperator.REMAINDER)
+        is_zero = isinstance(right, Constant) and right.value == 0
+        if is_division and is_zero and right.type.kind in INTEGERS:
+            raise self._error(right, "division by zero")
+        return Arithmetic(operator, left, right, left.type, span=expression.span)
+
+    def _refuse_operand(self, operator: BinaryOperator, operand: Typed) -> None:
+        """Raise for values that an operator of arithmetic does not take."""
+        kind = operand.type.kind
+        if kind in INTEGERS or (kind in FLOATS and is_of_floats(operator)):
+            return
+        reason = f"{described(operand.type)} does not go with {operator.value}"
+        logic = {BinaryOperator.BIT_AND: "&&", BinaryOperator.BIT_OR: "||"}.get(operator)
+        if kind is Kind.BOOL and logic:
+            reason += f": did you mean {logic}?"
+        raise self._error(operand, reason)
 
     def _compared(self, operator: BinaryOperator, left: Typed, right: Typed) -> Typed:
         if isinstance(left, Untyped):
@@ -371,6 +519,9 @@ class _Resolver:
             if right.kind is LiteralKind.NIL:
                 return self._nil_test(operator, left)
             self._refuse_uncomparable(left)
+            if left.type.name == "time.Duration" and right.kind is LiteralKind.INT and right.value:
+                reason = f"a duration has a unit: did you mean {right.value!s}ms?"
+                raise self._error(right, reason)
             right = converted(right, left.type)
             if right.value == b"" and isinstance(left, Operand):
                 # Any string compares with the empty one as its length does with 0.
@@ -389,7 +540,7 @@ class _Resolver:
 
     def _nil_test(self, operator: BinaryOperator, operand: Typed) -> Typed:
         of = operand.type
-        if not isinstance(operand, Operand) or of.kind not in _NILLABLE:
+        if not isinstance(operand, Operand | Walk | Lookup) or of.kind not in _NILLABLE:
             zero = {Kind.STRING: '""', Kind.BOOL: "false"}.get(of.kind, "0")
             instead = "" if of.kind in (Kind.STRUCT, Kind.ARRAY) else f": compare it with {zero}"
             raise self._error(operand, f"{described(of)} is never nil{instead}")
@@ -423,18 +574,27 @@ class _Resolver:
     def _call(self, call: CallExpr) -> Typed:
         if isinstance(call.function, TextFunction):
             return self._text_test(call, call.function)
+        if isinstance(call.function, ChangeFunction):
+            text = self.finished(self.resolve(call.arguments[0]))
+            if not _is_text(text.type):
+                reason = f"lower() is of a text, and this is {described(text.type)}"
+                raise self._error(call.arguments[0], reason)
+            return Lowered(text, span=call.span)
         argument = self.resolve(call.arguments[0])
         if isinstance(argument, Untyped) and isinstance(argument.value, bytes):
             return Untyped(LiteralKind.INT, len(argument.value), span=call.span)
         operand = self._operand(call.arguments[0])
         try:
-            found = measure(operand.of, call.function)
+            found = measure(operand.type, call.function)
         except StepError as error:
             raise self._error(call.arguments[0], str(error)) from error
         if isinstance(found, int):
             return Untyped(LiteralKind.INT, found, span=call.span)
-        path = AccessPath(operand.path.root, (*operand.path.steps, *found[0]))
-        return Operand(path, found[1], span=call.span)
+        of = _through_pointers(operand.type)[1]
+        measured = self._stepped(operand, found[0], found[1], call)
+        if not isinstance(measured, Operand):
+            return measured
+        return replace(measured, measures_bytes=of.kind is Kind.STRING or _is_bytes(of))
 
     def _text_test(self, call: CallExpr, function: TextFunction) -> Typed:
         operand, needle = map(self.resolve, call.arguments)
@@ -442,11 +602,43 @@ class _Resolver:
         if not isinstance(needle, Untyped) or not isinstance(needle.value, bytes):
             reason = f'{name}() looks for a constant, as in {name}(key, "user:")'
             raise self._error(call.arguments[1], reason)
-        if not isinstance(operand, Operand | SpecialOperand) or not _is_text(operand.type):
+        if isinstance(operand, Untyped) or not _is_text(operand.type):
             what = "a constant" if isinstance(operand, Untyped) else described(operand.type)
             reason = f"{name}() looks into a string, a []byte or an error, and this is {what}"
             raise self._error(call.arguments[0], reason)
         return TextTest(function, operand, needle.value, span=call.span)
+
+
+#: What a sign before a number means: an operation with another number on its left.
+_SIGNS = {
+    UnaryOperator.NEGATE: (BinaryOperator.SUBTRACT, 0),
+    UnaryOperator.PLUS: (BinaryOperator.ADD, 0),
+    UnaryOperator.COMPLEMENT: (BinaryOperator.BIT_XOR, -1),
+}
+
+
+def _is_number(typed: Typed) -> bool:
+    return typed.type.kind in INTEGERS | FLOATS
+
+
+def _at_return(typed: Typed) -> Typed:
+    """Return what is meant by a part of an argument when the call returns; raises StepError."""
+    if isinstance(typed, Walk | Lookup):
+        operand = _at_return(typed.operand)
+        if isinstance(typed, Lookup) and not isinstance(typed.key, Constant):
+            return replace(typed, operand=operand, key=_at_return(typed.key))
+        return replace(typed, operand=operand)
+    if not isinstance(typed, Operand) or typed.path.root.kind is not RootKind.PARAMETER:
+        raise StepError("$exit() is of an argument, or what that leads to")
+    if not typed.path.steps and typed.type.kind not in _LEADING:
+        raise StepError("this is not changed by the call: leave $exit() out")
+    root = typed.path.root
+    late = Root(RootKind.EXIT, root.index, root.name)
+    return replace(typed, path=AccessPath(late, typed.path.steps))
+
+
+#: Kinds whose values lead to memory that a call may change.
+_LEADING = {Kind.POINTER, Kind.MAP, Kind.CHAN, Kind.SLICE, Kind.INTERFACE, Kind.STRUCT, Kind.ARRAY}
 
 
 def _length(string: Operand) -> Operand:

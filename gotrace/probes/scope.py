@@ -5,16 +5,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from gotrace.gotypes.types import GoType, Kind, Parameter, Signature, basic_type
+from gotrace.gotypes.types import GoType, Kind, OpaqueType, Parameter, Signature, basic_type
 
 __all__ = [
     "DURATION_SPECIALS",
     "PART_SPECIALS",
     "SPECIAL_TYPES",
+    "STACK_TYPE",
     "Phase",
     "Root",
     "RootKind",
@@ -38,6 +39,8 @@ class RootKind(Enum):
     PARAMETER = "parameter"
     RESULT = "result"
     CAPTURED = "captured variable"  # of a closure
+    EXIT = "parameter, at the return"  # what it leads to then; itself it is as at the entry
+    SAVED = "parameter, for the return"  # its bytes, no value of its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +57,8 @@ class Root:
     @property
     def phase(self) -> Phase:
         """Return when the value is available."""
-        return Phase.RETURN if self.kind is RootKind.RESULT else Phase.ENTRY
+        is_late = self.kind in (RootKind.RESULT, RootKind.EXIT)
+        return Phase.RETURN if is_late else Phase.ENTRY
 
 
 class SpecialName(Enum):
@@ -67,6 +71,7 @@ class SpecialName(Enum):
     DURATION = "duration"
     FUNC = "func"
     CALLER = "caller"
+    STACK = "stack"
     RUNNING = "running"
     RUNNABLE = "runnable"
     BLOCKED = "blocked"
@@ -90,6 +95,8 @@ PART_SPECIALS = (
 DURATION_SPECIALS = frozenset({SpecialName.DURATION, *PART_SPECIALS})
 
 
+#: The name of the type of ``$stack``.
+STACK_TYPE = "stack"
 _INT = basic_type(Kind.INT)
 _STRING = basic_type(Kind.STRING)
 
@@ -102,11 +109,13 @@ SPECIAL_TYPES: dict[SpecialName, GoType] = {
     SpecialName.FUNC: _STRING,
     **dict.fromkeys(DURATION_SPECIALS, basic_type(Kind.INT64, "time.Duration")),
     SpecialName.CALLER: _STRING,
+    SpecialName.STACK: OpaqueType(STACK_TYPE, Kind.INVALID, 0, 1),
 }
 
 _ARGUMENT = re.compile(r"arg([0-9]{1,3})", re.ASCII)
 _RESULT = re.compile(r"ret([0-9]{0,3})", re.ASCII)
 _SHOWN = 12
+_ERROR = "err"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +124,15 @@ class Scope:
 
     ``captured`` are the variables that a closure captured. Parameters come before results and
     both before captured variables where names are the same. ``arg1`` is the first parameter (a
-    method's receiver), ``$ret1`` and ``$ret`` the first result, ``$ret2`` the second.
+    method's receiver), ``$ret1`` and ``$ret`` the first result, ``$ret2`` the second, ``$err`` the
+    last one that is an error. ``types`` finds a type by what the user wrote, and whether interfaces
+    hold its values themselves, not pointers to them; it raises SignatureError.
     """
 
     function: str
     signature: Signature
     captured: tuple[Parameter, ...] = ()
+    types: Callable[[str], tuple[GoType, bool]] | None = None
 
     def named(self, name: str) -> tuple[Root, GoType] | None:
         """Find what a plain name means, None when it means nothing here."""
@@ -133,6 +145,10 @@ class Scope:
 
     def result(self, special: str) -> tuple[Root, GoType] | None:
         """Find the result that ``ret``, ``ret1`` and so on mean, None when there is none."""
+        if special == _ERROR:
+            results = self.signature.results
+            found = [index for index, result in enumerate(results) if result.type.name == "error"]
+            return self._numbered(RootKind.RESULT, "$err", str(found[-1] + 1)) if found else None
         match = _RESULT.fullmatch(special)
         if match is None:
             return None
@@ -167,6 +183,10 @@ class Scope:
         """Return the error for a ``$`` name that means nothing here, with what there is."""
         if match := _RESULT.fullmatch(name):
             return self._no_such_number("result", "$ret", int(match[1] or "1"))
+        if name == _ERROR:
+            return f"{self.function} has no result of type error"
+        if name == "exit":
+            return "$exit takes an argument in parentheses, as in $exit(p)"
         if self.named(name):
             return f"there is no ${name}: parameters and results are named without $, {name}"
         specials = [f"${special}" for special in self._specials()]
@@ -190,6 +210,8 @@ class Scope:
     def _specials(self) -> list[str]:
         count = len(self.signature.results)
         results = ["ret", *(f"ret{n}" for n in range(2, count + 1))] if count else []
+        if self.result(_ERROR):
+            results.append(_ERROR)
         return [*results, *(special.value for special in SpecialName)]
 
     def _there_is(self, names: list[str], specials: list[str]) -> str:

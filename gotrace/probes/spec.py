@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from gotrace.gotypes.from_text import SignatureError, parse_signature
+from gotrace.probes.constants import INTEGERS, described
 from gotrace.probes.parser import (
     BinaryExpr,
     BinaryOperator,
@@ -32,7 +33,15 @@ from gotrace.probes.tokens import Source, Span, SpecError, Token, TokenKind, tok
 from gotrace.probes.typed import Typed
 from gotrace.values.fmt import Format, FormatError, parse_format, verb_problem
 
-__all__ = ["KeyText", "ProbeSpec", "ResolvedProbe", "SpecError", "parse_key", "parse_probe"]
+__all__ = [
+    "NO_KEY",
+    "KeyText",
+    "ProbeSpec",
+    "ResolvedProbe",
+    "SpecError",
+    "parse_key",
+    "parse_probe",
+]
 
 _MAX_LENGTH = 4096  # binary aside
 _SPACES = re.compile(r"\s+")
@@ -51,6 +60,12 @@ class ResolvedProbe:
 
     predicate: Typed | None
     values: tuple[Typed, ...]
+    of: Typed | None = None
+
+    @property
+    def expressions(self) -> tuple[Typed, ...]:
+        """Return all of them."""
+        return (*filter(None, (self.predicate,)), *self.values, *filter(None, (self.of,)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +84,18 @@ class KeyText:
         )
 
 
+#: Calls are not told apart.
+NO_KEY = KeyText(Source(""), ())
+
+
 @dataclass(frozen=True, slots=True)
 class ProbeSpec:
     """One probe in parts.
 
     ``signature`` is the text, name included, for ``gotypes.from_text.parse_signature``. ``format``
     is None where the user gave none; then there are no ``values`` either. ``key``: calls are not
-    shown one by one but added up by these values.
+    shown one by one but added up by these values. ``of``: histograms are of this value of theirs.
+    ``described`` is a signature for programs that have none of their own.
     """
 
     source: Source
@@ -86,6 +106,8 @@ class ProbeSpec:
     format: Format | None = None
     values: tuple[Expression, ...] = ()
     key: KeyText | None = None
+    of: KeyText | None = None
+    described: str | None = None
 
     def only(self, wanted: Mapping[str, int]) -> ProbeSpec:
         """Return the probe of calls whose special values, ``goid`` for example, are these."""
@@ -106,13 +128,24 @@ class ProbeSpec:
         if self.key is not None:
             wanted = self.key.expressions
             values = tuple(resolve(self.key.source, value, scope) for value in wanted)
-            return ResolvedProbe(predicate, values)
+            return ResolvedProbe(predicate, values, self._resolved_of(scope))
         values = tuple(resolve(self.source, value, scope) for value in self.values)
         if self.format is not None:
             for directive, value in zip(self.format.directives, values, strict=True):
                 if problem := verb_problem(directive, value.type):
                     raise self.source.error(value.span, problem)
         return ResolvedProbe(predicate, values)
+
+    def _resolved_of(self, scope: Scope) -> Typed | None:
+        if self.of is None:
+            return None
+        [expression] = self.of.expressions
+        value = resolve(self.of.source, expression, scope)
+        if value.type.kind not in INTEGERS:
+            raise self.of.source.error(
+                expression.span, f"this is {described(value.type)}: --of is of a whole number"
+            )
+        return value
 
 
 def parse_probe(text: str, *, regex: bool = False, split: _Split = split_target) -> ProbeSpec:

@@ -15,16 +15,20 @@ from gotrace.probes.tokens import Span
 
 __all__ = [
     "AccessPath",
+    "Arithmetic",
     "Comparison",
     "Constant",
     "Domain",
     "Logic",
+    "Lookup",
+    "Lowered",
     "NilTest",
     "Not",
     "Operand",
     "SpecialOperand",
     "TextTest",
     "Typed",
+    "Walk",
     "conjunction",
     "conjuncts",
     "negated",
@@ -34,6 +38,7 @@ __all__ = [
     "specials",
     "string_bytes_needed",
     "texts_needed_whole",
+    "unit_of",
 ]
 
 
@@ -46,6 +51,7 @@ class AccessPath:
 
 
 _BOOL = basic_type(Kind.BOOL)
+_STRING = basic_type(Kind.STRING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +81,11 @@ class Constant(Typed):
 
 @dataclass(frozen=True, slots=True)
 class Operand(Typed):
-    """A value of the call."""
+    """A value of the call; ``measures_bytes``: it is the length or capacity of some."""
 
     path: AccessPath
     of: GoType
+    measures_bytes: bool = field(default=False, compare=False)
 
     @property
     def type(self) -> GoType:
@@ -122,21 +129,76 @@ class Comparison(Typed):
 class NilTest(Typed):
     """``operand == nil``, or ``!=`` when not ``equal``."""
 
-    operand: Operand
+    operand: Typed
     equal: bool
 
 
 @dataclass(frozen=True, slots=True)
 class TextTest(Typed):
-    """``prefix(operand, needle)`` or ``contains(operand, needle)``.
+    """``prefix(operand, needle)``, ``suffix(operand, needle)`` or ``contains(operand, needle)``.
 
     The operand is a string, a slice of bytes, or an error, of which the message is meant. Where
     what is captured of it does not decide, the truth is unknown.
     """
 
     function: TextFunction
-    operand: Operand | SpecialOperand
+    operand: Typed
     needle: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic(Typed):
+    """``left operator right`` of two numbers of one type; of a shift, the right one has any."""
+
+    operator: BinaryOperator
+    left: Typed
+    right: Typed
+    of: GoType
+
+    @property
+    def type(self) -> GoType:
+        """Return the result's type."""
+        return self.of
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered(Typed):
+    """A text in lower case, as strings.ToLower gives it."""
+
+    operand: Typed
+
+    @property
+    def type(self) -> GoType:
+        """Return the type of strings."""
+        return _STRING
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup(Typed):
+    """``operand[key]``: an entry of a map, the zero value where there is none, or an element."""
+
+    operand: Typed
+    key: Typed
+    of: GoType
+
+    @property
+    def type(self) -> GoType:
+        """Return the entry's type."""
+        return self.of
+
+
+@dataclass(frozen=True, slots=True)
+class Walk(Typed):
+    """What steps lead to from a value that is not captured by itself, such as a map's entry."""
+
+    operand: Typed
+    steps: tuple[PathStep, ...]
+    of: GoType
+
+    @property
+    def type(self) -> GoType:
+        """Return the type at the end."""
+        return self.of
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +218,11 @@ class Logic(Typed):
 
 
 def _children(expression: Typed) -> tuple[Typed, ...]:
-    if isinstance(expression, Comparison | Logic):
+    if isinstance(expression, Comparison | Logic | Arithmetic):
         return expression.left, expression.right
-    if isinstance(expression, NilTest | TextTest | Not):
+    if isinstance(expression, Lookup):
+        return expression.operand, expression.key
+    if isinstance(expression, NilTest | TextTest | Not | Lowered | Walk):
         return (expression.operand,)
     return ()
 
@@ -192,6 +256,15 @@ def phase_of(expression: Typed) -> Phase:
     return Phase.ENTRY
 
 
+def unit_of(expression: Typed) -> str | None:
+    """Return what a number counts: ``ns``, or ``bytes`` of a text; None where it does not say."""
+    if expression.type.name == "time.Duration":
+        return "ns"
+    if isinstance(expression, Operand) and expression.measures_bytes:
+        return "bytes"
+    return None
+
+
 def part_specials(expression: Typed) -> bool:
     """Return whether an expression reads what a call's time went into."""
     return any(
@@ -209,6 +282,8 @@ def string_bytes_needed(expression: Typed) -> dict[AccessPath, int]:
     needed: dict[AccessPath, int] = {}
 
     def need(operand: Typed, count: int) -> None:
+        if isinstance(operand, Lowered):
+            operand = operand.operand
         if isinstance(operand, Operand):
             needed[operand.path] = max(needed.get(operand.path, 0), count)
 
@@ -228,10 +303,11 @@ def texts_needed_whole(expression: Typed) -> tuple[AccessPath, ...]:
     found: dict[AccessPath, None] = {}
     for part in _walk(expression):
         sides: tuple[Typed, ...] = ()
-        if isinstance(part, TextTest) and part.function is TextFunction.CONTAINS:
+        if isinstance(part, TextTest) and part.function is not TextFunction.PREFIX:
             sides = (part.operand,)
         elif isinstance(part, Comparison) and part.domain is Domain.STRING:
             sides = part.left, part.right
+        sides = tuple(s.operand if isinstance(s, Lowered) else s for s in sides)
         if all(isinstance(side, Operand) for side in sides):
             found |= {side.path: None for side in sides if isinstance(side, Operand)}
     return tuple(found)

@@ -18,6 +18,7 @@ __all__ = ["CountRow", "CountTable", "write_counts"]
 
 _NAME_WIDTH = 36  # bcc's; longer names widen the column
 _COUNT_WIDTH = 8  # likewise
+_STACK = "$stack"
 _MAX_WIDTH = 300  # a damaged file can have names of any length, which are not to widen all lines
 
 
@@ -72,8 +73,10 @@ def write_counts(
         return
     if timestamp:
         output.out.write(time.strftime("%H:%M:%S\n", time.localtime(table.ended)))
-    cells = [[_shown_name(row, shown), *_by_cells(row, table.by)] for row in table.rows]
-    columns = zip(["FUNC", *table.by], *cells, strict=True)
+    # A stack is shown below its row.
+    heads = [text for text in table.by if text != _STACK]
+    cells = [[_shown_name(row, shown), *_by_cells(row, heads)] for row in table.rows]
+    columns = zip(["FUNC", *heads], *cells, strict=True)
     widths = [min(max(map(len, column)), _MAX_WIDTH) for column in columns]
     widths[0] = max(widths[0], _NAME_WIDTH)
     digits = max([_COUNT_WIDTH, *(len(str(row.count)) for row in table.rows)])
@@ -82,10 +85,11 @@ def write_counts(
         padded = [f"{name:<{width}}" for name, width in zip(names, widths, strict=True)]
         return f"{' '.join(padded)} {count:>{digits}}\n"
 
-    output.heading(line(["FUNC", *table.by], "COUNT"))
-    output.out.writelines(
-        line(names, row.count) for names, row in zip(cells, table.rows, strict=True)
-    )
+    output.heading(line(["FUNC", *heads], "COUNT"))
+    for names, row in zip(cells, table.rows, strict=True):
+        output.out.write(line(names, row.count))
+        if _STACK in table.by:
+            output.out.writelines(_stack_lines(row))
     output.out.flush()
 
 
@@ -106,3 +110,9 @@ def _by_cells(row: CountRow, by: Sequence[str]) -> list[str]:
     from gotrace.report.by import by_text
 
     return [by_text(row.by[text]) for text in by]
+
+
+def _stack_lines(row: CountRow) -> list[str]:
+    from gotrace.report.by import stack_lines
+
+    return [line + "\n" for line in stack_lines(row.by or {})]

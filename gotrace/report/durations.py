@@ -3,7 +3,14 @@
 
 from __future__ import annotations
 
-__all__ = ["duration", "four_digits"]
+from collections.abc import Iterator, Sequence
+
+__all__ = ["PERCENTILES", "duration", "four_digits", "table"]
+
+#: The percentiles that are shown, by name.
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+_STARS = 40
+_COUNT_WIDTH = 8  # bcc's; larger counts widen the column
 
 
 def duration(nanoseconds: float) -> str:
@@ -17,3 +24,14 @@ def duration(nanoseconds: float) -> str:
 def four_digits(number: float) -> str:
     """Write a number with four digits, or with all of its integer part where that has more."""
     return f"{number:.4g}" if number < 9999.5 else f"{number:.0f}"
+
+
+def table(rows: Sequence[tuple[int, int, int]], unit: str) -> Iterator[str]:
+    """Yield rows of (first value, last value, count) below the heads of columns, as bcc does."""
+    width = 20 if any(abs(bound) >> 32 for *bounds, _ in rows for bound in bounds) else 10
+    most = max((count for *_, count in rows), default=0)
+    digits = max(_COUNT_WIDTH, len(str(most)))
+    yield f"{' ' * 5}{unit:<{2 * width - 1}} : {'count':<{digits}}  distribution"
+    for low, high, count in rows:
+        stars = "*" * (count * _STARS // most if most else 0)
+        yield f"{low:>{width}} -> {high:<{width}} : {count:<{digits}} |{stars:<{_STARS}}|"

@@ -36,7 +36,7 @@ from gotrace.report.calls import (
 from gotrace.report.colour import Colour
 from gotrace.report.latencies import duration
 from gotrace.session.decode import CallDecoder, TracedFunction
-from gotrace.session.events import HEADER
+from gotrace.session.events import FLAGS, HEADER
 from gotrace.text import printable
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import NamedValue, Nil, PointerValue, StringValue, Value
@@ -64,17 +64,17 @@ def line_of(decoder: CallDecoder, clock: Clock, as_json: bool, style: LineStyle 
     """
 
     def decoded(record: bytes) -> str:
-        call = decoder(record)
-        if call is None:
-            return ""
-        return json_line(call, clock) if as_json else text_line(call, clock, style)
+        calls = decoder.all(record)
+        if as_json:
+            return "".join([json_line(call, clock) for call in calls])
+        return "".join([text_line(call, clock, style) for call in calls])
 
     traced = decoder.traced
     compiled = traced.compiled
     # What the kernel has decided by registers alone adds nothing to the record.
     if compiled is not None and (compiled.rest is not None or any(traced.paths.values())):
         return decoded
-    if traced.spec.format is not None:
+    if traced.spec.format is not None or traced.parts:
         return decoded
     entry = plain_phase(traced.entry, addresses=not as_json)
     result = plain_phase(traced.result, addresses=not as_json) if traced.result else None
@@ -354,7 +354,7 @@ def _source(
     body = [
         f"{', '.join([*head, *_variables('a', entry)])} = ENTRY(record)",
         f"back = {header_size} + args",
-        f"if flags or {'not ' if result else ''}begun or back + results > len(record):",
+        f"if flags & {FLAGS} or {'not ' if result else ''}begun or back + results > len(record):",
         "    return SLOW(record)",
         *_blocks("a", entry, str(header_size), "back", encoding),
     ]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gotrace.gotypes.symbols import elide_type_arguments, short_name, shown_names
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
-from gotrace.report.durations import duration, four_digits
+from gotrace.report.durations import PERCENTILES, duration, four_digits, table
 from gotrace.report.output import JsonOutput, Output
 from gotrace.report.why import BucketParts, bracket, sums_fields, sums_lines
 from gotrace.session.why.parts import take_tracing_out
@@ -31,9 +31,6 @@ __all__ = [
     "write_slow",
 ]
 
-_STARS = 40
-_COUNT_WIDTH = 8  # bcc's; larger counts widen the column
-_PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 _UNITS = {1: "nsecs", 1_000: "usecs", 1_000_000: "msecs"}
 
 
@@ -206,17 +203,26 @@ def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) ->
         yield printable(group.goroutine)
     if group.by is not None:
         # Shown by modules that other histograms do without, to start soon.
-        from gotrace.report.by import by_line
+        from gotrace.report.by import by_line, stack_lines
 
         yield by_line(group.by)
-    yield from _table(times.octaves() if unit == 1 else dict(times.units), _UNITS[unit])
+        yield from stack_lines(group.by)
+    rows = times.octaves() if unit == 1 else dict(times.units)
+    used = [exponent for exponent, count in rows.items() if count]
+    yield from table(
+        [
+            (1 << exponent if exponent else 0, (2 << exponent) - 1, rows.get(exponent, 0))
+            for exponent in range(min(used, default=0), max(used, default=0) + 1)
+        ],
+        _UNITS[unit],
+    )
     yield ""
     name = _UNITS[unit]
     yield (
         f"avg = {four_digits(times.mean / unit)} {name}, total: {times.sum // unit} {name},"
         f" count: {times.count}"
     )
-    marks = [f"{mark} = {duration(times.percentile(q))}" for mark, q in _PERCENTILES.items()]
+    marks = [f"{mark} = {duration(times.percentile(q))}" for mark, q in PERCENTILES.items()]
     yield ", ".join(
         [f"min = {duration(times.minimum)}", *marks, f"max = {duration(times.maximum)}"]
     )
@@ -236,25 +242,6 @@ def _probe_ns(cost: ProbeCost | None, total: int, calls: int, hits: int) -> int 
     return cost.within(total, calls, hits) if cost else None
 
 
-def _table(rows: Mapping[int, int], unit: str) -> Iterator[str]:
-    """Yield the rows from the first to the last that has calls, below the heads of columns."""
-    used = [exponent for exponent, count in rows.items() if count]
-    last = max(used, default=0)
-    wide = last > 31
-    width = 20 if wide else 10
-    most = max(rows.values(), default=0)
-    digits = max(_COUNT_WIDTH, len(str(most)))
-    yield f"{' ' * 5}{unit:<{2 * width - 1}} : {'count':<{digits}}  distribution"
-    for exponent in range(min(used, default=0), last + 1):
-        low = 1 << exponent if exponent else 0
-        count = rows.get(exponent, 0)
-        stars = "*" * (count * _STARS // most if most else 0)
-        yield (
-            f"{low:>{width}} -> {(2 << exponent) - 1:<{width}} : {count:<{digits}}"
-            f" |{stars:<{_STARS}}|"
-        )
-
-
 def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
     times = group.times
     cost = _probe_ns(interval.cost, times.sum, times.count, times.hits)
@@ -270,7 +257,7 @@ def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
         "sum_ns": times.sum,
         "min_ns": times.minimum,
         "max_ns": times.maximum,
-        **{mark.replace(".", "") + "_ns": times.percentile(q) for mark, q in _PERCENTILES.items()},
+        **{mark.replace(".", "") + "_ns": times.percentile(q) for mark, q in PERCENTILES.items()},
         "buckets": [list(bounds) for bounds in times.ranges()],
         "ts": round(interval.ended, 6),
         "interval_s": round(interval.seconds, 6),

@@ -15,11 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gotrace.calls import LongestWait, StackFrame, Why
+from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.overhead import ProbeCost
 from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate
-from gotrace.probes.scope import PART_SPECIALS, Phase, SpecialName
-from gotrace.probes.typed import AccessPath, Operand
+from gotrace.probes.scope import PART_SPECIALS, STACK_TYPE, Phase, SpecialName
+from gotrace.probes.typed import AccessPath, Operand, Typed
 from gotrace.session.events import CallRecord, Unwinding, parse_call
 from gotrace.session.symbols import Symbolizer, is_plumbing
 from gotrace.session.tasks import Tasks
@@ -32,7 +33,15 @@ from gotrace.session.why.parts import (
     take_tracing_out,
 )
 from gotrace.values.fmt import format_values
-from gotrace.values.model import BytesValue, NamedValue, StringValue, Value
+from gotrace.values.model import (
+    BytesValue,
+    NamedValue,
+    Nil,
+    SequenceValue,
+    StringValue,
+    StructValue,
+    Value,
+)
 
 __all__ = ["CallDecoder", "DecodedCall", "TracedFunction", "Undecided", "call_decoders"]
 
@@ -133,16 +142,21 @@ class CallDecoder:
         self._symbols = symbols
         self._no_floats = _FLOATS_MISSED if floats else _NO_FLOATS
         self._comms: dict[int, str] = {}
+        self._contexts: dict[int, ReadContext] = {}
         places = traced.places
         at = traced.binary.functions.declared_at(traced.function.function.row)
-        shown = traced.spec.format is None
-        self.function = TracedFunction(
+        self._bare_function = TracedFunction(
             traced.function.function.name,
-            tuple(value.name for value in places.parameters) if shown else (),
-            tuple(value.name for value in places.results) if shown else (),
-            at.file if at else None,
-            at.line if at else None,
+            file=at.file if at else None,
+            line=at.line if at else None,
         )
+        self.function = self._bare_function
+        if traced.spec.format is None:
+            self.function = replace(
+                self.function,
+                parameters=tuple(value.name for value in places.parameters),
+                results=tuple(value.name for value in places.results),
+            )
 
     def __call__(self, record: bytes) -> DecodedCall | None:
         """Return a record's call, None where the probe's predicate does not want it.
@@ -151,10 +165,10 @@ class CallDecoder:
         """
         call = parse_call(record)
         traced = self.traced
-        entry = self._values(traced.entry, call.args, call.entry_floats)
+        entry = self._values(traced.entry, call.args, call.entry_floats, call.bias)
         results: list[Value] | None = None
         if traced.result is not None and call.unwound is None:
-            results = self._values(traced.result, call.results, call.return_floats)
+            results = self._values(traced.result, call.results, call.return_floats, call.bias)
         message, why = None, self._why(call)
         if traced.spec.predicate is not None or traced.spec.format is not None:
             specials = self._specials(call, why)
@@ -182,13 +196,73 @@ class CallDecoder:
         )
 
     def wanted(self, record: bytes) -> CallRecord | None:
-        """Return a record without its values, None where the probe's predicate does not want it.
+        """Return a record without its values, None where no probe's predicate wants it.
 
         Raises RecordError.
         """
-        if self.traced.spec.predicate is not None and self(record) is None:
-            return None
-        return parse_call(record)
+        decides = self.traced.parts or self.traced.spec.predicate is not None
+        return None if decides and not self.all(record) else parse_call(record)
+
+    def all(self, record: bytes) -> list[DecodedCall]:
+        """Return a record's call as each probe of its function wants it, in their order.
+
+        Raises RecordError.
+        """
+        traced = self.traced
+        if not traced.parts:
+            only = self(record)
+            return [] if only is None else [only]
+        call, found, specials = self._decoded_for_all(record)
+        calls = []
+        for spec, probe in traced.parts:
+            if probe.predicate is not None:
+                decided = decide(probe.predicate, found, specials)
+                self._undecided.calls += decided is None
+                if decided is not True:
+                    continue
+            if spec.format is None:
+                calls.append(call)
+                continue
+            values = self._evaluated(found, specials, probe.values)
+            message = format_values(spec.format, values, [value.type for value in probe.values])
+            calls.append(
+                replace(
+                    call,
+                    function=self._bare_function,
+                    args=(),
+                    results=None if call.results is None else (),
+                    message=message,
+                )
+            )
+        return calls
+
+    def _decoded_for_all(
+        self, record: bytes
+    ) -> tuple[DecodedCall, Mapping[AccessPath, Value], Specials]:
+        """Return a call with all that is shown of it, and what expressions are made of."""
+        call, traced = parse_call(record), self.traced
+        entry = self._values(traced.entry, call.args, call.entry_floats, call.bias)
+        results: list[Value] | None = None
+        if traced.result is not None and call.unwound is None:
+            results = self._values(traced.result, call.results, call.return_floats, call.bias)
+        why = self._why(call)
+        decoded = DecodedCall(
+            self.function,
+            call.end_ns,
+            call.tgid,
+            call.tid,
+            call.goid,
+            entry[: traced.shown(Phase.ENTRY)],
+            None if results is None else results[: traced.shown(Phase.RETURN)],
+            call.duration_ns,
+            self._stack(call),
+            None,
+            call.stack_cut,
+            call.unwound,
+            *self._tracing(call),
+            why if self._shows_why else None,
+        )
+        return decoded, self._operands(entry, results), self._specials(call, why)
 
     def _why(self, call: CallRecord) -> Why | None:
         names, took = self._part_names, call.duration_ns
@@ -219,9 +293,11 @@ class CallDecoder:
         return call.hits, cost.within(took, 1, call.hits, call.hits_ns) if cost else None
 
     def _values(
-        self, plan: PhasePlan, payload: bytes, floats: Mapping[int, bytes] | None
+        self, plan: PhasePlan, payload: bytes, floats: Mapping[int, bytes] | None, bias: int
     ) -> list[Value]:
-        return read_phase(plan, payload, self.traced.context, floats, self._no_floats)
+        if bias not in self._contexts:
+            self._contexts[bias] = self.traced.context.at(bias)
+        return read_phase(plan, payload, self._contexts[bias], floats, self._no_floats)
 
     def _operands(
         self, entry: Sequence[Value], results: Sequence[Value] | None
@@ -256,12 +332,17 @@ class CallDecoder:
         shown = self._evaluated(found, specials)
         return format_values(template, shown, [value.type for value in self.traced.probe.values])
 
-    def _evaluated(self, found: Mapping[AccessPath, Value], specials: Specials) -> list[Value]:
-        """Return the values of the probe's expressions."""
+    def _evaluated(
+        self,
+        found: Mapping[AccessPath, Value],
+        specials: Specials,
+        wanted: Sequence[Typed] | None = None,
+    ) -> list[Value]:
+        """Return the values of the probe's expressions, or of those that are ``wanted``."""
         most = self.traced.text_bytes
         return [
             _shortened(evaluated, most) if isinstance(value, Operand) else evaluated
-            for value in self.traced.probe.values
+            for value in (self.traced.probe.values if wanted is None else wanted)
             for evaluated in [evaluate(value, found, specials)]
         ]
 
@@ -269,16 +350,16 @@ class CallDecoder:
         """Return the values that a sample's calls are added up by. Raises RecordError."""
         call = parse_call(record)
         traced = self.traced
-        entry = self._values(traced.entry, call.args, call.entry_floats)
+        entry = self._values(traced.entry, call.args, call.entry_floats, call.bias)
         results = None
         if traced.result is not None:
-            results = self._values(traced.result, call.results, call.return_floats)
+            results = self._values(traced.result, call.results, call.return_floats, call.bias)
         return self._evaluated(
             self._operands(entry, results), self._specials(call, self._why(call))
         )
 
     def _specials(self, call: CallRecord, why: Why | None) -> Specials:
-        specials: dict[SpecialName, int | str] = {
+        specials: dict[SpecialName, int | str | SequenceValue] = {
             SpecialName.GOID: call.goid,
             SpecialName.PID: call.tgid,
             SpecialName.TID: call.tid,
@@ -296,6 +377,7 @@ class CallDecoder:
                 )
         if call.stack and (frames := self._stack(call)):
             specials[SpecialName.CALLER] = frames[0].function
+            specials[SpecialName.STACK] = _stack_value(frames, call.stack_cut)
         return specials
 
     def _comm(self, tgid: int) -> str:
@@ -346,6 +428,27 @@ def _shortened(value: Value, most: int) -> Value:
     if isinstance(value, BytesValue):
         return replace(value, data=value.data[:most])
     return value
+
+
+def _stack_value(frames: Sequence[StackFrame], is_cut: bool) -> SequenceValue:
+    """Return a stack as a value; where it goes on it is longer than its frames."""
+    shown = tuple(
+        StructValue(
+            "frame",
+            (
+                ("func", _string(frame.function)),
+                ("file", Nil("") if frame.file is None else _string(frame.file)),
+                ("line", Nil("") if frame.line is None else frame.line),
+            ),
+        )
+        for frame in frames
+    )
+    return SequenceValue(STACK_TYPE, shown, len(shown) + is_cut)
+
+
+def _string(text: str) -> StringValue:
+    content = text.encode("utf-8", "surrogateescape")
+    return StringValue(content, len(content))
 
 
 def _argument_label(index: int, count: int) -> str:

@@ -37,31 +37,33 @@ _LEVELS_OF_TYPES = 4
 _SMALL_VALUES = struct.pack("<256Q", *range(256))
 
 
-class DynamicTypes(ReadContext):
+class DynamicTypes:
     """What decoding one file's values asks; types are planned as they turn up.
 
-    Addresses that come with events are run-time addresses. Where the bias of the file's mapping
-    differs by process, dynamic types cannot be known; that of a program to be started is looked for
-    until it is there.
+    They are known by where they are in the file. Addresses that come with events are run-time
+    addresses: ``at`` returns what is known of those where a process has moved the file's.
     """
 
     def __init__(self, binary: TargetBinary, factory: NodeFactory) -> None:
         self._binary = binary
-        self._bias = binary.bias
         self._factory = factory
         self._subplans: dict[int, Subplan] = {}
         self._names: dict[int, str | None] = {}
         self._new: list[tuple[int, Subplan]] = []
 
+    def at(self, bias: int) -> ReadContext:
+        """Return what is known where a process has the file's addresses moved by ``bias``."""
+        return _Moved(self, bias)
+
     def expect(self, interfaces: Iterable[InterfaceType]) -> dict[int, Subplan]:
-        """Plan the types that values of interfaces can have; return the plans by run-time address.
+        """Plan the types that values of interfaces can have; return the plans by link-time address.
 
         Those are the types that the program itself converts to the interface, as its itabs say,
         and for ``any``, all types in the binary, up to a bound; also for interfaces within
         those types. Others are planned for when they are first met.
         """
         wanted = list(interfaces)
-        if not wanted or self._bias is None or self._descriptors is None:
+        if not wanted or self._descriptors is None:
             return {}
         expected: set[str] = set()
         names = {_ALWAYS_EXPECTED, *(i.name for i in wanted if not i.is_empty)}
@@ -78,9 +80,8 @@ class DynamicTypes(ReadContext):
 
     def _plan_all(self, addresses: Iterable[int]) -> list[Subplan]:
         """Plan types and itabs at addresses in the file, while there is room."""
-        assert self._bias is not None
         room = _MAX_EXPECTED - len(self._subplans)
-        planned = [self._plan(address + self._bias) for address in islice(addresses, room)]
+        planned = [self._plan(address) for address in islice(addresses, room)]
         return [subplan for subplan in planned if subplan is not None]
 
     @property
@@ -89,32 +90,31 @@ class DynamicTypes(ReadContext):
 
     def take_new(self) -> list[tuple[int, Subplan]]:
         """Return the plans made for types met since the last time, to be given to the kernel."""
-        if self._bias is None:
-            self._bias = self._binary.find_bias()
         new, self._new = self._new, []
         return new
 
-    def subplan(self, word: int) -> Subplan | None:
+    def subplan(self, address: int) -> Subplan | None:
         """Return the plan of a type or itab that the kernel has been given."""
-        return self._subplans.get(word)
+        return self._subplans.get(address)
 
-    def type_name(self, word: int) -> str | None:
+    def type_name(self, address: int) -> str | None:
         """Return a dynamic type's name; the type is planned for from now on."""
-        if word not in self._names and self._bias is not None:
-            self._names[word] = self._learn(word)
-        return self._names.get(word)
+        if address not in self._names:
+            self._names[address] = self._learn(address)
+        return self._names.get(address)
 
-    def constant_bytes(self, address: int, size: int) -> bytes | None:
+    def constant_bytes(self, place: int, size: int) -> bytes | None:
         """Return bytes of what the file maps read-only: constants, in the main."""
-        if self._bias is None:
-            return None
-        image, place = self._binary.image, address - self._bias
+        image = self._binary.image
         if place in self._small_values and place + size <= self._small_values.stop:
             return bytes(image.read(place, size))
         return image.read_only(place, size)
 
     def is_untouched(self, address: int, size: int) -> bool:
-        """Return whether memory of the traced process, where one is, has never been written to."""
+        """Return whether memory of the traced process, where one is, has never been written to.
+
+        The address is one of the process.
+        """
         process = self._binary.process
         return process is not None and process.is_untouched(address, size)
 
@@ -131,20 +131,17 @@ class DynamicTypes(ReadContext):
         return range(places[0], places[0] + len(_SMALL_VALUES)) if len(places) == 1 else range(0)
 
     def function_name(self, pc: int) -> str | None:
-        """Return the name of the function that holds a run-time address."""
-        if self._bias is None:
-            return None
-        function = self._binary.functions.find(pc - self._bias)
+        """Return the name of the function that holds a link-time address."""
+        function = self._binary.functions.find(pc)
         return function.name if function else None
 
-    def _learn(self, word: int) -> str | None:
-        subplan = self._plan(word)
+    def _learn(self, address: int) -> str | None:
+        subplan = self._plan(address)
         return subplan.type.name if subplan else None
 
-    def _plan(self, word: int) -> Subplan | None:
-        if self._bias is None or self._descriptors is None:
+    def _plan(self, address: int) -> Subplan | None:
+        if self._descriptors is None or address < 0:
             return None
-        address = word - self._bias
         try:
             # Itabs may be among the types: only as itabs do they lead to a type of their own.
             itab_type = self._descriptors.type_of_itab(address)
@@ -153,9 +150,33 @@ class DynamicTypes(ReadContext):
             subplan = self._factory.subplan_for(found, self._descriptors.is_direct(place))
         except (RtypeError, DwarfError):
             return None
-        self._subplans[word] = subplan
-        self._new.append((word, subplan))
+        self._subplans[address] = subplan
+        self._new.append((address, subplan))
         return subplan
+
+
+class _Moved(ReadContext):
+    """What is known of a file where its addresses are moved by a load bias."""
+
+    def __init__(self, types: DynamicTypes, bias: int) -> None:
+        self._types = types
+        self._bias = bias
+
+    def subplan(self, word: int) -> Subplan | None:
+        return self._types.subplan(word - self._bias)
+
+    def type_name(self, word: int) -> str | None:
+        return self._types.type_name(word - self._bias)
+
+    def constant_bytes(self, address: int, size: int) -> bytes | None:
+        place = address - self._bias
+        return self._types.constant_bytes(place, size) if place >= 0 else None
+
+    def is_untouched(self, address: int, size: int) -> bool:
+        return self._types.is_untouched(address, size)
+
+    def function_name(self, pc: int) -> str | None:
+        return self._types.function_name(pc - self._bias)
 
 
 def _itabs(descriptors: Rtypes, interface: str) -> list[int]:

@@ -19,6 +19,7 @@ from gotrace.errors import GotraceError
 from gotrace.session.why.parts import report_end
 
 __all__ = [
+    "FLAGS",
     "HEADER",
     "CallFlag",
     "CallRecord",
@@ -70,7 +71,9 @@ class CallFlag(IntFlag):
 
 
 # Plain numbers: what IntFlag does for each operation is half of the time that a record takes.
-_UNKNOWN_FLAGS = ~int(sum(CallFlag))
+#: Bits that are flags: above is what the process adds to link-time addresses of the file.
+FLAGS = 0xFFF
+_UNKNOWN_FLAGS = FLAGS & ~int(sum(CallFlag))
 _STACK, _WHY = CallFlag.STACK.value, CallFlag.WHY.value
 _ENTRY_FLOATS, _RETURN_FLOATS = CallFlag.ENTRY_FLOATS.value, CallFlag.RETURN_FLOATS.value
 _UNDECIDED, _PANIC, _GOEXIT = (
@@ -115,6 +118,7 @@ class CallRecord:
     hits: int = 0
     hits_ns: int = 0
     why: bytes | None = None
+    bias: int = 0
 
     @property
     def duration_ns(self) -> int | None:
@@ -174,6 +178,7 @@ def parse_call(record: bytes) -> CallRecord:
         hits,
         hits_ns,
         why,
+        flags & ~FLAGS,
     )
 
 

@@ -12,7 +12,6 @@ from gotrace.kernel.program import Map
 __all__ = ["HistogramRows", "stripes_for"]
 
 _MAX_BYTES = 64 << 20
-_EMPTY = bytes(ROW_SIZE)
 
 
 def stripes_for(rows: int, halves: int, cpus: int) -> int:
@@ -37,6 +36,7 @@ class HistogramRows:
         halves: int,
         stripes: int,
         wait: Callable[[], None] = kernel.wait_for_programs,
+        row_size: int = ROW_SIZE,
     ) -> None:
         """Take over the maps; ``wait`` returns when all programs that run now have ended."""
         self._map = histograms
@@ -47,6 +47,7 @@ class HistogramRows:
         self._half = 0
         self._wait = wait
         self._has_taken = False
+        self._empty = bytes(row_size)
 
     @property
     def halves(self) -> int:
@@ -76,5 +77,5 @@ class HistogramRows:
                 self._has_taken = True
                 row = index // self._stripes % self._rows
                 taken.setdefault(row, Histogram()).merge(Histogram.from_row(value))
-                self._map.update(index.to_bytes(4, "little"), _EMPTY)
+                self._map.update(index.to_bytes(4, "little"), self._empty)
         return taken

@@ -2,9 +2,9 @@
 """Add calls up by values of theirs, in the kernel (bpf/rows.h).
 
 A call is not reported: its key, made of captured values, finds a row, which has the number of such
-calls and, where durations are measured, their histogram. What a key means is decoded from a sample,
-the first call that had it. Rows that decode to the same values are one row to the user: keys are
-finer where a value holds more than is shown of it.
+calls and, where that is asked for, the histogram of their durations or of a value of theirs. What a
+key means is decoded from a sample, the first call that had it. Rows that decode to the same values
+are one row to the user: keys are finer where a value holds more than is shown of it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from dataclasses import dataclass, replace
 
 from gotrace.capture.ops import MAX_KEY_TEXT, CaptureLimits
 from gotrace.capture.payload import ReadContext, Subplan
-from gotrace.histogram import Histogram
+from gotrace.histogram import WIDE_ROW_SIZE, Histogram, ValueHistogram
 from gotrace.kernel.attach import Attached, AttachMethod, attach
-from gotrace.kernel.program import BpfProgram
+from gotrace.kernel.program import BpfProgram, Map
+from gotrace.probes.constants import SIGNED
 from gotrace.probes.scope import SpecialName
 from gotrace.probes.spec import ProbeSpec
 from gotrace.probes.typed import SpecialOperand
@@ -35,8 +36,8 @@ from gotrace.session.open_calls import (
 from gotrace.session.plan import BinaryRequest, make_plan
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import Tasks, unwind_groups
-from gotrace.session.trace import Tables, TraceOptions, expected_types
-from gotrace.session.trace_plan import TraceChoices, TracePlan, make_trace_plan
+from gotrace.session.trace import MAX_STACK_FRAMES, Tables, TraceOptions, expected_types
+from gotrace.session.trace_plan import Context, TraceChoices, TracePlan, make_trace_plan
 from gotrace.session.why.parts import BY_PROCESS, MAX_REPORT_SIZE, WhyProbes
 from gotrace.settings import HistogramSettings, KeySettings
 from gotrace.target.target import Target
@@ -55,7 +56,8 @@ _UNKNOWN = Unavailable("not captured")
 class KeyOptions:
     """What rows have: ``times`` histograms of durations, by ``intervals``, ``unit`` in ns.
 
-    ``rows`` is how many there are at most, beside that of all other calls.
+    Where the probes have a value that histograms are to be of, they are of that. ``rows`` is how
+    many there are at most, beside that of all other calls.
     """
 
     times: bool = False
@@ -69,13 +71,15 @@ class KeyRow:
     """The calls of one function that have the same values, or of all that found no row.
 
     ``function`` is the plan's number, and ``values`` go with the key's expressions; both are None
-    in the row of the others. ``times`` is None where durations are not measured.
+    in the row of the others. ``times`` is None where durations are not measured, ``measured`` where
+    no other value of theirs is.
     """
 
     function: int | None
     values: tuple[Value, ...] | None
     calls: int
     times: Histogram | None = None
+    measured: ValueHistogram | None = None
 
     def by(self, texts: Sequence[str]) -> dict[str, Value] | None:
         """Return the values by the texts of their expressions, None in the row of the others."""
@@ -120,6 +124,16 @@ class _AsCaptured(ReadContext):
         return self._context.function_name(pc)
 
 
+class _KeyContext:
+    """The same of a file, wherever a process has it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def at(self, bias: int) -> ReadContext:
+        return _AsCaptured(self._context.at(bias))
+
+
 def plan_keyed(
     target: Target,
     requests: Sequence[BinaryRequest],
@@ -141,6 +155,49 @@ def plan_keyed(
         limits, entry_only=False, floats=False, keyed=True, return_if_needed=not returns
     )
     return make_trace_plan(plan, left, choices)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What a period has for one row."""
+
+    calls: int
+    times: Histogram | None = None
+    measured: ValueHistogram | None = None
+
+    def add(self, other: _Found) -> None:
+        """Add what another row has."""
+        self.calls += other.calls
+        if self.times is not None and other.times is not None:
+            self.times.merge(other.times)
+        if self.measured is not None and other.measured is not None:
+            self.measured.merge(other.measured)
+
+
+class _Counts:
+    """A map with a counter for each row and CPU, which is only ever added to."""
+
+    def __init__(self, counters: Map, rows: int) -> None:
+        self._map = counters
+        self._seen = array("Q", bytes(8 * rows))
+
+    def _totals(self) -> list[int]:
+        values = memoryview(self._map.read_array()).cast("Q")
+        cpus = len(values) // len(self._seen)
+        return [sum(values[at : at + cpus]) for at in range(0, len(values), cpus)]
+
+    def used(self) -> list[int]:
+        """Return the rows that have been counted in."""
+        return [row for row, total in enumerate(self._totals()) if total]
+
+    def take(self) -> dict[int, int]:
+        """Return what has come since the last time, by row."""
+        new: dict[int, int] = {}
+        for row, total in enumerate(self._totals()):
+            if total != self._seen[row]:
+                new[row] = total - self._seen[row]
+                self._seen[row] = total
+        return new
 
 
 class KeyMeter(Probing):
@@ -181,10 +238,19 @@ class KeyMeter(Probing):
             for value in call.probe.values
         )
         self._why = why
-        trace_options = TraceOptions(user_stack=1 if asks_caller else 0)
-        self._tables = Tables(traced, trace_options, MAX_REPORT_SIZE + 8 if why else 0)
+        asks_stack = any(
+            isinstance(value, SpecialOperand) and value.special is SpecialName.STACK
+            for call in traced.calls
+            for value in call.probe.values
+        )
+        frames = MAX_STACK_FRAMES if asks_stack else int(asks_caller)
+        parts_size = MAX_REPORT_SIZE + 8 if why else 0
+        self._tables = Tables(traced, TraceOptions(user_stack=frames), parts_size)
+        of = [call.probe.of for call in traced.calls if call.probe.of is not None]
+        sides = 2 if any(value.type.kind in SIGNED for value in of) else 1
         rows = 1 + min(options.rows, _SAMPLE_BYTES // self._tables.payload)
-        halves = 2 if options.intervals and options.times else 1
+        is_shown = options.times or bool(of)
+        halves = 2 if options.intervals and is_shown else 1
         groups = plan.entry_groups("on_entry", target.pid, tasks.kind)
         returning = {number for number, call in enumerate(traced.calls) if call.result is not None}
         if returning:
@@ -197,30 +263,38 @@ class KeyMeter(Probing):
             groups = [*why.groups(), *groups]
         by = KeySettings(
             key=_KEY_BYTES,
-            times=options.times,
-            durations=HistogramSettings.of(rows, halves, 1, options.unit),
+            times=is_shown,
+            of=1 if of else None,
+            stack_key=1 if asks_stack else None,
+            durations=HistogramSettings.of(rows * sides, halves, 1, options.unit, wide=bool(of)),
+            key_rows=rows,
             keys=rows,
         )
         settings = self._tables.settings(target, tasks, by, why.settings() if why else None)
         self._subplans = expected_types(traced)
         self.attached: Attached = attach(settings, groups, forced, self._prepare, announce)
         program = self.attached.program
-        symbols = Symbolizer(tasks.files) if asks_caller and tasks.files else None
+        self._asks_names = asks_stack or asks_caller
+        symbols = Symbolizer(tasks.files) if self._asks_names and tasks.files else None
         self._decoders = [
             CallDecoder(
-                *(replace(call, context=_AsCaptured(call.context)), symbols, False, Undecided()),
+                *(replace(call, context=_KeyContext(call.context)), symbols, False, Undecided()),
                 part_names=why.names if why else (),
             )
             for call in traced.calls
         ]
         self._samples = program.map("samples")
-        self._calls = program.map("row_calls")
-        self._seen = array("Q", bytes(8 * rows))
+        self._calls = _Counts(program.map("row_calls"), rows)
+        self._unmeasured = _Counts(program.map("row_unmeasured"), rows) if of else None
         self._known: dict[int, tuple[int, tuple[Value, ...]]] = {}
         self._times: HistogramRows | None = None
-        if options.times:
-            self._times = HistogramRows(
-                program.map("histograms"), program.map("generation"), rows, halves, 1
+        self._rows = rows
+        if is_shown:
+            maps = program.map("histograms"), program.map("generation")
+            self._times = (
+                HistogramRows(*maps, rows * sides, halves, 1, row_size=WIDE_ROW_SIZE)
+                if of
+                else HistogramRows(*maps, rows, halves, 1)
             )
         self._departed = (
             ExitedProcesses(program, "saved_calls", "why_saved", by_process=BY_PROCESS)
@@ -236,49 +310,53 @@ class KeyMeter(Probing):
 
     def poll(self) -> None:
         """Look after open calls; to be called some times a second."""
+        if self._asks_names:
+            # While the processes that made the calls live: addresses mean nothing without them.
+            for row in self._calls.used():
+                if row != _OTHERS:
+                    self._key(row)
         if self._sweep is not None:
             self._sweep()
 
     def take(self) -> KeyPeriod:
         """Return what was added up since the last take; nothing that comes meanwhile is lost."""
         if self._times is None:
-            counts = self._new_calls()
-            return KeyPeriod(self._merged({row: (n, None) for row, n in counts.items()}))
+            counts = self._calls.take()
+            return KeyPeriod(self._merged({row: _Found(n) for row, n in counts.items()}))
         half = self._times.flip() if self._times.halves == 2 else 0
         if self._times.halves == 1:
             self.stop()
         taken = self._times.take(half)
-        return KeyPeriod(self._merged({row: (t.count, t) for row, t in taken.items()}))
+        if self._unmeasured is None:
+            return KeyPeriod(self._merged({row: _Found(t.count, t) for row, t in taken.items()}))
+        found: dict[int, _Found] = {}
+        for row, unknown in self._unmeasured.take().items():
+            found[row] = _Found(unknown, measured=ValueHistogram(unknown=unknown))
+        for number, values in taken.items():
+            side, row = divmod(number, self._rows)
+            sides = ValueHistogram(below=values) if side else ValueHistogram(values)
+            found.setdefault(row, _Found(0, measured=ValueHistogram())).add(
+                _Found(values.count, measured=sides)
+            )
+        return KeyPeriod(self._merged(found))
 
-    def _new_calls(self) -> dict[int, int]:
-        values = memoryview(self._calls.read_array()).cast("Q")
-        rows = len(self._seen)
-        cpus = len(values) // rows
-        counts: dict[int, int] = {}
-        for row in range(rows):
-            total = sum(values[row * cpus : (row + 1) * cpus])
-            if total != self._seen[row]:
-                counts[row] = total - self._seen[row]
-                self._seen[row] = total
-        return counts
-
-    def _merged(self, found: Mapping[int, tuple[int, Histogram | None]]) -> list[KeyRow]:
+    def _merged(self, found: Mapping[int, _Found]) -> list[KeyRow]:
         """Return the rows with their values, those with the same values as one."""
-        merged: dict[object, KeyRow] = {}
+        merged: dict[object, tuple[int, tuple[Value, ...], _Found]] = {}
         others: list[KeyRow] = []
-        for row, (calls, times) in found.items():
+        for row, what in found.items():
             if row == _OTHERS:
-                others = [KeyRow(None, None, calls, times)]
+                others = [KeyRow(None, None, what.calls, what.times, what.measured)]
                 continue
             function, values = self._key(row)
-            before = merged.get((function, repr(values)))
-            if before is not None:
-                calls += before.calls
-                if times is not None and before.times is not None:
-                    before.times.merge(times)
-                    times = before.times
-            merged[function, repr(values)] = KeyRow(function, values, calls, times)
-        return [*merged.values(), *others]
+            same = merged.setdefault((function, repr(values)), (function, values, what))[2]
+            if same is not what:
+                same.add(what)
+        rows = [
+            KeyRow(function, values, what.calls, what.times, what.measured)
+            for function, values, what in merged.values()
+        ]
+        return [*rows, *others]
 
     def _key(self, row: int) -> tuple[int, tuple[Value, ...]]:
         """Return a row's function and values."""
@@ -294,7 +372,7 @@ class KeyMeter(Probing):
 
     def has_seen(self) -> bool:
         """Return whether any call has been entered."""
-        return any(self._calls.read_array()) or self.open_calls() > 0
+        return bool(self._calls.used()) or self.open_calls() > 0
 
     def open_calls(self) -> int:
         """Return how many calls have been entered and have not returned."""

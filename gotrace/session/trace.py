@@ -54,7 +54,7 @@ MAX_STACK_FRAMES = 256
 _ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS, _LEAVES = 1, 2, 4, 8  # site_plan.flags of bpf/trace.c
 PLAN_FILE_SHIFT = 8
 TYPE_FILE_SHIFT = 48  # in keys of the map types: above addresses
-_SITE_PLAN = struct.Struct("=IIIIhh")
+_SITE_PLAN = struct.Struct("=QIIIIhh4x")
 _FLOAT_BLOCK = 8 + 8 * 15
 #: Bytes that there can be for a call's values; a per-CPU value has at most 32 KB.
 PAYLOADS = (256, 512, 1024, 2048, 4096, 8192)
@@ -266,6 +266,10 @@ class Tables:
     def _interfaces(self) -> bool:
         return any(op.code is OpCode.IFACE for op in self._ops)
 
+    def _has(self, code: OpCode) -> bool | None:
+        """Return whether any plan has an operation, None where none has."""
+        return any(op.code is code for op in self._ops) or None
+
     def _start(self, ops: tuple[Op, ...]) -> int:
         """Return the address of a plan's first operation; equal plans share theirs."""
         if ops not in self._starts:
@@ -285,7 +289,8 @@ class Tables:
         entry = self._start(call.entry.ops)
         # Values of interfaces can take more than they were planned for, but not from results.
         reserved = self._behind + (_padded(call.result.payload_bound) if call.result else 0)
-        return _SITE_PLAN.pack(entry, result, flags, reserved, call.next_pc, call.next_sp)
+        site = call.function.entry.address if call.function.entry else 0
+        return _SITE_PLAN.pack(site, entry, result, flags, reserved, call.next_pc, call.next_sp)
 
     @property
     def payload(self) -> int:
@@ -317,6 +322,8 @@ class Tables:
             floats=floats,
             interfaces=self._interfaces,
             predicates=any(op.code >= OpCode.PUSH_CONST for op in self._ops),
+            arithmetic=self._has(OpCode.ARITHMETIC),
+            saved_words=self._has(OpCode.SAVED),
             has_stacks=self._user_stack > 0,
             user_stack=self._user_stack,
             behind=self._behind,

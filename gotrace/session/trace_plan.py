@@ -5,13 +5,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from gotrace.abi.amd64 import AMD64
+from gotrace.abi.assign import FloatReg, Piece, Saved
 from gotrace.abi.function_values import FunctionValues
 from gotrace.abi.locations import CapturedValue, FunctionLocations, PlacedValue
 from gotrace.capture.factory import NodeFactory
+from gotrace.capture.interfaces import is_direct
+from gotrace.capture.nodes import OpaqueNode
 from gotrace.capture.ops import CaptureLimits, FieldRef, Op, OpCode
 from gotrace.capture.paths import place_captured, place_value
 from gotrace.capture.payload import ReadContext
@@ -28,19 +32,23 @@ from gotrace.gotypes.types import (
     Signature,
     StructType,
 )
+from gotrace.probes.parser import BinaryOperator
 from gotrace.probes.pattern import split_target
 from gotrace.probes.predicate import (
     CompiledPredicate,
     StringConstants,
     compile_predicate,
     key_ops,
+    measure_ops,
 )
+from gotrace.probes.recipes import find_recipe, is_recipe, split_recipe
 from gotrace.probes.scope import Phase, RootKind, Scope, SpecialName
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import ProbeSpec, ResolvedProbe, parse_probe
 from gotrace.probes.tokens import Span, SpecError
 from gotrace.probes.typed import (
     AccessPath,
+    Logic,
     Operand,
     Typed,
     operands,
@@ -49,6 +57,7 @@ from gotrace.probes.typed import (
     specials,
     string_bytes_needed,
     texts_needed_whole,
+    unit_of,
 )
 from gotrace.session.dynamic_types import DynamicTypes, interfaces_within
 from gotrace.session.plan import BinaryRequest, ProbePlan
@@ -62,6 +71,7 @@ __all__ = [
     "MAX_KEYED_STEPS",
     "MAX_STEPS",
     "MAX_TEXT_BYTES",
+    "Context",
     "TraceChoices",
     "TracePlan",
     "TracedCall",
@@ -128,6 +138,13 @@ class TraceChoices:
         return cls(limits, entry_only, floats, brief)
 
 
+class Context(Protocol):
+    """What is known of a file's dynamic types, whichever process has it where."""
+
+    def at(self, bias: int) -> ReadContext:
+        """Return what is known where a process has the file's addresses moved by ``bias``."""
+
+
 @dataclass(frozen=True, slots=True)
 class TracedCall:
     """How one function's calls are captured and what is shown of them.
@@ -137,7 +154,9 @@ class TracedCall:
     are reported at their entry. ``next_pc`` and ``next_sp`` say where the instruction after the
     entry site begins, from the site, and what it adds to SP; where that is not known, or float
     registers are to be left alone, ``entry_floats`` and ``result_floats`` are false. Of a string
-    no more than ``text_bytes`` are shown, although a predicate may have more captured.
+    no more than ``text_bytes`` are shown, although a predicate may have more captured. Where
+    several probes want the function, ``parts`` are what each wants, and ``probe`` is all of it
+    together.
     """
 
     function: FunctionSites
@@ -149,12 +168,13 @@ class TracedCall:
     paths: dict[Phase, tuple[AccessPath, ...]]
     compiled: CompiledPredicate | None
     binary: TargetBinary
-    context: ReadContext
+    context: Context
     entry_floats: bool
     result_floats: bool
     next_pc: int
     next_sp: int
     text_bytes: int
+    parts: tuple[tuple[ProbeSpec, ResolvedProbe], ...] = ()
 
     def shown(self, phase: Phase) -> int:
         """Return how many values of a phase are shown as the function's own."""
@@ -173,28 +193,36 @@ class TracePlan:
     constants: StringConstants
 
     @property
+    def unit(self) -> str | None:
+        """Return the unit of the value that histograms are of, None where it is a plain number."""
+        units = {unit_of(call.probe.of) for call in self.calls if call.probe.of is not None}
+        return units.pop() if len(units) == 1 else None
+
+    @property
     def reads_parts(self) -> bool:
         """Return whether any probe reads what a call's time went into."""
         return any(
             part_specials(expression)
             for call in self.calls
-            for expression in (call.probe.predicate, *call.probe.values)
-            if expression is not None
+            for expression in call.probe.expressions
         )
 
 
 def parse_probes(
-    texts: Iterable[str], pid: int | None, regexp: bool = False
+    texts: Iterable[str], pid: int | None, regexp: bool = False, formats: bool = True
 ) -> tuple[list[ProbeSpec], list[GotraceError]]:
     """Return the probes, and what is wrong with the texts that are none; raise that if all are.
 
-    Absolute paths may also be those of process ``pid``.
+    Absolute paths may also be those of process ``pid``. ``formats``: recipes come with theirs.
     """
     exists = file_test(pid)
     specs: list[ProbeSpec] = []
     failed: list[GotraceError] = []
     for text in texts:
         try:
+            if is_recipe(text):
+                specs += _from_recipe(text, formats)
+                continue
             split = functools.partial(split_target, exists=exists)
             specs.append(parse_probe(text, regex=regexp, split=split))
         except UsageError as error:
@@ -202,6 +230,15 @@ def parse_probes(
     if not specs:
         raise failed[0]
     return specs, failed
+
+
+def _from_recipe(text: str, formats: bool) -> Iterator[ProbeSpec]:
+    """Yield the probes of a recipe. Raises UsageError."""
+    binary, name, predicate = split_recipe(text)
+    for probe in find_recipe(name).probes:
+        spec = parse_probe(probe.text(None, predicate, formats))
+        described = f"{probe.function}{probe.signature}" if probe.signature else None
+        yield dataclasses.replace(spec, binary=binary, described=described)
 
 
 def probe_requests(
@@ -233,6 +270,7 @@ def make_trace_plan(
     files: dict[tuple[int, int], _FileTypes] = {}
     problems = list(plan.problems)
     seen: set[tuple[int, int, int]] = set()
+    wanted = _wanted_by(plan, specs)
     for file_plan, spec in zip(plan.binaries, specs, strict=True):
         binary = file_plan.binary
         identity = binary.image.identity
@@ -240,17 +278,26 @@ def make_trace_plan(
         planner = _Planner(binary, spec, choices, constants, file)
         planned: list[TracedCall] = []
         refused: list[UsageError] = []
+        is_shared = False  # with an earlier probe
         for sites in file_plan.functions:
             key = (identity.device, identity.inode, sites.function.entry)
             if key in seen:
-                problems.append(f"{sites.function.name} is traced by an earlier probe")
+                if spec.key is not None or spec.signature not in (None, wanted[key][0].signature):
+                    problems.append(f"{sites.function.name} is traced by an earlier probe")
+                else:
+                    is_shared = True
                 continue
+            more = [
+                other
+                for other in wanted[key][1:]
+                if other.key is None and other.signature in (None, spec.signature)
+            ]
             try:
-                planned.append(planner.plan(sites))
+                planned.append(planner.plan(sites, more))
                 seen.add(key)
             except (SpecError, SignatureError) as error:
                 refused.append(error)
-        if not planned and refused:
+        if not planned and refused and not is_shared:
             failed.append(refused[0])
         else:
             problems += map(str, refused)
@@ -274,6 +321,38 @@ def make_trace_plan(
     )
     contexts = tuple(file.context for file in files.values())
     return TracePlan(traced, tuple(calls), contexts, constants)
+
+
+def _wanted_by(
+    plan: ProbePlan, specs: Sequence[ProbeSpec]
+) -> dict[tuple[int, int, int], list[ProbeSpec]]:
+    """Return the probes that want each function, by its file and entry, in their order."""
+    wanted: dict[tuple[int, int, int], list[ProbeSpec]] = {}
+    for file_plan, spec in zip(plan.binaries, specs, strict=True):
+        file = file_plan.binary.image.identity
+        for sites in file_plan.functions:
+            key = (file.device, file.inode, sites.function.entry)
+            wanted.setdefault(key, []).append(spec)
+    return wanted
+
+
+def _together(parts: Sequence[tuple[ProbeSpec, ResolvedProbe]]) -> tuple[ProbeSpec, ResolvedProbe]:
+    """Return the probe that wants the calls of several, and all of their values."""
+    predicate: Typed | None = None
+    for number, (_, probe) in enumerate(parts):
+        if probe.predicate is None or (number and predicate is None):
+            predicate = None
+            break
+        predicate = (
+            probe.predicate
+            if predicate is None
+            else Logic(BinaryOperator.OR, predicate, probe.predicate)
+        )
+    values = tuple(value for _, probe in parts for value in probe.values)
+    first = parts[0][0]
+    plain = next((spec for spec, _ in parts if spec.format is None), None)
+    spec = dataclasses.replace(first, format=None) if plain is not None else first
+    return spec, ResolvedProbe(predicate, values)
 
 
 class _FileTypes:
@@ -332,11 +411,28 @@ class _Planner:
             )
         return problems
 
-    def plan(self, sites: FunctionSites) -> TracedCall:
+    def plan(self, sites: FunctionSites, more: Sequence[ProbeSpec] = ()) -> TracedCall:
+        """Plan a function's calls, which ``more`` probes than this planner's want as well."""
         places = self._values.of(sites.function, self._spec.signature)
+        if places.is_bare and self._spec.described is not None:
+            places = self._values.of(sites.function, self._spec.described)
         if places.is_bare:
             self._bare.append(sites.function.name)
-        probe = self._spec.resolve(_scope(places))
+        scope = _scope(places, self._type)
+        parts = [(spec, spec.resolve(scope)) for spec in (self._spec, *more)]
+        if more:
+            before = self._spec
+            self._spec, probe = _together(parts)
+            try:
+                planned = self._planned(sites, places, probe)
+            finally:
+                self._spec = before
+            return dataclasses.replace(planned, parts=tuple(parts))
+        return self._planned(sites, places, parts[0][1])
+
+    def _planned(
+        self, sites: FunctionSites, places: FunctionLocations, probe: ResolvedProbe
+    ) -> TracedCall:
         text_bytes = self._text_bytes(probe)
         paths = _paths(probe)
         self._check_specials(probe)
@@ -354,7 +450,8 @@ class _Planner:
         entry = self._phase(places, places.parameters, paths[Phase.ENTRY], text_bytes)
         result = None
         if not at_entry:
-            result = self._phase(places, places.results, paths[Phase.RETURN], text_bytes)
+            saved = _saved_at(paths[Phase.ENTRY], entry)
+            result = self._phase(places, places.results, paths[Phase.RETURN], text_bytes, saved)
         compiled = self._predicate(probe, paths, entry, result)
         if compiled is not None:
             entry = entry.with_predicate(compiled.entry)
@@ -383,14 +480,21 @@ class _Planner:
             text_bytes=self._choices.limits.text_bytes,
         )
 
+    def _type(self, text: str) -> tuple[GoType, bool]:
+        """Return the type that a user names, and whether interfaces hold its values themselves."""
+        found = self._values.type(text)
+        version = self._binary.go_version
+        return found, is_direct(found, version.release if version else None)
+
     def _check_specials(self, probe: ResolvedProbe) -> None:
         """Raise SpecError where a call that is reported is asked who made it: only keys know."""
         if self._spec.key is not None:
             return
-        for expression in ([probe.predicate] if probe.predicate else []) + list(probe.values):
+        for expression in probe.expressions:
             for special in specials(expression):
-                if special.special is SpecialName.CALLER:
-                    reason = "$caller is for --by of gofunccount and gofunclatency: see also -U"
+                if special.special in (SpecialName.CALLER, SpecialName.STACK):
+                    name = special.special.value
+                    reason = f"${name} is for --by of gofunccount and gofunclatency: see also -U"
                     raise self._spec.source.error(special.span, reason)
 
     def _text_bytes(self, probe: ResolvedProbe) -> dict[AccessPath, int]:
@@ -420,12 +524,14 @@ class _Planner:
         shown: Sequence[PlacedValue],
         paths: Sequence[AccessPath],
         text_bytes: Mapping[AccessPath, int],
+        saved: Mapping[int, int] | None = None,
     ) -> PhasePlan:
+        """Plan a phase; ``saved`` is where the entry's image has parameters, by their numbers."""
         values = []
         if self._spec.format is None and self._spec.key is None:
             is_method = shown is places.parameters and _has_pointer_receiver(places.name)
             values = [self._whole(value, is_method and not n) for n, value in enumerate(shown)]
-        values += [self._operand(places, path, text_bytes.get(path)) for path in paths]
+        values += [self._operand(places, path, text_bytes.get(path), saved or {}) for path in paths]
         return self._file.phase(values)
 
     def _whole(self, value: PlacedValue, is_receiver: bool) -> PlacedNode:
@@ -440,10 +546,25 @@ class _Planner:
         return PlacedNode(value.name, node, value.pieces, value.problem)
 
     def _operand(
-        self, places: FunctionLocations, path: AccessPath, text_bytes: int | None
+        self,
+        places: FunctionLocations,
+        path: AccessPath,
+        text_bytes: int | None,
+        saved: Mapping[int, int],
     ) -> PlacedNode:
         steps = path.steps
         root = path.root
+        if root.kind in (RootKind.SAVED, RootKind.EXIT):
+            value = places.parameters[root.index]
+            if value.within is not None or _in_floats(value):
+                value = dataclasses.replace(value, pieces=None, problem="not kept for the return")
+            if root.kind is RootKind.SAVED:
+                image = OpaqueNode(value.type)
+                return PlacedNode(root.name, image, value.pieces, value.problem, first=True)
+            if value.pieces is not None:
+                pieces = (Piece(0, value.type.size, Saved(saved[root.index])),)
+                value = dataclasses.replace(value, pieces=pieces)
+            return place_value(self._factory, root.name, value, steps, text_bytes)
         if root.kind is RootKind.CAPTURED:
             captured: CapturedValue = places.captured[root.index]
             return place_captured(self._factory, captured, steps, text_bytes)
@@ -492,6 +613,8 @@ class _Planner:
             else:
                 ops = key_ops(value, locate, self._constants)
             if ops is None:
+                ops = self._keys_of_operands(value, paths, entry, result)
+            if ops is None:
                 shown = self._spec.key.source.text[expression.span.start : expression.span.end]
                 raise self._spec.key.source.error(
                     expression.span,
@@ -499,8 +622,40 @@ class _Planner:
                     f" {value.type.name}: give a number, a text, or fields of it",
                 )
             key[phase] += ops
+        if probe.of is not None:
+            assert self._spec.of is not None
+            taken = measure_ops(probe.of, locate, self._constants)
+            if taken is None:
+                raise self._spec.of.source.error(
+                    self._spec.of.expressions[0].span,
+                    f"the kernel cannot read this {probe.of.type.name}, and makes the histograms",
+                )
+            key[phase_of(probe.of)] += taken
         entry = entry.with_key(key[Phase.ENTRY])
         return entry, result.with_key(key[Phase.RETURN]) if result else None
+
+    def _keys_of_operands(
+        self,
+        value: Typed,
+        paths: Mapping[Phase, Sequence[AccessPath]],
+        entry: PhasePlan,
+        result: PhasePlan | None,
+    ) -> list[Op] | None:
+        """Return what appends all that an expression is made of, None where that cannot be.
+
+        Then keys are finer than the expression's values, which are made in user space.
+        """
+        plans = {Phase.ENTRY: entry, Phase.RETURN: result}
+        late = phase_of(value) is Phase.RETURN
+        ops: list[Op] = []
+        for operand in operands(value):
+            phase = operand.path.root.phase
+            plan = plans[phase]
+            key = plan.readers[paths[phase].index(operand.path)].key() if plan else None
+            if key is None or (late and phase is Phase.ENTRY) or specials(value):
+                return None
+            ops += key
+        return ops or None
 
     def _not_in_kernel(self, span: Span) -> SpecError:
         return self._spec.source.error(
@@ -528,6 +683,20 @@ class _Planner:
             return None
         code = self._binary.image.read(entry.address, sites.function.end - entry.address)
         return step_over(code, entry.form is SiteForm.BRANCH, floats, AMD64)
+
+
+def _in_floats(value: PlacedValue) -> bool:
+    return any(isinstance(piece.place, FloatReg) for piece in value.pieces or ())
+
+
+def _saved_at(paths: Sequence[AccessPath], entry: PhasePlan) -> dict[int, int]:
+    """Return where the entry's image has what is kept for the return, by the parameter's number."""
+    first = len(entry.root) - len(paths)
+    return {
+        path.root.index: entry.root[first + number][1]
+        for number, path in enumerate(paths)
+        if path.root.kind is RootKind.SAVED
+    }
 
 
 def _located(
@@ -591,28 +760,28 @@ def _is_search(op: Op) -> bool:
     return op.code is OpCode.STRING_TEST and op.reg == _CONTAINS
 
 
-def _scope(places: FunctionLocations) -> Scope:
+def _scope(places: FunctionLocations, types: Callable[[str], tuple[GoType, bool]] | None) -> Scope:
     signature = Signature(
         places.name,
         tuple(Parameter(value.name, value.type) for value in places.parameters),
         tuple(Parameter(value.name, value.type) for value in places.results),
     )
     captured = tuple(Parameter(value.name, value.type) for value in places.captured)
-    return Scope(places.name, signature, captured)
+    return Scope(places.name, signature, captured, types)
 
 
 def _paths(probe: ResolvedProbe) -> dict[Phase, tuple[AccessPath, ...]]:
     """Return the operands of a probe's expressions by phase, each once."""
-    expressions = ([probe.predicate] if probe.predicate else []) + list(probe.values)
     found = dict.fromkeys(
-        operand.path for expression in expressions for operand in operands(expression)
+        operand.path for expression in probe.expressions for operand in operands(expression)
     )
+    for root in {path.root: None for path in found if path.root.kind is RootKind.EXIT}:
+        found[AccessPath(dataclasses.replace(root, kind=RootKind.SAVED))] = None
     return {phase: tuple(path for path in found if path.root.phase is phase) for phase in Phase}
 
 
 def _needs_return(probe: ResolvedProbe) -> bool:
-    expressions = ([probe.predicate] if probe.predicate else []) + list(probe.values)
-    return any(phase_of(expression) is Phase.RETURN for expression in expressions)
+    return any(phase_of(expression) is Phase.RETURN for expression in probe.expressions)
 
 
 def interfaces_in(calls: Iterable[TracedCall]) -> list[InterfaceType]:

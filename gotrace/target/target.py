@@ -14,14 +14,23 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.gotypes.binary import Binary
 from gotrace.settings import SiteSettings
 from gotrace.target.command import Command
-from gotrace.target.process import Executable, Process, find_process, in_initial_pid_namespace
+from gotrace.target.process import (
+    Executable,
+    Process,
+    ProcessError,
+    find_process,
+    in_initial_pid_namespace,
+)
 
 __all__ = [
+    "MAX_PROCESSES",
     "Target",
     "TargetBinary",
     "load_bias",
 ]
 
+#: Most processes that are traced by their numbers: GOTRACE_TGID_8 of bpf/site.h is the last.
+MAX_PROCESSES = 8
 _PAGE_MASK = ~0xFFF
 _PT_LOAD = 1  # elf(5)
 
@@ -58,12 +67,14 @@ class Target:
 
     ``process`` is None when every process counts. ``command`` is there when the process was
     started here and waits to be released. ``program`` is what a process that was there already ran
-    before its files were read.
+    before its files were read. ``processes`` are several that run one program: then ``process`` is
+    None.
     """
 
     process: Process | None = None
     command: Command | None = None
     program: Executable | None = None
+    processes: tuple[Process, ...] = ()
     filters: SiteSettings = field(default_factory=SiteSettings)
     _open: list[TargetBinary] = field(default_factory=list)
 
@@ -74,13 +85,17 @@ class Target:
         command: Sequence[str] | None,
         uid: int | None = None,
         cgroup: int | None = None,
+        pids: Sequence[int] = (),
     ) -> Target:
-        """Find the process or fork the command. Raises ProcessError or CommandError.
+        """Find the process or fork the command. Raises ProcessError, CommandError or UsageError.
 
-        ``uid`` and ``cgroup`` choose among processes: bpf/site.h says what they are.
+        ``uid`` and ``cgroup`` choose among processes: bpf/site.h says what they are. ``pids`` are
+        several processes.
         """
         target = cls(filters=SiteSettings(uid=uid, cgroup=cgroup))
-        if pid is not None:
+        if pids:
+            target.processes = _of_one_program([find_process(number) for number in pids])
+        elif pid is not None:
             target.process = find_process(pid)
             target.program = target.process.program()
         elif command is not None:
@@ -100,9 +115,11 @@ class Target:
         know only the tasks whose own it is (kernel commit b4490c5c4e02): so it is the target's.
         """
         if in_initial_pid_namespace():
-            return replace(self.filters, tgid=self.process.tgid if self.process else None)
+            filters = _numbered(self.filters, self.processes)
+            return replace(filters, tgid=self.process.tgid if self.process else None)
         device, inode = (self.process or Process(os.getpid())).pid_namespace()
         settings = replace(self.filters, pidns_dev=device, pidns_ino=inode)
+        settings = _numbered(settings, self.processes)
         if self.process is None:
             return settings
         number, seen = self.process.innermost_number(), self.process.tgid
@@ -118,6 +135,9 @@ class Target:
             path = self.command.path if name is None else _file_named(name)
             return self._opened(path, path, self.process, mapped=False)
         if self.process is None:
+            if name is None and self.processes:
+                first = self.processes[0]
+                return self._opened(first.executable, first.executable_name)
             if name is None:
                 raise UsageError("what is to be traced? Give -p PID, -c CMD or BINARY:PATTERN")
             path = _file_named(name)
@@ -174,6 +194,33 @@ class Target:
             self.command.close()
         for binary in self._open:
             binary.close()
+
+
+def _of_one_program(processes: Sequence[Process]) -> tuple[Process, ...]:
+    """Return processes, each once. Raises UsageError where they run several programs."""
+    if len(set(processes)) > MAX_PROCESSES:
+        raise UsageError(f"more than {MAX_PROCESSES} processes: trace their program by its path")
+    programs: dict[tuple[int, int], Process] = {}
+    for process in processes:
+        found = process.program()
+        if found is None:
+            raise ProcessError(f"process {process.tgid} has ended")
+        programs.setdefault((found.device, found.inode), process)
+    if len(programs) > 1:
+        names = ", ".join(f"{p.tgid} {p.executable_name}" for p in programs.values())
+        raise UsageError(
+            f"these processes run {len(programs)} programs, and one is traced: {names}"
+        )
+    return tuple(dict.fromkeys(processes))
+
+
+def _numbered(settings: SiteSettings, processes: Sequence[Process]) -> SiteSettings:
+    """Return settings for several processes: all of them, the first in the place of more."""
+    if not processes:
+        return settings
+    numbers = [process.tgid for process in processes]
+    numbers += [numbers[0]] * (MAX_PROCESSES - len(numbers))
+    return replace(settings, **{f"tgid_{at}": number for at, number in enumerate(numbers, 1)})
 
 
 def _file_named(name: str, process: Process | None = None) -> str:

@@ -236,7 +236,9 @@ class Interpreter:
                     types.update(key.to_bytes(8, "little"), first.to_bytes(4, "little"))
                     self._types.add(key)
         flags = FILE << 8 | (result is None)
-        site = struct.pack("=IIIIhh", starts[0], starts[1], flags, reserved, 0, 0)
+        # As in a program that is where it was linked to be.
+        words = (starts[0], starts[1], flags, reserved, 0, 0)
+        site = struct.pack("=QIIIIhh4x", self._function.address + self._entry, *words)
         program.map("plans").update(bytes(4), site)
         for number, text in enumerate(constants):
             row = struct.pack("<Q64s64s", len(text), text, b"\xff" * len(text))

@@ -13,7 +13,16 @@ import pytest
 from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import CLOSURE_CONTEXT
 from gotrace.capture import ops as capture_ops
-from gotrace.capture.ops import ComparisonCode, Op, OpCode, SpecialCode, Status, StringTest
+from gotrace.capture.ops import (
+    ArithmeticCode,
+    ComparisonCode,
+    Op,
+    OpCode,
+    SpecialCode,
+    Status,
+    StringTest,
+)
+from gotrace.histogram import WIDE_BUCKETS, WIDE_ROW_SIZE
 from gotrace.kernel.compiler import joined_source
 from gotrace.probes import predicate
 from gotrace.session import events, keys, trace, trace_plan
@@ -81,6 +90,7 @@ def test_every_status(c: CLayout) -> None:
     ("name", "prefix", "codes"),
     [
         ("comparison", "COMPARE", ComparisonCode),
+        ("arithmetic", "ARITHMETIC", ArithmeticCode),
         ("special", "SPECIAL", SpecialCode),
         ("string_test", "TEST", StringTest),
     ],
@@ -131,7 +141,7 @@ def test_constant(c: CLayout) -> None:
 
 def test_site_plan(c: CLayout) -> None:
     row, values = c.fields(
-        "site_plan", "entry", "result", "flags", "reserved", "next_pc", "next_sp"
+        "site_plan", "site", "entry", "result", "flags", "reserved", "next_pc", "next_sp"
     )
     assert [field % (1 << 64) for field in trace._SITE_PLAN.unpack(row)] == values
 
@@ -212,6 +222,13 @@ def test_signal_frame(c: CLayout) -> None:
 def test_a_sample_is_a_record(keyed: CLayout) -> None:
     assert keyed.constants("offsetof(struct sample, event)") == [0]
     assert keyed.constants("offsetof(struct sample, payload)") == [HEADER.size]
+
+
+def test_histograms_of_values(keyed: CLayout) -> None:
+    assert "#define MAX_EXPONENT 63" in joined_source("trace.c")
+    wide = "(63 - SUB_BITS + 2) * SUB_BUCKETS"
+    size = f"sizeof(struct histogram) + 8 * ({wide} - BUCKETS)"
+    assert keyed.constants(wide, size) == [WIDE_BUCKETS, WIDE_ROW_SIZE]
 
 
 def test_keys(keyed: CLayout) -> None:

@@ -16,6 +16,7 @@ from gotrace.capture.ops import (
     MAX_NESTING,
     MEMORY_PAGE,
     OTHER_PHASE,
+    ArithmeticCode,
     Op,
     OpCode,
     Status,
@@ -112,7 +113,7 @@ class _Run:
             at += 1
             if op.code is OpCode.END:
                 return True
-            if op.code in (OpCode.REG, OpCode.ZERO, OpCode.STACK):
+            if op.code in (OpCode.REG, OpCode.ZERO, OpCode.STACK, OpCode.SAVED):
                 self._append(op)
             elif op.code in (OpCode.DEREF, OpCode.DEREF_N):
                 if not self._deref(op, base):
@@ -134,6 +135,10 @@ class _Run:
             data = (self._machine.registers.get(op.reg, 0) & _MASK).to_bytes(8, "little")[: op.size]
         elif op.code is OpCode.ZERO:
             data = bytes(op.size)
+        elif op.code is OpCode.SAVED:
+            found = self._block(OTHER_PHASE, 0)
+            data = None if found is None else found[op.at : op.at + op.size]
+            data = data if data is not None and len(data) == op.size else None
         else:
             address = self._machine.stack_pointer + op.limit
             data = self._machine.memory.read(address, op.size)
@@ -254,6 +259,8 @@ class _Run:
         left = self._stack.pop()
         if left is None or right is None:
             return None
+        if op.code is OpCode.ARITHMETIC:
+            return _arithmetic(op, left, right)
         if op.code is OpCode.AND:
             return int(bool(left and right))
         if op.code is OpCode.OR:
@@ -274,6 +281,46 @@ class _Run:
         if op.reg == _PREFIX:
             return int(data.startswith(constant))
         return _search(data, constant, op.size)
+
+
+def _arithmetic(op: Op, left: int, right: int) -> int | None:
+    """Return what ARITHMETIC leaves of two words, None where Go would panic."""
+    is_signed, bits = bool(op.reg & 0x80), 8 * op.size
+    if is_signed:
+        left -= left >> 63 << 64
+    if is_signed or op.limit:
+        right -= right >> 63 << 64
+    code = ArithmeticCode(op.reg & 0xF)
+    if code in (ArithmeticCode.DIVIDE, ArithmeticCode.REMAINDER) and not right:
+        return None
+    if code >= ArithmeticCode.SHIFT_LEFT and right < 0:
+        return None
+    if code is ArithmeticCode.ADD:
+        result = left + right
+    elif code is ArithmeticCode.SUBTRACT:
+        result = left - right
+    elif code is ArithmeticCode.MULTIPLY:
+        result = left * right
+    elif code is ArithmeticCode.DIVIDE:
+        result = abs(left) // abs(right) * (1 if (left < 0) is (right < 0) else -1)
+    elif code is ArithmeticCode.REMAINDER:
+        result = abs(left) % abs(right) * (-1 if left < 0 else 1)
+    elif code is ArithmeticCode.BIT_AND:
+        result = left & right
+    elif code is ArithmeticCode.BIT_OR:
+        result = left | right
+    elif code is ArithmeticCode.BIT_XOR:
+        result = left ^ right
+    elif code is ArithmeticCode.BIT_CLEAR:
+        result = left & ~right
+    elif code is ArithmeticCode.SHIFT_LEFT:
+        result = left << min(right, 64)
+    else:
+        result = left >> min(right, 64)
+    result &= (1 << bits) - 1
+    if is_signed and result >> bits - 1:
+        result -= 1 << bits
+    return result & _MASK
 
 
 def _search(data: bytes, constant: bytes, most: int) -> int | None:

@@ -108,12 +108,22 @@ SCHEDULER = (
 )
 KEYED = replace(
     TRACE,
-    by=KeySettings(key=256, times=False, durations=HistogramSettings.of(64, 1, 1), keys=64),
+    by=KeySettings(
+        key=256, times=False, durations=HistogramSettings.of(64, 1, 1), key_rows=64, keys=64
+    ),
 )
 ALL_OF_KEYED = replace(
     KEYED,
     tasks=WITH_TLS,
-    by=KeySettings(key=256, times=True, durations=HistogramSettings.of(64, 2, 1, 1000), keys=64),
+    by=KeySettings(
+        key=256,
+        times=True,
+        of=1,
+        stack_key=1,
+        durations=HistogramSettings.of(128, 2, 1, 1000, wide=True),
+        key_rows=64,
+        keys=64,
+    ),
     has_stacks=True,
     user_stack=1,
     behind=16,

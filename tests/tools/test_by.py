@@ -3,12 +3,23 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
+from tests.toolchains import (
+    BUILD_MODES,
+    FIXTURES,
+    Toolchain,
+    build,
+    each_toolchain,
+    newest,
+    require,
+)
 from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
 
 pytestmark = [pytest.mark.live, pytest.mark.apart]
@@ -148,6 +159,170 @@ def test_predicates_and_conditions() -> None:
     assert not of_kind(result, "summary")
 
 
+def test_a_value_in_place_of_the_time() -> None:
+    truth, result = run("gofunclatency", "--of", "len(key)", HANDLE, order="3 500 20")
+    [row] = of_kind(result, "histogram")
+    lengths = Counter({len(key): 0 for key in truth["Keys"]})
+    for key, count in truth["Keys"].items():
+        lengths[len(key)] += count
+    assert (row["of"], row["unit"], row["unknown"]) == ("len(key)", "bytes", 0)
+    assert row["count"] == lengths.total() == truth["Calls"]
+    assert row["sum"] == sum(length * count for length, count in lengths.items())
+    assert (row["min"], row["max"]) == (min(lengths), max(lengths))
+    for low, high, count in row["buckets"]:
+        assert count == sum(lengths[length] for length in range(low, high))
+
+
+def test_a_value_by_another_and_by_interval() -> None:
+    arguments = ("--of", "$ret", "--by", "shard", "-i", "0.2", HANDLE)
+    truth, result = run("gofunclatency", *arguments, order="2 20000 20")
+    sums: Counter[str] = Counter()
+    for row in of_kind(result, "histogram"):
+        sums[str(row["by"]["shard"])] += row["sum"]
+    assert counts_by(result, "shard") == truth["Shards"]
+    assert sums["4"] == 4 * truth["Shards"]["4"] and sums["9"] == 9 * truth["Shards"]["9"]
+
+
+def test_values_that_cannot_be_read_are_counted() -> None:
+    truth, result = run("gofunclatency", "--of", "len(r.tenant.Name)", HANDLE)
+    [row] = of_kind(result, "histogram")
+    third = truth["Calls"] // 3
+    assert (row["count"], row["unknown"]) == (truth["Calls"] - third, third)
+    assert (row["min"], row["max"], row["sum"]) == (4, 5, 4 * (third + 1) + 5 * third)
+
+
+@pytest.mark.parametrize("command", ["gofunccount", "gofunclatency"])
+def test_stacks(command: str) -> None:
+    truth, result = run(command, "--by", "$stack, $caller", HANDLE, order="2 500 20")
+    found: Counter[str] = Counter()
+    for row in of_kind(result, "count") + of_kind(result, "histogram"):
+        frames = [frame["func"] for frame in row["by"]["$stack"]]
+        assert frames[0] == row["by"]["$caller"] and frames[1] == "main.work"
+        found[frames[0]] += row["count"]
+    first = truth["First"]
+    assert found == {"main.viaFirst": first, "main.viaSecond": truth["Calls"] - first}
+
+
+def test_stacks_folded_and_as_a_profile(tmp_path: Path) -> None:
+    path, profile = build(FIXTURES / "live_keys", newest()), tmp_path / "calls.pb.gz"
+    with Fixture([path]) as fixture:
+        for arguments in (["-f"], ["-o", str(profile), "--by", "deep"]):
+            words = ("-p", str(fixture.ready), *arguments, HANDLE)
+            # Folded stacks have standard output to themselves.
+            with tool("gofunccount", *words, stderr=subprocess.STDOUT) as tracing:
+                truth = fixture.work("1 1000 20")
+                result = tracing.end()
+            assert result.status == 0, result.errors
+            if not profile.exists():
+                counts = [line.split(";main.") for line in result.lines if ";" in line]
+        assert fixture.finish() == 0
+    first, calls = truth["First"], truth["Calls"]
+    assert sorted(row[-2:] for row in counts) == [
+        ["viaFirst", f"handle {first}\n"],
+        ["viaSecond", f"handle {calls - first}\n"],
+    ]
+    command = [str(newest().go), "tool", "pprof", "-traces", str(profile)]
+    env = newest().env()
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert re.search(
+        rf"deep:\s+true\s+{first}\s+main.handle\s+main.viaFirst\s+main.work", done.stdout
+    )
+
+
+@pytest.mark.parametrize("minor", ["1.24", "1.27"])
+def test_expressions(minor: str) -> None:
+    """Each of them narrows the calls down by what the fixture knows of them."""
+    predicate = (
+        'shard % 5 == 3 && len(key) &^ 1 == 6 && lower(r.Method) != "get" && suffix(key, ":1")'
+        ' && r.header["Host"][shard - shard + 1] == "there" && r.header["X-None"] == nil'
+        ' && (r.header["X-Tenant"] == nil || r.header["X-Tenant"][0] == "acme")'
+        ' && $err.(*io/fs.PathError).Op == "open" && $exit(r.Size) == 100 + r.Size'
+    )
+    probe = f"{HANDLE} ({predicate})"
+    arguments = f'{probe} "%d %s %q %d", shard << 4, $err, r.header["X-Tenant"], $exit(r.Size)'
+    _, result = run("gotrace", arguments, order="1 200 20", toolchain=require(minor))
+    calls = of_kind(result, "call")
+    # Of 200 calls by one goroutine: number i has shard i % 10, key user:(7i % 20), method i % 3.
+    expected = [
+        f"{(i % 10) << 4} open user:1: file does not exist {['acme'] if i % 4 == 1 else []}"
+        f" {100 + i % 4}"
+        for i in range(200)
+        if i % 5 == 3 and i * 7 % 20 == 1 and i % 3
+    ]
+    shown = [call["message"].replace("[]string(nil)", "[]") for call in calls]
+    assert shown == [text.replace("'", '"') for text in expected] and expected
+    assert not of_kind(result, "lost")
+
+
+def test_several_probes_on_one_function() -> None:
+    probes = (
+        f'{HANDLE} (shard == 3) "three %s", key',
+        f"{HANDLE} (shard > 7)",
+        'main.handle (shard == 9 && $ret == 9) "nine", ',
+    )
+    truth, result = run("gotrace", *(probe.rstrip(", ") for probe in probes), order="1 200 20")
+    calls = [call for call in of_kind(result, "call") if call["func"] == HANDLE]
+    messages = Counter(call.get("message", "whole").split()[0] for call in calls)
+    shards = truth["Shards"]
+    assert messages == {"three": shards["3"], "whole": shards["8"] + shards["9"], "nine": 20}
+    for call in calls:
+        has_values = {"shard": 8, "deep": True}.keys() <= call["args"].keys()
+        assert has_values is ("message" not in call)
+
+
+def test_several_processes_by_number() -> None:
+    path = build(FIXTURES / "live_keys", newest())
+    with Fixture([path]) as one, Fixture([path]) as other, Fixture([path]) as third:
+        numbers = f"{one.ready} {third.ready}"
+        with tool("gofunccount", "--json", "-p", numbers, "--by", "$pid", HANDLE) as tracing:
+            truths = [fixture.work("1 200 20") for fixture in (one, other, third)]
+            result = tracing.end()
+        assert [fixture.finish() for fixture in (one, other, third)] == [0, 0, 0]
+    calls = [truth["Calls"] for truth in truths]
+    expected = {str(one.ready): calls[0], str(third.ready): calls[2]}
+    assert counts_by(result, "$pid") == expected
+
+
+@pytest.mark.parametrize("command", ["gofunccount", "gotrace"])
+def test_dynamic_types_in_processes_that_have_a_file_at_different_places(command: str) -> None:
+    path = build(FIXTURES / "live_keys", newest(), flags=BUILD_MODES["pie"])
+    words = ["--by", "$err", f"{path}:{HANDLE}"]
+    if command == "gotrace":
+        words = [f'{path}:{HANDLE} "%v|%T", $err, $err']
+    errors: Counter[str] = Counter()
+    with Fixture([path]) as one, Fixture([path]) as other:
+        with tool(command, "--json", *words) as tracing:
+            for fixture in (one, other):
+                errors.update(fixture.work("1 200 20")["Errors"])
+            result = tracing.end()
+        assert (one.finish(), other.finish()) == (0, 0)
+    found = counts_by(result, "$err")
+    for call in of_kind(result, "call"):
+        message, of = call["message"].split("|")
+        found[message.replace("<nil>", "nil")] += 1
+        assert ("open" in message) is (of == "*fs.PathError")
+    assert found == errors
+
+
+def test_what_the_kernel_computes_and_what_it_does_not() -> None:
+    truth, result = run("gofunccount", "--by", "shard % 3 - 1, lower(r.Method)", HANDLE)
+    found = counts_by(result, "shard % 3 - 1")
+    expected: Counter[str] = Counter()
+    for shard, count in truth["Shards"].items():
+        expected[str(int(shard) % 3 - 1)] += count
+    assert found == expected
+    assert set(counts_by(result, "lower(r.Method)")) == {"get", "put", "delete"}
+
+
+def test_values_below_zero() -> None:
+    truth, result = run("gofunclatency", "--of", "shard - 5", HANDLE)
+    [row] = of_kind(result, "histogram")
+    assert (row["count"], row["min"], row["max"]) == (truth["Calls"], -5, 4)
+    assert row["sum"] == sum((int(s) - 5) * n for s, n in truth["Shards"].items())
+    for low, high, count in row["buckets"]:
+        assert count == sum(n for s, n in truth["Shards"].items() if low <= int(s) - 5 < high)
+
+
 def test_calls_that_did_not_return_are_reported() -> None:
     _, result = run("gofunccount", "--by", "$ret", "main.fails")
     assert counts_by(result, "$ret") == {"1": 1}
@@ -166,11 +341,28 @@ def test_calls_that_did_not_return_are_reported() -> None:
         ),
         ("key", f'{HANDLE} "%s", key', "a format is for gotrace"),
         ("key", f'{HANDLE} (key < "a")', "the kernel cannot decide this"),
+        ("contains($stack, 1)", HANDLE, "looks for a constant"),
     ],
 )
 def test_what_cannot_be_done_is_refused(by: str, probe: str, reason: str) -> None:
     path = build(FIXTURES / "live_keys", newest())
     result = run_tool("gofunccount", "--by", by, f"{path}:{probe}")
+    assert result.status == 2 and reason in result.errors
+    assert result.errors.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["--of", "key"], "this is a string: --of is of a whole number"),
+        (["--of", "shard, deep"], "histograms are of one value"),
+        (["--of", "shard", "-u"], "excludes -u and -m"),
+        (["-f", "-i", "1"], "excludes --json, -i and --top"),
+    ],
+)
+def test_options_that_do_not_go_together(arguments: list[str], reason: str) -> None:
+    path = build(FIXTURES / "live_keys", newest())
+    result = run_tool("gofunclatency", *arguments, f"{path}:{HANDLE}")
     assert result.status == 2 and reason in result.errors
     assert result.errors.count("\n") == 1
 

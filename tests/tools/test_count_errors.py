@@ -98,7 +98,7 @@ def test_wrong_duration(option: str, text: str) -> None:
 
 
 def test_processes_by_their_names() -> None:
-    """A name is as good as a number where one process has it; of several all are named."""
+    """A name is as good as a number, and several of one program as good as one."""
     name = "gotrace-sleeps-9"[:15]
     with contextlib.ExitStack() as stack:
         script = ["bash", "-c", f"echo -n {name} > /proc/self/comm; echo ready; read"]
@@ -108,10 +108,11 @@ def test_processes_by_their_names() -> None:
         assert_error(result, 3, "/bash")
         second = stack.enter_context(Process(script))
         second.read_until("ready")
-        result = run_tool("gofunccount", "-p", name, "main.x")
-        assert_error(result, 2, f"2 processes are called '{name}'", str(first.pid), str(second.pid))
-        both = f"{first.pid} {second.pid}"
-        assert_error(run_tool("gofunccount", "-p", both, "main.x"), 2, "several processes")
+        for both in (name, f"{first.pid} {second.pid}", f"{first.pid},{name}"):
+            assert_error(run_tool("gofunccount", "-p", both, "main.x"), 3, "/bash")
+        different = f"{os.getpid()} {first.pid}"
+        result = run_tool("gofunccount", "-p", different, "main.x")
+        assert_error(result, 2, "these processes run 2 programs", str(os.getpid()), str(first.pid))
     assert_error(run_tool("gofunccount", "-p", name, "main.x"), 2, f"no process '{name}'")
 
 

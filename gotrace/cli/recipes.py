@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""List the recipes that there are."""
+
+from __future__ import annotations
+
+import argparse
+
+from gotrace.cli.run import make_output, target_of
+from gotrace.errors import GotraceError
+from gotrace.probes.recipes import Recipe, recipes
+from gotrace.report.output import JsonOutput
+from gotrace.session.plan import select
+from gotrace.session.trace_plan import parse_probes, probe_requests
+from gotrace.target.target import Target
+from gotrace.text import printable
+
+__all__ = ["list_recipes"]
+
+
+def list_recipes(options: argparse.Namespace) -> int:
+    """Print each recipe; with a process, whether that has its functions. Return the status."""
+    output = make_output(options)
+    target = target_of(options) if options.pid is not None or options.pids else None
+    try:
+        for recipe in recipes():
+            here = None if target is None else _is_in(recipe, target)
+            if isinstance(output, JsonOutput):
+                fields = {
+                    "name": recipe.name,
+                    "description": recipe.description,
+                    "needs": recipe.needs,
+                    "note": recipe.note,
+                    "example": recipe.example,
+                    "functions": [probe.function for probe in recipe.probes],
+                    "here": here,
+                }
+                output.write("recipe", fields)
+                continue
+            mark = "" if here is None else "* " if here else "  "
+            output.out.write(printable(f"{mark}@{recipe.name:<14} {recipe.description}") + "\n")
+    finally:
+        if target is not None:
+            target.close()
+    output.out.flush()
+    return 0
+
+
+def _is_in(recipe: Recipe, target: Target) -> bool:
+    """Return whether a process has any function of a recipe."""
+    specs, _ = parse_probes([f"@{recipe.name}"], None)
+    for request in probe_requests(specs):
+        try:
+            select(target, [request], "trace")
+            return True
+        except GotraceError:
+            continue
+    return False

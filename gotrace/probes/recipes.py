@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find recipes: probes for what many programs do, each in a text file of its own.
+
+docs/recipes.md says how one is written. Those of gotrace are in gotrace/recipes, those of users in
+the folders of ``GOTRACE_RECIPES`` and in ``~/.config/gotrace/recipes``, which come first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from gotrace.errors import UsageError
+from gotrace.probes.scope import did_you_mean
+
+__all__ = ["Recipe", "RecipeProbe", "find_recipe", "is_recipe", "recipes", "split_recipe"]
+
+_SUFFIX = ".txt"
+_MAX_BYTES = 1 << 16
+_HEAD = {"description", "needs", "note", "example"}
+_PROBE = {"probe", "signature", "when", "format", "by"}
+_NEEDED = {"probe", "by"}
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeProbe:
+    """One function of a recipe.
+
+    ``signature`` is for programs that do not describe it. ``when`` is a predicate without its
+    parentheses; ``format`` is what gotrace shows, ``by`` what the other tools tell calls apart by.
+    """
+
+    function: str
+    signature: str | None
+    when: str | None
+    format: str | None
+    by: str
+
+    def text(self, binary: str | None, predicate: str, with_format: bool) -> str:
+        """Return the probe as a user would write it; ``predicate`` is the user's own, or empty."""
+        conditions = [condition for condition in (self.when, predicate) if condition]
+        joined = " && ".join(f"({condition})" for condition in conditions)
+        parts = [f"{binary}:{self.function}" if binary else self.function]
+        parts += [f"({joined})"] if joined else []
+        parts += [self.format] if with_format and self.format else []
+        return " ".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A recipe, and the file that it comes from."""
+
+    name: str
+    path: Path
+    description: str
+    needs: str
+    note: str | None
+    example: str | None
+    probes: tuple[RecipeProbe, ...]
+
+
+def is_recipe(text: str) -> bool:
+    """Return whether a user means a recipe: ``@name``, after a binary and a colon or alone."""
+    return text.startswith("@") or ":@" in text.split(" ", 1)[0]
+
+
+def split_recipe(text: str) -> tuple[str | None, str, str]:
+    """Split ``[BINARY:]@NAME [(PREDICATE)]`` into its parts, the predicate without parentheses.
+
+    Raises UsageError.
+    """
+    word, _, rest = text.partition(" ")
+    binary, _, name = word.rpartition("@")
+    rest = rest.strip()
+    if rest and not (rest.startswith("(") and rest.endswith(")")):
+        raise UsageError(f"@{name} may be followed by a (PREDICATE) only, not by {rest!r}")
+    return binary.rstrip(":") or None, name, rest[1:-1] if rest else ""
+
+
+def _folders() -> Iterator[Path]:
+    for folder in os.environ.get("GOTRACE_RECIPES", "").split(os.pathsep):
+        if folder:
+            yield Path(folder)
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    yield Path(config) / "gotrace" / "recipes"
+    yield Path(__file__).parent.parent / "recipes"
+
+
+def recipes() -> list[Recipe]:
+    """Return all recipes by name; of several of a name the first folder's. Raises UsageError."""
+    found: dict[str, Recipe] = {}
+    for folder in _folders():
+        for path in sorted(folder.glob(f"*{_SUFFIX}")):
+            name = path.name.removesuffix(_SUFFIX)
+            if name not in found:
+                found[name] = _read(name, path)
+    return [found[name] for name in sorted(found)]
+
+
+def find_recipe(name: str) -> Recipe:
+    """Return the recipe of a name. Raises UsageError."""
+    for folder in _folders():
+        path = folder / f"{name}{_SUFFIX}"
+        if os.sep not in name and path.is_file():
+            return _read(name, path)
+    names = [path.name.removesuffix(_SUFFIX) for f in _folders() for path in f.glob(f"*{_SUFFIX}")]
+    hint = did_you_mean(name, names) or "gotrace --recipes lists those that there are"
+    raise UsageError(f"there is no recipe @{name}: {hint}")
+
+
+def _read(name: str, path: Path) -> Recipe:
+    """Read a recipe: paragraphs of ``key: value`` lines, the head and then one for each probe."""
+    try:
+        text = path.read_text(encoding="utf-8")[:_MAX_BYTES]
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"recipe {path}: {error}") from error
+    paragraphs: list[dict[str, str]] = [{}]
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            if paragraphs[-1]:
+                paragraphs.append({})
+            continue
+        if line.startswith("#"):
+            continue
+        key, colon, value = line.partition(":")
+        known = _HEAD if len(paragraphs) == 1 else _PROBE
+        if not colon or key not in known or key in paragraphs[-1] or not value.strip():
+            expected = ", ".join(sorted(known))
+            raise UsageError(f"recipe {path}, line {number}: expected one of {expected}, and a :")
+        paragraphs[-1][key] = value.strip()
+    head, *rest = [paragraph for paragraph in paragraphs if paragraph]
+    missing = {"description", "needs"} - head.keys()
+    for paragraph in rest:
+        missing |= _NEEDED - paragraph.keys()
+    if missing or not rest:
+        what = ", ".join(sorted(missing)) or "a paragraph with a probe"
+        raise UsageError(f"recipe {path}: it has no {what}")
+    probes = tuple(
+        RecipeProbe(
+            paragraph["probe"],
+            paragraph.get("signature"),
+            paragraph.get("when"),
+            paragraph.get("format"),
+            paragraph["by"],
+        )
+        for paragraph in rest
+    )
+    note, example = head.get("note"), head.get("example")
+    return Recipe(name, path, head["description"], head["needs"], note, example, probes)

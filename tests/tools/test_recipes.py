@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes, each against the library that it is for: a program that knows what they have to show."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from gotrace.errors import UsageError
+from gotrace.probes.recipes import find_recipe, recipes, split_recipe
+from gotrace.probes.spec import parse_key, parse_probe
+from tests.toolchains import BUILD_MODES, FIXTURES, build, newest, require
+from tests.tools.harness import Fixture, of_kind, run_tool, tool
+
+
+@pytest.mark.live
+@pytest.mark.apart
+@pytest.mark.parametrize(
+    ("minor", "mode"),
+    [
+        ("1.15", "default"),
+        ("1.19", "default"),
+        ("1.22", "default"),
+        ("1.24", "default"),
+        ("1.27", "default"),
+        ("1.27", "stripped"),
+    ],
+)
+def test_recipes_show_what_the_program_did(minor: str, mode: str) -> None:
+    path = build(FIXTURES / "live_recipes", require(minor), flags=BUILD_MODES[mode])
+    names = [recipe.name for recipe in recipes()]
+    with Fixture([path]) as fixture:
+        words = [f"@{name}" for name in names]
+        with tool("gotrace", "--json", "-p", str(fixture.ready), *words) as tracing:
+            truth = fixture.work("")
+            result = tracing.end()
+        assert fixture.finish() == 0
+    assert result.status == 0, result.errors
+    assert truth.keys() == set(names)
+    shown: dict[str, Counter[str]] = {name: Counter() for name in names}
+    owners = {probe.function: name for name in names for probe in find_recipe(name).probes}
+    for call in of_kind(result, "call"):
+        shown[owners[call["func"]]][call["message"]] += 1
+    for name, wanted in truth.items():
+        # The libraries open, dial and read for themselves, too.
+        missing: Counter[str] = Counter[str](wanted) - shown[name]
+        assert not missing, (name, missing, shown[name])
+    for name in ("http.server", "http.client", "sql", "process.start", "tls", "panics"):
+        assert shown[name] == Counter(truth[name])
+    assert of_kind(result, "lost") == []
+
+
+@pytest.mark.live
+@pytest.mark.apart
+def test_recipes_come_with_keys_and_take_predicates() -> None:
+    path = build(FIXTURES / "live_recipes", newest())
+    with Fixture([path]) as fixture:
+        recipe = '@http.server (req.Method == "PUT")'
+        with tool("gofunclatency", "--json", "-p", str(fixture.ready), recipe) as tracing:
+            fixture.work("")
+            [row] = of_kind(tracing.end(), "histogram")
+        assert fixture.finish() == 0
+    assert row["by"] == {"req.Method": "PUT", "req.URL.Path": "/made"} and row["count"] == 1
+
+
+@pytest.mark.live
+@pytest.mark.apart
+def test_the_list_marks_what_a_process_has() -> None:
+    path = build(FIXTURES / "live_keys", newest())
+    with Fixture([path]) as fixture:
+        listed = run_tool("gotrace", "--recipes", "-p", str(fixture.ready))
+        assert fixture.finish() == 0
+    marks = {line[2:].split()[0]: line[0] for line in listed.lines}
+    assert marks["@panics"] == "*" and marks["@sql"] == " "
+
+
+def test_every_recipe_can_be_parsed() -> None:
+    for recipe in recipes():
+        assert recipe.example and f"@{recipe.name}" in recipe.example
+        for probe in recipe.probes:
+            parse_key(probe.by)
+            assert parse_probe(probe.text(None, "$duration > 1ms", True)).format is not None
+
+
+def test_a_users_folder_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOTRACE_RECIPES", os.pathsep.join(["/nonexistent", str(tmp_path)]))
+    (tmp_path / "sql.txt").write_text(
+        "# mine\ndescription: d\nneeds: main\n\nprobe: main.f\nwhen: n > 1\nby: n\n"
+    )
+    recipe = find_recipe("sql")
+    assert recipe.probes[0].text(None, "n < 5", True) == "main.f ((n > 1) && (n < 5))"
+    assert recipe.probes[0].text("/bin/x", "", False) == "/bin/x:main.f ((n > 1))"
+    assert [found.path.parent for found in recipes() if found.name == "sql"] == [tmp_path]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("description: d\nneeds: x\n", "a paragraph with a probe"),
+        ("description: d\n\nprobe: main.f\nby: n\n", "it has no needs"),
+        ("description: d\nneeds: x\n\nprobe: main.f\n", "it has no by"),
+        ("description: d\nneeds: x\nprobe: main.f\n", "line 3: expected one of"),
+    ],
+)
+def test_what_is_wrong_with_a_recipe_is_said(
+    text: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOTRACE_RECIPES", str(tmp_path))
+    (tmp_path / "mine.txt").write_text(text)
+    with pytest.raises(UsageError, match=reason):
+        find_recipe("mine")
+
+
+def test_a_recipe_that_is_not_there() -> None:
+    with pytest.raises(UsageError, match=r"did you mean http\.server"):
+        find_recipe("http.sever")
+    with pytest.raises(UsageError, match=r"may be followed by a \(PREDICATE\) only"):
+        split_recipe('@sql "%s", query')
+    assert split_recipe("/bin/shop:@sql ($duration > 1s)") == (
+        "/bin/shop",
+        "sql",
+        "$duration > 1s",
+    )
