@@ -68,10 +68,10 @@ def _next_step(name: str, start: int) -> str:
 
 def _functions(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Complete `[BINARY:]PATTERN`; where no target is known, the name of a file."""
-    exists = file_test(parsed_args.pid)
+    exists = file_test(_pid(parsed_args))
     try:
         binary, pattern = split_target(prefix + "*", exists)
-        if binary is None and parsed_args.pid is None and parsed_args.cmd is None:
+        if binary is None and _pid(parsed_args) is None and parsed_args.cmd is None:
             return [*_files(prefix, ":")]
         partial = pattern[:-1]
         head = prefix[: len(prefix) - len(partial)]
@@ -82,7 +82,7 @@ def _functions(prefix: str, parsed_args: argparse.Namespace, **_: object) -> lis
 
 def _excluded(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
     """Complete a PATTERN to be excluded, a function of the files that the others name."""
-    exists = file_test(parsed_args.pid)
+    exists = file_test(_pid(parsed_args))
     try:
         binaries = {split_target(text, exists)[0] for text in parsed_args.patterns or []} or {None}
         return [name for binary in binaries for name in _names(parsed_args, binary, prefix)]
@@ -90,9 +90,17 @@ def _excluded(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list
         return []
 
 
+def _pid(options: argparse.Namespace) -> int | None:
+    """Return the process of ``-p``, the first of several: these run the same program."""
+    if "processes" not in options:
+        pid: int | None = options.pid
+        return pid
+    return next((pid for found in options.processes or () for pid in found), None)
+
+
 def _names(options: argparse.Namespace, binary: str | None, prefix: str) -> list[str]:
     """Return what functions of one file of the target go on with; raises GotraceError."""
-    target = Target.of(options.pid, None)
+    target = Target.of(_pid(options), None)
     if binary is None and options.cmd is not None:
         binary = resolve_command(shlex.split(options.cmd))
     try:
@@ -190,7 +198,8 @@ def _rungs(**_: object) -> list[str]:
 _COMPLETERS = {
     "patterns": _functions,
     "exclude": _excluded,
-    "pid": _processes,
+    "pid": _processes,  # of gostacks
+    "processes": _processes,
     "cmd": _commands,
     "attach": _rungs,
     "inside": _inside,

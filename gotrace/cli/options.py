@@ -9,6 +9,7 @@ import pwd
 import re
 import shlex
 from collections.abc import Sequence
+from itertools import chain
 from typing import NoReturn
 
 from gotrace import __version__
@@ -102,11 +103,12 @@ seconds.__name__ = duration.__name__ = "length of time (5, 1.5s, 500ms, 1m30s)"
 def add_command_options(parser: argparse.ArgumentParser) -> None:
     """Add what names the one process that is traced, or the command to be started."""
     target = parser.add_mutually_exclusive_group()
-    parser.set_defaults(pids=())
     target.add_argument(
         "-p",
         "--pid",
-        action=_Processes,
+        action="append",
+        type=_processes,
+        dest="processes",
         metavar="PROCESS",
         help="trace this process only, by its number or name, or several of one program",
     )
@@ -290,35 +292,18 @@ def _profile(options: argparse.Namespace) -> str | None:
 _PROFILES = (".pb.gz", ".pprof")
 
 
-class _Processes(argparse.Action):
-    """Take processes by number or name; ``pid`` is the first, ``pids`` are all."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> None:
-        found = [*namespace.pids]
-        for word in str(values).replace(",", " ").split() or [""]:
-            try:
-                found += _processes(word)
-            except argparse.ArgumentTypeError as error:
-                raise argparse.ArgumentError(self, str(error)) from None
-        namespace.pids = tuple(dict.fromkeys(found))
-        namespace.pid = namespace.pids[0]
-
-
-def _processes(word: str) -> list[int]:
-    """Return the process of a number, or those that are called so."""
-    if re.fullmatch(r"[+-]?\d+", word):
-        if int(word) <= 0:
-            raise argparse.ArgumentTypeError(f"invalid positive number value: {word!r}")
-        return [int(word)]
-    found = processes_called(word)
-    if not found:
-        raise argparse.ArgumentTypeError(f"there is no process {word!r}: give its number")
+def _processes(text: str) -> list[int]:
+    """Parse numbers and names of processes; a name means all processes that are called so."""
+    found: list[int] = []
+    for word in text.replace(",", " ").split() or [""]:
+        if re.fullmatch(r"[+-]?\d+", word):
+            if int(word) <= 0:
+                raise argparse.ArgumentTypeError(f"invalid positive number value: {word!r}")
+            found.append(int(word))
+        elif called := processes_called(word):
+            found += called
+        else:
+            raise argparse.ArgumentTypeError(f"there is no process {word!r}: give its number")
     return found
 
 
@@ -365,8 +350,9 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     """Parse a command line; what follows ``--`` is the command to start.
 
     Options may come before, between and after patterns.
-    Adds ``command``, a list of words or None. Raises UsageError. Under argcomplete it completes
-    the shell's command line instead, and does not return.
+    Adds ``command``, a list of words or None; ``pid``, the one process of ``-p`` or None, and
+    ``pids`` where there are several. Raises UsageError. Under argcomplete it completes the shell's
+    command line instead, and does not return.
     """
     words = list(arguments)
     command: list[str] | None = None
@@ -378,10 +364,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     options = parse_plain(parser, ["--why" if word == _WAITS else word for word in words])
     if waits:
         options.why = WHY_WAITS
-    if len(options.pids) > 1:
-        options.pid = None
-    else:
-        options.pids = ()
+    pids = tuple(dict.fromkeys(chain.from_iterable(options.processes or ())))
+    options.pid, options.pids = (pids[0], ()) if len(pids) == 1 else (None, pids)
     if command is not None and (options.cmd or options.pid or options.pids):
         raise UsageError("give only one of -p PID, -c CMD and -- CMD")
     if options.cmd:
