@@ -14,7 +14,7 @@
  * Settings (common.h), beside those of goroutine.h:
  *   GOTRACE_STATE         the status that is added up: G_WAITING, G_RUNNABLE or G_SYSCALL
  *   GOTRACE_OPEN          goroutines that can be known at once
- *   GOTRACE_STACKS        stacks that can be told apart, those of who ends a wait included
+ *   GOTRACE_STACKS        most distinct stacks, those of wakers included
  *   GOTRACE_ROWS          combinations of stack, reason and the other's stack
  *   GOTRACE_G_WAITREASON, GOTRACE_G_SCHED_PC, GOTRACE_G_SCHED_BP, GOTRACE_G_COROARG
  *                         offsets in the target's runtime.g; the last one optional
@@ -129,7 +129,7 @@ static __always_inline void store_stack(struct wait_stack *stack, u64 pc, u64 fr
     }
 }
 
-/* Return the hash of a stack that is stored, 0 where there is no room. end: of the stack, or ~0. */
+/* Store a stack and return its hash, 0 when the map is full. end: the stack's upper bound, or ~0. */
 static __always_inline u64 known_stack(u64 pc, u64 frame, u64 end)
 {
     u64 hash = hash_stack(pc, frame, end);

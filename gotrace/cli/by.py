@@ -141,7 +141,7 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
 def _key_of(options: argparse.Namespace) -> KeyText:
     """Return the expressions of ``--by``. Raises UsageError."""
     if options.string_size > MAX_KEY_TEXT:
-        raise UsageError(f"-Z {options.string_size}: --by tells apart {MAX_KEY_TEXT} bytes at most")
+        raise UsageError(f"-Z {options.string_size}: --by compares {MAX_KEY_TEXT} bytes at most")
     return parse_key(", ".join(options.by)) if options.by else NO_KEY
 
 

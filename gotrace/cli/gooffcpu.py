@@ -14,6 +14,7 @@ from gotrace.cli.options import (
     add_interval_options,
     add_watching_options,
     new_parser,
+    one_of,
     parse,
 )
 from gotrace.cli.pace import detached, listen, pace, waiter_for
@@ -57,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     add_command_options(parser)
     parser.add_argument(
         "--state",
-        type=_state,
+        type=one_of(WaitState, "state"),
         default=WaitState.WAITING,
         metavar="STATE",
         help="what is added up: waiting (default), runnable (for a CPU), syscall",
@@ -106,14 +107,6 @@ def _parser() -> argparse.ArgumentParser:
     add_interval_options(parser)
     add_watching_options(parser)
     return parser
-
-
-def _state(text: str) -> WaitState:
-    try:
-        return WaitState(text)
-    except ValueError:
-        known = ", ".join(state.value for state in WaitState)
-        raise argparse.ArgumentTypeError(f"no such state: {text!r} (there are {known})") from None
 
 
 def _run(arguments: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from gotrace.cli.options import duration, new_parser, parse_plain, positive, seconds
+from gotrace.cli.options import duration, new_parser, one_of, parse_plain, positive, seconds
 from gotrace.cli.run import make_output, run_command
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.goroutines.core import CoreGoroutines
@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--state",
-        type=_state,
+        type=one_of(State, "state"),
         action="append",
         default=[],
         help="only goroutines in this state (may be repeated): "
@@ -137,14 +137,6 @@ def _parser() -> argparse.ArgumentParser:
         help="only goroutines with such a function on their stack; only * is special",
     )
     return parser
-
-
-def _state(text: str) -> State:
-    try:
-        return State(text)
-    except ValueError:
-        known = ", ".join(state.value for state in State)
-        raise argparse.ArgumentTypeError(f"no such state: {text!r} (there are {known})") from None
 
 
 def _run(arguments: Sequence[str]) -> int:

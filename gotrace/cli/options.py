@@ -8,9 +8,10 @@ import os
 import pwd
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from enum import Enum
 from itertools import chain
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from gotrace import __version__
 from gotrace.errors import GotraceError, UsageError
@@ -29,6 +30,7 @@ __all__ = [
     "add_watching_options",
     "duration",
     "new_parser",
+    "one_of",
     "parse",
     "parse_plain",
     "positive",
@@ -66,6 +68,9 @@ _UNITS = {
 }
 
 
+_E = TypeVar("_E", bound=Enum)
+
+
 def duration(text: str) -> int:
     """Parse a length of time as Go writes it, ``1h30m``, or in seconds, to ns, for argparse."""
     if _NUMBER.fullmatch(text):
@@ -94,6 +99,21 @@ def positive(text: str) -> int:
     if value <= 0:
         raise ValueError(text)
     return value
+
+
+def one_of(members: type[_E], what: str) -> Callable[[str], _E]:
+    """Return what parses a member of an enum by its value, for argparse; ``what`` names it."""
+
+    def parse_member(text: str) -> _E:
+        try:
+            return members(text)
+        except ValueError:
+            known = ", ".join(str(member.value) for member in members)
+            raise argparse.ArgumentTypeError(
+                f"no such {what}: {text!r} (there are {known})"
+            ) from None
+
+    return parse_member
 
 
 positive.__name__ = "positive number"
@@ -177,7 +197,7 @@ _WAITS = f"--why={WHY_WAITS}"
 
 
 def add_key_options(parser: argparse.ArgumentParser) -> None:
-    """Add what calls are told apart by."""
+    """Add what calls are grouped by."""
     parser.add_argument(
         "--by",
         action="append",
@@ -197,14 +217,14 @@ def add_key_options(parser: argparse.ArgumentParser) -> None:
         type=positive,
         metavar="BYTES",
         default=64,
-        help="most bytes of a text that --by tells apart (default 64, no more than 256)",
+        help="most bytes of a text that --by compares (default 64, no more than 256)",
     )
     parser.add_argument(
         "--rows",
         type=positive,
         metavar="N",
         default=1024,
-        help="most values that --by tells apart; all further ones share a row (default 1024)",
+        help="most rows that --by makes; all further values share one (default 1024)",
     )
 
 
@@ -250,7 +270,7 @@ def add_watching_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--attach",
-        type=_rung,
+        type=one_of(AttachMethod, "way"),
         metavar="METHOD",
         help="attach only in this way: " + ", ".join(method.value for method in AttachMethod),
     )
@@ -260,7 +280,7 @@ def add_watching_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _recipes_keys(patterns: Sequence[str]) -> list[str] | None:
-    """Return what recipes among the patterns tell calls apart by, None where there is none."""
+    """Return what recipes among the patterns group calls by, None where there is none."""
     if not any(map(is_recipe, patterns)):
         return None
     if not all(map(is_recipe, patterns)):
@@ -323,14 +343,6 @@ def _cgroup(text: str) -> int:
         return cgroup_number(text)
     except GotraceError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _rung(text: str) -> AttachMethod:
-    try:
-        return AttachMethod(text)
-    except ValueError:
-        known = ", ".join(method.value for method in AttachMethod)
-        raise argparse.ArgumentTypeError(f"no such way: {text!r} (there are {known})") from None
 
 
 def parse_plain(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:

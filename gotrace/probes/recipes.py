@@ -29,7 +29,7 @@ class RecipeProbe:
     """One function of a recipe.
 
     ``signature`` is for programs that do not describe it. ``when`` is a predicate without its
-    parentheses; ``format`` is what gotrace shows, ``by`` what the other tools tell calls apart by.
+    parentheses; ``format`` is what gotrace shows, ``by`` what the other tools group calls by.
     """
 
     function: str

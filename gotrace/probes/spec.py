@@ -70,7 +70,7 @@ class ResolvedProbe:
 
 @dataclass(frozen=True, slots=True)
 class KeyText:
-    """The expressions that calls are told apart by, as the user wrote them."""
+    """The expressions that calls are grouped by, as the user wrote them."""
 
     source: Source
     expressions: tuple[Expression, ...]
@@ -84,7 +84,7 @@ class KeyText:
         )
 
 
-#: Calls are not told apart.
+#: Calls are not grouped.
 NO_KEY = KeyText(Source(""), ())
 
 

@@ -39,7 +39,7 @@ class CountRow:
 class CountTable:
     """One interval: rows in ascending order, when it ended (s since 1970), its length (s).
 
-    ``by``: the expressions that calls are told apart by.
+    ``by``: the expressions that calls are grouped by.
     """
 
     rows: Sequence[CountRow]

@@ -163,12 +163,8 @@ class CallDecoder:
 
         Raises RecordError.
         """
-        call = parse_call(record)
-        traced = self.traced
-        entry = self._values(traced.entry, call.args, call.entry_floats, call.bias)
-        results: list[Value] | None = None
-        if traced.result is not None and call.unwound is None:
-            results = self._values(traced.result, call.results, call.return_floats, call.bias)
+        call, traced = parse_call(record), self.traced
+        entry, results = self._captured(call)
         message, why = None, self._why(call)
         if traced.spec.predicate is not None or traced.spec.format is not None:
             specials = self._specials(call, why)
@@ -178,22 +174,7 @@ class CallDecoder:
             if not self._wanted(undecided, found, specials):
                 return None
             message = self._message(found, specials)
-        return DecodedCall(
-            self.function,
-            call.end_ns,
-            call.tgid,
-            call.tid,
-            call.goid,
-            entry[: traced.shown(Phase.ENTRY)],
-            None if results is None else results[: traced.shown(Phase.RETURN)],
-            call.duration_ns,
-            self._stack(call),
-            message,
-            call.stack_cut,
-            call.unwound,
-            *self._tracing(call),
-            why if self._shows_why else None,
-        )
+        return self._decoded(call, entry, results, message, why)
 
     def wanted(self, record: bytes) -> CallRecord | None:
         """Return a record without its values, None where no probe's predicate wants it.
@@ -212,7 +193,11 @@ class CallDecoder:
         if not traced.parts:
             only = self(record)
             return [] if only is None else [only]
-        call, found, specials = self._decoded_for_all(record)
+        captured = parse_call(record)
+        entry, results = self._captured(captured)
+        why = self._why(captured)
+        call = self._decoded(captured, entry, results, None, why)
+        found, specials = self._operands(entry, results), self._specials(captured, why)
         calls = []
         for spec, probe in traced.parts:
             if probe.predicate is not None:
@@ -236,17 +221,25 @@ class CallDecoder:
             )
         return calls
 
-    def _decoded_for_all(
-        self, record: bytes
-    ) -> tuple[DecodedCall, Mapping[AccessPath, Value], Specials]:
-        """Return a call with all that is shown of it, and what expressions are made of."""
-        call, traced = parse_call(record), self.traced
+    def _captured(self, call: CallRecord) -> tuple[list[Value], list[Value] | None]:
+        """Return the values captured at the entry, and those of the return where there was one."""
+        traced = self.traced
         entry = self._values(traced.entry, call.args, call.entry_floats, call.bias)
-        results: list[Value] | None = None
-        if traced.result is not None and call.unwound is None:
-            results = self._values(traced.result, call.results, call.return_floats, call.bias)
-        why = self._why(call)
-        decoded = DecodedCall(
+        if traced.result is None or call.unwound is not None:
+            return entry, None
+        return entry, self._values(traced.result, call.results, call.return_floats, call.bias)
+
+    def _decoded(
+        self,
+        call: CallRecord,
+        entry: Sequence[Value],
+        results: Sequence[Value] | None,
+        message: str | None,
+        why: Why | None,
+    ) -> DecodedCall:
+        """Return a call with the values that are shown of those captured."""
+        traced = self.traced
+        return DecodedCall(
             self.function,
             call.end_ns,
             call.tgid,
@@ -256,13 +249,12 @@ class CallDecoder:
             None if results is None else results[: traced.shown(Phase.RETURN)],
             call.duration_ns,
             self._stack(call),
-            None,
+            message,
             call.stack_cut,
             call.unwound,
             *self._tracing(call),
             why if self._shows_why else None,
         )
-        return decoded, self._operands(entry, results), self._specials(call, why)
 
     def _why(self, call: CallRecord) -> Why | None:
         names, took = self._part_names, call.duration_ns
@@ -349,14 +341,9 @@ class CallDecoder:
     def key(self, record: bytes) -> list[Value]:
         """Return the values that a sample's calls are added up by. Raises RecordError."""
         call = parse_call(record)
-        traced = self.traced
-        entry = self._values(traced.entry, call.args, call.entry_floats, call.bias)
-        results = None
-        if traced.result is not None:
-            results = self._values(traced.result, call.results, call.return_floats, call.bias)
-        return self._evaluated(
-            self._operands(entry, results), self._specials(call, self._why(call))
-        )
+        entry, results = self._captured(call)
+        specials = self._specials(call, self._why(call))
+        return self._evaluated(self._operands(entry, results), specials)
 
     def _specials(self, call: CallRecord, why: Why | None) -> Specials:
         specials: dict[SpecialName, int | str | SequenceValue] = {

@@ -145,8 +145,9 @@ def plan_keyed(
 ) -> TracePlan:
     """Plan probes whose calls are added up by their keys; raises as ``make_trace_plan`` does.
 
-    ``verb`` is what the tool does to a function, for messages. Texts are told apart by so many
-    bytes. Without ``returns`` calls are followed to their ends only where an expression needs it.
+    ``verb`` is what the tool does to a function, for messages. Texts are compared by
+    their first ``text_bytes`` bytes. Without ``returns`` calls are followed to their ends only
+    where an expression needs it.
     """
     plan = make_plan(target, requests, returns=True, verb=verb)
     left = [spec for number, spec in enumerate(specs) if number not in plan.failed_requests]
