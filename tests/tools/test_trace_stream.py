@@ -75,7 +75,9 @@ def test_calls_that_a_panic_or_goexit_ends(minor: str) -> None:
     assert recovered == {n: {"result": wanted.get(n, 100 + n)} for n in range(30)}
     relayed = [(row["args"]["id"], row["args"]["n"]) for row in calls_of(result, "main.relay")]
     assert relayed == [(n, level) for n in range(1, 30, 3) for level in range(4)]
-    assert [row["args"]["id"] for row in calls_of(result, "main.leaving")] == list(range(4))
+    # Each goroutine's end, which closes its calls, may come after that of the next.
+    left = [row["args"]["id"] for row in calls_of(result, "main.leaving")]
+    assert sorted(left) == list(range(4))
     ended = Counter(row.get("unwound") for row in of_kind(result, "call"))
     assert ended == {"panic": truth["Unwound"] - 4, "goexit": 4, None: 50}
     for row in of_kind(result, "call"):

@@ -270,10 +270,10 @@ def check_waits(rows: list[Json], truth: Json) -> None:
         row = by_name[name]
         parts: Mapping[str, int] = row["why"]["parts"]
         (found,) = [part for part in expected if part in parts]
-        others = sum(
-            ns for part, ns in parts.items() if part != found and part not in _OF_THE_MACHINE
-        )
-        assert others < 0.01 * row["duration_ns"], row
+        # A thread can be preempted within the system calls that it makes before it waits.
+        machine = _OF_THE_MACHINE | ({"syscall"} if name == "main.reads" else set())
+        others = sum(ns for part, ns in parts.items() if part != found and part not in machine)
+        assert others < 0.01 * row["duration_ns"], (name, parts)
         # Who wakes it may begin to wait before it does, on a machine that is busy.
         assert parts[found] > 0.9 * LONG, row
         if found == "blocked: kernel":
