@@ -166,6 +166,29 @@ def test_numbers_are_the_programs_own_over_restarts(server: Path, tmp_path: Path
 
 @pytest.mark.live
 @pytest.mark.apart
+def test_no_call_of_processes_that_come_and_go_is_missing(server: Path, tmp_path: Path) -> None:
+    """A process need not be seen to start for its calls to be counted."""
+    metrics = """\
+  - {name: handles, type: counter, probe: main.handle}
+  - {name: handle_seconds, type: histogram, probe: main.handle}
+  - {name: shards, type: counter, probe: main.handle, labels: {shard: shard}}"""
+    with Daemon(configured(tmp_path, server, metrics), probes=3) as daemon:
+        for _ in range(5):
+            running = [
+                subprocess.Popen([server], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+                for _ in range(12)
+            ]
+            for process in running:
+                process.communicate(b"1 50 5\n\n")
+                assert process.returncode == 0
+        found = daemon.samples()
+        assert found["handles_total"] == found["handle_seconds_count"] == {(): 60 * 50}
+        assert found["shards_total"] == by("shard", {str(n): 60 * 5 for n in range(10)})
+        daemon.end()
+
+
+@pytest.mark.live
+@pytest.mark.apart
 def test_the_end_leaves_no_breakpoint(server: Path, tmp_path: Path) -> None:
     config = configured(tmp_path, server, METRICS)
     with Fixture([server]) as fixture:
