@@ -8,7 +8,7 @@ import statistics
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from gotrace.kernel import syscalls
@@ -120,19 +120,9 @@ def why_costs(results: Results, settings: Settings) -> None:
 
 
 # bpf(2): include/uapi/linux/bpf.h. Offsets in struct bpf_prog_info.
-_NEXT_PROGRAM, _PROGRAM_BY_ID, _INFO_BY_FD, _ENABLE_STATS = 11, 13, 15, 32
-_INFO_SIZE, _NAME_AT, _RUN_TIME_AT = 224, 64, 192
+_NEXT_PROGRAM, _PROGRAM_BY_ID, _INFO_BY_FD = 11, 13, 15
+_NAME_AT, _NAME_SIZE = 64, 16
 _RETURN_0 = struct.pack("=QQ", 0xB7, 0x95)  # r0 = 0; exit
-
-
-@contextmanager
-def _counted_runs() -> Iterator[None]:
-    """Have the kernel measure how long BPF programs take (Linux 5.8)."""
-    stats = syscalls._bpf(_ENABLE_STATS, bytes(8))
-    try:
-        yield
-    finally:
-        os.close(stats)
 
 
 def _switch_cost() -> float:
@@ -147,17 +137,17 @@ def _switch_cost() -> float:
         )
         opened.callback(os.close, empty)
         opened.callback(os.close, syscalls.open_raw_tracepoint("sched_switch", empty))
-        found = [program for program in _programs() if _run(program)[0].startswith(b"on_switch")]
+        found = [program for program in _programs() if _name(program).startswith(b"on_switch")]
         for program in found:
             opened.callback(os.close, program)
         if not found:
             raise OSError("no program is at sched_switch")
-        with _counted_runs():
-            before = [_run(program) for program in (*found, empty)]
-            _switch()
-            after = [_run(program) for program in (*found, empty)]
+        opened.callback(os.close, syscalls.enable_statistics())
+        before = [syscalls.program_statistics(program) for program in (*found, empty)]
+        _switch()
+        after = [syscalls.program_statistics(program) for program in (*found, empty)]
     *own, nothing = (
-        (new[1] - old[1]) / max(1, new[2] - old[2]) for old, new in zip(before, after, strict=True)
+        (new[1] - old[1]) / max(1, new[0] - old[0]) for old, new in zip(before, after, strict=True)
     )
     return sum(own) - nothing
 
@@ -176,13 +166,12 @@ def _programs() -> Iterator[int]:
             yield syscalls._bpf(_PROGRAM_BY_ID, struct.pack("=III", number, 0, 0))
 
 
-def _run(program: int) -> tuple[bytes, int, int]:
-    """Return a program's name, its run time in ns and its runs."""
-    info = bytearray(_INFO_SIZE)
+def _name(program: int) -> bytes:
+    """Return a program's name, at most 15 bytes."""
+    info = bytearray(_NAME_AT + _NAME_SIZE)
     address = syscalls._address(info)
     syscalls._bpf(_INFO_BY_FD, struct.pack("=IIQ", program, len(info), address))
-    name = bytes(info[_NAME_AT : _NAME_AT + 16]).rstrip(b"\0")
-    return (name, *struct.unpack_from("=QQ", info, _RUN_TIME_AT))
+    return bytes(info[_NAME_AT:]).rstrip(b"\0")
 
 
 def _switch() -> None:
