@@ -328,3 +328,29 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
     yield
+
+
+@pytest.mark.live
+@pytest.mark.apart
+def test_recipes_by_name(tmp_path: Path) -> None:
+    built = build(FIXTURES / "live_recipes", newest())
+    program = Path(shutil.copy(built, tmp_path / "recipes"))
+    metrics = """\
+  - name: requests
+    type: counter
+    probe: '@http.server'
+    labels: {method: req.Method, path: req.URL.Path}
+  - {name: request_seconds, type: histogram, probe: '@http.server'}"""
+    with Daemon(configured(tmp_path, program, metrics), probes=2) as daemon:
+        with Fixture([program]) as fixture:
+            done = fixture.work()
+            fixture.finish()
+        # Requests by HTTP/2 go through the same function, and have another recipe for more.
+        shown = [text.rpartition(": ")[2] for text in (*done["http.server"], *done["http2"])]
+        found = daemon.samples()
+        truth = Counter(tuple(text.partition(",")[0].split(" ")[1:3]) for text in shown)
+        assert truth
+        wanted = {(("method", m), ("path", p)): float(n) for (m, p), n in truth.items()}
+        assert found["requests_total"] == wanted
+        assert found["request_seconds_count"] == {(): len(shown)}
+        daemon.end()
