@@ -59,6 +59,7 @@ from gotrace.session.trace_plan import (
     probe_requests,
 )
 from gotrace.target.target import Target
+from gotrace.text import counted
 
 __all__ = ["main"]
 
@@ -471,19 +472,21 @@ class _Printer:
 
 
 _FOOTER = {
-    Diagnostic.UNWOUND: "{} calls did not return: unwound by a panic or runtime.Goexit",
+    Diagnostic.UNWOUND: "{} call{s} did not return: unwound by a panic or runtime.Goexit",
     Diagnostic.UNWOUND_UNSEEN: (
-        "{} calls not shown: it was not seen how they ended, or too many were unwound at once"
+        "{} call{s} not shown: it was not seen how they ended, or too many were unwound at once"
     ),
-    Diagnostic.STACKS_FULL: "{} calls not shown: too many goroutines had calls open",
-    Diagnostic.OUTER_CALLS_FULL: "{} calls not shown: too many calls were open inside one another",
-    Diagnostic.SAVED_FULL: "{} calls not shown: too many were open to keep their arguments",
-    Diagnostic.NO_GOROUTINE: "{} hits not shown: no goroutine could be found",
-    Diagnostic.EVENTS_LOST: "{} calls lost: they came faster than they could be taken",
-    Diagnostic.WHY_FULL: "{} calls whose time is shown as unknown: there was no room for more",
-    Diagnostic.WHY_THREADS_FULL: "{} times a thread could not be followed: there were too many",
-    Diagnostic.WORK_BUSY: "{} calls lost: no buffer was free",
-    Diagnostic.TAIL_CALLS: "{} calls not shown: they ended by jumping to another function",
+    Diagnostic.STACKS_FULL: "{} call{s} not shown: too many goroutines had calls open",
+    Diagnostic.OUTER_CALLS_FULL: (
+        "{} call{s} not shown: too many calls were open inside one another"
+    ),
+    Diagnostic.SAVED_FULL: "{} call{s} not shown: too many were open to keep their arguments",
+    Diagnostic.NO_GOROUTINE: "{} hit{s} not shown: no goroutine could be found",
+    Diagnostic.EVENTS_LOST: "{} call{s} lost: they came faster than they could be taken",
+    Diagnostic.WHY_FULL: "{} call{s} whose time is shown as unknown: there was no room for more",
+    Diagnostic.WHY_THREADS_FULL: "{} time{s} a thread could not be followed: there were too many",
+    Diagnostic.WORK_BUSY: "{} call{s} lost: no buffer was free",
+    Diagnostic.TAIL_CALLS: "{} call{s} not shown: they ended by jumping to another function",
 }
 
 
@@ -492,17 +495,18 @@ def _footer(tracer: CallTracer, plan: ProbePlan, undecided: Undecided) -> Iterat
     yield from not_shown(tracer.open_calls(), tracer.diagnostics(), _FOOTER, tracer.LOSSES, plan)
     if undecided.calls:
         text = (
-            f"{undecided.calls} calls not shown: the predicate could not be decided, since it looks"
-            " at more of a string than is copied, or at memory that could not be read"
+            counted("{} call{s} not shown: ", undecided.calls)
+            + "the predicate could not be decided, since it looks at more of a string than is"
+            " copied, or at memory that could not be read"
         )
         fields = {"what": "undecided", "calls": undecided.calls}
         yield Notice(NoticeKind.LOST, text, fields)
     dropped = tracer.losses.total + tracer.window.losses.total
     if dropped:
-        text = f"{dropped} calls lost: they came faster than they could be shown"
+        text = counted("{} call{s} lost: they came faster than they could be shown", dropped)
         yield Notice(NoticeKind.LOST, text, {"what": "reader", "calls": dropped})
     if tracer.window.late:
-        text = f"{tracer.window.late} calls are shown out of order"
+        text = counted("{} call{s} shown out of order", tracer.window.late)
         yield Notice(NoticeKind.SUMMARY, text, {"what": "late", "calls": tracer.window.late})
 
 

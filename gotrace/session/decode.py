@@ -169,9 +169,7 @@ class CallDecoder:
         if traced.spec.predicate is not None or traced.spec.format is not None:
             specials = self._specials(call, why)
             found = self._operands(entry, results)
-            # What the kernel would have decided at the return, it has not been asked.
-            undecided = call.undecided or call.unwound is not None
-            if not self._wanted(undecided, found, specials):
+            if not self._wanted(call, found, specials):
                 return None
             message = self._message(found, specials)
         return self._decoded(call, entry, results, message, why)
@@ -181,8 +179,16 @@ class CallDecoder:
 
         Raises RecordError.
         """
-        decides = self.traced.parts or self.traced.spec.predicate is not None
-        return None if decides and not self.all(record) else parse_call(record)
+        traced, call = self.traced, parse_call(record)
+        if not traced.parts and traced.spec.predicate is None:
+            return call
+        entry, results = self._captured(call)
+        found, specials = self._operands(entry, results), self._specials(call, self._why(call))
+        if not traced.parts:
+            return call if self._wanted(call, found, specials) else None
+        # Each counts the calls of which it cannot be decided.
+        wanted = [self._decided(probe.predicate, found, specials) for _, probe in traced.parts]
+        return call if any(wanted) else None
 
     def all(self, record: bytes) -> list[DecodedCall]:
         """Return a record's call as each probe of its function wants it, in their order.
@@ -200,11 +206,8 @@ class CallDecoder:
         found, specials = self._operands(entry, results), self._specials(captured, why)
         calls = []
         for spec, probe in traced.parts:
-            if probe.predicate is not None:
-                decided = decide(probe.predicate, found, specials)
-                self._undecided.calls += decided is None
-                if decided is not True:
-                    continue
+            if not self._decided(probe.predicate, found, specials):
+                continue
             if spec.format is None:
                 calls.append(call)
                 continue
@@ -304,13 +307,21 @@ class CallDecoder:
         return found
 
     def _wanted(
-        self, undecided: bool, found: Mapping[AccessPath, Value], specials: Specials
+        self, call: CallRecord, found: Mapping[AccessPath, Value], specials: Specials
     ) -> bool:
         """Decide what the kernel has left open."""
         compiled = self.traced.compiled
         if compiled is None:
             return True
-        predicate = self.traced.probe.predicate if undecided else compiled.rest
+        # What the kernel would have decided at the return, it has not been asked.
+        is_open = call.undecided or call.unwound is not None
+        predicate = self.traced.probe.predicate if is_open else compiled.rest
+        return self._decided(predicate, found, specials)
+
+    def _decided(
+        self, predicate: Typed | None, found: Mapping[AccessPath, Value], specials: Specials
+    ) -> bool:
+        """Return whether a predicate is true; where that is not known, the call is counted."""
         if predicate is None:
             return True
         decided = decide(predicate, found, specials)

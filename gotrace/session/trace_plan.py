@@ -21,6 +21,7 @@ from gotrace.capture.paths import place_captured, place_value
 from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
 from gotrace.elf.dwarf import DwarfError
+from gotrace.elf.functions import Function
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.gotypes.from_text import SignatureError
 from gotrace.gotypes.symbols import NameKind, parse_name
@@ -235,10 +236,10 @@ def parse_probes(
 def _from_recipe(text: str, formats: bool) -> Iterator[ProbeSpec]:
     """Yield the probes of a recipe. Raises UsageError."""
     binary, name, predicate = split_recipe(text)
-    for probe in find_recipe(name).probes:
+    for probe in find_recipe(name).wanted(formats):
         spec = parse_probe(probe.text(None, predicate, formats))
-        described = f"{probe.function}{probe.signature}" if probe.signature else None
-        yield dataclasses.replace(spec, binary=binary, described=described)
+        described = tuple(f"{probe.function}{text}" for text in probe.signatures)
+        yield dataclasses.replace(spec, binary=binary, described=described, recipe=text)
 
 
 def probe_requests(
@@ -250,7 +251,9 @@ def probe_requests(
     """Return a request for each probe; ``file`` is what those are of that name none."""
     excluded = list(exclude)
     return [
-        BinaryRequest(spec.binary or file, Selector([spec.pattern], excluded, regex=regexp))
+        BinaryRequest(
+            spec.binary or file, Selector([spec.pattern], excluded, regex=regexp), spec.recipe
+        )
         for spec in specs
     ]
 
@@ -264,7 +267,8 @@ def make_trace_plan(
     the reason among the plan's problems. A probe of several that fits none is among its ``failed``.
     Raises SpecError, SignatureError, NoMatchError where that leaves nothing.
     """
-    failed = list(plan.failed)
+    unfit: list[tuple[ProbeSpec, GotraceError]] = []
+    fitting: set[str | None] = set()  # recipes
     constants = StringConstants()
     binaries, calls = [], []
     files: dict[tuple[int, int], _FileTypes] = {}
@@ -282,14 +286,16 @@ def make_trace_plan(
         for sites in file_plan.functions:
             key = (identity.device, identity.inode, sites.function.entry)
             if key in seen:
-                if spec.key is not None or spec.signature not in (None, wanted[key][0].signature):
+                if spec.recipe is not None and spec.recipe == wanted[key][0].recipe:
+                    is_shared = True
+                elif spec.key is not None or spec.signature not in (None, wanted[key][0].signature):
                     problems.append(f"{sites.function.name} is traced by an earlier probe")
                 else:
                     is_shared = True
                 continue
             more = [
                 other
-                for other in wanted[key][1:]
+                for other in wanted[key][wanted[key].index(spec) + 1 :]
                 if other.key is None and other.signature in (None, spec.signature)
             ]
             try:
@@ -298,13 +304,17 @@ def make_trace_plan(
             except (SpecError, SignatureError) as error:
                 refused.append(error)
         if not planned and refused and not is_shared:
-            failed.append(refused[0])
+            unfit.append((spec, refused[0]))
         else:
             problems += map(str, refused)
+            fitting.add(spec.recipe)
         problems += planner.problems
         kept = tuple(call.function for call in planned)
         binaries.append(dataclasses.replace(file_plan, functions=kept))
         calls += planned
+    fitting.discard(None)
+    failed = list(plan.failed)
+    failed += [error for spec, error in unfit if spec.recipe not in fitting]
     if not calls:
         raise (
             failed[0]
@@ -353,6 +363,27 @@ def _together(parts: Sequence[tuple[ProbeSpec, ResolvedProbe]]) -> tuple[ProbeSp
     plain = next((spec for spec, _ in parts if spec.format is None), None)
     spec = dataclasses.replace(first, format=None) if plain is not None else first
     return spec, ResolvedProbe(predicate, values)
+
+
+def _fitting(specs: Sequence[ProbeSpec], scope: Scope) -> list[tuple[ProbeSpec, ResolvedProbe]]:
+    """Return the probes whose expressions fit a function: all, but of a recipe some are enough.
+
+    Raises SpecError.
+    """
+    parts: list[tuple[ProbeSpec, ResolvedProbe]] = []
+    refused: dict[str, SpecError] = {}
+    for spec in specs:
+        try:
+            parts.append((spec, spec.resolve(scope)))
+        except SpecError as error:
+            if spec.recipe is None:
+                raise
+            refused.setdefault(spec.recipe, error)
+    fitting = {spec.recipe for spec, _ in parts}
+    for recipe, reason in refused.items():
+        if recipe not in fitting:
+            raise reason
+    return parts
 
 
 class _FileTypes:
@@ -413,22 +444,37 @@ class _Planner:
 
     def plan(self, sites: FunctionSites, more: Sequence[ProbeSpec] = ()) -> TracedCall:
         """Plan a function's calls, which ``more`` probes than this planner's want as well."""
+        specs = (self._spec, *more)
         places = self._values.of(sites.function, self._spec.signature)
-        if places.is_bare and self._spec.described is not None:
-            places = self._values.of(sites.function, self._spec.described)
+        if places.is_bare:
+            places = self._as_described(sites.function, specs) or places
         if places.is_bare:
             self._bare.append(sites.function.name)
-        scope = _scope(places, self._type)
-        parts = [(spec, spec.resolve(scope)) for spec in (self._spec, *more)]
-        if more:
-            before = self._spec
-            self._spec, probe = _together(parts)
+        parts = _fitting(specs, _scope(places, self._type))
+        before = self._spec
+        self._spec, probe = _together(parts) if len(parts) > 1 else parts[0]
+        try:
+            planned = self._planned(sites, places, probe)
+        finally:
+            self._spec = before
+        return dataclasses.replace(planned, parts=tuple(parts)) if len(parts) > 1 else planned
+
+    def _as_described(
+        self, function: Function, specs: Sequence[ProbeSpec]
+    ) -> FunctionLocations | None:
+        """Return the values by the first of the probes' own signatures that fits the function.
+
+        None where they have none. Raises SignatureError.
+        """
+        refused = None
+        for text in dict.fromkeys(text for spec in specs for text in spec.described):
             try:
-                planned = self._planned(sites, places, probe)
-            finally:
-                self._spec = before
-            return dataclasses.replace(planned, parts=tuple(parts))
-        return self._planned(sites, places, parts[0][1])
+                return self._values.of(function, text)
+            except SignatureError as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
+        return None
 
     def _planned(
         self, sites: FunctionSites, places: FunctionLocations, probe: ResolvedProbe
