@@ -86,7 +86,8 @@ class DecodedCall:
     frames. ``message`` is the user's own format, filled in: it takes the place of the values in a
     line. ``probe_hits`` is how often probes were hit within the call, ``probe_ns`` what part of
     its duration that took, as an estimate. ``why`` is what its time went into, None where that was
-    not asked for or only its entry was seen.
+    not asked for or only its entry was seen. ``cpu`` is the CPU on which it was reported, None
+    where that was not asked for or is not known.
     """
 
     function: TracedFunction
@@ -104,6 +105,7 @@ class DecodedCall:
     probe_hits: int | None = None
     probe_ns: int | None = None
     why: Why | None = None
+    cpu: int | None = None
 
 
 class Undecided:
