@@ -229,7 +229,10 @@ class CallDecoder:
     def _captured(self, call: CallRecord) -> tuple[list[Value], list[Value] | None]:
         """Return the values captured at the entry, and those of the return where there was one."""
         traced = self.traced
-        entry = self._values(traced.entry, call.args, call.entry_floats, call.bias)
+        floats = call.entry_floats
+        if floats is not None and traced.overwritten in floats:
+            floats = {number: raw for number, raw in floats.items() if number != traced.overwritten}
+        entry = self._values(traced.entry, call.args, floats, call.bias)
         if traced.result is None or call.unwound is not None:
             return entry, None
         return entry, self._values(traced.result, call.results, call.return_floats, call.bias)
