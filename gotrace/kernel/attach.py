@@ -102,6 +102,14 @@ class Attached:
         self._keepers.append(keeper)
         self.failed |= keeper.result
 
+    def statistics(self) -> dict[str, tuple[int, int]]:
+        """Return how often each function has run, and for how many ns: see ``program_statistics``.
+
+        Both are 0 unless the kernel counts them. Raises OSError.
+        """
+        found = self.functions.items()
+        return {name: kernel.program_statistics(loaded) for name, loaded in found}
+
     def stop(self) -> None:
         """Have hits ignored from now on, and the probes removed, without waiting for that.
 

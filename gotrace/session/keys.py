@@ -57,13 +57,15 @@ class KeyOptions:
     """What rows have: ``times`` histograms of durations, by ``intervals``, ``unit`` in ns.
 
     Where the probes have a value that histograms are to be of, they are of that. ``rows`` is how
-    many there are at most, beside that of all other calls.
+    many there are at most, beside that of all other calls. ``open_calls`` is for how many
+    goroutines with open calls there is room, None for the most.
     """
 
     times: bool = False
     intervals: bool = False
     unit: int = 1
     rows: int = 1024
+    open_calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +274,10 @@ class KeyMeter(Probing):
             keys=rows,
         )
         settings = self._tables.settings(target, tasks, by, why.settings() if why else None)
+        if options.open_calls is not None:
+            room = options.open_calls
+            saved = min(settings.saved, room if returning else 1)
+            settings = replace(settings, stacks=room, outer_calls=room, saved=saved)
         self._subplans = expected_types(traced)
         self.attached: Attached = attach(settings, groups, forced, self._prepare, announce)
         program = self.attached.program

@@ -106,7 +106,15 @@ def order_of(one: Release, quick: bool, rounds: int, only: Sequence[str]) -> Ord
     # and values are of one Go release.
     full = one.methods[:1] if quick else one.methods
     minors = MINORS[-1:] if quick else MINORS
-    return Order(list(one.methods), list(full), list(minors), one.pairs, rounds, list(only))
+    return Order(
+        list(one.methods),
+        full_methods=list(full),
+        minors=list(minors),
+        pairs=one.pairs,
+        skips=one.skips,
+        rounds=rounds,
+        only=list(only),
+    )
 
 
 def _try(

@@ -189,13 +189,15 @@ def _fixture(name: str, minor: str) -> Path:
 
 
 def _doctor(order: Order) -> str:
-    """Hold that the tool finds the methods that this kernel is known to have, and no more."""
+    """Hold that the tool finds what this kernel is known to have, and no more."""
     result = run_tool("gotrace", "--doctor", "--json")
     rows = {row["check"]: row for row in of_kind(result, "check")}
     for check, row in rows.items():
         sys.stderr.write(f"{row['state']}: {check}: {row['found']} {row['advice'] or ''}\n")
     fine = [name.split()[1] for name, row in rows.items() if _works(name, row)]
     assert fine == list(order.methods), f"doctor finds {fine}, the kernel has {list(order.methods)}"
+    steps = rows["single steps"]["found"] if "single steps" in rows else "not tried"
+    assert ("could take" in steps) == order.skips, f"single steps: {steps}"
     (verdict,) = of_kind(result, "verdict")
     broken = [f"{name}: {row['found']}" for name, row in rows.items() if row["state"] == "fail"]
     assert verdict["possible"] == order.pairs, f"{verdict['message']} {broken}"

@@ -14,7 +14,9 @@ from tests.kernels.__main__ import Outcome, line, order_of, summarise
 from tests.kernels.order import Order, Result, parse_result, read_order
 from tests.kernels.releases import RELEASES, release
 
-ORDER = Order(["multi"], full_methods=["multi"], minors=["1.27"], pairs=True, rounds=60)
+ORDER = Order(
+    ["multi"], full_methods=["multi"], minors=["1.27"], pairs=True, skips=False, rounds=60
+)
 GUEST = guest.Guest(release("6.18"), cpus=2, boot="preempt=full", limit=20)
 
 
