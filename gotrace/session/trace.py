@@ -16,7 +16,7 @@ from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.btf import task_blocked_offset
 from gotrace.kernel.program import BpfProgram
-from gotrace.session.events import HEADER, Losses, OrderWindow, end_of
+from gotrace.session.events import HEADER, UNKNOWN_CPU, Losses, OrderWindow, end_of, marked
 from gotrace.session.lifetime import Probing
 from gotrace.session.open_calls import (
     Diagnostic,
@@ -68,9 +68,11 @@ class TraceOptions:
     """What to report beside values: the number of return addresses at most, 0 for none.
 
     They are fewer where values take so much of the payload that no more have room.
+    ``cpu``: records have the CPU that they were reported on, for ``events.cpu_of``.
     """
 
     user_stack: int = 0
+    cpu: bool = False
 
 
 class CallTracer(Probing):
@@ -123,7 +125,8 @@ class CallTracer(Probing):
             groups = [*signal_groups(target, tasks), *groups]
         #: Records that were dropped here, in user space.
         self.losses = Losses()
-        self.window = OrderWindow()
+        self.window = OrderWindow(marks_cpu=options.cpu)
+        self._marks_cpu = options.cpu
         #: When the run ends (``time.monotonic``), where that is known: later calls are left out.
         self.ends: float | None = None
         #: Whether ``acquire`` has returned all there is, after ``stop``.
@@ -198,7 +201,7 @@ class CallTracer(Probing):
         if not self._tables.floats:
             return []
         return [
-            record
+            marked(record, UNKNOWN_CPU) if self._marks_cpu else record
             for _, value in self.attached.program.map("waiting").entries()
             if (record := _waiting_record(value)) is not None
         ]
