@@ -86,7 +86,8 @@ class DecodedCall:
     frames. ``message`` is the user's own format, filled in: it takes the place of the values in a
     line. ``probe_hits`` is how often probes were hit within the call, ``probe_ns`` what part of
     its duration that took, as an estimate. ``why`` is what its time went into, None where that was
-    not asked for or only its entry was seen. ``values`` are those of the format's expressions.
+    not asked for or only its entry was seen. ``cpu`` is the CPU on which it was reported, None
+    where that was not asked for or is not known. ``values`` are those of the format's expressions.
     """
 
     function: TracedFunction
@@ -104,6 +105,7 @@ class DecodedCall:
     probe_hits: int | None = None
     probe_ns: int | None = None
     why: Why | None = None
+    cpu: int | None = None
     values: Sequence[Value] = ()
 
 
@@ -234,7 +236,10 @@ class CallDecoder:
     def _captured(self, call: CallRecord) -> tuple[list[Value], list[Value] | None]:
         """Return the values captured at the entry, and those of the return where there was one."""
         traced = self.traced
-        entry = self._values(traced.entry, call.args, call.entry_floats, call.bias)
+        floats = call.entry_floats
+        if floats is not None and traced.overwritten in floats:
+            floats = {number: raw for number, raw in floats.items() if number != traced.overwritten}
+        entry = self._values(traced.entry, call.args, floats, call.bias)
         if traced.result is None or call.unwound is not None:
             return entry, None
         return entry, self._values(traced.result, call.results, call.return_floats, call.bias)
@@ -265,7 +270,7 @@ class CallDecoder:
             call.unwound,
             *self._tracing(call),
             why if self._shows_why else None,
-            values,
+            values=values,
         )
 
     def _why(self, call: CallRecord) -> Why | None:

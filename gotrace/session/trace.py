@@ -16,7 +16,7 @@ from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.btf import task_blocked_offset
 from gotrace.kernel.program import BpfProgram
-from gotrace.session.events import HEADER, Losses, OrderWindow, end_of
+from gotrace.session.events import HEADER, UNKNOWN_CPU, Losses, OrderWindow, end_of, marked
 from gotrace.session.lifetime import Probing
 from gotrace.session.open_calls import (
     Diagnostic,
@@ -69,12 +69,14 @@ class TraceOptions:
     """What to report beside values, and how much room there is in the kernel.
 
     ``user_stack`` is the number of return addresses at most, 0 for none; they are fewer where
-    values take so much of the payload that no more have room. ``open_calls`` is for how many
-    goroutines with open calls there is room, ``pages`` what each CPU's event buffer has, a power
-    of two; None for the most.
+    values take so much of the payload that no more have room. With ``cpu`` records have the CPU
+    that they were reported on, for ``events.cpu_of``. ``open_calls`` is for how many goroutines
+    with open calls there is room, ``pages`` what each CPU's event buffer has, a power of two; None
+    for the most.
     """
 
     user_stack: int = 0
+    cpu: bool = False
     open_calls: int | None = None
     pages: int | None = None
 
@@ -132,7 +134,8 @@ class CallTracer(Probing):
             groups = [*signal_groups(target, tasks), *groups]
         #: Records that were dropped here, in user space.
         self.losses = Losses()
-        self.window = OrderWindow()
+        self.window = OrderWindow(marks_cpu=options.cpu)
+        self._marks_cpu = options.cpu
         #: When the run ends (``time.monotonic``), where that is known: later calls are left out.
         self.ends: float | None = None
         #: Whether ``acquire`` has returned all there is, after ``stop``.
@@ -207,7 +210,7 @@ class CallTracer(Probing):
         if not self._tables.floats:
             return []
         return [
-            record
+            marked(record, UNKNOWN_CPU) if self._marks_cpu else record
             for _, value in self.attached.program.map("waiting").entries()
             if (record := _waiting_record(value)) is not None
         ]
