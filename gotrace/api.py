@@ -474,6 +474,7 @@ class Session:
         with _os_errors(), LiveGoroutines(self._target) as live:
             dump = live.take()
             chosen = Choice(functions=patterns, system=system).of(dump)
+            chosen.sort(key=lambda goroutine: goroutine.goid)
             return list(_states(dump.program, chosen))
 
     def waits(

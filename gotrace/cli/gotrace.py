@@ -38,7 +38,7 @@ from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
 from gotrace.profiles import rows as profiles
 from gotrace.report.call_profile import FORM, CallProfile
-from gotrace.report.calls import CALL_HEADING, Clock, LineStyle, TimeStyle
+from gotrace.report.calls import CALL_HEADING, CPU_HEADING, Clock, LineStyle, TimeStyle
 from gotrace.report.colour import wants_colour
 from gotrace.report.fast_calls import line_of
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
@@ -98,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     clock = parser.add_mutually_exclusive_group()
     clock.add_argument("-t", "--time", action="store_true", help="seconds since the start")
     clock.add_argument("-T", "--timestamp", action="store_true", help="time of day (the default)")
+    parser.add_argument("-C", "--cpu", action="store_true", help="print the CPU, in a first column")
     parser.add_argument("-U", "--user-stack", action="store_true", help="print the user stack")
     parser.add_argument(
         "--stack-depth",
@@ -270,7 +271,7 @@ def _trace(
     traced = make_trace_plan(plan, specs, _choices(options))
     refuse_partial(options, traced.plan.failed)
     depth = options.stack_depth or (MAX_STACK_FRAMES if options.user_stack else 0)
-    wanted = TraceOptions(user_stack=min(depth, MAX_STACK_FRAMES))
+    wanted = TraceOptions(min(depth, MAX_STACK_FRAMES), cpu=options.cpu)
     form = traced.plan.entry_form
     why = prepared_why(options, target, tasks, output, callers=True, classes=traced.reads_parts)
     announce = warning_to(output)
@@ -375,7 +376,8 @@ class _Printer:
         style = TimeStyle.SINCE_START if options.time else TimeStyle.TIME_OF_DAY
         clock = Clock.started_now(style)
         as_json = isinstance(output, JsonOutput)
-        lines = LineStyle(_width(options), options.short, wants_colour(output.out))
+        colour = wants_colour(output.out)
+        lines = LineStyle(_width(options), options.short, colour, options.cpu)
         self._names = [call.function.function.name for call in traced.calls]
         self._seen = 0
         self._sampled: Counter[int] = Counter()
@@ -388,7 +390,7 @@ class _Printer:
         self._patience: Patience = options.patience
         self._due: list[bytes] = []  # in order; the next is the last
         if not isinstance(output, JsonOutput) and profile is None:
-            output.heading(CALL_HEADING)
+            output.heading((CPU_HEADING if options.cpu else "") + CALL_HEADING)
             self._out.flush()
 
     @property

@@ -86,7 +86,8 @@ class DecodedCall:
     frames. ``message`` is the user's own format, filled in: it takes the place of the values in a
     line. ``probe_hits`` is how often probes were hit within the call, ``probe_ns`` what part of
     its duration that took, as an estimate. ``why`` is what its time went into, None where that was
-    not asked for or only its entry was seen.
+    not asked for or only its entry was seen. ``cpu`` is the CPU on which it was reported, None
+    where that was not asked for or is not known. ``values`` are those of the format's expressions.
     """
 
     function: TracedFunction
@@ -104,6 +105,8 @@ class DecodedCall:
     probe_hits: int | None = None
     probe_ns: int | None = None
     why: Why | None = None
+    cpu: int | None = None
+    values: Sequence[Value] = ()
 
 
 class Undecided:
@@ -166,13 +169,18 @@ class CallDecoder:
         call, traced = parse_call(record), self.traced
         entry, results = self._captured(call)
         message, why = None, self._why(call)
+        values: Sequence[Value] = ()
         if traced.spec.predicate is not None or traced.spec.format is not None:
             specials = self._specials(call, why)
             found = self._operands(entry, results)
             if not self._wanted(call, found, specials):
                 return None
-            message = self._message(found, specials)
-        return self._decoded(call, entry, results, message, why)
+            if traced.spec.format is not None:
+                values = self._evaluated(found, specials)
+                message = format_values(
+                    traced.spec.format, values, [value.type for value in traced.probe.values]
+                )
+        return self._decoded(call, entry, results, message, why, values)
 
     def wanted(self, record: bytes) -> CallRecord | None:
         """Return a record without its values, None where no probe's predicate wants it.
@@ -220,6 +228,7 @@ class CallDecoder:
                     args=(),
                     results=None if call.results is None else (),
                     message=message,
+                    values=values,
                 )
             )
         return calls
@@ -227,7 +236,10 @@ class CallDecoder:
     def _captured(self, call: CallRecord) -> tuple[list[Value], list[Value] | None]:
         """Return the values captured at the entry, and those of the return where there was one."""
         traced = self.traced
-        entry = self._values(traced.entry, call.args, call.entry_floats, call.bias)
+        floats = call.entry_floats
+        if floats is not None and traced.overwritten in floats:
+            floats = {number: raw for number, raw in floats.items() if number != traced.overwritten}
+        entry = self._values(traced.entry, call.args, floats, call.bias)
         if traced.result is None or call.unwound is not None:
             return entry, None
         return entry, self._values(traced.result, call.results, call.return_floats, call.bias)
@@ -239,6 +251,7 @@ class CallDecoder:
         results: Sequence[Value] | None,
         message: str | None,
         why: Why | None,
+        values: Sequence[Value] = (),
     ) -> DecodedCall:
         """Return a call with the values that are shown of those captured."""
         traced = self.traced
@@ -257,6 +270,7 @@ class CallDecoder:
             call.unwound,
             *self._tracing(call),
             why if self._shows_why else None,
+            values=values,
         )
 
     def _why(self, call: CallRecord) -> Why | None:
@@ -327,13 +341,6 @@ class CallDecoder:
         decided = decide(predicate, found, specials)
         self._undecided.calls += decided is None
         return decided is True
-
-    def _message(self, found: Mapping[AccessPath, Value], specials: Specials) -> str | None:
-        template = self.traced.spec.format
-        if template is None:
-            return None
-        shown = self._evaluated(found, specials)
-        return format_values(template, shown, [value.type for value in self.traced.probe.values])
 
     def _evaluated(
         self,

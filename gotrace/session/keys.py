@@ -36,7 +36,7 @@ from gotrace.session.open_calls import (
 from gotrace.session.plan import BinaryRequest, make_plan
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import Tasks, unwind_groups
-from gotrace.session.trace import MAX_STACK_FRAMES, Tables, TraceOptions, expected_types
+from gotrace.session.trace import MAX_STACK_FRAMES, Tables, TraceOptions, expected_types, sized
 from gotrace.session.trace_plan import Context, TraceChoices, TracePlan, make_trace_plan
 from gotrace.session.why.parts import BY_PROCESS, MAX_REPORT_SIZE, WhyProbes
 from gotrace.settings import HistogramSettings, KeySettings
@@ -275,9 +275,7 @@ class KeyMeter(Probing):
         )
         settings = self._tables.settings(target, tasks, by, why.settings() if why else None)
         if options.open_calls is not None:
-            room = options.open_calls
-            saved = min(settings.saved, room if returning else 1)
-            settings = replace(settings, stacks=room, outer_calls=room, saved=saved)
+            settings = sized(settings, options.open_calls, bool(returning))
         self._subplans = expected_types(traced)
         self.attached: Attached = attach(settings, groups, forced, self._prepare, announce)
         program = self.attached.program

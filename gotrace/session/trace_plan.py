@@ -62,7 +62,7 @@ from gotrace.probes.typed import (
 )
 from gotrace.session.dynamic_types import DynamicTypes, interfaces_within
 from gotrace.session.plan import BinaryRequest, ProbePlan
-from gotrace.sites.decode import step_over
+from gotrace.sites.decode import float_written, step_over
 from gotrace.sites.sites import FunctionSites, SiteForm
 from gotrace.target.process import file_test
 from gotrace.target.target import TargetBinary
@@ -155,7 +155,9 @@ class TracedCall:
     are reported at their entry. ``next_pc`` and ``next_sp`` say where the instruction after the
     entry site begins, from the site, and what it adds to SP; where that is not known, or float
     registers are to be left alone, ``entry_floats`` and ``result_floats`` are false. Of a string
-    no more than ``text_bytes`` are shown, although a predicate may have more captured. Where
+    no more than ``text_bytes`` are shown, although a predicate may have more captured.
+    ``overwritten`` is the float register that is no longer what it was at the entry when it is
+    read. Where
     several probes want the function, ``parts`` are what each wants, and ``probe`` is all of it
     together.
     """
@@ -175,6 +177,7 @@ class TracedCall:
     next_pc: int
     next_sp: int
     text_bytes: int
+    overwritten: int | None = None
     parts: tuple[tuple[ProbeSpec, ResolvedProbe], ...] = ()
 
     def shown(self, phase: Phase) -> int:
@@ -506,7 +509,11 @@ class _Planner:
             if compiled is not None and compiled.rest is not None:
                 raise self._not_in_kernel(compiled.rest.span)
             entry, result = self._keyed(probe, paths, entry, result)
-        step = self._step(sites, entry.float_registers)
+        code = self._code_at_entry(sites)
+        is_branch = sites.entry is not None and sites.entry.form is SiteForm.BRANCH
+        step = step_over(code, is_branch, AMD64)
+        overwritten = float_written(code, AMD64)
+        readable = set(entry.float_registers) - {overwritten}
         floats = self._choices.floats and places.convention.reads_floats
         return TracedCall(
             sites,
@@ -519,11 +526,12 @@ class _Planner:
             compiled,
             self._binary,
             self._context,
-            entry_floats=floats and step is not None and bool(entry.float_registers),
+            entry_floats=floats and step is not None and bool(readable),
             result_floats=floats and result is not None and bool(result.float_registers),
             next_pc=step[0] if step else 0,
             next_sp=step[1] if step else 0,
             text_bytes=self._choices.limits.text_bytes,
+            overwritten=overwritten,
         )
 
     def _type(self, text: str) -> tuple[GoType, bool]:
@@ -722,13 +730,15 @@ class _Planner:
             result_room=room[Phase.RETURN],
         )
 
-    def _step(self, sites: FunctionSites, floats: Sequence[int]) -> tuple[int, int] | None:
-        """Return where a signal sent at the entry site finds the thread, relative to the site."""
+    def _code_at_entry(self, sites: FunctionSites) -> bytes:
+        """Return a function's code from its entry site on.
+
+        A signal sent at the site comes after the first instruction of it.
+        """
         entry = sites.entry
         if entry is None:
-            return None
-        code = self._binary.image.read(entry.address, sites.function.end - entry.address)
-        return step_over(code, entry.form is SiteForm.BRANCH, floats, AMD64)
+            return b""
+        return self._binary.image.read(entry.address, sites.function.end - entry.address)
 
 
 def _in_floats(value: PlacedValue) -> bool:
