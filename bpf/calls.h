@@ -29,12 +29,14 @@
 /* The levels of open calls fit in this many bits: outer_calls has 2^17 rows. */
 #define LEVEL_BITS 18
 
-/* Rows of unwound calls freed at once; any beyond stay until their level is used again. */
-#if defined(GOTRACE_WHY) && defined(CALL_UNWOUND)
-#define MAX_CLEARED 128 /* each of them is more work: the verifier follows all */
-#else
-#define MAX_CLEARED 1024
-#endif
+/*
+ * Calls seen to be unwound that one run of a program drops. The verifier follows each of them, so
+ * where there are more the program begins again, by a tail call: 34 runs, as the kernel has it.
+ */
+#define MAX_UNWOUND 32
+
+/* Rows freed at once of calls not seen to end; any beyond stay until their level is used again. */
+#define MAX_CLEARED 128
 
 /* Functions that can have led to one another by tail jumps and return at one RET. */
 #define MAX_TAIL_JUMPS 4
@@ -113,6 +115,17 @@ BPF_HASH(stacks, struct task_key, struct stack, GOTRACE_STACKS);
 /* outer_calls: open calls below the latest; level 1 is the outermost. Gone when on top again. */
 BPF_HASH(outer_calls, struct call_key, struct open_call, GOTRACE_OUTER_CALLS);
 
+/*
+ * again: the programs that begin again; key = enum again, value = that program. Filled when they
+ * are loaded; emptied by the kernel when the last descriptor of the map is closed.
+ */
+enum again {
+    AGAIN_RECOVERY,
+    AGAIN_GOEXIT,
+    AGAIN
+};
+BPF_PROG_ARRAY(again, AGAIN);
+
 static __always_inline void count_diagnostic(u32 what, u64 times)
 {
     u64 *count = diagnostics.lookup(&what);
@@ -170,15 +183,18 @@ static __always_inline void describe(struct unwound *call, struct stack *stack,
 
 /*
  * Drop calls at a depth greater than depth: they were unwound, their RET never comes. Depths grow
- * with levels, so the highest level that stays is found by halves, however many there are.
+ * with levels, so the highest level that stays is found by halves, however many there are. Return
+ * whether some are left, which are then the task's as before: it was seen how they ended, and they
+ * are too many for one run.
  */
-static __always_inline void drop_deeper(struct pt_regs *ctx, struct task *task,
-                                        struct task_key *owner, struct stack *stack, u64 depth,
-                                        u32 how)
+static __always_inline int drop_deeper(struct pt_regs *ctx, struct task *task,
+                                       struct task_key *owner, struct stack *stack, u64 depth,
+                                       u32 how)
 {
     u64 open = stack->level;
+    int is_left = 0;
     if (!open || stack->top.depth <= depth)
-        return;
+        return 0;
 #ifdef CALL_UNWOUND
     struct unwound call = {.end = how ? bpf_ktime_get_ns() : 0, .how = how};
     describe(&call, stack, &stack->top);
@@ -206,13 +222,22 @@ static __always_inline void drop_deeper(struct pt_regs *ctx, struct task *task,
             *stays = key.level;
         }
     }
+    if (how && open > *stays + MAX_UNWOUND) {
+        key.level = open - MAX_UNWOUND;
+        struct open_call *next = outer_calls.lookup(&key);
+        if (next) {
+            stack->top = *next;
+            *stays = key.level;
+            is_left = 1;
+        }
+    }
     count_diagnostic(UNWOUND, open - *stays);
 #ifdef CALL_UNWOUND
     if (!how)
         count_diagnostic(UNWOUND_UNSEEN, open - *stays);
 #endif
 #pragma clang loop unroll(disable)
-    for (int i = 0; i < MAX_CLEARED && open > *stays; i++) {
+    for (int i = 0; i < (how ? MAX_UNWOUND : MAX_CLEARED) && open > *stays; i++) {
 #ifdef CALL_UNWOUND
         if (how) {
             CALL_UNWOUND(ctx, owner, open, &call);
@@ -231,10 +256,24 @@ static __always_inline void drop_deeper(struct pt_regs *ctx, struct task *task,
         key.level = open;
         outer_calls.delete(&key);
     }
-#ifdef CALL_UNWOUND
-    if (how && open > *stays)
-        count_diagnostic(UNWOUND_UNSEEN, open - *stays);
+    return is_left;
+}
+
+/*
+ * Drop calls that were seen to be unwound, and begin the program again where they are many: then
+ * this does not return. After too many runs, the rest is dropped as if it had not been seen.
+ */
+static __always_inline void drop_unwound(struct pt_regs *ctx, struct task *task,
+                                         struct task_key *owner, struct stack *stack, u64 depth,
+                                         u32 how, enum again program)
+{
+    if (!drop_deeper(ctx, task, owner, stack, depth, how))
+        return;
+#ifdef GOTRACE_WHY
+    why_left(owner, task->row, 1);
 #endif
+    again.call(ctx, program);
+    drop_deeper(0, task, owner, stack, depth, ENDED_UNSEEN);
 }
 
 /* Fill in owner and depth; return 0 where the hit has to be ignored. */
@@ -402,7 +441,7 @@ int on_recovery(struct pt_regs *ctx)
         return 0;
     u64 hi = read_word(task.g + GOTRACE_G_STACK_HI);
     u64 sp = read_word(task.g + GOTRACE_G_SCHED_SP);
-    drop_deeper(ctx, &task, &owner, stack, hi - sp, EVENT_PANIC);
+    drop_unwound(ctx, &task, &owner, stack, hi - sp, EVENT_PANIC, AGAIN_RECOVERY);
     stack->hits++;
     if (!stack->level)
         forget_task(&task, &owner);
@@ -425,7 +464,7 @@ static __always_inline int goroutine_ended(struct pt_regs *ctx, struct task *tas
         return 0;
     struct stack *stack = stacks.lookup(owner);
     if (stack) {
-        drop_deeper(ctx, task, owner, stack, 0, EVENT_GOEXIT);
+        drop_unwound(ctx, task, owner, stack, 0, EVENT_GOEXIT, AGAIN_GOEXIT);
         forget_task(task, owner);
     }
     return 1;

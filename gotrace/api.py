@@ -329,6 +329,7 @@ class Session:
             requests = probe_requests(specs, exclude, regexp, self._file)
             plan = make_plan(self._target, requests, returns=True, verb="trace")
             _refuse_partial(plan.failed)
+            specs = [spec for n, spec in enumerate(specs) if n not in plan.failed_requests]
             tasks = find_tasks(self._target, plan)
             traced = make_trace_plan(plan, specs, choices)
             _refuse_partial(traced.plan.failed)

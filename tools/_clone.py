@@ -11,8 +11,8 @@ from pathlib import Path
 __all__ = ["command"]
 
 
-def command(name: str) -> int:
-    """Run the command ``name`` of gotrace.cli and return its exit status.
+def command(name: str, package: str = "cli") -> int:
+    """Run the command ``name`` of a package of gotrace and return its exit status.
 
     The process replaces itself by the virtual environment's interpreter first, where there is one
     (``make setup`` makes it) and it is not running already.
@@ -29,7 +29,7 @@ def command(name: str) -> int:
         return 1
     sys.path[0] = str(clone)
     try:
-        module = importlib.import_module(f"gotrace.cli.{name}")
+        module = importlib.import_module(f"gotrace.{package}.{name}")
     except (ImportError, OSError) as error:
         print(f"{name}: {error}: run make setup in {clone}", file=sys.stderr)
         return 1

@@ -18,7 +18,7 @@ from gotrace.errors import GotraceError
 from gotrace.report.colour import Colour, paint, wants_colour
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.target.target import Target
-from gotrace.text import printable
+from gotrace.text import counted, printable
 
 if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes, needs none of it
     from gotrace.kernel.attach import Attached
@@ -169,17 +169,17 @@ def not_shown(
 ) -> Iterator[Notice]:
     """Yield a notice for each irregularity that has occurred and has one of ``texts``.
 
-    ``texts`` have a pair of braces for the number; those that are not ``lost`` are summaries.
+    ``texts`` are templates of ``counted``; those that are not ``lost`` are summaries.
     """
     if open_calls:
-        text = f"{open_calls} calls were still open"
+        text = counted("{} call{s} still open at the end", open_calls)
         if plan.changes_threads:
             text += ", or went on on another thread"
         yield Notice(NoticeKind.SUMMARY, text, {"what": "open", "calls": open_calls})
     for what, count in counts.items():
         if count and what in texts:
             kind = NoticeKind.LOST if what in lost else NoticeKind.SUMMARY
-            text = texts[what].format(count) + _more(what, counts, plan)
+            text = counted(texts[what], count) + _more(what, counts, plan)
             yield Notice(kind, text, {"what": what.name.lower(), "calls": count})
 
 

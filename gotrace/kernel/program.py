@@ -154,9 +154,14 @@ class BpfProgram:
             return dict(map(load_one, wanted))  # or no thread could be started
 
         try:
-            return load_all()
+            loaded = load_all()
         except LoadError as error:
             raise self._what_is_lacking(functions, error.log) or error from error
+        for number, function in enumerate(_BEGIN_AGAIN):
+            if function in loaded:
+                program = loaded[function].to_bytes(4, "little")
+                self.map("again").update(number.to_bytes(4, "little"), program)
+        return loaded
 
     def attach_tracepoint(self, tracepoint: str, functions: Sequence[str]) -> int:
         """Load functions for a tracepoint of the kernel, attach the first that it takes, return it.
@@ -268,5 +273,7 @@ def _verifier_log(code: bytes, license_text: bytes, kind: int, attach_type: int,
 
 
 _LOG_SIZES = (1 << 18, 1 << 21, (1 << 24) - 1)  # the last is as much as Linux 5.1 takes
+#: Functions that begin again by a tail call: enum again of bpf/calls.h.
+_BEGIN_AGAIN = ("on_recovery", "on_goexit")
 _TOOLS = {"count.c": "gofunccount", "latency.c": "gofunclatency", "trace.c": "gotrace"}
 _PER_CPU_TYPES = {5, 6, 10}  # BPF_MAP_TYPE_PERCPU_HASH, _PERCPU_ARRAY, _LRU_PERCPU_HASH
