@@ -14,7 +14,6 @@ import gc
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from gotrace.goroutines.program import SOMETIMES_SYSTEM, TRAPPED, Program
 from gotrace.goroutines.samples import Sample
 from gotrace.gotypes.runtime import RuntimeLayout
 from gotrace.gotypes.wait_reasons import WaitReasons
+from gotrace.records import dataclass, field
 
 __all__ = ["Dump", "take_dump"]
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State
 from gotrace.goroutines.program import Program
 from gotrace.probes.pattern import NameList, Pattern
+from gotrace.records import dataclass, field
 
 __all__ = ["Choice", "Group", "GroupKey", "changes", "grouped", "matcher", "stacks_with"]
 
