@@ -8,6 +8,8 @@ import dataclasses
 import importlib
 import pickle
 import pkgutil
+import subprocess
+import sys
 from typing import Any, ClassVar
 
 import pytest
@@ -194,3 +196,10 @@ def test_records_of_this_project_are_dataclasses() -> None:
         assert dataclasses.is_dataclass(found)
         names = [each.name for each in dataclasses.fields(found)]
         assert names == [each.name for each in records.fields(found)]
+
+
+def test_no_command_imports_what_records_replace() -> None:
+    for tool in ("gofunccount", "gofunclatency", "gotrace"):
+        code = f"import sys, gotrace.cli.{tool}; print({{'dataclasses'}} & {{*sys.modules}})"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout == "set()\n", done.stderr
