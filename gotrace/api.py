@@ -329,6 +329,7 @@ class Session:
             requests = probe_requests(specs, exclude, regexp, self._file)
             plan = make_plan(self._target, requests, returns=True, verb="trace")
             _refuse_partial(plan.failed)
+            specs = [spec for n, spec in enumerate(specs) if n not in plan.failed_requests]
             tasks = find_tasks(self._target, plan)
             traced = make_trace_plan(plan, specs, choices)
             _refuse_partial(traced.plan.failed)
@@ -473,6 +474,7 @@ class Session:
         with _os_errors(), LiveGoroutines(self._target) as live:
             dump = live.take()
             chosen = Choice(functions=patterns, system=system).of(dump)
+            chosen.sort(key=lambda goroutine: goroutine.goid)
             return list(_states(dump.program, chosen))
 
     def waits(

@@ -5,10 +5,19 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["encodable", "printable"]
+__all__ = ["counted", "encodable", "printable"]
 
 #: What stands for a byte that is not UTF-8 in text from the system (PEP 383).
 _LONE = re.compile("[\udc80-\udcff]")
+
+
+def counted(template: str, count: int) -> str:
+    """Return a text of a number of things; ``{s}`` is where a plural has its s.
+
+    >>> counted("{} call{s} lost", 1)
+    '1 call lost'
+    """
+    return template.format(count, s="" if count == 1 else "s")
 
 
 def printable(text: str) -> str:

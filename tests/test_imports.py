@@ -44,6 +44,7 @@ ROOMS = (
     "report",
     "doctor",
     "cli",
+    "fleet",
 )
 MAX_MODULES = 16  # directly in one package, beside its __init__.py
 MAX_SHARE = 0.15  # of all lines, with the packages within it
@@ -51,6 +52,8 @@ MAX_SHARE = 0.15  # of all lines, with the packages within it
 ALLOWED = {"__init__": {"api", "calls", "errors", "histogram", "values"}} | {
     room: set(ROOMS[:at]) for at, room in enumerate(ROOMS)
 }
+#: The daemon is built on the sessions, not on the commands.
+ALLOWED["fleet"] -= {"report", "doctor", "cli"}
 
 
 def imported(node: ast.AST, package: str) -> Iterator[str]:
@@ -253,16 +256,31 @@ def test_required_packages_are_those_that_are_used() -> None:
     setup = configparser.ConfigParser()
     setup.read(GOTRACE.parent / "setup.cfg")
     required = re.findall(r"^[\w-]+", setup["options"]["install_requires"], re.MULTILINE)
+    of_fleet = setup["options.extras_require"]["fleet"]
+    extra = set(re.findall(r"^[\w-]+", of_fleet, re.MULTILINE))
+    fleet = [path for path in modules() if GOTRACE / "fleet" in path.parents]
+    assert distributions(set(modules()) - set(fleet)) == set(required)
+    assert distributions(fleet) - set(required) - {"argcomplete"} == {
+        name if not name.startswith("opentelemetry") else "opentelemetry" for name in extra
+    }
+
+
+def distributions(paths: Iterable[Path]) -> set[str]:
+    """Return what has to be installed for modules to be imported."""
     used = {
         name.partition(".")[0]
-        for path in modules()
+        for path in paths
         for node in ast.walk(ast.parse(path.read_text()))
         for name in imported(node, "gotrace")
     }
     # bcc is the system's, _typeshed the type checker's
-    distributions = used - sys.stdlib_module_names - {"gotrace", "bcc", "_typeshed"}
-    renamed = {"elftools": "pyelftools"}
-    assert {renamed.get(name, name) for name in distributions} == set(required)
+    used -= sys.stdlib_module_names | {"gotrace", "bcc", "_typeshed"}
+    renamed = {
+        "elftools": "pyelftools",
+        "prometheus_client": "prometheus-client",
+        "yaml": "PyYAML",
+    }
+    return {renamed.get(name, name) for name in used}
 
 
 def loaded_by(names: Iterable[str]) -> set[str]:
@@ -280,6 +298,13 @@ def test_commands_start_without_bcc_and_pyelftools() -> None:
     loaded = loaded_by(f"gotrace.cli.{name}" for name in commands)
     assert "gotrace" in loaded
     assert not loaded & {"bcc", "elftools"}
+
+
+def test_only_the_daemon_loads_its_packages() -> None:
+    others = [path for path in modules() if GOTRACE / "fleet" not in path.parents]
+    names = [".".join(path.relative_to(GOTRACE.parent).with_suffix("").parts) for path in others]
+    loaded = loaded_by(name.removesuffix(".__init__") for name in names)
+    assert not loaded & {"jsonschema", "opentelemetry", "prometheus_client", "yaml"}
 
 
 def test_only_readers_of_dwarf_load_pyelftools() -> None:

@@ -10,8 +10,8 @@ import sys
 __all__ = ["command"]
 
 
-def command(name: str) -> int:
-    """Run the command ``name`` of gotrace.cli and return its exit status.
+def command(name: str, package: str = "cli") -> int:
+    """Run the command ``name`` of a package of gotrace and return its exit status.
 
     Where there is a virtual environment (``make setup`` makes it), its packages come first. The
     process replaces itself by that environment's interpreter unless it is the same one.
@@ -32,7 +32,7 @@ def command(name: str) -> int:
         return 1
     sys.path[0] = clone
     try:
-        module = importlib.import_module(f"gotrace.cli.{name}")
+        module = importlib.import_module(f"gotrace.{package}.{name}")
     except (ImportError, OSError) as error:
         print(f"{name}: {error}: run make setup in {clone}", file=sys.stderr)
         return 1

@@ -4,7 +4,7 @@
 #
 # Runtime: the distribution's BCC binding for the system's Python, and a virtual environment .venv
 # that sees the binding. With "demo": also a Go toolchain when there is none, which compiles the
-# example server. With "test": that and the tests' tools. With "kernels": an emulator for
+# example server. With "test": that, what gotraced needs and the tests' tools. With "kernels": an emulator for
 # guests, and the Go releases that their programs are compiled with.
 set -eu
 cd "$(dirname "$0")/.."
@@ -91,9 +91,10 @@ import configparser, sys
 setup = configparser.ConfigParser()
 setup.read("setup.cfg")
 print(setup["options"]["install_requires"].strip())
-extra = setup["options.extras_require"].get(sys.argv[1])  # of "demo" and "" pip knows nothing
-if extra is not None:
-    print(extra.strip())
+extras = setup["options.extras_require"]
+for name in {"test": ("fleet", "test")}.get(sys.argv[1], (sys.argv[1],)):
+    if name in extras:  # of "demo" and "" pip knows nothing
+        print("\n".join(line for line in extras[name].split("\n") if line and line[0] != "#"))
 PYTHON
 
 # Compiled once, here: else every start would do it where PYTHONDONTWRITEBYTECODE is set.

@@ -732,3 +732,7 @@ class _FuncReader(PointedReader):
     def found(self, payload: PayloadReader, address: int, block: int) -> Value:
         (pc,) = word_at(payload.data, payload.starts[block])
         return FuncValue(self._name, pc, payload.context.function_name(pc))
+
+    def key(self) -> Sequence[Op] | None:
+        """Return what appends the address of the code: closures of one function are one value."""
+        return [_key_word(self.block, 0)] if self.block is not None else None

@@ -51,6 +51,7 @@ from gotrace.session.plan import ProbePlan
 from gotrace.session.tasks import find_tasks
 from gotrace.session.trace_plan import TracePlan, parse_probes, probe_requests
 from gotrace.target.target import Target
+from gotrace.text import counted
 
 __all__ = ["count_by", "measure_by"]
 
@@ -342,7 +343,9 @@ def _footer(meter: KeyMeter, plan: ProbePlan, others: int) -> Iterator[Notice]:
     if others:
         yield Notice(
             NoticeKind.SUMMARY,
-            f"{others} calls had values for which there was no row: raise --rows, or -Z",
+            counted(
+                "{} call{s} had values for which there was no row: raise --rows, or -Z", others
+            ),
             {"what": "others", "calls": others},
         )
     texts = dict(_FOOTER)
@@ -352,14 +355,16 @@ def _footer(meter: KeyMeter, plan: ProbePlan, others: int) -> Iterator[Notice]:
 
 
 _FOOTER = {
-    Diagnostic.UNWOUND: "{} calls did not return: unwound by a panic or runtime.Goexit",
-    Diagnostic.UNMATCHED: "{} returns left out: entered before tracing began",
-    Diagnostic.STACKS_FULL: "{} calls left out: too many goroutines had calls open",
-    Diagnostic.OUTER_CALLS_FULL: "{} calls left out: too many calls were open inside one another",
-    Diagnostic.NO_GOROUTINE: "{} hits left out: no goroutine could be found",
-    Diagnostic.WORK_BUSY: "{} calls left out: no buffer was free",
-    Diagnostic.SAVED_FULL: "{} calls left out: too many were open to keep their arguments",
-    Diagnostic.TAIL_CALLS: "{} calls left out: they ended by jumping to another function",
-    Diagnostic.CALLS_UNDECIDED: "{} calls left out: whether the predicate wants them is not known",
-    Diagnostic.EXTREMES_LOST: "{} times a call may be missing from the minimum or maximum",
+    Diagnostic.UNWOUND: "{} call{s} did not return: unwound by a panic or runtime.Goexit",
+    Diagnostic.UNMATCHED: "{} return{s} left out: entered before tracing began",
+    Diagnostic.STACKS_FULL: "{} call{s} left out: too many goroutines had calls open",
+    Diagnostic.OUTER_CALLS_FULL: "{} call{s} left out: too many calls were open inside one another",
+    Diagnostic.NO_GOROUTINE: "{} hit{s} left out: no goroutine could be found",
+    Diagnostic.WORK_BUSY: "{} call{s} left out: no buffer was free",
+    Diagnostic.SAVED_FULL: "{} call{s} left out: too many were open to keep their arguments",
+    Diagnostic.TAIL_CALLS: "{} call{s} left out: they ended by jumping to another function",
+    Diagnostic.CALLS_UNDECIDED: (
+        "{} call{s} left out: whether the predicate wants them is not known"
+    ),
+    Diagnostic.EXTREMES_LOST: "{} time{s} a call may be missing from the minimum or maximum",
 }

@@ -288,19 +288,19 @@ class _Tracing:
 
 
 _FOOTER = {
-    Diagnostic.UNWOUND: "{} calls did not return: unwound by a panic or runtime.Goexit",
-    Diagnostic.UNMATCHED: "{} returns not measured: entered before tracing began",
-    Diagnostic.STACKS_FULL: "{} calls not measured: too many goroutines had calls open",
+    Diagnostic.UNWOUND: "{} call{s} did not return: unwound by a panic or runtime.Goexit",
+    Diagnostic.UNMATCHED: "{} return{s} not measured: entered before tracing began",
+    Diagnostic.STACKS_FULL: "{} call{s} not measured: too many goroutines had calls open",
     Diagnostic.OUTER_CALLS_FULL: (
-        "{} calls not measured: too many calls were open inside one another"
+        "{} call{s} not measured: too many calls were open inside one another"
     ),
-    Diagnostic.NO_GOROUTINE: "{} hits not measured: no goroutine could be found",
+    Diagnostic.NO_GOROUTINE: "{} hit{s} not measured: no goroutine could be found",
     Diagnostic.ENDED_FULL: (
-        "{} ended goroutines are still listed: there was no room to record their end"
+        "{} ended goroutine{s} still listed: there was no room to record their end"
     ),
-    Diagnostic.EXTREMES_LOST: "{} times a call may be missing from the minimum or maximum",
-    Diagnostic.WHY_FULL: "{} calls whose time is shown as unknown: there was no room for more",
-    Diagnostic.WHY_THREADS_FULL: "{} times a thread could not be followed: there were too many",
+    Diagnostic.EXTREMES_LOST: "{} time{s} a call may be missing from the minimum or maximum",
+    Diagnostic.WHY_FULL: "{} call{s} whose time is shown as unknown: there was no room for more",
+    Diagnostic.WHY_THREADS_FULL: "{} time{s} a thread could not be followed: there were too many",
     Diagnostic.SLOW_LOST: "{} slow calls not printed: they came too fast",
 }
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import sys
 import time
@@ -168,6 +169,7 @@ def _run(arguments: Sequence[str]) -> int:
         if target is not None and (options.interval or options.watch):
             _repeat(options, target, source, choice, output, name)
         else:
+            gc.disable()  # what one dump makes is needed to the end, and much of it to look at
             dump = source.take()
             chosen = _chosen(dump, choice)
             reader = source.arguments() if options.args else None
@@ -266,6 +268,7 @@ def _write_json(
         "moved": dump.moved,
     }
     output.write("dump", fields)
+    chosen.sort(key=lambda goroutine: goroutine.goid)
     write_json(output, dump.program, chosen, arguments)
 
 

@@ -38,7 +38,7 @@ from gotrace.probes.spec import ProbeSpec
 from gotrace.profiles import rows as profiles
 from gotrace.records import replace
 from gotrace.report.call_profile import FORM, CallProfile
-from gotrace.report.calls import CALL_HEADING, Clock, LineStyle, TimeStyle
+from gotrace.report.calls import CALL_HEADING, CPU_HEADING, Clock, LineStyle, TimeStyle
 from gotrace.report.colour import wants_colour
 from gotrace.report.fast_calls import line_of
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
@@ -59,6 +59,7 @@ from gotrace.session.trace_plan import (
     probe_requests,
 )
 from gotrace.target.target import Target
+from gotrace.text import counted
 
 __all__ = ["main"]
 
@@ -97,6 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     clock = parser.add_mutually_exclusive_group()
     clock.add_argument("-t", "--time", action="store_true", help="seconds since the start")
     clock.add_argument("-T", "--timestamp", action="store_true", help="time of day (the default)")
+    parser.add_argument("-C", "--cpu", action="store_true", help="print the CPU, in a first column")
     parser.add_argument("-U", "--user-stack", action="store_true", help="print the user stack")
     parser.add_argument(
         "--stack-depth",
@@ -269,7 +271,7 @@ def _trace(
     traced = make_trace_plan(plan, specs, _choices(options))
     refuse_partial(options, traced.plan.failed)
     depth = options.stack_depth or (MAX_STACK_FRAMES if options.user_stack else 0)
-    wanted = TraceOptions(user_stack=min(depth, MAX_STACK_FRAMES))
+    wanted = TraceOptions(min(depth, MAX_STACK_FRAMES), cpu=options.cpu)
     form = traced.plan.entry_form
     why = prepared_why(options, target, tasks, output, callers=True, classes=traced.reads_parts)
     announce = warning_to(output)
@@ -374,7 +376,8 @@ class _Printer:
         style = TimeStyle.SINCE_START if options.time else TimeStyle.TIME_OF_DAY
         clock = Clock.started_now(style)
         as_json = isinstance(output, JsonOutput)
-        lines = LineStyle(_width(options), options.short, wants_colour(output.out))
+        colour = wants_colour(output.out)
+        lines = LineStyle(_width(options), options.short, colour, options.cpu)
         self._names = [call.function.function.name for call in traced.calls]
         self._seen = 0
         self._sampled: Counter[int] = Counter()
@@ -387,7 +390,7 @@ class _Printer:
         self._patience: Patience = options.patience
         self._due: list[bytes] = []  # in order; the next is the last
         if not isinstance(output, JsonOutput) and profile is None:
-            output.heading(CALL_HEADING)
+            output.heading((CPU_HEADING if options.cpu else "") + CALL_HEADING)
             self._out.flush()
 
     @property
@@ -471,19 +474,21 @@ class _Printer:
 
 
 _FOOTER = {
-    Diagnostic.UNWOUND: "{} calls did not return: unwound by a panic or runtime.Goexit",
+    Diagnostic.UNWOUND: "{} call{s} did not return: unwound by a panic or runtime.Goexit",
     Diagnostic.UNWOUND_UNSEEN: (
-        "{} calls not shown: it was not seen how they ended, or too many were unwound at once"
+        "{} call{s} not shown: it was not seen how they ended, or too many were unwound at once"
     ),
-    Diagnostic.STACKS_FULL: "{} calls not shown: too many goroutines had calls open",
-    Diagnostic.OUTER_CALLS_FULL: "{} calls not shown: too many calls were open inside one another",
-    Diagnostic.SAVED_FULL: "{} calls not shown: too many were open to keep their arguments",
-    Diagnostic.NO_GOROUTINE: "{} hits not shown: no goroutine could be found",
-    Diagnostic.EVENTS_LOST: "{} calls lost: they came faster than they could be taken",
-    Diagnostic.WHY_FULL: "{} calls whose time is shown as unknown: there was no room for more",
-    Diagnostic.WHY_THREADS_FULL: "{} times a thread could not be followed: there were too many",
-    Diagnostic.WORK_BUSY: "{} calls lost: no buffer was free",
-    Diagnostic.TAIL_CALLS: "{} calls not shown: they ended by jumping to another function",
+    Diagnostic.STACKS_FULL: "{} call{s} not shown: too many goroutines had calls open",
+    Diagnostic.OUTER_CALLS_FULL: (
+        "{} call{s} not shown: too many calls were open inside one another"
+    ),
+    Diagnostic.SAVED_FULL: "{} call{s} not shown: too many were open to keep their arguments",
+    Diagnostic.NO_GOROUTINE: "{} hit{s} not shown: no goroutine could be found",
+    Diagnostic.EVENTS_LOST: "{} call{s} lost: they came faster than they could be taken",
+    Diagnostic.WHY_FULL: "{} call{s} whose time is shown as unknown: there was no room for more",
+    Diagnostic.WHY_THREADS_FULL: "{} time{s} a thread could not be followed: there were too many",
+    Diagnostic.WORK_BUSY: "{} call{s} lost: no buffer was free",
+    Diagnostic.TAIL_CALLS: "{} call{s} not shown: they ended by jumping to another function",
 }
 
 
@@ -492,17 +497,18 @@ def _footer(tracer: CallTracer, plan: ProbePlan, undecided: Undecided) -> Iterat
     yield from not_shown(tracer.open_calls(), tracer.diagnostics(), _FOOTER, tracer.LOSSES, plan)
     if undecided.calls:
         text = (
-            f"{undecided.calls} calls not shown: the predicate could not be decided, since it looks"
-            " at more of a string than is copied, or at memory that could not be read"
+            counted("{} call{s} not shown: ", undecided.calls)
+            + "the predicate could not be decided, since it looks at more of a string than is"
+            " copied, or at memory that could not be read"
         )
         fields = {"what": "undecided", "calls": undecided.calls}
         yield Notice(NoticeKind.LOST, text, fields)
     dropped = tracer.losses.total + tracer.window.losses.total
     if dropped:
-        text = f"{dropped} calls lost: they came faster than they could be shown"
+        text = counted("{} call{s} lost: they came faster than they could be shown", dropped)
         yield Notice(NoticeKind.LOST, text, {"what": "reader", "calls": dropped})
     if tracer.window.late:
-        text = f"{tracer.window.late} calls are shown out of order"
+        text = counted("{} call{s} shown out of order", tracer.window.late)
         yield Notice(NoticeKind.SUMMARY, text, {"what": "late", "calls": tracer.window.late})
 
 

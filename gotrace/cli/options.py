@@ -15,8 +15,6 @@ from typing import NoReturn, TypeVar
 
 from gotrace import __version__
 from gotrace.errors import GotraceError, UsageError
-from gotrace.kernel.attach import AttachMethod
-from gotrace.probes.recipes import find_recipe, is_recipe, split_recipe
 from gotrace.target.process import cgroup_number, processes_called
 
 __all__ = [
@@ -254,6 +252,8 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 def add_watching_options(parser: argparse.ArgumentParser) -> None:
     """Add what every run has: its length, the form of its output, how to attach."""
+    from gotrace.kernel.attach import AttachMethod
+
     parser.add_argument(
         "-d",
         "--duration",
@@ -281,6 +281,8 @@ def add_watching_options(parser: argparse.ArgumentParser) -> None:
 
 def _recipes_keys(patterns: Sequence[str]) -> list[str] | None:
     """Return what recipes among the patterns group calls by, None where there is none."""
+    from gotrace.probes.recipes import find_recipe, is_recipe, split_recipe
+
     if not any(map(is_recipe, patterns)):
         return None
     if not all(map(is_recipe, patterns)):

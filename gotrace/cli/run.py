@@ -10,18 +10,20 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from gotrace.cli.progress import Progress
 from gotrace.cli.stream import Patience, open_standard_streams, result_file, result_stream
 from gotrace.errors import GotraceError
-from gotrace.kernel.attach import Attached
 from gotrace.report.colour import Colour, paint, wants_colour
-from gotrace.report.listing import by_kind
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
-from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import BinaryRequest, ProbePlan, requests_for
 from gotrace.target.target import Target
-from gotrace.text import printable
+from gotrace.text import counted, printable
+
+if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes, needs none of it
+    from gotrace.kernel.attach import Attached
+    from gotrace.session.open_calls import Diagnostic
+    from gotrace.session.plan import BinaryRequest, ProbePlan
 
 __all__ = [
     "attached_notices",
@@ -41,11 +43,12 @@ __all__ = [
 
 _MAX_PROBLEMS = 5
 _MOSTLY = 0.5  # share of the time
-_FULL = (Diagnostic.STACKS_FULL, Diagnostic.OUTER_CALLS_FULL)
 
 
 def requests_of(options: argparse.Namespace) -> list[BinaryRequest]:
     """Return what the options' patterns ask for."""
+    from gotrace.session.plan import requests_for
+
     return requests_for(options.patterns, options.pid, options.exclude, options.regexp)
 
 
@@ -99,6 +102,8 @@ def attached_notices(
 
     ``doing`` is that line's first word.
     """
+    from gotrace.report.listing import by_kind
+
     for failure in plan.failed:  # each, however many: nothing of what they ask for is traced
         yield Notice(NoticeKind.WARNING, str(failure))
     yield from problem_notices(plan.problems if options.json else by_kind(plan.problems))
@@ -164,22 +169,25 @@ def not_shown(
 ) -> Iterator[Notice]:
     """Yield a notice for each irregularity that has occurred and has one of ``texts``.
 
-    ``texts`` have a pair of braces for the number; those that are not ``lost`` are summaries.
+    ``texts`` are templates of ``counted``; those that are not ``lost`` are summaries.
     """
     if open_calls:
-        text = f"{open_calls} calls were still open"
+        text = counted("{} call{s} still open at the end", open_calls)
         if plan.changes_threads:
             text += ", or went on on another thread"
         yield Notice(NoticeKind.SUMMARY, text, {"what": "open", "calls": open_calls})
     for what, count in counts.items():
         if count and what in texts:
             kind = NoticeKind.LOST if what in lost else NoticeKind.SUMMARY
-            text = texts[what].format(count) + _more(what, counts, plan)
+            text = counted(texts[what], count) + _more(what, counts, plan)
             yield Notice(kind, text, {"what": what.name.lower(), "calls": count})
 
 
 def _more(what: Diagnostic, counts: Mapping[Diagnostic, int], plan: ProbePlan) -> str:
     """Return what else may have caused an irregularity in this run."""
+    from gotrace.session.open_calls import Diagnostic
+
+    full = (Diagnostic.STACKS_FULL, Diagnostic.OUTER_CALLS_FULL)
     if what in (Diagnostic.UNWOUND, Diagnostic.UNMATCHED) and plan.changes_threads:
         return (
             ", or their goroutine changed threads within the call:"
@@ -187,7 +195,7 @@ def _more(what: Diagnostic, counts: Mapping[Diagnostic, int], plan: ProbePlan) -
         )
     if what is Diagnostic.UNWOUND and plan.has_tail_jumps:
         return ", or ended by jumping to another function"
-    if what is Diagnostic.UNMATCHED and any(counts[full] for full in _FULL):
+    if what is Diagnostic.UNMATCHED and any(counts[what] for what in full):
         return ", or not kept, out of room"
     return ""
 

@@ -20,7 +20,7 @@ from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, att
 from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.kernel.compiler import NoCompilerError, load_compiler
 from gotrace.kernel.cookie import cookie
-from gotrace.kernel.features import multi_filters_by_process
+from gotrace.kernel.features import multi_filters_by_process, steps_can_be_skipped
 from gotrace.kernel.own_function import OwnFunction, own_function
 from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
 from gotrace.records import dataclass
@@ -219,6 +219,15 @@ def _signal() -> list[Finding]:
     return [Finding(name, State.OK, "a thread gets its SIGURG")]
 
 
+def _steps() -> list[Finding]:
+    """Return whether RETs could do without a single step; no tool makes use of that yet."""
+    if steps_can_be_skipped():
+        found = "one at each RET; a program could take its place here, which is not done yet"
+    else:
+        found = "one at each RET: no program can take its place here"
+    return [Finding("single steps", State.OK, found)]
+
+
 def _attach(
     function: OwnFunction,
     program: str,
@@ -294,4 +303,5 @@ _TRIALS = (
     _Trial("attach", _rungs),
     _Trial("atomic fetch", _fetch),
     _Trial("signals from BPF", _signal),
+    _Trial("single steps", _steps),
 )

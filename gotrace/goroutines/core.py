@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -109,6 +110,12 @@ class CoreMemory:
         for address, size in zip(places[::2], places[1::2], strict=True):
             into += self._read(address, size)
         return into
+
+    def scatter(self, places: array[int], into: array[int], parts: array[int]) -> None:
+        """Copy what is at places to parts of ``into``; zeros where neither file has it."""
+        with memoryview(into) as words, words.cast("B") as raw:
+            for address, size, at in zip(places[0::2], places[1::2], parts[0::2], strict=True):
+                raw[at : at + size] = self._read(address, size)
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return bytes at an address, None where neither file has them in one piece."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import itertools
 import os
 from array import array
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 from gotrace.goroutines.program import Module
 from gotrace.target.process import Process, ProcessError
 
-__all__ = ["Memory", "ProcessMemory", "is_loaded", "words_at"]
+__all__ = ["MAX_AT_ONCE", "Memory", "ProcessMemory", "is_loaded", "words_at"]
 
-#: UIO_MAXIOV, include/uapi/linux/uio.h
-_MAX_PLACES = 1024
+#: What one system call reads: UIO_MAXIOV, include/uapi/linux/uio.h.
+MAX_AT_ONCE = 1024
 #: Up to and including minpc and maxpc in all layouts of runtime.moduledata.
 _MODULE_DATA_WORDS = 24
 
@@ -29,6 +29,14 @@ class Memory(Protocol):
         """Return the bytes at places, one after the other.
 
         ``places`` are an address and a size for each. What cannot be read is zeros.
+        """
+
+    def scatter(self, places: array[int], into: array[int], parts: array[int]) -> None:
+        """Copy the bytes at places to parts of ``into``; zeros where they cannot be read.
+
+        ``places`` are an address and a size for each, ``parts`` the offset of the byte that it
+        begins at there, and the same size. Up to MAX_AT_ONCE are read in their order, as fast as
+        can be.
         """
 
     def read(self, address: int, size: int) -> bytes | None:
@@ -50,7 +58,7 @@ def is_loaded(module: Module, memory: Memory) -> bool:
         return False
     words = words_at(memory, known.address + module.bias, _MODULE_DATA_WORDS)
     bounds = (known.first_pc + module.bias, known.last_pc + module.bias)
-    return bounds in itertools.pairwise(words)
+    return bounds in pairwise(words)
 
 
 class ProcessMemory:
@@ -102,62 +110,76 @@ class ProcessMemory:
     def gather(self, places: Sequence[int]) -> bytearray:
         """Return the bytes at places; raise ProcessError when the process has ended."""
         into = bytearray(sum(places[1::2]))
-        first = at = 0
-        while first < len(places):
-            batch = places[first : first + 2 * _MAX_PLACES]
-            if self._readv is None:
-                self._read_one_by_one(batch, into, at)
-                count, size = len(batch), sum(batch[1::2])
-            else:
-                count, size = self._read_batch(batch, into, at)
-            first += count
-            at += size
+        parts = array("Q", places)
+        parts[0::2] = array("Q", accumulate(places[1:-1:2], initial=0)) if places else parts
+        self._scatter(array("Q", places), into, parts)
         return into
 
-    def _read_batch(self, batch: Sequence[int], into: bytearray, at: int) -> tuple[int, int]:
-        """Read places up to the first that cannot be read, which is skipped.
+    def scatter(self, places: array[int], into: array[int], parts: array[int]) -> None:
+        """Copy what is at places; raise ProcessError when the process has ended."""
+        with memoryview(into) as words, words.cast("B") as raw:
+            self._scatter(places, raw, parts)
 
-        Return how many words of ``batch`` that were, and the size of what they name.
+    def _scatter(self, places: array[int], into: bytearray | memoryview, parts: array[int]) -> None:
+        first = 0
+        while first < len(places):
+            batch = slice(first, first + 2 * MAX_AT_ONCE)
+            if self._readv is None:
+                first += self._read_one_by_one(places[batch], into, parts[batch])
+            else:
+                first += self._read_batch(places[batch], into, parts[batch])
+
+    def _read_batch(
+        self, places: array[int], into: bytearray | memoryview, parts: array[int]
+    ) -> int:
+        """Read places up to the first that cannot be read, which becomes zeros.
+
+        Return how many words of ``places`` that were.
         """
         assert self._readv is not None
-        sizes = batch[1::2]
+        count = len(places) // 2
+        sizes = places[1::2]
         total = sum(sizes)
         if not total:
-            return len(batch), 0
-        remote = array("Q", batch)
-        buffer = (ctypes.c_char * total).from_buffer(into, at)
-        local = array("Q", (ctypes.addressof(buffer), total))
+            return len(places)
+        buffer = (ctypes.c_char * len(into)).from_buffer(into)
+        start = ctypes.addressof(buffer)
+        local = array("Q", parts)
+        local[0::2] = array("Q", map(start.__add__, parts[0::2]))
         done = self._readv(
-            self._pid, local.buffer_info()[0], 1, remote.buffer_info()[0], len(sizes), 0
+            *(self._pid, local.buffer_info()[0], count, places.buffer_info()[0], count, 0)
         )
+        del buffer  # which keeps ``into`` from being resized
         if done == total:
-            return len(batch), total
+            return len(places)
         reason = ctypes.get_errno()
         if done < 0 and reason in (errno.EPERM, errno.ENOSYS):
             self._readv = None  # /proc/PID/mem was opened all the same
-            return 0, 0
+            return 0
         if not self._is_there():
             raise ProcessError(f"process {self._pid} has ended")
-        done = max(done, 0)
-        size = 0
-        for count, length in enumerate(sizes, 1):
-            size += length
-            if size > done:
-                into[at + size - length : at + size] = bytes(length)
-                return 2 * count, size
-        return len(batch), total
+        for number, end in enumerate(accumulate(sizes)):
+            if end > max(done, 0):
+                at, size = parts[2 * number], sizes[number]
+                into[at : at + size] = bytes(size)
+                return 2 * number + 2
+        return len(places)
 
-    def _read_one_by_one(self, batch: Sequence[int], into: bytearray, at: int) -> None:
-        for address, size in zip(batch[::2], batch[1::2], strict=True):
+    def _read_one_by_one(
+        self, places: array[int], into: bytearray | memoryview, parts: array[int]
+    ) -> int:
+        """Read places through the file; return how many words of ``places`` that were."""
+        for address, size, at in zip(places[0::2], places[1::2], parts[0::2], strict=True):
             try:
                 content = os.pread(self._file, size, address)
             except (OSError, OverflowError):
                 content = b""
-            if len(content) == size:
-                into[at : at + size] = content
-            elif not self._is_there():
-                raise ProcessError(f"process {self._pid} has ended")
-            at += size
+            if len(content) != size:
+                if not self._is_there():
+                    raise ProcessError(f"process {self._pid} has ended")
+                content = bytes(size)
+            into[at : at + size] = content
+        return len(places)
 
     def _is_there(self) -> bool:
         """Return whether the memory that was opened is still that of a process.

@@ -98,9 +98,17 @@ class Attached:
             multi_filters_by_process()  # what is found out in the keeper is forgotten with it
         self._halted = self.program.map("halted")
         probes = _Probes(self.program, self.method, self.functions)
-        keeper = Keeper(lambda: probes.attach(groups), probes.detach)
+        keeper = Keeper(lambda: probes.attach(groups), probes.detach, probes.held)
         self._keepers.append(keeper)
         self.failed |= keeper.result
+
+    def statistics(self) -> dict[str, tuple[int, int]]:
+        """Return how often each function has run, and for how many ns: see ``program_statistics``.
+
+        Both are 0 unless the kernel counts them. Raises OSError.
+        """
+        found = self.functions.items()
+        return {name: kernel.program_statistics(loaded) for name, loaded in found}
 
     def stop(self) -> None:
         """Have hits ignored from now on, and the probes removed, without waiting for that.
@@ -115,6 +123,10 @@ class Attached:
                 self._halted.update(bytes(4), (1).to_bytes(4, "little"))
         for keeper in reversed(self._keepers):
             keeper.release()
+
+    def is_held(self) -> bool:
+        """Return whether the processes that keep the probes in place are there."""
+        return all(keeper.holds() for keeper in self._keepers)
 
     @property
     def stopped_at(self) -> float | None:
@@ -185,6 +197,10 @@ class _Probes:
             # What a kernel that does not know the attachment answers, whatever the point.
             return f"{_NO_MULTI}, or another tracer, such as bcc's, has probes there: end that one"
         return refusal(self.failed[group.points[0]])
+
+    def held(self) -> list[int]:
+        """Return all descriptors."""
+        return [descriptor for group in self.descriptors for descriptor in group]
 
     def detach(self) -> None:
         """Remove all probes, the groups attached last first.

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import threading
 from functools import cache
 
@@ -12,6 +13,7 @@ from gotrace.kernel.own_function import own_function
 
 __all__ = [
     "multi_filters_by_process",
+    "steps_can_be_skipped",
 ]
 
 _CODE = b"\x55\x5d\xc3"  # push %rbp; pop %rbp; ret
@@ -38,6 +40,54 @@ def multi_filters_by_process() -> bool:
             caller.join()
         return kernel.map_lookup(counter, bytes(4), 8) == (1).to_bytes(8, "little")
     except (OSError, RuntimeError):  # or no thread can be started
+        return False
+    finally:
+        for descriptor in reversed(opened):
+            os.close(descriptor)
+
+
+_STEPPED_CODE = b"\x31\xc0\x83\xc0\x01\xc3"  # xor %eax,%eax; add $1,%eax; ret
+_STEPPED_AT, _STEPPED_LENGTH = 2, 3  # the add
+
+# Of struct pt_regs in arch/x86/include/uapi/asm/ptrace.h.
+_IP, _SP = 128, 152
+
+
+def _moving_program() -> bytes:
+    """Return a program that moves a thread past the add; SP, which a RET changes too, it rewrites.
+
+    Source of the encoding: Documentation/bpf/standardization/instruction-set.rst of the kernel.
+    """
+    instructions = (
+        (0x79, 0x12, _SP, 0),  # r2 = ctx->sp
+        (0x7B, 0x21, _SP, 0),  # ctx->sp = r2
+        (0x79, 0x12, _IP, 0),  # r2 = ctx->ip
+        (0x07, 0x02, 0, _STEPPED_LENGTH),  # r2 += length
+        (0x7B, 0x21, _IP, 0),  # ctx->ip = r2
+        (0xB7, 0x00, 0, 0),  # r0 = 0
+        (0x95, 0x00, 0, 0),  # exit
+    )
+    return b"".join(struct.pack("=BBhi", *each) for each in instructions)
+
+
+@cache
+def steps_can_be_skipped() -> bool:
+    """Return whether a program can take the place of the instruction that its probe is at.
+
+    It does what the instruction would do and moves the thread past it; the kernel then steps
+    nothing, which is most of the price of a probe at a RET. Linux 6.18 lets the programs of uprobes
+    write registers (kernel commit 7384893d970e) and leaves out the step where the instruction
+    pointer has changed (4363264111e1); builds of it differ. Tried on an addition in a function of
+    this process, which is done where the program is refused or what it writes has no effect.
+    """
+    opened: list[int] = []
+    try:
+        opened.append(kernel.load_program(_moving_program(), b"GPL", attach_type=0))
+        with own_function(_STEPPED_CODE) as function:
+            opened.append(kernel.open_uprobe(function.path, _STEPPED_AT))
+            kernel.set_perf_event_program(opened[-1], opened[0])
+            return function.result() == 0
+    except OSError:
         return False
     finally:
         for descriptor in reversed(opened):

@@ -13,11 +13,12 @@ from __future__ import annotations
 import os
 import pickle
 import select
+import shutil
 import signal
 import socket
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,12 +28,28 @@ from gotrace.target.process import fork
 
 __all__ = [
     "Keeper",
+    "hold_leanly",
     "let_go",
 ]
 
 _LENGTH_BYTES = 8
 _PATIENCE = 1.0  # seconds, for removing what was attached before attaching failed
 _NAME = "gotrace-keeper"  # at most 15 bytes
+_MAX_LEAN = 64  # descriptors: links for many places, not a perf event for each
+#: Ends at the first byte that comes, as keepers do.
+_LEAN = ("head", "-c", "1")
+
+_lean_path: str | None = None
+
+
+def hold_leanly() -> None:
+    """Have keepers become a small program from now on, once they hold what they are to hold.
+
+    A forked process keeps the pages that this one changes later: some 6 MB for each keeper of a
+    tool that goes on for days, which is nothing for one and much for a hundred.
+    """
+    global _lean_path
+    _lean_path = shutil.which(_LEAN[0])
 
 
 class Keeper:
@@ -42,8 +59,15 @@ class Keeper:
     and a kill of the tool's process group leave it to its work.
     """
 
-    def __init__(self, attach: Callable[[], Any], detach: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        attach: Callable[[], Any],
+        detach: Callable[[], None],
+        held: Callable[[], Sequence[int]] = tuple,
+    ) -> None:
         """Run ``attach`` there now, and ``detach`` in the end, whatever ``attach`` did.
+
+        ``held`` returns, there, the descriptors that are all that has to be kept open until then.
 
         Raises what ``attach`` raises, and GotraceError where no process can be started or it
         was killed; ``result`` is what ``attach`` returns. Both must be picklable.
@@ -54,7 +78,7 @@ class Keeper:
         self.pid = fork("that holds the probes")
         if self.pid == 0:
             self._ours.close()
-            _keep(theirs, attach, detach)
+            _keep(theirs, attach, detach, held)
         theirs.close()
         try:
             self.result = self._outcome()
@@ -86,6 +110,12 @@ class Keeper:
             with suppress(OSError):
                 self._ours.send(b"!", socket.MSG_DONTWAIT)
 
+    def holds(self) -> bool:
+        """Return whether the process is still there, as long as it has not been asked to end."""
+        ended = select.poll()
+        ended.register(self._ours, select.POLLIN)
+        return bool(self.pid) and not ended.poll(0)
+
     def end(self, until: float | None = None) -> bool:
         """Have the probes removed and return once they are; ``killed`` if they were before.
 
@@ -101,13 +131,16 @@ class Keeper:
             if not ended.poll(max(0.0, until - time.monotonic()) * 1000):
                 return False
         self._ours.close()
-        self.killed = os.WIFSIGNALED(os.waitpid(self.pid, 0)[1])
+        self.killed = os.waitpid(self.pid, 0)[1] != 0
         self.pid = 0
         return True
 
 
 def _keep(
-    channel: socket.socket, attach: Callable[[], Any], detach: Callable[[], None]
+    channel: socket.socket,
+    attach: Callable[[], Any],
+    detach: Callable[[], None],
+    held: Callable[[], Sequence[int]],
 ) -> NoReturn:
     """Live the keeper's life (runs in the child)."""
     try:
@@ -124,10 +157,27 @@ def _keep(
         data = pickle.dumps((result, failure))
         with suppress(OSError):
             channel.sendall(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
+            if failure is None:
+                _become_lean(channel, held())
             channel.recv(1)
         detach()
     finally:
         os._exit(0)
+
+
+def _become_lean(channel: socket.socket, held: Sequence[int]) -> None:
+    """Replace this program by one that waits for a byte and ends, where that was asked for.
+
+    The kernel removes the probes as it closes the descriptors then. Raises OSError, and then
+    nothing has changed.
+    """
+    if _lean_path is None or not 0 < len(held) <= _MAX_LEAN:
+        return
+    with suppress(OSError):
+        os.dup2(channel.fileno(), 0)  # all others close by themselves
+        for descriptor in held:
+            os.set_inheritable(descriptor, True)
+        os.execv(_lean_path, _LEAN)
 
 
 def let_go(channel: int) -> None:

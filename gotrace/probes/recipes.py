@@ -8,12 +8,12 @@ the folders of ``GOTRACE_RECIPES`` and in ``~/.config/gotrace/recipes``, which c
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gotrace.errors import UsageError
 from gotrace.probes.scope import did_you_mean
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 
 __all__ = ["Recipe", "RecipeProbe", "find_recipe", "is_recipe", "recipes", "split_recipe"]
 
@@ -22,18 +22,20 @@ _MAX_BYTES = 1 << 16
 _HEAD = {"description", "needs", "note", "example"}
 _PROBE = {"probe", "signature", "when", "format", "by"}
 _NEEDED = {"probe", "by"}
+_REPEATED = "signature"
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeProbe:
     """One function of a recipe.
 
-    ``signature`` is for programs that do not describe it. ``when`` is a predicate without its
-    parentheses; ``format`` is what gotrace shows, ``by`` what the other tools group calls by.
+    ``signatures`` are for programs that do not describe it: the first that fits is taken. ``when``
+    is a predicate without its parentheses; ``format`` is what gotrace shows, ``by`` what the other
+    tools group calls by.
     """
 
     function: str
-    signature: str | None
+    signatures: tuple[str, ...]
     when: str | None
     format: str | None
     by: str
@@ -48,6 +50,21 @@ class RecipeProbe:
         return " ".join(parts)
 
 
+def _unformatted(probes: Sequence[RecipeProbe]) -> list[RecipeProbe]:
+    """Return one probe for each function: several differ in what they show, which is left out."""
+    by_function: dict[str, list[RecipeProbe]] = {}
+    for probe in probes:
+        by_function.setdefault(probe.function, []).append(probe)
+    joined = []
+    for same in by_function.values():
+        conditions = dict.fromkeys(probe.when for probe in same)
+        when = " || ".join(f"({text})" for text in conditions) if None not in conditions else None
+        signatures = tuple(text for probe in same for text in probe.signatures)
+        first = replace(same[0], signatures=signatures)
+        joined.append(replace(first, when=when) if len(conditions) > 1 else first)
+    return joined
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """A recipe, and the file that it comes from."""
@@ -59,6 +76,10 @@ class Recipe:
     note: str | None
     example: str | None
     probes: tuple[RecipeProbe, ...]
+
+    def wanted(self, with_formats: bool) -> Sequence[RecipeProbe]:
+        """Return the probes; without formats there is one of each function."""
+        return self.probes if with_formats else _unformatted(self.probes)
 
 
 def is_recipe(text: str) -> bool:
@@ -126,6 +147,8 @@ def _read(name: str, path: Path) -> Recipe:
             continue
         key, colon, value = line.partition(":")
         known = _HEAD if len(paragraphs) == 1 else _PROBE
+        if key == _REPEATED and key in paragraphs[-1]:
+            value = f"{paragraphs[-1].pop(key)}\n{value.strip()}"
         if not colon or key not in known or key in paragraphs[-1] or not value.strip():
             expected = ", ".join(sorted(known))
             raise UsageError(f"recipe {path}, line {number}: expected one of {expected}, and a :")
@@ -140,7 +163,7 @@ def _read(name: str, path: Path) -> Recipe:
     probes = tuple(
         RecipeProbe(
             paragraph["probe"],
-            paragraph.get("signature"),
+            tuple(paragraph.get(_REPEATED, "").splitlines()),
             paragraph.get("when"),
             paragraph.get("format"),
             paragraph["by"],

@@ -95,7 +95,9 @@ class ProbeSpec:
     ``signature`` is the text, name included, for ``gotypes.from_text.parse_signature``. ``format``
     is None where the user gave none; then there are no ``values`` either. ``key``: calls are not
     shown one by one but added up by these values. ``of``: histograms are of this value of theirs.
-    ``described`` is a signature for programs that have none of their own.
+    ``described`` are signatures for programs that have none of their own, of which the first that
+    fits is taken. ``recipe``: what is not there, or does not fit, is left out where another probe
+    of the same recipe is.
     """
 
     source: Source
@@ -107,7 +109,8 @@ class ProbeSpec:
     values: tuple[Expression, ...] = ()
     key: KeyText | None = None
     of: KeyText | None = None
-    described: str | None = None
+    described: tuple[str, ...] = ()
+    recipe: str | None = None
 
     def only(self, wanted: Mapping[str, int]) -> ProbeSpec:
         """Return the probe of calls whose special values, ``goid`` for example, are these."""

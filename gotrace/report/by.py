@@ -13,7 +13,13 @@ from gotrace.probes.scope import STACK_TYPE
 from gotrace.profiles.pprof import Line, PprofLocation
 from gotrace.profiles.rows import ProfileRow
 from gotrace.records import dataclass
-from gotrace.report.durations import PERCENTILES, duration, four_digits, table
+from gotrace.report.durations import (
+    PERCENTILES,
+    duration,
+    four_digits,
+    histogram_fields,
+    table,
+)
 from gotrace.report.output import JsonOutput, Output
 from gotrace.text import printable
 from gotrace.values.go_syntax import go_syntax
@@ -199,12 +205,7 @@ def _fields(group: ValueGroup, interval: ValueInterval) -> dict[str, object]:
     if group.by is not None:
         fields["by"] = by_fields(group.by or None)
     return fields | {
-        "count": values.count,
-        "sum": values.sum,
-        "min": values.minimum,
-        "max": values.maximum,
-        **{mark.replace(".", ""): values.percentile(q) for mark, q in PERCENTILES.items()},
-        "buckets": [list(bounds) for bounds in values.ranges()],
+        **histogram_fields(values),
         "unknown": values.unknown,
         "ts": round(interval.ended, 6),
         "interval_s": round(interval.seconds, 6),

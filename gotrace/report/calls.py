@@ -25,6 +25,7 @@ probe_hits     how often probes were hit within the call; null when only the ent
 probe_ns       what part of duration_ns tracing took, an estimate; null when only the entry was
                seen, or where the probes' cost could not be measured
 why            what the time went into, see ``gotrace.report.why``; only when that was asked for
+cpu            the CPU on which it was reported; only when that was asked for and is known
 =============  ===================================================================================
 
 Values are those of ``gotrace.values.to_json.to_json``. Keys may be added in later releases, always
@@ -56,6 +57,7 @@ from gotrace.values.to_json import to_json
 
 __all__ = [
     "CALL_HEADING",
+    "CPU_HEADING",
     "DURATION_WIDTH",
     "NO_DURATION",
     "PLAIN",
@@ -70,6 +72,8 @@ __all__ = [
 
 #: The columns' heads, with the newline that every line made here has.
 CALL_HEADING = f"{'TIME':<15} {'PID':<8} {'TID':<8} {'GOID':<10} {'DURATION':<9} CALL\n"
+#: What precedes them with ``LineStyle.cpu``.
+CPU_HEADING, CPU_PREFIX = f"{'CPU':<4} ", "%-4s "
 #: What all lines begin with, to be filled with time, pid, tid and goid. The duration follows.
 TEXT_PREFIX = "%-15s %-8d %-8d %-10d "
 DURATION_WIDTH = 9
@@ -140,11 +144,13 @@ class LineStyle:
 
     ``width`` is what a call's line may have: values are cut to fit, and pointers to large structs
     not followed; None shows all. ``short``: names without the beginning of import paths.
+    ``cpu``: the CPU is shown in a column of its own, the first.
     """
 
     width: int | None = None
     short: bool = False
     colour: bool = False
+    cpu: bool = False
 
     def name(self, name: str) -> str:
         """Return a function's name as Go's stack dumps have it, ``[...]`` for type arguments."""
@@ -171,6 +177,8 @@ def place_of(function: TracedFunction) -> str:
 def text_line(call: DecodedCall, clock: Clock, style: LineStyle = PLAIN) -> str:
     """Return a call as a line, and its stack as lines below."""
     prefix = TEXT_PREFIX % (clock.text(call.end_ns), call.pid, call.tid, call.goid)
+    if style.cpu:
+        prefix = CPU_PREFIX % ("-" if call.cpu is None else call.cpu) + prefix
     prefix += style.duration(call.duration_ns) + " "
     shown = _message(call, style) if call.message is not None else _call(call, style)
     lines = [prefix + printable(_bracket(call)) + shown]
@@ -247,6 +255,8 @@ def json_line(call: DecodedCall, clock: Clock) -> str:
     fields["probe_hits"], fields["probe_ns"] = call.probe_hits, call.probe_ns
     if call.why is not None:
         fields["why"] = _why_fields(call.why)
+    if call.cpu is not None:
+        fields["cpu"] = call.cpu
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
@@ -260,7 +270,8 @@ def _call(call: DecodedCall, style: LineStyle) -> str:
         return _framed(call, texts, style)
     plain = replace(style, colour=False) if style.colour else style
     text = _framed(call, texts, plain)
-    over = 0 if style.width is None else PREFIX_WIDTH + len(text) - style.width
+    before = PREFIX_WIDTH + (len(CPU_HEADING) if style.cpu else 0)
+    over = 0 if style.width is None else before + len(text) - style.width
     if over > 0:
         texts = cut_to_fit(values, texts, over)
     elif not style.colour:

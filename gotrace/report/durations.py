@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-__all__ = ["PERCENTILES", "duration", "four_digits", "table"]
+from gotrace.histogram import Histogram, ValueHistogram
+
+__all__ = ["PERCENTILES", "duration", "four_digits", "histogram_fields", "table"]
 
 #: The percentiles that are shown, by name.
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
@@ -35,3 +37,16 @@ def table(rows: Sequence[tuple[int, int, int]], unit: str) -> Iterator[str]:
     for low, high, count in rows:
         stars = "*" * (count * _STARS // most if most else 0)
         yield f"{low:>{width}} -> {high:<{width}} : {count:<{digits}} |{stars:<{_STARS}}|"
+
+
+def histogram_fields(values: Histogram | ValueHistogram, unit: str = "") -> dict[str, object]:
+    """Return what JSON has of a histogram; ``unit`` is put after the names of values, ``_ns``."""
+    numbers = {"sum": values.sum, "min": values.minimum, "max": values.maximum}
+    numbers |= {
+        mark.replace(".", ""): values.percentile(fraction) for mark, fraction in PERCENTILES.items()
+    }
+    return {
+        "count": values.count,
+        **{name + unit: number for name, number in numbers.items()},
+        "buckets": [list(bounds) for bounds in values.ranges()],
+    }

@@ -21,7 +21,7 @@ from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.gotypes.types import Kind
 from gotrace.overhead import ProbeCost
-from gotrace.records import dataclass
+from gotrace.records import dataclass, replace
 from gotrace.report.calls import (
     DURATION_WIDTH,
     NO_DURATION,
@@ -36,7 +36,7 @@ from gotrace.report.calls import (
 from gotrace.report.colour import Colour
 from gotrace.report.latencies import duration
 from gotrace.session.decode import CallDecoder, TracedFunction
-from gotrace.session.events import FLAGS, HEADER
+from gotrace.session.events import FLAGS, HEADER, cpu_of
 from gotrace.text import printable
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import NamedValue, Nil, PointerValue, StringValue, Value
@@ -65,6 +65,8 @@ def line_of(decoder: CallDecoder, clock: Clock, as_json: bool, style: LineStyle 
 
     def decoded(record: bytes) -> str:
         calls = decoder.all(record)
+        if style.cpu:
+            calls = [replace(call, cpu=cpu_of(record)) for call in calls]
         if as_json:
             return "".join([json_line(call, clock) for call in calls])
         return "".join([text_line(call, clock, style) for call in calls])
@@ -74,7 +76,7 @@ def line_of(decoder: CallDecoder, clock: Clock, as_json: bool, style: LineStyle 
     # What the kernel has decided by registers alone adds nothing to the record.
     if compiled is not None and (compiled.rest is not None or any(traced.paths.values())):
         return decoded
-    if traced.spec.format is not None or traced.parts:
+    if traced.spec.format is not None or traced.parts or style.cpu:
         return decoded
     entry = plain_phase(traced.entry, addresses=not as_json)
     result = plain_phase(traced.result, addresses=not as_json) if traced.result else None

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from heapq import nsmallest
+from operator import attrgetter
 from typing import TYPE_CHECKING, TextIO
 
 from gotrace.goroutines.groups import Group, GroupKey
@@ -45,9 +47,12 @@ _NS = 10**9
 
 def summary(goroutines: Sequence[Goroutine], name: str) -> str:
     """Return one line on goroutines of a program ``name``: how many, and in which states."""
-    states = Counter(goroutine.status for goroutine in goroutines)
-    listed = [f"{count:,} {status}" for status, count in states.most_common(4)]
-    others = len(goroutines) - sum(count for _, count in states.most_common(4))
+    states = Counter(map(attrgetter("reason"), goroutines))
+    if states.pop("", 0):
+        states.update(one.state.value for one in goroutines if not one.reason)
+    most = sorted(states.items(), key=lambda item: (-item[1], item[0]))[:4]
+    listed = [f"{count:,} {status}" for status, count in most]
+    others = len(goroutines) - sum(count for _, count in most)
     listed += [f"{others:,} other{'' if others == 1 else 's'}"] if others else []
     plural = "" if len(goroutines) == 1 else "s"
     return f"{len(goroutines):,} goroutine{plural} of {name}: {', '.join(listed)}"
@@ -259,7 +264,7 @@ def _group_header(group: Group) -> str:
     if group.waiting_ns is not None:
         shortest, longest = map(_span, group.waiting_ns)
         notes.append(shortest if shortest == longest else f"{shortest} to {longest}")
-    locked = sum(one.is_locked_to_thread for one in group.goroutines)
+    locked = sum(map(attrgetter("is_locked_to_thread"), group.goroutines))
     if locked:
         notes.append("locked to thread" if locked == count else f"{locked} locked to threads")
     what = f"goroutine {group.goroutines[0].goid}" if count == 1 else f"{count:,} goroutines"
@@ -269,20 +274,20 @@ def _group_header(group: Group) -> str:
 def _named(goroutines: Sequence[Goroutine]) -> str:
     if len(goroutines) == 1:
         return ""
-    ids = sorted(one.goid for one in goroutines)
-    more = ", ..." if len(ids) > _MAX_NAMED else ""
-    return f" {', '.join(map(str, ids[:_MAX_NAMED]))}{more}"
+    ids = nsmallest(_MAX_NAMED, map(attrgetter("goid"), goroutines))
+    more = ", ..." if len(goroutines) > _MAX_NAMED else ""
+    return f" {', '.join(map(str, ids))}{more}"
 
 
 def _write_awaited(out: TextIO, group: Group) -> None:
-    awaited = group.awaited
-    for what, count in awaited[:_MAX_AWAITED]:
+    named = group.awaited(_MAX_AWAITED)
+    for what, count in named:
         verb = "waits" if count == 1 else "wait"
         out.write(f"  {count:,} {verb} for {_awaited_text(what)}\n")
-    rest = awaited[_MAX_AWAITED:]
-    if rest:
-        count = sum(number for _, number in rest)
-        out.write(f"  {count:,} wait for {len(rest):,} others\n")
+    waiting, things = group.awaiting
+    if things > len(named):
+        count = waiting - sum(number for _, number in named)
+        out.write(f"  {count:,} wait for {things - len(named):,} others\n")
 
 
 def _awaited_text(awaited: Awaited) -> str:
@@ -319,7 +324,7 @@ def _write_creation(out: TextIO, group: Group) -> None:
     creation = group.created_by
     if creation is None or group.goroutines[0].goid == 1:
         return
-    parents = {one.parent for one in group.goroutines} - {0}
+    parents = set(map(attrgetter("parent"), group.goroutines)) - {0}
     where = f" in goroutine {min(parents)}" if len(parents) == 1 else ""
     where = f" in {len(parents):,} goroutines" if len(parents) > 1 else where
     out.write(f"created by {_name(creation)}{where}\n\t{_place(creation)}\n")

@@ -11,7 +11,13 @@ from gotrace.gotypes.symbols import elide_type_arguments, short_name, shown_name
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
 from gotrace.records import dataclass
-from gotrace.report.durations import PERCENTILES, duration, four_digits, table
+from gotrace.report.durations import (
+    PERCENTILES,
+    duration,
+    four_digits,
+    histogram_fields,
+    table,
+)
 from gotrace.report.output import JsonOutput, Output
 from gotrace.report.why import BucketParts, bracket, sums_fields, sums_lines
 from gotrace.session.why.parts import take_tracing_out
@@ -253,12 +259,7 @@ def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
 
         fields["by"] = by_fields(group.by or None)
     return fields | {
-        "count": times.count,
-        "sum_ns": times.sum,
-        "min_ns": times.minimum,
-        "max_ns": times.maximum,
-        **{mark.replace(".", "") + "_ns": times.percentile(q) for mark, q in PERCENTILES.items()},
-        "buckets": [list(bounds) for bounds in times.ranges()],
+        **histogram_fields(times, "_ns"),
         "ts": round(interval.ended, 6),
         "interval_s": round(interval.seconds, 6),
         "probe_hits": times.hits,

@@ -86,7 +86,8 @@ class DecodedCall:
     frames. ``message`` is the user's own format, filled in: it takes the place of the values in a
     line. ``probe_hits`` is how often probes were hit within the call, ``probe_ns`` what part of
     its duration that took, as an estimate. ``why`` is what its time went into, None where that was
-    not asked for or only its entry was seen.
+    not asked for or only its entry was seen. ``cpu`` is the CPU on which it was reported, None
+    where that was not asked for or is not known. ``values`` are those of the format's expressions.
     """
 
     function: TracedFunction
@@ -104,6 +105,8 @@ class DecodedCall:
     probe_hits: int | None = None
     probe_ns: int | None = None
     why: Why | None = None
+    cpu: int | None = None
+    values: Sequence[Value] = ()
 
 
 class Undecided:
@@ -166,23 +169,34 @@ class CallDecoder:
         call, traced = parse_call(record), self.traced
         entry, results = self._captured(call)
         message, why = None, self._why(call)
+        values: Sequence[Value] = ()
         if traced.spec.predicate is not None or traced.spec.format is not None:
             specials = self._specials(call, why)
             found = self._operands(entry, results)
-            # What the kernel would have decided at the return, it has not been asked.
-            undecided = call.undecided or call.unwound is not None
-            if not self._wanted(undecided, found, specials):
+            if not self._wanted(call, found, specials):
                 return None
-            message = self._message(found, specials)
-        return self._decoded(call, entry, results, message, why)
+            if traced.spec.format is not None:
+                values = self._evaluated(found, specials)
+                message = format_values(
+                    traced.spec.format, values, [value.type for value in traced.probe.values]
+                )
+        return self._decoded(call, entry, results, message, why, values)
 
     def wanted(self, record: bytes) -> CallRecord | None:
         """Return a record without its values, None where no probe's predicate wants it.
 
         Raises RecordError.
         """
-        decides = self.traced.parts or self.traced.spec.predicate is not None
-        return None if decides and not self.all(record) else parse_call(record)
+        traced, call = self.traced, parse_call(record)
+        if not traced.parts and traced.spec.predicate is None:
+            return call
+        entry, results = self._captured(call)
+        found, specials = self._operands(entry, results), self._specials(call, self._why(call))
+        if not traced.parts:
+            return call if self._wanted(call, found, specials) else None
+        # Each counts the calls of which it cannot be decided.
+        wanted = [self._decided(probe.predicate, found, specials) for _, probe in traced.parts]
+        return call if any(wanted) else None
 
     def all(self, record: bytes) -> list[DecodedCall]:
         """Return a record's call as each probe of its function wants it, in their order.
@@ -200,11 +214,8 @@ class CallDecoder:
         found, specials = self._operands(entry, results), self._specials(captured, why)
         calls = []
         for spec, probe in traced.parts:
-            if probe.predicate is not None:
-                decided = decide(probe.predicate, found, specials)
-                self._undecided.calls += decided is None
-                if decided is not True:
-                    continue
+            if not self._decided(probe.predicate, found, specials):
+                continue
             if spec.format is None:
                 calls.append(call)
                 continue
@@ -217,6 +228,7 @@ class CallDecoder:
                     args=(),
                     results=None if call.results is None else (),
                     message=message,
+                    values=values,
                 )
             )
         return calls
@@ -224,7 +236,10 @@ class CallDecoder:
     def _captured(self, call: CallRecord) -> tuple[list[Value], list[Value] | None]:
         """Return the values captured at the entry, and those of the return where there was one."""
         traced = self.traced
-        entry = self._values(traced.entry, call.args, call.entry_floats, call.bias)
+        floats = call.entry_floats
+        if floats is not None and traced.overwritten in floats:
+            floats = {number: raw for number, raw in floats.items() if number != traced.overwritten}
+        entry = self._values(traced.entry, call.args, floats, call.bias)
         if traced.result is None or call.unwound is not None:
             return entry, None
         return entry, self._values(traced.result, call.results, call.return_floats, call.bias)
@@ -236,6 +251,7 @@ class CallDecoder:
         results: Sequence[Value] | None,
         message: str | None,
         why: Why | None,
+        values: Sequence[Value] = (),
     ) -> DecodedCall:
         """Return a call with the values that are shown of those captured."""
         traced = self.traced
@@ -254,6 +270,7 @@ class CallDecoder:
             call.unwound,
             *self._tracing(call),
             why if self._shows_why else None,
+            values=values,
         )
 
     def _why(self, call: CallRecord) -> Why | None:
@@ -304,25 +321,26 @@ class CallDecoder:
         return found
 
     def _wanted(
-        self, undecided: bool, found: Mapping[AccessPath, Value], specials: Specials
+        self, call: CallRecord, found: Mapping[AccessPath, Value], specials: Specials
     ) -> bool:
         """Decide what the kernel has left open."""
         compiled = self.traced.compiled
         if compiled is None:
             return True
-        predicate = self.traced.probe.predicate if undecided else compiled.rest
+        # What the kernel would have decided at the return, it has not been asked.
+        is_open = call.undecided or call.unwound is not None
+        predicate = self.traced.probe.predicate if is_open else compiled.rest
+        return self._decided(predicate, found, specials)
+
+    def _decided(
+        self, predicate: Typed | None, found: Mapping[AccessPath, Value], specials: Specials
+    ) -> bool:
+        """Return whether a predicate is true; where that is not known, the call is counted."""
         if predicate is None:
             return True
         decided = decide(predicate, found, specials)
         self._undecided.calls += decided is None
         return decided is True
-
-    def _message(self, found: Mapping[AccessPath, Value], specials: Specials) -> str | None:
-        template = self.traced.spec.format
-        if template is None:
-            return None
-        shown = self._evaluated(found, specials)
-        return format_values(template, shown, [value.type for value in self.traced.probe.values])
 
     def _evaluated(
         self,

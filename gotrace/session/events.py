@@ -21,14 +21,17 @@ from gotrace.session.why.parts import report_end
 __all__ = [
     "FLAGS",
     "HEADER",
+    "UNKNOWN_CPU",
     "CallFlag",
     "CallRecord",
     "Losses",
     "OrderWindow",
     "RecordError",
     "Unwinding",
+    "cpu_of",
     "end_of",
     "function_of",
+    "marked",
     "parse_call",
 ]
 
@@ -41,6 +44,9 @@ _END = struct.Struct("<Q").unpack_from
 _FUNCTION = struct.Struct("<32xI").unpack_from
 _BLOCK = struct.Struct("<II")
 _MAX_FRAMES = 1024  # more than any stack that BPF can walk
+
+_CPU_BYTES = 4
+UNKNOWN_CPU = 0xFFFFFFFF
 
 _WINDOW_NS = 50_000_000
 _SORTS_PER_WINDOW = 5
@@ -130,6 +136,17 @@ def function_of(record: bytes) -> int:
     """Return the number of the function of a record, without reading the rest."""
     number: int = _FUNCTION(record)[0]
     return number
+
+
+def cpu_of(record: bytes) -> int | None:
+    """Return the CPU of a record that a window has marked, None where that is not known."""
+    number = int.from_bytes(record[-_CPU_BYTES:], "little")
+    return number if number != UNKNOWN_CPU else None
+
+
+def marked(record: bytes, cpu: int) -> bytes:
+    """Return a record with the CPU that it came from, where it has nothing but padding."""
+    return record + cpu.to_bytes(_CPU_BYTES, "little")
 
 
 def end_of(record: bytes) -> int:
@@ -263,7 +280,11 @@ class OrderWindow:
         window_ns: int = _WINDOW_NS,
         most_records: int = _MAX_RECORDS,
         most_bytes: int = _MAX_BYTES,
+        *,
+        marks_cpu: bool = False,
     ) -> None:
+        """Take the limits; with ``marks_cpu`` each record has its CPU, for ``cpu_of``."""
+        self._marks_cpu = marks_cpu
         self.losses = Losses()
         self.late = 0
         self._window = window_ns
@@ -282,6 +303,8 @@ class OrderWindow:
 
     def push(self, cpu: int, records: Sequence[bytes]) -> None:
         """Take some records of a CPU."""
+        if self._marks_cpu:
+            records = [marked(record, cpu) for record in records]
         for record in records:
             size = len(record)
             if (

@@ -36,7 +36,7 @@ from gotrace.session.open_calls import (
 from gotrace.session.plan import BinaryRequest, make_plan
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import Tasks, unwind_groups
-from gotrace.session.trace import MAX_STACK_FRAMES, Tables, TraceOptions, expected_types
+from gotrace.session.trace import MAX_STACK_FRAMES, Tables, TraceOptions, expected_types, sized
 from gotrace.session.trace_plan import Context, TraceChoices, TracePlan, make_trace_plan
 from gotrace.session.why.parts import BY_PROCESS, MAX_REPORT_SIZE, WhyProbes
 from gotrace.settings import HistogramSettings, KeySettings
@@ -57,13 +57,15 @@ class KeyOptions:
     """What rows have: ``times`` histograms of durations, by ``intervals``, ``unit`` in ns.
 
     Where the probes have a value that histograms are to be of, they are of that. ``rows`` is how
-    many there are at most, beside that of all other calls.
+    many there are at most, beside that of all other calls. ``open_calls`` is for how many
+    goroutines with open calls there is room, None for the most.
     """
 
     times: bool = False
     intervals: bool = False
     unit: int = 1
     rows: int = 1024
+    open_calls: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +274,8 @@ class KeyMeter(Probing):
             keys=rows,
         )
         settings = self._tables.settings(target, tasks, by, why.settings() if why else None)
+        if options.open_calls is not None:
+            settings = sized(settings, options.open_calls, bool(returning))
         self._subplans = expected_types(traced)
         self.attached: Attached = attach(settings, groups, forced, self._prepare, announce)
         program = self.attached.program

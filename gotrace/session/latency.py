@@ -30,8 +30,7 @@ from gotrace.target.target import Target
 
 __all__ = ["LatencyMeter", "LatencyOptions", "Measurement", "SlowCall"]
 
-_STACKS = 1 << 17
-_OUTER_CALLS = 1 << 17
+_OPEN_CALLS = 1 << 17
 _GOROUTINES = 1 << 13
 _SLOW_PAGES = 64  # of each CPU's buffer
 _SLOW_BYTES = 1 << 20  # read at a time
@@ -45,7 +44,9 @@ class LatencyOptions:
     """What to keep apart: functions, goroutines, intervals; and which calls to report.
 
     ``unit`` is the display unit and ``slower`` the least reported duration, both in nanoseconds.
-    ``outermost`` leaves out calls within other traced calls.
+    ``outermost`` leaves out calls within other traced calls. ``open_calls`` is for how many
+    goroutines with open calls there is room, and for as many calls within these: about 300 bytes
+    of kernel memory each.
     """
 
     per_function: bool = False
@@ -54,6 +55,7 @@ class LatencyOptions:
     unit: int = 1
     slower: int | None = None
     outermost: bool = False
+    open_calls: int = _OPEN_CALLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,8 @@ class LatencyMeter(Probing):
         settings = LatencySettings(
             site=target.settings(),
             tasks=tasks.settings(),
-            stacks=_STACKS,
-            outer_calls=_OUTER_CALLS,
+            stacks=options.open_calls,
+            outer_calls=options.open_calls,
             times=HistogramSettings.of(rows, halves, stripes, options.unit),
             goroutines=_GOROUTINES if options.per_goroutine else None,
             outermost=1 if options.outermost else None,

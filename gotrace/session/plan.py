@@ -52,10 +52,24 @@ def _any_task(table: FunctionTable, function: Function) -> TaskKind:
 
 @dataclass(frozen=True, slots=True)
 class BinaryRequest:
-    """A file of the target (None: its executable) and what to select in it."""
+    """A file of the target (None: its executable) and what to select in it.
+
+    Of the requests of one ``group`` some are enough: the others may come to nothing.
+    """
 
     name: str | None
     selector: Selector
+    group: str | None = None
+
+
+def _not_excused(
+    failed: Sequence[tuple[int, GotraceError]],
+    requests: Sequence[BinaryRequest],
+    selected: Iterable[int],
+) -> list[GotraceError]:
+    """Return why requests came to nothing, but of those whose group has others ``selected``."""
+    groups = {requests[number].group for number in selected} - {None}
+    return [error for number, error in failed if requests[number].group not in groups]
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,21 +328,22 @@ def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Sele
     UsageError where no request selects anything.
     """
     selected: list[Selected] = []
-    failed: list[GotraceError] = []
+    failed: list[tuple[int, GotraceError]] = []
     failed_requests: set[int] = set()
     for number, request in enumerate(requests):
         try:
             binary = target.binary(request.name)
             found = request.selector.select(binary.functions, verb=verb)
         except GotraceError as error:
-            failed.append(error)
+            failed.append((number, error))
             failed_requests.add(number)
             continue
         selected.append(Selected(number, binary, found.rows))
-        failed += map(NoMatchError, found.unmatched)
+        failed += [(number, NoMatchError(text)) for text in found.unmatched]
     if not selected:
-        raise failed[0]
-    return Selections(tuple(selected), tuple(failed), frozenset(failed_requests))
+        raise failed[0][1]
+    reported = _not_excused(failed, requests, (one.request for one in selected))
+    return Selections(tuple(selected), tuple(reported), frozenset(failed_requests))
 
 
 def to_be_traced(sites: FunctionSites) -> Verdict:
@@ -352,7 +367,8 @@ def make_plan(
     found = select(target, requests, verb)
     plans: list[BinaryPlan] = []
     problems: list[str] = []
-    failed, failed_requests = list(found.failed), set(found.failed_requests)
+    unusable: list[tuple[int, GotraceError]] = []
+    usable_requests = []
     for selected in found.selected:
         reasons: list[str] = []
         usable = []
@@ -363,13 +379,15 @@ def make_plan(
                 usable.append(sites)
         if usable:
             plans.append(BinaryPlan(selected.binary, tuple(usable)))
+            usable_requests.append(selected.request)
             problems += reasons
         else:
-            failed.append(selected.nothing_usable(verb, reasons[0]))
-            failed_requests.add(selected.request)
+            unusable.append((selected.request, selected.nothing_usable(verb, reasons[0])))
     if not plans:
-        raise failed[0]
-    return ProbePlan(tuple(plans), tuple(problems), tuple(failed), frozenset(failed_requests))
+        raise [*found.failed, *(error for _, error in unusable)][0]
+    failed = (*found.failed, *_not_excused(unusable, requests, usable_requests))
+    failed_requests = found.failed_requests | {number for number, _ in unusable}
+    return ProbePlan(tuple(plans), tuple(problems), failed, failed_requests)
 
 
 def once(plan: ProbePlan) -> ProbePlan:

@@ -15,8 +15,8 @@ from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.btf import task_blocked_offset
 from gotrace.kernel.program import BpfProgram
-from gotrace.records import dataclass
-from gotrace.session.events import HEADER, Losses, OrderWindow, end_of
+from gotrace.records import dataclass, replace
+from gotrace.session.events import HEADER, UNKNOWN_CPU, Losses, OrderWindow, end_of, marked
 from gotrace.session.lifetime import Probing
 from gotrace.session.open_calls import (
     Diagnostic,
@@ -46,6 +46,7 @@ __all__ = [
     "TraceOptions",
     "buffer_pages",
     "expected_types",
+    "sized",
 ]
 
 #: Return addresses that are reported at most.
@@ -65,12 +66,19 @@ _STACKS = _OUTER_CALLS = _WAITING = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """What to report beside values: the number of return addresses at most, 0 for none.
+    """What to report beside values, and how much room there is in the kernel.
 
-    They are fewer where values take so much of the payload that no more have room.
+    ``user_stack`` is the number of return addresses at most, 0 for none; they are fewer where
+    values take so much of the payload that no more have room. With ``cpu`` records have the CPU
+    that they were reported on, for ``events.cpu_of``. ``open_calls`` is for how many goroutines
+    with open calls there is room, ``pages`` what each CPU's event buffer has, a power of two; None
+    for the most.
     """
 
     user_stack: int = 0
+    cpu: bool = False
+    open_calls: int | None = None
+    pages: int | None = None
 
 
 class CallTracer(Probing):
@@ -119,11 +127,15 @@ class CallTracer(Probing):
         if why is not None:
             groups = [*why.groups(), *groups]
         settings = self._tables.settings(target, tasks, why=why.settings() if why else None)
+        if options.open_calls is not None:
+            settings = sized(settings, options.open_calls, bool(returning))
+        self._pages = options.pages
         if self._tables.floats:
             groups = [*signal_groups(target, tasks), *groups]
         #: Records that were dropped here, in user space.
         self.losses = Losses()
-        self.window = OrderWindow()
+        self.window = OrderWindow(marks_cpu=options.cpu)
+        self._marks_cpu = options.cpu
         #: When the run ends (``time.monotonic``), where that is known: later calls are left out.
         self.ends: float | None = None
         #: Whether ``acquire`` has returned all there is, after ``stop``.
@@ -146,7 +158,7 @@ class CallTracer(Probing):
         if self._why is not None:
             self._why.prepare(program)
         self._tables.fill(program, self._subplans.result())
-        self._rings = program.open_events("events", buffer_pages())
+        self._rings = program.open_events("events", self._pages or buffer_pages())
 
     def acquire(self, until: float) -> list[bytes]:
         """Take what the kernel has reported and return, in order, what need not wait any longer.
@@ -198,7 +210,7 @@ class CallTracer(Probing):
         if not self._tables.floats:
             return []
         return [
-            record
+            marked(record, UNKNOWN_CPU) if self._marks_cpu else record
             for _, value in self.attached.program.map("waiting").entries()
             if (record := _waiting_record(value)) is not None
         ]
@@ -373,6 +385,15 @@ class Tables:
 
 _ROOM_FOR_TYPES = 1 << 16  # operations of subplans
 _MAX_TYPES = 1 << 13
+
+
+def sized(settings: TraceSettings, open_calls: int, returns: bool) -> TraceSettings:
+    """Return settings with room for as many goroutines with open calls.
+
+    ``returns``: arguments of open calls are kept up to the return.
+    """
+    saved = min(settings.saved, open_calls if returns else 1)
+    return replace(settings, stacks=open_calls, outer_calls=open_calls, saved=saved)
 
 
 def buffer_pages() -> int:

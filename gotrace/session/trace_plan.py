@@ -20,6 +20,7 @@ from gotrace.capture.paths import place_captured, place_value
 from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
 from gotrace.elf.dwarf import DwarfError
+from gotrace.elf.functions import Function
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.gotypes.from_text import SignatureError
 from gotrace.gotypes.symbols import NameKind, parse_name
@@ -61,7 +62,7 @@ from gotrace.probes.typed import (
 from gotrace.records import dataclass
 from gotrace.session.dynamic_types import DynamicTypes, interfaces_within
 from gotrace.session.plan import BinaryRequest, ProbePlan
-from gotrace.sites.decode import step_over
+from gotrace.sites.decode import float_written, step_over
 from gotrace.sites.sites import FunctionSites, SiteForm
 from gotrace.target.process import file_test
 from gotrace.target.target import TargetBinary
@@ -154,7 +155,9 @@ class TracedCall:
     are reported at their entry. ``next_pc`` and ``next_sp`` say where the instruction after the
     entry site begins, from the site, and what it adds to SP; where that is not known, or float
     registers are to be left alone, ``entry_floats`` and ``result_floats`` are false. Of a string
-    no more than ``text_bytes`` are shown, although a predicate may have more captured. Where
+    no more than ``text_bytes`` are shown, although a predicate may have more captured.
+    ``overwritten`` is the float register that is no longer what it was at the entry when it is
+    read. Where
     several probes want the function, ``parts`` are what each wants, and ``probe`` is all of it
     together.
     """
@@ -174,6 +177,7 @@ class TracedCall:
     next_pc: int
     next_sp: int
     text_bytes: int
+    overwritten: int | None = None
     parts: tuple[tuple[ProbeSpec, ResolvedProbe], ...] = ()
 
     def shown(self, phase: Phase) -> int:
@@ -235,10 +239,10 @@ def parse_probes(
 def _from_recipe(text: str, formats: bool) -> Iterator[ProbeSpec]:
     """Yield the probes of a recipe. Raises UsageError."""
     binary, name, predicate = split_recipe(text)
-    for probe in find_recipe(name).probes:
+    for probe in find_recipe(name).wanted(formats):
         spec = parse_probe(probe.text(None, predicate, formats))
-        described = f"{probe.function}{probe.signature}" if probe.signature else None
-        yield records.replace(spec, binary=binary, described=described)
+        described = tuple(f"{probe.function}{text}" for text in probe.signatures)
+        yield records.replace(spec, binary=binary, described=described, recipe=text)
 
 
 def probe_requests(
@@ -250,7 +254,9 @@ def probe_requests(
     """Return a request for each probe; ``file`` is what those are of that name none."""
     excluded = list(exclude)
     return [
-        BinaryRequest(spec.binary or file, Selector([spec.pattern], excluded, regex=regexp))
+        BinaryRequest(
+            spec.binary or file, Selector([spec.pattern], excluded, regex=regexp), spec.recipe
+        )
         for spec in specs
     ]
 
@@ -264,7 +270,8 @@ def make_trace_plan(
     the reason among the plan's problems. A probe of several that fits none is among its ``failed``.
     Raises SpecError, SignatureError, NoMatchError where that leaves nothing.
     """
-    failed = list(plan.failed)
+    unfit: list[tuple[ProbeSpec, GotraceError]] = []
+    fitting: set[str | None] = set()  # recipes
     constants = StringConstants()
     binaries, calls = [], []
     files: dict[tuple[int, int], _FileTypes] = {}
@@ -282,14 +289,16 @@ def make_trace_plan(
         for sites in file_plan.functions:
             key = (identity.device, identity.inode, sites.function.entry)
             if key in seen:
-                if spec.key is not None or spec.signature not in (None, wanted[key][0].signature):
+                if spec.recipe is not None and spec.recipe == wanted[key][0].recipe:
+                    is_shared = True
+                elif spec.key is not None or spec.signature not in (None, wanted[key][0].signature):
                     problems.append(f"{sites.function.name} is traced by an earlier probe")
                 else:
                     is_shared = True
                 continue
             more = [
                 other
-                for other in wanted[key][1:]
+                for other in wanted[key][wanted[key].index(spec) + 1 :]
                 if other.key is None and other.signature in (None, spec.signature)
             ]
             try:
@@ -298,13 +307,17 @@ def make_trace_plan(
             except (SpecError, SignatureError) as error:
                 refused.append(error)
         if not planned and refused and not is_shared:
-            failed.append(refused[0])
+            unfit.append((spec, refused[0]))
         else:
             problems += map(str, refused)
+            fitting.add(spec.recipe)
         problems += planner.problems
         kept = tuple(call.function for call in planned)
         binaries.append(records.replace(file_plan, functions=kept))
         calls += planned
+    fitting.discard(None)
+    failed = list(plan.failed)
+    failed += [error for spec, error in unfit if spec.recipe not in fitting]
     if not calls:
         raise (
             failed[0]
@@ -353,6 +366,27 @@ def _together(parts: Sequence[tuple[ProbeSpec, ResolvedProbe]]) -> tuple[ProbeSp
     plain = next((spec for spec, _ in parts if spec.format is None), None)
     spec = records.replace(first, format=None) if plain is not None else first
     return spec, ResolvedProbe(predicate, values)
+
+
+def _fitting(specs: Sequence[ProbeSpec], scope: Scope) -> list[tuple[ProbeSpec, ResolvedProbe]]:
+    """Return the probes whose expressions fit a function: all, but of a recipe some are enough.
+
+    Raises SpecError.
+    """
+    parts: list[tuple[ProbeSpec, ResolvedProbe]] = []
+    refused: dict[str, SpecError] = {}
+    for spec in specs:
+        try:
+            parts.append((spec, spec.resolve(scope)))
+        except SpecError as error:
+            if spec.recipe is None:
+                raise
+            refused.setdefault(spec.recipe, error)
+    fitting = {spec.recipe for spec, _ in parts}
+    for recipe, reason in refused.items():
+        if recipe not in fitting:
+            raise reason
+    return parts
 
 
 class _FileTypes:
@@ -413,22 +447,37 @@ class _Planner:
 
     def plan(self, sites: FunctionSites, more: Sequence[ProbeSpec] = ()) -> TracedCall:
         """Plan a function's calls, which ``more`` probes than this planner's want as well."""
+        specs = (self._spec, *more)
         places = self._values.of(sites.function, self._spec.signature)
-        if places.is_bare and self._spec.described is not None:
-            places = self._values.of(sites.function, self._spec.described)
+        if places.is_bare:
+            places = self._as_described(sites.function, specs) or places
         if places.is_bare:
             self._bare.append(sites.function.name)
-        scope = _scope(places, self._type)
-        parts = [(spec, spec.resolve(scope)) for spec in (self._spec, *more)]
-        if more:
-            before = self._spec
-            self._spec, probe = _together(parts)
+        parts = _fitting(specs, _scope(places, self._type))
+        before = self._spec
+        self._spec, probe = _together(parts) if len(parts) > 1 else parts[0]
+        try:
+            planned = self._planned(sites, places, probe)
+        finally:
+            self._spec = before
+        return records.replace(planned, parts=tuple(parts)) if len(parts) > 1 else planned
+
+    def _as_described(
+        self, function: Function, specs: Sequence[ProbeSpec]
+    ) -> FunctionLocations | None:
+        """Return the values by the first of the probes' own signatures that fits the function.
+
+        None where they have none. Raises SignatureError.
+        """
+        refused = None
+        for text in dict.fromkeys(text for spec in specs for text in spec.described):
             try:
-                planned = self._planned(sites, places, probe)
-            finally:
-                self._spec = before
-            return records.replace(planned, parts=tuple(parts))
-        return self._planned(sites, places, parts[0][1])
+                return self._values.of(function, text)
+            except SignatureError as error:
+                refused = refused or error
+        if refused is not None:
+            raise refused
+        return None
 
     def _planned(
         self, sites: FunctionSites, places: FunctionLocations, probe: ResolvedProbe
@@ -460,7 +509,11 @@ class _Planner:
             if compiled is not None and compiled.rest is not None:
                 raise self._not_in_kernel(compiled.rest.span)
             entry, result = self._keyed(probe, paths, entry, result)
-        step = self._step(sites, entry.float_registers)
+        code = self._code_at_entry(sites)
+        is_branch = sites.entry is not None and sites.entry.form is SiteForm.BRANCH
+        step = step_over(code, is_branch, AMD64)
+        overwritten = float_written(code, AMD64)
+        readable = set(entry.float_registers) - {overwritten}
         floats = self._choices.floats and places.convention.reads_floats
         return TracedCall(
             sites,
@@ -473,11 +526,12 @@ class _Planner:
             compiled,
             self._binary,
             self._context,
-            entry_floats=floats and step is not None and bool(entry.float_registers),
+            entry_floats=floats and step is not None and bool(readable),
             result_floats=floats and result is not None and bool(result.float_registers),
             next_pc=step[0] if step else 0,
             next_sp=step[1] if step else 0,
             text_bytes=self._choices.limits.text_bytes,
+            overwritten=overwritten,
         )
 
     def _type(self, text: str) -> tuple[GoType, bool]:
@@ -676,13 +730,15 @@ class _Planner:
             result_room=room[Phase.RETURN],
         )
 
-    def _step(self, sites: FunctionSites, floats: Sequence[int]) -> tuple[int, int] | None:
-        """Return where a signal sent at the entry site finds the thread, relative to the site."""
+    def _code_at_entry(self, sites: FunctionSites) -> bytes:
+        """Return a function's code from its entry site on.
+
+        A signal sent at the site comes after the first instruction of it.
+        """
         entry = sites.entry
         if entry is None:
-            return None
-        code = self._binary.image.read(entry.address, sites.function.end - entry.address)
-        return step_over(code, entry.form is SiteForm.BRANCH, floats, AMD64)
+            return b""
+        return self._binary.image.read(entry.address, sites.function.end - entry.address)
 
 
 def _in_floats(value: PlacedValue) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from gotrace.abi.amd64 import Architecture
@@ -22,6 +22,7 @@ __all__ = [
     "Flow",
     "control_flow",
     "exits",
+    "float_written",
     "step_over",
 ]
 
@@ -164,25 +165,20 @@ _SHORT_REACH = 128
 _READING = frozenset({"nop", "cmp", "test"})
 _ELSEWHERE = re.compile(r"j|call|ret|sys|int|iret|loop|ud|hlt|pop|leave|enter|xchg|bnd")
 _STACK_CHANGE = re.compile(r"rsp, (0x[0-9a-f]+|[0-9]+)\Z")
-_FLOAT_WRITTEN = re.compile(r"xmm([0-9]+)\b")
+_FLOAT_WRITTEN = re.compile(r"[xyz]mm([0-9]+)\b")
+_COMPARING = {"ucomisd", "ucomiss", "comisd", "comiss"}  # these read their first operand
 
 
-def step_over(
-    code: bytes, falls_through: bool, floats: Container[int], arch: Architecture
-) -> tuple[int, int] | None:
+def step_over(code: bytes, falls_through: bool, arch: Architecture) -> tuple[int, int] | None:
     """Return the size of the instruction that ``code`` begins with, and what it adds to SP.
 
-    None where it cannot be decoded or execution may go on elsewhere, where SP changes by an unknown
-    amount, or where one of the float registers ``floats`` is written. ``falls_through``: the caller
-    knows of a conditional jump that it is not taken.
+    None where it cannot be decoded or execution may go on elsewhere, or where SP changes by an
+    unknown amount. ``falls_through``: the caller knows of a conditional jump that it is not taken.
     """
     first = next(_instructions(code[:_MAX_INSTRUCTION], arch), None)
     if first is None:
         return None
     _, size, mnemonic, operands = first
-    written = _FLOAT_WRITTEN.match(operands)
-    if written is not None and int(written[1]) in floats:
-        return None
     if mnemonic == "push":
         return size, -arch.pointer_size
     if mnemonic[0] == "j" and mnemonic != "jmp" and falls_through:
@@ -195,6 +191,15 @@ def step_over(
     if change is None or mnemonic not in ("sub", "add"):
         return None
     return size, int(change[1], 0) if mnemonic == "add" else -int(change[1], 0)
+
+
+def float_written(code: bytes, arch: Architecture) -> int | None:
+    """Return the float register that the first instruction of ``code`` may write, None for none."""
+    first = next(_instructions(code[:_MAX_INSTRUCTION], arch), None)
+    written = _FLOAT_WRITTEN.match(first[3]) if first is not None else None
+    if first is None or written is None or first[2] in _COMPARING:
+        return None
+    return int(written[1])
 
 
 def _instructions(code: bytes, arch: Architecture) -> Iterator[_Instruction]:

@@ -136,4 +136,4 @@ def test_diagnostics(c: CLayout) -> None:
 
 def test_levels_of_open_calls_are_found_by_halves(c: CLayout) -> None:
     (most,) = c.constants("(1ULL << LEVEL_BITS) - 1")
-    assert latency._OUTER_CALLS < most
+    assert latency._OPEN_CALLS < most

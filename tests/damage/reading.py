@@ -8,6 +8,7 @@ import io
 import os
 import random
 import struct
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -144,6 +145,11 @@ class Noise:
                 words = random.Random(address).choices(self._words, k=size // 8)
                 found += struct.pack(f"<{len(words)}Q", *words)
         return found
+
+    def scatter(self, places: array[int], into: array[int], parts: array[int]) -> None:
+        with memoryview(into) as words, words.cast("B") as raw:
+            for number, (at, size) in enumerate(zip(parts[0::2], parts[1::2], strict=True)):
+                raw[at : at + size] = self.gather(places[2 * number : 2 * number + 2])
 
     def read(self, address: int, size: int) -> bytes | None:
         return None

@@ -7,6 +7,7 @@ import errno
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import NoReturn
@@ -14,6 +15,7 @@ from typing import NoReturn
 import pytest
 
 from gotrace.errors import GotraceError
+from gotrace.kernel import keeper as keepers
 from gotrace.kernel.keeper import Keeper
 from gotrace.target.command import Command
 from tests.tools.harness import CLONE, Process
@@ -133,3 +135,46 @@ def test_a_killed_keeper_is_told_of(tmp_path: Path) -> None:
 
     with pytest.raises(GotraceError, match="was killed"):
         Keeper(attach, attach)
+
+
+def test_a_lean_keeper_holds_what_it_is_to_hold_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keepers, "_lean_path", None)
+    keepers.hold_leanly()
+    ends: list[int] = []
+
+    def attach() -> int:
+        ends[:] = os.pipe()
+        return os.getpid()
+
+    keeper = Keeper(attach, lambda: None, lambda: ends[1:])
+    directory = Path(f"/proc/{keeper.result}")
+    pause = threading.Event()
+    while (directory / "comm").read_text() != "head\n":
+        assert keeper.holds()
+        pause.wait(0.01)
+    # Beside its own three it has what is held; the other end of the pipe was let go.
+    held = [os.readlink(entry) for entry in (directory / "fd").iterdir()]
+    assert sum(name.startswith("pipe:") for name in held) == 1
+    os.kill(keeper.pid, signal.SIGTERM)  # which it still blocks
+    assert keeper.holds()
+    assert keeper.end(time.monotonic() + 60)
+    assert not keeper.killed
+    assert not directory.exists()
+
+
+@pytest.mark.parametrize("is_lean", [False, True])
+def test_a_keeper_that_is_killed_does_not_hold(
+    is_lean: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keepers, "_lean_path", None)
+    if is_lean:
+        keepers.hold_leanly()
+    keeper = Keeper(os.getpid, lambda: None, lambda: [2])
+    assert keeper.holds()
+    os.kill(keeper.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, keeper.pid, os.WEXITED | os.WNOWAIT)
+    assert not keeper.holds()
+    keeper.end()
+    assert keeper.killed

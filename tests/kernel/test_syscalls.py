@@ -15,9 +15,12 @@ from pathlib import Path
 import pytest
 
 from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.attach import attach
 from gotrace.kernel.own_function import own_function
 from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
+from gotrace.session import calibrate
 from gotrace.settings import CountSettings, HistogramSettings, LatencySettings
+from gotrace.sites.sites import SiteForm
 
 pytestmark = pytest.mark.live
 
@@ -219,3 +222,19 @@ def _slow_program(counters: int, begun: int, ended: int) -> bytes:
     again = 0x0655 | (-len(body) - 1 & 0xFFFF) << 16  # if r6 != 0 goto the first of them
     loop = [0x06B7 | 100_000 << 32, *body, again]  # r6 = 100,000
     return array("Q", [*count(begun), *loop, *count(ended), 0x00B7, 0x0095]).tobytes()
+
+
+def test_runs_of_programs_are_counted_while_that_is_asked_for() -> None:
+    with calibrate._empty_function(SiteForm.EMULATED) as (function, entry, _):
+        groups = [calibrate._group(function, "on_entry", entry)]
+        attached = attach(CountSettings(site=calibrate._here(), counters=1), groups)
+        counting = kernel.enable_statistics()
+        try:
+            function.call()
+            runs, took = attached.statistics()["on_entry"]
+            counts = attached.program.map("counts").read_array()
+            assert runs == sum(memoryview(counts).cast("Q")) > 0
+            assert took > 0
+        finally:
+            os.close(counting)
+            attached.close()

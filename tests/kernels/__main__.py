@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 import threading
 import time
@@ -56,7 +57,14 @@ def main() -> int:
         print(f"kernels: {error}", file=sys.stderr)
         return 1
     guests = [
-        Guest(one, options.cpus or one.cpus, options.boot or one.boot, options.limit)
+        Guest(
+            one,
+            options.cpus or one.cpus,
+            options.boot or one.boot,
+            options.limit,
+            options.together,
+            shlex.split(options.emulator),
+        )
         for one in releases
     ]
     slots = _Slots((os.cpu_count() or 1) + 1)  # a guest does not need all of its own all the time
@@ -71,6 +79,8 @@ def _options(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("kernels", nargs="*", metavar="KERNEL", help=f"of {', '.join(names)}")
     parser.add_argument("--quick", action="store_true", help=f"{' and '.join(QUICK)}, less of each")
     parser.add_argument("--cpus", type=int, help="processors of each guest")
+    parser.add_argument("--together", action="store_true", help="emulate them in one thread")
+    parser.add_argument("--emulator", default="", help="further words for QEMU")
     parser.add_argument("--boot", help="further words for the kernels' command line")
     parser.add_argument("--rounds", type=int, default=_ROUNDS, help="of migrating goroutines")
     parser.add_argument("--only", action="append", default=[], help="run this check only")
@@ -106,7 +116,15 @@ def order_of(one: Release, quick: bool, rounds: int, only: Sequence[str]) -> Ord
     # and values are of one Go release.
     full = one.methods[:1] if quick else one.methods
     minors = MINORS[-1:] if quick else MINORS
-    return Order(list(one.methods), list(full), list(minors), one.pairs, rounds, list(only))
+    return Order(
+        list(one.methods),
+        full_methods=list(full),
+        minors=list(minors),
+        pairs=one.pairs,
+        skips=one.skips,
+        rounds=rounds,
+        only=list(only),
+    )
 
 
 def _try(

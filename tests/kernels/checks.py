@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gotrace.elf.image import ElfImage
+from gotrace.kernel.syscalls import open_uprobe
 from tests.kernels.detaching import How, measure
 from tests.kernels.order import Order, Result, read_order
 from tests.tools.harness import (
@@ -158,6 +159,8 @@ def main(path: Path) -> int:
         checks.run("refusals", "", _refusals)
     if _REMOVAL_TIMES in order.only:
         checks.run(_REMOVAL_TIMES, "", partial(_removal_times, order.methods))
+    if _STEPS in order.only:
+        checks.run(_STEPS, "", _steps)
     if _TOOL_TIMES in order.only:
         for method in order.methods:
             checks.run(_TOOL_TIMES, method, partial(_tool_times, method))
@@ -166,9 +169,10 @@ def main(path: Path) -> int:
     return 1 if checks.failed else 0
 
 
-#: Measurements, made only when asked for.
+#: Of the emulator and the kernel and not of the tools, made only when asked for.
 _REMOVAL_TIMES = "removal times"
 _TOOL_TIMES = "tool times"
+_STEPS = "single steps"
 
 
 def _preemption() -> str:
@@ -189,13 +193,15 @@ def _fixture(name: str, minor: str) -> Path:
 
 
 def _doctor(order: Order) -> str:
-    """Hold that the tool finds the methods that this kernel is known to have, and no more."""
+    """Hold that the tool finds what this kernel is known to have, and no more."""
     result = run_tool("gotrace", "--doctor", "--json")
     rows = {row["check"]: row for row in of_kind(result, "check")}
     for check, row in rows.items():
         sys.stderr.write(f"{row['state']}: {check}: {row['found']} {row['advice'] or ''}\n")
     fine = [name.split()[1] for name, row in rows.items() if _works(name, row)]
     assert fine == list(order.methods), f"doctor finds {fine}, the kernel has {list(order.methods)}"
+    steps = rows["single steps"]["found"] if "single steps" in rows else "not tried"
+    assert ("could take" in steps) == order.skips, f"single steps: {steps}"
     (verdict,) = of_kind(result, "verdict")
     broken = [f"{name}: {row['found']}" for name, row in rows.items() if row["state"] == "fail"]
     assert verdict["possible"] == order.pairs, f"{verdict['message']} {broken}"
@@ -521,6 +527,50 @@ def _removal_times(methods: Sequence[str]) -> str:
                 seen.append(f"{count} {method} {how.value}: {words}")
                 sys.stderr.write(seen[-1] + "\n")
     return "; ".join(seen)
+
+
+#: Threads and calls of each in one process: as two keep to a processor each, no more than two
+#: instructions are out of line at a time; of many threads, further ones are preempted there.
+_STEPPED: Mapping[str, Sequence[str]] = {
+    "two threads": ("2 10000",) * 3,
+    "eight threads": ("8 2500",) * 3,
+    "two threads after eight": ("8 2500", "2 10000", "2 10000"),
+}
+_STEPPING_PROCESSES = 3
+
+
+def _steps() -> str:
+    """Hold that each thread executes the instruction at its own probe; only when asked for.
+
+    The probes are bare perf events: neither a BPF program nor a tool takes part.
+    """
+    program = _fixture("live_steps", _MINORS[-1])
+    listed = run_tool("gofunccount", "-l", "--json", f"{program}:main.step*")
+    with ElfImage.open(program) as image, ExitStack() as stack:
+        for row in of_kind(listed, "function"):
+            event = open_uprobe(str(program), image.offset_of(row["site"]))
+            stack.callback(os.close, event)
+        seen = {name: _stepped(program, orders) for name, orders in _STEPPED.items()}
+    words = "; ".join(f"{name}: {text}" for name, (_, text) in seen.items())
+    assert not any(wrong for wrong, _ in seen.values()), words
+    return words
+
+
+def _stepped(program: Path, orders: Sequence[str]) -> tuple[int, str]:
+    """Play orders in one process after the other; return how many steps were wrong, and words."""
+    calls = wrong = held = slots = hit = 0
+    for _ in range(_STEPPING_PROCESSES):
+        with Fixture([program]) as fixture:
+            rounds = [fixture.work(order) for order in orders]
+            assert fixture.finish() == 0
+        assert rounds[-1]["Slots"] > 0, "nothing was stepped"
+        calls += sum(each["Calls"] for each in rounds)
+        wrong += sum(each["Wrong"] for each in rounds)
+        held += sum(each["Held"] for each in rounds)
+        hit += any(each["Wrong"] for each in rounds)
+        slots = max(slots, rounds[-1]["Slots"])
+    words = f"{wrong:,} of {calls:,} steps wrong in {hit} of {_STEPPING_PROCESSES} processes"
+    return wrong, f"{words}, {held:,} with the right one in memory, {slots} slots"
 
 
 def _tool_times(method: str) -> str:

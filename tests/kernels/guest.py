@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +34,18 @@ class GuestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Guest:
-    """One guest to run: its kernel, processors, further words of its command line, time in s."""
+    """One guest to run: its kernel, processors, further words of its command line, time in s.
+
+    ``together`` has one thread of QEMU emulate all processors by turns; ``emulator`` are further
+    words of QEMU's own command line.
+    """
 
     release: Release
     cpus: int
     boot: str
     limit: float
+    together: bool = False
+    emulator: Sequence[str] = ()
 
 
 @contextmanager
@@ -76,16 +82,18 @@ def command_line(
     # -cx16: QEMU 7.2 has been seen to leave garbage in the flags after cmpxchg16b (a double fault
     # within seconds of booting Linux 6.12).
     disks = (f"file={path},if=virtio,format=raw,snapshot=on" for path in (root, work))
+    threads = "multi" if guest.cpus > 1 and not guest.together else "single"
     boot = f"console=ttyS0 quiet panic=-1 random.trust_cpu=on {guest.boot}".strip()
     return [
         # A guest ends with whoever runs it, however that ends.
         *("setpriv", "--pdeathsig", "KILL", "nice", "-n", "5", "qemu-system-x86_64"),
-        *("-accel", f"tcg,thread={'multi' if guest.cpus > 1 else 'single'}", "-M", "q35"),
+        *("-accel", f"tcg,thread={threads}", "-M", "q35"),
         *("-cpu", "max,-cx16", "-smp", str(guest.cpus), "-m", str(_MEMORY_MB)),
         *("-display", "none", "-monitor", "none", "-nic", "none", "-no-reboot"),
         *("-kernel", str(kernel.image), "-initrd", str(initrd), "-append", boot),
         *(word for disk in disks for word in ("-drive", disk)),
         *("-serial", f"file:{console}", "-serial", "stdio"),
+        *guest.emulator,
     ]
 
 

@@ -11,7 +11,7 @@ from tests.toolchains import FIXTURES, build, toolchain
 __all__ = ["MINORS", "NAMES", "programs"]
 
 MINORS = ("1.19", "1.27")
-NAMES = ("live_count", "live_latency", "live_relay", "trace_values")
+NAMES = ("live_count", "live_latency", "live_relay", "live_steps", "trace_values")
 
 #: Where the text of the older release's programs begins. By perf-ip, sites are found by address
 #: alone, and no two programs at once may have one there.

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +15,9 @@ from tests.kernels.__main__ import Outcome, line, order_of, summarise
 from tests.kernels.order import Order, Result, parse_result, read_order
 from tests.kernels.releases import RELEASES, release
 
-ORDER = Order(["multi"], full_methods=["multi"], minors=["1.27"], pairs=True, rounds=60)
+ORDER = Order(
+    ["multi"], full_methods=["multi"], minors=["1.27"], pairs=True, skips=False, rounds=60
+)
 GUEST = guest.Guest(release("6.18"), cpus=2, boot="preempt=full", limit=20)
 
 
@@ -75,6 +78,21 @@ def test_command_line_bounds_the_guest() -> None:
     assert "--pdeathsig" in words
     disks = [words[n + 1] for n, word in enumerate(words) if word == "-drive"]
     assert all("snapshot=on" in disk for disk in disks)
+
+
+def test_processors_are_emulated_by_threads_of_their_own_unless_asked() -> None:
+    kernel = images.Kernel(Path("/k/vmlinuz"), (), "6.18.15")
+    names = (Path("/root.ext4"), Path("/initrd"), Path("/work.ext4"), Path("/log"))
+    one = dataclasses.replace(GUEST, cpus=1)
+    together = dataclasses.replace(GUEST, together=True, emulator=["-trace", "x"])
+    emulated = [guest.command_line(each, kernel, *names) for each in (GUEST, one, together)]
+    assert [words[words.index("-accel") + 1] for words in emulated] == [
+        "tcg,thread=multi",
+        "tcg,thread=single",
+        "tcg,thread=single",
+    ]
+    assert [words[words.index("-smp") + 1] for words in emulated] == ["2", "1", "2"]
+    assert [words[-2:] == ["-trace", "x"] for words in emulated] == [False, False, True]
 
 
 def test_order_survives_the_way_to_the_guest(tmp_path: Path) -> None:

@@ -17,16 +17,22 @@ from tests.live import skip_or_fail
 from tests.real.fetch import Source, apt
 from tests.toolchains import BuildError, Toolchain, cache_dir, require
 
-__all__ = ["SOURCES", "SourceProgram", "built", "compiler"]
+__all__ = ["RECIPES", "SOURCES", "SourceProgram", "built", "compiler"]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProgram:
-    """A program, the package with its sources, and what to build: a package or a file."""
+    """A program, the package with its sources, and what to build: a package or a file.
+
+    ``suite`` has the package, and ``minor`` is the Go release that builds it.
+    """
 
     name: str
     package: str
     main: str
+    suite: str = Source.BOOKWORM
+    minor: str = "1.19"
+    flags: tuple[str, ...] = ()
 
 
 SOURCES = (
@@ -41,16 +47,32 @@ SOURCES = (
     ),
 )
 
+_HERE = Path(__file__).parent / "recipes"
+_GRPC, _REDIGO = "golang-google-grpc-dev", "golang-github-gomodule-redigo-dev"
+_GO_REDIS = "golang-github-go-redis-redis-dev"
 
-def compiler() -> Toolchain:
-    """Return the toolchain of the release that has these packages."""
-    return require("1.19")
+#: Programs that know what recipes have to show, with gRPC 1.27, 1.33 and 1.64, go-redis 6.15, and
+#: redigo 1.8 and 1.9.
+RECIPES = (
+    SourceProgram("grpc-1.27", _GRPC, str(_HERE / "grpc" / "main.go"), Source.BULLSEYE, "1.15"),
+    SourceProgram("grpc-1.33", _GRPC, str(_HERE / "grpc" / "main.go")),
+    SourceProgram("grpc-1.33s", _GRPC, str(_HERE / "grpc" / "main.go"), flags=("-ldflags=-s -w",)),
+    SourceProgram("grpc-1.64", _GRPC, str(_HERE / "grpc" / "main.go"), Source.TRIXIE, "1.24"),
+    SourceProgram("redis-6", _GO_REDIS, str(_HERE / "redis" / "main.go"), Source.BULLSEYE, "1.15"),
+    SourceProgram("redigo-1.8", _REDIGO, str(_HERE / "redigo" / "main.go")),
+    SourceProgram("redigo-1.9", _REDIGO, str(_HERE / "redigo" / "main.go"), Source.TRIXIE, "1.24"),
+)
+
+
+def compiler(program: SourceProgram = SOURCES[0]) -> Toolchain:
+    """Return the toolchain that builds a program: of its suite's release, or near."""
+    return require(program.minor)
 
 
 @functools.cache
 def built(name: str) -> Path:
     """Return the path of a program, fetched and built when it is not there; or skip the test."""
-    wanted = next(one for one in SOURCES if one.name == name)
+    wanted = next(one for one in (*SOURCES, *RECIPES) if one.name == name)
     place = cache_dir() / "real" / f"source-{name}"
     place.mkdir(parents=True, exist_ok=True)
     with (place / "lock").open("w") as lock:
@@ -66,7 +88,7 @@ def built(name: str) -> Path:
 
 def _fetch(wanted: SourceProgram, place: Path, tree: Path) -> None:
     """Unpack the package and all Go sources that it depends on, as apt resolves that."""
-    source = apt(Source.BOOKWORM)
+    source = apt(wanted.suite)
     packages = [name for name in source.resolve([wanted.package]) if _SOURCES.fullmatch(name)]
     with tempfile.TemporaryDirectory(prefix="fetch.", dir=place) as directory:
         unpacked = Path(directory) / "root"
@@ -81,13 +103,14 @@ _SOURCES = re.compile("golang-.+-dev")
 def _build(wanted: SourceProgram, path: Path, tree: Path) -> Path:
     """Build in GOPATH mode, as Debian does; Go's own cache tells what is up to date."""
     env = {
-        **compiler().env(),
+        **compiler(wanted).env(),
         "GO111MODULE": "off",
         "GOFLAGS": "",
         "GOPATH": str(tree / "usr" / "share" / "gocode"),
     }
     unfinished = path.with_name(f"{path.name}.unfinished")
-    command = [str(compiler().go), "build", "-o", str(unfinished), wanted.main]
+    go = str(compiler(wanted).go)
+    command = [go, "build", *wanted.flags, "-o", str(unfinished), wanted.main]
     done = subprocess.run(command, env=env, cwd=path.parent, capture_output=True, text=True)
     if done.returncode != 0:
         raise BuildError(f"{' '.join(command)}:\n{done.stdout}{done.stderr}")

@@ -13,7 +13,7 @@ from gotrace.abi.amd64 import AMD64
 from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.sites import decode, lengths
-from gotrace.sites.decode import Branch, Exits, control_flow, exits, step_over
+from gotrace.sites.decode import Branch, Exits, control_flow, exits, float_written, step_over
 from tests.toolchains import FIXTURES, Toolchain, build, gccgo_build, newest, toolchains
 
 
@@ -82,7 +82,24 @@ def test_long_functions_are_decoded_piece_by_piece() -> None:
 
 @pytest.mark.parametrize("code", ["", "06", "0f", "66 66 66"])
 def test_nothing_is_known_of_what_cannot_be_decoded(code: str) -> None:
-    assert step_over(bytes.fromhex(code), True, (), AMD64) is None
+    assert step_over(bytes.fromhex(code), True, AMD64) is None
+    assert float_written(bytes.fromhex(code), AMD64) is None
+
+
+@pytest.mark.parametrize(
+    ("code", "written"),
+    [
+        ("f2 0f 59 c1", 0),  # mulsd xmm0, xmm1
+        ("f3 0f 59 d1", 2),  # mulss xmm2, xmm1
+        ("c5 f5 58 d8", 3),  # vaddpd ymm3, ymm1, ymm0
+        ("66 0f 2e c1", None),  # ucomisd xmm0, xmm1
+        ("f2 0f 11 44 24 08", None),  # movsd [rsp+8], xmm0
+        ("48 8d 04 0b", None),  # lea rax, [rbx+rcx]
+    ],
+)
+def test_the_float_register_that_is_written(code: str, written: int | None) -> None:
+    assert float_written(bytes.fromhex(code), AMD64) == written
+    assert step_over(bytes.fromhex(code), True, AMD64) == (len(bytes.fromhex(code)), 0)
 
 
 def test_error_in_a_later_piece_is_reported() -> None:

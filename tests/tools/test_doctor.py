@@ -73,7 +73,7 @@ def test_all_is_checked(here: Checks) -> None:
         ),
         *("program of gofunclatency", "program of gotrace", "event buffers"),
         *(f"attach: {method}" for method in METHODS),
-        *("atomic fetch", "signals from BPF"),
+        *("atomic fetch", "signals from BPF", "single steps"),
     ]
 
 

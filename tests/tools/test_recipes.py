@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from gotrace.probes.recipes import find_recipe, recipes, split_recipe
 from gotrace.probes.spec import parse_key, parse_probe
 from tests.toolchains import BUILD_MODES, FIXTURES, build, newest, require
 from tests.tools.harness import Fixture, of_kind, run_tool, tool
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.live
@@ -31,7 +34,7 @@ from tests.tools.harness import Fixture, of_kind, run_tool, tool
 )
 def test_recipes_show_what_the_program_did(minor: str, mode: str) -> None:
     path = build(FIXTURES / "live_recipes", require(minor), flags=BUILD_MODES[mode])
-    names = [recipe.name for recipe in recipes()]
+    names = [recipe.name for recipe in recipes() if "." not in recipe.needs.split("/")[0]]
     with Fixture([path]) as fixture:
         words = [f"@{name}" for name in names]
         with tool("gotrace", "--json", "-p", str(fixture.ready), *words) as tracing:
@@ -41,14 +44,30 @@ def test_recipes_show_what_the_program_did(minor: str, mode: str) -> None:
     assert result.status == 0, result.errors
     assert truth.keys() == set(names)
     shown: dict[str, Counter[str]] = {name: Counter() for name in names}
-    owners = {probe.function: name for name in names for probe in find_recipe(name).probes}
+    owners = {
+        parse_probe(probe.function).pattern: name
+        for name in names
+        for probe in find_recipe(name).probes
+    }
     for call in of_kind(result, "call"):
-        shown[owners[call["func"]]][call["message"]] += 1
+        function = call["func"].removeprefix("internal/sync")  # since Go 1.24
+        function = f"sync{function}" if function.startswith(".") else function
+        shown[owners[function]][call["message"]] += 1
+    pauses = [text for text in shown["gc"] if text.startswith("pause of")]
+    if pauses:
+        [total] = [text for text in truth["gc"] if text.isdecimal()]
+        truth["gc"].remove(total)
+        assert len(pauses) == 2 * truth["gc"].count("finished")
+        assert sum(int(text.split()[2]) for text in pauses) == int(total)
     for name, wanted in truth.items():
         # The libraries open, dial and read for themselves, too.
         missing: Counter[str] = Counter[str](wanted) - shown[name]
         assert not missing, (name, missing, shown[name])
-    for name in ("http.server", "http.client", "sql", "process.start", "tls", "panics"):
+    # Of HTTP/2 it has neither status nor bytes.
+    shown["http.server"] = Counter(
+        {text: n for text, n in shown["http.server"].items() if "<unavailable" not in text}
+    )
+    for name in ("http.server", "http.client", "http2", "sql", "process.start", "panics"):
         assert shown[name] == Counter(truth[name])
     assert of_kind(result, "lost") == []
 
@@ -64,6 +83,21 @@ def test_recipes_come_with_keys_and_take_predicates() -> None:
             [row] = of_kind(tracing.end(), "histogram")
         assert fixture.finish() == 0
     assert row["by"] == {"req.Method": "PUT", "req.URL.Path": "/made"} and row["count"] == 1
+
+
+@pytest.mark.live
+@pytest.mark.apart
+def test_goroutines_are_counted_by_function_and_place() -> None:
+    path = build(FIXTURES / "live_recipes", newest())
+    with Fixture([path]) as fixture:
+        with tool("gofunccount", "--json", "-p", str(fixture.ready), "@goroutines") as counting:
+            truth = fixture.work("")
+            result = counting.end()
+        assert fixture.finish() == 0
+    place = "main.goroutines"
+    [row] = [row for row in of_kind(result, "count") if row["by"]["$caller"] == place]
+    assert row["by"]["fn"] == {"$func": f"{place}.func1"}
+    assert row["count"] == len(truth["goroutines"])
 
 
 @pytest.mark.live
@@ -112,6 +146,28 @@ def test_what_is_wrong_with_a_recipe_is_said(
     (tmp_path / "mine.txt").write_text(text)
     with pytest.raises(UsageError, match=reason):
         find_recipe("mine")
+
+
+def test_signatures_can_be_repeated_and_functions_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOTRACE_RECIPES", str(tmp_path))
+    same = 'probe: main.f\nsignature: (n int)\nsignature: ()\nby: n\nformat: "%d", n\n'
+    (tmp_path / "mine.txt").write_text(
+        f"description: d\nneeds: main\n\n{same}when: n > 1\n\n{same}when: n < 0\n"
+    )
+    recipe = find_recipe("mine")
+    assert [probe.signatures for probe in recipe.wanted(True)] == [("(n int)", "()")] * 2
+    [joined] = recipe.wanted(False)
+    assert joined.text(None, "", False) == "main.f (((n > 1) || (n < 0)))"
+
+
+def test_the_manual_lists_all_recipes() -> None:
+    names = {recipe.name for recipe in recipes()}
+    text = (ROOT / "docs" / "recipes.md").read_text()
+    assert set(re.findall(r"^\| `@(\S+)`", text, re.M)) == names
+    manual = (ROOT / "docs" / "man" / "gotrace.8").read_text()
+    assert [name for name in names if f"\\fB{name}\\fR" not in manual] == []
 
 
 def test_a_recipe_that_is_not_there() -> None:

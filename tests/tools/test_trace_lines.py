@@ -14,7 +14,15 @@ from pathlib import Path
 import pytest
 
 from tests.toolchains import FIXTURES, build, newest
-from tests.tools.harness import Fixture, Process, of_kind, run_tool, tool, tool_command
+from tests.tools.harness import (
+    Fixture,
+    Process,
+    json_counts,
+    of_kind,
+    run_tool,
+    tool,
+    tool_command,
+)
 from tests.tools.trace import calls_of, program, trace
 
 pytestmark = [pytest.mark.live, pytest.mark.apart]
@@ -166,3 +174,64 @@ def test_the_outermost_of_nested_calls_is_measured() -> None:
                 result = measuring.end()
             counts.append(sum(row["count"] for row in of_kind(result, "histogram")))
     assert counts == [21, 1]
+
+
+def test_the_cpu_has_a_column() -> None:
+    cpu = max(os.sched_getaffinity(0))
+    path = program()
+    for words, shown in ((("-C",), r"(\d+) +[\d:.]+ "), (("-C", "--json"), r'.*"cpu":(\d+)}')):
+        with Fixture([path], preexec_fn=lambda: os.sched_setaffinity(0, {cpu})) as fixture:
+            with tool("gotrace", *words, "-p", str(fixture.ready), "main.echo") as tracing:
+                fixture.work("goroutines")
+                result = tracing.end()
+            assert fixture.finish() == 0
+        calls = [line for line in result.lines if "main.echo" in line and "Tracing" not in line]
+        found = [
+            re.match(shown, line) for line in calls if '"kind":"call"' in line or words[1:] == ()
+        ]
+        assert found and {match and match[1] for match in found} == {str(cpu)}
+
+
+def test_as_much_of_the_stack_as_is_asked_for() -> None:
+    """The frames of --stack-depth are the innermost of those that -U has."""
+    stacks = []
+    for words in (("-U",), ("--stack-depth", "3"), ("--stack-depth", "999")):
+        _, result = trace(program(), "stack", "--json", *words, "main.deepest")
+        (call,) = calls_of(result, "main.deepest")
+        stacks.append(([frame["func"] for frame in call["stack"]], call.get("stack_cut", False)))
+    whole, cut, most = stacks
+    assert whole[0][:3] == ["main.between", "main.outermost", "main.stack"] and not whole[1]
+    # One of the three return addresses is in two functions, of which one was inlined.
+    assert cut == (whole[0][:4], True) and len(whole[0]) > 4
+    assert most == whole
+
+
+def test_only_a_control_groups_processes() -> None:
+    """Of two processes of one program, one is in the group."""
+    roots = [
+        line.split()[1]
+        for line in Path("/proc/self/mounts").read_text().splitlines()
+        if line.split()[2] == "cgroup2"
+    ]
+    if not roots:
+        pytest.skip("no control groups of version 2 are mounted here")
+    group = Path(roots[0]) / f"gotrace-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError as error:
+        pytest.skip(f"no control group can be made here: {error}")
+    path = build(FIXTURES / "live_count", newest())
+    try:
+        with Fixture([path]) as inside, Fixture([path]) as outside:
+            (group / "cgroup.procs").write_text(str(inside.ready))
+            words = ("--json", "--by", "$pid", "--cgroup", str(group), f"{path}:main.*")
+            with tool("gofunccount", *words) as counting:
+                outside.work()
+                truth = inside.work()
+                result = counting.end()
+            assert outside.finish() == inside.finish() == 0
+        pids = {row["by"]["$pid"] for row in of_kind(result, "count")}
+        assert pids == {inside.ready}
+        assert json_counts(result, truth["calls"]) == truth["calls"]
+    finally:
+        group.rmdir()

@@ -158,6 +158,21 @@ def test_reading_float_registers_does_no_harm(order: str) -> None:
         assert truth["Urgent"] > 0  # what the manual says such programs will see
 
 
+@pytest.mark.parametrize("minor", ["1.19", "1.27"])
+def test_floats_of_a_function_without_a_frame(minor: str) -> None:
+    """Its first instruction has made the product of the first; the others are as they were."""
+    _, result = trace(program(require(minor)), "leaves", "--json", "main.leaf")
+    calls = calls_of(result, "main.leaf")
+    assert len(calls) == 20
+    read = 0
+    for n, row in enumerate(calls, 1):
+        assert row["args"]["x"] == {"$unavailable": "in a float register that could not be read"}
+        if not isinstance(row["args"]["y"], dict):
+            assert (row["args"]["y"], row["args"]["z"]) == (2.5, -n)
+            read += 1
+    assert read > 15  # as above
+
+
 def test_float_registers_left_alone() -> None:
     truth, result = trace(program(), "notified", "--json", "--no-fp", "main.scale")
     calls = calls_of(result, "main.scale")

@@ -274,8 +274,8 @@ def check_waits(rows: list[Json], truth: Json) -> None:
         machine = _OF_THE_MACHINE | ({"syscall"} if name == "main.reads" else set())
         others = sum(ns for part, ns in parts.items() if part != found and part not in machine)
         assert others < 0.01 * row["duration_ns"], (name, parts)
-        # Who wakes it may begin to wait before it does, on a machine that is busy.
-        assert parts[found] > 0.9 * LONG, row
+        # Who wakes it began to wait before it did, which a machine that is busy can hold up.
+        assert parts[found] > 0.4 * LONG, (name, parts)
         if found == "blocked: kernel":
             assert row["why"]["longest"]["part"] == found
         elif found == "syscall":
@@ -401,9 +401,10 @@ def test_a_quota_used_up_is_throttling() -> None:
     part = row["why"]["parts"]["throttled"]
     # A call is shorter than a period, so that no two intervals are in one. The kernel also counts
     # those in which other work of the machine had the CPU: then it need not take it from the call.
-    # Its time ends when there is quota again, the call's when it has the CPU again.
+    # Its time ends when there is quota again, the call's when it has the CPU again: later where
+    # others have that.
     assert 0.5 * times < part["calls"] <= times + 1
-    assert 0.7 * ns < part["ns"] < 1.4 * ns
+    assert 0.7 * ns < part["ns"] < 3 * ns
     assert sum(each["ns"] for each in row["why"]["parts"].values()) == row["sum_ns"]
 
 

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Say what a configuration would trace on this machine."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TextIO
+
+from gotrace.errors import GotraceError, NoMatchError
+from gotrace.fleet.config import Config, MetricSpec, SpanSpec
+from gotrace.fleet.probing import open_target, plan_metric
+from gotrace.fleet.targets import Finder, Program
+from gotrace.session.plan import ProbePlan
+from gotrace.target.target import Target
+from gotrace.text import printable
+
+__all__ = ["check"]
+
+_MAX_NAMES = 5
+
+
+def check(config: Config, out: TextIO) -> int:
+    """Write what there is to trace and return the exit status.
+
+    That is 3 where programs of the targets are here and none has anything that is asked for.
+    """
+    finder = Finder(config.targets)
+    programs = finder.look()
+    for target in config.targets:
+        found = [program for key, program in programs.items() if key.target == target.name]
+        if target.name in finder.problems:
+            print(f"target {target.name}: {printable(finder.problems[target.name])}", file=out)
+        elif not found:
+            print(f"target {target.name}: not here, and looked for every second", file=out)
+        for program in found:
+            count = len(program.processes)
+            number = f"{count} process{'' if count == 1 else 'es'}"
+            print(f"target {target.name}: {printable(program.shown)}, {number}", file=out)
+    tried = matched = 0
+    for program in programs.values():
+        opened = open_target(program)
+        try:
+            for spec in config.metrics:
+                if program.key.target in spec.targets:
+                    tried += 1
+                    matched += _check_metric(spec, opened, program, out)
+            for span in config.spans:
+                if program.key.target in span.targets:
+                    tried += 1
+                    matched += _check_span(span, opened, program, out)
+        finally:
+            opened.close()
+    print(f"budget: {config.budget:.2%} of one CPU for each target", file=out)
+    return NoMatchError.exit_code if tried and not matched else 0
+
+
+def _check_metric(spec: MetricSpec, target: Target, program: Program, out: TextIO) -> bool:
+    what = f"metric {spec.name} in {program.key.target}"
+    try:
+        planned = plan_metric(spec, target, program)
+    except GotraceError as error:
+        print(f"{what}: nothing: {printable(str(error))}", file=out)
+        return False
+    print(f"{what}: {_listed(planned.plan)}", file=out)
+    with suppress(GotraceError):
+        for problem in planned.warnings():
+            print(f"  {printable(problem)}", file=out)
+    return True
+
+
+def _check_span(spec: SpanSpec, target: Target, program: Program, out: TextIO) -> bool:
+    from gotrace.fleet.spans import plan_span  # loads the SDK
+
+    what = f"span {spec.name or spec.probe} in {program.key.target}"
+    try:
+        traced, _ = plan_span(spec, target, program)
+    except GotraceError as error:
+        print(f"{what}: nothing: {printable(str(error))}", file=out)
+        return False
+    print(f"{what}: {_listed(traced.plan)}", file=out)
+    for problem in traced.plan.problems:
+        print(f"  {printable(problem)}", file=out)
+    return True
+
+
+def _listed(plan: ProbePlan) -> str:
+    names = [printable(function.name) for function in plan.functions]
+    more = len(names) - _MAX_NAMES
+    rest = f" and {more} more" if more > 0 else ""
+    return f"{', '.join(names[:_MAX_NAMES])}{rest}"

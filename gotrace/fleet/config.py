@@ -1,0 +1,463 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a configuration asks for: read, checked against the schema, and taken apart."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import jsonschema
+
+from gotrace.errors import GotraceError, UsageError
+from gotrace.fleet.schema import SCHEMA
+from gotrace.fleet.yaml_lines import Document, Path, read_yaml
+from gotrace.probes.recipes import is_recipe
+from gotrace.probes.scope import did_you_mean
+from gotrace.probes.spec import KeyText, parse_key, parse_probe
+from gotrace.records import dataclass
+
+__all__ = [
+    "Buckets",
+    "Config",
+    "Listen",
+    "MetricSpec",
+    "MetricType",
+    "OtlpSpec",
+    "Protocol",
+    "SpanSpec",
+    "TargetSpec",
+    "load_config",
+    "parse_config",
+]
+
+_MAX_BYTES = 1 << 20
+_MAX_EXPRESSIONS = 16
+_METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
+_LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_OWN_LABELS = {"target", "function", "le", "quantile", "job", "instance"}
+_OWN_PREFIXES = ("gotraced_", "process_", "python_")
+_AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|m|h)?")
+_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9}
+_NS["h"] = 60 * _NS["m"]
+_RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(s|m|h)")
+_SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+_DEFAULT_BUDGET = "2%"
+_WILD = set("*?[")
+
+
+class MetricType(Enum):
+    """What a metric is."""
+
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+class Protocol(Enum):
+    """How OTLP is spoken."""
+
+    HTTP = "http"
+    GRPC = "grpc"
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpec:
+    """Programs to look for: those of one path, of one name, or in one control group."""
+
+    name: str
+    exe: str | None = None
+    comm: str | None = None
+    cgroup: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Bounds of a histogram: from ``low`` to ``high``, ``per_octave`` in each power of two.
+
+    In ns, or in what values are counted in.
+    """
+
+    low: int
+    high: int
+    per_octave: int = 1
+
+    def bounds(self) -> list[int]:
+        """Return the bounds, ascending, each the end of one of the kernel's buckets.
+
+        >>> Buckets(1000, 5000).bounds()
+        [512, 1024, 2048, 4096, 8192]
+        """
+        first = max(self.low.bit_length() - 1, 0)
+        last = max(self.high - 1, 1).bit_length()
+        steps = 16 // self.per_octave
+        found = [
+            (16 + step) << (octave - 4) if octave >= 4 else (1 << octave) + (step << octave >> 4)
+            for octave in range(first, last)
+            for step in range(0, 16, steps)
+        ]
+        return sorted({*found, 1 << last})
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSpec:
+    """One metric. ``targets`` are names; ``labels`` and ``key`` go together."""
+
+    name: str
+    type: MetricType
+    probe: str
+    targets: tuple[str, ...]
+    help: str
+    labels: tuple[str, ...] = ()
+    key: KeyText | None = None
+    of: KeyText | None = None
+    functions: bool = False
+    series: int = 256
+    open_calls: int = 8192
+    buckets: Buckets | None = None
+
+    @property
+    def bounds(self) -> list[int]:
+        """Return the bounds of a histogram's buckets, in ns or what values are counted in."""
+        usual = Buckets(1, 1 << 32) if self.of else Buckets(1_000, 16 * 10**9)
+        return (self.buckets or usual).bounds()
+
+
+@dataclass(frozen=True, slots=True)
+class SpanSpec:
+    """Calls to be sent as spans, at most ``rate`` a second of them for each program."""
+
+    name: str | None
+    probe: str
+    targets: tuple[str, ...]
+    attributes: tuple[tuple[str, str], ...] = ()
+    rate: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class OtlpSpec:
+    """Where metrics and spans are sent: times in seconds, ``queue`` in spans."""
+
+    endpoint: str
+    protocol: Protocol
+    headers: tuple[tuple[str, str], ...] = ()
+    interval: float = 15.0
+    timeout: float = 10.0
+    queue: int = 2048
+    resource: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """The address that is listened on."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """A whole configuration; ``budget`` is the part of one CPU that each target may pay."""
+
+    targets: tuple[TargetSpec, ...]
+    metrics: tuple[MetricSpec, ...] = ()
+    spans: tuple[SpanSpec, ...] = ()
+    listen: Listen | None = None
+    otlp: OtlpSpec | None = None
+    budget: float = 0.02
+
+
+def load_config(path: str) -> Config:
+    """Read a configuration that no other user could have written. Raises UsageError.
+
+    It decides what is read out of other programs' memory and where that is sent.
+    """
+    try:
+        # Not blocking: on what should not be here, such as a pipe, it would.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from error
+    try:
+        found = os.fstat(descriptor)
+        problem = None
+        if not stat.S_ISREG(found.st_mode):
+            problem = "it is not a file"
+        elif found.st_uid not in (0, os.geteuid()):
+            problem = f"user {found.st_uid} owns it: chown it to root or to who runs gotraced"
+        elif found.st_mode & stat.S_IWOTH:
+            problem = "every user may write to it: chmod o-w"
+        elif found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid()):
+            problem = f"group {found.st_gid} may write to it: chmod g-w"
+        elif found.st_size > _MAX_BYTES:
+            problem = f"it has more than {_MAX_BYTES} bytes"
+        if problem:
+            raise UsageError(f"configuration {path} is refused: {problem}")
+        data = b"".join(iter(lambda: os.read(descriptor, _MAX_BYTES), b""))
+    finally:
+        os.close(descriptor)
+    try:
+        return parse_config(path, data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"configuration {path} is not UTF-8: byte {error.start}") from error
+
+
+def parse_config(name: str, text: str) -> Config:
+    """Parse a configuration; ``name`` is what messages call the file.
+
+    Raises UsageError with the line of the first thing that is wrong.
+    """
+    document = read_yaml(name, text)
+    validator = jsonschema.Draft202012Validator(SCHEMA)
+    errors = [_described(document, error) for error in validator.iter_errors(document.data)]
+    if errors:
+        # A key that is misspelt is missing, too: it is named first.
+        line, reason = min(errors, key=lambda e: (e[0], not e[1].startswith("unknown"), e[1]))
+        raise document.error_at(line, reason)
+    return _Reader(document).config()
+
+
+def _described(document: Document, error: Any) -> tuple[int, str]:
+    """Return the line and the words for what a schema's check found."""
+    path: Path = tuple(error.absolute_path)
+    where = _spoken(path)
+    line = document.line(path)
+    if error.validator == "additionalProperties" and isinstance(error.instance, dict):
+        known = list(error.schema.get("properties", ()))
+        unknown = [key for key in error.instance if key not in known]
+        if known and unknown:
+            line = document.line((*path, unknown[0]))
+            hint = did_you_mean(unknown[0], known) or f"there is {', '.join(known)}"
+            return line, f"unknown key {unknown[0]!r}{where}: {hint}"
+    if error.validator == "required":
+        missing = [key for key in error.validator_value if key not in error.instance]
+        return line, f"{missing[0]!r} is missing{where}"
+    if error.validator == "enum":
+        values = ", ".join(map(str, error.validator_value))
+        return line, f"{error.instance!r}{where}: give one of {values}"
+    if error.validator == "type":
+        kinds = error.validator_value
+        wanted = kinds if isinstance(kinds, str) else " or ".join(kinds)
+        return line, f"{_short(error.instance)}{where} is not of type {wanted}"
+    return line, f"{error.message[:200]}{where}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+def _spoken(path: Path) -> str:
+    """Return where something is, in words."""
+    words = [str(part) if isinstance(part, str) else f"number {part + 1}" for part in path]
+    return f" in {' '.join(words)}" if words else ""
+
+
+@dataclass
+class _Reader:
+    """Take apart what the schema has accepted."""
+
+    document: Document
+
+    def config(self) -> Config:
+        data = self.document.data
+        targets = tuple(self._target(number, row) for number, row in self._rows("targets"))
+        self._once("targets", [target.name for target in targets])
+        names = tuple(target.name for target in targets)
+        metrics = tuple(self._metric(number, row, names) for number, row in self._rows("metrics"))
+        self._once("metrics", [metric.name for metric in metrics])
+        spans = tuple(self._span(number, row, names) for number, row in self._rows("spans"))
+        otlp = self._otlp(data["otlp"]) if "otlp" in data else None
+        if not metrics and not spans:
+            raise self.document.error((), "there are no metrics and no spans: nothing to do")
+        if spans and otlp is None:
+            raise self.document.error(("spans",), "spans are sent by OTLP: give otlp an endpoint")
+        listen = self._listen(data["listen"]) if "listen" in data else None
+        if listen is None and otlp is None:
+            raise self.document.error((), "results go nowhere: give listen, or otlp")
+        budget = self._share(("budget",), data.get("budget", _DEFAULT_BUDGET))
+        return Config(targets, metrics, spans, listen, otlp, budget)
+
+    def _rows(self, key: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
+        return list(enumerate(self.document.data.get(key, ())))
+
+    def _once(self, key: str, names: Sequence[str]) -> None:
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise self.document.error((key, number, "name"), f"{name!r} is there twice")
+
+    def _target(self, number: int, row: Mapping[str, Any]) -> TargetSpec:
+        path = ("targets", number)
+        means = [key for key in ("exe", "comm", "cgroup") if key in row]
+        if not means or means == ["exe", "comm"]:
+            reason = "a target is an exe, a comm, a cgroup, or one of the first two in a cgroup"
+            raise self.document.error(path, reason)
+        for key in ("exe", "cgroup"):
+            if key in row and not row[key].startswith("/"):
+                raise self.document.error((*path, key), f"{row[key]!r} is not an absolute path")
+        if "exe" in row and "comm" in row:
+            raise self.document.error((*path, "comm"), "give exe or comm, not both")
+        exe = os.path.normpath(row["exe"]) if "exe" in row else None
+        return TargetSpec(row["name"], exe, row.get("comm"), row.get("cgroup"))
+
+    def _metric(self, number: int, row: Mapping[str, Any], targets: tuple[str, ...]) -> MetricSpec:
+        path = ("metrics", number)
+        name, kind = row["name"], MetricType(row["type"])
+        if not _METRIC_NAME.fullmatch(name):
+            reason = f"{name!r} is not a metric's name: letters, digits and _, as in store_get"
+            raise self.document.error((*path, "name"), reason)
+        if name.startswith(_OWN_PREFIXES):
+            raise self.document.error((*path, "name"), f"{name!r}: that prefix is gotraced's own")
+        if kind is MetricType.COUNTER and name.endswith("_total"):
+            bare = name.removesuffix("_total")
+            raise self.document.error((*path, "name"), f"_total is added: call it {bare!r}")
+        self._probe((*path, "probe"), row["probe"])
+        labels: Mapping[str, Any] = row.get("labels", {})
+        for label in labels:
+            if not _LABEL_NAME.fullmatch(label) or label.startswith("__") or label in _OWN_LABELS:
+                reason = f"{label!r} cannot be a label: letters, digits and _, and not one of "
+                reason += ", ".join(sorted(_OWN_LABELS))
+                raise self.document.error((*path, "labels", label), reason)
+        key = self._key((*path, "labels"), labels)
+        if kind is MetricType.COUNTER:
+            for only in ("of", "buckets"):
+                if only in row:
+                    raise self.document.error((*path, only), f"{only} is for histograms")
+        of = self._key((*path, "of"), {"of": row["of"]}) if "of" in row else None
+        if of is not None and len(of.expressions) > 1:
+            raise self.document.error((*path, "of"), "a histogram is of one value")
+        buckets = (
+            self._buckets((*path, "buckets"), row["buckets"], of) if "buckets" in row else None
+        )
+        default = f"Calls of {row['probe']}"
+        if kind is MetricType.HISTOGRAM:
+            default = f"{row['of']} of {row['probe']}" if of else f"Duration of {row['probe']}"
+        return MetricSpec(
+            name,
+            kind,
+            row["probe"],
+            self._targets(path, row, targets),
+            row.get("help", default),
+            tuple(labels),
+            key,
+            of,
+            **{key: row[key] for key in ("functions", "series", "open_calls") if key in row},
+            buckets=buckets,
+        )
+
+    def _span(self, number: int, row: Mapping[str, Any], targets: tuple[str, ...]) -> SpanSpec:
+        path = ("spans", number)
+        self._probe((*path, "probe"), row["probe"])
+        if is_recipe(row["probe"]):
+            raise self.document.error((*path, "probe"), "spans take a function, not a recipe")
+        attributes: Mapping[str, Any] = row.get("attributes", {})
+        self._key((*path, "attributes"), attributes)
+        rate = 10.0
+        if "rate" in row:
+            found = _RATE.fullmatch(row["rate"])
+            if found is None or not float(found[1]):
+                raise self.document.error((*path, "rate"), f"{row['rate']!r}: a rate is as in 10/s")
+            rate = float(found[1]) * 1e9 / _NS[found[2]]
+        return SpanSpec(
+            row.get("name"),
+            row["probe"],
+            self._targets(path, row, targets),
+            tuple((label, _expression(text)) for label, text in attributes.items()),
+            rate,
+        )
+
+    def _targets(
+        self, path: Path, row: Mapping[str, Any], targets: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        for number, name in enumerate(row.get("targets", ())):
+            if name not in targets:
+                hint = did_you_mean(name, targets) or f"there is {', '.join(targets)}"
+                reason = f"there is no target {name!r}: {hint}"
+                raise self.document.error((*path, "targets", number), reason)
+        return tuple(dict.fromkeys(row.get("targets", targets)))
+
+    def _probe(self, path: Path, text: str) -> None:
+        if is_recipe(text):
+            return  # what it names is found when it is planned
+        try:
+            spec = parse_probe(text)
+        except GotraceError as error:
+            raise self.document.error(path, str(error)) from error
+        if spec.binary is not None:
+            raise self.document.error(path, "a probe names no file: the targets do")
+        if spec.format is not None:
+            raise self.document.error(path, "a format is for gotrace: labels have the values")
+
+    def _key(self, path: Path, expressions: Mapping[str, Any]) -> KeyText | None:
+        """Parse expressions, each by itself first so that an error has its line."""
+        if len(expressions) > _MAX_EXPRESSIONS:
+            raise self.document.error(path, f"more than {_MAX_EXPRESSIONS} expressions")
+        for label, text in expressions.items():
+            at = path if path[-1] == label else (*path, label)
+            try:
+                if len(parse_key(_expression(text)).expressions) != 1:
+                    raise self.document.error(at, f"{text!r}: give one expression")
+            except GotraceError as error:
+                if isinstance(error, UsageError) and str(error).startswith(self.document.name):
+                    raise
+                raise self.document.error(at, str(error)) from error
+        if not expressions:
+            return None
+        return parse_key(", ".join(map(_expression, expressions.values())))
+
+    def _buckets(self, path: Path, row: Mapping[str, Any], of: KeyText | None) -> Buckets:
+        low = self._amount((*path, "from"), row.get("from", 1 if of else "1us"), of is None)
+        high = self._amount((*path, "to"), row.get("to", 1 << 32 if of else "16s"), of is None)
+        if not 0 < low < high < 1 << 43:
+            raise self.document.error(path, "buckets go from a positive value to a larger one")
+        return Buckets(low, high, row.get("per_octave", 1))
+
+    def _amount(self, path: Path, value: str | float, is_time: bool) -> int:
+        """Return ns of a time, where a plain number is seconds, or a plain number."""
+        found = _AMOUNT.fullmatch(str(value))
+        if found is None or (not is_time and found[2]):
+            what = "a length of time, as in 10ms" if is_time else "a number"
+            raise self.document.error(path, f"{value!r} is not {what}")
+        return round(float(found[1]) * (_NS[found[2] or "s"] if is_time else 1))
+
+    def _seconds(self, path: Path, value: str | float) -> float:
+        seconds = self._amount(path, value, True) / 1e9
+        if not 0.1 <= seconds <= 86400:
+            raise self.document.error(path, f"{value!r}: give 100ms to 24h")
+        return seconds
+
+    def _share(self, path: Path, text: str) -> float:
+        found = _SHARE.fullmatch(text)
+        if found is None or not 0 < float(found[1]) <= 100:
+            raise self.document.error(path, f"{text!r}: a budget is a part of one CPU, as in 2%")
+        return float(found[1]) / 100
+
+    def _listen(self, text: str) -> Listen:
+        host, colon, port = text.rpartition(":")
+        if not colon or not host or not port.isascii() or not port.isdecimal():
+            reason = f"{text!r}: an address to listen on is as in 127.0.0.1:9435"
+            raise self.document.error(("listen",), reason)
+        if int(port) > 65535:
+            raise self.document.error(("listen",), f"there is no port {port}")
+        return Listen(host.removeprefix("[").removesuffix("]"), int(port))
+
+    def _otlp(self, row: Mapping[str, Any]) -> OtlpSpec:
+        path = ("otlp",)
+        if not re.match(r"https?://[^/\s]+", row["endpoint"]):
+            reason = f"{row['endpoint']!r}: an endpoint is as in http://127.0.0.1:4318"
+            raise self.document.error((*path, "endpoint"), reason)
+        return OtlpSpec(
+            row["endpoint"].rstrip("/"),
+            Protocol(row.get("protocol", "http")),
+            tuple(row.get("headers", {}).items()),
+            self._seconds((*path, "interval"), row.get("interval", "15s")),
+            self._seconds((*path, "timeout"), row.get("timeout", "10s")),
+            row.get("queue", 2048),
+            tuple(row.get("resource", {}).items()),
+        )
+
+
+def _expression(value: object) -> str:
+    """Return an expression's text: YAML reads a bare 1 or true as another type."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

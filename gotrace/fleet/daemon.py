@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What runs: the engine, and where its results go."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from gotrace.errors import GotraceError
+from gotrace.fleet.config import Config, Listen, SpanSpec, load_config
+from gotrace.fleet.engine import Engine, Probe, measure_cost
+from gotrace.fleet.exposition import EngineCollector, Reloads, registry_of
+from gotrace.fleet.probing import Cost
+from gotrace.fleet.targets import Program
+from gotrace.fleet.web import Health, WebServer
+from gotrace.kernel.keeper import hold_leanly
+from gotrace.target.target import Target
+from gotrace.text import printable
+
+if TYPE_CHECKING:
+    from gotrace.fleet.otlp import Otlp
+    from gotrace.fleet.spans import SpanReader
+
+__all__ = ["Daemon"]
+
+log = logging.getLogger("gotraced")
+
+
+class Daemon:
+    """An engine, its endpoint, its exporter, and the file that says what they do."""
+
+    def __init__(self, path: str, config: Config) -> None:
+        """Listen. Raises GotraceError where that is not possible."""
+        self._path = path
+        self._reloads = Reloads()
+        self._web: WebServer | None = None
+        self._otlp: Otlp | None = None
+        self._reader: SpanReader | None = None
+        self._sent: Counter[tuple[str, str]] = Counter()  # by exporters that are gone
+        hold_leanly()
+        self._engine = Engine(config, measure_cost(), self._start_span)
+        self._listen(config.listen)
+        self._export(config)
+
+    def _listen(self, listen: Listen | None) -> None:
+        if self._web is not None:
+            self._web.close()
+            self._web = None
+        if listen is None:
+            return
+        engine = self._engine
+        registry = registry_of(EngineCollector(engine, self._reloads, self._otlp_counts))
+        health = Health(lambda: engine.pulse, lambda: engine.is_ready)
+        self._web = WebServer(listen, registry, health)
+        log.warning("listening on %s:%d", listen.host, self._web.port)
+
+    def _export(self, config: Config) -> None:
+        """Go over to another collector; no span probe is attached now."""
+        self._end_export()
+        if config.otlp is None:
+            return
+        from gotrace.fleet.otlp import Otlp  # loads the SDK: 20 MB
+
+        self._otlp = Otlp(config.otlp, self._engine.collect)
+        if config.spans:
+            from gotrace.fleet.spans import SpanReader
+
+            self._reader = SpanReader(self._otlp)
+
+    def _end_export(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+        if self._otlp is not None:
+            self._otlp.close()
+            self._sent.update(self._otlp.counts())
+            self._otlp = None
+
+    def _otlp_counts(self) -> dict[tuple[str, str], int]:
+        otlp = self._otlp
+        return dict(self._sent + Counter(otlp.counts() if otlp else {}))
+
+    def _start_span(self, spec: SpanSpec, program: Program, target: Target, cost: Cost) -> Probe:
+        assert self._reader is not None
+        return self._reader.start_probe(spec, program, target, cost)
+
+    def begin(self) -> None:
+        """Attach what there is."""
+        began = time.monotonic()
+        self._engine.turn()
+        attached = sum(status.attached for status in self._engine.statuses())
+        log.warning("%d probes attached in %.1f s", attached, time.monotonic() - began)
+
+    def turn(self) -> None:
+        """Do what is due."""
+        self._engine.turn()
+
+    def ask_to_stop(self) -> None:
+        """Have a turn end soon; may be called in a signal handler."""
+        self._engine.ask_to_stop()
+
+    def reload(self) -> None:
+        """Read the file again; where it is wrong, go on as before."""
+        before = self._engine.config
+        try:
+            config = load_config(self._path)
+            if config.listen != before.listen:
+                self._listen(config.listen)
+        except GotraceError as error:
+            self._reloads.failed += 1
+            log.error("not reloaded: %s", printable(str(error)))
+            return
+        self._engine.reload(config)
+        if (config.otlp, config.spans) != (before.otlp, before.spans):
+            self._export(config)
+        self._reloads.done += 1
+        log.warning("reloaded %s", printable(self._path))
+
+    def close(self) -> None:
+        """Detach everything, send the last of it and stop listening."""
+        with ExitStack() as closing:
+            if self._web is not None:
+                closing.callback(self._web.close)
+            closing.callback(self._end_export)
+            closing.callback(self._engine.close)

@@ -1,0 +1,440 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Keep attached what a configuration asks for, in the programs that there are."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Protocol
+
+from gotrace.errors import GotraceError, NoMatchError, UsageError
+from gotrace.fleet.budget import Budget, Pauses
+from gotrace.fleet.config import Config, MetricSpec, SpanSpec
+from gotrace.fleet.probing import Cost, MetricProbe, Spent, open_target
+from gotrace.fleet.series import Metric
+from gotrace.fleet.targets import Finder, Program, ProgramKey
+from gotrace.kernel import syscalls as kernel
+from gotrace.overhead import ProbeCost
+from gotrace.records import dataclass, field, replace
+from gotrace.session.calibrate import Calibration, trap_cost
+from gotrace.sites.sites import SiteForm
+from gotrace.target.target import Target
+from gotrace.text import printable
+
+__all__ = ["Engine", "Job", "Probe", "ProbeStatus", "measure_cost"]
+
+log = logging.getLogger("gotraced")
+
+_LOOK = 1.0  # seconds between two looks for programs, at least
+_LOOK_SHARE = 200  # and as many times what one takes
+_POLL = 5.0
+_TAKERS = 8  # threads that read maps: each waits for programs that run
+_USUAL_TRAP = ProbeCost(800, 2500)  # ns, where it cannot be measured
+_MAX_WAIT = 3.0
+
+
+class Probe(Protocol):
+    """What is attached for one job in one program."""
+
+    target: Target
+    problems: list[str]
+
+    @property
+    def needs_target(self) -> bool: ...
+
+    def take(self) -> None: ...
+
+    def poll(self) -> None: ...
+
+    def spent(self) -> Spent: ...
+
+    def lost(self) -> dict[str, int]: ...
+
+    def is_held(self) -> bool: ...
+
+    def stop(self) -> None: ...
+
+    def close(self) -> Spent: ...
+
+
+#: Starts the probe of spans.
+StartSpan = Callable[[SpanSpec, Program, Target, Cost], Probe]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One metric or kind of span, in the programs of its targets. ``name`` is unique."""
+
+    name: str
+    targets: tuple[str, ...]
+    metric: Metric | None = None
+    span: SpanSpec | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A job in a program."""
+
+    job: str
+    program: ProgramKey
+
+
+@dataclass
+class _Tally:
+    """What the probes of a job have seen in a target, those that are gone included."""
+
+    spent: Spent = field(default_factory=Spent)
+    lost: Counter[str] = field(default_factory=Counter)
+    over_budget: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeStatus:
+    """How a job fares in a target. ``attached`` is in how many programs."""
+
+    job: str
+    target: str
+    attached: int
+    hits: int
+    cost_ns: int
+    over_budget: int
+    failures: int
+    lost: dict[str, int]
+
+
+@dataclass
+class _Running:
+    """A program that is traced."""
+
+    program: Program
+    target: Target | None = None
+    probes: dict[str, Probe] = field(default_factory=dict)
+    hopeless: set[str] = field(default_factory=set)  # jobs that have nothing to do in it
+
+
+def measure_cost() -> Cost:
+    """Find out what a hit costs here, and have the kernel count them from now on."""
+    try:
+        kernel.enable_statistics()  # the descriptor is open as long as this process runs
+        is_counted = True
+    except OSError as error:
+        log.warning("hits are estimated: the kernel does not count them: %s", error.strerror)
+        is_counted = False
+    try:
+        with Calibration(lambda: trap_cost(SiteForm.EMULATED, None)) as calibration:
+            trap = calibration.cost(_MAX_WAIT)
+    except (GotraceError, OSError) as error:
+        log.warning("what a hit costs could not be measured: %s", printable(str(error)))
+        trap = _USUAL_TRAP
+    return Cost(trap, is_counted)
+
+
+class Engine:
+    """Everything that is attached. One thread runs it, others may collect."""
+
+    def __init__(self, config: Config, cost: Cost, start_span: StartSpan | None = None) -> None:
+        self.config = config
+        self.cost = cost
+        self.started = time.time()
+        #: When the engine was last seen at work (``time.monotonic``).
+        self.pulse = time.monotonic()
+        #: Whether all that there was to attach at the beginning has been tried.
+        self.is_ready = False
+        self._start_span = start_span
+        self._lock = threading.RLock()  # of what follows, for readers
+        self._jobs: dict[str, Job] = {}
+        self._running: dict[ProgramKey, _Running] = {}
+        self._tallies: dict[tuple[str, str], _Tally] = {}
+        self._found: dict[ProgramKey, Program] = {}
+        self._budgets: dict[str, Budget[_Place]] = {}
+        self._pauses: Pauses[_Place] = Pauses()
+        self._said: dict[_Place, str] = {}
+        self._takers = ThreadPoolExecutor(_TAKERS, "take")
+        self._next_look = self._next_poll = 0.0
+        self._stopping = threading.Event()
+        self._set_jobs(config, {})
+
+    def _set_jobs(self, config: Config, metrics: dict[str, Metric]) -> None:
+        jobs = {
+            spec.name: Job(spec.name, spec.targets, metrics.get(spec.name) or Metric(spec))
+            for spec in config.metrics
+        }
+        for number, span in enumerate(config.spans):
+            name = f"span:{span.name or span.probe}"
+            name = name if name not in jobs else f"{name}:{number}"
+            jobs[name] = Job(name, span.targets, None, span)
+        with self._lock:
+            self.config = config
+            self._jobs = jobs
+            self._finder = Finder(config.targets)
+            self._budgets = {target.name: Budget(config.budget) for target in config.targets}
+            for job in jobs.values():
+                for target in job.targets:
+                    self._tallies.setdefault((job.name, target), _Tally())
+
+    def ask_to_stop(self) -> None:
+        """Have a turn end soon; may be called in a signal handler."""
+        self._stopping.set()
+
+    def turn(self) -> None:
+        """Do what is due; to be called once a second."""
+        now = self.pulse = time.monotonic()
+        if now >= self._next_look:
+            self._follow()
+            taken = time.monotonic() - now
+            self._next_look = now + max(_LOOK, min(_LOOK_SHARE * taken, 30.0))
+        self._attach_due()
+        self._mind_budget(time.monotonic())
+        if now >= self._next_poll:
+            self._next_poll = now + _POLL
+            for place, probe in self._probes():
+                if not probe.is_held():
+                    length = self._pauses.pause(place, now)
+                    self._detach(place)
+                    log.error(
+                        "%s in %s: tried again in %.0f s", place.job, place.program.target, length
+                    )
+                    continue
+                with suppress(OSError):
+                    probe.poll()
+        self.is_ready = True
+        self.pulse = time.monotonic()
+
+    def _follow(self) -> None:
+        """Look which programs there are, and let go of those that are not any more."""
+        found = self._finder.look()
+        for target, problem in self._finder.problems.items():
+            self._say_once(_Place("", ProgramKey(target, 0, 0, 0, 0)), problem)
+        gone = [key for key in self._running if key not in found]
+        for key in gone:
+            running = self._running[key]
+            log.info("%s: %s has ended", key.target, printable(running.program.shown))
+            for name in list(running.probes):
+                self._detach(_Place(name, key))
+            with self._lock:
+                del self._running[key]
+            self._close_target(running)
+        with self._lock:
+            self._found = found
+            for key, program in found.items():
+                if key not in self._running:
+                    self._running[key] = _Running(program)
+                else:
+                    self._running[key].program = program
+        places = {_Place(job, key) for job in self._jobs for key in found}
+        self._pauses.keep(places)
+        for place in self._said.keys() - places:
+            if place.job:
+                del self._said[place]
+
+    def _attach_due(self) -> None:
+        for key, running in list(self._running.items()):
+            for job in list(self._jobs.values()):
+                if self._stopping.is_set():
+                    return
+                place = _Place(job.name, key)
+                if (
+                    key.target in job.targets
+                    and job.name not in running.probes
+                    and job.name not in running.hopeless
+                    and self._pauses.is_over(place, time.monotonic())
+                ):
+                    self._attach(place, job, running)
+                    self.pulse = time.monotonic()
+            if not any(probe.needs_target for probe in running.probes.values()):
+                self._close_target(running)
+
+    def _attach(self, place: _Place, job: Job, running: _Running) -> None:
+        tally = self._tallies[job.name, place.program.target]
+        shown = f"{job.name} in {place.program.target} ({running.program.shown})"
+        try:
+            if running.target is None:
+                running.target = open_target(running.program)
+            probe: Probe
+            if job.metric is not None:
+                probe = MetricProbe(job.metric, running.program, running.target, self.cost)
+            else:
+                assert job.span is not None and self._start_span is not None
+                probe = self._start_span(job.span, running.program, running.target, self.cost)
+        except (NoMatchError, UsageError) as error:
+            tally.failures += 1
+            running.hopeless.add(job.name)
+            self._say_once(place, f"{shown}: {error}")
+        except (GotraceError, OSError) as error:
+            tally.failures += 1
+            length = self._pauses.pause(place, time.monotonic())
+            self._say_once(place, f"{shown}: {error}: tried again in {length:.0f} s")
+        else:
+            with self._lock:
+                running.probes[job.name] = probe
+            self._said.pop(place, None)
+            log.info("%s: attached", printable(shown))
+            for problem in probe.problems:
+                log.warning("%s: %s", printable(shown), printable(problem))
+
+    def _say_once(self, place: _Place, text: str) -> None:
+        """Log what is wrong, but not again and again."""
+        bare = text.partition(": tried again")[0]
+        if self._said.get(place) != bare:
+            self._said[place] = bare
+            log.error("%s", printable(text))
+
+    def _mind_budget(self, now: float) -> None:
+        by_target: dict[str, dict[_Place, int]] = {name: {} for name in self._budgets}
+        for place, probe in self._probes():
+            with suppress(OSError):
+                by_target[place.program.target][place] = probe.spent().ns
+        for target, spent in by_target.items():
+            for place, share in self._budgets[target].exceeding(now, spent).items():
+                self._tallies[place.job, target].over_budget += 1
+                self._detach(place)
+                length = self._pauses.pause(place, now)
+                log.warning(
+                    "%s in %s: detached: it took %.1f%% of one CPU, and the budget of all is"
+                    " %.1f%%: tried again in %.0f s",
+                    printable(place.job),
+                    target,
+                    100 * share,
+                    100 * self.config.budget,
+                    length,
+                )
+
+    def _detach(self, place: _Place) -> None:
+        running = self._running[place.program]
+        probe = running.probes[place.job]
+        spent = Spent()
+        try:
+            spent = probe.close()
+        except (GotraceError, OSError) as error:
+            log.error("%s: %s", printable(place.job), printable(str(error)))
+        tally = self._tallies[place.job, place.program.target]
+        with self._lock:
+            del running.probes[place.job]
+            tally.spent = Spent(tally.spent.hits + spent.hits, tally.spent.ns + spent.ns)
+            tally.lost.update(probe.lost())
+
+    @staticmethod
+    def _close_target(running: _Running) -> None:
+        if running.target is not None:
+            running.target.close()
+            running.target = None
+
+    def _probes(self) -> list[tuple[_Place, Probe]]:
+        with self._lock:
+            return [
+                (_Place(name, key), probe)
+                for key, running in self._running.items()
+                for name, probe in running.probes.items()
+            ]
+
+    def reload(self, config: Config) -> None:
+        """Go over to another configuration: what both ask for alike goes on without a gap."""
+        before, targets = self._jobs, {target.name: target for target in self.config.targets}
+        metrics: dict[str, Metric] = {}
+        again: list[tuple[Metric, Metric]] = []
+        kept: set[tuple[str, str]] = set()
+        for spec in config.metrics:
+            old = before[spec.name].metric if spec.name in before else None
+            if old is not None and _probes_alike(old.spec, spec):
+                old.spec = spec
+                metrics[spec.name] = old
+                kept |= {(spec.name, target) for target in spec.targets}
+            else:
+                metrics[spec.name] = Metric(spec)
+                if old is not None and metrics[spec.name].is_like(old):
+                    again.append((metrics[spec.name], old))
+        same = {target.name for target in config.targets if targets.get(target.name) == target}
+        for key, running in list(self._running.items()):
+            for name in list(running.probes):
+                if key.target not in same or (name, key.target) not in kept:
+                    self._detach(_Place(name, key))
+            running.hopeless.clear()
+            if key.target not in same:
+                with self._lock:
+                    del self._running[key]
+                self._close_target(running)
+        for new, old in again:
+            new.keep(old)
+        self._set_jobs(config, metrics)
+        self._said.clear()
+        self._pauses = Pauses()
+        self._next_look = 0.0
+
+    def collect(self) -> list[Metric]:
+        """Read what has come, and return all metrics. May be called in any thread."""
+        list(self._takers.map(_take, [probe for _, probe in self._probes()]))
+        with self._lock:
+            return [job.metric for job in self._jobs.values() if job.metric is not None]
+
+    def processes(self) -> dict[str, int]:
+        """Return how many processes run each target."""
+        with self._lock:
+            counts = dict.fromkeys((target.name for target in self.config.targets), 0)
+            for key, program in self._found.items():
+                if key.target in counts:
+                    counts[key.target] += len(program.processes)
+            return counts
+
+    def statuses(self) -> Iterator[ProbeStatus]:
+        """Yield how each job fares in each target."""
+        with self._lock:  # a probe that is detached meanwhile is in its tally or not, not in both
+            live: dict[tuple[str, str], list[Probe]] = {}
+            for place, probe in self._probes():
+                live.setdefault((place.job, place.program.target), []).append(probe)
+            found = []
+            for job in self._jobs.values():
+                for target in job.targets:
+                    probes = live.get((job.name, target), [])
+                    found.append(_status(job.name, target, self._tallies[job.name, target], probes))
+        yield from found
+
+    def close(self) -> None:
+        """Detach everything: all probes are asked to go before any is waited for."""
+        probes = self._probes()
+        for _, probe in probes:
+            probe.stop()
+        list(self._takers.map(_close, [probe for _, probe in probes]))
+        for place, _ in probes:
+            self._detach(place)
+        for running in self._running.values():
+            self._close_target(running)
+        self._takers.shutdown()
+
+
+def _status(job: str, target: str, tally: _Tally, probes: list[Probe]) -> ProbeStatus:
+    hits, cost, lost = tally.spent.hits, tally.spent.ns, Counter(tally.lost)
+    for probe in probes:
+        with suppress(OSError):
+            spent = probe.spent()
+            hits, cost = hits + spent.hits, cost + spent.ns
+            lost.update(probe.lost())
+    return ProbeStatus(
+        job, target, len(probes), hits, cost, tally.over_budget, tally.failures, dict(lost)
+    )
+
+
+def _probes_alike(one: MetricSpec, other: MetricSpec) -> bool:
+    """Return whether the probes of two metrics are the same, wherever they are placed."""
+    return _bare(one) == _bare(other)
+
+
+def _bare(spec: MetricSpec) -> MetricSpec:
+    return replace(spec, targets=(), help="")
+
+
+def _close(probe: Probe) -> None:
+    try:
+        probe.close()
+    except (GotraceError, OSError) as error:
+        log.error("%s", printable(str(error)))
+
+
+def _take(probe: Probe) -> None:
+    with suppress(OSError):
+        probe.take()

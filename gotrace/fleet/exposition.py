@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics as Prometheus scrapes them, and the daemon's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from gotrace import __version__
+from gotrace.fleet.engine import Engine
+from gotrace.fleet.series import Bucketed, Metric, Point
+
+__all__ = ["EngineCollector", "Reloads", "registry_of"]
+
+_ALWAYS = "+Inf"
+
+
+class Reloads:
+    """How often the configuration was read again."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.failed = 0
+
+
+class EngineCollector(Collector):
+    """All metrics of an engine, read when they are asked for."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        reloads: Reloads,
+        dropped: Callable[[], dict[tuple[str, str], int]],
+    ) -> None:
+        """``dropped`` returns how much OTLP has sent and dropped, by signal and outcome."""
+        self._engine = engine
+        self._reloads = reloads
+        self._dropped = dropped
+
+    def collect(self) -> Iterator[Family]:
+        """Yield the configuration's metrics and then the daemon's own."""
+        metrics = self._engine.collect()
+        for metric in metrics:
+            yield _family(metric)
+        yield from self._own(metrics)
+
+    def _own(self, metrics: list[Metric]) -> Iterator[Family]:
+        yield InfoMetricFamily("gotraced_build", "gotraced's version", {"version": __version__})
+        probe = ["probe", "target"]
+        attached = GaugeMetricFamily(
+            "gotraced_probe_attached", "Programs that a probe is attached to", labels=probe
+        )
+        hits = CounterMetricFamily("gotraced_probe_hits", "Hits of probes", labels=probe)
+        cost = CounterMetricFamily(
+            "gotraced_probe_cost_seconds",
+            "CPU time that probes have taken of the programs, as an estimate",
+            labels=probe,
+        )
+        over = CounterMetricFamily(
+            "gotraced_probe_over_budget", "Times a probe was detached for its cost", labels=probe
+        )
+        failures = CounterMetricFamily(
+            "gotraced_probe_failures", "Times a probe could not be attached", labels=probe
+        )
+        lost = CounterMetricFamily(
+            "gotraced_probe_lost", "Calls that are missing, and why", labels=[*probe, "reason"]
+        )
+        for status in self._engine.statuses():
+            labels = [status.job, status.target]
+            attached.add_metric(labels, status.attached)
+            hits.add_metric(labels, status.hits)
+            cost.add_metric(labels, status.cost_ns / 1e9)
+            over.add_metric(labels, status.over_budget)
+            failures.add_metric(labels, status.failures)
+            for reason, calls in sorted(status.lost.items()):
+                lost.add_metric([*labels, reason], calls)
+        yield from (attached, hits, cost, over, failures, lost)
+        others = CounterMetricFamily(
+            "gotraced_metric_others", "Calls in series of the others", labels=["metric"]
+        )
+        unread = CounterMetricFamily(
+            "gotraced_metric_unread", "Calls whose value could not be read", labels=["metric"]
+        )
+        for metric in metrics:
+            others.add_metric([metric.spec.name], metric.others)
+            unread.add_metric([metric.spec.name], metric.unread)
+        yield from (others, unread)
+        processes = GaugeMetricFamily(
+            "gotraced_target_processes", "Processes that run a target", labels=["target"]
+        )
+        for target, count in self._engine.processes().items():
+            processes.add_metric([target], count)
+        yield processes
+        reloads = CounterMetricFamily(
+            "gotraced_reloads", "Times the configuration was read again", labels=["result"]
+        )
+        reloads.add_metric(["done"], self._reloads.done)
+        reloads.add_metric(["failed"], self._reloads.failed)
+        yield reloads
+        sent = CounterMetricFamily(
+            "gotraced_otlp_items",
+            "Metrics and spans handed to OTLP, and what became of them",
+            labels=["signal", "outcome"],
+        )
+        for (signal, outcome), count in sorted(self._dropped().items()):
+            sent.add_metric([signal, outcome], count)
+        yield sent
+
+
+def _family(metric: Metric) -> Family:
+    spec, labels = metric.spec, list(metric.labels)
+    if not metric.is_histogram:
+        counter = CounterMetricFamily(spec.name, spec.help, labels=labels)
+        for point, _ in metric.points():
+            counter.add_metric(point.values, point.calls)
+        return counter
+    histogram = HistogramMetricFamily(spec.name, spec.help, labels=labels)
+    for point, bucketed in metric.points():
+        assert bucketed is not None
+        _add(histogram, metric, point, bucketed)
+    return histogram
+
+
+def _add(family: HistogramMetricFamily, metric: Metric, point: Point, found: Bucketed) -> None:
+    unit, below = metric.unit, 0
+    buckets: list[tuple[str, float]] = []
+    for bound, count in zip(found.bounds, found.counts, strict=False):
+        below += count
+        buckets.append((repr(bound / unit), below))
+    buckets.append((_ALWAYS, found.count))
+    family.add_metric(point.values, buckets, found.sum / unit)
+
+
+def registry_of(collector: EngineCollector) -> CollectorRegistry:
+    """Return a registry with an engine's metrics and those of this process."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(collector)
+    ProcessCollector(registry=registry)
+    return registry

@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gotraced: the daemon of a node."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from importlib import import_module
+from typing import NoReturn
+
+from gotrace import __version__
+from gotrace.errors import GotraceError, UsageError
+from gotrace.text import printable
+
+__all__ = ["main"]
+
+log = logging.getLogger("gotraced")
+
+_EPILOG = """\
+examples:
+  gotraced --check /etc/gotraced.yaml     validate it, and say what would be traced here
+  gotraced --config /etc/gotraced.yaml    trace until SIGTERM; SIGHUP reads the file again
+"""
+_EXTRA = {
+    name: f"gotraced needs {package}, which is not installed: pip install 'gotrace[fleet]'"
+    for name, package in (
+        ("yaml", "PyYAML"),
+        ("jsonschema", "jsonschema"),
+        ("prometheus_client", "prometheus-client"),
+        ("opentelemetry", "opentelemetry-sdk and its OTLP exporters"),
+    )
+}
+_TURN = 1.0  # seconds
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="gotraced",
+        description="Trace Go functions of a whole node: metrics for Prometheus and OpenTelemetry.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"gotraced {__version__}")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--config", metavar="FILE", help="trace what this file asks for")
+    what.add_argument(
+        "--check", metavar="FILE", help="check a file, and say what would be traced here"
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="log what is done, too")
+    parser.add_argument("--debug", action="store_true", help="show where errors come from")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    debug = "--debug" in words
+    try:
+        return _run(words)
+    except GotraceError as error:
+        failure, status = str(error), error.exit_code
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in _EXTRA:
+            raise
+        failure, status = _EXTRA[missing], 1
+    except OSError as error:
+        what = f"{error.filename}: " if error.filename else ""
+        failure, status = f"{what}{error.strerror or error}", 1
+    except KeyboardInterrupt:
+        failure, status = "interrupted", 1
+    if debug:
+        traceback.print_exc()
+    print(f"gotraced: {printable(failure)}", file=sys.stderr)
+    return status
+
+
+def _run(arguments: Sequence[str]) -> int:
+    parser = _parser()
+    if "_ARGCOMPLETE" in os.environ:
+        import_module("argcomplete").autocomplete(parser)
+    options = parser.parse_args(arguments)
+    # Imported late: --help and completion need none of the extra.
+    from gotrace.fleet.config import load_config
+
+    if options.check is not None:
+        from gotrace.fleet.check import check
+
+        return check(load_config(options.check), sys.stdout)
+    config = load_config(options.config)
+    level = logging.INFO if options.verbose or options.debug else logging.WARNING
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("gotraced: %(levelname)s: %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])
+    log.setLevel(level)
+    warnings.simplefilter("ignore")  # of the library's: what they say is in the log
+    from gotrace.fleet.daemon import Daemon
+
+    with ExitStack() as closing:
+        daemon = Daemon(options.config, config)
+        closing.callback(daemon.close)
+        return _serve(daemon.turn, daemon.reload, daemon.ask_to_stop, daemon.begin)
+
+
+def _serve(
+    turn: Callable[[], None],
+    reload: Callable[[], None],
+    ask_to_stop: Callable[[], None],
+    begin: Callable[[], None],
+) -> int:
+    """Take turns until SIGTERM or SIGINT; read the configuration again at SIGHUP."""
+    wake, stopping, reloading = threading.Event(), threading.Event(), threading.Event()
+
+    def stop(number: int, frame: object) -> None:
+        stopping.set()
+        ask_to_stop()
+        wake.set()
+
+    def again(number: int, frame: object) -> None:
+        reloading.set()
+        wake.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGHUP, again)
+    begin()
+    while not stopping.is_set():
+        wake.clear()
+        if reloading.is_set():
+            reloading.clear()
+            reload()
+        turn()
+        if not stopping.is_set() and not reloading.is_set():
+            wake.wait(_TURN)
+    return 0

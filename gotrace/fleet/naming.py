@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write captured values as labels and attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gotrace.text import encodable
+from gotrace.values.go_syntax import go_syntax
+from gotrace.values.model import Value
+from gotrace.values.python import CutStr, GoError, Unavailable, to_python
+
+__all__ = ["MAX_TEXT", "OTHERS", "UNKNOWN", "attribute", "label"]
+
+#: The value of all labels of the series that holds calls for which there was none.
+OTHERS = "others"
+#: A value that the kernel could not read.
+UNKNOWN = "unknown"
+MAX_TEXT = 256  # characters
+
+_OWN = {OTHERS, UNKNOWN, "nil"}
+
+
+def label(value: Value) -> str:
+    """Return a value as a label: a string as it is, all else as Go writes it.
+
+    A string that says what a label says of missing values is put in quotes.
+    """
+    found = to_python(value)
+    if isinstance(found, Unavailable):
+        return UNKNOWN
+    if found is None:
+        return "nil"
+    if isinstance(found, str):
+        text = f"{found}..." if isinstance(found, CutStr) else str(found)
+        return f'"{text}"' if text in _OWN else _clipped(text)
+    if isinstance(found, GoError):
+        return _clipped(f"{found.message}..." if found.is_cut else found.message)
+    return _clipped(go_syntax(value))
+
+
+def attribute(value: object) -> str | bool | int | float | Sequence[str]:
+    """Return a Python value of a call as an attribute of a span."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        # OTLP has 64 bits with a sign.
+        return int(value) if -(1 << 63) <= value < 1 << 63 else str(int(value))
+    if isinstance(value, float):
+        return value
+    if isinstance(value, str):
+        return _clipped(f"{value}..." if isinstance(value, CutStr) else str(value))
+    if value is None:
+        return "nil"
+    if isinstance(value, GoError):
+        return _clipped(value.message)
+    if isinstance(value, bytes):
+        return _clipped(value.decode("utf-8", "backslashreplace"))
+    if isinstance(value, Unavailable):
+        return UNKNOWN
+    return _clipped(repr(value))
+
+
+def _clipped(text: str) -> str:
+    text = encodable(text)
+    return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."

@@ -1,0 +1,280 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Send metrics and spans by OTLP, with the OpenTelemetry SDK's exporters.
+
+What the collector does not take costs nothing but memory for the queue, and is counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+
+from opentelemetry.sdk.metrics import export as sdk
+from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from gotrace import __version__
+from gotrace.fleet.config import OtlpSpec, Protocol
+from gotrace.fleet.series import Bucketed, Metric, Point
+from gotrace.records import dataclass, field
+
+__all__ = ["FinishedCall", "Otlp", "metrics_data"]
+
+log = logging.getLogger("gotraced")
+
+_BATCH = 512  # spans
+_LINGER = 1.0  # seconds that a span waits for others
+_SCOPE = InstrumentationScope("gotraced", __version__)
+
+Attribute = str | bool | int | float | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedCall:
+    """A call to be sent as a span: times in ns since 1970; ``error`` is its type and message."""
+
+    target: str
+    name: str
+    start: int
+    end: int
+    attributes: Mapping[str, Attribute]
+    error: tuple[str, str] | None = None
+
+
+@dataclass
+class _Tally:
+    """What became of points and spans, by signal and outcome."""
+
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, signal: str, outcome: str, count: int) -> None:
+        with self.lock:
+            self.counts[signal, outcome] += count
+
+
+class Otlp:
+    """Exporters in threads of their own; ``close`` sends what is there once more."""
+
+    def __init__(self, spec: OtlpSpec, collect: Callable[[], list[Metric]]) -> None:
+        """``collect`` reads all metrics."""
+        # The SDK's words come with each try: one line when it stops working, and when it works
+        # again, is enough.
+        logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
+        self._spec = spec
+        self._collect = collect
+        self._tally = _Tally()
+        self._queue: deque[FinishedCall] = deque()
+        self._waiting = threading.Condition()
+        self._closing = threading.Event()
+        self._works: dict[str, bool] = {}
+        self._resources: dict[str, Resource] = {}
+        self._metric_exporter, self._span_exporter = _exporters(spec)
+        self._threads = [
+            threading.Thread(target=self._send_metrics, name="otlp-metrics", daemon=True),
+            threading.Thread(target=self._send_spans, name="otlp-spans", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def put(self, call: FinishedCall) -> None:
+        """Have a call sent, or drop it where the queue is full. Any thread may do that."""
+        with self._waiting:
+            if len(self._queue) >= self._spec.queue:
+                self._tally.add("spans", "dropped", 1)
+                return
+            self._queue.append(call)
+            if len(self._queue) == _BATCH:
+                self._waiting.notify()
+
+    def left_out(self, calls: int) -> None:
+        """Count calls that were not made spans, for their rate."""
+        self._tally.add("spans", "rate_limited", calls)
+
+    def counts(self) -> dict[tuple[str, str], int]:
+        """Return how many points and spans there were, by signal and outcome."""
+        with self._tally.lock:
+            return dict(self._tally.counts)
+
+    def _send_metrics(self) -> None:
+        while True:
+            is_last = self._closing.wait(self._spec.interval)
+            data = metrics_data(self._collect(), self._resource, time.time_ns())
+            points = sum(
+                len(metric.data.data_points)
+                for resource in data.resource_metrics
+                for scope in resource.scope_metrics
+                for metric in scope.metrics
+            )
+            if points:
+                result = self._metric_exporter.export(data, self._spec.timeout * 1000)
+                self._done("metrics", points, result is MetricExportResult.SUCCESS)
+            if is_last:
+                return
+
+    def _send_spans(self) -> None:
+        while True:
+            with self._waiting:
+                if len(self._queue) < _BATCH and not self._closing.is_set():
+                    self._waiting.wait(_LINGER)
+                size = min(len(self._queue), _BATCH)
+                calls = [self._queue.popleft() for _ in range(size)]
+            if calls:
+                result = self._span_exporter.export([self._span(call) for call in calls])
+                self._done("spans", len(calls), result is SpanExportResult.SUCCESS)
+            elif self._closing.is_set():
+                return
+
+    def _done(self, signal: str, count: int, works: bool) -> None:
+        self._tally.add(signal, "sent" if works else "dropped", count)
+        if self._works.get(signal, True) != works:
+            if works:
+                log.warning("%s takes %s again", self._spec.endpoint, signal)
+            else:
+                log.warning("%s does not take %s: they are dropped", self._spec.endpoint, signal)
+        self._works[signal] = works
+
+    def _resource(self, target: str) -> Resource:
+        if target not in self._resources:
+            attributes = {
+                "service.name": target,
+                "host.name": os.uname().nodename,
+                "telemetry.sdk.name": "gotraced",
+                "telemetry.sdk.language": "go",
+                "telemetry.sdk.version": __version__,
+                **dict(self._spec.resource),
+            }
+            self._resources[target] = Resource(attributes)
+        return self._resources[target]
+
+    def _span(self, call: FinishedCall) -> ReadableSpan:
+        context = SpanContext(
+            random.getrandbits(128) or 1,
+            random.getrandbits(64) or 1,
+            is_remote=False,
+            trace_flags=TraceFlags(TraceFlags.SAMPLED),
+        )
+        status = Status(StatusCode.UNSET)
+        attributes = dict(call.attributes)
+        if call.error is not None:
+            kind, message = call.error
+            status = Status(StatusCode.ERROR, message)
+            attributes["error.type"] = kind
+        return ReadableSpan(
+            call.name,
+            context,
+            resource=self._resource(call.target),
+            attributes=attributes,
+            kind=SpanKind.INTERNAL,
+            status=status,
+            start_time=call.start,
+            end_time=call.end,
+            instrumentation_scope=_SCOPE,
+        )
+
+    def close(self) -> None:
+        """Send the last of everything, for at most as long as one try takes."""
+        self._closing.set()
+        with self._waiting:
+            self._waiting.notify()
+        until = time.monotonic() + min(self._spec.timeout, _MAX_CLOSING)
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+        self._metric_exporter.shutdown(100)
+        self._span_exporter.shutdown()
+
+
+_MAX_CLOSING = 2.0  # seconds
+
+
+def _exporters(spec: OtlpSpec) -> tuple[MetricExporter, SpanExporter]:
+    headers = dict(spec.headers)
+    # Only the one that is asked for: gRPC's library takes 10 MB.
+    if spec.protocol is Protocol.HTTP:
+        from opentelemetry.exporter.otlp.proto.http import metric_exporter, trace_exporter
+
+        return (
+            metric_exporter.OTLPMetricExporter(
+                f"{spec.endpoint}/v1/metrics", headers=headers, timeout=spec.timeout
+            ),
+            trace_exporter.OTLPSpanExporter(
+                f"{spec.endpoint}/v1/traces", headers=headers, timeout=spec.timeout
+            ),
+        )
+    # Its threads are not to be looked after in processes that are forked to hold probes.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    from opentelemetry.exporter.otlp.proto.grpc import metric_exporter as grpc_metrics
+    from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc_traces
+
+    insecure = spec.endpoint.startswith("http://")
+    return (
+        grpc_metrics.OTLPMetricExporter(
+            spec.endpoint, insecure, headers=headers, timeout=spec.timeout
+        ),
+        grpc_traces.OTLPSpanExporter(
+            spec.endpoint, insecure, headers=headers, timeout=spec.timeout
+        ),
+    )
+
+
+def metrics_data(
+    metrics: Sequence[Metric], resource: Callable[[str], Resource], now: int
+) -> sdk.MetricsData:
+    """Return metrics as OTLP has them: cumulative, each target a resource of its own."""
+    by_target: dict[str, list[sdk.Metric]] = {}
+    for metric in metrics:
+        rows: dict[str, list[tuple[Point, Bucketed | None]]] = {}
+        for point, bucketed in metric.points():
+            rows.setdefault(point.values[0], []).append((point, bucketed))
+        for target, found in rows.items():
+            by_target.setdefault(target, []).append(_metric(metric, found, now))
+    return sdk.MetricsData(
+        [
+            sdk.ResourceMetrics(resource(target), [sdk.ScopeMetrics(_SCOPE, found, "")], "")
+            for target, found in by_target.items()
+        ]
+    )
+
+
+def _metric(metric: Metric, rows: Sequence[tuple[Point, Bucketed | None]], now: int) -> sdk.Metric:
+    spec, names = metric.spec, metric.labels[1:]
+    cumulative = sdk.AggregationTemporality.CUMULATIVE
+    if not metric.is_histogram:
+        numbers = [
+            sdk.NumberDataPoint(
+                dict(zip(names, point.values[1:], strict=True)),
+                int(point.created * 1e9),
+                now,
+                point.calls,
+            )
+            for point, _ in rows
+        ]
+        return sdk.Metric(spec.name, spec.help, "{call}", sdk.Sum(numbers, cumulative, True))
+    unit = metric.unit
+    histograms = []
+    for point, found in rows:
+        assert found is not None
+        histograms.append(
+            sdk.HistogramDataPoint(
+                dict(zip(names, point.values[1:], strict=True)),
+                int(point.created * 1e9),
+                now,
+                found.count,
+                found.sum / unit,
+                list(found.counts),
+                [bound / unit for bound in found.bounds],
+                found.minimum / unit,
+                found.maximum / unit,
+            )
+        )
+    name = "" if spec.of is not None else "s"
+    return sdk.Metric(spec.name, spec.help, name, sdk.Histogram(histograms, cumulative))

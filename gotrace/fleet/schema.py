@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON schema of a configuration; docs/fleet.md says what each key means."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+__all__ = ["SCHEMA"]
+
+_TEXT: Final = {"type": "string", "minLength": 1}
+#: Words that YAML takes for numbers, too: 5 seconds may be given as 5.
+_AMOUNT: Final = {"type": ["string", "number"]}
+_NAMES: Final = {"type": "array", "items": _TEXT, "minItems": 1}
+_EXPRESSIONS: Final = {
+    "type": "object",
+    "additionalProperties": {"type": ["string", "number", "boolean"]},
+    "minProperties": 1,
+}
+
+
+def _record(required: list[str], **properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+
+
+def _rows(record: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "array", "items": record, "minItems": 1}
+
+
+SCHEMA: Final[dict[str, Any]] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    **_record(
+        ["targets"],
+        listen=_TEXT,
+        budget=_TEXT,
+        targets=_rows(_record(["name"], name=_TEXT, exe=_TEXT, comm=_TEXT, cgroup=_TEXT)),
+        metrics=_rows(
+            _record(
+                ["name", "type", "probe"],
+                name=_TEXT,
+                type={"enum": ["counter", "histogram"]},
+                probe=_TEXT,
+                help=_TEXT,
+                targets=_NAMES,
+                labels=_EXPRESSIONS,
+                of=_TEXT,
+                functions={"type": "boolean"},
+                series={"type": "integer", "minimum": 1, "maximum": 4096},
+                open_calls={"type": "integer", "minimum": 16, "maximum": 131072},
+                buckets=_record(
+                    [],
+                    **{"from": _AMOUNT, "to": _AMOUNT},
+                    per_octave={"enum": [1, 2, 4, 8, 16]},
+                ),
+            )
+        ),
+        spans=_rows(
+            _record(
+                ["probe"],
+                name=_TEXT,
+                probe=_TEXT,
+                targets=_NAMES,
+                attributes=_EXPRESSIONS,
+                rate=_TEXT,
+            )
+        ),
+        otlp=_record(
+            ["endpoint"],
+            endpoint=_TEXT,
+            protocol={"enum": ["http", "grpc"]},
+            headers={"type": "object", "additionalProperties": {"type": "string"}},
+            interval=_AMOUNT,
+            timeout=_AMOUNT,
+            queue={"type": "integer", "minimum": 1, "maximum": 1 << 20},
+            resource={"type": "object", "additionalProperties": {"type": "string"}},
+        ),
+    ),
+}

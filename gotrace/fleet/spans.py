@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make spans of calls: those of one probe in one program, at most at a rate."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from typing import Protocol
+
+from gotrace.errors import GotraceError
+from gotrace.fleet.config import SpanSpec
+from gotrace.fleet.naming import attribute
+from gotrace.fleet.otlp import Attribute, FinishedCall
+from gotrace.fleet.probing import Cost, Spent
+from gotrace.fleet.targets import Program
+from gotrace.records import dataclass
+from gotrace.session.decode import DecodedCall, call_decoders
+from gotrace.session.events import RecordError, function_of
+from gotrace.session.open_calls import Diagnostic
+from gotrace.session.plan import make_plan
+from gotrace.session.tasks import find_tasks
+from gotrace.session.trace import CallTracer, TraceOptions
+from gotrace.session.trace_plan import (
+    TraceChoices,
+    TracePlan,
+    make_trace_plan,
+    parse_probes,
+    probe_requests,
+)
+from gotrace.target.target import Target
+from gotrace.text import printable
+from gotrace.values.python import GoError, Unavailable, to_python
+
+__all__ = ["Rate", "SpanProbe", "SpanReader", "plan_span"]
+
+log = logging.getLogger("gotraced")
+
+_OPEN_CALLS = 8192
+_PAGES = 128  # of each CPU's event buffer
+_STRING_BYTES = 256
+_PERIOD = 0.1  # seconds between two looks at the event buffers
+_TURN = 0.05  # seconds of reading at a time
+
+
+class Sink(Protocol):
+    """Where spans go."""
+
+    def put(self, call: FinishedCall) -> None: ...
+
+    def left_out(self, calls: int) -> None: ...
+
+
+@dataclass
+class Rate:
+    """A bucket of tokens: ``a_second`` come, and no more than a second's are kept."""
+
+    a_second: float
+    _tokens: float = 1.0
+    _seen: float | None = None
+
+    def allows(self, now: float) -> bool:
+        """Take a token where there is one; ``now`` is in seconds."""
+        if self._seen is None:
+            self._tokens = max(1.0, self.a_second)
+        else:
+            more = self.a_second * (now - self._seen)
+            self._tokens = min(max(1.0, self.a_second), self._tokens + more)
+        self._seen = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+def plan_span(spec: SpanSpec, target: Target, program: Program) -> tuple[TracePlan, bool]:
+    """Plan a span's probe, and return whether the last value is the call's error.
+
+    Raises GotraceError.
+    """
+    texts = [text for _, text in spec.attributes]
+    try:
+        return _planned(spec, [*texts, "$err"], target, program), True
+    except GotraceError:
+        return _planned(spec, texts, target, program), False  # it may have no result that is one
+
+
+def _planned(spec: SpanSpec, texts: list[str], target: Target, program: Program) -> TracePlan:
+    words = " ".join(["%v"] * len(texts)) or "."
+    probe = ", ".join([f'{spec.probe} "{words}"', *texts])
+    specs, failed = parse_probes([probe], None)
+    if failed:
+        raise failed[0]
+    plan = make_plan(target, probe_requests(specs, file=program.path), returns=True, verb="trace")
+    choices = TraceChoices.of(_STRING_BYTES, 1, False, False)
+    return make_trace_plan(plan, specs, choices)
+
+
+class SpanProbe:
+    """The probes of one kind of span in one program; ``close`` detaches."""
+
+    def __init__(
+        self, spec: SpanSpec, program: Program, target: Target, cost: Cost, sink: Sink
+    ) -> None:
+        """Attach. Raises GotraceError or OSError."""
+        self.target = target
+        self._spec = spec
+        self._program = program
+        self._cost = cost
+        self._sink = sink
+        self._rate = Rate(spec.rate)
+        self._lock = threading.Lock()
+        self._is_open = True
+        self._final = Spent()
+        self._lost: Counter[str] = Counter()
+        self._read_ns = 0
+        traced, self._has_error = plan_span(spec, target, program)
+        tasks = find_tasks(target, traced.plan)
+        options = TraceOptions(open_calls=_OPEN_CALLS, pages=_PAGES)
+        self._tracer = CallTracer(target, traced, tasks, options, None)
+        self._decoders, self._undecided = call_decoders(traced, tasks, False)
+        self.problems = [*traced.plan.problems, *map(str, traced.plan.failed)]
+
+    @property
+    def needs_target(self) -> bool:
+        """Return whether reading calls takes the program's file."""
+        return True
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether it is attached."""
+        return self._is_open
+
+    def take(self) -> None:
+        """Do nothing: calls are read as they come."""
+
+    def poll(self) -> None:
+        """Do nothing: ``read`` does it."""
+
+    def read(self) -> None:
+        """Read what has come; to be called ten times a second."""
+        with self._lock:
+            if self._is_open:
+                self._read()
+
+    def _read(self) -> None:
+        began = time.thread_time_ns()
+        left_out = 0
+        epoch = time.time_ns() - time.monotonic_ns()
+        for record in self._tracer.acquire(time.monotonic() + _TURN):
+            try:
+                decoder = self._decoders[function_of(record)]
+                if decoder.wanted(record) is None:
+                    continue
+                if not self._rate.allows(time.monotonic()):
+                    left_out += 1
+                    continue
+                for call in decoder.all(record):
+                    self._sink.put(self._finished(call, epoch))
+            except RecordError as error:
+                log.error("%s: %s", printable(self._spec.probe), printable(str(error)))
+        if left_out:
+            self._sink.left_out(left_out)
+        self._read_ns += time.thread_time_ns() - began
+
+    def _finished(self, call: DecodedCall, epoch: int) -> FinishedCall:
+        function = call.function
+        attributes: dict[str, Attribute] = {
+            "code.function.name": function.name,
+            "process.pid": call.pid,
+            "go.goroutine.id": call.goid,
+        }
+        if function.file is not None:
+            attributes["code.file.path"] = function.file
+        if function.line is not None:
+            attributes["code.line.number"] = function.line
+        values = [to_python(value) for value in call.values]
+        for (name, _), value in zip(self._spec.attributes, values, strict=False):
+            attributes[name] = attribute(value)
+        error = None
+        if call.unwound is not None:
+            error = (call.unwound.value, "the call did not return")
+        elif self._has_error and values:
+            error = _error_of(values[-1])
+        end = call.end_ns + epoch
+        start = end - (call.duration_ns or 0)
+        name = self._spec.name or function.name
+        return FinishedCall(self._program.key.target, name, start, end, attributes, error)
+
+    def spent(self) -> Spent:
+        """Return the hits so far and their cost; the reader's own time is in it."""
+        with self._lock:
+            return self._spent() if self._is_open else self._final
+
+    def _spent(self) -> Spent:
+        hits, ns = 0, self._read_ns
+        for function, (runs, took) in self._tracer.attached.statistics().items():
+            hits += runs
+            ns += self._cost.of(function, runs, took)
+        return Spent(hits, ns)
+
+    def lost(self) -> dict[str, int]:
+        """Return how many calls are missing, by what became of them."""
+        with self._lock:
+            return dict(self._losses() if self._is_open else self._lost)
+
+    def _losses(self) -> Counter[str]:
+        counts = self._tracer.diagnostics()
+        wanted: tuple[Diagnostic, ...] = self._tracer.LOSSES
+        found = Counter({what.name.lower(): counts[what] for what in wanted if counts[what]})
+        reader = self._tracer.losses.total + self._tracer.window.losses.total
+        if reader:
+            found["reader"] = reader
+        if self._undecided.calls:
+            found["undecided"] = self._undecided.calls
+        return found
+
+    def is_held(self) -> bool:
+        """Return whether the probes are still there."""
+        return self._tracer.attached.is_held()
+
+    def stop(self) -> None:
+        """Have the probes removed without waiting for it: ``close`` does."""
+        self._tracer.attached.stop()
+
+    def close(self) -> Spent:
+        """Detach, send what has come, and return what it has cost. Raises GotraceError."""
+        with self._lock:
+            if not self._is_open:
+                return self._final
+            try:
+                self._tracer.stop()
+                for _ in range(_LAST_TURNS):
+                    self._read()
+                    if self._tracer.exhausted:
+                        break
+                self._tracer.drop()
+                self._lost = self._losses()
+                self._final = self._spent()
+            finally:
+                self._is_open = False
+                self._tracer.attached.close()
+            return self._final
+
+
+_LAST_TURNS = 10
+
+
+def _error_of(value: object) -> tuple[str, str] | None:
+    """Return the type and message of an error, None where there was none."""
+    if isinstance(value, GoError):
+        return value.type or "error", value.message
+    return ("unknown", value.why) if isinstance(value, Unavailable) else None
+
+
+class SpanReader:
+    """A thread that reads the calls of all span probes while there are any."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self._lock = threading.Lock()
+        self._probes: list[SpanProbe] = []
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="spans", daemon=True)
+        self._thread.start()
+
+    def start_probe(
+        self, spec: SpanSpec, program: Program, target: Target, cost: Cost
+    ) -> SpanProbe:
+        """Attach a probe and read its calls from then on. Raises GotraceError or OSError."""
+        probe = SpanProbe(spec, program, target, cost, self._sink)
+        with self._lock:
+            self._probes = [*(known for known in self._probes if known.is_open), probe]
+        return probe
+
+    def _run(self) -> None:
+        while not self._closing.wait(_PERIOD):
+            with self._lock:
+                probes = list(self._probes)
+            for probe in probes:
+                try:
+                    probe.read()
+                except (GotraceError, OSError) as error:
+                    log.error("spans: %s", printable(str(error)))
+
+    def close(self) -> None:
+        """Stop reading; the probes are their owner's."""
+        self._closing.set()
+        self._thread.join()

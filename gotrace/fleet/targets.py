@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find the programs that targets mean, as processes start and end and files are replaced.
+
+What is traced is a file, in all processes that run it: they are seen from their first call on, and
+a program that restarts a thousand times a minute costs nothing here. So a target is followed by its
+files: a new one at the same path is another program.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from gotrace.fleet.config import TargetSpec
+from gotrace.records import dataclass
+from gotrace.target.process import cgroup_number
+
+__all__ = ["Finder", "Program", "ProgramKey"]
+
+_DELETED = " (deleted)"
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramKey:
+    """A file that a target's processes run.
+
+    ``device`` is 0 for file systems without one of their own. Containers of one image share a file
+    of a lower file system that each shows under another device, and the kernel places probes in
+    what they share: it is to be traced once.
+    """
+
+    target: str
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A file as it was found: ``path`` opens it, ``shown`` is what it is called where it runs.
+
+    ``cgroup`` is the number of the control group that its processes are in, None for all.
+    """
+
+    key: ProgramKey
+    path: str
+    shown: str
+    processes: tuple[int, ...]
+    cgroup: int | None = None
+
+
+@dataclass(slots=True)
+class _Found:
+    path: str
+    shown: str
+    processes: list[int]
+
+
+class Finder:
+    """A look at all processes, for all targets at once."""
+
+    def __init__(self, targets: Sequence[TargetSpec], root: str = "/proc") -> None:
+        self._targets = targets
+        self._root = root
+        self._reads_names = any(target.comm is not None for target in targets)
+        #: Why control groups could not be looked into, by target.
+        self.problems: dict[str, str] = {}
+
+    def look(self) -> dict[ProgramKey, Program]:
+        """Return the programs that run now, and files of targets that are yet to be started."""
+        self.problems = {}
+        found: dict[str, dict[ProgramKey, _Found]] = {target.name: {} for target in self._targets}
+        members = {target.name: self._members(target) for target in self._targets if target.cgroup}
+        for target in self._targets:
+            if target.exe is not None:
+                self._add(found[target.name], target.name, target.exe, target.exe, None)
+        for pid in self._processes():
+            self._look_at(pid, found, members)
+        programs = {}
+        for target in self._targets:
+            number = None
+            if target.cgroup is not None:
+                number = self._cgroup(target)
+                if number is None:
+                    continue
+            for key, one in found[target.name].items():
+                if not one.processes and target.exe is None:
+                    continue
+                pids = tuple(one.processes)
+                programs[key] = Program(key, one.path, one.shown, pids, number)
+        return programs
+
+    def _processes(self) -> Iterator[int]:
+        own = os.getpid()
+        for name in os.listdir(self._root):
+            if name.isdecimal() and int(name) != own:
+                yield int(name)
+
+    def _look_at(
+        self,
+        pid: int,
+        found: Mapping[str, dict[ProgramKey, _Found]],
+        members: Mapping[str, set[int]],
+    ) -> None:
+        directory = f"{self._root}/{pid}"
+        try:
+            path = os.readlink(f"{directory}/exe").removesuffix(_DELETED)
+        except OSError:
+            return  # it has ended, or is a thread of the kernel
+        comm = ""
+        if self._reads_names:
+            with suppress(OSError), open(f"{directory}/comm", errors="surrogateescape") as file:
+                comm = file.read().rstrip("\n")
+        for target in self._targets:
+            if target.exe is not None and path != target.exe:
+                continue
+            if target.comm is not None and target.comm not in (comm, os.path.basename(path)):
+                continue
+            if target.cgroup is not None and pid not in members[target.name]:
+                continue
+            self._add(found[target.name], target.name, f"{directory}/exe", path, pid)
+
+    @staticmethod
+    def _add(
+        found: dict[ProgramKey, _Found], target: str, path: str, shown: str, pid: int | None
+    ) -> None:
+        try:
+            status = os.stat(path)
+        except OSError:
+            return
+        device = status.st_dev if os.major(status.st_dev) else 0
+        key = ProgramKey(target, device, status.st_ino, status.st_size, status.st_mtime_ns)
+        one = found.setdefault(key, _Found(path, shown, []))
+        if pid is not None:
+            one.processes.append(pid)
+
+    def _members(self, target: TargetSpec) -> set[int]:
+        """Return the processes in a target's control group and those below."""
+        pids: set[int] = set()
+        assert target.cgroup is not None
+        for directory, _, files in os.walk(target.cgroup):
+            if "cgroup.procs" in files:
+                with suppress(OSError), open(f"{directory}/cgroup.procs") as file:
+                    pids.update(map(int, file.read().split()))
+        return pids
+
+    def _cgroup(self, target: TargetSpec) -> int | None:
+        assert target.cgroup is not None
+        try:
+            return cgroup_number(target.cgroup)
+        except Exception as error:
+            self.problems[target.name] = str(error)
+            return None

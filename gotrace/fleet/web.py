@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answer /metrics, /healthz and /readyz on one address."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+
+from gotrace.errors import GotraceError
+from gotrace.fleet.config import Listen
+
+__all__ = ["Health", "WebServer"]
+
+log = logging.getLogger("gotraced")
+
+_MAX_REQUESTS = 8  # at a time
+_PATIENCE = 10.0  # seconds, for a client that is slow
+_PLAIN = "text/plain; charset=utf-8"
+#: Seconds without a turn of the engine after which it is not well.
+_DEAD = 120.0
+
+
+class Health:
+    """What health and readiness are asked of."""
+
+    def __init__(self, pulse: Callable[[], float], is_ready: Callable[[], bool]) -> None:
+        self._pulse = pulse
+        self.is_ready = is_ready
+
+    @property
+    def is_well(self) -> bool:
+        """Return whether the engine has been at work lately."""
+        return time.monotonic() - self._pulse() < _DEAD
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    allow_reuse_address = True
+
+    def __init__(self, listen: Listen, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.free = threading.BoundedSemaphore(_MAX_REQUESTS)
+        if ":" in listen.host:
+            self.address_family = socket.AF_INET6
+        super().__init__((listen.host, listen.port), handler)
+
+    def process_request(
+        self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
+    ) -> None:
+        """Answer in a thread, or not at all where too many are being answered."""
+        if not self.free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(
+        self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
+    ) -> None:
+        """Answer, and make room for another."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of clients that go away."""
+
+
+class WebServer:
+    """A server in threads of its own; ``close`` ends it."""
+
+    def __init__(self, listen: Listen, registry: CollectorRegistry, health: Health) -> None:
+        """Listen. Raises GotraceError."""
+        self.listen = listen
+        try:
+            self._server = _Server(listen, _handler(registry, health))
+        except OSError as error:
+            reason = error.strerror or error
+            raise GotraceError(f"cannot listen on {listen.host}:{listen.port}: {reason}") from error
+        self.port = int(self._server.server_address[1])
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+def _handler(registry: CollectorRegistry, health: Health) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = _PATIENCE
+        server_version = "gotraced"
+        sys_version = ""
+
+        def do_GET(self) -> None:
+            path = urlsplit(self.path).path
+            if path == "/metrics":
+                encode, content_type = choose_encoder(self.headers.get("Accept", ""))
+                try:
+                    body = encode(registry)
+                except Exception:
+                    log.exception("/metrics failed")
+                    self._send(HTTPStatus.INTERNAL_SERVER_ERROR, _PLAIN, b"see the log\n")
+                    return
+                self._send(HTTPStatus.OK, content_type, body)
+            elif path == "/healthz":
+                self._answer(health.is_well)
+            elif path == "/readyz":
+                self._answer(health.is_ready())
+            else:
+                self._send(HTTPStatus.NOT_FOUND, _PLAIN, b"/metrics, /healthz, /readyz\n")
+
+        def _answer(self, is_good: bool) -> None:
+            status = HTTPStatus.OK if is_good else HTTPStatus.SERVICE_UNAVAILABLE
+            self._send(status, _PLAIN, b"ok\n" if is_good else b"no\n")
+
+        def _send(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Write no line for each scrape."""
+
+    return Handler

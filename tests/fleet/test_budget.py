@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is detached for its cost, and when it is tried again."""
+
+from __future__ import annotations
+
+from gotrace.fleet.budget import FIRST_PAUSE, MAX_PAUSE, WINDOW, Budget, Pauses
+
+MS = 1_000_000
+
+
+def test_within_the_budget_nothing_goes() -> None:
+    budget: Budget[str] = Budget(0.02)
+    spent = {"a": 5_000 * MS, "b": 0}  # what was before counts for nothing
+    for second in range(60):
+        assert budget.exceeding(second, spent) == {}
+        spent = {"a": spent["a"] + 15 * MS, "b": spent["b"] + 4 * MS}
+
+
+def test_the_dearest_goes_first_and_no_more_than_need_be() -> None:
+    budget: Budget[str] = Budget(0.02)
+    assert budget.exceeding(0, {"a": 0, "b": 0, "c": 0}) == {}
+    over = budget.exceeding(1, {"a": 150 * MS, "b": 100 * MS, "c": 10 * MS})
+    assert over == {"a": 0.15}
+    assert budget.exceeding(2, {"b": 110 * MS, "c": 20 * MS}) == {}
+    assert list(budget.exceeding(3, {"b": 190 * MS, "c": 195 * MS})) == ["c"]
+
+
+def test_a_burst_is_stopped_before_the_window_ends() -> None:
+    budget: Budget[str] = Budget(0.02)
+    budget.exceeding(0, {"a": 0})
+    assert budget.exceeding(0.5, {"a": 201 * MS}) == {"a": 0.402}
+
+
+def test_a_probe_that_comes_later_is_counted_from_its_beginning() -> None:
+    budget: Budget[str] = Budget(0.02)
+    budget.exceeding(0, {})
+    assert budget.exceeding(5, {"a": 0}) == {}
+    assert list(budget.exceeding(6, {"a": 300 * MS})) == ["a"]
+    assert budget.exceeding(WINDOW, {"a": 0}) == {}
+
+
+def test_pauses_grow_and_are_forgiven() -> None:
+    pauses: Pauses[str] = Pauses()
+    assert pauses.is_over("a", 0)
+    now, lengths = 0.0, []
+    for _ in range(9):
+        length = pauses.pause("a", now)
+        lengths.append(length)
+        assert not pauses.is_over("a", now + length - 1)
+        now += length
+        assert pauses.is_over("a", now)
+    assert lengths[:3] == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
+    assert lengths[-1] == MAX_PAUSE
+    assert pauses.pause("a", now + 3 * MAX_PAUSE) == FIRST_PAUSE
+    pauses.keep(set())
+    assert pauses.is_over("a", 0)

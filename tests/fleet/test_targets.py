@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs are found by path and name, followed to new files, and dropped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gotrace.fleet.config import TargetSpec
+from gotrace.fleet.targets import Finder
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    """Return a directory for processes as /proc shows them."""
+    directory = tmp_path / "proc"
+    directory.mkdir()
+    (directory / "uptime").write_text("1 1")
+    return directory
+
+
+def run(proc: Path, pid: int, program: Path, comm: str = "x") -> None:
+    """Have a process run a program."""
+    (proc / str(pid)).mkdir()
+    (proc / str(pid) / "exe").symlink_to(program)
+    (proc / str(pid) / "comm").write_text(f"{comm}\n")
+
+
+def found(finder: Finder) -> list[tuple[str, str, tuple[int, ...]]]:
+    rows = finder.look().values()
+    return sorted((row.key.target, row.shown, tuple(sorted(row.processes))) for row in rows)
+
+
+def test_by_path_before_it_runs_and_by_processes(proc: Path, tmp_path: Path) -> None:
+    server, other = tmp_path / "server", tmp_path / "other"
+    finder = Finder([TargetSpec("s", exe=str(server))], str(proc))
+    assert found(finder) == []
+    server.write_text("1")
+    other.write_text("2")
+    assert found(finder) == [("s", str(server), ())]
+    run(proc, 10, server)
+    run(proc, 11, other)
+    run(proc, 12, server)
+    assert found(finder) == [("s", str(server), (10, 12))]
+
+
+def test_a_new_file_at_the_path_is_another_program(proc: Path, tmp_path: Path) -> None:
+    server = tmp_path / "server"
+    server.write_text("old")
+    finder = Finder([TargetSpec("s", exe=str(server))], str(proc))
+    (before,) = finder.look()
+    fresh = tmp_path / "fresh"
+    fresh.write_text("new!")
+    os.replace(fresh, server)
+    (after,) = finder.look()
+    assert before != after
+    assert before.target == after.target == "s"
+
+
+def test_by_name_only_while_it_runs(proc: Path, tmp_path: Path) -> None:
+    program = tmp_path / "worker"
+    program.write_text("1")
+    finder = Finder([TargetSpec("w", comm="worker"), TargetSpec("n", comm="renamed")], str(proc))
+    assert found(finder) == []
+    run(proc, 7, program, "renamed")
+    assert found(finder) == [("n", str(program), (7,)), ("w", str(program), (7,))]
+    shutil.rmtree(proc / "7")
+    assert found(finder) == []
+
+
+def test_a_control_group_that_is_not_there_is_a_problem_and_no_more(
+    proc: Path, tmp_path: Path
+) -> None:
+    program = tmp_path / "server"
+    program.write_text("1")
+    run(proc, 7, program)
+    finder = Finder([TargetSpec("g", cgroup=str(tmp_path / "none"))], str(proc))
+    assert found(finder) == []
+    assert "none" in finder.problems["g"]
+
+
+def test_processes_that_end_meanwhile_are_passed_over(proc: Path, tmp_path: Path) -> None:
+    (proc / "9").mkdir()  # no exe: a thread of the kernel, or gone
+    finder = Finder([TargetSpec("s", exe=str(tmp_path / "server"))], str(proc))
+    assert found(finder) == []

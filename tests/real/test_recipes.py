@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recipes of libraries that Debian has, against what the server itself has logged."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from gotrace.probes.recipes import recipes
+from tests.real.sources import RECIPES, built
+from tests.tools.harness import Fixture, of_kind, tool
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("name", [program.name for program in RECIPES])
+def test_recipes_show_what_the_server_logged(name: str) -> None:
+    library = name.split("-")[0]
+    names = [recipe.name for recipe in recipes() if recipe.name.split(".")[0] == library]
+    with Fixture([built(name)]) as fixture:
+        words = [f"@{recipe}" for recipe in names]
+        with tool("gotrace", "--json", "-p", str(fixture.ready), *words) as tracing:
+            truth = fixture.work("")
+            result = tracing.end()
+        assert fixture.finish() == 0
+    assert result.status == 0, result.errors
+    shown = Counter(call["message"] for call in of_kind(result, "call"))
+    assert truth.keys() == set(names)
+    assert shown == Counter(message for messages in truth.values() for message in messages)
+    assert of_kind(result, "lost") == []
