@@ -71,15 +71,15 @@ else:
                 changes[name] = getattr(record, name)
         return record.__class__(**changes)
 
-    def dataclass(cls=None, /, *, frozen=False, slots=False, order=False, kw_only=False):
+    def dataclass(cls=None, /, *, eq=True, frozen=False, slots=False, order=False, kw_only=False):
         """Make a class a dataclass; parameters as in the standard library."""
 
         def decorate(cls):
-            return _made(cls, frozen, slots, order, kw_only)
+            return _made(cls, eq, frozen, slots, order, kw_only)
 
         return decorate if cls is None else decorate(cls)
 
-    def _made(cls, frozen, slots, order, kw_only):
+    def _made(cls, eq, frozen, slots, order, kw_only):
         own = {}
         for name, annotation in cls.__annotations__.items():
             if annotation.startswith("ClassVar"):
@@ -105,7 +105,7 @@ else:
         cls._record_fields = every
         cls.__dataclass_fields__ = _ForTheLibrary("__dataclass_fields__")
         cls.__dataclass_params__ = _ForTheLibrary("__dataclass_params__")
-        cls._record_parameters = {"frozen": frozen, "order": order}
+        cls._record_parameters = {"eq": eq, "frozen": frozen, "order": order}
         cls.__match_args__ = tuple(
             name for name, each in every.items() if each.init and not each.kw_only
         )
@@ -113,9 +113,9 @@ else:
         _to_write(cls, "__init__", _init)
         if "__repr__" not in has_own:
             _to_write(cls, "__repr__", _repr)
-        if "__eq__" not in has_own:
+        if eq and "__eq__" not in has_own:
             _to_write(cls, "__eq__", _eq)
-        if has_own.get("__hash__") is None:  # defining __eq__ makes it None
+        if eq and has_own.get("__hash__") is None:  # defining __eq__ makes it None
             if frozen:
                 _to_write(cls, "__hash__", _hash)
             else:

@@ -77,6 +77,10 @@ class Odd:
     def __hash__(self) -> int:
         return 7
 
+@dataclass(eq=False, slots=True)
+class Same:
+    x: int
+
 @dataclass(frozen=True, slots=True)
 class Ring:
     held: list
@@ -117,6 +121,7 @@ EXPRESSIONS = [
     "Ordered(1) < 1",
     "repr(Ordered(1)), Ordered(1, 'a') == Ordered(1, 'b')",
     "Odd(1) == 5, hash(Odd(1))",
+    "(lambda one: (one == one, one == Same(1), len({one, Same(1)})))(Same(1)), Same(1)",
     "(lambda r: (r.held.append(r), repr(r))[1])(Ring([]))",
     "[f.name for f in fields(Space)], [f.kw_only for f in fields(Space)]",
     "[(f.name, f.compare, f.repr) for f in fields(Space(1))]",
