@@ -210,7 +210,7 @@ class Engine:
         """Look which programs there are, and let go of those that are not any more."""
         found = self._finder.look()
         for target, problem in self._finder.problems.items():
-            self._say_once(_Place("", ProgramKey(target, 0, 0, 0, 0)), problem)
+            self._say_once(_Place("", ProgramKey(target, 0, 0, 0)), problem)
         gone = [key for key in self._running if key not in found]
         for key in gone:
             running = self._running[key]

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
+from gotrace.errors import GotraceError
 from gotrace.fleet.config import TargetSpec
 from gotrace.records import dataclass
 from gotrace.target.process import cgroup_number
@@ -25,13 +26,12 @@ _DELETED = " (deleted)"
 class ProgramKey:
     """A file that a target's processes run.
 
-    ``device`` is 0 for file systems without one of their own. Containers of one image share a file
-    of a lower file system that each shows under another device, and the kernel places probes in
-    what they share: it is to be traced once.
+    Without the device: containers of one image share a file that each of their overlay file
+    systems shows under a device of its own, with the same inode, size and time. The kernel places
+    probes in what they share, so that it is to be traced once.
     """
 
     target: str
-    device: int
     inode: int
     size: int
     modified_ns: int
@@ -130,8 +130,7 @@ class Finder:
             status = os.stat(path)
         except OSError:
             return
-        device = status.st_dev if os.major(status.st_dev) else 0
-        key = ProgramKey(target, device, status.st_ino, status.st_size, status.st_mtime_ns)
+        key = ProgramKey(target, status.st_ino, status.st_size, status.st_mtime_ns)
         one = found.setdefault(key, _Found(path, shown, []))
         if pid is not None:
             one.processes.append(pid)
@@ -150,6 +149,6 @@ class Finder:
         assert target.cgroup is not None
         try:
             return cgroup_number(target.cgroup)
-        except Exception as error:
+        except GotraceError as error:
             self.problems[target.name] = str(error)
             return None

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections import Counter
@@ -18,6 +19,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
+from gotrace.fleet.gotraced import main
 from tests.toolchains import build, newest
 from tests.tools.harness import Fixture, Process, code_of, run_tool, tool_command
 
@@ -285,6 +287,23 @@ def test_a_probe_over_its_budget_is_detached(server: Path, tmp_path: Path) -> No
 
 @pytest.mark.live
 @pytest.mark.apart
+def test_probes_that_are_gone_are_not_silently_missed(server: Path, tmp_path: Path) -> None:
+    metrics = "  - {name: handles, type: counter, probe: main.handle}"
+    with Daemon(configured(tmp_path, server, metrics), probes=1) as daemon:
+        first = calls_of(server, "1 60 5")["Calls"]
+        with open(f"/proc/{daemon.pid}/task/{daemon.pid}/children") as children:
+            (keeper,) = map(int, children.read().split())
+        os.kill(keeper, signal.SIGKILL)
+        daemon.read_until("gotraced: ERROR: handles: the process that held the probes")
+        daemon.read_until("gotraced: ERROR: handles in keys: tried again in")
+        found = daemon.samples()
+        assert found["gotraced_probe_attached"] == by("probe", {"handles": 0})
+        assert found["handles_total"] == {(): first}
+        daemon.end()
+
+
+@pytest.mark.live
+@pytest.mark.apart
 def test_targets_by_name(server: Path, tmp_path: Path) -> None:
     name = Path(shutil.copy(server, tmp_path / f"named{os.getpid() % 10**6}")).name
     config = tmp_path / "c.yaml"
@@ -297,6 +316,37 @@ def test_targets_by_name(server: Path, tmp_path: Path) -> None:
         assert fixture.work("1 150 10")["Calls"] == 150
         assert daemon.samples()["handles_total"] == {(): 150}
         fixture.finish()
+        daemon.end()
+
+
+@pytest.mark.live
+@pytest.mark.apart
+def test_containers_of_one_image_are_counted_once(server: Path, tmp_path: Path) -> None:
+    """Their file systems show one file under two devices; the kernel has one place for probes."""
+    image, own, root = (tmp_path / name for name in ("image", "own", "root"))
+    for directory in (image, own, root):
+        directory.mkdir()
+    server.rename(image / "server")
+    mounted = (
+        f"mount -t tmpfs none {own} && mkdir {own}/upper {own}/work && mount -t overlay overlay"
+        f" -o lowerdir={image},upperdir={own}/upper,workdir={own}/work {root}"
+    )
+    container = ["unshare", "--mount", "sh", "-c", f"{mounted} && exec {root}/server"]
+    if subprocess.run([*container[:-1], mounted], capture_output=True).returncode:
+        pytest.skip("overlay file systems cannot be mounted here")
+    metrics = "  - {name: handles, type: counter, probe: main.handle}"
+    config = configured(tmp_path, root / "server", metrics)
+    with (
+        Fixture(container) as one,
+        Daemon(config, probes=1) as daemon,
+        Fixture(container) as other,
+    ):
+        devices = {os.stat(f"/proc/{each.ready}/exe").st_dev for each in (one, other)}
+        assert len(devices) == 2
+        calls = one.work("1 70 5")["Calls"] + other.work("1 80 5")["Calls"]
+        assert daemon.samples()["handles_total"] == {(): calls}
+        one.finish()
+        other.finish()
         daemon.end()
 
 
@@ -323,8 +373,57 @@ def test_check_says_what_would_be_traced(server: Path, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("yaml", "PyYAML"), ("jsonschema", "jsonschema"), ("prometheus_client", "prometheus-client")],
+)
+def test_without_its_packages_it_says_what_to_install(
+    module: str,
+    package: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    config = configured(tmp_path, tmp_path / "none", "  - {name: n, type: counter, probe: f}")
+    for name in list(sys.modules):
+        if name.startswith("gotrace.fleet.") and name != "gotrace.fleet.gotraced":
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    assert main(["--config", str(config)]) == 1
+    assert capsys.readouterr().err == (
+        f"gotraced: gotraced needs {package}, which is not installed:"
+        " pip install 'gotrace[fleet]'\n"
+    )
+
+
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in ("http_proxy", "HTTP_PROXY"):
         monkeypatch.delenv(name, raising=False)
     yield
+
+
+@pytest.mark.live
+@pytest.mark.apart
+def test_recipes_by_name(tmp_path: Path) -> None:
+    built = build(FIXTURES / "live_recipes", newest())
+    program = Path(shutil.copy(built, tmp_path / "recipes"))
+    metrics = """\
+  - name: requests
+    type: counter
+    probe: '@http.server'
+    labels: {method: req.Method, path: req.URL.Path}
+  - {name: request_seconds, type: histogram, probe: '@http.server'}"""
+    with Daemon(configured(tmp_path, program, metrics), probes=2) as daemon:
+        with Fixture([program]) as fixture:
+            done = fixture.work()
+            fixture.finish()
+        # Requests by HTTP/2 go through the same function, and have another recipe for more.
+        shown = [text.rpartition(": ")[2] for text in (*done["http.server"], *done["http2"])]
+        found = daemon.samples()
+        truth = Counter(tuple(text.partition(",")[0].split(" ")[1:3]) for text in shown)
+        assert truth
+        wanted = {(("method", m), ("path", p)): float(n) for (m, p), n in truth.items()}
+        assert found["requests_total"] == wanted
+        assert found["request_seconds_count"] == {(): len(shown)}
+        daemon.end()
