@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from gotrace.elf.pclntab.inline import InlinedCall, InlinedCalls
 from gotrace.errors import GotraceError
+from gotrace.records import dataclass
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.session.plan import Check, ProbePlan, Selections
 from gotrace.sites.sites import FunctionSites
@@ -61,7 +61,7 @@ def list_functions(
         names = selected.binary.functions.names
         writer.begin(selected.binary, [names[row] for row in selected.rows])
         first_problem, usable = "", False
-        for sites in selected.sites(returns=True):
+        for sites in selected.sites(returns=True, values=verb == "trace"):
             verdict = check(sites)
             for problem in verdict.problems:
                 first_problem = first_problem or problem
