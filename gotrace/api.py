@@ -14,6 +14,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from html import escape
 from typing import Literal, overload
 from weakref import WeakSet
@@ -28,7 +29,6 @@ from gotrace.goroutines.program import Program
 from gotrace.histogram import Histogram
 from gotrace.kernel.attach import Attached
 from gotrace.profiles import rows as profiles
-from gotrace.records import dataclass
 from gotrace.session.count import CallCounter
 from gotrace.session.decode import CallDecoder, DecodedCall, Undecided, call_decoders
 from gotrace.session.events import function_of

@@ -6,8 +6,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Iterator
-
-from gotrace.records import dataclass, field
+from dataclasses import dataclass, field
 
 __all__ = [
     "BUCKETS",

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from gotrace.records import dataclass
+from dataclasses import dataclass
 
 __all__ = ["ProbeCost"]
 

@@ -21,7 +21,6 @@ GOTRACE = Path(__file__).parent.parent / "gotrace"
 #: Packages, and modules directly under gotrace, in the order in which they may be imported: each
 #: imports only from those before it.
 ROOMS = (
-    "records",
     "errors",
     "text",
     "histogram",
@@ -145,7 +144,7 @@ def test_allowed_imports_pass(room: str, source: str) -> None:
 
 #: What the library and the commands are made of, beside themselves; the rest is behind it.
 LAYER = {"session", "goroutines", "target", "profiles"}
-LAYER |= {"records", "errors", "text", "histogram", "overhead", "calls"}
+LAYER |= {"errors", "text", "histogram", "overhead", "calls"}
 BESIDE = {
     "api": {"kernel.attach", "values.python"},
     "cli": {

@@ -10,9 +10,9 @@ beginning the places after it.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
-from gotrace import records
 from gotrace.abi.amd64 import Architecture
 from gotrace.abi.assign import Assignment, FloatReg, IntReg, Piece, Place, Stack, register_parts
 from gotrace.elf.dwarf.loclist import LocationPiece, PieceKind
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Observed:
     """Where DWARF says a value is at function entry: the pieces with a known place.
 
@@ -55,7 +55,7 @@ class Observed:
         return Observed(registers, self.whole)
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Reconstruction:
     """An assignment without gaps, and the rows whose place still is not known."""
 

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
-from gotrace import records
 from gotrace.capture.ops import MAX_BLOCKS, BlockOp, CaptureLimits, FieldRef, Op, OpCode, Position
 from gotrace.capture.payload import BEYOND, FixedReader, PayloadReader, Reader
 from gotrace.gotypes.types import GoType
@@ -94,7 +94,7 @@ class _Flat(Reader):
         ]
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class FloatHole:
     """``size`` bytes at an offset of the root image that come from a float register."""
 

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Sequence
 
-from gotrace import records
 from gotrace.capture.builder import Builder, Node, with_key
 from gotrace.capture.ops import CaptureLimits, FieldRef, Op, OpCode, Position
 from gotrace.capture.payload import (
@@ -118,7 +118,7 @@ class _InterfaceReader(Reader):
         error = error_value(dynamic, value, guess=self._is_error)
         if error is None:
             return InterfaceValue(self._name, dynamic, value, subplan.type)
-        return records.replace(error, of=subplan.type)
+        return dataclasses.replace(error, of=subplan.type)
 
     def location(self) -> FieldRef:
         """Return where the type word is, which is zero for nil."""

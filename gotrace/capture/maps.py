@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 from collections.abc import Callable
 
-from gotrace import records
 from gotrace.capture.builder import Builder, Node
 from gotrace.capture.ops import Position
 from gotrace.capture.payload import (
@@ -40,7 +40,7 @@ _SLOTS = 8
 _GROUPS = 4
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class MapLayout:
     """How a map type keeps its entries.
 

@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import struct
 from typing import NamedTuple
-
-from gotrace import records
 
 __all__ = [
     "MAX_BLOCKS",
@@ -172,7 +171,7 @@ class Op(NamedTuple):
         return _OP.pack(*self, 0, 0)
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class CaptureLimits:
     """The limits on what is captured of one phase of one call.
 

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import struct
 from collections.abc import Sequence
 
-from gotrace import records
 from gotrace.capture.ops import (
     BLOCK_CUT,
     MAX_BLOCKS,
@@ -374,7 +374,7 @@ class FixedReader(Reader):
         return self._value
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Subplan:
     """How an interface's value of one dynamic type is captured; ``ops`` end with END."""
 

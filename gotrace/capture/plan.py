@@ -22,10 +22,10 @@ lead to, so that a limit cuts the deepest first.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gotrace import records
 from gotrace.abi.assign import FloatReg, IntReg, Piece, Saved, Stack
 from gotrace.capture.builder import Builder, FloatHole, Node, with_key
 from gotrace.capture.ops import (
@@ -73,7 +73,7 @@ class PlacedNode(NamedTuple):
     first: bool = False
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class PhasePlan:
     """How all values of a call's entry, or of its return, are captured.
 
@@ -106,11 +106,11 @@ class PhasePlan:
     def with_predicate(self, predicate: Sequence[Op]) -> PhasePlan:
         """Return the plan with a predicate, evaluated as soon as what it needs is there."""
         ops = (*self.ops[: self.early], *predicate, *self.ops[self.early :])
-        return records.replace(self, ops=ops, early=self.early + len(predicate))
+        return dataclasses.replace(self, ops=ops, early=self.early + len(predicate))
 
     def with_key(self, key: Sequence[Op]) -> PhasePlan:
         """Return the plan with what appends values to a key, when all has been captured."""
-        return records.replace(self, ops=(*with_key(self.ops[:-1], key), self.ops[-1]))
+        return dataclasses.replace(self, ops=(*with_key(self.ops[:-1], key), self.ops[-1]))
 
 
 def plan_phase(values: Sequence[PlacedNode], limits: CaptureLimits) -> PhasePlan:

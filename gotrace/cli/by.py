@@ -10,6 +10,7 @@ import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 from gotrace.calls import StackFrame
 from gotrace.cli.pace import detached, listen, pace, waiter_for
@@ -30,7 +31,6 @@ from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import NO_KEY, KeyText, parse_key
 from gotrace.profiles import rows as profiles
 from gotrace.profiles.pprof import CodeMapping, ValueType
-from gotrace.records import replace
 from gotrace.report.by import (
     StackRow,
     ValueGroup,

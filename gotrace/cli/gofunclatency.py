@@ -7,6 +7,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 from gotrace.cli.options import (
     add_interval_options,
@@ -35,7 +36,6 @@ from gotrace.cli.why import add_why_options, prepared_why
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
-from gotrace.records import dataclass, field
 from gotrace.report.latencies import (
     SlowRow,
     duration,

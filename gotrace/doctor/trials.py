@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from gotrace.doctor.finding import Finding, State
@@ -23,7 +24,6 @@ from gotrace.kernel.cookie import cookie
 from gotrace.kernel.features import multi_filters_by_process, steps_can_be_skipped
 from gotrace.kernel.own_function import OwnFunction, own_function
 from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
-from gotrace.records import dataclass
 from gotrace.session.trace import buffer_pages
 from gotrace.settings import (
     CountSettings,

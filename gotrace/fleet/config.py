@@ -7,6 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -18,7 +19,6 @@ from gotrace.fleet.yaml_lines import Document, Path, read_yaml
 from gotrace.probes.recipes import is_recipe
 from gotrace.probes.scope import did_you_mean
 from gotrace.probes.spec import KeyText, parse_key, parse_probe
-from gotrace.records import dataclass
 
 __all__ = [
     "Buckets",

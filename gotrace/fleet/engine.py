@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from gotrace.errors import GotraceError, NoMatchError, UsageError
@@ -20,7 +21,6 @@ from gotrace.fleet.series import Metric
 from gotrace.fleet.targets import Finder, Program, ProgramKey
 from gotrace.kernel import syscalls as kernel
 from gotrace.overhead import ProbeCost
-from gotrace.records import dataclass, field, replace
 from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
@@ -25,7 +26,6 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from gotrace import __version__
 from gotrace.fleet.config import OtlpSpec, Protocol
 from gotrace.fleet.series import Bucketed, Metric, Point
-from gotrace.records import dataclass, field
 
 __all__ = ["FinishedCall", "Otlp", "metrics_data"]
 

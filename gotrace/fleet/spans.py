@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
+from dataclasses import dataclass
 from typing import Protocol
 
 from gotrace.errors import GotraceError
@@ -15,7 +16,6 @@ from gotrace.fleet.naming import attribute
 from gotrace.fleet.otlp import Attribute, FinishedCall
 from gotrace.fleet.probing import Cost, Spent
 from gotrace.fleet.targets import Program
-from gotrace.records import dataclass
 from gotrace.session.decode import DecodedCall, call_decoders
 from gotrace.session.events import RecordError, function_of
 from gotrace.session.open_calls import Diagnostic

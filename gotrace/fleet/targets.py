@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import TargetSpec
-from gotrace.records import dataclass
 from gotrace.target.process import cgroup_number
 
 __all__ = ["Finder", "Program", "ProgramKey"]

@@ -13,13 +13,13 @@ the same offsets.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import re
 import struct
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from gotrace import records
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.scan import find_all
 from gotrace.errors import GotraceError
@@ -51,7 +51,7 @@ class LayoutSource(enum.Enum):
     TABLE = "table"
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class RuntimeLayout:
     """Byte offsets in the runtime's structs, and the ways to find the running g.
 
@@ -173,7 +173,7 @@ def runtime_layout(
     release = None if go_version is None else go_version.release
     offsets = None if dwarf is None else _dwarf_offsets(dwarf)
     if offsets is not None:
-        layout = records.replace(
+        layout = dataclasses.replace(
             table_layout(NEWEST),
             **offsets,
             g_in_register=(release or NEWEST) >= REGISTER_ABI,
@@ -186,7 +186,7 @@ def runtime_layout(
             f"{image.display}: cannot find where goroutines keep their id: the binary has neither "
             "DWARF nor a Go version; trace a build with build info"
         )
-    return records.replace(layout, tls_offset=tls_offset(image))
+    return dataclasses.replace(layout, tls_offset=tls_offset(image))
 
 
 _FIELDS = {

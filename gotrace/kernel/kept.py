@@ -22,6 +22,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -35,7 +36,6 @@ from gotrace.kernel.compiler import (
     file_state,
     joined_source,
 )
-from gotrace.records import dataclass
 from gotrace.settings import ProgramSettings
 
 __all__ = ["KeptPrograms", "fresh_program", "kept_program", "kept_programs"]

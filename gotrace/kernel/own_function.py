@@ -8,8 +8,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from gotrace.records import dataclass
+from dataclasses import dataclass
 
 __all__ = [
     "OwnFunction",

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from enum import Enum
 
 from gotrace.kernel import syscalls as kernel
@@ -17,7 +18,6 @@ from gotrace.kernel.kept import fresh_program, kept_program
 from gotrace.kernel.lacking import what_is_lacking
 from gotrace.kernel.rings import Rings
 from gotrace.kernel.syscalls import load_program
-from gotrace.records import dataclass
 from gotrace.settings import ProgramSettings
 
 __all__ = [

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from enum import Enum
 
 from gotrace.capture.paths import PathStep
@@ -11,7 +12,6 @@ from gotrace.gotypes.types import GoType, Kind, basic_type
 from gotrace.probes.parser import BinaryOperator, TextFunction
 from gotrace.probes.scope import DURATION_SPECIALS, PART_SPECIALS, Phase, Root, SpecialName
 from gotrace.probes.tokens import Span
-from gotrace.records import dataclass, field
 
 __all__ = [
     "AccessPath",

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
-from gotrace import records
 from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import FloatReg, Piece, Saved
 from gotrace.abi.function_values import FunctionValues
@@ -59,7 +60,6 @@ from gotrace.probes.typed import (
     texts_needed_whole,
     unit_of,
 )
-from gotrace.records import dataclass
 from gotrace.session.dynamic_types import DynamicTypes, interfaces_within
 from gotrace.session.plan import BinaryRequest, ProbePlan
 from gotrace.sites.decode import float_written, step_over
@@ -129,7 +129,7 @@ class TraceChoices:
         ``elements`` are those of a slice and the entries of a map. None leaves what is usual.
         """
         usual = CaptureLimits(payload=_PHASE_BYTES)
-        limits = records.replace(
+        limits = dataclasses.replace(
             usual,
             string_bytes=usual.string_bytes if string_size is None else string_size,
             depth=usual.depth if depth is None else depth,
@@ -242,7 +242,7 @@ def _from_recipe(text: str, formats: bool) -> Iterator[ProbeSpec]:
     for probe in find_recipe(name).wanted(formats):
         spec = parse_probe(probe.text(None, predicate, formats))
         described = tuple(f"{probe.function}{text}" for text in probe.signatures)
-        yield records.replace(spec, binary=binary, described=described, recipe=text)
+        yield dataclasses.replace(spec, binary=binary, described=described, recipe=text)
 
 
 def probe_requests(
@@ -313,7 +313,7 @@ def make_trace_plan(
             fitting.add(spec.recipe)
         problems += planner.problems
         kept = tuple(call.function for call in planned)
-        binaries.append(records.replace(file_plan, functions=kept))
+        binaries.append(dataclasses.replace(file_plan, functions=kept))
         calls += planned
     fitting.discard(None)
     failed = list(plan.failed)
@@ -326,7 +326,7 @@ def make_trace_plan(
                 "nothing to trace: " + (problems[0] if problems else "no function is left")
             )
         )
-    traced = records.replace(
+    traced = dataclasses.replace(
         plan,
         binaries=tuple(binaries),
         problems=tuple(dict.fromkeys(problems)),
@@ -364,7 +364,7 @@ def _together(parts: Sequence[tuple[ProbeSpec, ResolvedProbe]]) -> tuple[ProbeSp
     values = tuple(value for _, probe in parts for value in probe.values)
     first = parts[0][0]
     plain = next((spec for spec, _ in parts if spec.format is None), None)
-    spec = records.replace(first, format=None) if plain is not None else first
+    spec = dataclasses.replace(first, format=None) if plain is not None else first
     return spec, ResolvedProbe(predicate, values)
 
 
@@ -396,7 +396,7 @@ class _FileTypes:
         version = binary.go_version
         release = version.release if version else None
         self.factory = NodeFactory(choices.limits, release, keyed=choices.keyed)
-        self.shallow = NodeFactory(records.replace(choices.limits, depth=0), release)
+        self.shallow = NodeFactory(dataclasses.replace(choices.limits, depth=0), release)
         self.context = DynamicTypes(binary, self.factory)
         self.values = FunctionValues(binary)
         self._limits = choices.limits
@@ -460,7 +460,7 @@ class _Planner:
             planned = self._planned(sites, places, probe)
         finally:
             self._spec = before
-        return records.replace(planned, parts=tuple(parts)) if len(parts) > 1 else planned
+        return dataclasses.replace(planned, parts=tuple(parts)) if len(parts) > 1 else planned
 
     def _as_described(
         self, function: Function, specs: Sequence[ProbeSpec]
@@ -611,13 +611,13 @@ class _Planner:
         if root.kind in (RootKind.SAVED, RootKind.EXIT):
             value = places.parameters[root.index]
             if value.within is not None or _in_floats(value):
-                value = records.replace(value, pieces=None, problem="not kept for the return")
+                value = dataclasses.replace(value, pieces=None, problem="not kept for the return")
             if root.kind is RootKind.SAVED:
                 image = OpaqueNode(value.type)
                 return PlacedNode(root.name, image, value.pieces, value.problem, first=True)
             if value.pieces is not None:
                 pieces = (Piece(0, value.type.size, Saved(saved[root.index])),)
-                value = records.replace(value, pieces=pieces)
+                value = dataclasses.replace(value, pieces=pieces)
             return place_value(self._factory, root.name, value, steps, text_bytes)
         if root.kind is RootKind.CAPTURED:
             captured: CapturedValue = places.captured[root.index]
@@ -832,7 +832,7 @@ def _paths(probe: ResolvedProbe) -> dict[Phase, tuple[AccessPath, ...]]:
         operand.path for expression in probe.expressions for operand in operands(expression)
     )
     for root in {path.root: None for path in found if path.root.kind is RootKind.EXIT}:
-        found[AccessPath(records.replace(root, kind=RootKind.SAVED))] = None
+        found[AccessPath(dataclasses.replace(root, kind=RootKind.SAVED))] = None
     return {phase: tuple(path for path in found if path.root.phase is phase) for phase in Phase}
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import display_name
@@ -22,7 +23,6 @@ from gotrace.gotypes.types import (
     SliceType,
     StructType,
 )
-from gotrace.records import dataclass, replace
 from gotrace.values.model import (
     BytesValue,
     ChanValue,

@@ -8,9 +8,8 @@ linker's name of a type, as in gotypes.types.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Union
-
-from gotrace import records
 
 if TYPE_CHECKING:
     from gotrace.gotypes.types import GoType
@@ -62,7 +61,7 @@ Value = Union[
 ]
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class StringValue:
     """A string: the bytes that were captured, from its start, and its true length in bytes."""
 
@@ -75,7 +74,7 @@ class StringValue:
         return len(self.text) != self.length
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class BytesValue:
     """A slice or array of bytes, or memory of an unknown type; ``capacity`` only for slices."""
 
@@ -90,7 +89,7 @@ class BytesValue:
         return len(self.data) != self.length
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class NamedValue:
     """A bool, number or string of a declared type, or a uintptr or unsafe.Pointer."""
 
@@ -98,7 +97,7 @@ class NamedValue:
     value: Value
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class PointerValue:
     """A pointer that is not nil; ``target`` is None where it was not followed."""
 
@@ -107,7 +106,7 @@ class PointerValue:
     target: Value | None = None
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class StructValue:
     """A struct: (name, value) of each field, in order of declaration."""
 
@@ -119,7 +118,7 @@ class StructValue:
         return next((value for key, value in self.fields if key == name), None)
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class SequenceValue:
     """The first elements of an array or slice, its true length, and a slice's capacity."""
 
@@ -134,7 +133,7 @@ class SequenceValue:
         return len(self.elements) != self.length
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class MapValue:
     """Some entries of a map, in the order in which they are in memory, and its true length.
 
@@ -152,7 +151,7 @@ class MapValue:
         return len(self.entries) != self.length
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class ChanValue:
     """A channel: how many elements wait in its buffer, and the buffer's capacity."""
 
@@ -163,7 +162,7 @@ class ChanValue:
     closed: bool
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class FuncValue:
     """A function value: its code's address, and the function's name where it is known."""
 
@@ -172,7 +171,7 @@ class FuncValue:
     name: str | None
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class InterfaceValue:
     """An interface that is not nil.
 
@@ -183,10 +182,10 @@ class InterfaceValue:
     type: str
     dynamic: str | None
     value: Value | None
-    of: GoType | None = records.field(default=None, compare=False, repr=False)
+    of: GoType | None = dataclasses.field(default=None, compare=False, repr=False)
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class ErrorValue:
     """An error whose message is known; ``type`` is its dynamic type, ``value`` all of it.
 
@@ -201,7 +200,7 @@ class ErrorValue:
     value: Value
     known: str | None = None
     length: int | None = None
-    of: GoType | None = records.field(default=None, compare=False, repr=False)
+    of: GoType | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property
     def is_cut(self) -> bool:
@@ -209,14 +208,14 @@ class ErrorValue:
         return self.known is not None
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class DurationValue:
     """A time.Duration."""
 
     nanoseconds: int
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class TimeValue:
     """A time.Time: seconds since 1970 UTC, nanoseconds within, and its zone.
 
@@ -232,7 +231,7 @@ class TimeValue:
     monotonic: int | None = None
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class TextValue:
     """A value that Go prints by a String method that was followed here, such as net.IP."""
 
@@ -240,14 +239,14 @@ class TextValue:
     text: str
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Nil:
     """A nil pointer, slice, map, channel, function or interface of a type."""
 
     type: str
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Unavailable:
     """A value that could not be read, and why."""
 

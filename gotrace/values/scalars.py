@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-
-from gotrace.records import dataclass
+from dataclasses import dataclass
 
 __all__ = [
     "Directive",

@@ -11,10 +11,10 @@ Sizes of attribute forms: DWARF 5, section 7.5.6.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from gotrace import records
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.scan import read_uleb
 
@@ -61,7 +61,7 @@ _VARIABLE_STEPS: dict[str | int, int] = {
 }
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
     """An abbreviation, with the steps that lead over an entry's attributes.
 

@@ -9,6 +9,7 @@ its own.
 from __future__ import annotations
 
 import bisect
+import dataclasses
 import functools
 import inspect
 import io
@@ -16,7 +17,6 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, ParamSpec, TypeVar
 
-from gotrace import records
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.dwarf.subprograms import Declaration, Shapes
 from gotrace.errors import GotraceError
@@ -79,7 +79,7 @@ def damage_is_reported(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return wrapper
 
 
-@records.dataclass(slots=True)
+@dataclasses.dataclass(slots=True)
 class _Ration:
     """How many reads are left for the question that is being answered."""
 
@@ -175,15 +175,15 @@ def _structs(dwarf_format: int, address_size: int, version: int) -> DWARFStructs
     return structs
 
 
-@records.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Unit:
     """One unit of .debug_info: section offsets of its header, its own entry and its end."""
 
     offset: int
     first_die: int
     end: int
-    parsed: CompileUnit = records.field(repr=False, compare=False)
-    ration: _Ration = records.field(repr=False, compare=False)
+    parsed: CompileUnit = dataclasses.field(repr=False, compare=False)
+    ration: _Ration = dataclasses.field(repr=False, compare=False)
 
     @property
     def top(self) -> DIE:
@@ -241,7 +241,7 @@ class Unit:
         return found["tag"], found.has_children(), attributes
 
 
-@records.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Die:
     """One decoded entry (DIE).
 
