@@ -17,7 +17,7 @@ from gotrace.kernel.attach import Point, ProbeGroup, attach
 from gotrace.kernel.cookie import cookie
 from gotrace.settings import CountSettings
 from gotrace.sites.sites import Site, SiteForm, SiteKind, function_sites
-from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain
+from tests.toolchains import FIXTURES, Toolchain, build, toolchains
 
 pytestmark = [pytest.mark.live, pytest.mark.apart]
 
@@ -34,8 +34,18 @@ FAULTING = ("main.faults", "main.faultsLater")
 Probe = tuple[str, Site]
 
 
-@each_toolchain
-@pytest.mark.parametrize("flags", [(), ("-gcflags=-N -l",)], ids=["default", "unoptimized"])
+UNOPTIMIZED = ("-gcflags=-N -l",)
+#: Each release, and what the oldest and the newest make without optimizing.
+BUILDS = [
+    *(pytest.param(found, (), id=f"go{found.minor}") for found in toolchains()),
+    *(
+        pytest.param(found, UNOPTIMIZED, id=f"go{found.minor}-unoptimized")
+        for found in (*toolchains()[:1], *toolchains()[-1:])
+    ),
+]
+
+
+@pytest.mark.parametrize(("toolchain", "flags"), BUILDS)
 def test_hits_equal_calls(toolchain: Toolchain, flags: tuple[str, ...]) -> None:
     binary = build(FIXTURES / "sites_forms", toolchain, flags=flags)
     with ElfImage.open(binary) as image:
