@@ -116,8 +116,9 @@ BPF_HASH(stacks, struct task_key, struct stack, GOTRACE_STACKS);
 BPF_HASH(outer_calls, struct call_key, struct open_call, GOTRACE_OUTER_CALLS);
 
 /*
- * again: the programs that begin again; key = enum again, value = that program. Filled when they
- * are loaded; emptied by the kernel when the last descriptor of the map is closed.
+ * again: the programs that begin again; key = enum again, shared with gotrace/kernel/program.py;
+ * value = that program. Filled when they are loaded; emptied by the kernel when the last descriptor
+ * of the map is closed.
  */
 enum again {
     AGAIN_RECOVERY,

@@ -9,14 +9,29 @@ from collections.abc import Sequence
 
 from gotrace.capture.builder import Builder, Node, with_key
 from gotrace.capture.ops import CaptureLimits, FieldRef, Op, OpCode, Position
-from gotrace.capture.payload import REFUSED, FixedReader, PayloadReader, Reader, Subplan
+from gotrace.capture.payload import (
+    REFUSED,
+    FixedReader,
+    PayloadReader,
+    Reader,
+    Subplan,
+    word_at,
+)
 from gotrace.gotypes.releases import DIRECT_INTERFACES_BY_SIZE
 from gotrace.gotypes.types import ArrayType, GoType, Kind, StructType
 from gotrace.values.error_messages import error_value
-from gotrace.values.model import InterfaceValue, Nil, PointerValue, Value
+from gotrace.values.model import (
+    InterfaceValue,
+    Nil,
+    PointerValue,
+    StringValue,
+    Unavailable,
+    Value,
+)
 
 __all__ = [
     "ERROR_INTERFACES",
+    "DynamicTypeNode",
     "InterfaceNode",
     "is_direct",
     "make_subplan",
@@ -125,6 +140,41 @@ class _InterfaceReader(Reader):
         if self.block is None:
             return InterfaceValue(self._name, dynamic, None)
         return InterfaceValue(self._name, dynamic, payload.why(self.block))
+
+
+class DynamicTypeNode(Node):
+    """The name of the type of what an interface holds, and nothing of the value."""
+
+    def plan_parts(self, builder: Builder, position: Position) -> Reader:
+        """Plan nothing: the type is in the interface itself."""
+        return _DynamicTypeReader(position)
+
+
+class _DynamicTypeReader(Reader):
+    __slots__ = ("_block", "_offset")
+
+    def __init__(self, position: Position) -> None:
+        self._block = position.block
+        self._offset = position.offset
+
+    def read(self, payload: PayloadReader) -> Value:
+        if payload.lengths[self._block] < self._offset + 8:
+            return payload.why(self._block)
+        (word,) = word_at(payload.data, payload.starts[self._block] + self._offset)
+        if not word:
+            return Nil("type")
+        name = payload.context.type_name(word)
+        if name is None:
+            return Unavailable("type not known")
+        text = name.encode()
+        return StringValue(text, len(text))
+
+    def location(self) -> FieldRef:
+        """Return where the type word is, which is zero for nil."""
+        return FieldRef(self._block, self._offset, 8, False)
+
+    def key(self) -> Sequence[Op]:
+        return [Op(OpCode.KEY_FIELD, reg=8, block=self._block, at=self._offset)]
 
 
 def make_subplan(

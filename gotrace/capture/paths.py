@@ -11,6 +11,7 @@ from gotrace.abi.assign import CLOSURE_CONTEXT, Piece, Saved, Stack
 from gotrace.abi.locations import CapturedValue, PlacedValue
 from gotrace.capture.builder import Builder, Node
 from gotrace.capture.factory import NodeFactory
+from gotrace.capture.interfaces import DynamicTypeNode
 from gotrace.capture.nodes import BytesNode, StringNode, WordReader
 from gotrace.capture.ops import FieldRef, Op, OpCode, Position
 from gotrace.capture.payload import REFUSED, FixedReader, PayloadReader, Reader, word_at
@@ -54,6 +55,7 @@ class PathMark(enum.Enum):
     DEREF = "*"
     LEN = "len"
     CAP = "cap"
+    TYPE = "type"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -106,12 +108,15 @@ class _PathWalker:
         self.areas = [_Region()]
         self.constant: int | None = None
         self.word = False
+        self.is_type = False
         self._most = most
 
     def walk(self, steps: Sequence[PathStep]) -> None:
         for step in steps:
             if self.word or self.constant is not None:
                 raise PathError("a length has no parts: len and cap end a path")
+            if self.is_type:
+                raise PathError("a type has no parts: type ends a path")
             if isinstance(step, str):
                 self._field(step)
             elif isinstance(step, int):
@@ -120,6 +125,8 @@ class _PathWalker:
                 self._assert(step)
             elif step is PathMark.DEREF:
                 self._deref()
+            elif step is PathMark.TYPE:
+                self._dynamic_type()
             else:
                 self._measure(step)
         if not self.word and self.constant is None:
@@ -133,6 +140,11 @@ class _PathWalker:
         if not assertion.direct:
             self._enter(_Region(), _WORD)
         self.type = assertion.to
+
+    def _dynamic_type(self) -> None:
+        if self.type.kind is not Kind.INTERFACE or self.areas[-1].shift:
+            raise PathError(f"{self.type.name} is not an interface")
+        self.is_type = True
 
     def _field(self, name: str) -> None:
         field = self.type.field(name) if isinstance(self.type, StructType) else None
@@ -299,7 +311,11 @@ def path_node(
     way = _PathWalker(root, factory.limits.struct_bytes)
     way.walk(steps)
     measured = way.word or way.constant is not None
-    last = None if measured else factory.node(way.type)
+    last: Node | None = None
+    if way.is_type:
+        last = DynamicTypeNode(way.type)
+    elif not measured:
+        last = factory.node(way.type)
     if text_bytes is not None and isinstance(last, StringNode | BytesNode):
         last = type(last)(last.type, text_bytes)
     behind_pointer = measured and len(way.areas) > 1 and _ends_in_header(root, steps)

@@ -207,6 +207,12 @@ def _chosen(dump: Dump, choice: Choice) -> list[Goroutine]:
     """Return the goroutines that are wanted; raise NoMatchError where there are none."""
     chosen = choice.of(dump)
     if not chosen:
+        known = any(goroutine.waiting_ns is not None for goroutine in dump.goroutines)
+        if choice.longer is not None and not known:
+            raise NoMatchError(
+                "no goroutine is known to have waited: how long is known from the first garbage"
+                " collection on that sees it wait, and of core files not at all"
+            )
         users = sum(not goroutine.is_system for goroutine in dump.goroutines)
         raise NoMatchError(
             f"no goroutine is as asked for, of {users:,}, and of the runtime's own"

@@ -2,9 +2,9 @@
 """Parse the expressions of a probe: Go's, over a call's parameters and results.
 
 Operands are names, ``$`` specials, literals, field paths, indices, ``*p``, type assertions,
-``len()``, ``cap()``, ``lower()``, ``prefix()``, ``suffix()``, ``contains()`` and ``$exit()``;
-operators are those of arithmetic, the comparisons and ``&& || !``, with Go's precedence (The Go
-Programming Language Specification, "Operators").
+``len()``, ``cap()``, ``type()``, ``lower()``, ``prefix()``, ``suffix()``, ``contains()`` and
+``$exit()``; operators are those of arithmetic, the comparisons and ``&& || !``, with Go's
+precedence (The Go Programming Language Specification, "Operators").
 """
 
 from __future__ import annotations
@@ -129,10 +129,11 @@ class DerefExpr(Expression):
 
 
 class MeasureFunction(Enum):
-    """The builtin functions that measure one value."""
+    """The functions that say something of one value: how long it is, what an interface holds."""
 
     LEN = "len"
     CAP = "cap"
+    TYPE = "type"
 
 
 class TextFunction(Enum):

@@ -221,7 +221,9 @@ def _regex_filter(expression: re.Pattern[str]) -> _Filter:
 
 def _glob_filter(pieces: Sequence[str]) -> _Filter:
     """Match literal pieces in order, the first and last at the ends: linear, unlike a regex."""
-    first, *middle, last = pieces if len(pieces) > 1 else (pieces[0], "")
+    if len(pieces) == 1:
+        return lambda names: [row for row, name in names if name == pieces[0]]
+    first, *middle, last = pieces
     rarest = max(middle, key=len, default="")
     shortest = len(first) + len(last)
 

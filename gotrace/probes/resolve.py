@@ -107,6 +107,8 @@ Hop = tuple[tuple[PathStep, ...], GoType]
 
 #: The type of lengths.
 INT = basic_type(Kind.INT)
+#: The type of what an interface holds: nil, as the interface is, or something with a name.
+_DYNAMIC_TYPE = InterfaceType("type", Kind.INTERFACE, 16, 8, is_empty=True)
 _MAX_POINTERS = 4  # `type P *P` has no end
 _MAX_PROMOTION = 8  # levels of embedding
 _MAX_EMBEDDED = 1000  # structs looked through on one level
@@ -209,11 +211,15 @@ def element(of: GoType, index: int) -> Hop:
 
 
 def measure(of: GoType, function: MeasureFunction) -> Hop | int:
-    """Find a value's length or capacity: how to get there, or the number itself for an array.
+    """Find a value's length or capacity, or the type of what is in it: how to get there.
 
-    Raises StepError.
+    That is the number itself for an array. Raises StepError.
     """
     steps, target = _through_pointers(of)
+    if function is MeasureFunction.TYPE:
+        if not isinstance(target, InterfaceType):
+            raise StepError(f"{described(target)} is not an interface: its type is always the same")
+        return (*steps, PathMark.TYPE), _DYNAMIC_TYPE
     if isinstance(target, ArrayType):
         return target.length
     measured = isinstance(target, SliceType | ChanType)
@@ -277,6 +283,9 @@ def _no_condition(typed: Typed) -> str:
     elif kind in (Kind.STRUCT, Kind.ARRAY):
         compare = "compare a part of it"
     return f"this is {described(typed.type)} and no condition: {compare}"
+
+
+_NOT_LOOKED_AT = "what is in this interface is not looked at here"
 
 
 class _Resolver:
@@ -410,7 +419,7 @@ class _Resolver:
             reason = f"{described(operand.type)} is not an interface: leave .({'...'}) out"
             raise self._error(expression, reason)
         if not isinstance(operand, Operand) or self._scope.types is None:
-            raise self._error(expression, "what is in this interface is not looked at here")
+            raise self._error(expression, _NOT_LOOKED_AT)
         try:
             to, direct = self._scope.types(expression.type_text)
         except SignatureError as error:
@@ -593,6 +602,8 @@ class _Resolver:
         of = _through_pointers(operand.type)[1]
         measured = self._stepped(operand, found[0], found[1], call)
         if not isinstance(measured, Operand):
+            if call.function is MeasureFunction.TYPE:
+                raise self._error(call.arguments[0], _NOT_LOOKED_AT)
             return measured
         return replace(measured, measures_bytes=of.kind is Kind.STRING or _is_bytes(of))
 

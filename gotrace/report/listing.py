@@ -61,7 +61,7 @@ def list_functions(
         names = selected.binary.functions.names
         writer.begin(selected.binary, [names[row] for row in selected.rows])
         first_problem, usable = "", False
-        for sites in selected.sites(returns=True):
+        for sites in selected.sites(returns=True, values=verb == "trace"):
             verdict = check(sites)
             for problem in verdict.problems:
                 first_problem = first_problem or problem

@@ -83,10 +83,14 @@ class Selected:
     binary: TargetBinary
     rows: Sequence[int]
 
-    def sites(self, returns: bool) -> Iterator[FunctionSites]:
-        """Choose the functions' sites, one after the other; with ``returns`` find their RETs."""
+    def sites(self, returns: bool, values: bool = True) -> Iterator[FunctionSites]:
+        """Choose the functions' sites, one after the other; with ``returns`` find their RETs.
+
+        ``values``: at the entries, arguments can be read.
+        """
+        image, functions = self.binary.image, self.binary.functions
         for row in self.rows:
-            yield function_sites(self.binary.image, self.binary.functions.function(row), returns)
+            yield function_sites(image, functions.function(row), returns, values=values)
 
     def nothing_usable(self, verb: str, why: str) -> NoMatchError:
         """Return the error for a request that selects only functions that cannot be used."""
@@ -309,12 +313,12 @@ def requests_for(
 
 def plan_counting(target: Target, requests: Sequence[BinaryRequest]) -> ProbePlan:
     """Return the plan for counting calls; raises as ``make_plan`` does."""
-    return once(make_plan(target, requests, returns=False, verb="count"))
+    return once(make_plan(target, requests, returns=False, verb="count", values=False))
 
 
 def plan_measuring(target: Target, requests: Sequence[BinaryRequest]) -> ProbePlan:
     """Return the plan for measuring calls; raises as ``make_plan`` does."""
-    return measurable(once(make_plan(target, requests, returns=True, verb="measure")))
+    return measurable(once(make_plan(target, requests, returns=True, verb="measure", values=False)))
 
 
 def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Selections:
@@ -348,13 +352,17 @@ def to_be_traced(sites: FunctionSites) -> Verdict:
 
 
 def make_plan(
-    target: Target, requests: Sequence[BinaryRequest], returns: bool, verb: str
+    target: Target,
+    requests: Sequence[BinaryRequest],
+    returns: bool,
+    verb: str,
+    values: bool = True,
 ) -> ProbePlan:
     """Select functions in the target's files and choose their sites, with RETs if asked for.
 
-    ``verb`` is what the tool does to a function, for messages. A request that selects nothing, or
-    nothing that can be probed, is among the plan's ``failed`` where others do. Raises NoMatchError,
-    ElfError or UsageError where none does.
+    ``verb`` is what the tool does to a function, for messages; ``values``: it reads arguments.
+    A request that selects nothing, or nothing that can be probed, is among the plan's ``failed``
+    where others do. Raises NoMatchError, ElfError or UsageError where none does.
     """
     found = select(target, requests, verb)
     plans: list[BinaryPlan] = []
@@ -364,7 +372,7 @@ def make_plan(
     for selected in found.selected:
         reasons: list[str] = []
         usable = []
-        for sites in selected.sites(returns):
+        for sites in selected.sites(returns, values):
             verdict = to_be_traced(sites)
             reasons += verdict.problems
             if verdict.usable:

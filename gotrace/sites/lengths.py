@@ -18,10 +18,10 @@ import functools
 import re
 from collections.abc import Iterable
 
-__all__ = ["run_to_jump"]
+__all__ = ["any_of", "modrm", "run_to_jump"]
 
 
-def _any_of(*parts: int | range) -> str:
+def any_of(*parts: int | range) -> str:
     """Return a character class of bytes."""
     members: set[int] = set()
     for part in parts:
@@ -36,7 +36,7 @@ def _range(first: int, last: int) -> str:
     return f"\\x{first:02x}" if first == last else f"\\x{first:02x}-\\x{last:02x}"
 
 
-def _modrm(
+def modrm(
     extensions: Iterable[int] = range(8), *, register: bool = True, displacement: str = "...."
 ) -> str:
     """Return an expression of a ModRM byte with the SIB byte and the displacement after it.
@@ -47,7 +47,7 @@ def _modrm(
     fields = tuple(extensions)
 
     def of(mod: int, *low: int) -> str:
-        return _any_of(*(mod << 6 | reg << 3 | rm for reg in fields for rm in low))
+        return any_of(*(mod << 6 | reg << 3 | rm for reg in fields for rm in low))
 
     plain = (0, 1, 2, 3, 5, 6, 7)  # 4 announces a SIB byte
     without_base = range(5, 256, 8)
@@ -60,7 +60,7 @@ def _modrm(
         f"{of(2, 4)}.....",
         f"{of(0, 5)}....",
         f"{of(2, *plain)}....",
-        f"{of(0, 4)}(?:{_any_of(*with_base)}|{_any_of(*without_base)}....)",
+        f"{of(0, 4)}(?:{any_of(*with_base)}|{any_of(*without_base)}....)",
     ]
     if not register:
         del forms[1]
@@ -77,21 +77,21 @@ def _one_byte(word: str) -> str:
 
     ``word`` matches a constant as wide as the operands, but for those of 64 bits.
     """
-    any_operand = _modrm()
+    any_operand = modrm()
     forms = [
-        _any_of(*_arithmetic(0, 1, 2, 3), 0x63, range(0x84, 0x8C), range(0xD0, 0xD4)) + any_operand,
-        rf"\x8d{_modrm(register=False)}",
+        any_of(*_arithmetic(0, 1, 2, 3), 0x63, range(0x84, 0x8C), range(0xD0, 0xD4)) + any_operand,
+        rf"\x8d{modrm(register=False)}",
         rf"[\x80\x83\xc0\xc1\x6b]{any_operand}.",
         r"[\x50-\x5f\x90-\x99]",
         rf"[\x69\x81]{any_operand}{word}",
-        rf"\xc7{_modrm([0])}{word}",
-        rf"\xc6{_modrm([0])}.",
-        rf"\xff{_modrm([0, 1, 2, 6])}",
-        _any_of(*_arithmetic(4), 0xA8, range(0xB0, 0xB8)) + ".",
-        _any_of(*_arithmetic(5), 0xA9) + word,
-        rf"\xf6(?:{_modrm(range(2, 8))}|{_modrm([0])}.)",
-        rf"\xf7(?:{_modrm(range(2, 8))}|{_modrm([0])}{word})",
-        rf"\xfe{_modrm([0, 1])}",
+        rf"\xc7{modrm([0])}{word}",
+        rf"\xc6{modrm([0])}.",
+        rf"\xff{modrm([0, 1, 2, 6])}",
+        any_of(*_arithmetic(4), 0xA8, range(0xB0, 0xB8)) + ".",
+        any_of(*_arithmetic(5), 0xA9) + word,
+        rf"\xf6(?:{modrm(range(2, 8))}|{modrm([0])}.)",
+        rf"\xf7(?:{modrm(range(2, 8))}|{modrm([0])}{word})",
+        rf"\xfe{modrm([0, 1])}",
     ]
     return "|".join(forms)
 
@@ -105,11 +105,11 @@ def _two_bytes() -> str:
     # movups, movaps, ucomis, comis, sqrt, and to xor, add, mul, cvt, sub, min, div, max
     floats = (0x10, 0x11, 0x28, 0x29, 0x2E, 0x2F, 0x51, range(0x54, 0x60))
     forms = [
-        _any_of(*integers, *more, *floats) + _modrm(),
-        rf"\x1f{_modrm([0])}",
-        rf"\xba{_modrm(range(4, 8))}.",
-        rf"[\xa4\xac]{_modrm()}.",
-        rf"\x18{_modrm(range(4), register=False)}",
+        any_of(*integers, *more, *floats) + modrm(),
+        rf"\x1f{modrm([0])}",
+        rf"\xba{modrm(range(4, 8))}.",
+        rf"[\xa4\xac]{modrm()}.",
+        rf"\x18{modrm(range(4), register=False)}",
         r"[\xc8-\xcf\xa2\x31\x05\x0b]",
     ]
     return "|".join(forms)
@@ -117,25 +117,25 @@ def _two_bytes() -> str:
 
 def _locked() -> str:
     """Return what is known after the prefix f0, with an optional REX prefix."""
-    memory = _modrm(register=False)
+    memory = modrm(register=False)
     forms = [
-        _any_of(*_arithmetic(0, 1)[:14]) + memory,
+        any_of(*_arithmetic(0, 1)[:14]) + memory,
         rf"\x0f[\xb0\xb1\xc0\xc1]{memory}",
-        rf"\xff{_modrm([0, 1], register=False)}",
-        rf"\x83{_modrm(range(7), register=False)}.",
+        rf"\xff{modrm([0, 1], register=False)}",
+        rf"\x83{modrm(range(7), register=False)}.",
     ]
     return rf"[\x40-\x4f]?(?:{'|'.join(forms)})"
 
 
 def _instruction() -> str:
-    one_byte, two_bytes, operand = _one_byte("...."), _two_bytes(), _modrm()
-    scalar = _any_of(0x10, 0x11, 0x2A, 0x2C, 0x2D, 0x51, 0x58, 0x59, 0x5A, range(0x5C, 0x60))
-    packed = _any_of(0x28, 0x29, 0x2E, 0x2F, range(0x54, 0x58), 0x6E, 0x6F, 0x7E, 0x7F, 0xD6, 0xEF)
+    one_byte, two_bytes, operand = _one_byte("...."), _two_bytes(), modrm()
+    scalar = any_of(0x10, 0x11, 0x2A, 0x2C, 0x2D, 0x51, 0x58, 0x59, 0x5A, range(0x5C, 0x60))
+    packed = any_of(0x28, 0x29, 0x2E, 0x2F, range(0x54, 0x58), 0x6E, 0x6F, 0x7E, 0x7F, 0xD6, 0xEF)
     # jmp through a table, the index scaled by 4 or 8: a switch
     scaled = [byte for byte in range(0x80, 0x100) if byte >> 3 & 7 != 4]
-    based = _any_of(*(byte for byte in scaled if byte & 7 != 5))
-    baseless = _any_of(*(byte for byte in scaled if byte & 7 == 5))
-    by_index = _any_of(*scaled)
+    based = any_of(*(byte for byte in scaled if byte & 7 != 5))
+    baseless = any_of(*(byte for byte in scaled if byte & 7 == 5))
+    by_index = any_of(*scaled)
     table = rf"(?:\x24(?:{based}|{baseless}....)|\x64{by_index}.|\xa4{by_index}....)"
     forms = [
         rf"[\x48-\x4f](?:{one_byte}|\x0f(?:{two_bytes})|[\xb8-\xbf]........)",
@@ -146,11 +146,11 @@ def _instruction() -> str:
         rf"\xf3[\x40-\x4f]?\x0f{scalar}{operand}",
         rf"\x66[\x40-\x4f]?\x0f{packed}{operand}",
         rf"\x66[\x40-\x47]?(?:{_one_byte('..')}|[\xb8-\xbf]..)",
-        rf"\x66[\x40-\x47]?\x0f(?:[\x40-\x4f\xaf\xb6\xb7\xbe\xbf]{operand}|\x1f{_modrm([0])})",
-        rf"\x66[\x66\x2e]+\x0f\x1f{_modrm([0])}",  # a long nop
+        rf"\x66[\x40-\x47]?\x0f(?:[\x40-\x4f\xaf\xb6\xb7\xbe\xbf]{operand}|\x1f{modrm([0])})",
+        rf"\x66[\x66\x2e]+\x0f\x1f{modrm([0])}",  # a long nop
         rf"[\x40-\x4f]?\xff{table}",
         rf"\xf0{_locked()}",
-        rf"\x64[\x40-\x4f]?[\x03\x2b\x33\x39\x3b\x89\x8b]{_modrm(register=False)}",  # thread-local
+        rf"\x64[\x40-\x4f]?[\x03\x2b\x33\x39\x3b\x89\x8b]{modrm(register=False)}",  # thread-local
         r"[\xc9\xcc]",
         r"\xf3?\x48?[\xa4\xa5\xaa\xab]",  # movs, stos
     ]

@@ -13,10 +13,12 @@ seldom one that the kernel emulates, but one may follow soon.
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
 from gotrace.sites.emulation import EMULATED
+from gotrace.sites.lengths import any_of, modrm
 
 __all__ = [
     "SplitStack",
@@ -142,9 +144,10 @@ _SLOT = (
 _SLOT0 = r"(?:\x44\x24.|\x84\x24....|\x04\x24)"
 _REX = r"[\x40-\x4f]?"
 
-#: An instruction that may be between the entry and a site: it can neither branch nor fault,
+#: An instruction that may be between the entry and any site: it can neither branch nor fault,
 #: and writes nothing but flags, the frame or the caller's spill slots, RBP, R12, X15 (neither
-#: carries an argument) and, in the first two cases, RSP.
+#: carries an argument) and, in the first two cases, RSP. What is read by an offset from RIP is the
+#: program's own data, which is always there.
 _HARMLESS = re.compile(
     rf"""
       \x48\x83\xec(?P<sub8>[\x00-\x7f])           # sub $N,%rsp
@@ -154,6 +157,9 @@ _HARMLESS = re.compile(
     | \x66?\x0f\x1f(?:\x00|\x40.|\x44\x00.|\x80....|\x84\x00....) | \x66\x90            # nop
     | \x66?{_REX}(?:[\x38-\x3b\x84\x85][\xc0-\xff]|\x83[\xf8-\xff].)                    # cmp, test
     | {_REX}(?:\x80[\xf8-\xff].|\x81[\xf8-\xff]....|\x3c.|\x3d....)                     # cmp $N
+    | \x66?{_REX}[\x38-\x3b\x84\x85][\x05\x0d\x15\x1d\x25\x2d\x35\x3d]....              # cmp, test
+                                                                                # N(%rip)
+    | \x66?{_REX}[\x80\x83]\x3d.....             # cmp $M,N(%rip)
     | {_REX}(?:\xf6[\xc0-\xc7].|\xf7[\xc0-\xc7]....|\xa8.|\xa9....)                     # test $N
     | {_REX}\x0f(?:\xba[\xe0-\xe7].|\xa3[\xc0-\xff])                                    # bt
     | \x66?[\x40\x44\x48\x4c]?[\x88\x89]{_SLOT}   # mov %reg,N(%rsp)
@@ -167,6 +173,75 @@ _HARMLESS = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 
+
+@functools.cache
+def _computing() -> re.Pattern[bytes]:
+    """Return an expression of what may be before a site, too, where no arguments are read there.
+
+    Such an instruction can neither branch nor fault, and writes any registers but RSP and R14,
+    where g is. It reads registers, the stack, or by an offset from RIP.
+    """
+    forms = []
+    # As a destination RSP is 4 without the extension that REX has for it, R14 is 6 with it.
+    for extended, excluded in ((False, 4), (True, 6)):
+        kept = [number for number in range(8) if number != excluded]
+        in_low = _rex(_REX_B, extended)
+        narrow_low = _rex(_REX_B, extended, without=_REX_W)
+        wide_low = _rex(_REX_B, extended, only=_REX_W)
+        in_reg = _rex(_REX_R, extended)
+        on_stack = _rex(_REX_R, extended, without=_REX_B | _REX_X)
+        low = any_of(*(0xC0 | reg << 3 | rm for reg in range(8) for rm in kept))
+        reg = any_of(*(0xC0 | reg << 3 | rm for reg in kept for rm in range(8)))
+        near, far, at, rip = (
+            any_of(*(mod << 6 | reg << 3 | rm for reg in kept))
+            for mod, rm in ((1, 4), (2, 4), (0, 4), (0, 5))
+        )
+        memory = rf"(?:{near}\x24.|{far}\x24....|{at}\x24|{rip}....)"
+
+        def group(*extensions: int, kept: list[int] = kept) -> str:
+            return any_of(*(0xC0 | number << 3 | rm for number in extensions for rm in kept))
+
+        to_low = any_of(*(base + form for base in range(0, 0x40, 8) for form in (0, 1)), 0x88, 0x89)
+        to_reg = any_of(
+            *(base + form for base in range(0, 0x40, 8) for form in (2, 3)), 0x63, 0x8A, 0x8B
+        )
+        to_reg = rf"(?:{to_reg}|\x0f[\x40-\x4f\xaf\xb6\xb7\xbe\xbf])"
+        forms += [
+            rf"{in_low}{to_low}{low}",
+            rf"{in_low}[\x80\x83]{group(*range(8))}.",
+            rf"{in_low}\x81{group(*range(8))}....",
+            rf"{in_low}[\xc0\xc1]{group(4, 5, 7)}.",
+            rf"{in_low}[\xd0-\xd3]{group(4, 5, 7)}",
+            rf"{in_low}\xf7{group(2, 3)}",
+            rf"{in_low}\xff{group(0, 1)}",
+            rf"{in_low}\xc7{group(0)}....",
+            rf"{narrow_low}{any_of(*(0xB8 | number for number in kept))}....",
+            rf"{wide_low}{any_of(*(0xB8 | number for number in kept))}........",
+            rf"{in_reg}{to_reg}{reg}",
+            rf"{on_stack}{to_reg}{memory}",
+            rf"{in_reg}\x8d{modrm(kept, register=False)}",
+        ]
+    # movups, movaps, ucomis, comis, sqrt, and to xor, add, mul, cvt, sub, min, div, max; movd, pxor
+    forms.append(rf"[\x66\xf2\xf3]?{_REX}\x0f[\x10\x28\x2e\x2f\x51\x54-\x5f][\xc0-\xff]")
+    forms.append(rf"\x66{_REX}\x0f[\x6e\xef][\xc0-\xff]")
+    return re.compile("|".join(forms).encode(), re.DOTALL)
+
+
+_REX_B, _REX_X, _REX_R, _REX_W = 1, 2, 4, 8
+
+
+def _rex(bits: int, extended: bool, without: int = 0, only: int = 0) -> str:
+    """Return an expression of the REX prefixes in which ``bits`` are set, or else are not.
+
+    None of ``without`` is set, and all of ``only`` are, whatever ``extended`` says. Where no bit
+    has to be set, there may be no prefix.
+    """
+    needed = (bits if extended else 0) & ~only | only
+    excluded = (0 if extended else bits) & ~only | without
+    found = [rex for rex in range(0x40, 0x50) if rex & needed == needed and not rex & excluded]
+    return any_of(*found) + ("" if needed else "?")
+
+
 #: Whatever could be a jump backwards, wherever an instruction may begin: jcc, jmp, loop, jrcxz.
 _SHORT_BACKWARD = re.compile(rb"(?=[\x70-\x7f\xe0-\xe3\xeb]([\x80-\xff]))", re.DOTALL)
 _NEAR_BACKWARD = re.compile(rb"(?=(?:\xe9|\x0f[\x80-\x8f])(...\xff))", re.DOTALL)
@@ -176,9 +251,10 @@ _SHORT_SIZE, _SHORT_REACH = 2, 128
 _MAX_WALK = 32
 
 
-def first_emulated(code: bytes) -> tuple[int, int] | None:
+def first_emulated(code: bytes, values: bool = True) -> tuple[int, int] | None:
     """Return the first emulated instruction that only harmless ones precede.
 
+    With ``values``, registers that carry arguments are there as they were at the entry.
     The result is its offset in ``code``, which begins at the function's entry, and by how many
     bytes the stack pointer has been lowered there; None when something else comes first.
     """
@@ -188,7 +264,11 @@ def first_emulated(code: bytes) -> tuple[int, int] | None:
             return at, lowered
         match = _HARMLESS.match(code, at)
         if match is None:
-            return None
+            computing = None if values else _computing().match(code, at)
+            if computing is None:
+                return None
+            at = computing.end()
+            continue
         amount = match["sub8"] or match["sub32"] or match["add8"] or b"\0"
         lowered += abs(int.from_bytes(amount, "little", signed=True))
         at = match.end()

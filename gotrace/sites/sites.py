@@ -5,8 +5,8 @@ A Go function's first instruction is executed again whenever its stack had to gr
 asked to yield: ``runtime.morestack`` ends in a jump back to the entry. A probe there counts such
 calls twice, and costs a single step besides. So the entry site is after the stack check
 wherever one is recognised (``prologue``), on an instruction that the kernel emulates
-(``emulation.EMULATED``) wherever there is one. At every site the registers that carry arguments
-(int, float, closure context) and g are as the caller left them.
+(``emulation.EMULATED``) wherever there is one. At every site g is as the caller left it, and so are
+the registers that carry arguments (int, float, closure context), unless that is not asked for.
 
 All this is about amd64; the disassembler alone is taken from the architecture's value object.
 """
@@ -123,11 +123,15 @@ _MAX_SIZE = 1 << 21
 
 
 def function_sites(
-    image: ElfImage, function: Function, returns: bool, arch: Architecture = AMD64
+    image: ElfImage,
+    function: Function,
+    returns: bool,
+    arch: Architecture = AMD64,
+    values: bool = True,
 ) -> FunctionSites:
     """Choose the entry site of ``function`` and, with ``returns``, find its RETs too.
 
-    Never raises: ``problem`` says what is missing.
+    ``values`` is as for ``entry_site``. Never raises: ``problem`` says what is missing.
     """
     entry: Site | None = None
     found = Returns((), 0)
@@ -137,7 +141,7 @@ def function_sites(
     except ElfError as error:
         return FunctionSites(function, None, (), f"{function.name}: {error}")
     try:
-        entry = entry_site(code, function, arch)
+        entry = entry_site(code, function, arch, values)
     except SiteError as error:
         problems.append(str(error))
     if returns:
@@ -149,17 +153,21 @@ def function_sites(
     return FunctionSites(function, entry, found.sites, problem, found.tail_jumps, found.jumps_to)
 
 
-def entry_site(code: bytes, function: Function, arch: Architecture = AMD64) -> Site:
+def entry_site(
+    code: bytes, function: Function, arch: Architecture = AMD64, values: bool = True
+) -> Site:
     """Choose the site that is reached exactly once in each call of ``function``.
 
-    ``code`` holds the function's bytes from entry to end. Raises SiteError when there is no
+    ``code`` holds the function's bytes from entry to end. With ``values`` registers that carry
+    arguments are there as at the entry; where calls are only counted or measured, that need not be,
+    and more functions have a cheap site. Raises SiteError when there is no
     such site or the kernel would refuse it.
     """
     if not code:
         raise SiteError(f"{function.name}: it has no code at {function.entry:#x}")
     if function.name in _NO_SINGLE_ENTRY:
         raise SiteError(f"{function.name}: no exact entry site: callers jump into its middle")
-    offset, form, sp_offset = _behind_check(code) or _without_check(code, function, arch)
+    offset, form, sp_offset = _behind_check(code) or _without_check(code, function, arch, values)
     return Site(function.entry + offset, SiteKind.ENTRY, form, sp_offset)
 
 
@@ -210,9 +218,9 @@ def _behind_check(code: bytes) -> _Choice | None:
     return at, SiteForm.EMULATED, 0
 
 
-def _without_check(code: bytes, function: Function, arch: Architecture) -> _Choice:
+def _without_check(code: bytes, function: Function, arch: Architecture, values: bool) -> _Choice:
     """Choose a site in a function that begins with no stack check: leaf, nosplit, assembly, C."""
-    emulated = first_emulated(code)
+    emulated = first_emulated(code, values)
     if emulated is not None:
         at, sp_offset = emulated
         if _branch_to_start(code, at, function, arch) is None:

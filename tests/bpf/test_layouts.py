@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gotrace.histogram import BUCKETS, ROW_SIZE, UNIT_ROWS, Histogram, bucket_bounds
+from gotrace.kernel import program
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
 from gotrace.session import goroutines, latency
 from gotrace.session import open_calls as calls
@@ -55,6 +56,13 @@ def test_cookie(
     assert bool(tls) is (task is TaskKind.G_TLS)
     assert bool(leaves) is (jumps is not Jumps.NONE)
     assert bool(to_traced) is (jumps is Jumps.TRACED)
+
+
+def test_programs_that_begin_again(c: CLayout) -> None:
+    places = {"on_recovery": "AGAIN_RECOVERY", "on_goexit": "AGAIN_GOEXIT"}
+    assert set(places) == set(program._BEGIN_AGAIN)
+    numbers = c.constants(*(places[name] for name in program._BEGIN_AGAIN), "AGAIN")
+    assert numbers == list(range(len(places) + 1))
 
 
 def test_histogram_row(c: CLayout) -> None:

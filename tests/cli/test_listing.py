@@ -134,9 +134,9 @@ def test_rows_are_written_before_the_last_is_known(
     out = Rows()
     seen: list[int] = []
 
-    def watched(image: ElfImage, function: Function, returns: bool) -> FunctionSites:
+    def watched(image: ElfImage, function: Function, returns: bool, values: bool) -> FunctionSites:
         seen.append(out.written)
-        return function_sites(image, function, returns)
+        return function_sites(image, function, returns, values=values)
 
     monkeypatch.setattr(plans, "function_sites", watched)
     show(program, ("*",), TextOutput(out, io.StringIO()))

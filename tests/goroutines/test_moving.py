@@ -15,7 +15,7 @@ from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain
 from tests.tools.harness import Fixture
 
 MOVING = FIXTURES / "live_moving"
-DUMPS = 50
+DUMPS = 25
 MOST_DUMPS = 200
 
 _COLOUR = "(?:main.{0}Even;main.{0}Odd;)*(?:main.{0}Even;)?"

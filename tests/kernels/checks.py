@@ -564,6 +564,7 @@ def _stepped(program: Path, orders: Sequence[str]) -> tuple[int, str]:
             rounds = [fixture.work(order) for order in orders]
             assert fixture.finish() == 0
         assert rounds[-1]["Slots"] > 0, "nothing was stepped"
+        sys.stderr.write(f"{orders}: {rounds}\n")  # with the first wrong one of each
         calls += sum(each["Calls"] for each in rounds)
         wrong += sum(each["Wrong"] for each in rounds)
         held += sum(each["Held"] for each in rounds)

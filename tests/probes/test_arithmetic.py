@@ -261,6 +261,7 @@ TENANT = header(2, X_Tenant="acme", Accept="*/*")
         ("$exit($duration) > 1s", {}, "is of an argument"),
         ("$err != nil", {}, "no result of type error"),
         ("lower(n) == key", {}, "lower() is of a text"),
+        ("type(n) == nil", {}, "is not an interface: its type is always the same"),
     ],
 )
 def test_what_expressions_mean(

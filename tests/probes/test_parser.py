@@ -196,6 +196,7 @@ def bracketed(expression: Expression) -> str:
         ("x.(func(int) (a, b)) == nil", "(x.(func(int) (a, b)) == None)"),
         ("$exit(*p.x) > 0", "($exit((*p.x)) > 0)"),
         ("lower(a.b)", "lower(a.b)"),
+        ("type(a.b)", "type(a.b)"),
         ("\u00fcber.gr\u00f6\u00dfe == nil", "(\u00fcber.gr\u00f6\u00dfe == None)"),
     ],
 )

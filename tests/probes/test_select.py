@@ -107,6 +107,8 @@ PATHS = FakeTable(
         "net/http.Map[go.shape.string]",
         "log.Print",
         "example.org/log.Print",
+        "example.org/http.Post.func1",  # in Post
+        "example.org/http.Posted",
     ]
 )
 
@@ -121,6 +123,7 @@ PATHS = FakeTable(
         ("v3/etcdserver/api.*", [3]),
         ("api.Put", [3]),
         ("http.Post", [6]),
+        ("http.Post*", [6, 14, 15]),
         ("yaml.v3.Unmarshal", [7]),
         ("http.Map[...]", [10, 11]),
         ("http.Map[go.shape.int]", [10]),

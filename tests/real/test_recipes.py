@@ -21,6 +21,8 @@ def test_recipes_show_what_the_server_logged(name: str) -> None:
         words = [f"@{recipe}" for recipe in names]
         with tool("gotrace", "--json", "-p", str(fixture.ready), *words) as tracing:
             truth = fixture.work("")
+            for _ in range(sum(map(len, truth.values()))):
+                tracing.lines_until('{"kind":"call"')
             result = tracing.end()
         assert fixture.finish() == 0
     assert result.status == 0, result.errors

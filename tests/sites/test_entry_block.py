@@ -19,6 +19,10 @@ WALKS = {
     "cmp; jcc near": ("48 83 f8 07 0f 85 00 01 00 00", 4, 0),
     # 66 83 f9 10 77 02             cmp $0x10,%cx; ja
     "16-bit cmp": ("66 83 f9 10 77 02", 4, 0),
+    # 83 3d 10 00 00 00 00 74 10    cmpl $0x0,0x10(%rip); je
+    "cmp of a variable; jcc": ("83 3d 10 00 00 00 00 74 10", 7, 0),
+    # 48 3b 0d 10 00 00 00 74 10    cmp 0x10(%rip),%rcx; je
+    "cmp with a variable; jcc": ("48 3b 0d 10 00 00 00 74 10", 7, 0),
     # 48 89 44 24 08                mov %rax,0x8(%rsp): the spill slot
     # 48 39 d8 7e 05                cmp %rbx,%rax; jle
     "spill; cmp; jcc": ("48 89 44 24 08 48 39 d8 7e 05", 8, 0),
@@ -60,7 +64,6 @@ def test_walk_to_the_first_emulated_instruction(code: str, offset: int, lowered:
         "48 89 44 04 08 74 10",  # mov %rax,0x8(%rsp,%rax,1): anywhere
         "48 83 e4 f0 74 10",  # and $-16,%rsp: SP moves by an unknown amount
         "48 f7 f1 74 10",  # div %rcx: may fault
-        "83 3d 00 00 00 00 00 74 10",  # cmpl $0,(%rip): memory
         "c3",
         "48",
         "",
@@ -68,6 +71,78 @@ def test_walk_to_the_first_emulated_instruction(code: str, offset: int, lowered:
 )
 def test_walk_ends_where_something_may_be_lost(code: str) -> None:
     assert first_emulated(bytes.fromhex(code)) is None
+
+
+# What may come first where no arguments are read, and where the emulated instruction is then.
+COMPUTING = {
+    "xor %eax,%eax": "31 c0",
+    "mov %rax,%rcx": "48 89 c1",
+    "mov %rax,%r12": "49 89 c4",
+    "mov %r14,%rax": "4c 89 f0",
+    "mov %rsp,%rcx": "48 89 e1",
+    "mov 0x8(%rsp),%rcx": "48 8b 4c 24 08",
+    "mov 0x10(%rip),%rcx": "48 8b 0d 10 00 00 00",
+    "movzbl %al,%ecx": "0f b6 c8",
+    "lea (%rax,%rbx,8),%rcx": "48 8d 0c d8",
+    "lea 0x8(%rax),%r13": "4c 8d 68 08",
+    "add $0x10,%rdi": "48 83 c7 10",
+    "shl $3,%rbx": "48 c1 e3 03",
+    "sar %cl,%rbx": "48 d3 fb",
+    "neg %rax": "48 f7 d8",
+    "inc %r15": "49 ff c7",
+    "mov $0x7,%ecx": "b9 07 00 00 00",
+    "movabs $N,%rcx": "48 b9 01 02 03 04 05 06 07 08",
+    "mov $0x7,%r13d": "41 bd 07 00 00 00",
+    "movl $0x7,%rcx": "48 c7 c1 07 00 00 00",
+    "imul %rbx,%rax": "48 0f af c3",
+    "cmovl %rbx,%rax": "48 0f 4c c3",
+    "movaps %xmm1,%xmm0": "0f 28 c1",
+    "xorps, ucomisd": "0f 57 c9 66 0f 2e c1",
+    "movq %rax,%xmm0": "66 48 0f 6e c0",
+}
+
+
+@pytest.mark.parametrize("code", COMPUTING.values(), ids=COMPUTING)
+def test_walk_where_no_arguments_are_read(code: str) -> None:
+    before = bytes.fromhex(code)
+    assert first_emulated(before + b"\x74\x10\xc3") is None
+    assert first_emulated(before + b"\x74\x10\xc3", values=False) == (len(before), 0)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "48 8b 00",  # mov (%rax),%rax: may fault
+        "48 8b 4d 08",  # mov 0x8(%rbp),%rcx: RBP may be anything
+        "84 00",  # test %al,(%rax): may fault
+        "4a 8b 4c 24 08",  # mov 0x8(%rsp,%r12,1),%rcx: anywhere
+        "49 8b 4c 24 08",  # mov 0x8(%r12),%rcx: may fault
+        "48 89 0d 10 00 00 00",  # mov %rcx,0x10(%rip): writes, which may be to read-only data
+        "49 89 c6",  # mov %rax,%r14: g
+        "4c 8b 35 00 00 00 00",  # mov (%rip),%r14
+        "4c 8d 34 d8",  # lea (%rax,%rbx,8),%r14
+        "4d 31 f6",  # xor %r14,%r14
+        "41 be 07 00 00 00",  # mov $0x7,%r14d
+        "49 ff c6",  # inc %r14
+        "48 89 c4",  # mov %rax,%rsp
+        "48 83 e4 f0",  # and $-16,%rsp
+        "48 8d 64 24 10",  # lea 0x10(%rsp),%rsp
+        "bc 07 00 00 00",  # mov $0x7,%esp
+        "5d",  # pop %rbp
+        "48 f7 f1",  # div %rcx: may fault
+        "48 99 48 f7 f9",  # cqo; idiv %rcx
+        "49 90",  # xchg %rax,%r8
+        "48 87 d8",  # xchg %rbx,%rax
+        "64 48 8b 04 25 00 00 00 00",  # mov %fs:0,%rax
+        "0f 0b",  # ud2
+        "f3 48 ab",  # rep stos
+        "f0 0f c1 08",  # lock xadd %ecx,(%rax)
+        "62 f1 7c 48 28 c1",  # EVEX
+        "c5 f8 28 c1",  # VEX
+    ],
+)
+def test_such_a_walk_ends_where_a_call_may_be_lost(code: str) -> None:
+    assert first_emulated(bytes.fromhex(code) + b"\x74\x10\xc3", values=False) is None
 
 
 def test_walk_is_bounded() -> None:

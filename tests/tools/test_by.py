@@ -29,6 +29,15 @@ HANDLE = "main.handle"
 SIGNATURE = "main.handle(r *int, key string, shard int32, deep bool) (n int, err error)"
 
 
+#: Types of the program's errors, by how their messages begin.
+ERROR_TYPES = {
+    "nil": "nil",
+    "EOF": "*errors.errorString",
+    "shard": "*fmt.wrapError",
+    "open": "*io/fs.PathError",
+}
+
+
 def run(
     command: str,
     *arguments: str,
@@ -73,9 +82,19 @@ def test_texts_errors_and_callers(toolchain: Toolchain) -> None:
     )
     assert counts_by(result, "key") == truth["Keys"]
     truth, result = run(
-        "gofunccount", "--by", "$ret2, $caller", HANDLE, order=order, toolchain=toolchain
+        *("gofunccount", "--by", "$ret2, type($ret2), $caller", HANDLE),
+        order=order,
+        toolchain=toolchain,
     )
     assert counts_by(result, "$ret2") == truth["Errors"]
+    types: Counter[str] = Counter()
+    for text, calls in truth["Errors"].items():
+        (name,) = (name for start, name in ERROR_TYPES.items() if text.startswith(start))
+        types[name] += calls
+    found = counts_by(result, "type($ret2)")
+    if "*os.PathError" in found:  # its name up to Go 1.15
+        found["*io/fs.PathError"] = found.pop("*os.PathError")
+    assert found == types
     callers = counts_by(result, "$caller")
     assert callers["main.viaFirst"] == truth["First"]
     assert callers["main.viaSecond"] == truth["Calls"] - truth["First"]

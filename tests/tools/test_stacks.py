@@ -14,7 +14,7 @@ import pytest
 
 import gotrace
 from tests.goroutines.test_parked import PARKED, as_printed, parse, take
-from tests.toolchains import build, newest
+from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, of_kind, run_tool, tool_command
 
 pytestmark = pytest.mark.live
@@ -128,6 +128,14 @@ def test_processes_that_cannot_be_read() -> None:
     result = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert "runs no program of the Go compiler" in result.stderr
+
+
+def test_how_long_is_not_known_before_a_collection() -> None:
+    with Fixture([build(FIXTURES / "live_waits", newest())]) as fixture:
+        result = run_tool("gostacks", "--longer", "1us", "-p", str(fixture.ready))
+        assert fixture.finish() == 0
+    assert result.status == 3
+    assert "known from the first garbage collection on" in result.errors
 
 
 def test_repeated_dumps_end_with_the_process() -> None:

@@ -33,6 +33,9 @@ def trace(path: Path, *arguments: str) -> Result:
     return result
 
 
+NAMED = "h struct{srv *http.Server}, "
+
+
 def calls(result: Result) -> list[tuple[str, Json, Json]]:
     rows = of_kind(result, "call")
     return [(row["func"].removeprefix("main."), row["args"], row["results"]) for row in rows]
@@ -68,8 +71,11 @@ def test_types_of_the_program(minor: str | None) -> None:
     ]
 
 
-@pytest.mark.parametrize("minor", ["1.15", "1.19", None])
-@pytest.mark.parametrize("receiver", ["", "h struct{srv *http.Server}, "], ids=["omitted", "named"])
+@pytest.mark.parametrize(
+    ("minor", "receiver"),
+    [("1.15", NAMED), ("1.19", ""), (None, NAMED), (None, "")],
+    ids=["1.15-named", "1.19-omitted", "named", "omitted"],
+)
 def test_receiver_that_is_a_value(minor: str | None, receiver: str) -> None:
     method = "net/http.serverHandler.ServeHTTP"
     probe = f"{method}({receiver}rw http.ResponseWriter, req *http.Request)"
