@@ -31,6 +31,7 @@ if [ "${1:-}" = test ]; then
     need "command -v gdb" gdb
     need "command -v bpftrace" bpftrace
     need "command -v funccount-bpfcc" bpfcc-tools
+    need "command -v systemd-analyze" systemd
 fi
 if [ "${1:-}" = kernels ]; then
     need "command -v qemu-system-x86_64" qemu-system-x86

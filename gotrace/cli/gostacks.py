@@ -20,9 +20,8 @@ from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import Choice, Group, GroupKey, changes, grouped
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.model import Goroutine, State
+from gotrace.goroutines.profile import profile_of, speedscope_of
 from gotrace.report.goroutines import (
-    profile_of,
-    speedscope_of,
     summary,
     write_changes,
     write_folded_goroutines,

@@ -159,7 +159,10 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A whole configuration; ``budget`` is the part of one CPU that each target may pay."""
+    """A whole configuration; ``budget`` is the part of one CPU that each target may pay.
+
+    ``pprof``: whether goroutines may be read through ``listen``.
+    """
 
     targets: tuple[TargetSpec, ...]
     metrics: tuple[MetricSpec, ...] = ()
@@ -167,6 +170,7 @@ class Config:
     listen: Listen | None = None
     otlp: OtlpSpec | None = None
     budget: float = 0.02
+    pprof: bool = False
 
 
 def load_config(path: str) -> Config:
@@ -277,7 +281,10 @@ class _Reader:
         if listen is None and otlp is None:
             raise self.document.error((), "results go nowhere: give listen, or otlp")
         budget = self._share(("budget",), data.get("budget", _DEFAULT_BUDGET))
-        return Config(targets, metrics, spans, listen, otlp, budget)
+        pprof = data.get("pprof", False)
+        if pprof and listen is None:
+            raise self.document.error(("pprof",), "profiles are asked for by HTTP: give listen")
+        return Config(targets, metrics, spans, listen, otlp, budget, pprof)
 
     def _rows(self, key: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
         return list(enumerate(self.document.data.get(key, ())))

@@ -6,10 +6,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.config import Config, Listen, SpanSpec, load_config
 from gotrace.fleet.engine import Engine, Probe, measure_cost
 from gotrace.fleet.exposition import EngineCollector, Reloads, registry_of
@@ -54,8 +54,27 @@ class Daemon:
         engine = self._engine
         registry = registry_of(EngineCollector(engine, self._reloads, self._otlp_counts))
         health = Health(lambda: engine.pulse, lambda: engine.is_ready)
-        self._web = WebServer(listen, registry, health)
+        self._web = WebServer(listen, registry, health, self._goroutines)
         log.warning("listening on %s:%d", listen.host, self._web.port)
+
+    def _goroutines(self, target: str, pid: int | None) -> bytes:
+        """Return a profile of a target's goroutines; called by threads of the server.
+
+        Raises GotraceError, NoMatchError where there is none.
+        """
+        if not self._engine.config.pprof:
+            raise NoMatchError("profiles are off: the configuration has no pprof: true")
+        pid, program = self._engine.process(target, pid)
+        from gotrace.goroutines.groups import Choice
+        from gotrace.goroutines.live import LiveGoroutines
+        from gotrace.goroutines.profile import profile_of
+
+        with closing(Target.of(pid, None)) as process:
+            if not program.is_run_by(pid):  # its number may be another's by now
+                raise NoMatchError(f"process {pid} has ended")
+            with LiveGoroutines(process) as live:
+                dump = live.take()
+                return profile_of(dump.program, Choice().of(dump), time.time_ns())
 
     def _export(self, config: Config) -> None:
         """Go over to another collector; no span probe is attached now."""
@@ -121,8 +140,8 @@ class Daemon:
 
     def close(self) -> None:
         """Detach everything, send the last of it and stop listening."""
-        with ExitStack() as closing:
+        with ExitStack() as ending:
             if self._web is not None:
-                closing.callback(self._web.close)
-            closing.callback(self._end_export)
-            closing.callback(self._engine.close)
+                ending.callback(self._web.close)
+            ending.callback(self._end_export)
+            ending.callback(self._engine.close)

@@ -36,6 +36,7 @@ _POLL = 5.0
 _TAKERS = 8  # threads that read maps: each waits for programs that run
 _USUAL_TRAP = ProbeCost(800, 2500)  # ns, where it cannot be measured
 _MAX_WAIT = 3.0
+_MAX_LISTED = 16  # processes in a message
 
 
 class Probe(Protocol):
@@ -380,6 +381,26 @@ class Engine:
                 if key.target in counts:
                     counts[key.target] += len(program.processes)
             return counts
+
+    def process(self, target: str, pid: int | None) -> tuple[int, Program]:
+        """Return a target's process, its only one where none is named, and what it runs.
+
+        Raises NoMatchError.
+        """
+        with self._lock:
+            found = {
+                number: program
+                for key, program in self._found.items()
+                if key.target == target
+                for number in program.processes
+            }
+        if pid is None and len(found) == 1:
+            (pid,) = found
+        if pid not in found:
+            listed = ", ".join(map(str, sorted(found)[:_MAX_LISTED])) or "none"
+            which = "give pid" if pid is None else f"{pid} is not one"
+            raise NoMatchError(f"target {target!r}: {which} of its processes: {listed}")
+        return pid, found[pid]
 
     def statuses(self) -> Iterator[ProbeStatus]:
         """Yield how each job fares in each target."""

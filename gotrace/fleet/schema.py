@@ -37,6 +37,7 @@ SCHEMA: Final[dict[str, Any]] = {
         ["targets"],
         listen=_TEXT,
         budget=_TEXT,
+        pprof={"type": "boolean"},
         targets=_rows(_record(["name"], name=_TEXT, exe=_TEXT, comm=_TEXT, cgroup=_TEXT)),
         metrics=_rows(
             _record(

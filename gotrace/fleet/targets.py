@@ -50,6 +50,18 @@ class Program:
     processes: tuple[int, ...]
     cgroup: int | None = None
 
+    def is_run_by(self, pid: int) -> bool:
+        """Return whether a process runs this file now."""
+        try:
+            status = os.stat(f"/proc/{pid}/exe")
+        except OSError:
+            return False
+        return _key(self.key.target, status) == self.key
+
+
+def _key(target: str, status: os.stat_result) -> ProgramKey:
+    return ProgramKey(target, status.st_ino, status.st_size, status.st_mtime_ns)
+
 
 @dataclass(slots=True)
 class _Found:
@@ -130,7 +142,7 @@ class Finder:
             status = os.stat(path)
         except OSError:
             return
-        key = ProgramKey(target, status.st_ino, status.st_size, status.st_mtime_ns)
+        key = _key(target, status)
         one = found.setdefault(key, _Found(path, shown, []))
         if pid is not None:
             one.processes.append(pid)

@@ -1,22 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answer /metrics, /healthz and /readyz on one address."""
+"""Answer /metrics, /healthz, /readyz and /debug/pprof/goroutine on one address."""
 
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.config import Listen
+from gotrace.text import printable
 
 __all__ = ["Health", "WebServer"]
 
@@ -27,6 +29,12 @@ _PATIENCE = 10.0  # seconds, for a client that is slow
 _PLAIN = "text/plain; charset=utf-8"
 #: Seconds without a turn of the engine after which it is not well.
 _DEAD = 120.0
+
+
+#: Returns a profile of the goroutines of a target's process; see ``Daemon``.
+TakeGoroutines = Callable[[str, int | None], bytes]
+#: A process's number, or nothing.
+_PID = re.compile(r"[0-9]{0,10}", re.ASCII)
 
 
 class Health:
@@ -77,11 +85,17 @@ class _Server(ThreadingHTTPServer):
 class WebServer:
     """A server in threads of its own; ``close`` ends it."""
 
-    def __init__(self, listen: Listen, registry: CollectorRegistry, health: Health) -> None:
+    def __init__(
+        self,
+        listen: Listen,
+        registry: CollectorRegistry,
+        health: Health,
+        goroutines: TakeGoroutines | None = None,
+    ) -> None:
         """Listen. Raises GotraceError."""
         self.listen = listen
         try:
-            self._server = _Server(listen, _handler(registry, health))
+            self._server = _Server(listen, _handler(registry, health, goroutines))
         except OSError as error:
             reason = error.strerror or error
             raise GotraceError(f"cannot listen on {listen.host}:{listen.port}: {reason}") from error
@@ -96,7 +110,11 @@ class WebServer:
         self._thread.join()
 
 
-def _handler(registry: CollectorRegistry, health: Health) -> type[BaseHTTPRequestHandler]:
+def _handler(
+    registry: CollectorRegistry, health: Health, goroutines: TakeGoroutines | None
+) -> type[BaseHTTPRequestHandler]:
+    profiling = threading.Lock()  # one at a time: a dump takes memory and CPU time
+
     class Handler(BaseHTTPRequestHandler):
         timeout = _PATIENCE
         server_version = "gotraced"
@@ -117,8 +135,30 @@ def _handler(registry: CollectorRegistry, health: Health) -> type[BaseHTTPReques
                 self._answer(health.is_well)
             elif path == "/readyz":
                 self._answer(health.is_ready())
+            elif path == "/debug/pprof/goroutine" and goroutines is not None:
+                self._profile(goroutines)
             else:
                 self._send(HTTPStatus.NOT_FOUND, _PLAIN, b"/metrics, /healthz, /readyz\n")
+
+        def _profile(self, take: TakeGoroutines) -> None:
+            asked = parse_qs(urlsplit(self.path).query)
+            pid = asked.get("pid", [""])[-1]
+            if "target" not in asked or not _PID.fullmatch(pid):
+                self._send(HTTPStatus.BAD_REQUEST, _PLAIN, b"give target=NAME, perhaps pid=PID\n")
+                return
+            if not profiling.acquire(blocking=False):
+                self._send(HTTPStatus.SERVICE_UNAVAILABLE, _PLAIN, b"another profile is made\n")
+                return
+            try:
+                body = take(asked["target"][-1], int(pid) if pid else None)
+            except (GotraceError, OSError) as error:
+                lacks = isinstance(error, NoMatchError)
+                status = HTTPStatus.NOT_FOUND if lacks else HTTPStatus.INTERNAL_SERVER_ERROR
+                self._send(status, _PLAIN, f"{printable(str(error))}\n".encode())
+                return
+            finally:
+                profiling.release()
+            self._send(HTTPStatus.OK, "application/octet-stream", body)
 
         def _answer(self, is_good: bool) -> None:
             status = HTTPStatus.OK if is_good else HTTPStatus.SERVICE_UNAVAILABLE

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, TextIO
 
 from gotrace.goroutines.groups import Group, GroupKey
 from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State
+from gotrace.goroutines.profile import FORM, profile_rows
 from gotrace.goroutines.program import Program
-from gotrace.profiles import rows as profiles
-from gotrace.profiles.pprof import ValueType
-from gotrace.profiles.rows import ProfileForm, ProfileRow
+from gotrace.profiles.rows import folded
 from gotrace.report.output import JsonOutput
 from gotrace.text import printable
 
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "frame_json",
-    "profile_of",
-    "speedscope_of",
     "spoken",
     "summary",
     "write_changes",
@@ -224,38 +221,10 @@ def frame_json(frame: Frame) -> dict[str, object]:
 
 
 #: What net/http/pprof's goroutine profile has.
-_FORM = ProfileForm((ValueType("goroutine", "count"),), 0)
-
-
-def _profile_rows(program: Program, goroutines: Iterable[Goroutine]) -> list[ProfileRow]:
-    """Return how many goroutines have each stack, labelled by state and reason."""
-    counts = Counter((one.stack, one.state, one.reason) for one in goroutines)
-    return [
-        ProfileRow(
-            program.profiled(stack),
-            (count,),
-            {"state": state.value} | ({"reason": reason} if reason else {}),
-            f"[{reason or state.value}]",
-        )
-        for (stack, state, reason), count in counts.most_common()
-    ]
-
-
 def write_folded_goroutines(out: TextIO, program: Program, goroutines: Iterable[Goroutine]) -> None:
     """Write how many goroutines have each stack, folded; the status is the last frame."""
-    profiles.folded(out, _FORM, _profile_rows(program, goroutines))
+    folded(out, FORM, profile_rows(program, goroutines))
     out.flush()
-
-
-def profile_of(program: Program, goroutines: Iterable[Goroutine], time_ns: int) -> bytes:
-    """Return as a pprof profile how many goroutines have each stack, by state and reason."""
-    rows = _profile_rows(program, goroutines)
-    return profiles.pprof(_FORM, rows, program.mappings(), time_ns)
-
-
-def speedscope_of(program: Program, goroutines: Iterable[Goroutine], name: str) -> str:
-    """Return how many goroutines have each stack for speedscope; the status is the last frame."""
-    return profiles.speedscope(name, _FORM, _profile_rows(program, goroutines))
 
 
 def _group_header(group: Group) -> str:

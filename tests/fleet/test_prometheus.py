@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
+import json
+import math
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.fleet.test_gotraced import Daemon, calls_of, configured, keys, server
 from tests.prometheus import Prometheus, prometheus
-from tests.tools.harness import Fixture
+from tests.toolchains import FIXTURES, build, newest
+from tests.tools.harness import CLONE, Fixture
 
 __all__ = ["keys", "server"]  # fixtures
 
@@ -63,3 +68,88 @@ def test_promql_has_the_programs_own_numbers(server: Path, tmp_path: Path) -> No
         engine.wait_for('gotraced_probe_hits_total{probe="handles"} >= bool ' + str(total), 1)
         daemon.end()
         engine.wait_for('up{job="gotraced"}', 0)
+
+
+DEPLOY = CLONE / "deploy"
+DASHBOARD = json.loads((DEPLOY / "grafana" / "gotraced.json").read_text())
+PANELS = {panel["title"]: panel for panel in DASHBOARD["panels"] if panel["type"] != "row"}
+#: What Grafana puts into queries, and what it would put there where all is selected.
+VARIABLES = {"$__rate_interval": "1m", "$job": ".+", "$target": ".+"}
+#: Panels that are empty where all is well.
+EMPTY = {"Calls that are missing"}
+
+
+def queries(panel: dict[str, Any]) -> list[str]:
+    found = [target["expr"] for target in panel["targets"]]
+    for name, value in VARIABLES.items():
+        found = [query.replace(name, value) for query in found]
+    assert not any("$" in query for query in found)
+    return found
+
+
+@pytest.mark.live
+@pytest.mark.apart
+def test_the_dashboards_queries_find_what_the_example_configuration_makes(tmp_path: Path) -> None:
+    program = prometheus()
+    if program is None:
+        pytest.skip("there is no Prometheus: make setup-test")
+    server = Path(shutil.copy(build(FIXTURES / "live_recipes", newest()), tmp_path / "shop"))
+    text = (DEPLOY / "kubernetes" / "gotraced.yaml").read_text()
+    for old, new in (
+        ("0.0.0.0:9435", "127.0.0.1:0"),
+        ("/usr/local/bin/shop", str(server)),
+        ("budget: 2%", "budget: 100%\notlp: {endpoint: 'http://127.0.0.1:9', interval: 1s}"),
+    ):
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    config = tmp_path / "gotraced.yaml"
+    config.write_text(text)
+    place = tmp_path / "prometheus"
+    place.mkdir()
+    with (
+        Daemon(config, probes=1) as daemon,
+        Prometheus(program, daemon.port, place) as engine,
+    ):
+        total, made = 0, set()
+        for _ in range(2):  # a rate takes two samples of each series
+            with Fixture([server]) as fixture:
+                done = fixture.work()
+                fixture.finish()
+            for name in ("http.server", "http2"):
+                for line in done[name]:
+                    status, method, *_ = line.rpartition(": ")[2].split()
+                    made.add((method, status if name == "http.server" else "unknown"))
+                    total += 1
+            engine.wait_for("sum(http_server_seconds_count)", total)
+        engine.wait_for("gotraced_target_processes", 0)
+        engine.wait_for("count(rate(gotraced_otlp_items_total[1m]) > 0) > bool 0", 1)
+        answers = {
+            title: [engine.ask(query) for query in queries(panel)]
+            for title, panel in PANELS.items()
+        }
+        daemon.end()
+    for title, rows in answers.items():
+        assert all(rows) or title in EMPTY, title
+        assert all(math.isfinite(value) for row in rows for value in row.values()), title
+    (requests,) = answers["Requests by method and status"]
+    assert {(dict(at)["method"], dict(at)["status"]) for at in requests} == made
+    (rates,) = answers["Requests"]
+    assert list(rates) == [(("target", "shop"),)]
+    quantiles = [value for row in answers["Duration"] for value in row.values()]
+    assert 0 < quantiles[0] and quantiles == sorted(quantiles) and len(quantiles) == 3
+    (attached,) = answers["Programs that probes are attached to"]
+    assert attached == {(("probe", "http_server_seconds"), ("target", "shop")): 1}
+
+
+def test_the_dashboard_is_laid_out() -> None:
+    """Panels have numbers of their own, and none lies on another."""
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not cells & taken and at["x"] + at["w"] <= 24
+        taken |= cells
+    named = {one["name"] for one in DASHBOARD["templating"]["list"]}
+    assert {name.strip("$") for name in VARIABLES} - {"__rate_interval"} <= named
