@@ -8,12 +8,22 @@ are downloaded by apt, which checks their signatures, and unpacked, never instal
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FetchError", "PrivateApt", "parse_records", "source_line", "unpack"]
+__all__ = [
+    "FetchError",
+    "PrivateApt",
+    "fetch_program",
+    "fetched_program",
+    "parse_records",
+    "source_line",
+    "unpack",
+]
 
 
 class FetchError(Exception):
@@ -87,6 +97,27 @@ _INSTALL = ("--no-install-recommends", "install")
 def unpack(package: Path, tree: Path) -> None:
     """Unpack a package's files into a tree; its scripts are not run. Raises FetchError."""
     _output("dpkg-deb", "--extract", str(package), str(tree))
+
+
+def fetch_program(package: str, suite: str, unpacked: Path) -> None:
+    """Unpack a package that needs no other one into a directory. Raises FetchError."""
+    with tempfile.TemporaryDirectory(prefix=f"{package}.", dir=unpacked.parent) as directory:
+        place = Path(directory)
+        apt = PrivateApt(suite, place)
+        apt.update()
+        for found in apt.download([package], place):
+            unpack(found, place / "root")
+        shutil.rmtree(unpacked, ignore_errors=True)
+        (place / "root").rename(unpacked)
+
+
+def fetched_program(command: str, unpacked: Path) -> Path | None:
+    """Return the path of a command, the unpacked one first; None where there is none."""
+    path = unpacked / "usr" / "bin" / command
+    if path.exists():
+        return path
+    found = shutil.which(command)
+    return None if found is None else Path(found)
 
 
 def parse_records(text: str) -> list[Mapping[str, str]]:

@@ -8,7 +8,6 @@ setup-test`` unpacks it beside the toolchains and installs nothing.
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 import subprocess
 import tempfile
@@ -17,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.debian import PrivateApt, unpack
+from tests.debian import fetch_program, fetched_program
 from tests.toolchains import toolchain_dir
 from tests.tools.harness import Process
 
@@ -42,11 +41,7 @@ def delve_place() -> Path:
 
 def delve() -> Path | None:
     """Return the debugger's command, the fetched one first; None where there is none."""
-    fetched = delve_place() / "usr" / "bin" / "dlv"
-    if fetched.exists():
-        return fetched
-    found = shutil.which("dlv")
-    return None if found is None else Path(found)
+    return fetched_program("dlv", delve_place())
 
 
 class Delve:
@@ -97,14 +92,7 @@ def debugging(debugger: Path, program: Path, typed: str) -> Iterator[Delve]:
 
 def fetch(unpacked: Path) -> None:
     """Unpack Debian's package into a directory. Raises FetchError."""
-    with tempfile.TemporaryDirectory(prefix="delve.", dir=unpacked.parent) as directory:
-        place = Path(directory)
-        apt = PrivateApt(_SUITE, place)
-        apt.update()
-        for package in apt.download(["delve"], place):
-            unpack(package, place / "root")
-        shutil.rmtree(unpacked, ignore_errors=True)
-        (place / "root").rename(unpacked)
+    fetch_program("delve", _SUITE, unpacked)
 
 
 def version(debugger: Path) -> str:

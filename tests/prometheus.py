@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import http
 import json
-import shutil
 import socket
-import tempfile
 import threading
 import time
 import urllib.error
@@ -20,7 +18,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from tests.debian import PrivateApt, unpack
+from tests.debian import fetch_program, fetched_program
 from tests.toolchains import toolchain_dir
 from tests.tools.harness import Process
 
@@ -37,23 +35,12 @@ def prometheus_place() -> Path:
 
 def prometheus() -> Path | None:
     """Return the server's command, the fetched one first; None where there is none."""
-    fetched = prometheus_place() / "usr" / "bin" / "prometheus"
-    if fetched.exists():
-        return fetched
-    found = shutil.which("prometheus")
-    return None if found is None else Path(found)
+    return fetched_program("prometheus", prometheus_place())
 
 
 def fetch_prometheus(unpacked: Path) -> None:
     """Unpack Debian's package into a directory. Raises FetchError."""
-    with tempfile.TemporaryDirectory(prefix="prometheus.", dir=unpacked.parent) as directory:
-        place = Path(directory)
-        apt = PrivateApt(_SUITE, place)
-        apt.update()
-        for package in apt.download(["prometheus"], place):
-            unpack(package, place / "root")
-        shutil.rmtree(unpacked, ignore_errors=True)
-        (place / "root").rename(unpacked)
+    fetch_program("prometheus", _SUITE, unpacked)
 
 
 class Prometheus(Process):

@@ -2,8 +2,9 @@
 """Drive a run from attaching to its end: intervals, polls, signals, and the target's fate.
 
 When a run ends, the probes go first, within a fifth of a second, whatever the tool is doing. What
-is left to be read and written then has a second; what is not done by then is counted as lost. Only
-where the target has ended there is time for all of it, until a signal or the duration ends that.
+is left to be read and written then has a second, or as much more as the user asks for
+(``GOTRACE_DRAIN``); what is not done by then is counted as lost. Only where the target has ended
+there is time for all of it, until a signal or the duration ends that.
 """
 
 from __future__ import annotations
@@ -139,7 +140,8 @@ def turns(patience: Patience, length: float) -> Iterator[float]:
         now, ended = time.monotonic(), patience.ended()
         until = now + length
         if ended is not None:
-            until = min(until, max(ended + _DRAINING, begun + _LEAST_DRAINING))
+            last = max(ended + _DRAINING, begun + _LEAST_DRAINING) + patience.more
+            until = min(until, last)
         if now >= until:
             return
         yield until

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import gzip
 import io
+import math
 import os
 import select
 import stat
@@ -15,6 +16,8 @@ import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
+
+from gotrace.errors import UsageError
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -29,11 +32,23 @@ _LOOK = 0.05
 
 
 class Patience:
-    """How long writing may wait for a reader: for ever, but not long once the run has ended."""
+    """How long writing may wait for a reader: for ever, but not long once the run has ended.
+
+    ``GOTRACE_DRAIN`` in the environment makes that longer, by so many seconds. Raises UsageError
+    where it is not a number.
+    """
 
     def __init__(self) -> None:
         #: Return when the run was to end (``time.monotonic``), None while it is not.
         self.ended: Callable[[], float | None] = lambda: None
+        words = os.environ.get("GOTRACE_DRAIN", "") or "0"
+        try:
+            #: Seconds more than usual for what is left to be read and written.
+            self.more = float(words)
+        except ValueError:
+            self.more = -1.0
+        if not 0 <= self.more < math.inf:
+            raise UsageError(f"GOTRACE_DRAIN is a number of seconds, not {words!r}")
 
     def end(self, at: float) -> None:
         """Note when the run has ended."""
@@ -42,7 +57,7 @@ class Patience:
     def is_over(self) -> bool:
         """Return whether writing has to be given up."""
         ended = self.ended()
-        return ended is not None and time.monotonic() > ended + _GRACE
+        return ended is not None and time.monotonic() > ended + _GRACE + self.more
 
 
 def result_stream(stream: TextIO, patience: Patience, must: bool = True) -> TextIO:

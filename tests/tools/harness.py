@@ -259,8 +259,12 @@ def tool_command(name: str, *arguments: str | Path) -> list[str]:
 
 
 def tool(name: str, *arguments: str | Path, **options: Any) -> Running:
-    """Start a tool and return once its probes are attached."""
-    return Running(tool_command(name, *arguments), **options)
+    """Start a tool and return once its probes are attached.
+
+    What comes before it is interrupted it is to print, however busy the machine is.
+    """
+    environment = {"GOTRACE_DRAIN": "30", **options.pop("env", os.environ)}
+    return Running(tool_command(name, *arguments), env=environment, **options)
 
 
 def run_tool(name: str, *arguments: str | Path, **options: Any) -> Result:
