@@ -370,6 +370,18 @@ static __always_inline u64 hold(struct why_row *row, u64 now)
 }
 
 /*
+ * Add to a part of a row that may not be there. What is in it, clang 19 would address ahead of the
+ * test, which the verifier refuses.
+ */
+static __always_inline void add_part_of(struct why_row *row, u64 part, u64 ns)
+{
+    if (row) {
+        asm volatile("" : "+r"(row));
+        add_part(row, part, ns);
+    }
+}
+
+/*
  * Let a row go on that was held, and return since when. A call whose copy of the row is saved
  * begins at that moment: what came before is not its time.
  */
@@ -387,12 +399,10 @@ static __always_inline u64 let_go(struct why_row *row, struct why_row *saved)
         row->held[i] = 0;
         ns -= off;
         add_part(row, WHY_PREEMPTED + i, off);
-        if (saved)
-            add_part(saved, WHY_PREEMPTED + i, off);
+        add_part_of(saved, WHY_PREEMPTED + i, off);
     }
     add_part(row, WHY_TRACING, ns);
-    if (saved)
-        add_part(saved, WHY_TRACING, ns);
+    add_part_of(saved, WHY_TRACING, ns);
     return now;
 }
 

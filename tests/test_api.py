@@ -253,5 +253,7 @@ def test_what_is_not_traced_is_a_warning(fixture: Fixture) -> None:
         with pytest.warns(gotrace.TracingWarning) as caught:
             go.count(inlined.name, seconds=0.1)
     start = f"{inlined.name} is also inlined in {inlined.inlined} place"
-    assert [str(warning.message).startswith(start) for warning in caught] == [True]
+    # Python 3.12 and newer warn of forks besides.
+    own = [one.message for one in caught if one.category is gotrace.TracingWarning]
+    assert [str(message).startswith(start) for message in own] == [True]
     assert caught[0].filename == __file__

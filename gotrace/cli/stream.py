@@ -14,7 +14,6 @@ import sys
 import time
 import zlib
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 from gotrace.errors import UsageError
@@ -159,13 +158,18 @@ class _InterruptibleWriter(io.RawIOBase):
         return True
 
     def write(self, data: ReadableBuffer, /) -> int:
-        """Write some of ``data`` and return how much; nothing counts as written after an error."""
+        """Write some of ``data`` and return how much; after an error, as if all was."""
         view = memoryview(data).cast("B")
         while not self._given_up:
             late = self._patience.is_over()
             if self._poll.poll(0 if late else _LOOK * 1000):
-                with suppress(BlockingIOError):
+                try:
                     return os.write(self._own, view[:_PIECE])
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    self._given_up = True  # what is flushed at exit would fail again
+                    raise
             if late:
                 self._given_up = True  # flushing at exit must not wait either
                 if self._must:  # not EAGAIN, which the buffer above takes for a partial write
