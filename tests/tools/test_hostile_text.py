@@ -182,7 +182,7 @@ def test_names_of_functions_are_escaped_in_lists(name: str, renamed: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "pattern"), zip(TOOLS, ["main.plian", "-r main.pl", "main.日本"], strict=True)
+    ("name", "pattern"), list(zip(TOOLS, ["main.plian", "-r main.pl", "main.日本"], strict=True))
 )
 def test_names_of_functions_are_escaped_in_errors(name: str, pattern: str, renamed: Path) -> None:
     *options, wanted = pattern.split()
