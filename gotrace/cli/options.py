@@ -325,7 +325,7 @@ def _processes(text: str) -> list[int]:
         elif called := processes_called(word):
             found += called
         else:
-            raise argparse.ArgumentTypeError(f"there is no process {word!r}: give its number")
+            raise argparse.ArgumentTypeError(f"no process is named {word!r}: give its number")
     return found
 
 

@@ -274,7 +274,7 @@ class _Reader:
         spans = tuple(self._span(number, row, names) for number, row in self._rows("spans"))
         otlp = self._otlp(data["otlp"]) if "otlp" in data else None
         if not metrics and not spans:
-            raise self.document.error((), "there are no metrics and no spans: nothing to do")
+            raise self.document.error((), "neither metrics nor spans are configured: nothing to do")
         if spans and otlp is None:
             raise self.document.error(("spans",), "spans are sent by OTLP: give otlp an endpoint")
         listen = self._listen(data["listen"]) if "listen" in data else None
@@ -380,7 +380,7 @@ class _Reader:
         for number, name in enumerate(row.get("targets", ())):
             if name not in targets:
                 hint = did_you_mean(name, targets) or f"there is {', '.join(targets)}"
-                reason = f"there is no target {name!r}: {hint}"
+                reason = f"no target is named {name!r}: {hint}"
                 raise self.document.error((*path, "targets", number), reason)
         return tuple(dict.fromkeys(row.get("targets", targets)))
 
@@ -446,7 +446,7 @@ class _Reader:
             reason = f"{text!r}: an address to listen on is as in 127.0.0.1:9435"
             raise self.document.error(("listen",), reason)
         if int(port) > 65535:
-            raise self.document.error(("listen",), f"there is no port {port}")
+            raise self.document.error(("listen",), f"port {port} is above 65535")
         return Listen(host.removeprefix("[").removesuffix("]"), int(port))
 
     def _otlp(self, row: Mapping[str, Any]) -> OtlpSpec:

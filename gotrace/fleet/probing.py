@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -51,6 +51,14 @@ class Cost:
         """Return what hits of a BPF function have cost, in ns."""
         leave = max(self.trap.own, 2 * self.trap.hit - self.trap.own)
         return hits * (leave if function == "on_return" else self.trap.own) + program_ns
+
+    def total(self, statistics: Mapping[str, tuple[int, int]]) -> Spent:
+        """Return what probes have cost by the statistics of their BPF functions."""
+        hits = ns = 0
+        for function, (runs, took) in statistics.items():
+            hits += runs
+            ns += self.of(function, runs, took)
+        return Spent(hits, ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +225,7 @@ class MetricProbe:
             each = 1 if isinstance(self._meter, CallCounter) else 2
             hits = self._calls * each
             return Spent(hits, self._cost.of("on_entry", hits, hits * _PROGRAM_NS))
-        hits = spent = 0
-        for function, (runs, took) in self._meter.attached.statistics().items():
-            hits += runs
-            spent += self._cost.of(function, runs, took)
-        return Spent(hits, spent)
+        return self._cost.total(self._meter.attached.statistics())
 
     def lost(self) -> dict[str, int]:
         """Return how many calls are missing, by what became of them."""

@@ -194,11 +194,8 @@ class SpanProbe:
             return self._spent() if self._is_open else self._final
 
     def _spent(self) -> Spent:
-        hits, ns = 0, self._read_ns
-        for function, (runs, took) in self._tracer.attached.statistics().items():
-            hits += runs
-            ns += self._cost.of(function, runs, took)
-        return Spent(hits, ns)
+        spent = self._cost.total(self._tracer.attached.statistics())
+        return Spent(spent.hits, spent.ns + self._read_ns)
 
     def lost(self) -> dict[str, int]:
         """Return how many calls are missing, by what became of them."""

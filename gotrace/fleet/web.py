@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import re
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -79,7 +80,9 @@ class _Server(ThreadingHTTPServer):
             self.free.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of clients that go away."""
+        """Log what went wrong, but nothing of clients that go away or are slow."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            log.exception("a request was not answered")
 
 
 class WebServer:
@@ -126,8 +129,8 @@ def _handler(
                 encode, content_type = choose_encoder(self.headers.get("Accept", ""))
                 try:
                     body = encode(registry)
-                except Exception:
-                    log.exception("/metrics failed")
+                except (GotraceError, OSError) as error:  # maps that cannot be read
+                    log.error("/metrics: %s", printable(str(error)))
                     self._send(HTTPStatus.INTERNAL_SERVER_ERROR, _PLAIN, b"see the log\n")
                     return
                 self._send(HTTPStatus.OK, content_type, body)

@@ -156,8 +156,7 @@ class TracedCall:
     entry site begins, from the site, and what it adds to SP; where that is not known, or float
     registers are to be left alone, ``entry_floats`` and ``result_floats`` are false. Of a string
     no more than ``text_bytes`` are shown, although a predicate may have more captured.
-    ``overwritten`` is the float register that is no longer what it was at the entry when it is
-    read. Where
+    ``overwritten`` is the float register that has been overwritten by the time it is read. Where
     several probes want the function, ``parts`` are what each wants, and ``probe`` is all of it
     together.
     """

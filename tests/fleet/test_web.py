@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the web server answers, and logs, where something goes wrong."""
+
+from __future__ import annotations
+
+import http.client
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from gotrace.errors import GotraceError
+from gotrace.fleet.config import Listen
+from gotrace.fleet.web import Health, WebServer
+
+
+class Failing(Collector):
+    """A collector whose maps cannot be read, or that has a bug."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Have nothing collected when this is registered."""
+        yield GaugeMetricFamily("failing", "")
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        raise self._error
+
+
+def asked(error: Exception) -> None:
+    """Ask a server for metrics that fail so."""
+    registry = CollectorRegistry()
+    registry.register(Failing(error))
+    health = Health(time.monotonic, lambda: True)
+    server = WebServer(Listen("127.0.0.1", 0), registry, health)
+    try:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{server.port}/metrics", timeout=60
+        ) as answer:
+            answer.read()
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("error", [GotraceError("the map is gone"), OSError(9, "the map is gone")])
+def test_what_cannot_be_read_is_answered_and_logged(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="500"):
+        asked(error)
+    (record,) = caplog.records
+    assert "the map is gone" in record.message and record.exc_info is None
+
+
+def test_a_bug_is_logged_with_its_place(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(http.client.RemoteDisconnected):
+        asked(ValueError("a bug"))
+    (record,) = caplog.records
+    assert record.exc_info is not None and str(record.exc_info[1]) == "a bug"
