@@ -30,8 +30,13 @@ struct sample {
 /* rows: key = that of calls; value = their row. Only ever added to. */
 BPF_HASH(rows, struct row_key, u32, GOTRACE_KEYS);
 
-/* rows_taken: value 0 = how many rows are in use beside the first. Only ever added to. */
-BPF_ARRAY(rows_taken, u64, 1);
+struct row_numbers {
+    u64 taken; /* rows in use beside the first; only ever added to */
+    u64 spare; /* of these one that no key has, 0 where there is none */
+};
+
+/* row_numbers: value 0 = those not yet given to a key; lives as long as the run. */
+BPF_ARRAY(row_numbers, struct row_numbers, 1);
 
 /* samples: key = row; the first call of that row. Complete before the row's key is inserted. */
 BPF_ARRAY(samples, struct sample, GOTRACE_KEYS);
@@ -44,23 +49,31 @@ BPF_PERCPU_ARRAY(row_calls, u64, GOTRACE_KEYS);
 BPF_PERCPU_ARRAY(row_unmeasured, u64, GOTRACE_KEYS);
 #endif
 
+/* Return the number of a row that no key has, that of others where there is none left. */
+static __always_inline u32 new_row(struct row_numbers *numbers)
+{
+    u64 seen = numbers->spare;
+    if (seen && compare_and_swap(&numbers->spare, seen, 0) == seen)
+        return seen;
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < ROW_TRIES; i++) {
+        seen = numbers->taken;
+        if (seen + 1 >= GOTRACE_KEY_ROWS)
+            break;
+        if (compare_and_swap(&numbers->taken, seen, seen + 1) == seen)
+            return seen + 1;
+    }
+    return ROW_OF_OTHERS;
+}
+
 /* Take a row for a key that has none; return that of others where there is none left. */
 static __always_inline u32 take_row(struct call *call)
 {
-    u32 zero = 0, row = ROW_OF_OTHERS;
-    u64 *taken = rows_taken.lookup(&zero);
-    if (!taken)
+    u32 zero = 0;
+    struct row_numbers *numbers = row_numbers.lookup(&zero);
+    if (!numbers)
         return ROW_OF_OTHERS;
-#pragma clang loop unroll(disable)
-    for (int i = 0; i < ROW_TRIES; i++) {
-        u64 seen = *taken;
-        if (seen + 1 >= GOTRACE_KEY_ROWS)
-            return ROW_OF_OTHERS;
-        if (compare_and_swap(taken, seen, seen + 1) == seen) {
-            row = seen + 1;
-            break;
-        }
-    }
+    u32 row = new_row(numbers);
     struct sample *sample = row == ROW_OF_OTHERS ? 0 : samples.lookup(&row);
     u64 size = call->length;
     BOUND(size, 2 * GOTRACE_PAYLOAD - 1);
@@ -68,8 +81,10 @@ static __always_inline u32 take_row(struct call *call)
         return ROW_OF_OTHERS;
     bpf_probe_read_kernel(sample, sizeof(struct event) + size, &call->event);
     rows.insert(&call->key, &row);
-    /* Another CPU may have been first with this key. */
     u32 *found = rows.lookup(&call->key);
+    /* Another CPU may have been first with this key: the row waits for the next one. */
+    if (!found || *found != row)
+        compare_and_swap(&numbers->spare, 0, row);
     return found ? *found : ROW_OF_OTHERS;
 }
 

@@ -113,7 +113,7 @@ def test_processes_by_their_names() -> None:
         different = f"{os.getpid()} {first.pid}"
         result = run_tool("gofunccount", "-p", different, "main.x")
         assert_error(result, 2, "these processes run 2 programs", str(os.getpid()), str(first.pid))
-    assert_error(run_tool("gofunccount", "-p", name, "main.x"), 2, f"no process '{name}'")
+    assert_error(run_tool("gofunccount", "-p", name, "main.x"), 2, f"no process is named '{name}'")
 
 
 def test_help_and_version_end_well() -> None:
