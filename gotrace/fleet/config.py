@@ -30,6 +30,7 @@ __all__ = [
     "Protocol",
     "SpanSpec",
     "TargetSpec",
+    "WaitsSpec",
     "load_config",
     "parse_config",
 ]
@@ -137,6 +138,14 @@ class SpanSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitsSpec:
+    """Programs whose goroutines' waits are added up, with room for so many goroutines of each."""
+
+    targets: tuple[str, ...]
+    goroutines: int = 65536
+
+
+@dataclass(frozen=True, slots=True)
 class OtlpSpec:
     """Where metrics and spans are sent: times in seconds, ``queue`` in spans."""
 
@@ -171,6 +180,7 @@ class Config:
     otlp: OtlpSpec | None = None
     budget: float = 0.02
     pprof: bool = False
+    waits: WaitsSpec | None = None
 
 
 def load_config(path: str) -> Config:
@@ -273,8 +283,10 @@ class _Reader:
         self._once("metrics", [metric.name for metric in metrics])
         spans = tuple(self._span(number, row, names) for number, row in self._rows("spans"))
         otlp = self._otlp(data["otlp"]) if "otlp" in data else None
-        if not metrics and not spans:
-            raise self.document.error((), "neither metrics nor spans are configured: nothing to do")
+        waits = self._waits(data["waits"], names) if "waits" in data else None
+        if not metrics and not spans and waits is None:
+            reason = "no metrics, waits or spans are configured: nothing to do"
+            raise self.document.error((), reason)
         if spans and otlp is None:
             raise self.document.error(("spans",), "spans are sent by OTLP: give otlp an endpoint")
         listen = self._listen(data["listen"]) if "listen" in data else None
@@ -284,7 +296,7 @@ class _Reader:
         pprof = data.get("pprof", False)
         if pprof and listen is None:
             raise self.document.error(("pprof",), "profiles are asked for by HTTP: give listen")
-        return Config(targets, metrics, spans, listen, otlp, budget, pprof)
+        return Config(targets, metrics, spans, listen, otlp, budget, pprof, waits)
 
     def _rows(self, key: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
         return list(enumerate(self.document.data.get(key, ())))
@@ -373,6 +385,12 @@ class _Reader:
             tuple((label, _expression(text)) for label, text in attributes.items()),
             rate,
         )
+
+    def _waits(self, row: bool | Mapping[str, Any], targets: tuple[str, ...]) -> WaitsSpec | None:
+        if isinstance(row, bool):
+            return WaitsSpec(targets) if row else None
+        rooms = {key: row[key] for key in ("goroutines",) if key in row}
+        return WaitsSpec(self._targets(("waits",), row, targets), **rooms)
 
     def _targets(
         self, path: Path, row: Mapping[str, Any], targets: tuple[str, ...]

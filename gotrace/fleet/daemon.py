@@ -83,7 +83,7 @@ class Daemon:
             return
         from gotrace.fleet.otlp import Otlp  # loads the SDK: 20 MB
 
-        self._otlp = Otlp(config.otlp, self._engine.collect)
+        self._otlp = Otlp(config.otlp, self._engine.collect, self._engine.waits)
         if config.spans:
             from gotrace.fleet.spans import SpanReader
 

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from opentelemetry.sdk.metrics import export as sdk
@@ -26,6 +26,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from gotrace import __version__
 from gotrace.fleet.config import OtlpSpec, Protocol
 from gotrace.fleet.series import Bucketed, Metric, Point
+from gotrace.fleet.telemetry.waits import WaitPoint, families
 
 __all__ = ["FinishedCall", "Otlp", "metrics_data"]
 
@@ -65,13 +66,19 @@ class _Tally:
 class Otlp:
     """Exporters in threads of their own; ``close`` sends what is there once more."""
 
-    def __init__(self, spec: OtlpSpec, collect: Callable[[], list[Metric]]) -> None:
-        """``collect`` reads all metrics."""
+    def __init__(
+        self,
+        spec: OtlpSpec,
+        collect: Callable[[], list[Metric]],
+        waits: Callable[[], list[WaitPoint]] = list,
+    ) -> None:
+        """``collect`` reads all metrics, and ``waits`` returns what was read with them."""
         # The SDK's words come with each try: one line when it stops working, and when it works
         # again, is enough.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._spec = spec
         self._collect = collect
+        self._waits = waits
         self._tally = _Tally()
         self._queue: deque[FinishedCall] = deque()
         self._waiting = threading.Condition()
@@ -108,7 +115,8 @@ class Otlp:
     def _send_metrics(self) -> None:
         while True:
             is_last = self._closing.wait(self._spec.interval)
-            data = metrics_data(self._collect(), self._resource, time.time_ns())
+            metrics = self._collect()
+            data = metrics_data(metrics, self._resource, time.time_ns(), self._waits())
             points = sum(
                 len(metric.data.data_points)
                 for resource in data.resource_metrics
@@ -227,7 +235,10 @@ def _exporters(spec: OtlpSpec) -> tuple[MetricExporter, SpanExporter]:
 
 
 def metrics_data(
-    metrics: Sequence[Metric], resource: Callable[[str], Resource], now: int
+    metrics: Sequence[Metric],
+    resource: Callable[[str], Resource],
+    now: int,
+    waits: Sequence[WaitPoint] = (),
 ) -> sdk.MetricsData:
     """Return metrics as OTLP has them: cumulative, each target a resource of its own."""
     by_target: dict[str, list[sdk.Metric]] = {}
@@ -237,12 +248,32 @@ def metrics_data(
             rows.setdefault(point.values[0], []).append((point, bucketed))
         for target, found in rows.items():
             by_target.setdefault(target, []).append(_metric(metric, found, now))
+    for target in dict.fromkeys(point.target for point in waits):
+        own = [point for point in waits if point.target == target]
+        by_target.setdefault(target, []).extend(_waits(own, now))
     return sdk.MetricsData(
         [
             sdk.ResourceMetrics(resource(target), [sdk.ScopeMetrics(_SCOPE, found, "")], "")
             for target, found in by_target.items()
         ]
     )
+
+
+def _waits(points: Sequence[WaitPoint], now: int) -> Iterator[sdk.Metric]:
+    """Yield what a target has waited."""
+    for family in families(points):
+        numbers = [
+            sdk.NumberDataPoint(
+                {"reason": row.reason} if family.has_reason else {},
+                int(row.created * 1e9),
+                now,
+                family.value(row),
+            )
+            for row in family.rows
+        ]
+        unit = "s" if family.is_time else "{wait}"
+        data = sdk.Sum(numbers, sdk.AggregationTemporality.CUMULATIVE, True)
+        yield sdk.Metric(family.name, family.help, unit, data)
 
 
 def _metric(metric: Metric, rows: Sequence[tuple[Point, Bucketed | None]], now: int) -> sdk.Metric:

@@ -59,6 +59,14 @@ SCHEMA: Final[dict[str, Any]] = {
                 ),
             )
         ),
+        waits={
+            **_record(
+                [],
+                targets=_NAMES,
+                goroutines={"type": "integer", "minimum": 256, "maximum": 1 << 22},
+            ),
+            "type": ["boolean", "object"],
+        },
         spans=_rows(
             _record(
                 ["probe"],
