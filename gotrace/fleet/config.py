@@ -128,13 +128,17 @@ class MetricSpec:
 
 @dataclass(frozen=True, slots=True)
 class SpanSpec:
-    """Calls to be sent as spans, at most ``rate`` a second of them for each program."""
+    """Calls to be sent as spans, at most ``rate`` a second of them for each program.
+
+    ``why``: with what their time goes into.
+    """
 
     name: str | None
     probe: str
     targets: tuple[str, ...]
     attributes: tuple[tuple[str, str], ...] = ()
     rate: float = 10.0
+    why: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +388,7 @@ class _Reader:
             self._targets(path, row, targets),
             tuple((label, _expression(text)) for label, text in attributes.items()),
             rate,
+            row.get("why", False),
         )
 
     def _waits(self, row: bool | Mapping[str, Any], targets: tuple[str, ...]) -> WaitsSpec | None:

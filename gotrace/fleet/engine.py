@@ -19,7 +19,8 @@ from gotrace.fleet.config import Config, MetricSpec, SpanSpec, WaitsSpec
 from gotrace.fleet.probing import Cost, MetricProbe, Spent, open_target
 from gotrace.fleet.series import Metric
 from gotrace.fleet.targets import Finder, Program, ProgramKey
-from gotrace.fleet.telemetry.waits import OverBudgetError, WaitPoint, WaitsProbe, WaitTotals
+from gotrace.fleet.telemetry.price import OverBudgetError
+from gotrace.fleet.telemetry.waits import WaitPoint, WaitsProbe, WaitTotals
 from gotrace.kernel import syscalls as kernel
 from gotrace.overhead import ProbeCost
 from gotrace.session.calibrate import Calibration, trap_cost
@@ -65,8 +66,8 @@ class Probe(Protocol):
     def close(self) -> Spent: ...
 
 
-#: Starts the probe of spans.
-StartSpan = Callable[[SpanSpec, Program, Target, Cost], Probe]
+#: Starts the probe of spans; the number is the budget of all, a part of one CPU.
+StartSpan = Callable[[SpanSpec, Program, Target, Cost, float], Probe]
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +282,9 @@ class Engine:
                 )
             else:
                 assert job.span is not None and self._start_span is not None
-                probe = self._start_span(job.span, running.program, running.target, self.cost)
+                probe = self._start_span(
+                    job.span, running.program, running.target, self.cost, self.config.budget
+                )
         except (NoMatchError, UsageError) as error:
             tally.failures += 1
             running.hopeless.add(job.name)

@@ -75,6 +75,7 @@ SCHEMA: Final[dict[str, Any]] = {
                 targets=_NAMES,
                 attributes=_EXPRESSIONS,
                 rate=_TEXT,
+                why={"type": "boolean"},
             )
         ),
         otlp=_record(

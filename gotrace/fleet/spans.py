@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections import Counter
@@ -16,11 +17,12 @@ from gotrace.fleet.naming import attribute
 from gotrace.fleet.otlp import Attribute, FinishedCall
 from gotrace.fleet.probing import Cost, Spent
 from gotrace.fleet.targets import Program
+from gotrace.fleet.telemetry.price import refuse_price
 from gotrace.session.decode import DecodedCall, call_decoders
 from gotrace.session.events import RecordError, function_of
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import make_plan
-from gotrace.session.tasks import find_tasks
+from gotrace.session.tasks import Tasks, find_tasks
 from gotrace.session.trace import CallTracer, TraceOptions
 from gotrace.session.trace_plan import (
     TraceChoices,
@@ -29,6 +31,7 @@ from gotrace.session.trace_plan import (
     parse_probes,
     probe_requests,
 )
+from gotrace.session.why.parts import WhyOptions, WhyProbes, why_probes
 from gotrace.target.target import Target
 from gotrace.text import printable
 from gotrace.values.python import GoError, Unavailable, to_python
@@ -97,13 +100,46 @@ def _planned(spec: SpanSpec, texts: list[str], target: Target, program: Program)
     return make_trace_plan(plan, specs, choices)
 
 
+def _why_probes(
+    spec: SpanSpec, traced: TracePlan, target: Target, tasks: Tasks
+) -> WhyProbes | None:
+    """Return what finds out where time goes, None where neither span nor predicate asks for it.
+
+    Raises GotraceError.
+    """
+    if not spec.why and not traced.reads_parts:
+        return None
+    return why_probes(target, tasks, WhyOptions(classes=traced.reads_parts))
+
+
+def _part_attribute(part: str) -> str:
+    """Return what a part of a span's time is called.
+
+    >>> _part_attribute("blocked: chan receive (nil chan)")
+    'go.why.blocked.chan_receive_nil_chan'
+    """
+    return f"go.why.{_NOT_NAMED.sub('_', part.replace(': ', '.')).strip('_')}"
+
+
+_NOT_NAMED = re.compile(r"[^\w.]+")
+
+
 class SpanProbe:
     """The probes of one kind of span in one program; ``close`` detaches."""
 
     def __init__(
-        self, spec: SpanSpec, program: Program, target: Target, cost: Cost, sink: Sink
+        self,
+        spec: SpanSpec,
+        program: Program,
+        target: Target,
+        cost: Cost,
+        sink: Sink,
+        share: float,
     ) -> None:
-        """Attach. Raises GotraceError or OSError."""
+        """Attach; what spans' time goes into only where that takes less than ``share`` of one CPU.
+
+        Raises OverBudgetError, other GotraceErrors, or OSError.
+        """
         self.target = target
         self._spec = spec
         self._program = program
@@ -118,8 +154,13 @@ class SpanProbe:
         traced, self._has_error = plan_span(spec, target, program)
         tasks = find_tasks(target, traced.plan)
         options = TraceOptions(open_calls=_OPEN_CALLS, pages=_PAGES)
-        self._tracer = CallTracer(target, traced, tasks, options, None)
-        self._decoders, self._undecided = call_decoders(traced, tasks, False)
+        why = _why_probes(spec, traced, target, tasks)
+        if why is not None:
+            refuse_price(why, cost, share)
+        self._tracer = CallTracer(target, traced, tasks, options, None, None, why)
+        self._decoders, self._undecided = call_decoders(
+            traced, tasks, False, None, why.names if why else (), spec.why
+        )
         self.problems = [*traced.plan.problems, *map(str, traced.plan.failed)]
 
     @property
@@ -178,6 +219,9 @@ class SpanProbe:
         values = [to_python(value) for value in call.values]
         for (name, _), value in zip(self._spec.attributes, values, strict=False):
             attributes[name] = attribute(value)
+        if call.why is not None:
+            for part, ns in call.why.parts.items():
+                attributes[_part_attribute(part)] = ns
         error = None
         if call.unwound is not None:
             error = (call.unwound.value, "the call did not return")
@@ -195,7 +239,8 @@ class SpanProbe:
 
     def _spent(self) -> Spent:
         spent = self._cost.total(self._tracer.attached.statistics())
-        return Spent(spent.hits, spent.ns + self._read_ns)
+        at_switches = self._tracer.attached.tracepoint_ns()
+        return Spent(spent.hits, spent.ns + at_switches + self._read_ns)
 
     def lost(self) -> dict[str, int]:
         """Return how many calls are missing, by what became of them."""
@@ -263,10 +308,10 @@ class SpanReader:
         self._thread.start()
 
     def start_probe(
-        self, spec: SpanSpec, program: Program, target: Target, cost: Cost
+        self, spec: SpanSpec, program: Program, target: Target, cost: Cost, share: float
     ) -> SpanProbe:
         """Attach a probe and read its calls from then on. Raises GotraceError or OSError."""
-        probe = SpanProbe(spec, program, target, cost, self._sink)
+        probe = SpanProbe(spec, program, target, cost, self._sink, share)
         with self._lock:
             self._probes = [*(known for known in self._probes if known.is_open), probe]
         return probe

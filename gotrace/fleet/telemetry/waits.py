@@ -8,16 +8,14 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from gotrace.errors import GotraceError
 from gotrace.fleet.config import WaitsSpec
 from gotrace.fleet.probing import Cost, Spent
 from gotrace.fleet.targets import Program
+from gotrace.fleet.telemetry.price import refuse_price
 from gotrace.session.waits.states import StateKind, StateMeter, StateProbes, StateSum, state_probes
-from gotrace.session.why.price import changes_a_second
 from gotrace.target.target import Target
 
 __all__ = [
-    "OverBudgetError",
     "WaitFamily",
     "WaitPoint",
     "WaitTotals",
@@ -25,10 +23,6 @@ __all__ = [
     "families",
     "plan_waits",
 ]
-
-
-class OverBudgetError(GotraceError):
-    """Probes that would take more than a target may pay, and so are not attached."""
 
 
 @dataclass
@@ -153,14 +147,7 @@ class WaitsProbe:
         self._final = Spent()
         self._lost: dict[str, int] = {}
         probes = plan_waits(target, program)
-        changes = changes_a_second(probes, None)
-        price = changes * (cost.trap.own + probes.program_ns) / 1e9
-        if price > share:
-            raise OverBudgetError(
-                f"not attached: its goroutines change state {changes:,.0f} times a second, which"
-                f" would take {100 * price:.1f}% of one CPU, and the budget of all is"
-                f" {100 * share:.1f}%"
-            )
+        refuse_price(probes, cost, share)
         self.problems: list[str] = []
         if probes.quota is None:
             self.problems.append(
@@ -208,7 +195,7 @@ class WaitsProbe:
             ns = self._hits * _PROGRAM_NS
             return Spent(self._hits, self._cost.of("on_status", self._hits, ns))
         spent = self._cost.total(self._meter.attached.statistics())
-        return Spent(spent.hits, spent.ns + self._meter.switch_ns())
+        return Spent(spent.hits, spent.ns + self._meter.attached.tracepoint_ns())
 
     def lost(self) -> dict[str, int]:
         """Return how many waits are missing, by what there was too much of."""

@@ -14,7 +14,6 @@ from enum import Enum
 
 from gotrace.errors import GotraceError
 from gotrace.gotypes.wait_reasons import WaitReasons
-from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
 from gotrace.kernel.cookie import TaskKind, cookie
 from gotrace.kernel.program import BpfProgram
@@ -156,7 +155,6 @@ class StateMeter(Probing):
     ) -> None:
         """Load and attach. Raises AttachError or LoadError."""
         self._probes = probes
-        self._switch: int | None = None
         settings = probes.settings(goroutines)
         self.attached: Attached = attach(settings, probes.groups(), forced, self._prepare)
         #: What ``Run`` and the commands look after: no function is traced.
@@ -171,7 +169,7 @@ class StateMeter(Probing):
     def _prepare(self, program: BpfProgram) -> None:
         if self._probes.quota is not None:
             functions = ["on_switch", "on_switch_without_state"]
-            self._switch = program.attach_tracepoint("sched_switch", functions)
+            program.attach_tracepoint("sched_switch", functions)
 
     def take(self) -> list[StateSum]:
         """Return what was added up since the last take; nothing that comes meanwhile is lost."""
@@ -200,13 +198,6 @@ class StateMeter(Probing):
         """Return how often each of them has occurred so far."""
         counts = memoryview(self._losses.read_array()).cast("Q")
         return {what: counts[what.value] for what in StateLoss}
-
-    def switch_ns(self) -> int:
-        """Return how long the program at sched_switch has run so far, on the whole machine.
-
-        Raises OSError.
-        """
-        return kernel.program_statistics(self._switch)[1] if self._switch is not None else 0
 
     def forget(self, is_running: Callable[[int], bool]) -> None:
         """Remove what processes have left that do not run the file any more.
