@@ -17,6 +17,7 @@ from gotrace.fleet.probing import Cost
 from gotrace.fleet.targets import Program
 from gotrace.fleet.web import Health, WebServer
 from gotrace.kernel.keeper import hold_leanly
+from gotrace.kernel.kept import compile_apart
 from gotrace.target.target import Target
 from gotrace.text import printable
 
@@ -41,6 +42,7 @@ class Daemon:
         self._reader: SpanReader | None = None
         self._sent: Counter[tuple[str, str]] = Counter()  # by exporters that are gone
         hold_leanly()
+        compile_apart()
         self._engine = Engine(config, measure_cost(), self._start_span)
         self._listen(config.listen)
         self._export(config)
@@ -83,7 +85,7 @@ class Daemon:
             return
         from gotrace.fleet.otlp import Otlp  # loads the SDK: 20 MB
 
-        self._otlp = Otlp(config.otlp, self._engine.collect)
+        self._otlp = Otlp(config.otlp, self._engine.collect, config.targets)
         if config.spans:
             from gotrace.fleet.spans import SpanReader
 
@@ -133,7 +135,7 @@ class Daemon:
             log.error("not reloaded: %s", printable(str(error)))
             return
         self._engine.reload(config)
-        if (config.otlp, config.spans) != (before.otlp, before.spans):
+        if _exported(config) != _exported(before):
             self._export(config)
         self._reloads.done += 1
         log.warning("reloaded %s", printable(self._path))
@@ -145,3 +147,9 @@ class Daemon:
                 ending.callback(self._web.close)
             ending.callback(self._end_export)
             ending.callback(self._engine.close)
+
+
+def _exported(config: Config) -> tuple[object, ...]:
+    """Return what an exporter is made of."""
+    pods = [(target.name, target.kubernetes) for target in config.targets if target.kubernetes]
+    return config.otlp, config.spans, pods
