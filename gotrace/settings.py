@@ -308,6 +308,7 @@ class TraceSettings(_PairingSettings):
     arithmetic: bool | None = _shape(None)
     saved_words: bool | None = _shape(None)
     has_stacks: bool = _shape(False)
+    nested: int | None = _shape(None)
     user_stack: int = _value(0)
     behind: int = _value(0)
     steps: int = _value()

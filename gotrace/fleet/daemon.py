@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -106,10 +107,15 @@ class Daemon:
         return dict(self._sent + Counter(otlp.counts() if otlp else {}))
 
     def _start_span(
-        self, spec: SpanSpec, program: Program, target: Target, cost: Cost, share: float
+        self,
+        specs: Sequence[SpanSpec],
+        program: Program,
+        target: Target,
+        cost: Cost,
+        share: float,
     ) -> Probe:
         assert self._reader is not None
-        return self._reader.start_probe(spec, program, target, cost, share)
+        return self._reader.start_probe(specs, program, target, cost, share)
 
     def begin(self) -> None:
         """Attach what there is."""

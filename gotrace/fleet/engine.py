@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -39,7 +39,7 @@ _TAKERS = 8  # threads that read maps: each waits for programs that run
 _USUAL_TRAP = ProbeCost(800, 2500)  # ns, where it cannot be measured
 _MAX_WAIT = 3.0
 _MAX_LISTED = 16  # processes in a message
-_WAITS = "waits"  # what they are called among probes
+_SPANS, _WAITS = "spans", "waits"  # what they are called among probes
 
 
 class Probe(Protocol):
@@ -67,12 +67,12 @@ class Probe(Protocol):
 
 
 #: Starts the probe of spans; the number is the budget of all, a part of one CPU.
-StartSpan = Callable[[SpanSpec, Program, Target, Cost, float], Probe]
+StartSpan = Callable[[Sequence[SpanSpec], Program, Target, Cost, float], Probe]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One metric, kind of span, or all waits, in the programs of its targets.
+    """One metric, all spans, or all waits, in the programs of its targets.
 
     ``name`` is unique.
     """
@@ -80,7 +80,7 @@ class Job:
     name: str
     targets: tuple[str, ...]
     metric: Metric | None = None
-    span: SpanSpec | None = None
+    spans: tuple[SpanSpec, ...] = ()
     waits: WaitsSpec | None = None
 
 
@@ -174,10 +174,10 @@ class Engine:
             spec.name: Job(spec.name, spec.targets, metrics.get(spec.name) or Metric(spec))
             for spec in config.metrics
         }
-        for number, span in enumerate(config.spans):
-            name = f"span:{span.name or span.probe}"
-            name = name if name not in jobs else f"{name}:{number}"
-            jobs[name] = Job(name, span.targets, None, span)
+        if config.spans:
+            name = _SPANS if _SPANS not in jobs else f"{_SPANS}:"
+            targets = dict.fromkeys(target for span in config.spans for target in span.targets)
+            jobs[name] = Job(name, tuple(targets), spans=config.spans)
         if config.waits is not None:
             name = _WAITS if _WAITS not in jobs else f"{_WAITS}:"
             jobs[name] = Job(name, config.waits.targets, waits=config.waits)
@@ -281,9 +281,10 @@ class Engine:
                     self.config.budget,
                 )
             else:
-                assert job.span is not None and self._start_span is not None
+                assert self._start_span is not None
+                specs = [span for span in job.spans if place.program.target in span.targets]
                 probe = self._start_span(
-                    job.span, running.program, running.target, self.cost, self.config.budget
+                    specs, running.program, running.target, self.cost, self.config.budget
                 )
         except (NoMatchError, UsageError) as error:
             tally.failures += 1

@@ -43,7 +43,10 @@ Attribute = str | bool | int | float | Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class FinishedCall:
-    """A call to be sent as a span: times in ns since 1970; ``error`` is its type and message."""
+    """A call to be sent as a span: times in ns since 1970; ``error`` is its type and message.
+
+    ``trace`` and ``span`` are its numbers, ``parent`` is that of the span that it is below, or 0.
+    """
 
     target: str
     name: str
@@ -51,6 +54,9 @@ class FinishedCall:
     end: int
     attributes: Mapping[str, Attribute]
     error: tuple[str, str] | None = None
+    trace: int = field(default_factory=lambda: random.getrandbits(128) or 1)
+    span: int = field(default_factory=lambda: random.getrandbits(64) or 1)
+    parent: int = 0
 
 
 @dataclass
@@ -182,12 +188,7 @@ class Otlp:
         return self._resources[target, container]
 
     def _span(self, call: FinishedCall) -> ReadableSpan:
-        context = SpanContext(
-            random.getrandbits(128) or 1,
-            random.getrandbits(64) or 1,
-            is_remote=False,
-            trace_flags=TraceFlags(TraceFlags.SAMPLED),
-        )
+        context = _context(call.trace, call.span)
         status = Status(StatusCode.UNSET)
         attributes = dict(call.attributes)
         if call.error is not None:
@@ -197,6 +198,7 @@ class Otlp:
         return ReadableSpan(
             call.name,
             context,
+            _context(call.trace, call.parent) if call.parent else None,
             resource=self._resource(call.target, self._container(call)),
             attributes=attributes,
             kind=SpanKind.INTERNAL,
@@ -220,6 +222,10 @@ class Otlp:
             thread.join(max(0.0, until - time.monotonic()))
         self._metric_exporter.shutdown(100)
         self._span_exporter.shutdown()
+
+
+def _context(trace: int, span: int) -> SpanContext:
+    return SpanContext(trace, span, False, TraceFlags(TraceFlags.SAMPLED))
 
 
 _MAX_CLOSING = 2.0  # seconds

@@ -174,6 +174,7 @@ SHAPES: list[tuple[ProgramSettings, tuple[str, ...]]] = [
     (PER_GOROUTINE, PAIRED),
     (replace(PER_GOROUTINE, site=ONE_PROCESS, slower=1, tasks=WITH_TLS), PAIRED),
     (TRACE, PAIRED),
+    (replace(TRACE, nested=1), PAIRED),
     (ENTRY_ONLY, ("on_entry",)),
     (
         replace(ENTRY_ONLY, floats=True, behind=256, signals=SignalSettings(waiting=8)),
