@@ -33,14 +33,8 @@ $(READY): setup.cfg tools/setup.sh tests/toolchains.py tests/fetch_toolchains.py
 check: lint ## Check what needs no root, in a minute: style, types, and all but live and slow tests
 	env -u GOTRACE_LIVE $(PYTHON) -m pytest -q -n logical --dist worksteal -m "not live and not slow"
 
-# Live tests that trace the same programs would see each other's calls: they are in one run, the
-# others in a second one beside it.
 test: setup-test lint ## Run everything: lint, unit tests and, as root or with sudo, live tests
-	@$(AS_ROOT) true; printed=$$(mktemp); \
-	$(AS_ROOT) $(PYTHON) -m pytest -m "not live or apart" >"$$printed" 2>&1 & others=$$!; \
-	trap "kill $$others" INT TERM; \
-	$(AS_ROOT) $(PYTHON) -m pytest -m "live and not apart"; live=$$?; \
-	wait $$others; others=$$?; cat "$$printed"; rm -f "$$printed"; exit $$((live | others))
+	@$(AS_ROOT) $(PYTHON) -m tests.whole
 
 lint: $(READY) ## Check style and types
 	$(PYTHON) -m ruff check

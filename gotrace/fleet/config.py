@@ -17,7 +17,7 @@ import jsonschema
 from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.schema import SCHEMA
 from gotrace.fleet.yaml_lines import Document, Path, read_yaml
-from gotrace.probes.recipes import is_recipe
+from gotrace.probes.pattern import is_recipe
 from gotrace.probes.scope import did_you_mean
 from gotrace.probes.spec import KeyText, parse_key, parse_probe
 from gotrace.target.containers import Container
