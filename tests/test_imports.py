@@ -149,7 +149,7 @@ BESIDE = {
     "api": {"kernel.attach", "values.python"},
     "cli": {
         *("report", "doctor", "kernel.attach", "gotypes.symbols", "sites.sites"),
-        *("probes.spec", "probes.recipes"),
+        *("probes.pattern", "probes.spec", "probes.recipes"),
     },
 }
 
