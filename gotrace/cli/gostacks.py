@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from gotrace.cli.options import duration, new_parser, one_of, parse_plain, positive, seconds
+from gotrace.cli.options import (
+    SPEEDSCOPE,
+    duration,
+    new_parser,
+    one_of,
+    parse_plain,
+    positive,
+    seconds,
+)
 from gotrace.cli.run import make_output, run_command
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.goroutines.core import CoreGoroutines
@@ -179,6 +187,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together."""
+    if options.output and options.output.endswith(SPEEDSCOPE):
+        options.speedscope, options.output = options.output, None
     forms = {
         "--all": options.all,
         "--json": options.json,
