@@ -90,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--state",
-        type=one_of(State, "state"),
+        type=_state,
         action="append",
         default=[],
         help="only goroutines in this state (may be repeated): "
@@ -183,6 +183,15 @@ def _run(arguments: Sequence[str]) -> int:
             _write(options, dump, chosen, output, name, reader)
             _warn_moved(chosen, output)
     return 0
+
+
+def _state(text: str) -> State:
+    """Parse a state; headings show the reasons of those that wait in its place."""
+    try:
+        return one_of(State, "state")(text)
+    except argparse.ArgumentTypeError as error:
+        remedy = "what goroutines wait for, as [sleep] in headings, is for --reason"
+        raise argparse.ArgumentTypeError(f"{error}; {remedy}") from None
 
 
 def _check(options: argparse.Namespace) -> None:

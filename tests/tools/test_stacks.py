@@ -106,7 +106,7 @@ def test_groups_and_choices(parked: Fixture) -> None:
         (["main.nothing"], 3, "no goroutine is as asked for"),
         (["--longer", "1000h"], 3, "no goroutine is as asked for"),
         (["--longer", "soon"], 2, "invalid length of time"),
-        (["--state", "asleep"], 2, "no such state"),
+        (["--state", "asleep"], 2, "is for --reason"),
         (["-a", "-f"], 2, "give only one of --all and --folded"),
         (["-o", "/nowhere/x.pb.gz"], 1, "/nowhere/x.pb.gz: cannot write"),
     ],
