@@ -25,9 +25,7 @@ def _descendants(pid: int) -> list[int]:
 def outer_pid(fixture: Fixture, program: Path) -> int:
     """Return the fixture's number here: it is among its starters' descendants."""
     found = [
-        pid
-        for pid in _descendants(fixture.pid)
-        if os.readlink(f"/proc/{pid}/exe") == os.path.realpath(program)
+        pid for pid in _descendants(fixture.pid) if os.path.samefile(f"/proc/{pid}/exe", program)
     ]
     return found[-1]
 
@@ -50,6 +48,8 @@ class Inside(Running):
     def __init__(self, within: Fixture, name: str, *arguments: str | Path, **options: Any) -> None:
         spaces = f"/proc/{within.pid}/ns"
         enter = ["nsenter", f"--pid={spaces}/pid_for_children", f"--mount={spaces}/mnt"]
+        # A mount namespace's own root is not that of who runs in a directory (chroot).
+        enter += [f"--root=/proc/{within.pid}/root", f"--wd=/proc/{within.pid}/cwd"]
         super().__init__([*enter, *tool_command(name, *arguments)], **options)
 
     def end(self, number: signal.Signals = signal.SIGINT) -> Result:
