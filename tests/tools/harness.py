@@ -228,10 +228,14 @@ class Result:
 
 
 class Running(Process):
-    """A tool that has said that its probes are attached."""
+    """A tool that has said that its probes are attached.
+
+    What comes before it is interrupted it is to print, however busy the machine is.
+    """
 
     def __init__(self, command: Words, **options: Any) -> None:
-        super().__init__(command, **options)
+        environment = {"GOTRACE_DRAIN": "30", **options.pop("env", os.environ)}
+        super().__init__(command, env=environment, **options)
         self.as_json = "--json" in command
         start = '{"kind":"attached"' if self.as_json else "Tracing "
         rest, self.head = self.read_until(start)
@@ -263,12 +267,8 @@ def tool_command(name: str, *arguments: str | Path) -> list[str]:
 
 
 def tool(name: str, *arguments: str | Path, **options: Any) -> Running:
-    """Start a tool and return once its probes are attached.
-
-    What comes before it is interrupted it is to print, however busy the machine is.
-    """
-    environment = {"GOTRACE_DRAIN": "30", **options.pop("env", os.environ)}
-    return Running(tool_command(name, *arguments), env=environment, **options)
+    """Start a tool and return once its probes are attached."""
+    return Running(tool_command(name, *arguments), **options)
 
 
 def run_tool(name: str, *arguments: str | Path, **options: Any) -> Result:
