@@ -13,6 +13,7 @@ import re
 import resource
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
@@ -157,6 +158,10 @@ def main(path: Path) -> int:
         checks.run("migrating records", order.methods[0], partial(_records, order.rounds // 3 or 1))
     else:
         checks.run("refusals", "", _refusals)
+    if order.skips:
+        _check_rets(checks)
+    elif order.pairs:
+        checks.run("RETs: refused", "", _rets_refused)
     if _REMOVAL_TIMES in order.only:
         checks.run(_REMOVAL_TIMES, "", partial(_removal_times, order.methods))
     if _STEPS in order.only:
@@ -169,10 +174,37 @@ def main(path: Path) -> int:
     return 1 if checks.failed else 0
 
 
+def _check_rets(checks: Checks) -> None:
+    """Run what concerns RETs that programs carry out, with each kind of cookie."""
+    order = checks.order
+    methods = [method for method in order.methods if method != "perf-ip"]
+    for method in methods:
+        named = {f"RETs: {name}": check for name, check in _LATENCY.items()}
+        minors = order.minors if method == methods[0] else _ONE_MINOR[method]
+        if method in order.full_methods:
+            checks.of_one_run(method, partial(_latency, method, minors, _EMULATED), named)
+            checks.run("RETs: values", method, partial(_values, method, minors, _EMULATED))
+        checks.run("RETs: carried out", method, partial(_carried_out, method))
+        checks.run("RETs: two at once", method, partial(_several, method))
+        checks.run("RETs: SIGKILL", method, partial(_kill_amid, method))
+    few = order.rounds // 3 or 1
+    checks.run("RETs: rounds", methods[0], partial(_rounds, order.rounds, _EMULATED))
+    checks.run("RETs: collections", methods[0], partial(_rounds, few, _EMULATED, _COLLECTING))
+    checks.run("RETs: records", methods[0], partial(_records, few, _EMULATED))
+    if _RET_TIMES in order.only:
+        for method in methods:
+            checks.run(_RET_TIMES, method, partial(_ret_times, method))
+
+
+_EMULATED = ("--emulate-ret=on",)
+#: The collector begins again as soon as it has ended.
+_COLLECTING = {"GOGC": "1"}
+
 #: Of the emulator and the kernel and not of the tools, made only when asked for.
 _REMOVAL_TIMES = "removal times"
 _TOOL_TIMES = "tool times"
 _STEPS = "single steps"
+_RET_TIMES = "RET times"
 
 
 def _preemption() -> str:
@@ -201,7 +233,7 @@ def _doctor(order: Order) -> str:
     fine = [name.split()[1] for name, row in rows.items() if _works(name, row)]
     assert fine == list(order.methods), f"doctor finds {fine}, the kernel has {list(order.methods)}"
     steps = rows["single steps"]["found"] if "single steps" in rows else "not tried"
-    assert ("could take" in steps) == order.skips, f"single steps: {steps}"
+    assert ("can take its place" in steps) == order.skips, f"single steps: {steps}"
     (verdict,) = of_kind(result, "verdict")
     broken = [f"{name}: {row['found']}" for name, row in rows.items() if row["state"] == "fail"]
     assert verdict["possible"] == order.pairs, f"{verdict['message']} {broken}"
@@ -255,12 +287,14 @@ class Played:
         return calls
 
 
-def _latency(method: str, minors: Sequence[str]) -> list[tuple[str, Played]]:
+def _latency(
+    method: str, minors: Sequence[str], further: Sequence[str] = ()
+) -> list[tuple[str, Played]]:
     """Measure all scenarios, by function and goroutine, in intervals, and report slow calls.
 
     Programs of several Go releases are measured by tools beside one another.
     """
-    options = ("-F", "-g", "-i", "1", "--slower", "20ms", "--top", "100000")
+    options = ("-F", "-g", "-i", "1", "--slower", "20ms", "--top", "100000", *further)
 
     def play(minor: str) -> Played:
         with Fixture([_fixture("live_latency", minor)]) as fixture:
@@ -390,12 +424,12 @@ _LATENCY: Mapping[str, Callable[[list[tuple[str, Played]]], str]] = {
 }
 
 
-def _values(method: str, minors: Sequence[str]) -> str:
+def _values(method: str, minors: Sequence[str], further: Sequence[str] = ()) -> str:
     """Trace calls with values of every kind, floats among them, and compare each line."""
 
     def play(minor: str) -> str:
         with Fixture([_fixture("trace_values", minor)]) as fixture:
-            words = ("-v", "--attach", method, "-p", str(fixture.ready), *TAKERS)
+            words = ("-v", "--attach", method, *further, "-p", str(fixture.ready), *TAKERS)
             with tool("gotrace", *words) as tracing:
                 wanted = fixture.work()["Calls"]
                 assert fixture.finish() == 0  # as above
@@ -432,12 +466,14 @@ def _kill(method: str) -> str:
     return f"{placed} probes were in place, none are; {sum(calls.values()):,} calls after that"
 
 
-def _rounds(rounds: int) -> str:
+def _rounds(
+    rounds: int, further: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> str:
     """Play rounds of goroutines that change threads under gofunclatency -F; count every call."""
     names = MEASURED[:9]
     program = _fixture("live_latency", _MINORS[-1])
-    with Fixture([program]) as fixture:
-        words = ("--json", "-F", "-p", str(fixture.ready), *names)
+    with Fixture([program], env={**os.environ, **(environment or {})}) as fixture:
+        words = ("--json", "-F", *further, "-p", str(fixture.ready), *names)
         with tool("gofunclatency", *words) as measuring:
             for _ in range(rounds):
                 truth = fixture.work(_ROUND)
@@ -455,10 +491,10 @@ def _rounds(rounds: int) -> str:
     return f"{rounds} rounds, {calls:,} calls, {migrated:,} changed threads"
 
 
-def _records(rounds: int) -> str:
+def _records(rounds: int, further: Sequence[str] = ()) -> str:
     """Play rounds of calls under gotrace and hold each record against its own arguments."""
     with Fixture([_fixture("live_relay", _MINORS[-1])]) as fixture:
-        words = ("--json", "-p", str(fixture.ready), "main.relay", "main.weigh")
+        words = ("--json", *further, "-p", str(fixture.ready), "main.relay", "main.weigh")
         with tool("gotrace", *words) as tracing:
             rows: Counter[str] = Counter()
             numbers: Counter[tuple[str, int]] = Counter()
@@ -508,6 +544,128 @@ def _weighed(row: Json) -> bool | None:
     return None if all(right) and any(unread) else all(right)
 
 
+#: Functions of the fixture whose entries the kernel emulates, and what calls them.
+_UNSTEPPED = ("main.recurse", "main.interleave", "main.migrate")
+_UNSTEPPED_ROUND = "interleaved recursion migration"
+
+
+def _has_stepped(pid: int) -> bool:
+    """Return whether an instruction of a process has been executed out of line, by a single step.
+
+    The page for that is mapped when it is needed first: get_xol_area in kernel/events/uprobes.c.
+    """
+    return "[uprobes]" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def _carried_out(method: str) -> str:
+    """Hold that no RET is stepped where programs carry them out, and that all are without that."""
+    calls = []
+    program = _fixture("live_latency", _MINORS[-1])
+    for words in (_EMULATED, ()):
+        with Fixture([program]) as fixture:
+            options = ("--json", "-F", "--attach", method, *words, "-p", str(fixture.ready))
+            with tool("gofunclatency", *options, *_UNSTEPPED) as measuring:
+                truth = fixture.work(_UNSTEPPED_ROUND)
+                result = measuring.end()
+            stepped = _has_stepped(fixture.pid)
+            assert fixture.finish() == 0
+        assert stepped == (not words), "a RET was stepped" if words else "no RET was stepped"
+        calls.append(Played(truth, result).check(*_UNSTEPPED))
+    return f"{calls[0]:,} calls without a step, {calls[1]:,} with one each"
+
+
+def _several(method: str) -> str:
+    """Measure the same calls with three tools, of which two carry out RETs, and trace them.
+
+    The programs of what was attached last run first: they find the registers as they were, those
+    after them what the first one to carry the RET out has left.
+    """
+    program = _fixture("live_latency", _MINORS[-1])
+    with Fixture([program]) as fixture, ExitStack() as stack:
+        options = ("--json", "--attach", method, "-p", str(fixture.ready))
+        first, second, plain = (
+            stack.enter_context(tool("gofunclatency", *options, "-F", *words, *_UNSTEPPED))
+            for words in (_EMULATED, _EMULATED, ("--emulate-ret=off",))
+        )
+        tracing = stack.enter_context(tool("gotrace", *options, *_EMULATED, "main.interleave"))
+        truth = fixture.work(_UNSTEPPED_ROUND)
+        played = [Played(truth, each.end()) for each in (first, second, plain)]
+        assert fixture.finish() == 0
+        traced = tracing.result()
+    seen = [each.check(*_UNSTEPPED) for each in played]
+    for each in played:
+        assert of_kind(each.result, "lost") == []
+        assert summary(each.result, "unmatched") == 0
+    rows = [row for row in of_kind(traced, "call") if row["func"] == "main.interleave"]
+    lost = {row["what"]: row["calls"] for row in of_kind(traced, "lost")}
+    wanted = truth["Functions"]["main.interleave"]["Calls"]
+    assert len(rows) + sum(lost.values()) == wanted, f"{len(rows)} of {wanted} records; {lost}"
+    assert set(lost) <= {"events_lost", "reader"} and len(rows) > wanted // 2, lost
+    return f"{seen[0]:,} calls seen by each of three, {len(rows):,} records of {wanted:,}"
+
+
+#: How many tools are killed amid a program's calls.
+_KILLS = 5
+
+
+def _kill_amid(method: str) -> str:
+    """Kill tools while the program returns by their probes: it goes on, and its code is as before.
+
+    In turn as they attach and as they measure.
+    """
+    program = _fixture("live_latency", _MINORS[-1])
+    names = ("main.*", "runtime.m*")
+    with Fixture([program]) as fixture:
+        clean = code_of(fixture.pid)
+        over = threading.Event()
+
+        def play() -> int:
+            rounds = 0
+            while not over.is_set():
+                fixture.work(_UNSTEPPED_ROUND)
+                rounds += 1
+            return rounds
+
+        words = ("--attach", method, *_EMULATED, "-p", str(fixture.ready), *names)
+        with ThreadPoolExecutor(1) as pool:
+            playing = pool.submit(play)
+            try:
+                for number in range(_KILLS):
+                    with Process(tool_command("gofunclatency", *words)) as killed:
+                        if number % 2:
+                            killed.read_until("Tracing ")
+                        else:
+                            while code_of(fixture.pid) == clean and not killed.ends_within(0):
+                                pass
+                        assert not killed.ends_within(0), f"it ended by itself: {killed.errors}"
+                        killed.signal(signal.SIGKILL)
+                        killed.rest()
+                        killed.wait_for_keepers()
+                    assert code_of(fixture.pid) == clean, "breakpoints were left behind"
+            finally:
+                over.set()
+            rounds = playing.result()
+        truth = fixture.work(_UNSTEPPED_ROUND)
+        assert fixture.finish() == 0
+    calls = sum(times["Calls"] for times in truth["Functions"].values())
+    return f"{_KILLS} tools killed in {rounds} rounds, {calls:,} calls"
+
+
+def _rets_refused() -> str:
+    """Hold that a kernel that cannot do it says so, and that it is not tried by default."""
+    program = _fixture("live_latency", _MINORS[-1])
+    with Fixture([program]) as fixture:
+        clean = code_of(fixture.pid)
+        for name in ("gofunclatency", "gotrace"):
+            result = run_tool(name, *_EMULATED, "-p", str(fixture.ready), "main.recurse")
+            assert result.status == 1, result
+            assert re.search("RETs cannot be carried out here: this kernel", result.errors)
+            assert len(result.errors.splitlines()) == 1, result.errors
+        assert code_of(fixture.pid) == clean
+        assert fixture.finish() == 0
+    return result.errors.strip()
+
+
 def _removal_times(methods: Sequence[str]) -> str:
     """Measure how long probes by perf events take to go, see detaching.py; only when asked for."""
     program = _fixture("live_count", _MINORS[-1])
@@ -537,6 +695,49 @@ _STEPPED: Mapping[str, Sequence[str]] = {
     "two threads after eight": ("8 2500", "2 10000", "2 10000"),
 }
 _STEPPING_PROCESSES = 3
+
+
+def _ret_times(method: str) -> str:
+    """Compare what a call takes with RETs stepped and carried out, in turn; only when asked for.
+
+    By the program's own clock, without the call itself: the best of some rounds.
+    """
+    program = _fixture("live_latency", _MINORS[-1])
+    seen: dict[tuple[str, bool], list[float]] = {}
+    with Fixture([program]) as fixture:
+        bare = _call_time(fixture)
+        for name, emulated in [
+            (name, emulated)
+            for _ in range(_TIMED_RUNS)
+            for name in ("gofunclatency", "gotrace")
+            for emulated in (False, True)
+        ]:
+            further = _EMULATED if emulated else ()
+            options = ("--attach", method, *further, "-p", str(fixture.ready), _TIMED)
+            with tool(name, *options) as running:
+                seen.setdefault((name, emulated), []).append(_call_time(fixture) - bare)
+                running.end()
+        assert fixture.finish() == 0
+    words = []
+    for name in ("gofunclatency", "gotrace"):
+        stepped, carried = (min(seen[name, emulated]) for emulated in (False, True))
+        words.append(f"{name}: {stepped:,.0f} ns, {carried:,.0f} ns ({carried / stepped:.2f})")
+        sys.stderr.write(f"{name}: {seen[name, False]} {seen[name, True]}\n")
+    return f"{'; '.join(words)}; the call itself {bare:,.0f} ns"
+
+
+_TIMED, _TIMED_ROUND = "main.stacked", "assembly"
+_TIMED_RUNS, _TIMED_ROUNDS = 3, 15
+
+
+def _call_time(fixture: Fixture) -> float:
+    """Return the least mean time of a round's calls, in ns."""
+    best, before = float("inf"), fixture.work(_TIMED_ROUND)["Functions"][_TIMED]
+    for _ in range(_TIMED_ROUNDS):
+        after = fixture.work(_TIMED_ROUND)["Functions"][_TIMED]
+        took = (after["Outer"] - before["Outer"]) / (after["Calls"] - before["Calls"])
+        best, before = min(best, took), after
+    return best
 
 
 def _steps() -> str:
