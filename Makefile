@@ -13,7 +13,7 @@ AS_ROOT = sudo -H env "PATH=$$PATH" GOTRACE_LIVE=1 PYTHONDONTWRITEBYTECODE=1 \
 endif
 
 .PHONY: help setup setup-test setup-kernels check test lint test-real test-kernels \
-	test-kernels-quick bench demo clean
+	test-kernels-quick bench demo demo-fleet clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -33,14 +33,8 @@ $(READY): setup.cfg tools/setup.sh tests/toolchains.py tests/fetch_toolchains.py
 check: lint ## Check what needs no root, in a minute: style, types, and all but live and slow tests
 	env -u GOTRACE_LIVE $(PYTHON) -m pytest -q -n logical --dist worksteal -m "not live and not slow"
 
-# Live tests that trace the same programs would see each other's calls: they are in one run, the
-# others in a second one beside it.
 test: setup-test lint ## Run everything: lint, unit tests and, as root or with sudo, live tests
-	@$(AS_ROOT) true; printed=$$(mktemp); \
-	$(AS_ROOT) $(PYTHON) -m pytest -m "not live or apart" >"$$printed" 2>&1 & others=$$!; \
-	trap "kill $$others" INT TERM; \
-	$(AS_ROOT) $(PYTHON) -m pytest -m "live and not apart"; live=$$?; \
-	wait $$others; others=$$?; cat "$$printed"; rm -f "$$printed"; exit $$((live | others))
+	@$(AS_ROOT) $(PYTHON) -m tests.whole
 
 lint: $(READY) ## Check style and types
 	$(PYTHON) -m ruff check
@@ -67,6 +61,10 @@ bench: setup-test ## Measure the cost of tracing beside that of other tracers, a
 demo: ## Trace an example server for a minute at most; installs Go where there is none
 	@tools/setup.sh demo
 	@$(PYTHON) tools/demo/demo.py
+
+demo-fleet: ## Trace three servers with gotraced for Prometheus and a collector: two minutes, 120 MB
+	@tools/setup.sh demo-fleet
+	@$(PYTHON) tools/demo/fleet.py
 
 clean: ## Remove what builds and tests leave in the clone; the caches in ~/.cache/gotrace stay
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

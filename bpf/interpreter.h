@@ -66,14 +66,20 @@ static __always_inline int run_deref(struct work *w, struct op *op)
         return -1;
     }
     u32 start = w->call.length;
+    *header = size;
     if (append_memory(w, pointer, size)) {
         /* Of a page that was never touched, user space may know what it would hold. */
         u32 first = MEMORY_PAGE - (pointer & (MEMORY_PAGE - 1));
-        int cut = first < size && !append_memory(w, pointer, first);
-        *header = cut ? first | BLOCK_CUT : BLOCK_FAULT;
-        return -1;
+        if (first >= size || append_memory(w, pointer, first)) {
+            *header = BLOCK_FAULT;
+            return -1;
+        }
+        *header = first | BLOCK_CUT;
+        /* Conditions on a text are not decided by a part of it. */
+        if (op->code == OP_DEREF_N && op->size == 1)
+            return -1;
+        size = first;
     }
-    *header = size;
     block->start = start;
     block->size = size;
     return 0;

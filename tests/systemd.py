@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.tools.harness import Process
 
-__all__ = ["Systemd", "why_no_systemd"]
+__all__ = ["Systemd", "cgroup2", "remove_group", "why_no_systemd"]
 
 _SYSTEMD = "/lib/systemd/systemd"
 _PATIENCE = 100.0  # seconds
@@ -55,14 +55,15 @@ def why_no_systemd() -> str | None:
     """Return what is missing for a systemd of its own, None where it can be started."""
     if not os.access(_SYSTEMD, os.X_OK):
         return "there is no systemd here"
-    if _cgroup2() is None:
+    if cgroup2() is None:
         return "no cgroup2 is mounted here"
     if "\toverlay\n" not in Path("/proc/filesystems").read_text():
         return "this kernel has no overlay file system"
     return None
 
 
-def _cgroup2() -> Path | None:
+def cgroup2() -> Path | None:
+    """Return where control groups of version 2 are mounted, None where they are not."""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         if line.split()[2] == "cgroup2":
             return Path(line.split()[1])
@@ -91,10 +92,10 @@ class Systemd:
         )
         begin = place / "begin"
         begin.write_text(_BEGIN.replace("{systemd}", _SYSTEMD))
-        mounted = _cgroup2()
+        mounted = cgroup2()
         assert mounted is not None
         group = Path(tempfile.mkdtemp(prefix="gotraced-test.", dir=mounted))
-        self._closing.callback(_remove_group, group)
+        self._closing.callback(remove_group, group)
         command: list[str | Path] = ["sh", "-c", 'echo $$ >"$0"/cgroup.procs && exec "$@"', group]
         command += ["unshare", "--cgroup", "--mount", "--pid", "--uts", "--ipc", "--fork"]
         command += ["--kill-child", "--mount-proc", "sh", begin, tools, units, config]
@@ -144,7 +145,7 @@ class Systemd:
             os.kill(self._process.pid, 9)
 
 
-def _remove_group(group: Path) -> None:
+def remove_group(group: Path) -> None:
     """Remove a control group and those below, once what was killed in them is gone."""
     until, pause = time.monotonic() + _PATIENCE, threading.Event()
     for directory, _, _ in os.walk(group, topdown=False):

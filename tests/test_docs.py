@@ -20,8 +20,8 @@ import pytest
 from gotrace.cli.options import parse, parse_plain
 from gotrace.gotypes.from_text import parse_signature
 from gotrace.gotypes.types import Kind, basic_type
-from gotrace.probes.pattern import Pattern
-from gotrace.probes.recipes import find_recipe, is_recipe, split_recipe
+from gotrace.probes.pattern import Pattern, is_recipe
+from gotrace.probes.recipes import find_recipe, split_recipe
 from gotrace.probes.spec import parse_probe
 from tests.toolchains import WHEEL_VERSIONS, newest
 

@@ -149,7 +149,7 @@ BESIDE = {
     "api": {"kernel.attach", "kernel.rets", "values.python"},
     "cli": {
         *("report", "doctor", "kernel.attach", "kernel.rets", "gotypes.symbols", "sites.sites"),
-        *("probes.spec", "probes.recipes"),
+        *("probes.pattern", "probes.spec", "probes.recipes"),
     },
 }
 

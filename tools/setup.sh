@@ -1,11 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Install what gotrace needs and this machine lacks: setup.sh [demo | test | kernels]
+# Install what gotrace needs and this machine lacks: setup.sh [demo | demo-fleet | test | kernels]
 #
 # Runtime: the distribution's BCC binding for the system's Python, and a virtual environment .venv
 # that sees the binding. With "demo": also a Go toolchain when there is none, which compiles the
-# example server. With "test": that, what gotraced needs and the tests' tools. With "kernels": an emulator for
-# guests, and the Go releases that their programs are compiled with.
+# example server. With "demo-fleet": that, what gotraced needs, and a collector. With "test": all of
+# it, and the tests' tools. With "kernels": an emulator for guests, and the Go releases that their
+# programs are compiled with.
 set -eu
 cd "$(dirname "$0")/.."
 venv=.venv
@@ -23,7 +24,7 @@ need "/usr/bin/python3 -c 'import ensurepip'" python3-venv
 need "/usr/bin/python3 -c 'import importlib.util as u, sys; sys.exit(not u.find_spec(\"bcc\"))'" \
     python3-bpfcc
 case ${1:-} in
-demo | test) need "command -v go" golang-go ;;
+demo | demo-fleet | test) need "command -v go" golang-go ;;
 esac
 if [ "${1:-}" = test ]; then
     need "command -v gcc && test -e /usr/include/stdio.h" gcc libc6-dev
@@ -93,7 +94,8 @@ setup = configparser.ConfigParser()
 setup.read("setup.cfg")
 print(setup["options"]["install_requires"].strip())
 extras = setup["options.extras_require"]
-for name in {"test": ("fleet", "test")}.get(sys.argv[1], (sys.argv[1],)):
+groups = {"test": ("fleet", "test", "demo-fleet"), "demo-fleet": ("fleet", "demo-fleet")}
+for name in groups.get(sys.argv[1], (sys.argv[1],)):
     if name in extras:  # of "demo" and "" pip knows nothing
         print("\n".join(line for line in extras[name].split("\n") if line and line[0] != "#"))
 PYTHON

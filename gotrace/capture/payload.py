@@ -149,14 +149,8 @@ class PayloadReader:
             if header < 0x80000000:
                 if header & BLOCK_CUT:
                     header &= BLOCK_CUT - 1
-                    if at + header > total:
-                        return total
-                    self._cut[number] = at, header
-                    lengths[number] = _FAULT
+                    self._cut[number] = at, min(header, total - at)
                     unread[number] = step
-                    at += header
-                    skip = skipped
-                    continue
                 if at + header > total:
                     return total
                 starts[number] = at
@@ -197,9 +191,14 @@ class PayloadReader:
     def _read_missing(self, unread: dict[int, BlockOp], read: set[int], nesting: int) -> None:
         """Run the steps that the kernel could not: those unread, and on blocks ``read`` here."""
         for step in self._steps:
-            is_unread = unread.get(step.number) is step and self.lengths[step.number] == _FAULT
-            if (is_unread or step.block in read) and self._run(step, nesting):
-                read.add(step.number)
+            number, block = step.number, step.block
+            is_unread = unread.get(number) is step and (
+                self.lengths[number] == _FAULT or number in self._cut
+            )
+            # Of a block that was cut, the kernel has followed the pointers that it has copied.
+            is_after = block in read and self._cut.get(block, (0, 0))[1] < step.end
+            if (is_unread or is_after) and self._run(step, nesting):
+                read.add(number)
 
     def _run(self, step: BlockOp, nesting: int) -> bool:
         """Do what the interpreter does at a step; return whether that has given a block bytes."""
@@ -218,12 +217,11 @@ class PayloadReader:
         if not size or not pointer:
             self.lengths[number] = _NIL if size else 0
             return False
-        if len(self.data) + size > _MAX_BYTES:
-            self.lengths[number] = _LIMIT
-            return False
-        found = self._known_bytes(number, pointer + offset, size)
-        if not found:
-            self.lengths[number] = _FAULT
+        has_room = len(self.data) + size <= _MAX_BYTES
+        found = self._known_bytes(number, pointer + offset, size) if has_room else None
+        if found is None:
+            if number not in self._cut:
+                self.lengths[number] = _FAULT if has_room else _LIMIT
             return False
         self.starts[number] = len(self.data)
         self.lengths[number] = len(found)
@@ -231,15 +229,15 @@ class PayloadReader:
         return True
 
     def _known_bytes(self, number: int, address: int, size: int) -> bytes | None:
-        """Return a block's bytes, or the first of them, where they can be known."""
+        """Return a block's bytes where those that the kernel has not copied can be known."""
         found = self.context.constant_bytes(address, size)
         if found is not None:
             return found
         at, first = self._cut.get(number, (0, 0))
-        first = min(first, size)
         rest = size - first
-        zeros = bytes(rest) if rest and self.context.is_untouched(address + first, rest) else b""
-        return self.data[at : at + first] + zeros
+        if rest > 0 and self.context.is_untouched(address + first, rest):
+            return self.data[at : at + first] + bytes(rest)
+        return None
 
     def _follow(self, number: int, type_at: int, data_at: int, nesting: int) -> int:
         """Read an interface's value as its dynamic type says; return the block's status."""

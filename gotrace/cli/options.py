@@ -296,10 +296,12 @@ def add_emulation_option(parser: argparse.ArgumentParser) -> None:
 
 def _recipes_keys(patterns: Sequence[str]) -> list[str] | None:
     """Return what recipes among the patterns group calls by, None where there is none."""
-    from gotrace.probes.recipes import find_recipe, is_recipe, split_recipe
+    from gotrace.probes.pattern import is_recipe
 
     if not any(map(is_recipe, patterns)):
         return None
+    from gotrace.probes.recipes import find_recipe, split_recipe
+
     if not all(map(is_recipe, patterns)):
         raise UsageError("recipes and patterns do not go together: give --by")
     keys = {probe.by for text in patterns for probe in find_recipe(split_recipe(text)[1]).probes}

@@ -102,11 +102,9 @@ def attached_notices(
 
     ``doing`` is that line's first word.
     """
-    from gotrace.report.listing import by_kind
-
     for failure in plan.failed:  # each, however many: nothing of what they ask for is traced
         yield Notice(NoticeKind.WARNING, str(failure))
-    yield from problem_notices(plan.problems if options.json else by_kind(plan.problems))
+    yield from problem_notices(plan.problems, options.json)
     refused = plan.refused(attached.failed)
     shown = refused if len(refused) <= _MAX_PROBLEMS else refused[:1]
     for probe in shown:
@@ -130,8 +128,15 @@ def attached_notices(
     yield Notice(NoticeKind.ATTACHED, f"{text} Hit Ctrl-C to end.", fields)
 
 
-def problem_notices(problems: Sequence[str]) -> Iterator[Notice]:
-    """Yield a warning for each problem, or, when there are many, for the first and the number."""
+def problem_notices(problems: Sequence[str], is_json: bool) -> Iterator[Notice]:
+    """Yield a warning for each problem, or, when there are many, for the first and the number.
+
+    In text one of each kind stands for all of it.
+    """
+    if problems and not is_json:
+        from gotrace.report.listing import by_kind
+
+        problems = by_kind(problems)
     shown = problems if len(problems) <= _MAX_PROBLEMS else problems[:1]
     for problem in shown:
         yield Notice(NoticeKind.WARNING, problem)

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from gotrace.cli.options import WHY_ALL, WHY_WAITS
 from gotrace.errors import GotraceError
-from gotrace.kernel.attach import AttachMethod
 from gotrace.report.output import Notice, NoticeKind, Output
-from gotrace.session.tasks import Tasks
-from gotrace.session.why.parts import WhyOptions, WhyProbes, why_probes
-from gotrace.session.why.price import MAX_SHARE, Priced, price_of
-from gotrace.target.target import Target
+
+if TYPE_CHECKING:
+    from gotrace.kernel.attach import AttachMethod
+    from gotrace.session.tasks import Tasks
+    from gotrace.session.why.parts import WhyProbes
+    from gotrace.session.why.price import Priced
+    from gotrace.target.target import Target
 
 __all__ = ["accept_price", "add_why_options", "prepared_why"]
 
@@ -45,6 +48,8 @@ def prepared_why(
     """
     if options.why is None and not classes:
         return None
+    from gotrace.session.why.parts import WhyOptions, why_probes
+
     wanted = WhyOptions(syscalls=options.why != WHY_WAITS, callers=callers, classes=classes)
     probes = why_probes(target, tasks, wanted)
     waits = "--why=waits takes less, and " if options.why == WHY_ALL and probes.has_syscalls else ""
@@ -68,6 +73,8 @@ def accept_price(
         text = f"what {what} takes of a CPU is not known before the program runs"
         output.notice(Notice(NoticeKind.WARNING, text, {"what": "why_price", "share": None}))
         return
+    from gotrace.session.why.price import MAX_SHARE, price_of
+
     price = price_of(probes, forced)
     share = f"{100 * price.share:.{1 if price.share < 0.1 else 0}f}%"
     text = (

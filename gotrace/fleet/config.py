@@ -9,6 +9,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from fnmatch import fnmatchcase
 from typing import Any
 
 import jsonschema
@@ -16,9 +17,10 @@ import jsonschema
 from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.schema import SCHEMA
 from gotrace.fleet.yaml_lines import Document, Path, read_yaml
-from gotrace.probes.recipes import is_recipe
+from gotrace.probes.pattern import is_recipe
 from gotrace.probes.scope import did_you_mean
 from gotrace.probes.spec import KeyText, parse_key, parse_probe
+from gotrace.target.containers import Container
 
 __all__ = [
     "Buckets",
@@ -27,6 +29,7 @@ __all__ = [
     "MetricSpec",
     "MetricType",
     "OtlpSpec",
+    "PodSpec",
     "Protocol",
     "SpanSpec",
     "TargetSpec",
@@ -64,13 +67,39 @@ class Protocol(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class PodSpec:
+    """Pods of Kubernetes, by patterns of names; None is any. ``container`` is one within a pod."""
+
+    namespace: str | None = None
+    pod: str | None = None
+    container: str | None = None
+
+    def matches(self, found: Container) -> bool:
+        """Return whether a container is one of these; what has no names is none."""
+        return all(
+            pattern is None or (name is not None and fnmatchcase(name, pattern))
+            for pattern, name in (
+                (self.namespace, found.namespace),
+                (self.pod, found.pod),
+                (self.container, found.name),
+            )
+        )
+
+    def attributes(self) -> dict[str, str]:
+        """Return what all of these have in common, as attributes of a resource."""
+        named = Container("", None, self.namespace, self.pod, self.container).attributes()
+        return {key: value for key, value in named.items() if value and not _WILD & set(value)}
+
+
+@dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """Programs to look for: those of one path, of one name, or in one control group."""
+    """Programs to look for: of one path or name, or all those in a control group or in pods."""
 
     name: str
     exe: str | None = None
     comm: str | None = None
     cgroup: str | None = None
+    kubernetes: PodSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,17 +325,20 @@ class _Reader:
 
     def _target(self, number: int, row: Mapping[str, Any]) -> TargetSpec:
         path = ("targets", number)
-        means = [key for key in ("exe", "comm", "cgroup") if key in row]
-        if not means or means == ["exe", "comm"]:
-            reason = "a target is an exe, a comm, a cgroup, or one of the first two in a cgroup"
+        if not {"exe", "comm", "cgroup", "kubernetes"} & set(row):
+            reason = "a target is an exe or a comm, or what runs in a cgroup or kubernetes"
             raise self.document.error(path, reason)
+        if "cgroup" in row and "kubernetes" in row:
+            reason = "give cgroup or kubernetes, not both: pods have control groups of their own"
+            raise self.document.error((*path, "cgroup"), reason)
         for key in ("exe", "cgroup"):
             if key in row and not row[key].startswith("/"):
                 raise self.document.error((*path, key), f"{row[key]!r} is not an absolute path")
         if "exe" in row and "comm" in row:
             raise self.document.error((*path, "comm"), "give exe or comm, not both")
         exe = os.path.normpath(row["exe"]) if "exe" in row else None
-        return TargetSpec(row["name"], exe, row.get("comm"), row.get("cgroup"))
+        pods = PodSpec(**row["kubernetes"]) if "kubernetes" in row else None
+        return TargetSpec(row["name"], exe, row.get("comm"), row.get("cgroup"), pods)
 
     def _metric(self, number: int, row: Mapping[str, Any], targets: tuple[str, ...]) -> MetricSpec:
         path = ("metrics", number)

@@ -16,7 +16,10 @@ from gotrace.fleet.exposition import EngineCollector, Reloads, registry_of
 from gotrace.fleet.probing import Cost
 from gotrace.fleet.targets import Program
 from gotrace.fleet.web import Health, WebServer
+from gotrace.kernel.features import has_multi_links
 from gotrace.kernel.keeper import hold_leanly
+from gotrace.kernel.kept import compile_apart
+from gotrace.kernel.privileges import Capability, keep_only
 from gotrace.target.target import Target
 from gotrace.text import printable
 
@@ -41,7 +44,9 @@ class Daemon:
         self._reader: SpanReader | None = None
         self._sent: Counter[tuple[str, str]] = Counter()  # by exporters that are gone
         hold_leanly()
+        compile_apart()
         self._engine = Engine(config, measure_cost(), self._start_span)
+        _give_up_rights(config)
         self._listen(config.listen)
         self._export(config)
 
@@ -83,7 +88,7 @@ class Daemon:
             return
         from gotrace.fleet.otlp import Otlp  # loads the SDK: 20 MB
 
-        self._otlp = Otlp(config.otlp, self._engine.collect)
+        self._otlp = Otlp(config.otlp, self._engine.collect, config.targets)
         if config.spans:
             from gotrace.fleet.spans import SpanReader
 
@@ -133,7 +138,7 @@ class Daemon:
             log.error("not reloaded: %s", printable(str(error)))
             return
         self._engine.reload(config)
-        if (config.otlp, config.spans) != (before.otlp, before.spans):
+        if _exported(config) != _exported(before):
             self._export(config)
         self._reloads.done += 1
         log.warning("reloaded %s", printable(self._path))
@@ -145,3 +150,44 @@ class Daemon:
                 ending.callback(self._web.close)
             ending.callback(self._end_export)
             ending.callback(self._engine.close)
+
+
+#: What following targets takes, for as long as it goes on, since any may be replaced or restarted:
+#: BPF programs and uprobes; what other users' processes run and are in; files that only their
+#: owners can read; event buffers beyond a user's limit.
+_NEEDED = (
+    Capability.BPF,
+    Capability.PERFMON,
+    Capability.SYS_PTRACE,
+    Capability.DAC_READ_SEARCH,
+    Capability.IPC_LOCK,
+)
+#: Uprobes, and limits of descriptors and of locked memory, before Linux 6.6.
+_NEEDED_BEFORE = (Capability.SYS_ADMIN, Capability.SYS_RESOURCE)
+
+
+def _give_up_rights(config: Config) -> None:
+    """Give up what attaching to more programs does not take.
+
+    After having the kernel time programs, which takes more, and before there are other threads.
+    """
+    needed = list(_NEEDED)
+    if not has_multi_links():
+        needed += _NEEDED_BEFORE
+    if config.listen is not None and 0 < config.listen.port < _PRIVILEGED_PORTS:
+        needed.append(Capability.NET_BIND_SERVICE)
+    try:
+        left = keep_only(needed)
+    except OSError as error:
+        log.warning("rights that are not needed are kept: %s", error)
+    else:
+        log.info("capabilities: %s", ", ".join(sorted(each.name for each in left)) or "none")
+
+
+_PRIVILEGED_PORTS = 1024
+
+
+def _exported(config: Config) -> tuple[object, ...]:
+    """Return what an exporter is made of."""
+    pods = [(target.name, target.kubernetes) for target in config.targets if target.kubernetes]
+    return config.otlp, config.spans, pods

@@ -24,14 +24,16 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from gotrace import __version__
-from gotrace.fleet.config import OtlpSpec, Protocol
+from gotrace.fleet.config import OtlpSpec, Protocol, TargetSpec
 from gotrace.fleet.series import Bucketed, Metric, Point
+from gotrace.target.containers import Container, Containers
 
 __all__ = ["FinishedCall", "Otlp", "metrics_data"]
 
 log = logging.getLogger("gotraced")
 
 _BATCH = 512  # spans
+_MAX_RESOURCES = 1024
 _LINGER = 1.0  # seconds that a span waits for others
 _SCOPE = InstrumentationScope("gotraced", __version__)
 
@@ -65,7 +67,13 @@ class _Tally:
 class Otlp:
     """Exporters in threads of their own; ``close`` sends what is there once more."""
 
-    def __init__(self, spec: OtlpSpec, collect: Callable[[], list[Metric]]) -> None:
+    def __init__(
+        self,
+        spec: OtlpSpec,
+        collect: Callable[[], list[Metric]],
+        targets: Sequence[TargetSpec] = (),
+        containers: Containers | None = None,
+    ) -> None:
         """``collect`` reads all metrics."""
         # The SDK's words come with each try: one line when it stops working, and when it works
         # again, is enough.
@@ -77,7 +85,9 @@ class Otlp:
         self._waiting = threading.Condition()
         self._closing = threading.Event()
         self._works: dict[str, bool] = {}
-        self._resources: dict[str, Resource] = {}
+        self._pods = {one.name: one.kubernetes for one in targets if one.kubernetes is not None}
+        self._containers = containers or Containers()
+        self._resources: dict[tuple[str, Container | None], Resource] = {}
         self._metric_exporter, self._span_exporter = _exporters(spec)
         self._threads = [
             threading.Thread(target=self._send_metrics, name="otlp-metrics", daemon=True),
@@ -143,18 +153,29 @@ class Otlp:
                 log.warning("%s does not take %s: they are dropped", self._spec.endpoint, signal)
         self._works[signal] = works
 
-    def _resource(self, target: str) -> Resource:
-        if target not in self._resources:
+    def _resource(self, target: str, container: Container | None = None) -> Resource:
+        """Return what metrics of a target are of, or spans of a process in a container.
+
+        Metrics are of all processes: they have what the configuration says of all of them, which
+        does not change as pods come and go.
+        """
+        if len(self._resources) >= _MAX_RESOURCES:
+            self._resources.clear()
+        if (target, container) not in self._resources:
             attributes = {
                 "service.name": target,
                 "host.name": os.uname().nodename,
                 "telemetry.sdk.name": "gotraced",
                 "telemetry.sdk.language": "go",
                 "telemetry.sdk.version": __version__,
-                **dict(self._spec.resource),
             }
-            self._resources[target] = Resource(attributes)
-        return self._resources[target]
+            if container is not None:
+                attributes.update(container.attributes())
+            elif target in self._pods:
+                attributes.update(self._pods[target].attributes())
+            attributes.update(self._spec.resource)
+            self._resources[target, container] = Resource(attributes)
+        return self._resources[target, container]
 
     def _span(self, call: FinishedCall) -> ReadableSpan:
         context = SpanContext(
@@ -172,7 +193,7 @@ class Otlp:
         return ReadableSpan(
             call.name,
             context,
-            resource=self._resource(call.target),
+            resource=self._resource(call.target, self._container(call)),
             attributes=attributes,
             kind=SpanKind.INTERNAL,
             status=status,
@@ -180,6 +201,10 @@ class Otlp:
             end_time=call.end,
             instrumentation_scope=_SCOPE,
         )
+
+    def _container(self, call: FinishedCall) -> Container | None:
+        pid = call.attributes.get("process.pid")
+        return self._containers.of(pid) if isinstance(pid, int) else None
 
     def close(self) -> None:
         """Send the last of everything, for at most as long as one try takes."""

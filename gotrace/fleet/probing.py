@@ -20,7 +20,7 @@ from gotrace.fleet.naming import label
 from gotrace.fleet.series import Increment, Metric
 from gotrace.fleet.targets import Program
 from gotrace.overhead import ProbeCost
-from gotrace.probes.recipes import is_recipe
+from gotrace.probes.pattern import is_recipe
 from gotrace.probes.spec import NO_KEY, parse_probe
 from gotrace.session.count import CallCounter
 from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod, plan_keyed

@@ -38,7 +38,19 @@ SCHEMA: Final[dict[str, Any]] = {
         listen=_TEXT,
         budget=_TEXT,
         pprof={"type": "boolean"},
-        targets=_rows(_record(["name"], name=_TEXT, exe=_TEXT, comm=_TEXT, cgroup=_TEXT)),
+        targets=_rows(
+            _record(
+                ["name"],
+                name=_TEXT,
+                exe=_TEXT,
+                comm=_TEXT,
+                cgroup=_TEXT,
+                kubernetes={
+                    **_record([], namespace=_TEXT, pod=_TEXT, container=_TEXT),
+                    "minProperties": 1,
+                },
+            )
+        ),
         metrics=_rows(
             _record(
                 ["name", "type", "probe"],

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import TargetSpec
+from gotrace.target.containers import Containers
 from gotrace.target.process import cgroup_number
 
 __all__ = ["Finder", "Program", "ProgramKey"]
@@ -35,6 +36,9 @@ class ProgramKey:
     inode: int
     size: int
     modified_ns: int
+    #: The number of the container's control group, for targets that are pods; else 0. Each is
+    #: traced by itself: the same file may run in pods that are not meant.
+    container: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +60,11 @@ class Program:
             status = os.stat(f"/proc/{pid}/exe")
         except OSError:
             return False
-        return _key(self.key.target, status) == self.key
+        return _key(self.key.target, status, self.key.container) == self.key
 
 
-def _key(target: str, status: os.stat_result) -> ProgramKey:
-    return ProgramKey(target, status.st_ino, status.st_size, status.st_mtime_ns)
+def _key(target: str, status: os.stat_result, container: int = 0) -> ProgramKey:
+    return ProgramKey(target, status.st_ino, status.st_size, status.st_mtime_ns, container)
 
 
 @dataclass(slots=True)
@@ -73,11 +77,17 @@ class _Found:
 class Finder:
     """A look at all processes, for all targets at once."""
 
-    def __init__(self, targets: Sequence[TargetSpec], root: str = "/proc") -> None:
+    def __init__(
+        self,
+        targets: Sequence[TargetSpec],
+        root: str = "/proc",
+        containers: Containers | None = None,
+    ) -> None:
         self._targets = targets
+        self._containers = containers or Containers()
         self._root = root
         self._reads_names = any(target.comm is not None for target in targets)
-        #: Why control groups could not be looked into, by target.
+        #: Why a target could not be looked for, or not traced where it was found, by target.
         self.problems: dict[str, str] = {}
 
     def look(self) -> dict[ProgramKey, Program]:
@@ -86,7 +96,7 @@ class Finder:
         found: dict[str, dict[ProgramKey, _Found]] = {target.name: {} for target in self._targets}
         members = {target.name: self._members(target) for target in self._targets if target.cgroup}
         for target in self._targets:
-            if target.exe is not None:
+            if target.exe is not None and target.kubernetes is None:
                 self._add(found[target.name], target.name, target.exe, target.exe, None)
         for pid in self._processes():
             self._look_at(pid, found, members)
@@ -101,7 +111,7 @@ class Finder:
                 if not one.processes and target.exe is None:
                     continue
                 pids = tuple(one.processes)
-                programs[key] = Program(key, one.path, one.shown, pids, number)
+                programs[key] = Program(key, one.path, one.shown, pids, key.container or number)
         return programs
 
     def _processes(self) -> Iterator[int]:
@@ -132,17 +142,35 @@ class Finder:
                 continue
             if target.cgroup is not None and pid not in members[target.name]:
                 continue
-            self._add(found[target.name], target.name, f"{directory}/exe", path, pid)
+            container, shown = 0, path
+            if target.kubernetes is not None:
+                within = self._containers.of(pid)
+                if within is None or not target.kubernetes.matches(within):
+                    continue
+                container = self._containers.group(pid) or 0
+                if not container:
+                    problem = f"container {within.id[:12]}: its control group is not visible here,"
+                    self.problems[target.name] = f"{problem} or not of version 2"
+                    continue
+                where = [within.namespace, within.pod, within.name]
+                shown = f"{'/'.join(part or '?' for part in where)}: {path}"
+            into = found[target.name]
+            self._add(into, target.name, f"{directory}/exe", shown, pid, container)
 
     @staticmethod
     def _add(
-        found: dict[ProgramKey, _Found], target: str, path: str, shown: str, pid: int | None
+        found: dict[ProgramKey, _Found],
+        target: str,
+        path: str,
+        shown: str,
+        pid: int | None,
+        container: int = 0,
     ) -> None:
         try:
             status = os.stat(path)
         except OSError:
             return
-        key = _key(target, status)
+        key = _key(target, status, container)
         one = found.setdefault(key, _Found(path, shown, []))
         if pid is not None:
             one.processes.append(pid)

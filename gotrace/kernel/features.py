@@ -12,12 +12,30 @@ from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.own_function import own_function
 
 __all__ = [
+    "has_multi_links",
     "multi_filters_by_process",
     "steps_can_be_skipped",
     "why_steps_are_taken",
 ]
 
 _CODE = b"\x55\x5d\xc3"  # push %rbp; pop %rbp; ret
+
+
+@cache
+def has_multi_links() -> bool:
+    """Return whether there are uprobe-multi links (Linux 6.6), which take no CAP_SYS_ADMIN."""
+    opened: list[int] = []
+    try:
+        opened.append(kernel.create_array_map(value_size=8))
+        opened.append(kernel.load_counting_program(opened[0]))
+        with own_function(_CODE) as function:
+            opened.append(kernel.link_uprobe_multi(opened[1], function.path, [0], [0], 0))
+        return True
+    except OSError:
+        return False
+    finally:
+        for descriptor in reversed(opened):
+            os.close(descriptor)
 
 
 @cache

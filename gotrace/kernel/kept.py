@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import pickle
 import pwd
 import re
 import stat
@@ -25,9 +26,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NoReturn
 
 from gotrace.kernel.compiler import (
     Compiled,
+    LoadError,
     MapShape,
     NoCompilerError,
     bpf_directory,
@@ -37,8 +40,9 @@ from gotrace.kernel.compiler import (
     joined_source,
 )
 from gotrace.settings import ProgramSettings
+from gotrace.target.process import fork
 
-__all__ = ["KeptPrograms", "fresh_program", "kept_program", "kept_programs"]
+__all__ = ["KeptPrograms", "compile_apart", "fresh_program", "kept_program", "kept_programs"]
 
 #: What the format of a file begins with; changes with how programs are compiled or put down.
 _FORMAT = b"gotrace compiled program 1\n"
@@ -50,6 +54,59 @@ _DAY, _HOUR = 86400.0, 3600.0
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
+_apart = False
+
+
+def compile_apart() -> None:
+    """Have programs compiled by a process of their own from now on.
+
+    The compiler stays in the memory of a process that has loaded it, some 100 MB of it, which is
+    nothing for a tool and much for one that goes on for days.
+    """
+    global _apart
+    _apart = True
+
+
+def _compiled(settings: ProgramSettings) -> Compiled:
+    """Compile a program, in a forked process where that is asked for.
+
+    Raises LoadError, NoCompilerError among these, as ``compile_program`` does.
+    """
+    if not _apart:
+        return compile_program(settings)
+    reading, writing = os.pipe()
+    with open(reading, "rb") as results:
+        try:
+            pid = fork("that compiles")
+            if pid == 0:
+                _compile_here(settings, writing)
+        finally:
+            os.close(writing)
+        data = results.read()
+        os.waitpid(pid, 0)
+    if not data:
+        raise LoadError("cannot compile the BPF program: the process that was to do it was killed")
+    compiled, error = pickle.loads(data)
+    if error is not None:
+        raise error
+    found: Compiled = compiled
+    return found
+
+
+def _compile_here(settings: ProgramSettings, writing: int) -> NoReturn:
+    """Compile, and write what came of it (runs in the child)."""
+    try:
+        outcome: tuple[Compiled | None, Exception | None]
+        try:
+            outcome = compile_program(settings), None
+        except Exception as error:
+            outcome = None, error
+        with open(writing, "wb") as results:
+            pickle.dump(outcome, results)
+    finally:
+        os._exit(0)
+
+
 def kept_program(settings: ProgramSettings) -> Compiled:
     """Return a source compiled for these settings: as it was kept, or compiled now and kept.
 
@@ -57,14 +114,14 @@ def kept_program(settings: ProgramSettings) -> Compiled:
     """
     with _folder() as folder:
         if folder is None:
-            return compile_program(settings)
+            return _compiled(settings)
         key = _key(settings)
         name = f"{key}-{_kernel()}"
         found = folder.read(name)
         if found is not None and all(map(_is_unchanged, found.made_by)):
             return found
         try:
-            return folder.write(name, compile_program(settings))
+            return folder.write(name, _compiled(settings))
         except NoCompilerError:
             if found is None:
                 found = next(folder.all_of(key), None)

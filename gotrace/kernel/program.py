@@ -7,7 +7,6 @@ import errno
 import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -149,6 +148,8 @@ class BpfProgram:
         def load_all() -> dict[str, int]:
             wanted = sorted(set(functions))
             if len(wanted) > 1:
+                from concurrent.futures import ThreadPoolExecutor
+
                 with suppress(RuntimeError), ThreadPoolExecutor() as pool:
                     return dict(pool.map(load_one, wanted))
             return dict(map(load_one, wanted))  # or no thread could be started

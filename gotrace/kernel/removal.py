@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.own_function import own_function
@@ -36,6 +35,8 @@ def close_all(descriptors: Sequence[int]) -> None:
     if len(descriptors) == 1:
         os.close(descriptors[0])
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(_CLOSERS) as pool:
         for descriptor in descriptors:
             pool.submit(os.close, descriptor)

@@ -26,7 +26,7 @@ from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import display_name, elide_type_arguments
 from gotrace.text import printable
 
-__all__ = ["Match", "NameList", "Pattern", "quote", "split_target"]
+__all__ = ["Match", "NameList", "Pattern", "is_recipe", "quote", "split_target"]
 
 _PATH_MAX = 4096  # limits.h: no file name is longer
 # Symbols with a colon that the compiler makes: their first word is not a file's name.
@@ -35,6 +35,11 @@ _LIKE_A_FILE = re.compile(r"[\w./+@%,=~-]+")
 _TYPE_HELPER = re.compile(r"type(?:\.|:)\.")
 _PATH = re.compile(r"(?!type\.\.)[^][():{}\s]*")
 _WILDCARD = re.compile(r"(?<!\()\*|\*(?!\w)")
+
+
+def is_recipe(text: str) -> bool:
+    """Return whether a user means a recipe: ``@name``, after a binary and a colon or alone."""
+    return text.startswith("@") or ":@" in text.split(" ", 1)[0]
 
 
 def quote(text: str) -> str:

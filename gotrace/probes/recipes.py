@@ -15,7 +15,7 @@ from pathlib import Path
 from gotrace.errors import UsageError
 from gotrace.probes.scope import did_you_mean
 
-__all__ = ["Recipe", "RecipeProbe", "find_recipe", "is_recipe", "recipes", "split_recipe"]
+__all__ = ["Recipe", "RecipeProbe", "find_recipe", "recipes", "split_recipe"]
 
 _SUFFIX = ".txt"
 _MAX_BYTES = 1 << 16
@@ -80,11 +80,6 @@ class Recipe:
     def wanted(self, with_formats: bool) -> Sequence[RecipeProbe]:
         """Return the probes; without formats there is one of each function."""
         return self.probes if with_formats else _unformatted(self.probes)
-
-
-def is_recipe(text: str) -> bool:
-    """Return whether a user means a recipe: ``@name``, after a binary and a colon or alone."""
-    return text.startswith("@") or ":@" in text.split(" ", 1)[0]
 
 
 def split_recipe(text: str) -> tuple[str | None, str, str]:

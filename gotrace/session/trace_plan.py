@@ -34,7 +34,7 @@ from gotrace.gotypes.types import (
     StructType,
 )
 from gotrace.probes.parser import BinaryOperator
-from gotrace.probes.pattern import split_target
+from gotrace.probes.pattern import is_recipe, split_target
 from gotrace.probes.predicate import (
     CompiledPredicate,
     StringConstants,
@@ -42,7 +42,6 @@ from gotrace.probes.predicate import (
     key_ops,
     measure_ops,
 )
-from gotrace.probes.recipes import find_recipe, is_recipe, split_recipe
 from gotrace.probes.scope import Phase, RootKind, Scope, SpecialName
 from gotrace.probes.select import Selector
 from gotrace.probes.spec import ProbeSpec, ResolvedProbe, parse_probe
@@ -237,6 +236,8 @@ def parse_probes(
 
 def _from_recipe(text: str, formats: bool) -> Iterator[ProbeSpec]:
     """Yield the probes of a recipe. Raises UsageError."""
+    from gotrace.probes.recipes import find_recipe, split_recipe
+
     binary, name, predicate = split_recipe(text)
     for probe in find_recipe(name).wanted(formats):
         spec = parse_probe(probe.text(None, predicate, formats))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.bench import accuracy, costs, rates, scale, why
+from tests.bench import accuracy, costs, fleet, rates, scale, why
 from tests.bench.plot import svg
 from tests.bench.results import Results
 from tests.bench.settings import FULL, QUICK, Settings
@@ -36,6 +36,7 @@ PARTS: dict[str, Part] = {
     "startup": scale.start_up,
     "accuracy": accuracy.mean_latency,
     "server": accuracy.busy_server,
+    "fleet": fleet.fleet_costs,
 }
 
 

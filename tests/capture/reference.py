@@ -205,7 +205,10 @@ class _Run:
             first = MEMORY_PAGE - pointer % MEMORY_PAGE
             data = self._machine.memory.read(pointer, first) if first < size else None
             self._header(Status.FAULT if data is None else first | BLOCK_CUT, data or b"")
-            return False
+            if data is None or (op.code is OpCode.DEREF_N and op.size == 1):
+                return False
+            self._blocks[number] = data
+            return True
         self._header(size, data)
         self._blocks[number] = data
         return True

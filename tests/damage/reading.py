@@ -96,7 +96,10 @@ def steps(
     (binary,) = plan.binaries
     yield "list", lambda: list_plan(plan, TextOutput(io.StringIO(), io.StringIO()))
     yield "json list", lambda: list_plan(plan, JsonOutput(io.StringIO()))
-    yield "warn", lambda: [*problem_notices(plan.problems), *inlined_notices(plan, "counted")]
+    yield (
+        "warn",
+        lambda: [*problem_notices(plan.problems, False), *inlined_notices(plan, "counted")],
+    )
     yield "identify", lambda: identify(binary.binary.image)
     yield "measure", lambda: watch(path, target, measurable(plan))
     yield "symbolize", lambda: symbolize(binary)

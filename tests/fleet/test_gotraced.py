@@ -11,7 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +43,17 @@ def server(keys: Path, tmp_path: Path) -> Path:
 class Daemon(Process):
     """gotraced, listening on a port that it has chosen, with its log at hand."""
 
-    def __init__(self, config: Path, *options: str, probes: int) -> None:
-        command = tool_command("gotraced", "--config", str(config), *options)
-        super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    def __init__(
+        self,
+        config: Path,
+        *options: str,
+        probes: int,
+        within: Sequence[str | Path] = (),
+        **more: Any,
+    ) -> None:
+        """``within`` are the words of a command that executes it."""
+        command = [*within, *tool_command("gotraced", "--config", str(config), *options)]
+        super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
         self.port = int(self.read_until("gotraced: WARNING: listening on 127.0.0.1:")[0])
         rest, self.log = self.read_until(f"gotraced: WARNING: {probes} probes attached")
         self.log.append(rest)

@@ -46,12 +46,16 @@ class Received:
     def __init__(self) -> None:
         self.spans: list[tuple[dict[str, Any], Any]] = []
         self.metrics: dict[tuple[str, str], Any] = {}
+        #: Of metrics, the latest of each service.
+        self._resources: dict[str, dict[str, Any]] = {}
         self.more = threading.Condition()
 
     def add_metrics(self, request: ExportMetricsServiceRequest) -> None:
         with self.more:
             for resource in request.resource_metrics:
-                service = attributes(resource.resource.attributes)["service.name"]
+                of_resource = attributes(resource.resource.attributes)
+                service = of_resource["service.name"]
+                self._resources[service] = of_resource
                 for scope in resource.scope_metrics:
                     for metric in scope.metrics:
                         self.metrics[service, metric.name] = metric
@@ -64,6 +68,12 @@ class Received:
                 for scope in resource.scope_spans:
                     self.spans += [(of_resource, span) for span in scope.spans]
             self.more.notify_all()
+
+    @property
+    def resources(self) -> list[dict[str, Any]]:
+        """Return the attributes of what metrics are of."""
+        with self.more:
+            return list(self._resources.values())
 
     def wait_for_spans(self, count: int) -> None:
         with self.more:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gotrace.kernel import kept
-from gotrace.kernel.compiler import Compiled, MapShape, NoCompilerError, file_state
+from gotrace.kernel.compiler import Compiled, LoadError, MapShape, NoCompilerError, file_state
 from gotrace.kernel.kept import fresh_program, kept_program, kept_programs
 from gotrace.settings import CountSettings, SiteSettings, TrialSettings
 from tests.live import skip_or_fail
@@ -349,3 +349,19 @@ def test_real_program_comes_back_as_it_was(folder: Path) -> None:
     assert compiled.made_by  # the binding, libbcc, LLVM
     assert any("LLVM" in state or "libbcc" in state for state in compiled.made_by)
     assert kept_program(SETTINGS) == compiled
+
+
+def test_a_process_of_its_own_compiles(
+    compiler: Compiler, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "_apart", False)
+    kept.compile_apart()
+    assert kept_program(SETTINGS) == PROGRAM
+    assert compiler.calls == 0  # here
+    assert only_file(folder).stat().st_size
+    compiler.there = False
+    with pytest.raises(NoCompilerError, match="no BCC"):
+        kept_program(SETTINGS.by_address(1))
+    monkeypatch.setattr(kept, "compile_program", lambda settings: os.kill(os.getpid(), 9))
+    with pytest.raises(LoadError, match="was killed"):
+        kept_program(SETTINGS.by_address(1))

@@ -195,6 +195,10 @@ class Fixture(Process):
     def work(self, order: str = "") -> Json:
         """Make the fixture do its calls and return what it knows of them."""
         self.say(order)
+        return self.answer()
+
+    def answer(self) -> Json:
+        """Return what the fixture knows of the calls of its latest order."""
         truth: Json = json.loads(self.read_until("truth ")[0])
         return truth
 

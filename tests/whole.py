@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run all tests, in two halves beside each other: python -m tests.whole.
+
+Live tests that trace the same programs would see each other's calls: they are in one run, all
+others in a second one. On few CPUs the two disturb each other, and some live tests hold what a user
+is promised within seconds. So failures, where they are few, run once more when the machine is
+quiet. What failed at first stays in the output, which ends with the names: a test that appears
+there more than once has a defect, or has found one.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from gotrace.text import counted
+
+CACHE = Path(".pytest_cache")
+#: More failures than these have another cause than the other half.
+MAX_AGAIN = 5
+
+
+class Half:
+    """One run of pytest, which remembers the names of what failed."""
+
+    def __init__(self, name: str, marks: str) -> None:
+        self._cache = CACHE / name
+        self._marks = marks
+        self._last_failed.unlink(missing_ok=True)
+
+    @property
+    def _last_failed(self) -> Path:
+        return self._cache / "v" / "cache" / "lastfailed"
+
+    @property
+    def failed(self) -> list[str]:
+        """The names of the tests that failed in the last run, by their files."""
+        try:
+            return sorted(json.loads(self._last_failed.read_text()))
+        except FileNotFoundError:
+            return []
+
+    def start(self, *options: str, output: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
+        cache = ("-o", f"cache_dir={self._cache}")
+        return subprocess.Popen(
+            [sys.executable, "-m", "pytest", *cache, "-m", self._marks, *options],
+            stdout=output,
+            stderr=output and subprocess.STDOUT,
+        )
+
+
+def run(halves: tuple[Half, Half]) -> set[int]:
+    """Run both, and show the second's output after the first's. Returns their exit statuses."""
+    first, second = halves
+    with tempfile.TemporaryFile() as output:
+        beside = second.start(output=output)
+        try:
+            status = first.start().wait()
+            statuses = {status, beside.wait()}
+        finally:
+            beside.terminate()
+            beside.wait()
+        output.seek(0)
+        sys.stdout.flush()
+        sys.stdout.buffer.writelines(output)
+        sys.stdout.flush()
+    return statuses
+
+
+def main() -> int:
+    """Run all tests. Returns 0 where each has passed, at the second try at the latest."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    halves = Half("live", "live and not apart"), Half("others", "not live or apart")
+    statuses = run(halves) - {pytest.ExitCode.OK}
+    failed = [name for half in halves for name in half.failed]
+    if not statuses or statuses != {pytest.ExitCode.TESTS_FAILED} or len(failed) > MAX_AGAIN:
+        return max(statuses, default=0)
+    what = counted("{} test{s}", len(failed))
+    print(f"\n{what} failed: once more, with nothing beside", flush=True)
+    statuses = {half.start("--last-failed").wait() for half in halves if half.failed}
+    still = {name for half in halves for name in half.failed}
+    for name in failed:
+        print(f"{'failed twice' if name in still else 'passed at the second try'}: {name}")
+    return max(statuses)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
