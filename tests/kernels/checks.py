@@ -20,15 +20,26 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gotrace.elf.image import ElfImage
+from gotrace.kernel.program import AttachKind, BpfProgram
+from gotrace.kernel.rets import RetEmulation, with_rets
 from gotrace.kernel.syscalls import open_uprobe
 from tests.kernels.detaching import How, measure
 from tests.kernels.order import Order, Result, read_order
+from tests.session.loaded import has_tail_call, loaded_instructions, verified_instructions
+from tests.session.test_stacks import (
+    ALL_OF_KEYED,
+    ALL_OF_TRACE,
+    ONE_PROCESS,
+    PAIRED,
+    PER_GOROUTINE,
+    WHY,
+)
 from tests.tools.harness import (
     Fixture,
     Process,
@@ -175,22 +186,21 @@ def main(path: Path) -> int:
 
 
 def _check_rets(checks: Checks) -> None:
-    """Run what concerns RETs that programs carry out, with each kind of cookie."""
+    """Run what concerns RETs that programs carry out, most of it with the best way to attach."""
     order = checks.order
     methods = [method for method in order.methods if method != "perf-ip"]
+    best, few = methods[0], order.rounds // 3 or 1
+    checks.run("RETs: programs", "", _ret_programs)
     for method in methods:
-        named = {f"RETs: {name}": check for name, check in _LATENCY.items()}
-        minors = order.minors if method == methods[0] else _ONE_MINOR[method]
-        if method in order.full_methods:
-            checks.of_one_run(method, partial(_latency, method, minors, _EMULATED), named)
-            checks.run("RETs: values", method, partial(_values, method, minors, _EMULATED))
         checks.run("RETs: carried out", method, partial(_carried_out, method))
         checks.run("RETs: two at once", method, partial(_several, method))
-        checks.run("RETs: SIGKILL", method, partial(_kill_amid, method))
-    few = order.rounds // 3 or 1
-    checks.run("RETs: rounds", methods[0], partial(_rounds, order.rounds, _EMULATED))
-    checks.run("RETs: collections", methods[0], partial(_rounds, few, _EMULATED, _COLLECTING))
-    checks.run("RETs: records", methods[0], partial(_records, few, _EMULATED))
+    named = {f"RETs: {name}": check for name, check in _LATENCY.items()}
+    checks.of_one_run(best, partial(_latency, best, order.minors, _EMULATED), named)
+    checks.run("RETs: values", best, partial(_values, best, order.minors, _EMULATED))
+    checks.run("RETs: SIGKILL", best, partial(_kill_amid, best))
+    checks.run("RETs: rounds", best, partial(_rounds, order.rounds, _EMULATED))
+    checks.run("RETs: collections", best, partial(_rounds, few, _EMULATED, _COLLECTING))
+    checks.run("RETs: records", best, partial(_records, few, _EMULATED))
     if _RET_TIMES in order.only:
         for method in methods:
             checks.run(_RET_TIMES, method, partial(_ret_times, method))
@@ -544,6 +554,33 @@ def _weighed(row: Json) -> bool | None:
     return None if all(right) and any(unread) else all(right)
 
 
+#: The verifier follows at most a million instructions of a program.
+_MAX_VERIFIED = 900_000
+
+
+def _ret_programs() -> str:
+    """Load the largest programs that carry out RETs, and those that share maps with them."""
+    seen = []
+    for settings in (
+        replace(PER_GOROUTINE, why=WHY, why_bands=8, slower=1),
+        ALL_OF_TRACE,
+        replace(ALL_OF_TRACE, why=WHY, payload=8192),
+        replace(ALL_OF_KEYED, why=replace(WHY, why_callers=False)),
+    ):
+        # With the look at the thread's features, whatever this machine's threads can have.
+        site = with_rets(ONE_PROCESS, RetEmulation(8))
+        program = BpfProgram(replace(settings, site=site))
+        try:
+            loaded = program.load(PAIRED, AttachKind.UPROBE_MULTI)
+            assert all(has_tail_call(loaded_instructions(each)) for each in loaded.values())
+            verified = {name: verified_instructions(each) for name, each in loaded.items()}
+        finally:
+            program.close()
+        assert max(verified.values()) < _MAX_VERIFIED, verified
+        seen.append(f"{settings.source} {verified['on_return']:,}")
+    return "; ".join(seen)
+
+
 #: Functions of the fixture whose entries the kernel emulates, and what calls them.
 _UNSTEPPED = ("main.recurse", "main.interleave", "main.migrate")
 _UNSTEPPED_ROUND = "interleaved recursion migration"
@@ -575,33 +612,41 @@ def _carried_out(method: str) -> str:
 
 
 def _several(method: str) -> str:
-    """Measure the same calls with three tools, of which two carry out RETs, and trace them.
+    """Watch the same calls with three tools: two carry out RETs, the last to attach does not.
 
-    The programs of what was attached last run first: they find the registers as they were, those
-    after them what the first one to carry the RET out has left.
+    The programs of what was attached last run first. They find the registers as they were; those
+    after the first to carry the RET out find what it has left.
     """
     program = _fixture("live_latency", _MINORS[-1])
     with Fixture([program]) as fixture, ExitStack() as stack:
         options = ("--json", "--attach", method, "-p", str(fixture.ready))
-        first, second, plain = (
-            stack.enter_context(tool("gofunclatency", *options, "-F", *words, *_UNSTEPPED))
-            for words in (_EMULATED, _EMULATED, ("--emulate-ret=off",))
+        first, tracing, plain = (
+            stack.enter_context(tool(name, *options, *words))
+            for name, *words in (
+                ("gofunclatency", *_EMULATED, "-F", *_UNSTEPPED),
+                ("gotrace", *_EMULATED, "main.interleave"),
+                ("gofunclatency", "--emulate-ret=off", "-F", *_UNSTEPPED),
+            )
         )
-        tracing = stack.enter_context(tool("gotrace", *options, *_EMULATED, "main.interleave"))
         truth = fixture.work(_UNSTEPPED_ROUND)
-        played = [Played(truth, each.end()) for each in (first, second, plain)]
+        played = {"first": Played(truth, first.end()), "last": Played(truth, plain.end())}
+        stepped = _has_stepped(fixture.pid)
         assert fixture.finish() == 0
         traced = tracing.result()
-    seen = [each.check(*_UNSTEPPED) for each in played]
-    for each in played:
+    for name, each in played.items():
+        try:
+            seen = each.check(*_UNSTEPPED)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}: {each.result.lines[-8:]}") from error
         assert of_kind(each.result, "lost") == []
         assert summary(each.result, "unmatched") == 0
+    assert not stepped, "a RET was stepped"
     rows = [row for row in of_kind(traced, "call") if row["func"] == "main.interleave"]
     lost = {row["what"]: row["calls"] for row in of_kind(traced, "lost")}
     wanted = truth["Functions"]["main.interleave"]["Calls"]
     assert len(rows) + sum(lost.values()) == wanted, f"{len(rows)} of {wanted} records; {lost}"
     assert set(lost) <= {"events_lost", "reader"} and len(rows) > wanted // 2, lost
-    return f"{seen[0]:,} calls seen by each of three, {len(rows):,} records of {wanted:,}"
+    return f"{seen:,} calls seen by both meters, {len(rows):,} records of {wanted:,}"
 
 
 #: How many tools are killed amid a program's calls.
@@ -727,7 +772,7 @@ def _ret_times(method: str) -> str:
 
 
 _TIMED, _TIMED_ROUND = "main.stacked", "assembly"
-_TIMED_RUNS, _TIMED_ROUNDS = 3, 15
+_TIMED_RUNS, _TIMED_ROUNDS = 2, 15
 
 
 def _call_time(fixture: Fixture) -> float:
