@@ -38,12 +38,14 @@ static u64 stack[WORDS]; /* two pages */
 static int below_is_there;
 static u64 site, return_to, traps[4];
 static u64 cookie_here, thread_features;
+#define UNREADABLE 99
 
 static u64 attach_cookie(struct pt_regs *ctx) { return cookie_here; }
 static u64 bpf_get_current_task(void) { return 0x1000; }
 static int bpf_probe_read_kernel(void *to, u32 size, void *from)
 {
-    if ((u64)from != 0x1000 + task_features || size != 8)
+    memset(to, 0, size); /* as the kernel does it where it cannot read */
+    if ((u64)from != 0x1000 + task_features || size != 8 || thread_features == UNREADABLE)
         return -1;
     memcpy(to, &thread_features, size);
     return 0;
@@ -94,7 +96,7 @@ int main(void)
         below_is_there = at < PAGE / 8 || any(2);
         struct pt_regs start = {site, STACK + 8 * at, any(8) ? 0x246 : 0x346}, ctx = start;
         task_features = any(2) * 0x9c0;
-        thread_features = any(4) ? 0 : 1;
+        thread_features = any(8) ? any(4) ? 0 : 1 : UNREADABLE;
         int programs = 1 + any(3), carried = 0;
         for (int i = 0; i < programs; i++) {
             u64 page = any(2) ? COOKIE_RET_PAGE : 0, bits = page ? PAGE - 1 : 0xffffff;

@@ -659,7 +659,7 @@ def _kill_amid(method: str) -> str:
     In turn as they attach and as they measure.
     """
     program = _fixture("live_latency", _MINORS[-1])
-    names = ("main.*", "runtime.m*")
+    names = ("main.*", "strconv.*")
     with Fixture([program]) as fixture:
         clean = code_of(fixture.pid)
         over = threading.Event()
