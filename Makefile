@@ -13,7 +13,7 @@ AS_ROOT = sudo -H env "PATH=$$PATH" GOTRACE_LIVE=1 PYTHONDONTWRITEBYTECODE=1 \
 endif
 
 .PHONY: help setup setup-test setup-kernels check test lint test-real test-kernels \
-	test-kernels-quick bench demo demo-fleet clean
+	test-kernels-quick test-packages bench demo demo-fleet deb clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -54,6 +54,12 @@ test-kernels: setup-kernels ## Try the tools on Linux 5.10 to the newest, emulat
 
 test-kernels-quick: setup-kernels ## The same on 6.1 and the newest, in eight minutes
 	$(PYTHON) -m tests.kernels --quick $(KERNELS)
+
+test-packages: setup-test ## Install the Debian package in a chroot, and build the image: ten minutes, 500 MB
+	$(AS_ROOT) GOTRACE_PACKAGES=1 $(PYTHON) -m pytest tests/packages
+
+deb: setup ## Make a Debian package in dist/
+	@$(PYTHON) tools/deb.py dist
 
 bench: setup-test ## Measure the cost of tracing beside that of other tracers, as ratios
 	$(AS_ROOT) $(PYTHON) -m tests.bench

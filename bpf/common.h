@@ -20,3 +20,30 @@
 #ifndef __always_inline
 #define __always_inline inline __attribute__((always_inline))
 #endif
+
+/*
+ * Functions that programs call: the verifier follows each of them once, by itself, and not once for
+ * each way that leads there. The argument is bytes at an address; a pointer among these is only a
+ * number there. BCC compiles no calls, so the address called is a number that no helper has;
+ * gotrace/kernel/linked.py, which this is shared with, puts the function after the program.
+ */
+enum called {
+    RUN_OPERATION,
+    ADD_TO_GOROUTINE,
+    ADD_TO_PARTS,
+};
+#define CALLED(number, argument) ((void *)(0x40000000 + ((number) << 20) + sizeof(argument)))
+
+/*
+ * What a called function is given the address of. BCC reads what a function's parameter leads to as
+ * user memory, hence the asm; the verifier wants to see a test for 0 before there are places in it.
+ */
+#define ARGUMENT(parameter)             \
+    ({                                  \
+        u64 place = (u64)(parameter);   \
+        asm volatile("" : "+r"(place)); \
+        if (!place)                     \
+            return 1;                   \
+        asm volatile("" : "+r"(place)); \
+        (void *)place;                  \
+    })

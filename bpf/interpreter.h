@@ -273,6 +273,22 @@ static __always_inline int step(struct work *w, struct op *op)
     return 0;
 }
 
+/*
+ * Run a plan's next operation; return 1 when the plan has ended. Called: inlined, the verifier would
+ * follow all branches again for each operation that a plan may have.
+ */
+int run_operation(struct pt_regs *argument)
+{
+    struct work *w = ARGUMENT(argument);
+    u32 pc = w->pc++;
+    struct op *op = ops.lookup(&pc);
+    if (!op || w->dropped)
+        return 1;
+    return step(w, op);
+}
+
+static u64 (*call_run_operation)(struct work *w) = CALLED(RUN_OPERATION, struct work);
+
 /* Run a phase's plan from its first operation; the payload's next byte begins block 0. */
 static __always_inline void run(struct work *w, u32 first)
 {
@@ -289,13 +305,8 @@ static __always_inline void run(struct work *w, u32 first)
     root->start = w->call.length;
     root->size = 0xffff; /* filled as the plan says, which does not look beyond, unless full */
 #pragma clang loop unroll(disable)
-    for (int i = 0; i < GOTRACE_STEPS; i++) {
-        u32 pc = w->pc++;
-        struct op *op = ops.lookup(&pc);
-        if (!op || w->dropped)
+    for (int i = 0; i < GOTRACE_STEPS; i++)
+        if (call_run_operation(w))
             return;
-        if (step(w, op))
-            return;
-    }
     w->call.event.flags |= EVENT_UNDECIDED;
 }

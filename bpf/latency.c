@@ -160,26 +160,68 @@ static __always_inline void add_why(struct why_row *row, u64 elapsed, struct why
     else
         add_unknown(sums, elapsed);
 }
+
+/* A call that has ended, for the parts of all calls of its row. */
+struct parted {
+    struct why_key row;
+    struct call_key place;
+    u64 number;
+    u64 elapsed;
+};
+
+/*
+ * Add the parts of a call. Called: inlined, the verifier would follow its two loops over parts for
+ * each call that can return at once.
+ */
+int add_to_parts(struct pt_regs *argument)
+{
+    struct parted *call = ARGUMENT(argument);
+    struct why_key key = call->row;
+    struct call_key place = call->place;
+    add_why(why_own(&key, &place), call->elapsed, why_sums(call->number, call->elapsed));
+    return 0;
+}
+
+static u64 (*call_add_to_parts)(struct parted *call) = CALLED(ADD_TO_PARTS, struct parted);
 #endif
 
 #ifdef GOTRACE_GOROUTINES
+/* A call that has ended, for the histograms of its goroutine. */
+struct measured {
+    u64 goid;
+    u64 g;
+#ifdef GOTRACE_WHY
+    u64 row; /* of a struct task */
+#endif
+    u64 tgid; /* of a struct task_key */
+    u64 number;
+    u64 elapsed;
+    u64 hits;
+};
+
 /* The process in a goroutine's key: as the user sees it, else a number that no process has. */
-static __always_inline u32 shown_process(struct task_key *owner)
+static __always_inline u32 shown_process(u64 tgid)
 {
     u32 seen = user_pid_tgid() >> 32;
-    return seen ? seen : OTHER_NAMESPACE | owner->tgid;
+    return seen ? seen : OTHER_NAMESPACE | (u32)tgid;
 }
 
-static __always_inline void add_to_goroutine(struct task *task, struct task_key *owner, u32 number,
-                                             u64 elapsed, u64 hits)
+/*
+ * Add a call's time. Called: inlined, the verifier would follow all branches for each call that can
+ * return at once.
+ */
+int add_to_goroutine(struct pt_regs *argument)
 {
-    struct goroutine_key key = {.goid = task->goid, .tgid = shown_process(owner), .row = number};
+    struct measured *call = ARGUMENT(argument);
+    u32 number = call->number;
+    struct goroutine_key key = {
+        .goid = call->goid, .tgid = shown_process(call->tgid), .row = number};
     struct goroutine_row *found = by_goroutine.lookup(&key);
     if (!found) {
         u32 zero = 0;
         struct goroutine_row *blank = empty.lookup(&zero);
         if (!blank)
-            return;
+            return 0;
         /* Threads without a goroutine share a row: what one has added, another must not replace. */
         by_goroutine.insert(&key, blank);
         found = by_goroutine.lookup(&key);
@@ -189,23 +231,27 @@ static __always_inline void add_to_goroutine(struct task *task, struct task_key 
             if (named.update(&name, &yes))
                 count_diagnostic(ENDED_FULL, 1);
         }
-        if (found && task->g) {
-            found->startpc = read_word(task->g + GOTRACE_G_STARTPC);
-            found->gopc = read_word(task->g + GOTRACE_G_GOPC);
+        if (found && call->g) {
+            found->startpc = read_word(call->g + GOTRACE_G_STARTPC);
+            found->gopc = read_word(call->g + GOTRACE_G_GOPC);
         }
     }
     if (found) {
 #ifdef GOTRACE_WHY
-        struct why_key key = {.id = task->row, .tgid = owner->tgid};
-        add_why(why_rows.lookup(&key), elapsed, &found->why);
+        struct why_key row = {.id = call->row, .tgid = call->tgid};
+        add_why(why_rows.lookup(&row), call->elapsed, &found->why);
 #endif
-        add_value(&found->times, elapsed, hits);
-        return;
+        add_value(&found->times, call->elapsed, call->hits);
+        return 0;
     }
     struct histogram *rest = folded.lookup(&number);
     if (rest)
-        add_value(rest, elapsed, hits);
+        add_value(rest, call->elapsed, call->hits);
+    return 0;
 }
+
+static u64 (*call_add_to_goroutine)(struct measured *call) = CALLED(ADD_TO_GOROUTINE,
+                                                                    struct measured);
 #endif
 
 #ifdef GOTRACE_SLOWER
@@ -256,20 +302,33 @@ static __always_inline void record(struct pt_regs *ctx, struct task *task, struc
     if (!row_number(GOTRACE_ROWS > 1 ? call->function : 0, &number))
         return;
 #ifdef GOTRACE_WHY
-    struct why_key key = {.id = task->row, .tgid = owner->tgid};
-    struct call_key place = {.task = owner->task, .tgid = owner->tgid, .level = level};
-    add_why(why_own(&key, &place), elapsed, why_sums(number, elapsed));
+    struct parted parted = {
+        .row = {.id = task->row, .tgid = owner->tgid},
+        .place = {.task = owner->task, .tgid = owner->tgid, .level = level},
+        .number = number,
+        .elapsed = elapsed,
+    };
+    call_add_to_parts(&parted);
 #endif
     add_to_number(number, elapsed, hits);
 #ifdef GOTRACE_GOROUTINES
-    add_to_goroutine(task, owner, number, elapsed, hits);
+    struct measured measured = {.goid = task->goid,
+                                .g = task->g,
+#ifdef GOTRACE_WHY
+                                .row = task->row,
+#endif
+                                .tgid = owner->tgid,
+                                .number = number,
+                                .elapsed = elapsed,
+                                .hits = hits};
+    call_add_to_goroutine(&measured);
 #endif
 #ifdef GOTRACE_SLOWER
     if (elapsed >= GOTRACE_SLOWER)
         report_slow(ctx, task, owner, call, hits, now);
 #endif
 #ifdef GOTRACE_WHY
-    why_returned(&key, &place);
+    why_returned(&parted.row, &parted.place);
 #endif
 }
 
@@ -345,7 +404,7 @@ int on_goexit(struct pt_regs *ctx)
     if (!goroutine_ended(ctx, &task, &owner))
         return 0;
 #ifdef GOTRACE_GOROUTINES
-    struct goroutine_key key = {.goid = task.goid, .tgid = shown_process(&owner)};
+    struct goroutine_key key = {.goid = task.goid, .tgid = shown_process(owner.tgid)};
     if (!named.lookup(&key))
         return 0;
     named.delete(&key);

@@ -33,6 +33,7 @@ if [ "${1:-}" = test ]; then
     need "command -v bpftrace" bpftrace
     need "command -v funccount-bpfcc" bpfcc-tools
     need "command -v systemd-analyze" systemd
+    need "PATH=$PATH:/usr/sbin command -v debootstrap" debootstrap
 fi
 if [ "${1:-}" = kernels ]; then
     need "command -v qemu-system-x86_64" qemu-system-x86

@@ -61,13 +61,16 @@ class NodeFactory:
         release: tuple[int, int] | None = None,
         *,
         keyed: bool = False,
+        elements_within: int | None = None,
     ) -> None:
         """Take the limits, and the Go release (major, minor) for what DWARF does not say.
 
-        ``keyed``: interfaces' values may be parts of keys.
+        ``keyed``: interfaces' values may be parts of keys. ``elements_within``: how many elements
+        to look at of slices within maps or slices, if fewer than of others.
         """
         self.limits = limits
         self._keyed = keyed
+        self._elements_within = elements_within
         self._release = release
         self._nodes: dict[tuple[int, int, int], Node] = {}
         # Keys are identities of types, which therefore must live as long.
@@ -143,7 +146,8 @@ class NodeFactory:
             return BytesNode(go_type)
         if nesting >= _MAX_NESTING:
             return SliceNode(go_type)
-        return SliceNode(go_type, self._node(elem, depth, nesting + 1, 0))
+        most = self._elements_within if nesting else None
+        return SliceNode(go_type, self._node(elem, depth, nesting + 1, 0), most)
 
     def _map(self, go_type: MapType, depth: int, nesting: int) -> Node:
         layout = map_layout(go_type, self._release)

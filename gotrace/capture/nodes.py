@@ -608,12 +608,16 @@ class _PointerReader(Reader):
 class SliceNode(Node):
     """A slice: length, capacity and, where a node for them is given, first elements."""
 
-    __slots__ = ("_elem",)
+    __slots__ = ("_elem", "_most")
 
-    def __init__(self, go_type: GoType, elem: Node | None = None) -> None:
-        """Take the slice's type and the elements' node, None not to look at them."""
+    def __init__(self, go_type: GoType, elem: Node | None = None, most: int | None = None) -> None:
+        """Take the slice's type and the elements' node, None not to look at them.
+
+        ``most``: elements to look at, where that is fewer than of any other slice.
+        """
         super().__init__(go_type)
         self._elem = elem
+        self._most = most
         if elem is None:
             self.flat = _flat_slice(go_type.name)
 
@@ -626,6 +630,8 @@ class SliceNode(Node):
         def copy() -> None:
             limits = builder.limits
             count = limits.slice_elements
+            if self._most is not None:
+                count = min(count, self._most)
             if elem.size:
                 # One element at least, in part if need be.
                 count = min(count, max(1, limits.struct_bytes // elem.size))

@@ -9,9 +9,10 @@ files: a new one at the same path is another program.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import TargetSpec
@@ -21,6 +22,7 @@ from gotrace.target.process import cgroup_number
 __all__ = ["Finder", "Program", "ProgramKey"]
 
 _DELETED = " (deleted)"
+_RESTARTS = 60.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,14 @@ def _key(target: str, status: os.stat_result, container: int = 0) -> ProgramKey:
     return ProgramKey(target, status.st_ino, status.st_size, status.st_mtime_ns, container)
 
 
+def _lasting(path: str, shown: str, status: os.stat_result) -> str:
+    """Return the file's own path where it is the same file here: a process may end any moment."""
+    with suppress(OSError):
+        if os.path.samestat(os.stat(shown), status):
+            return shown
+    return path
+
+
 @dataclass(slots=True)
 class _Found:
     path: str
@@ -82,10 +92,15 @@ class Finder:
         targets: Sequence[TargetSpec],
         root: str = "/proc",
         containers: Containers | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._targets = targets
         self._containers = containers or Containers()
         self._root = root
+        self._clock = clock
+        self._seen: dict[ProgramKey, tuple[Program, float]] = {}  # when a process of it was
+        self._gone: dict[ProgramKey, float] = {}
+        self._restarting: set[ProgramKey] = set()
         self._reads_names = any(target.comm is not None for target in targets)
         #: Why a target could not be looked for, or not traced where it was found, by target.
         self.problems: dict[str, str] = {}
@@ -112,6 +127,31 @@ class Finder:
                     continue
                 pids = tuple(one.processes)
                 programs[key] = Program(key, one.path, one.shown, pids, key.container or number)
+        return self._with_restarting(programs)
+
+    def _with_restarting(self, programs: dict[ProgramKey, Program]) -> dict[ProgramKey, Program]:
+        """Add those that have ended and will be back: attaching to them takes more than waiting.
+
+        A program that was here, was not, and was here again within a minute is kept for a minute,
+        whether it is seen to run in that time or not.
+        """
+        now = self._clock()
+        for key in programs:
+            if now - self._gone.pop(key, -_RESTARTS) < _RESTARTS:
+                self._restarting.add(key)
+        for key, (program, seen) in list(self._seen.items()):
+            if key in programs:
+                continue
+            if key in self._restarting and now - seen < _RESTARTS:
+                programs[key] = replace(program, processes=())
+                continue
+            self._restarting.discard(key)
+            self._gone[key] = now
+            del self._seen[key]
+        for key, program in programs.items():
+            if program.processes or key not in self._seen:
+                self._seen[key] = program, now
+        self._gone = {key: at for key, at in self._gone.items() if now - at < _RESTARTS}
         return programs
 
     def _processes(self) -> Iterator[int]:
@@ -171,7 +211,9 @@ class Finder:
         except OSError:
             return
         key = _key(target, status, container)
-        one = found.setdefault(key, _Found(path, shown, []))
+        one = found.get(key)
+        if one is None:
+            one = found[key] = _Found(_lasting(path, shown, status), shown, [])
         if pid is not None:
             one.processes.append(pid)
 

@@ -276,6 +276,8 @@ class CoreGoroutines:
             module = self._module_of(core, binary)
             if is_loaded(module, self._memory):
                 return module
+        elif not self._was_mapped(binary):
+            raise CoreError(f"{core}: is not a core file of {binary.image.display}")
         elif library := self._library():
             return library
         if not binary.functions.has_pclntab:
@@ -297,6 +299,12 @@ class CoreGoroutines:
         if self._memory.entry is None:
             raise CoreError(f"{core}: does not say where the program was (no NT_AUXV)")
         return module_of(binary, self._memory.entry - image.entry)
+
+    def _was_mapped(self, binary: Binary) -> bool:
+        """Return whether the process had a file of this name, wherever it was."""
+        name = os.path.basename(binary.image.display)
+        files = self._memory.files[:_MAX_FILES]
+        return any(os.path.basename(mapped.path) == name for mapped in files)
 
     def _library(self) -> Module | None:
         """Return the first library that was mapped and has a runtime, as it is on disk now."""

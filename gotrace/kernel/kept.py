@@ -28,6 +28,7 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
+from gotrace.errors import GotraceError
 from gotrace.kernel.compiler import (
     Compiled,
     LoadError,
@@ -96,10 +97,10 @@ def _compiled(settings: ProgramSettings) -> Compiled:
 def _compile_here(settings: ProgramSettings, writing: int) -> NoReturn:
     """Compile, and write what came of it (runs in the child)."""
     try:
-        outcome: tuple[Compiled | None, Exception | None]
+        outcome: tuple[Compiled | None, GotraceError | OSError | None]
         try:
             outcome = compile_program(settings), None
-        except Exception as error:
+        except (GotraceError, OSError) as error:
             outcome = None, error
         with open(writing, "wb") as results:
             pickle.dump(outcome, results)

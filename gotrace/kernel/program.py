@@ -15,8 +15,8 @@ from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.compiler import LoadError, MapShape, load_error, patched
 from gotrace.kernel.kept import fresh_program, kept_program
 from gotrace.kernel.lacking import what_is_lacking
+from gotrace.kernel.linked import Linked, linked, load_linked
 from gotrace.kernel.rings import Rings
-from gotrace.kernel.syscalls import load_program
 from gotrace.settings import ProgramSettings
 
 __all__ = [
@@ -184,10 +184,11 @@ class BpfProgram:
 
     def _load(self, function: str, kind: int, attach_type: int) -> int:
         """Load a function and return its descriptor. Raises LoadError."""
-        code = patched(self.code(function), [found.fd for found in self._maps], self._values)
-        arguments = (code, self._compiled.license.encode(), kind, attach_type, function)
+        found = linked(function, self._compiled.functions)
+        code = patched(found.code, [each.fd for each in self._maps], self._values)
+        arguments = (Linked(code, found.parts), self._compiled.license, kind, attach_type)
         try:
-            loaded = load_program(*arguments)
+            loaded = load_linked(*arguments)
         except OSError as error:
             what = f"cannot load bpf/{self.source}"
             text = f"Failed to load BPF program {function}: {error.strerror}"
@@ -202,7 +203,7 @@ class BpfProgram:
     def _what_is_lacking(self, functions: Iterable[str], log: str) -> LackingError | None:
         """Return what to say of refused functions that need what the kernel does not know."""
         for function in sorted(set(functions)):
-            found = what_is_lacking(self.code(function))
+            found = what_is_lacking(linked(function, self._compiled.functions).code)
             if found is not None:
                 name, release = found
                 tool = _TOOLS.get(self.source, f"bpf/{self.source}")
@@ -260,12 +261,12 @@ def _create_map(shape: MapShape, max_entries: int) -> Map:
     )
 
 
-def _verifier_log(code: bytes, license_text: bytes, kind: int, attach_type: int, name: str) -> str:
+def _verifier_log(program: Linked, license_text: str, kind: int, attach_type: int) -> str:
     """Return what the verifier says against a program that was refused."""
     for size in _LOG_SIZES:
         log = bytearray(size)
         try:
-            os.close(load_program(code, license_text, kind, attach_type, name, log))
+            os.close(load_linked(program, license_text, kind, attach_type, log))
         except OSError as error:
             if error.errno == errno.ENOSPC and size != _LOG_SIZES[-1]:
                 continue

@@ -33,6 +33,7 @@ __all__ = [
     "link_uprobe_multi",
     "load_counting_program",
     "load_program",
+    "load_types",
     "map_delete",
     "map_lookup",
     "map_lookup_batch",
@@ -58,12 +59,14 @@ _SYS_BPF = 321
 _SYS_PERF_EVENT_OPEN = 298
 _MAP_LOOKUP, _MAP_UPDATE, _MAP_DELETE, _MAP_POP = 1, 2, 3, 21
 _MAP_LOOKUP_BATCH, _MAP_UPDATE_BATCH = 24, 26
+_BTF_LOAD = 18
 _OBJECT_INFO, _ENABLE_STATS = 15, 32
 _MAP_CREATE, _PROG_LOAD, _RAW_TRACEPOINT_OPEN, _LINK_CREATE = 0, 5, 17, 28
 _MAP_TYPE_ARRAY, _MAP_TYPE_ARRAY_OF_MAPS = 2, 12
 _PERF_FLAG_FD_CLOEXEC = 8
 _PERF_ATTR_SIZE = 128
 _INSTRUCTION_SIZE = 8
+_FUNCTION_INFO_SIZE = 8
 _LOG_BYTES = 1 << 16
 _IOC_ENABLE, _IOC_SET_BPF = 0x2400, 0x40042408
 _POSSIBLE_CPUS = Path("/sys/devices/system/cpu/possible")
@@ -232,24 +235,38 @@ def load_program(
     attach_type: int = ATTACH_TYPE_UPROBE_MULTI,
     name: str = "",
     log: bytearray | None = None,
+    types: int = 0,
+    functions: bytes = b"",
 ) -> int:
     """Load a program and return its descriptor; by default one for uprobe-multi links.
 
     ``kind`` and ``attach_type`` are the UAPI's, ``name`` is what bpftool shows. The verifier writes
-    to ``log``, a text that ends with a zero byte. Raises OSError: EINVAL where the kernel (before
-    6.6) has no such links, EACCES and others where the verifier refuses the program, ENOSPC where
-    its log has no room.
+    to ``log``, a text that ends with a zero byte. Where there are several functions, ``functions``
+    says where each begins and what type it has among ``types`` (struct bpf_func_info). Raises
+    OSError: EINVAL where the kernel (before 6.6) has no such links, EACCES and others where the
+    verifier refuses the program, ENOSPC where its log has no room.
     """
     code = ctypes.create_string_buffer(instructions, len(instructions))
     words = ctypes.create_string_buffer(license_text)
     logging = (1, len(log), _address(log)) if log else (0, 0, 0)
+    of_functions = ctypes.create_string_buffer(functions, len(functions))
     attributes = struct.pack(
-        "=IIQQIIQII16sII",
+        "=IIQQIIQII16sIIIIQI4x",
         *(kind, len(instructions) // _INSTRUCTION_SIZE),
         *(ctypes.addressof(code), ctypes.addressof(words), *logging, _version(), 0),
         *(name.encode()[:15], 0, attach_type),
+        *(types, _FUNCTION_INFO_SIZE if functions else 0),
+        ctypes.addressof(of_functions) if functions else 0,
+        len(functions) // _FUNCTION_INFO_SIZE,
     )
     return _with_memory(_PROG_LOAD, attributes)
+
+
+def load_types(types: bytes) -> int:
+    """Load BTF, and return its descriptor. Raises OSError."""
+    data = ctypes.create_string_buffer(types, len(types))
+    attributes = struct.pack("=QQII", ctypes.addressof(data), 0, len(types), 0)
+    return _with_memory(_BTF_LOAD, attributes)
 
 
 @cache

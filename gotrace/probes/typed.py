@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from gotrace.capture.paths import PathStep
-from gotrace.gotypes.types import GoType, Kind, basic_type
+from gotrace.capture.paths import PathMark, PathStep
+from gotrace.gotypes.types import GoType, Kind, SliceType, basic_type
 from gotrace.probes.parser import BinaryOperator, TextFunction
 from gotrace.probes.scope import DURATION_SPECIALS, PART_SPECIALS, Phase, Root, SpecialName
 from gotrace.probes.tokens import Span
@@ -31,6 +32,8 @@ __all__ = [
     "Walk",
     "conjunction",
     "conjuncts",
+    "elements_looked_up",
+    "looks_up",
     "negated",
     "operands",
     "part_specials",
@@ -239,6 +242,33 @@ def operands(expression: Typed) -> tuple[Operand, ...]:
     """List the values of the call that an expression reads, each path once."""
     found = {part.path: part for part in _walk(expression) if isinstance(part, Operand)}
     return tuple(found.values())
+
+
+def elements_looked_up(expressions: Iterable[Typed]) -> dict[AccessPath, int]:
+    """Return how many elements are needed of slices that are entries of a map, or elements.
+
+    Of those of which no more is asked than elements at constant indices, as of r.Header in
+    ``r.Header["Accept"][0]``; others are not listed.
+    """
+    uses: Counter[AccessPath] = Counter()
+    indexed: Counter[AccessPath] = Counter()
+    needed: dict[AccessPath, int] = {}
+    for part in (part for expression in expressions for part in _walk(expression)):
+        if isinstance(part, Operand):
+            uses[part.path] += 1
+        elif isinstance(part, Walk | NilTest) and isinstance(part.operand, Lookup):
+            of, step = part.operand.operand, part.steps[0] if isinstance(part, Walk) else 0
+            index = 0 if step is PathMark.LEN else step
+            is_slice = isinstance(part.operand.of, SliceType)
+            if isinstance(index, int) and is_slice and isinstance(of, Operand):
+                indexed[of.path] += 1
+                needed[of.path] = max(needed.get(of.path, 0), index + 1)
+    return {path: count for path, count in needed.items() if indexed[path] == uses[path]}
+
+
+def looks_up(expression: Typed) -> bool:
+    """Return whether an expression looks up entries of maps, or elements by other values."""
+    return any(isinstance(part, Lookup) for part in _walk(expression))
 
 
 def specials(expression: Typed) -> tuple[SpecialOperand, ...]:

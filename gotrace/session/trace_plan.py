@@ -51,6 +51,8 @@ from gotrace.probes.typed import (
     Logic,
     Operand,
     Typed,
+    elements_looked_up,
+    looks_up,
     operands,
     part_specials,
     phase_of,
@@ -399,8 +401,20 @@ class _FileTypes:
         self.shallow = NodeFactory(dataclasses.replace(choices.limits, depth=0), release)
         self.context = DynamicTypes(binary, self.factory)
         self.values = FunctionValues(binary)
+        self._choices = choices
+        self._release = release
+        self._looking_up: dict[int, NodeFactory] = {}
         self._limits = choices.limits
         self._phases: dict[tuple[PlacedNode, ...], PhasePlan] = {}
+
+    def looking_up(self, elements: int) -> NodeFactory:
+        """Return what makes the nodes of maps of whose entries so many elements are needed."""
+        if elements not in self._looking_up:
+            choices = self._choices
+            self._looking_up[elements] = NodeFactory(
+                choices.limits, self._release, keyed=choices.keyed, elements_within=elements
+            )
+        return self._looking_up[elements]
 
     def phase(self, values: Sequence[PlacedNode]) -> PhasePlan:
         """Return the plan of some values, which functions of one signature share."""
@@ -430,6 +444,7 @@ class _Planner:
         self._file = file
         self._factory = file.factory
         self._shallow = file.shallow
+        self._elements: Mapping[AccessPath, int] = {}
         self._context = file.context
 
     @property
@@ -484,6 +499,7 @@ class _Planner:
     ) -> TracedCall:
         text_bytes = self._text_bytes(probe)
         paths = _paths(probe)
+        self._elements = elements_looked_up(probe.expressions)
         self._check_specials(probe)
         at_entry = self._choices.entry_only or not sites.returns
         if self._choices.return_if_needed and not _needs_return(probe):
@@ -608,6 +624,8 @@ class _Planner:
     ) -> PlacedNode:
         steps = path.steps
         root = path.root
+        elements = self._elements.get(path)
+        factory = self._factory if elements is None else self._file.looking_up(elements)
         if root.kind in (RootKind.SAVED, RootKind.EXIT):
             value = places.parameters[root.index]
             if value.within is not None or _in_floats(value):
@@ -618,13 +636,13 @@ class _Planner:
             if value.pieces is not None:
                 pieces = (Piece(0, value.type.size, Saved(saved[root.index])),)
                 value = dataclasses.replace(value, pieces=pieces)
-            return place_value(self._factory, root.name, value, steps, text_bytes)
+            return place_value(factory, root.name, value, steps, text_bytes)
         if root.kind is RootKind.CAPTURED:
             captured: CapturedValue = places.captured[root.index]
-            return place_captured(self._factory, captured, steps, text_bytes)
+            return place_captured(factory, captured, steps, text_bytes)
         values = places.parameters if root.kind is RootKind.PARAMETER else places.results
         value = values[root.index]
-        return place_value(self._factory, root.name, value, steps, text_bytes)
+        return place_value(factory, root.name, value, steps, text_bytes)
 
     def _predicate(
         self,
@@ -670,10 +688,12 @@ class _Planner:
                 ops = self._keys_of_operands(value, paths, entry, result)
             if ops is None:
                 shown = self._spec.key.source.text[expression.span.start : expression.span.end]
+                why = f"a {value.type.name}: give a number, a text, or fields of it"
+                if looks_up(value):
+                    why = "an entry of a map, or an element, which the kernel does not look up"
                 raise self._spec.key.source.error(
                     expression.span,
-                    f"calls of {self._spec.pattern} cannot be added up by {shown}, a"
-                    f" {value.type.name}: give a number, a text, or fields of it",
+                    f"calls of {self._spec.pattern} cannot be added up by {shown}, {why}",
                 )
             key[phase] += ops
         if probe.of is not None:

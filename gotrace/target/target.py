@@ -209,7 +209,8 @@ def _of_one_program(processes: Sequence[Process]) -> tuple[Process, ...]:
     if len(programs) > 1:
         names = ", ".join(f"{p.tgid} {p.executable_name}" for p in programs.values())
         raise UsageError(
-            f"these processes run {len(programs)} programs, and one is traced: {names}"
+            f"these processes run {len(programs)} programs, and -p traces one: {names}:"
+            " give their files, as in FILE:PATTERN"
         )
     return tuple(dict.fromkeys(processes))
 

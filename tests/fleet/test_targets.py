@@ -71,6 +71,40 @@ def test_by_name_only_while_it_runs(proc: Path, tmp_path: Path) -> None:
     assert found(finder) == []
 
 
+def test_a_program_that_restarts_is_kept_between_its_processes(proc: Path, tmp_path: Path) -> None:
+    program = tmp_path / "worker"
+    program.write_text("1")
+    now = 0.0
+    finder = Finder([TargetSpec("w", comm="worker")], str(proc), clock=lambda: now)
+
+    def look(runs: bool) -> list[tuple[str, str, tuple[int, ...]]]:
+        nonlocal now
+        now += 20
+        if runs:
+            run(proc, 7, program)
+        rows = found(finder)
+        if runs:
+            shutil.rmtree(proc / "7")
+        return rows
+
+    here, between = [("w", str(program), (7,))], [("w", str(program), ())]
+    assert [look(True), look(False)] == [here, []]  # it has ended, for all that is known
+    assert [look(True), look(False), look(False), look(True)] == [here, between, between, here]
+    assert [look(False), look(False), look(False)] == [between, between, []]
+    assert [look(False), look(False), look(True), look(False)] == [[], [], here, []]
+
+
+def test_short_processes_are_opened_by_their_files_path(proc: Path, tmp_path: Path) -> None:
+    program = tmp_path / "worker"
+    program.write_text("1")
+    run(proc, 7, program)
+    run(proc, 8, tmp_path / "gone (deleted)")
+    (tmp_path / "gone (deleted)").write_text("2")  # stands for what only /proc shows
+    finder = Finder([TargetSpec("w", comm="worker"), TargetSpec("g", comm="gone")], str(proc))
+    opened = {key.target: row.path for key, row in finder.look().items()}
+    assert opened == {"w": str(program), "g": str(proc / "8" / "exe")}
+
+
 def test_a_control_group_that_is_not_there_is_a_problem_and_no_more(
     proc: Path, tmp_path: Path
 ) -> None:

@@ -32,7 +32,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: object) -> None:
         raise OSError(errno.EINVAL, "Invalid argument")
 
-    monkeypatch.setattr(program, "load_program", refuse)
+    monkeypatch.setattr(program, "load_linked", refuse)
 
 
 def without(name: str, monkeypatch: pytest.MonkeyPatch, trial: bytes) -> None:

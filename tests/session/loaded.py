@@ -20,7 +20,7 @@ __all__ = [
 _SYS_BPF = 321
 _OBJ_GET_INFO_BY_FD = 15
 _INFO_SIZE = 40  # of struct bpf_prog_info: up to xlated_prog_insns
-_VERIFIED_AT = 216  # verified_insns, Linux 5.16
+_INFO_WITH_VERIFIED = 224  # up to verified_insns and its padding
 _FRAME_POINTER = 10
 _TAIL_CALL = 12  # BPF_FUNC_tail_call
 
@@ -50,16 +50,19 @@ def loaded_instructions(program: int) -> list[Instruction]:
 
 
 def verified_instructions(program: int) -> int:
-    """Return how many instructions the verifier has followed; it gives up at a million."""
-    found: int = struct.unpack_from("=I", _info(program, 0, 0, _VERIFIED_AT + 4), _VERIFIED_AT)[0]
+    """Return how many instructions the verifier has followed for a loaded program.
+
+    0 where the kernel does not say: before Linux 5.16, commit aba64c7da983. Raises OSError.
+    """
+    found: int = struct.unpack_from("=I", _info(program, 0, 0, _INFO_WITH_VERIFIED), 216)[0]
     return found
 
 
-def _info(program: int, size: int, place: int, length: int = _INFO_SIZE) -> bytes:
+def _info(program: int, size: int, place: int, info_size: int = _INFO_SIZE) -> bytes:
     info = ctypes.create_string_buffer(
-        struct.pack("=II8sIIQQ", 0, 0, b"", 0, size, 0, place), length
+        struct.pack("=II8sIIQQ", 0, 0, b"", 0, size, 0, place), info_size
     )
-    asked = struct.pack("=IIQ", program, length, ctypes.addressof(info))
+    asked = struct.pack("=IIQ", program, info_size, ctypes.addressof(info))
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(_SYS_BPF, _OBJ_GET_INFO_BY_FD, asked, len(asked)) < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))

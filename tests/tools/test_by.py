@@ -273,6 +273,17 @@ def test_expressions(minor: str) -> None:
     assert not of_kind(result, "lost")
 
 
+def test_a_look_up_leaves_room_for_what_is_shown() -> None:
+    wanted = 'r.header["X-Tenant"] != nil && r.header["X-Tenant"][0] == "acme"'
+    _, result = run("gotrace", f"{HANDLE} ({wanted})", order="1 200 20")
+    calls = of_kind(result, "call")
+    assert len(calls) == 50  # one in four has a tenant
+    for call in calls:
+        shown = call["args"]["r"]
+        assert {"Method", "Size", "tenant", "header"} <= shown.keys()
+        assert shown["Size"] == 1
+
+
 def test_several_probes_on_one_function() -> None:
     probes = (
         f'{HANDLE} (shard == 3) "three %s", key',
@@ -358,6 +369,7 @@ def test_calls_that_did_not_return_are_reported() -> None:
             "main.fails(r map[string]int, n int) int",
             "cannot be added up by r, a map[string]int",
         ),
+        ('r.header["Host"][0]', HANDLE, "an entry of a map, or an element, which the kernel"),
         ("key", f'{HANDLE} "%s", key', "a format is for gotrace"),
         ("key", f'{HANDLE} (key < "a")', "the kernel cannot decide this"),
         ("contains($stack, 1)", HANDLE, "looks for a constant"),

@@ -1,0 +1,222 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Make a Debian package of this clone: tools/deb.py [DIRECTORY]
+
+What Python's own packaging installs is put where Debian's Python looks, so that setup.cfg remains
+the only list of what gotrace consists of. Dependencies are Debian's packages, by their names there;
+what gotraced sends OTLP with is not in Debian.
+"""
+
+from __future__ import annotations
+
+import argparse
+import configparser
+import gzip
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+__all__ = ["main"]
+
+CLONE = Path(__file__).resolve().parents[1]
+MODULES = Path("usr/lib/python3/dist-packages")
+MAN = Path("usr/share/man/man8")
+DOC = Path("usr/share/doc/gotrace")
+UNITS = Path("usr/lib/systemd/system")
+
+CONTROL = """\
+Package: gotrace
+Version: {version}
+Architecture: amd64
+Section: devel
+Priority: optional
+Maintainer: the gotrace maintainers <root@localhost>
+Depends: python3 (>= 3.10), python3-bpfcc, python3-capstone (>= 4.0.2), python3-pyelftools (>= 0.29)
+Recommends: python3-yaml, python3-jsonschema, python3-prometheus-client
+Suggests: python3-argcomplete
+Installed-Size: {size}
+Description: {summary}
+ Five commands count calls of any function of a running Go program, measure
+ latencies by goroutine, show calls with their arguments, results and errors,
+ show where all goroutines are, and add up where they wait. The program is
+ neither rebuilt nor restarted, and what is traced of it is counted exactly.
+ .
+ The daemon gotraced makes metrics of Go functions for Prometheus; it needs the
+ recommended packages. Sending by OTLP needs OpenTelemetry's SDK for Python,
+ which is not in Debian.
+"""
+SCRIPT = """\
+#!/usr/bin/python3
+import sys
+
+from {module} import {function}
+
+sys.exit({function}())
+"""
+#: Compiled modules are not in the package: they are of the Python that is installed.
+POSTINST = """\
+#!/bin/sh
+set -e
+if [ "$1" = configure ]; then
+    py3compile -p gotrace
+    [ ! -d /run/systemd/system ] || systemctl daemon-reload
+fi
+"""
+PRERM = """\
+#!/bin/sh
+set -e
+if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
+    systemctl stop gotraced.service
+fi
+py3clean -p gotrace
+"""
+POSTRM = """\
+#!/bin/sh
+set -e
+[ "$1" != remove ] || [ ! -d /run/systemd/system ] || systemctl daemon-reload
+"""
+
+
+def main() -> int:
+    """Write the package into a directory and print its path."""
+    parser = argparse.ArgumentParser(description="Make a Debian package of this clone.")
+    parser.add_argument("directory", nargs="?", default="dist", type=Path)
+    options = parser.parse_args()
+    try:
+        print(build(options.directory))
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"deb: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def build(directory: Path) -> Path:
+    """Make the package and return its path. Raises OSError or CalledProcessError."""
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="gotrace-deb-") as temporary:
+        place = Path(temporary)
+        place.chmod(0o755)
+        tree = place / "tree"
+        wheel = _wheel(place)
+        version = wheel.name.split("-")[1]
+        summary = _install(wheel, tree)
+        _add_documents(tree)
+        _add_unit(tree)
+        _settle(tree)
+        _add_control(tree, version, summary)
+        file = directory / f"gotrace_{version}_amd64.deb"
+        command = ["dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(tree), str(file)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return file
+
+
+def _wheel(place: Path) -> Path:
+    """Return what Python's packaging makes of a copy: a build leaves files in its tree."""
+    source = place / "source"
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info", "tests")
+    shutil.copytree(CLONE, source, ignore=ignored)
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(place)]
+    subprocess.run([*command, str(source)], check=True, stdout=subprocess.DEVNULL)
+    (wheel,) = place.glob("gotrace-*.whl")
+    return wheel
+
+
+def _install(wheel: Path, tree: Path) -> str:
+    """Put a wheel's files in their places, and return its summary."""
+    modules = tree / MODULES
+    modules.mkdir(parents=True)
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(modules)
+    (data,) = modules.glob("gotrace-*.data")
+    (info,) = modules.glob("gotrace-*.dist-info")
+    (tree / MAN).mkdir(parents=True)
+    for page in sorted((data / "data" / "share" / "man" / "man8").iterdir()):
+        _compress(page.read_bytes(), tree / MAN / f"{page.name}.gz")
+    shutil.rmtree(data)
+    (info / "RECORD").unlink()  # of files that are elsewhere by now; dpkg has its own
+    (info / "INSTALLER").write_text("dpkg\n")
+    scripts = configparser.ConfigParser()
+    scripts.read(info / "entry_points.txt")
+    binaries = tree / "usr" / "bin"
+    binaries.mkdir(parents=True)
+    for name, entry in scripts["console_scripts"].items():
+        module, _, function = entry.partition(":")
+        (binaries / name).write_text(SCRIPT.format(module=module, function=function))
+        (binaries / name).chmod(0o755)
+    found = re.search(r"^Summary: (.+)$", (info / "METADATA").read_text(), re.MULTILINE)
+    return found[1] if found else "tracing of Go functions"
+
+
+def _add_documents(tree: Path) -> None:
+    (tree / DOC).mkdir(parents=True)
+    _compress((CLONE / "CHANGELOG.md").read_bytes(), tree / DOC / "changelog.gz")
+    licences = [
+        "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/",
+        "Upstream-Name: gotrace",
+        "",
+        "Files: *",
+        "Copyright: the gotrace maintainers",
+        "License: Apache-2.0",
+        " See /usr/share/common-licenses/Apache-2.0.",
+        "",
+        f"Files: {MODULES}/gotrace/_bpf/*",
+        "Copyright: the gotrace maintainers",
+        "License: Apache-2.0 or GPL-2",
+        " See /usr/share/common-licenses/Apache-2.0 and /usr/share/common-licenses/GPL-2.",
+    ]
+    (tree / DOC / "copyright").write_text("\n".join(licences) + "\n")
+    for page in sorted((CLONE / "docs").glob("*.md")):
+        shutil.copy(page, tree / DOC)
+
+
+def _add_unit(tree: Path) -> None:
+    """Add the unit, which is not enabled: it takes a configuration, which is the user's."""
+    text = (CLONE / "deploy" / "systemd" / "gotraced.service").read_text()
+    before = "ExecStart=/opt/gotrace/bin/gotraced "
+    if before not in text:
+        raise OSError("deploy/systemd/gotraced.service does not start /opt/gotrace/bin/gotraced")
+    (tree / UNITS).mkdir(parents=True)
+    (tree / UNITS / "gotraced.service").write_text(
+        text.replace(before, "ExecStart=/usr/bin/gotraced ")
+    )
+
+
+def _settle(tree: Path) -> None:
+    """Give all files the rights that Debian's have, whatever those of the clone are."""
+    for path in tree.rglob("*"):
+        if not path.is_symlink():
+            is_open = path.is_dir() or path.parent.name == "bin"
+            path.chmod(0o755 if is_open else 0o644)
+    tree.chmod(0o755)
+
+
+def _add_control(tree: Path, version: str, summary: str) -> None:
+    files = [path for path in sorted(tree.rglob("*")) if path.is_file()]
+    sums = "".join(
+        f"{hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()}"
+        f"  {path.relative_to(tree)}\n"
+        for path in files
+    )
+    size = sum(-(-path.stat().st_size // 1024) for path in files)
+    place = tree / "DEBIAN"
+    place.mkdir(mode=0o755)
+    control = CONTROL.format(version=version, size=size, summary=summary)
+    for name, text in (("control", control), ("md5sums", sums)):
+        (place / name).write_text(text)
+        (place / name).chmod(0o644)
+    for name, text in (("postinst", POSTINST), ("prerm", PRERM), ("postrm", POSTRM)):
+        (place / name).write_text(text)
+        (place / name).chmod(0o755)
+
+
+def _compress(data: bytes, path: Path) -> None:
+    path.write_bytes(gzip.compress(data, 9, mtime=0))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
