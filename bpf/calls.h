@@ -16,6 +16,7 @@
 #pragma once
 #include "atomic.h"
 #include "goroutine.h"
+#include "switch.h"
 
 #ifndef CALL_DROPPED
 #define CALL_DROPPED(owner, level)

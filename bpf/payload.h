@@ -26,6 +26,7 @@
 #define EVENT_RETURN_FLOATS 4 /* float registers at the return */
 #define EVENT_UNDECIDED 8     /* the predicate has not been decided */
 #define EVENT_WHY 64          /* struct why_report and what follows that */
+#define EVENT_NESTED 128      /* another call of the task was open; with GOTRACE_NESTED */
 #define EVENT_FLAGS 0xfff     /* all of them; above is what the file's addresses are moved by */
 
 /*

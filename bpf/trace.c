@@ -11,6 +11,7 @@
  *   GOTRACE_BEHIND       bytes of the payload that return addresses and float registers want
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
  *   GOTRACE_WHY          1 where the parts of durations are reported, with the settings of why.h
+ *   GOTRACE_NESTED       1 where calls say whether they were made within others; optional
  *   GOTRACE_KEY          calls are not reported but added up by key, with the settings of rows.h
  *   GOTRACE_STACK_KEY    1 where return addresses belong to the key, all that are reported
  */
@@ -377,6 +378,9 @@ int on_entry(struct pt_regs *ctx)
         goto out;
     }
     struct call_key key = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
+#ifdef GOTRACE_NESTED
+    event->flags |= (u64)(stack->level > 1) * EVENT_NESTED;
+#endif
     if (saved_calls.update(&key, &w->call))
         count_diagnostic(SAVED_FULL, 1);
 #if GOTRACE_FLOATS

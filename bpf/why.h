@@ -29,9 +29,7 @@
  *                         a wait that of who ended it
  *   GOTRACE_G_STATUS, GOTRACE_G_WAITREASON, GOTRACE_G_SYSCALLPC, GOTRACE_G_SCHED_PC,
  *   GOTRACE_G_SCHED_BP, GOTRACE_G_COROARG  offsets in the target's runtime.g; the last one optional
- *   GOTRACE_TASK_PID, GOTRACE_TASK_STATE   offsets in the kernel's task_struct
- *   GOTRACE_TASK_THROTTLED       likewise, optional: Linux 6.18
- *   GOTRACE_TASK_CFS_RQ, GOTRACE_CFS_RQ_THROTTLED  before: of se.cfs_rq, and of throttle_count
+ *   those of switch.h
  */
 #pragma once
 /* Nothing is included here: what a condition includes would be missing where it does not hold. */
@@ -180,9 +178,6 @@ BPF_ARRAY(why_sites, struct why_site, GOTRACE_WHY_SITES);
 
 /* why_tables: value 0. Filled before attaching. */
 BPF_ARRAY(why_tables, struct why_table, 1);
-
-/* nowhere_raw: what nowhere of stack.h is, for programs of another type. */
-BPF_PROG_ARRAY(nowhere_raw, 1);
 
 /* How long the world of a process had been stopped up to a moment. */
 static __always_inline u64 world_stopped(u32 tgid, u64 now)
@@ -750,26 +745,9 @@ static __always_inline void on_cpu(u32 tid, u64 id, u64 tgid, u64 now)
     }
 }
 
-/* Whether the kernel takes the task off its CPU because a quota is used up. */
-static __always_inline int is_throttled(u64 task)
+static __always_inline void switched(u64 task, u64 next, u64 waits)
 {
-    u32 count = 0;
-#ifdef GOTRACE_TASK_THROTTLED
-    bpf_probe_read_kernel(&count, 1, (void *)(task + GOTRACE_TASK_THROTTLED));
-#elif defined(GOTRACE_TASK_CFS_RQ)
-    u64 queue = 0;
-    bpf_probe_read_kernel(&queue, sizeof(queue), (void *)(task + GOTRACE_TASK_CFS_RQ));
-    bpf_probe_read_kernel(&count, sizeof(count), (void *)(queue + GOTRACE_CFS_RQ_THROTTLED));
-#endif
-    return count != 0;
-}
-
-static __always_inline void switched(struct bpf_raw_tracepoint_args *ctx, u64 waits)
-{
-    u64 task = ctx->args[1], next = ctx->args[2];
     u32 zero = 0, *over = halted.lookup(&zero);
-    if (!task)
-        nowhere_raw.call(ctx, 0); /* never: see stack.h */
     if (!over || *over)
         return;
     u32 tid = bpf_get_current_pid_tgid();
@@ -788,23 +766,4 @@ static __always_inline void switched(struct bpf_raw_tracepoint_args *ctx, u64 wa
         for (int i = 0; i < 3; i++)
             on_cpu(tid, thread->ids[i], thread->tgid, now);
     }
-}
-
-/*
- * At the raw tracepoint sched_switch(preempt, prev, next, prev_state), since Linux 5.18. What is
- * preempted goes on running, whatever its state: it may just have been about to wait.
- */
-int on_switch(struct bpf_raw_tracepoint_args *ctx)
-{
-    switched(ctx, ctx->args[0] & 1 ? 0 : ctx->args[3] & 0xffffffff);
-    return 0;
-}
-
-/* Before, without prev_state: a wake-up that comes just now makes it 0. */
-int on_switch_without_state(struct bpf_raw_tracepoint_args *ctx)
-{
-    u32 state = 0;
-    bpf_probe_read_kernel(&state, sizeof(state), (void *)(ctx->args[1] + GOTRACE_TASK_STATE));
-    switched(ctx, ctx->args[0] & 1 ? 0 : state);
-    return 0;
 }

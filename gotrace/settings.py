@@ -30,6 +30,7 @@ __all__ = [
     "Role",
     "SignalSettings",
     "SiteSettings",
+    "StateSettings",
     "TaskSettings",
     "TraceSettings",
     "TrialSettings",
@@ -309,6 +310,7 @@ class TraceSettings(_PairingSettings):
     arithmetic: bool | None = _shape(None)
     saved_words: bool | None = _shape(None)
     has_stacks: bool = _shape(False)
+    nested: int | None = _shape(None)
     user_stack: int = _value(0)
     behind: int = _value(0)
     steps: int = _value()
@@ -336,6 +338,25 @@ class WaitSettings(ProgramSettings):
     g_sched_pc: int = _value()
     g_sched_bp: int = _value()
     g_coroarg: int | None = _value(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSettings(ProgramSettings):
+    """Settings of bpf/states.c; without those of the kernel's tasks no quotas are looked at."""
+
+    source: ClassVar[str] = "states.c"
+
+    tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
+    states: int = _size(open_states=1)
+    processes: int = _size(processes=1)
+    quota_threads: int = _size(off_quota=1)
+    g_waitreason: int = _value()
+    g_coroarg: int | None = _value(None)
+    task_pid: int | None = _value(None)
+    task_state: int | None = _value(None)
+    task_throttled: int | None = _value(None)
+    task_cfs_rq: int | None = _value(None)
+    cfs_rq_throttled: int | None = _value(None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

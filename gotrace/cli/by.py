@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from gotrace.calls import StackFrame
+from gotrace.cli.options import SPEEDSCOPE
 from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.cli.run import (
     attached_notices,
@@ -303,15 +304,21 @@ def _write_stacks(
         types.append(ValueType("time", "nanoseconds"))
     elif period.rows and period.rows[0].measured is not None:
         types.append(ValueType(options.of, "sum"))
-    form = profiles.ProfileForm(tuple(types), len(types) - 1)
+    unit = types[-1].unit if types[-1].unit == "nanoseconds" else "none"
+    form = profiles.ProfileForm(tuple(types), len(types) - 1, unit)
     if options.profile is None:
         profiles.folded(output.out, form, rows)
         output.out.flush()
         return
     path = plan.binaries[0].binary.image.display if plan.binaries else ""
     length, mappings = round(seconds * 1e9), [CodeMapping(0, 0, path)]
+    if options.profile.endswith(SPEEDSCOPE):
+        name = f"{types[-1].type} of {', '.join(options.patterns)}"
+        content = profiles.speedscope(name, form, rows).encode()
+    else:
+        content = profiles.pprof(form, rows, mappings, time.time_ns() - length, length)
     with open(options.profile, "wb") as file:
-        file.write(profiles.pprof(form, rows, mappings, time.time_ns() - length, length))
+        file.write(content)
 
 
 def _stack_row(plan: ProbePlan, key: KeyText, row: KeyRow) -> StackRow:

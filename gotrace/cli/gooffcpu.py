@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from gotrace.cli.options import (
+    SPEEDSCOPE,
     add_command_options,
     add_interval_options,
     add_watching_options,
@@ -122,6 +123,8 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together."""
+    if options.pprof and options.pprof.endswith(SPEEDSCOPE):
+        options.speedscope, options.pprof = options.pprof, None
     if options.folded and options.json:
         raise UsageError("give only one of --folded and --json")
     if options.pids:

@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from gotrace.cli.options import duration, new_parser, one_of, parse_plain, positive, seconds
+from gotrace.cli.options import (
+    SPEEDSCOPE,
+    duration,
+    new_parser,
+    one_of,
+    parse_plain,
+    positive,
+    seconds,
+)
 from gotrace.cli.run import make_output, run_command
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.goroutines.core import CoreGoroutines
@@ -82,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--state",
-        type=one_of(State, "state"),
+        type=_state,
         action="append",
         default=[],
         help="only goroutines in this state (may be repeated): "
@@ -177,8 +185,19 @@ def _run(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _state(text: str) -> State:
+    """Parse a state; headings show the reasons of those that wait in its place."""
+    try:
+        return one_of(State, "state")(text)
+    except argparse.ArgumentTypeError as error:
+        remedy = "what goroutines wait for, as [sleep] in headings, is for --reason"
+        raise argparse.ArgumentTypeError(f"{error}; {remedy}") from None
+
+
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together."""
+    if options.output and options.output.endswith(SPEEDSCOPE):
+        options.speedscope, options.output = options.output, None
     forms = {
         "--all": options.all,
         "--json": options.json,

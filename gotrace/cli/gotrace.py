@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from gotrace.cli.options import (
+    SPEEDSCOPE,
     add_emulation_option,
     add_run_options,
     add_target_options,
@@ -88,7 +89,8 @@ _PIECE = 3072  # bytes; with the line that exceeds it a pipe usually takes it wh
 _MAX_WAIT = 0.5  # seconds, for the cost of probes, whose measurement began before attaching
 _SAMPLED = 16  # one call in this many is looked at
 _MAX_ELEMENTS = 64  # of which each may take a block of the payload, and it has 64
-_PROFILE = ".pb.gz"  # what names of files end in that go tool pprof reads
+#: What names of profiles' files end in: those that go tool pprof reads, and speedscope.
+_PROFILES = (".pb.gz", SPEEDSCOPE)
 _COLUMNS, _ROWS = 80, 3  # where there is no terminal; of a terminal, for one call
 
 
@@ -226,7 +228,7 @@ def _run(arguments: Sequence[str]) -> int:
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together, and take ``-o x.pb.gz`` for a profile."""
     options.pprof = None
-    if options.output and options.output.endswith(_PROFILE):
+    if options.output and options.output.endswith(_PROFILES):
         options.pprof, options.output = options.output, None
     if options.folded or options.pprof:
         if options.json:
@@ -356,8 +358,13 @@ class _Profile:
         if path:
             mappings = self._symbols.mappings() if self._symbols else []
             length = time.time_ns() - self._began
+            if path.endswith(SPEEDSCOPE):
+                name = f"calls of {', '.join(self._options.patterns)}"
+                content = profiles.speedscope(name, FORM, rows).encode()
+            else:
+                content = profiles.pprof(FORM, rows, mappings, self._began, length)
             with open(path, "wb") as file:
-                file.write(profiles.pprof(FORM, rows, mappings, self._began, length))
+                file.write(content)
             count = sum(row.values[0] for row in rows)
             text = f"wrote {count:,} calls to {path}"
             output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": path}))

@@ -18,6 +18,7 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.target.process import cgroup_number, processes_called
 
 __all__ = [
+    "SPEEDSCOPE",
     "WHY_ALL",
     "WHY_WAITS",
     "add_command_options",
@@ -328,7 +329,9 @@ def _profile(options: argparse.Namespace) -> str | None:
     return profile
 
 
-_PROFILES = (".pb.gz", ".pprof")
+#: What names of files end in that are written for speedscope.
+SPEEDSCOPE = ".speedscope.json"
+_PROFILES = (".pb.gz", ".pprof", SPEEDSCOPE)
 
 
 def _processes(text: str) -> list[int]:
@@ -415,8 +418,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     if hasattr(options, "by") and not options.by:
         options.by = _recipes_keys(options.patterns)
     options.profile = _profile(options)
-    if getattr(options, "output", None) and options.output.removesuffix(".gz").endswith(
-        (".ndjson", ".json")
-    ):
+    name = getattr(options, "output", None) or ""
+    if name.removesuffix(".gz").endswith((".ndjson", ".json")) and not name.endswith(SPEEDSCOPE):
         options.json = True
     return options

@@ -13,12 +13,14 @@ from gotrace.errors import GotraceError
 from gotrace.kernel.kept import KeptPrograms, kept_program, kept_programs
 from gotrace.session.trace import PAYLOADS
 from gotrace.session.waits.probes import WaitState
+from gotrace.session.why.parts import KernelOffsets, kernel_offsets
 from gotrace.settings import (
     CountSettings,
     HistogramSettings,
     LatencySettings,
     ProgramSettings,
     SignalSettings,
+    StateSettings,
     TraceSettings,
     TrialSettings,
     WaitSettings,
@@ -72,6 +74,23 @@ def usual_settings() -> Iterator[ProgramSettings]:
             g_sched_pc=0,
             g_sched_bp=0,
             g_coroarg=coroarg,
+        )
+    try:
+        quota = kernel_offsets()
+    except GotraceError:
+        quota = KernelOffsets(0, 0, None, None, None)
+    for coroarg in (None, 0):
+        yield StateSettings(
+            states=1,
+            processes=1,
+            quota_threads=1,
+            g_waitreason=0,
+            g_coroarg=coroarg,
+            task_pid=quota.pid,
+            task_state=quota.state,
+            task_throttled=quota.throttled,
+            task_cfs_rq=quota.queue,
+            cfs_rq_throttled=quota.count,
         )
     yield TrialSettings(fetch=1)
     yield TrialSettings(signal=1)

@@ -10,6 +10,7 @@ from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.config import Config, MetricSpec, SpanSpec
 from gotrace.fleet.probing import open_target, plan_metric
 from gotrace.fleet.targets import Finder, Program
+from gotrace.fleet.telemetry.waits import plan_waits
 from gotrace.session.plan import ProbePlan
 from gotrace.target.target import Target
 from gotrace.text import printable
@@ -44,6 +45,9 @@ def check(config: Config, out: TextIO) -> int:
                 if program.key.target in spec.targets:
                     tried += 1
                     matched += _check_metric(spec, opened, program, out)
+            if config.waits is not None and program.key.target in config.waits.targets:
+                tried += 1
+                matched += _check_waits(opened, program, out)
             for span in config.spans:
                 if program.key.target in span.targets:
                     tried += 1
@@ -65,6 +69,17 @@ def _check_metric(spec: MetricSpec, target: Target, program: Program, out: TextI
     with suppress(GotraceError):
         for problem in planned.warnings():
             print(f"  {printable(problem)}", file=out)
+    return True
+
+
+def _check_waits(target: Target, program: Program, out: TextIO) -> bool:
+    what = f"waits in {program.key.target}"
+    try:
+        plan_waits(target, program)
+    except GotraceError as error:
+        print(f"{what}: nothing: {printable(str(error))}", file=out)
+        return False
+    print(f"{what}: what they cost is counted before they are attached", file=out)
     return True
 
 

@@ -33,6 +33,7 @@ __all__ = [
     "Protocol",
     "SpanSpec",
     "TargetSpec",
+    "WaitsSpec",
     "load_config",
     "parse_config",
 ]
@@ -156,13 +157,25 @@ class MetricSpec:
 
 @dataclass(frozen=True, slots=True)
 class SpanSpec:
-    """Calls to be sent as spans, at most ``rate`` a second of them for each program."""
+    """Calls to be sent as spans, at most ``rate`` a second of them for each program.
+
+    ``why``: with what their time goes into.
+    """
 
     name: str | None
     probe: str
     targets: tuple[str, ...]
     attributes: tuple[tuple[str, str], ...] = ()
     rate: float = 10.0
+    why: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WaitsSpec:
+    """Programs whose goroutines' waits are added up, with room for so many goroutines of each."""
+
+    targets: tuple[str, ...]
+    goroutines: int = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +213,7 @@ class Config:
     otlp: OtlpSpec | None = None
     budget: float = 0.02
     pprof: bool = False
+    waits: WaitsSpec | None = None
 
 
 def load_config(path: str) -> Config:
@@ -302,8 +316,10 @@ class _Reader:
         self._once("metrics", [metric.name for metric in metrics])
         spans = tuple(self._span(number, row, names) for number, row in self._rows("spans"))
         otlp = self._otlp(data["otlp"]) if "otlp" in data else None
-        if not metrics and not spans:
-            raise self.document.error((), "neither metrics nor spans are configured: nothing to do")
+        waits = self._waits(data["waits"], names) if "waits" in data else None
+        if not metrics and not spans and waits is None:
+            reason = "no metrics, waits or spans are configured: nothing to do"
+            raise self.document.error((), reason)
         if spans and otlp is None:
             raise self.document.error(("spans",), "spans are sent by OTLP: give otlp an endpoint")
         listen = self._listen(data["listen"]) if "listen" in data else None
@@ -313,7 +329,7 @@ class _Reader:
         pprof = data.get("pprof", False)
         if pprof and listen is None:
             raise self.document.error(("pprof",), "profiles are asked for by HTTP: give listen")
-        return Config(targets, metrics, spans, listen, otlp, budget, pprof)
+        return Config(targets, metrics, spans, listen, otlp, budget, pprof, waits)
 
     def _rows(self, key: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
         return list(enumerate(self.document.data.get(key, ())))
@@ -404,7 +420,14 @@ class _Reader:
             self._targets(path, row, targets),
             tuple((label, _expression(text)) for label, text in attributes.items()),
             rate,
+            row.get("why", False),
         )
+
+    def _waits(self, row: bool | Mapping[str, Any], targets: tuple[str, ...]) -> WaitsSpec | None:
+        if isinstance(row, bool):
+            return WaitsSpec(targets) if row else None
+        rooms = {key: row[key] for key in ("goroutines",) if key in row}
+        return WaitsSpec(self._targets(("waits",), row, targets), **rooms)
 
     def _targets(
         self, path: Path, row: Mapping[str, Any], targets: tuple[str, ...]

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import Counter
-from contextlib import ExitStack, closing
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from gotrace.errors import GotraceError, NoMatchError
@@ -15,7 +17,7 @@ from gotrace.fleet.engine import Engine, Probe, measure_cost
 from gotrace.fleet.exposition import EngineCollector, Reloads, registry_of
 from gotrace.fleet.probing import Cost
 from gotrace.fleet.targets import Program
-from gotrace.fleet.web import Health, WebServer
+from gotrace.fleet.web import Health, ProfileKind, WebServer
 from gotrace.kernel.features import has_multi_links
 from gotrace.kernel.keeper import hold_leanly
 from gotrace.kernel.kept import compile_apart
@@ -43,6 +45,7 @@ class Daemon:
         self._otlp: Otlp | None = None
         self._reader: SpanReader | None = None
         self._sent: Counter[tuple[str, str]] = Counter()  # by exporters that are gone
+        self._stopping = threading.Event()
         hold_leanly()
         compile_apart()
         self._engine = Engine(config, measure_cost(), self._start_span)
@@ -59,27 +62,22 @@ class Daemon:
         engine = self._engine
         registry = registry_of(EngineCollector(engine, self._reloads, self._otlp_counts))
         health = Health(lambda: engine.pulse, lambda: engine.is_ready)
-        self._web = WebServer(listen, registry, health, self._goroutines)
+        self._web = WebServer(listen, registry, health, self._profile)
         log.warning("listening on %s:%d", listen.host, self._web.port)
 
-    def _goroutines(self, target: str, pid: int | None) -> bytes:
-        """Return a profile of a target's goroutines; called by threads of the server.
+    def _profile(self, kind: ProfileKind, target: str, pid: int | None, seconds: int) -> bytes:
+        """Return a profile of a target's process; called by threads of the server.
 
         Raises GotraceError, NoMatchError where there is none.
         """
-        if not self._engine.config.pprof:
+        engine = self._engine
+        if not engine.config.pprof:
             raise NoMatchError("profiles are off: the configuration has no pprof: true")
-        pid, program = self._engine.process(target, pid)
-        from gotrace.goroutines.groups import Choice
-        from gotrace.goroutines.live import LiveGoroutines
-        from gotrace.goroutines.profile import profile_of
+        pid, program = engine.process(target, pid)
+        share = engine.config.budget
+        from gotrace.fleet.telemetry.profiles import take_profile  # 3 MB
 
-        with closing(Target.of(pid, None)) as process:
-            if not program.is_run_by(pid):  # its number may be another's by now
-                raise NoMatchError(f"process {pid} has ended")
-            with LiveGoroutines(process) as live:
-                dump = live.take()
-                return profile_of(dump.program, Choice().of(dump), time.time_ns())
+        return take_profile(kind, pid, program, seconds, engine.cost, share, self._stopping)
 
     def _export(self, config: Config) -> None:
         """Go over to another collector; no span probe is attached now."""
@@ -88,7 +86,8 @@ class Daemon:
             return
         from gotrace.fleet.otlp import Otlp  # loads the SDK: 20 MB
 
-        self._otlp = Otlp(config.otlp, self._engine.collect, config.targets)
+        engine = self._engine
+        self._otlp = Otlp(config.otlp, engine.collect, config.targets, waits=engine.waits)
         if config.spans:
             from gotrace.fleet.spans import SpanReader
 
@@ -107,9 +106,16 @@ class Daemon:
         otlp = self._otlp
         return dict(self._sent + Counter(otlp.counts() if otlp else {}))
 
-    def _start_span(self, spec: SpanSpec, program: Program, target: Target, cost: Cost) -> Probe:
+    def _start_span(
+        self,
+        specs: Sequence[SpanSpec],
+        program: Program,
+        target: Target,
+        cost: Cost,
+        share: float,
+    ) -> Probe:
         assert self._reader is not None
-        return self._reader.start_probe(spec, program, target, cost)
+        return self._reader.start_probe(specs, program, target, cost, share)
 
     def begin(self) -> None:
         """Attach what there is."""
@@ -124,6 +130,7 @@ class Daemon:
 
     def ask_to_stop(self) -> None:
         """Have a turn end soon; may be called in a signal handler."""
+        self._stopping.set()
         self._engine.ask_to_stop()
 
     def reload(self) -> None:
@@ -145,6 +152,7 @@ class Daemon:
 
     def close(self) -> None:
         """Detach everything, send the last of it and stop listening."""
+        self._stopping.set()
         with ExitStack() as ending:
             if self._web is not None:
                 ending.callback(self._web.close)

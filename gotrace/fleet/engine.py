@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,10 +15,12 @@ from typing import Protocol
 
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.fleet.budget import Budget, Pauses
-from gotrace.fleet.config import Config, MetricSpec, SpanSpec
+from gotrace.fleet.config import Config, MetricSpec, SpanSpec, WaitsSpec
 from gotrace.fleet.probing import Cost, MetricProbe, Spent, open_target
 from gotrace.fleet.series import Metric
 from gotrace.fleet.targets import Finder, Program, ProgramKey
+from gotrace.fleet.telemetry.price import OverBudgetError
+from gotrace.fleet.telemetry.waits import WaitPoint, WaitsProbe, WaitTotals
 from gotrace.kernel import syscalls as kernel
 from gotrace.overhead import ProbeCost
 from gotrace.session.calibrate import Calibration, trap_cost
@@ -37,6 +39,7 @@ _TAKERS = 8  # threads that read maps: each waits for programs that run
 _USUAL_TRAP = ProbeCost(800, 2500)  # ns, where it cannot be measured
 _MAX_WAIT = 3.0
 _MAX_LISTED = 16  # processes in a message
+_SPANS, _WAITS = "spans", "waits"  # what they are called among probes
 
 
 class Probe(Protocol):
@@ -63,18 +66,22 @@ class Probe(Protocol):
     def close(self) -> Spent: ...
 
 
-#: Starts the probe of spans.
-StartSpan = Callable[[SpanSpec, Program, Target, Cost], Probe]
+#: Starts the probe of spans; the number is the budget of all, a part of one CPU.
+StartSpan = Callable[[Sequence[SpanSpec], Program, Target, Cost, float], Probe]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One metric or kind of span, in the programs of its targets. ``name`` is unique."""
+    """One metric, all spans, or all waits, in the programs of its targets.
+
+    ``name`` is unique.
+    """
 
     name: str
     targets: tuple[str, ...]
     metric: Metric | None = None
-    span: SpanSpec | None = None
+    spans: tuple[SpanSpec, ...] = ()
+    waits: WaitsSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +162,7 @@ class Engine:
         self._found: dict[ProgramKey, Program] = {}
         self._budgets: dict[str, Budget[_Place]] = {}
         self._pauses: Pauses[_Place] = Pauses()
+        self._waits = WaitTotals()
         self._said: dict[_Place, str] = {}
         self._takers = ThreadPoolExecutor(_TAKERS, "take")
         self._next_look = self._next_poll = 0.0
@@ -166,10 +174,13 @@ class Engine:
             spec.name: Job(spec.name, spec.targets, metrics.get(spec.name) or Metric(spec))
             for spec in config.metrics
         }
-        for number, span in enumerate(config.spans):
-            name = f"span:{span.name or span.probe}"
-            name = name if name not in jobs else f"{name}:{number}"
-            jobs[name] = Job(name, span.targets, None, span)
+        if config.spans:
+            name = _SPANS if _SPANS not in jobs else f"{_SPANS}:"
+            targets = dict.fromkeys(target for span in config.spans for target in span.targets)
+            jobs[name] = Job(name, tuple(targets), spans=config.spans)
+        if config.waits is not None:
+            name = _WAITS if _WAITS not in jobs else f"{_WAITS}:"
+            jobs[name] = Job(name, config.waits.targets, waits=config.waits)
         with self._lock:
             self.config = config
             self._jobs = jobs
@@ -260,15 +271,30 @@ class Engine:
             probe: Probe
             if job.metric is not None:
                 probe = MetricProbe(job.metric, running.program, running.target, self.cost)
+            elif job.waits is not None:
+                probe = WaitsProbe(
+                    job.waits,
+                    running.program,
+                    running.target,
+                    self.cost,
+                    self._waits,
+                    self.config.budget,
+                )
             else:
-                assert job.span is not None and self._start_span is not None
-                probe = self._start_span(job.span, running.program, running.target, self.cost)
+                assert self._start_span is not None
+                specs = [span for span in job.spans if place.program.target in span.targets]
+                probe = self._start_span(
+                    specs, running.program, running.target, self.cost, self.config.budget
+                )
         except (NoMatchError, UsageError) as error:
             tally.failures += 1
             running.hopeless.add(job.name)
             self._say_once(place, f"{shown}: {error}")
         except (GotraceError, OSError) as error:
-            tally.failures += 1
+            if isinstance(error, OverBudgetError):
+                tally.over_budget += 1
+            else:
+                tally.failures += 1
             length = self._pauses.pause(place, time.monotonic())
             self._say_once(place, f"{shown}: {error}: tried again in {length:.0f} s")
         else:
@@ -350,6 +376,10 @@ class Engine:
                 metrics[spec.name] = Metric(spec)
                 if old is not None and metrics[spec.name].is_like(old):
                     again.append((metrics[spec.name], old))
+        if config.waits is not None and self.config.waits is not None:
+            room = config.waits.goroutines == self.config.waits.goroutines
+            again_waits = config.waits.targets if room else ()
+            kept |= {(_WAITS, target) for target in again_waits}
         same = {target.name for target in config.targets if targets.get(target.name) == target}
         for key, running in list(self._running.items()):
             for name in list(running.probes):
@@ -372,6 +402,13 @@ class Engine:
         list(self._takers.map(_take, [probe for _, probe in self._probes()]))
         with self._lock:
             return [job.metric for job in self._jobs.values() if job.metric is not None]
+
+    def waits(self) -> list[WaitPoint]:
+        """Return what has been waited, as it was read by ``collect`` last."""
+        with self._lock:
+            asked = self.config.waits
+        targets = asked.targets if asked is not None else ()
+        return [point for point in self._waits.points() if point.target in targets]
 
     def processes(self) -> dict[str, int]:
         """Return how many processes run each target."""

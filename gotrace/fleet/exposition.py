@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from gotrace import __version__
 from gotrace.fleet.engine import Engine
 from gotrace.fleet.series import Bucketed, Metric, Point
+from gotrace.fleet.telemetry.waits import families
 
 __all__ = ["EngineCollector", "Reloads", "registry_of"]
 
@@ -51,6 +52,13 @@ class EngineCollector(Collector):
         metrics = self._engine.collect()
         for metric in metrics:
             yield _family(metric)
+        for family in families(self._engine.waits()):
+            labels = ["target", "reason"] if family.has_reason else ["target"]
+            counter = CounterMetricFamily(family.name, family.help, labels=labels)
+            for row in family.rows:
+                values = [row.target, row.reason] if family.has_reason else [row.target]
+                counter.add_metric(values, family.value(row))
+            yield counter
         yield from self._own(metrics)
 
     def _own(self, metrics: list[Metric]) -> Iterator[Family]:

@@ -12,7 +12,7 @@ import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from opentelemetry.sdk.metrics import export as sdk
@@ -26,6 +26,7 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 from gotrace import __version__
 from gotrace.fleet.config import OtlpSpec, Protocol, TargetSpec
 from gotrace.fleet.series import Bucketed, Metric, Point
+from gotrace.fleet.telemetry.waits import WaitPoint, families
 from gotrace.target.containers import Container, Containers
 
 __all__ = ["FinishedCall", "Otlp", "metrics_data"]
@@ -42,7 +43,10 @@ Attribute = str | bool | int | float | Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class FinishedCall:
-    """A call to be sent as a span: times in ns since 1970; ``error`` is its type and message."""
+    """A call to be sent as a span: times in ns since 1970; ``error`` is its type and message.
+
+    ``trace`` and ``span`` are its numbers, ``parent`` is that of the span that it is below, or 0.
+    """
 
     target: str
     name: str
@@ -50,6 +54,9 @@ class FinishedCall:
     end: int
     attributes: Mapping[str, Attribute]
     error: tuple[str, str] | None = None
+    trace: int = field(default_factory=lambda: random.getrandbits(128) or 1)
+    span: int = field(default_factory=lambda: random.getrandbits(64) or 1)
+    parent: int = 0
 
 
 @dataclass
@@ -73,13 +80,15 @@ class Otlp:
         collect: Callable[[], list[Metric]],
         targets: Sequence[TargetSpec] = (),
         containers: Containers | None = None,
+        waits: Callable[[], list[WaitPoint]] = list,
     ) -> None:
-        """``collect`` reads all metrics."""
+        """``collect`` reads all metrics, and ``waits`` returns what was read with them."""
         # The SDK's words come with each try: one line when it stops working, and when it works
         # again, is enough.
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)
         self._spec = spec
         self._collect = collect
+        self._waits = waits
         self._tally = _Tally()
         self._queue: deque[FinishedCall] = deque()
         self._waiting = threading.Condition()
@@ -118,7 +127,8 @@ class Otlp:
     def _send_metrics(self) -> None:
         while True:
             is_last = self._closing.wait(self._spec.interval)
-            data = metrics_data(self._collect(), self._resource, time.time_ns())
+            metrics = self._collect()
+            data = metrics_data(metrics, self._resource, time.time_ns(), self._waits())
             points = sum(
                 len(metric.data.data_points)
                 for resource in data.resource_metrics
@@ -178,12 +188,7 @@ class Otlp:
         return self._resources[target, container]
 
     def _span(self, call: FinishedCall) -> ReadableSpan:
-        context = SpanContext(
-            random.getrandbits(128) or 1,
-            random.getrandbits(64) or 1,
-            is_remote=False,
-            trace_flags=TraceFlags(TraceFlags.SAMPLED),
-        )
+        context = _context(call.trace, call.span)
         status = Status(StatusCode.UNSET)
         attributes = dict(call.attributes)
         if call.error is not None:
@@ -193,6 +198,7 @@ class Otlp:
         return ReadableSpan(
             call.name,
             context,
+            _context(call.trace, call.parent) if call.parent else None,
             resource=self._resource(call.target, self._container(call)),
             attributes=attributes,
             kind=SpanKind.INTERNAL,
@@ -216,6 +222,10 @@ class Otlp:
             thread.join(max(0.0, until - time.monotonic()))
         self._metric_exporter.shutdown(100)
         self._span_exporter.shutdown()
+
+
+def _context(trace: int, span: int) -> SpanContext:
+    return SpanContext(trace, span, False, TraceFlags(TraceFlags.SAMPLED))
 
 
 _MAX_CLOSING = 2.0  # seconds
@@ -252,7 +262,10 @@ def _exporters(spec: OtlpSpec) -> tuple[MetricExporter, SpanExporter]:
 
 
 def metrics_data(
-    metrics: Sequence[Metric], resource: Callable[[str], Resource], now: int
+    metrics: Sequence[Metric],
+    resource: Callable[[str], Resource],
+    now: int,
+    waits: Sequence[WaitPoint] = (),
 ) -> sdk.MetricsData:
     """Return metrics as OTLP has them: cumulative, each target a resource of its own."""
     by_target: dict[str, list[sdk.Metric]] = {}
@@ -262,12 +275,32 @@ def metrics_data(
             rows.setdefault(point.values[0], []).append((point, bucketed))
         for target, found in rows.items():
             by_target.setdefault(target, []).append(_metric(metric, found, now))
+    for target in dict.fromkeys(point.target for point in waits):
+        own = [point for point in waits if point.target == target]
+        by_target.setdefault(target, []).extend(_waits(own, now))
     return sdk.MetricsData(
         [
             sdk.ResourceMetrics(resource(target), [sdk.ScopeMetrics(_SCOPE, found, "")], "")
             for target, found in by_target.items()
         ]
     )
+
+
+def _waits(points: Sequence[WaitPoint], now: int) -> Iterator[sdk.Metric]:
+    """Yield what a target has waited."""
+    for family in families(points):
+        numbers = [
+            sdk.NumberDataPoint(
+                {"reason": row.reason} if family.has_reason else {},
+                int(row.created * 1e9),
+                now,
+                family.value(row),
+            )
+            for row in family.rows
+        ]
+        unit = "s" if family.is_time else "{wait}"
+        data = sdk.Sum(numbers, sdk.AggregationTemporality.CUMULATIVE, True)
+        yield sdk.Metric(family.name, family.help, unit, data)
 
 
 def _metric(metric: Metric, rows: Sequence[tuple[Point, Bucketed | None]], now: int) -> sdk.Metric:

@@ -71,6 +71,14 @@ SCHEMA: Final[dict[str, Any]] = {
                 ),
             )
         ),
+        waits={
+            **_record(
+                [],
+                targets=_NAMES,
+                goroutines={"type": "integer", "minimum": 256, "maximum": 1 << 22},
+            ),
+            "type": ["boolean", "object"],
+        },
         spans=_rows(
             _record(
                 ["probe"],
@@ -79,6 +87,7 @@ SCHEMA: Final[dict[str, Any]] = {
                 targets=_NAMES,
                 attributes=_EXPRESSIONS,
                 rate=_TEXT,
+                why={"type": "boolean"},
             )
         ),
         otlp=_record(

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make spans of calls: those of one probe in one program, at most at a rate."""
+"""Make spans of calls: those of one program, in trees, each kind at most at a rate."""
 
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gotrace.errors import GotraceError
@@ -16,11 +18,14 @@ from gotrace.fleet.naming import attribute
 from gotrace.fleet.otlp import Attribute, FinishedCall
 from gotrace.fleet.probing import Cost, Spent
 from gotrace.fleet.targets import Program
+from gotrace.fleet.telemetry.nesting import Call, Nesting
+from gotrace.fleet.telemetry.price import refuse_price
+from gotrace.probes.spec import ProbeSpec
 from gotrace.session.decode import DecodedCall, call_decoders
-from gotrace.session.events import RecordError, function_of
+from gotrace.session.events import RecordError, function_of, parse_call
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import make_plan
-from gotrace.session.tasks import find_tasks
+from gotrace.session.tasks import Tasks, find_tasks
 from gotrace.session.trace import CallTracer, TraceOptions
 from gotrace.session.trace_plan import (
     TraceChoices,
@@ -29,6 +34,7 @@ from gotrace.session.trace_plan import (
     parse_probes,
     probe_requests,
 )
+from gotrace.session.why.parts import WhyOptions, WhyProbes, why_probes
 from gotrace.target.target import Target
 from gotrace.text import printable
 from gotrace.values.python import GoError, Unavailable, to_python
@@ -87,40 +93,132 @@ def plan_span(spec: SpanSpec, target: Target, program: Program) -> tuple[TracePl
 
 
 def _planned(spec: SpanSpec, texts: list[str], target: Target, program: Program) -> TracePlan:
+    return _traced([_probe(spec, texts)], target, program)
+
+
+def _probe(spec: SpanSpec, texts: Sequence[str]) -> ProbeSpec:
+    """Return the probe that captures expressions. Raises GotraceError."""
     words = " ".join(["%v"] * len(texts)) or "."
-    probe = ", ".join([f'{spec.probe} "{words}"', *texts])
-    specs, failed = parse_probes([probe], None)
+    specs, failed = parse_probes([", ".join([f'{spec.probe} "{words}"', *texts])], None)
     if failed:
         raise failed[0]
-    plan = make_plan(target, probe_requests(specs, file=program.path), returns=True, verb="trace")
-    choices = TraceChoices.of(_STRING_BYTES, 1, False, False)
-    return make_trace_plan(plan, specs, choices)
+    return specs[0]
+
+
+def _traced(probes: Sequence[ProbeSpec], target: Target, program: Program) -> TracePlan:
+    requests = probe_requests(probes, file=program.path)
+    plan = make_plan(target, requests, returns=True, verb="trace")
+    return make_trace_plan(plan, probes, TraceChoices.of(_STRING_BYTES, 1, False, False))
+
+
+@dataclass
+class _Kind:
+    """One kind of span; ``has_error``: the last value is the call's error."""
+
+    spec: SpanSpec
+    has_error: bool
+    probe: ProbeSpec
+    rate: Rate
+
+
+def _plan_all(
+    specs: Sequence[SpanSpec], target: Target, program: Program
+) -> tuple[TracePlan, list[_Kind], list[str]]:
+    """Plan all kinds of spans that there are in a program together, and say what is left out.
+
+    Raises GotraceError where none is left.
+    """
+    kinds: list[_Kind] = []
+    errors: list[GotraceError] = []
+    problems = []
+    for spec in specs:
+        try:
+            _, has_error = plan_span(spec, target, program)
+        except GotraceError as error:
+            errors.append(error)
+            problems.append(f"span {spec.name or spec.probe}: {error}")
+        else:
+            texts = [text for _, text in spec.attributes]
+            probe = _probe(spec, [*texts, "$err"] if has_error else texts)
+            kinds.append(_Kind(spec, has_error, probe, Rate(spec.rate)))
+    if not kinds:
+        raise errors[0]
+    return _traced([kind.probe for kind in kinds], target, program), kinds, problems
+
+
+def _why_probes(
+    kinds: Sequence[_Kind], traced: TracePlan, target: Target, tasks: Tasks
+) -> WhyProbes | None:
+    """Return what finds out where time goes, None where neither span nor predicate asks for it.
+
+    Raises GotraceError.
+    """
+    if not traced.reads_parts and not any(kind.spec.why for kind in kinds):
+        return None
+    return why_probes(target, tasks, WhyOptions(classes=traced.reads_parts))
+
+
+def _part_attribute(part: str) -> str:
+    """Return what a part of a span's time is called.
+
+    >>> _part_attribute("blocked: chan receive (nil chan)")
+    'go.why.blocked.chan_receive_nil_chan'
+    """
+    return f"go.why.{_NOT_NAMED.sub('_', part.replace(': ', '.')).strip('_')}"
+
+
+_NOT_NAMED = re.compile(r"[^\w.]+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A record of a call; ``is_wanted``: some probe's predicate wants it."""
+
+    record: bytes
+    is_wanted: bool
+
+
+#: The numbers of a trace and of a span in it, below which others may hang.
+_Above = tuple[int, int]
 
 
 class SpanProbe:
-    """The probes of one kind of span in one program; ``close`` detaches."""
+    """The probes of all spans in one program; ``close`` detaches."""
 
     def __init__(
-        self, spec: SpanSpec, program: Program, target: Target, cost: Cost, sink: Sink
+        self,
+        specs: Sequence[SpanSpec],
+        program: Program,
+        target: Target,
+        cost: Cost,
+        sink: Sink,
+        share: float,
     ) -> None:
-        """Attach. Raises GotraceError or OSError."""
+        """Attach; what spans' time goes into only where that takes less than ``share`` of one CPU.
+
+        Raises OverBudgetError, other GotraceErrors, or OSError.
+        """
         self.target = target
-        self._spec = spec
         self._program = program
         self._cost = cost
         self._sink = sink
-        self._rate = Rate(spec.rate)
         self._lock = threading.Lock()
         self._is_open = True
         self._final = Spent()
         self._lost: Counter[str] = Counter()
         self._read_ns = 0
-        traced, self._has_error = plan_span(spec, target, program)
+        self._nesting: Nesting[_Seen] = Nesting()
+        traced, self._kinds, problems = _plan_all(specs, target, program)
         tasks = find_tasks(target, traced.plan)
-        options = TraceOptions(open_calls=_OPEN_CALLS, pages=_PAGES)
-        self._tracer = CallTracer(target, traced, tasks, options, None)
-        self._decoders, self._undecided = call_decoders(traced, tasks, False)
-        self.problems = [*traced.plan.problems, *map(str, traced.plan.failed)]
+        why = _why_probes(self._kinds, traced, target, tasks)
+        if why is not None:
+            refuse_price(why, cost, share)
+        options = TraceOptions(open_calls=_OPEN_CALLS, pages=_PAGES, nested=True)
+        self._tracer = CallTracer(target, traced, tasks, options, None, None, why)
+        self._decoders, self._undecided = call_decoders(
+            traced, tasks, False, None, why.names if why else ()
+        )
+        self.problems = [*problems, *traced.plan.problems, *map(str, traced.plan.failed)]
 
     @property
     def needs_target(self) -> bool:
@@ -146,25 +244,80 @@ class SpanProbe:
 
     def _read(self) -> None:
         began = time.thread_time_ns()
-        left_out = 0
-        epoch = time.time_ns() - time.monotonic_ns()
         for record in self._tracer.acquire(time.monotonic() + _TURN):
             try:
-                decoder = self._decoders[function_of(record)]
-                if decoder.wanted(record) is None:
-                    continue
-                if not self._rate.allows(time.monotonic()):
-                    left_out += 1
-                    continue
-                for call in decoder.all(record):
-                    self._sink.put(self._finished(call, epoch))
+                call = parse_call(record)
+                is_wanted = self._decoders[call.function].wanted(record) is not None
             except RecordError as error:
-                log.error("%s: %s", printable(self._spec.probe), printable(str(error)))
-        if left_out:
-            self._sink.left_out(left_out)
+                log.error("spans: %s", printable(str(error)))
+                continue
+            seen = _Seen(record, is_wanted)
+            if not call.start_ns:  # only its entry: nothing is known to be within it
+                self._send([(seen, None)])
+                continue
+            task = call.tgid, call.goid or -call.tid
+            ended = Call(call.start_ns, call.end_ns, call.nested, seen, len(record))
+            for tree in self._nesting.add(task, ended, time.monotonic()):
+                self._send(tree)
+        for tree in self._nesting.overdue(time.monotonic()):
+            self._send(tree)
         self._read_ns += time.thread_time_ns() - began
 
-    def _finished(self, call: DecodedCall, epoch: int) -> FinishedCall:
+    def _send(self, tree: Sequence[tuple[_Seen, int | None]]) -> None:
+        """Send an outermost call and those within it, as far as rates allow.
+
+        Where one that is below none is not sent, neither are those within it. Others that are not
+        sent are left out of the tree.
+        """
+        epoch = time.time_ns() - time.monotonic_ns()
+        places: list[_Above | None] = []  # what calls within each hang below
+        refused: set[int] = set()
+        left_out = 0
+        for number, (seen, parent) in enumerate(tree):
+            above = None if parent is None else places[parent]
+            places.append(above)
+            if parent in refused:
+                refused.add(number)
+                left_out += seen.is_wanted
+                continue
+            if not seen.is_wanted:
+                continue
+            sent = self._send_one(seen.record, above, epoch)
+            left_out += sent is None
+            if sent is not None:
+                places[number] = sent
+            elif above is None:
+                refused.add(number)
+        if left_out:
+            self._sink.left_out(left_out)
+
+    def _send_one(self, record: bytes, above: _Above | None, epoch: int) -> _Above | None:
+        """Send a call, as each kind of span that wants it; return what others may hang below.
+
+        None where it was not sent, for its rate.
+        """
+        decoder = self._decoders[function_of(record)]
+        probes = [probe for probe, _ in decoder.traced.parts] or [decoder.traced.spec]
+        kinds = [kind for kind in self._kinds if any(kind.probe is probe for probe in probes)]
+        now = time.monotonic()
+        kinds = [kind for kind in kinds if kind.rate.allows(now)]
+        sent = None
+        try:
+            found = decoder.by_probe(record) if kinds else []
+        except RecordError as error:
+            log.error("spans: %s", printable(str(error)))
+            return None
+        for probe, call in found:
+            for kind in kinds:
+                if kind.probe is probe:
+                    span = self._finished(kind, call, above, epoch)
+                    self._sink.put(span)
+                    sent = sent or (span.trace, span.span)
+        return sent
+
+    def _finished(
+        self, kind: _Kind, call: DecodedCall, above: _Above | None, epoch: int
+    ) -> FinishedCall:
         function = call.function
         attributes: dict[str, Attribute] = {
             "code.function.name": function.name,
@@ -176,17 +329,21 @@ class SpanProbe:
         if function.line is not None:
             attributes["code.line.number"] = function.line
         values = [to_python(value) for value in call.values]
-        for (name, _), value in zip(self._spec.attributes, values, strict=False):
+        for (name, _), value in zip(kind.spec.attributes, values, strict=False):
             attributes[name] = attribute(value)
+        if call.why is not None and kind.spec.why:
+            for part, ns in call.why.parts.items():
+                attributes[_part_attribute(part)] = ns
         error = None
         if call.unwound is not None:
             error = (call.unwound.value, "the call did not return")
-        elif self._has_error and values:
+        elif kind.has_error and values:
             error = _error_of(values[-1])
         end = call.end_ns + epoch
         start = end - (call.duration_ns or 0)
-        name = self._spec.name or function.name
-        return FinishedCall(self._program.key.target, name, start, end, attributes, error)
+        name = kind.spec.name or function.name
+        span = FinishedCall(self._program.key.target, name, start, end, attributes, error)
+        return span if above is None else replace(span, trace=above[0], parent=above[1])
 
     def spent(self) -> Spent:
         """Return the hits so far and their cost; the reader's own time is in it."""
@@ -195,7 +352,8 @@ class SpanProbe:
 
     def _spent(self) -> Spent:
         spent = self._cost.total(self._tracer.attached.statistics())
-        return Spent(spent.hits, spent.ns + self._read_ns)
+        at_switches = self._tracer.attached.tracepoint_ns()
+        return Spent(spent.hits, spent.ns + at_switches + self._read_ns)
 
     def lost(self) -> dict[str, int]:
         """Return how many calls are missing, by what became of them."""
@@ -232,6 +390,8 @@ class SpanProbe:
                     self._read()
                     if self._tracer.exhausted:
                         break
+                for tree in self._nesting.rest():
+                    self._send(tree)
                 self._tracer.drop()
                 self._lost = self._losses()
                 self._final = self._spent()
@@ -263,10 +423,15 @@ class SpanReader:
         self._thread.start()
 
     def start_probe(
-        self, spec: SpanSpec, program: Program, target: Target, cost: Cost
+        self,
+        specs: Sequence[SpanSpec],
+        program: Program,
+        target: Target,
+        cost: Cost,
+        share: float,
     ) -> SpanProbe:
         """Attach a probe and read its calls from then on. Raises GotraceError or OSError."""
-        probe = SpanProbe(spec, program, target, cost, self._sink)
+        probe = SpanProbe(specs, program, target, cost, self._sink, share)
         with self._lock:
             self._probes = [*(known for known in self._probes if known.is_open), probe]
         return probe

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answer /metrics, /healthz, /readyz and /debug/pprof/goroutine on one address."""
+"""Answer /metrics, /healthz, /readyz and /debug/pprof on one address."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from enum import Enum
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
@@ -19,9 +20,10 @@ from prometheus_client.exposition import choose_encoder
 
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.config import Listen
+from gotrace.fleet.telemetry.price import OverBudgetError
 from gotrace.text import printable
 
-__all__ = ["Health", "WebServer"]
+__all__ = ["Health", "ProfileKind", "WebServer"]
 
 log = logging.getLogger("gotraced")
 
@@ -32,10 +34,29 @@ _PLAIN = "text/plain; charset=utf-8"
 _DEAD = 120.0
 
 
-#: Returns a profile of the goroutines of a target's process; see ``Daemon``.
-TakeGoroutines = Callable[[str, int | None], bytes]
-#: A process's number, or nothing.
-_PID = re.compile(r"[0-9]{0,10}", re.ASCII)
+#: How long waits are watched for a profile unless it is said, and at most.
+_SECONDS, _MAX_SECONDS = 5, 60
+
+
+class ProfileKind(Enum):
+    """The profiles that there are; values are their names in paths."""
+
+    GOROUTINE = "goroutine"
+    BLOCK = "block"
+    MUTEX = "mutex"
+
+
+#: Returns a profile of a target's process, taken for some seconds; see ``Daemon``.
+TakeProfile = Callable[[ProfileKind, str, int | None, int], bytes]
+#: A number, or nothing.
+_NUMBER = re.compile(r"[0-9]{0,10}", re.ASCII)
+_PROFILES = {f"/debug/pprof/{kind.value}": kind for kind in ProfileKind}
+
+
+_STATUSES: dict[type[Exception], HTTPStatus] = {
+    NoMatchError: HTTPStatus.NOT_FOUND,
+    OverBudgetError: HTTPStatus.SERVICE_UNAVAILABLE,
+}
 
 
 class Health:
@@ -93,12 +114,12 @@ class WebServer:
         listen: Listen,
         registry: CollectorRegistry,
         health: Health,
-        goroutines: TakeGoroutines | None = None,
+        take_profile: TakeProfile | None = None,
     ) -> None:
         """Listen. Raises GotraceError."""
         self.listen = listen
         try:
-            self._server = _Server(listen, _handler(registry, health, goroutines))
+            self._server = _Server(listen, _handler(registry, health, take_profile))
         except OSError as error:
             reason = error.strerror or error
             raise GotraceError(f"cannot listen on {listen.host}:{listen.port}: {reason}") from error
@@ -114,7 +135,7 @@ class WebServer:
 
 
 def _handler(
-    registry: CollectorRegistry, health: Health, goroutines: TakeGoroutines | None
+    registry: CollectorRegistry, health: Health, take_profile: TakeProfile | None
 ) -> type[BaseHTTPRequestHandler]:
     profiling = threading.Lock()  # one at a time: a dump takes memory and CPU time
 
@@ -138,25 +159,29 @@ def _handler(
                 self._answer(health.is_well)
             elif path == "/readyz":
                 self._answer(health.is_ready())
-            elif path == "/debug/pprof/goroutine" and goroutines is not None:
-                self._profile(goroutines)
+            elif path in _PROFILES and take_profile is not None:
+                self._profile(_PROFILES[path], take_profile)
             else:
                 self._send(HTTPStatus.NOT_FOUND, _PLAIN, b"/metrics, /healthz, /readyz\n")
 
-        def _profile(self, take: TakeGoroutines) -> None:
+        def _profile(self, kind: ProfileKind, take: TakeProfile) -> None:
             asked = parse_qs(urlsplit(self.path).query)
-            pid = asked.get("pid", [""])[-1]
-            if "target" not in asked or not _PID.fullmatch(pid):
-                self._send(HTTPStatus.BAD_REQUEST, _PLAIN, b"give target=NAME, perhaps pid=PID\n")
+            pid, length = (asked.get(name, [""])[-1] for name in ("pid", "seconds"))
+            known = "target" in asked and _NUMBER.fullmatch(pid) and _NUMBER.fullmatch(length)
+            seconds = int(length) if known and length else _SECONDS
+            if not known or not 1 <= seconds <= _MAX_SECONDS:
+                usage = "give target=NAME, perhaps pid=PID"
+                if kind is not ProfileKind.GOROUTINE:
+                    usage += f", seconds=N from 1 to {_MAX_SECONDS}"
+                self._send(HTTPStatus.BAD_REQUEST, _PLAIN, f"{usage}\n".encode())
                 return
             if not profiling.acquire(blocking=False):
                 self._send(HTTPStatus.SERVICE_UNAVAILABLE, _PLAIN, b"another profile is made\n")
                 return
             try:
-                body = take(asked["target"][-1], int(pid) if pid else None)
+                body = take(kind, asked["target"][-1], int(pid) if pid else None, seconds)
             except (GotraceError, OSError) as error:
-                lacks = isinstance(error, NoMatchError)
-                status = HTTPStatus.NOT_FOUND if lacks else HTTPStatus.INTERNAL_SERVER_ERROR
+                status = _STATUSES.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
                 self._send(status, _PLAIN, f"{printable(str(error))}\n".encode())
                 return
             finally:

@@ -110,6 +110,13 @@ class Attached:
         found = self.functions.items()
         return {name: kernel.program_statistics(loaded) for name, loaded in found}
 
+    def tracepoint_ns(self) -> int:
+        """Return how long the functions at tracepoints have run so far, on the whole machine.
+
+        0 unless the kernel counts that. Raises OSError.
+        """
+        return sum(kernel.program_statistics(one)[1] for one in self.program.at_tracepoints)
+
     def stop(self) -> None:
         """Have hits ignored from now on, and the probes removed, without waiting for that.
 

@@ -20,6 +20,7 @@ from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.overhead import ProbeCost
 from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate
 from gotrace.probes.scope import PART_SPECIALS, STACK_TYPE, Phase, SpecialName
+from gotrace.probes.spec import ProbeSpec
 from gotrace.probes.typed import AccessPath, Operand, Typed
 from gotrace.session.events import CallRecord, Unwinding, parse_call
 from gotrace.session.symbols import Symbolizer, is_plumbing
@@ -203,10 +204,14 @@ class CallDecoder:
 
         Raises RecordError.
         """
+        return [call for _, call in self.by_probe(record)]
+
+    def by_probe(self, record: bytes) -> list[tuple[ProbeSpec, DecodedCall]]:
+        """Return likewise, with the probe that wants it. Raises RecordError."""
         traced = self.traced
         if not traced.parts:
             only = self(record)
-            return [] if only is None else [only]
+            return [] if only is None else [(traced.spec, only)]
         captured = parse_call(record)
         entry, results = self._captured(captured)
         why = self._why(captured)
@@ -217,20 +222,19 @@ class CallDecoder:
             if not self._decided(probe.predicate, found, specials):
                 continue
             if spec.format is None:
-                calls.append(call)
+                calls.append((spec, call))
                 continue
             values = self._evaluated(found, specials, probe.values)
             message = format_values(spec.format, values, [value.type for value in probe.values])
-            calls.append(
-                replace(
-                    call,
-                    function=self._bare_function,
-                    args=(),
-                    results=None if call.results is None else (),
-                    message=message,
-                    values=values,
-                )
+            bare = replace(
+                call,
+                function=self._bare_function,
+                args=(),
+                results=None if call.results is None else (),
+                message=message,
+                values=values,
             )
+            calls.append((spec, bare))
         return calls
 
     def _captured(self, call: CallRecord) -> tuple[list[Value], list[Value] | None]:

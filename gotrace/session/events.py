@@ -74,6 +74,8 @@ class CallFlag(IntFlag):
     GOEXIT = 32
     #: After the stack: what the time went into (struct why_report and what follows it).
     WHY = 64
+    #: No block: another call of the goroutine was open. Only where that is asked for.
+    NESTED = 128
 
 
 # Plain numbers: what IntFlag does for each operation is half of the time that a record takes.
@@ -81,6 +83,7 @@ class CallFlag(IntFlag):
 FLAGS = 0xFFF
 _UNKNOWN_FLAGS = FLAGS & ~int(sum(CallFlag))
 _STACK, _WHY = CallFlag.STACK.value, CallFlag.WHY.value
+_NESTED = CallFlag.NESTED.value
 _ENTRY_FLOATS, _RETURN_FLOATS = CallFlag.ENTRY_FLOATS.value, CallFlag.RETURN_FLOATS.value
 _UNDECIDED, _PANIC, _GOEXIT = (
     flag.value for flag in (CallFlag.UNDECIDED, CallFlag.PANIC, CallFlag.GOEXIT)
@@ -105,6 +108,7 @@ class CallRecord:
     ``end_ns`` is when that was seen. ``hits`` is how often probes were hit within it, ``hits_ns``
     how long their programs took. ``why`` is what the time went into, as
     gotrace.session.why.parts.call_parts reads it, None where not known or not asked for.
+    ``nested``: another call of the goroutine was open, where that is asked for.
     """
 
     end_ns: int
@@ -125,6 +129,7 @@ class CallRecord:
     hits_ns: int = 0
     why: bytes | None = None
     bias: int = 0
+    nested: bool = False
 
     @property
     def duration_ns(self) -> int | None:
@@ -196,6 +201,7 @@ def parse_call(record: bytes) -> CallRecord:
         hits_ns,
         why,
         flags & ~FLAGS,
+        bool(flags & _NESTED),
     )
 
 

@@ -73,13 +73,14 @@ class TraceOptions:
     values take so much of the payload that no more have room. With ``cpu`` records have the CPU
     that they were reported on, for ``events.cpu_of``. ``open_calls`` is for how many goroutines
     with open calls there is room, ``pages`` what each CPU's event buffer has, a power of two; None
-    for the most.
+    for the most. ``nested``: records say whether they are of calls within others.
     """
 
     user_stack: int = 0
     cpu: bool = False
     open_calls: int | None = None
     pages: int | None = None
+    nested: bool = False
 
 
 class CallTracer(Probing):
@@ -136,6 +137,8 @@ class CallTracer(Probing):
         )
         if options.open_calls is not None:
             settings = sized(settings, options.open_calls, bool(returning))
+        if options.nested:
+            settings = replace(settings, nested=1)
         self._pages = options.pages
         if self._tables.floats:
             groups = [*signal_groups(target, tasks), *groups]

@@ -364,6 +364,9 @@ def _together(parts: Sequence[tuple[ProbeSpec, ResolvedProbe]]) -> tuple[ProbeSp
             else Logic(BinaryOperator.OR, predicate, probe.predicate)
         )
     values = tuple(value for _, probe in parts for value in probe.values)
+    if predicate is None:
+        # What the others' predicates look at is captured with the values.
+        values += tuple(probe.predicate for _, probe in parts if probe.predicate is not None)
     first = parts[0][0]
     plain = next((spec for spec, _ in parts if spec.format is None), None)
     spec = dataclasses.replace(first, format=None) if plain is not None else first

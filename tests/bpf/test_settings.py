@@ -15,6 +15,7 @@ from gotrace.settings import (
     ProgramSettings,
     Role,
     SiteSettings,
+    StateSettings,
     TraceSettings,
     TrialSettings,
     WaitSettings,
@@ -23,6 +24,7 @@ from gotrace.settings import (
 RECORDS: tuple[type[ProgramSettings], ...] = (
     CountSettings,
     LatencySettings,
+    StateSettings,
     TraceSettings,
     TrialSettings,
     WaitSettings,
@@ -34,10 +36,14 @@ MAP = re.compile(r"\bBPF_[A-Z_]+\((\w+), [^;]*?, ([^,;]+)\);")
 UNREAD: dict[type[ProgramSettings], set[str]] = {
     TraceSettings: {"g_startpc", "g_gopc", "histogram_rows"},
     TrialSettings: {"task_features"},
+    StateSettings: {"g_startpc", "g_gopc", "g_sched_sp", "task_features"},
     WaitSettings: {"g_startpc", "g_gopc", "g_sched_sp", "task_features"},
 }
 #: What a header looks at that a source includes, and that is not given with that source.
-NOT_GIVEN: dict[type[ProgramSettings], set[str]] = {WaitSettings: {"why"}}
+NOT_GIVEN: dict[type[ProgramSettings], set[str]] = {
+    StateSettings: {"why"},
+    WaitSettings: {"why"},
+}
 
 
 def code(source: str) -> str:

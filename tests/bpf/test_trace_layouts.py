@@ -156,7 +156,7 @@ def test_event(c: CLayout) -> None:
 
 def test_event_flags(c: CLayout) -> None:
     names = ("EVENT_STACK", "EVENT_ENTRY_FLOATS", "EVENT_RETURN_FLOATS", "EVENT_UNDECIDED")
-    more = ("EVENT_PANIC", "EVENT_GOEXIT", "EVENT_WHY")
+    more = ("EVENT_PANIC", "EVENT_GOEXIT", "EVENT_WHY", "EVENT_NESTED")
     assert c.constants(*names, *more) == list(CallFlag)
 
 

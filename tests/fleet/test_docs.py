@@ -10,6 +10,8 @@ from typing import Any
 from gotrace.fleet.config import parse_config
 from gotrace.fleet.gotraced import _parser
 from gotrace.fleet.schema import SCHEMA
+from gotrace.fleet.telemetry.waits import WaitPoint, families
+from gotrace.session.waits.states import StateKind
 from tests.test_docs import page_text, section
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
@@ -46,4 +48,7 @@ def test_man_page_has_the_parsers_options() -> None:
 def test_own_metrics_are_documented() -> None:
     source = Path(__file__).parents[2] / "gotrace" / "fleet" / "exposition.py"
     names = set(re.findall(r'"(gotraced_\w+)"', source.read_text())) - {"gotraced_build"}
+    names |= {
+        family.name for family in families(WaitPoint("", kind, "", 0.0) for kind in StateKind)
+    }
     assert names == {name.removesuffix("_total") for name in re.findall(r"`(gotraced_\w+)", PAGE)}

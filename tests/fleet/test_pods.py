@@ -103,7 +103,7 @@ def test_only_calls_of_the_pods_count(
             "targets: [{name: web, kubernetes: {namespace: shop, pod: 'web-*'}}]\n"
             "metrics:\n  - {name: handles, type: counter, probe: main.handle}\n"
             "spans:\n  - {probe: main.handle, attributes: {key: key}, rate: 1000/s}\n"
-            f"otlp: {{endpoint: '{endpoint}', interval: 60s}}\n"
+            f"otlp: {{endpoint: '{endpoint}', interval: 1s}}\n"
         )
         config.chmod(0o600)
         with Daemon(config, probes=2, within=see_logs) as daemon:
@@ -112,6 +112,8 @@ def test_only_calls_of_the_pods_count(
             bare.work("1 80 5")
             assert daemon.samples()["handles_total"] == {(): calls} == {(): 60}
             received.wait_for_spans(60)
+            with received.more:
+                assert received.more.wait_for(lambda: received.resources, 60)
             daemon.end()
         for each in (ours, other, bare):
             each.finish()

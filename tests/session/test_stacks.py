@@ -27,6 +27,7 @@ from gotrace.settings import (
     ProgramSettings,
     SignalSettings,
     SiteSettings,
+    StateSettings,
     TaskSettings,
     TraceSettings,
     TrialSettings,
@@ -142,6 +143,17 @@ WAITS = WaitSettings(
     g_sched_bp=8,
     g_coroarg=8,
 )
+STATES = StateSettings(
+    tasks=OFFSETS,
+    states=8,
+    processes=8,
+    quota_threads=8,
+    g_waitreason=8,
+    g_coroarg=8,
+    task_pid=8,
+    task_state=8,
+    task_throttled=8,
+)
 PAIRED = ("on_entry", "on_return", "on_recovery", "on_goexit")
 
 #: Each source in the shapes that the tools give it, and its functions in that shape.
@@ -162,6 +174,7 @@ SHAPES: list[tuple[ProgramSettings, tuple[str, ...]]] = [
     (PER_GOROUTINE, PAIRED),
     (replace(PER_GOROUTINE, site=ONE_PROCESS, slower=1, tasks=WITH_TLS), PAIRED),
     (TRACE, PAIRED),
+    (replace(TRACE, nested=1), PAIRED),
     (ENTRY_ONLY, ("on_entry",)),
     (
         replace(ENTRY_ONLY, floats=True, behind=256, signals=SignalSettings(waiting=8)),
@@ -182,6 +195,8 @@ SHAPES: list[tuple[ProgramSettings, tuple[str, ...]]] = [
     (replace(WAITS, site=replace(ONE_PROCESS, site_by_ip=8)), ("on_status",)),
     (replace(WAITS, state=1), ("on_status",)),
     (replace(WAITS, state=3), ("on_status", "on_syscall", "on_syscall_end")),
+    (STATES, ("on_status", "on_coroutine")),
+    (replace(STATES, site=replace(ONE_PROCESS, site_by_ip=8)), ("on_status",)),
     (TrialSettings(fetch=1), ("fetch",)),
     (TrialSettings(site=ONE_PROCESS, signal=1), ("send_signal",)),
 ]
@@ -210,8 +225,9 @@ def test_no_program_shares_a_stack(settings: ProgramSettings, functions: tuple[s
 
 
 @pytest.mark.parametrize("function", ["on_switch", "on_switch_without_state"])
-def test_no_program_at_a_tracepoint_does(function: str) -> None:
-    compiled = BpfProgram(replace(LATENCY, why=WHY, why_bands=8))
+@pytest.mark.parametrize("settings", [replace(LATENCY, why=WHY, why_bands=8), STATES])
+def test_no_program_at_a_tracepoint_does(settings: ProgramSettings, function: str) -> None:
+    compiled = BpfProgram(settings)
     try:
         loaded = {function: compiled.attach_tracepoint("sched_switch", [function])}
         assert shared_stacks(loaded) == {}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections import Counter
@@ -220,6 +221,24 @@ def test_stacks(command: str) -> None:
         found[frames[0]] += row["count"]
     first = truth["First"]
     assert found == {"main.viaFirst": first, "main.viaSecond": truth["Calls"] - first}
+
+
+@pytest.mark.parametrize("command", ["gofunccount", "gotrace"])
+def test_stacks_for_speedscope(command: str, tmp_path: Path) -> None:
+    path, flame = build(FIXTURES / "live_keys", newest()), tmp_path / "calls.speedscope.json"
+    with Fixture([path]) as fixture:
+        with tool(command, "-p", str(fixture.ready), "-o", str(flame), HANDLE) as tracing:
+            truth = fixture.work("1 100 20")
+            assert tracing.end().status == 0
+        assert fixture.finish() == 0
+    made = json.loads(flame.read_text())
+    names = [frame["name"] for frame in made["shared"]["frames"]]
+    (profile,) = made["profiles"]
+    pairs = zip(profile["samples"], profile["weights"], strict=True)
+    calls = {names[sample[-2]]: weight for sample, weight in pairs}
+    first = truth["First"]
+    assert calls == {"main.viaFirst": first, "main.viaSecond": truth["Calls"] - first}
+    assert {names[sample[-1]] for sample in profile["samples"]} == {HANDLE}
 
 
 def test_stacks_folded_and_as_a_profile(tmp_path: Path) -> None:

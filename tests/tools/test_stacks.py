@@ -54,9 +54,11 @@ def test_all_forms_have_the_same_stacks(parked: Fixture, tmp_path: Path) -> None
         by_json[";".join([*names, f"[{row['reason'] or row['state']}]"])] += 1
     folded = [line.rsplit(" ", 1) for line in stacks(parked, "-f")]
     assert {name: int(count) for name, count in folded} == by_json
-    path = tmp_path / "x.json"
+    path, named = tmp_path / "x.json", tmp_path / "x.speedscope.json"
     stacks(parked, "--speedscope", str(path))
+    stacks(parked, "-o", str(named))
     made = json.loads(path.read_text())
+    assert json.loads(named.read_text())["profiles"] == made["profiles"]
     names = [frame["name"] for frame in made["shared"]["frames"]]
     (profile,) = made["profiles"]
     pairs = zip(profile["samples"], profile["weights"], strict=True)
@@ -104,7 +106,7 @@ def test_groups_and_choices(parked: Fixture) -> None:
         (["main.nothing"], 3, "no goroutine is as asked for"),
         (["--longer", "1000h"], 3, "no goroutine is as asked for"),
         (["--longer", "soon"], 2, "invalid length of time"),
-        (["--state", "asleep"], 2, "no such state"),
+        (["--state", "asleep"], 2, "is for --reason"),
         (["-a", "-f"], 2, "give only one of --all and --folded"),
         (["-o", "/nowhere/x.pb.gz"], 1, "/nowhere/x.pb.gz: cannot write"),
     ],

@@ -10,8 +10,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, gccgo_buil
 from tests.toolchains import toolchains as all_toolchains
 from tests.tools.go_trace import GoTrace, go_state
 from tests.tools.harness import Fixture, Result, code_of, of_kind, run_tool, tool
+from tests.tools.quota import quota_group, throttled
 
 pytestmark = pytest.mark.live
 
@@ -343,42 +343,6 @@ def test_a_spinner_beside_it_is_preemption() -> None:
     assert row["why"]["longest"]["part"] == "preempted"
 
 
-_PERIOD, _QUOTA = 10_000, 3_000  # us
-
-
-@contextmanager
-def quota_group() -> Iterator[Path]:
-    """Make a control group that may use 30% of one CPU; its processes must have ended.
-
-    Skips the test where the kernel has no quotas, or does not let them be set here.
-    """
-    name = f"gotrace-test-{os.getpid()}"
-    mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    first = [Path(m[1]) for m in mounts if m[2] == "cgroup" and "cpu" in m[3].split(",")]
-    second = [Path(m[1]) for m in mounts if m[2] == "cgroup2"]
-    for root in first + second:
-        group = root / name
-        try:
-            if root in second:
-                (root / "cgroup.subtree_control").write_text("+cpu")
-            group.mkdir()
-        except OSError:
-            continue
-        try:
-            if root in first:
-                (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
-                (group / "cpu.cfs_quota_us").write_text(str(_QUOTA))
-            else:
-                (group / "cpu.max").write_text(f"{_QUOTA} {_PERIOD}")
-            yield group
-            return
-        except FileNotFoundError:
-            continue
-        finally:
-            group.rmdir()
-    pytest.skip("no control group can be given a CPU quota here")
-
-
 def test_a_quota_used_up_is_throttling() -> None:
     """Beside what the kernel counts of the group: how often, and for how long."""
     cpu = {min(os.sched_getaffinity(0))}
@@ -406,15 +370,6 @@ def test_a_quota_used_up_is_throttling() -> None:
     assert 0.5 * times < part["calls"] <= times + 1
     assert 0.7 * ns < part["ns"] < 3 * ns
     assert sum(each["ns"] for each in row["why"]["parts"].values()) == row["sum_ns"]
-
-
-def throttled(group: Path) -> tuple[int, int]:
-    """Return how often a group was throttled, and how long in ns."""
-    stat = dict(line.split() for line in (group / "cpu.stat").read_text().splitlines())
-    times = int(stat["nr_throttled"])
-    if "throttled_time" in stat:
-        return times, int(stat["throttled_time"])
-    return times, 1000 * int(stat["throttled_usec"])
 
 
 def test_the_slowest_calls_are_beside_those_of_the_middle() -> None:

@@ -40,7 +40,7 @@ __all__ = ["main"]
 #: How many requests each server is sent for Euler's number, and as many for the store's users.
 REQUESTS = {"shop": 300, "cart": 200, "stock": 100}
 #: What may not take longer, in seconds: the first start compiles BPF programs.
-READY = 60.0
+READY = 120.0
 ANSWER = 30.0
 PAUSE = 0.005
 

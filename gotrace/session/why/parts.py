@@ -35,6 +35,7 @@ __all__ = [
     "UNKNOWN",
     "BandRows",
     "CallParts",
+    "KernelOffsets",
     "Longest",
     "Part",
     "PartClass",
@@ -43,6 +44,7 @@ __all__ = [
     "WhyOptions",
     "WhyProbes",
     "call_parts",
+    "kernel_offsets",
     "part_class",
     "part_names",
     "report_end",
@@ -194,7 +196,7 @@ class WhyProbes:
         layout = self.tasks.layout
         assert layout is not None
         coroargs = [sites.coroarg for _, sites in self.files if sites.coroarg is not None]
-        kernel = _kernel_offsets()
+        kernel = kernel_offsets()
         return WhySettings(
             why_rows=_ROWS,
             why_saved=_SAVED,
@@ -287,7 +289,7 @@ _NAMED_SINCE = (1, 20)
 
 
 @dataclass(frozen=True, slots=True)
-class _KernelOffsets:
+class KernelOffsets:
     """Offsets in the kernel's structs; ``queue`` and ``count`` without ``throttled`` only."""
 
     pid: int
@@ -297,15 +299,15 @@ class _KernelOffsets:
     count: int | None
 
 
-def _kernel_offsets() -> _KernelOffsets:
-    """Return the offsets in the kernel's structs. Raises GotraceError."""
+def kernel_offsets() -> KernelOffsets:
+    """Return what bpf/switch.h needs of the kernel's structs. Raises GotraceError."""
     pid = kernel_field(("task_struct", "pid"))
     state = kernel_field(("task_struct", "__state"))  # Linux 5.14
     if state is None:
         state = kernel_field(("task_struct", "state"))
     if pid is None or state is None:
         raise GotraceError(
-            "--why needs the kernel's BTF, /sys/kernel/btf/vmlinux, to know threads by:"
+            "to know threads by, --why and waits need the kernel's BTF, /sys/kernel/btf/vmlinux:"
             " CONFIG_DEBUG_INFO_BTF"
         )
     throttled = kernel_field(("task_struct", "throttled"))  # Linux 6.18
@@ -313,7 +315,7 @@ def _kernel_offsets() -> _KernelOffsets:
     count = kernel_field(("cfs_rq", "throttle_count"))
     if throttled is not None or queue is None or count is None:
         queue = count = None
-    return _KernelOffsets(pid, state, throttled, queue, count)
+    return KernelOffsets(pid, state, throttled, queue, count)
 
 
 def why_probes(target: Target, tasks: Tasks, options: WhyOptions) -> WhyProbes:

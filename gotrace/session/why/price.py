@@ -14,7 +14,7 @@ from gotrace.settings import CountSettings
 from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
 
-__all__ = ["MAX_SHARE", "Price", "Priced", "price_of"]
+__all__ = ["MAX_SHARE", "Price", "Priced", "changes_a_second", "price_of"]
 
 #: Of one CPU: what watching a scheduler may take without being forced.
 MAX_SHARE = 0.2
@@ -56,11 +56,16 @@ class Priced(Protocol):
 def price_of(probes: Priced, forced: AttachMethod | None) -> Price:
     """Count changes of state for a fifth of a second; raises AttachError or LoadError."""
     with Calibration(lambda: trap_cost(SiteForm.EMULATED, forced)) as calibration:
-        changes = _hits_a_second(probes.target, probes.often(), forced)
+        changes = changes_a_second(probes, forced)
         return Price(changes, _hit_cost(calibration) + probes.program_ns)
 
 
-def _hits_a_second(target: Target, groups: list[ProbeGroup], forced: AttachMethod | None) -> float:
+def changes_a_second(probes: Priced, forced: AttachMethod | None) -> float:
+    """Return how often probes would be hit, counted for a fifth of a second.
+
+    Raises AttachError or LoadError.
+    """
+    target, groups = probes.target, probes.often()
     points = [point for group in groups for point in group.points]
     counted = [
         replace(group, function="on_entry", points=[_numbered(p, points) for p in group.points])

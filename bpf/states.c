@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * gotraced: add up how long goroutines are blocked, by reason, and how long they could run and do
+ * not; and how long threads are kept off their CPUs because a quota is used up. In all processes
+ * that run a file, without stacks.
+ *
+ * What is probed are the changes of a goroutine's status (gotrace/sites/scheduler.py). A wait ends
+ * with the change that follows it, and is added up then; one that began before the probes were
+ * there is not.
+ *
+ * Two CPUs never write to one row of open_states at once: the runtime lets a goroutine be readied
+ * only once it has been parked, and run only once it has been readied, each after the probe there.
+ *
+ * Settings (common.h), beside those of goroutine.h and switch.h:
+ *   GOTRACE_STATES        goroutines that can be known at once
+ *   GOTRACE_PROCESSES     processes likewise
+ *   GOTRACE_QUOTA_THREADS threads that can be without quota at once
+ *   GOTRACE_G_WAITREASON, GOTRACE_G_COROARG  offsets in the target's runtime.g; the last one optional
+ */
+#include "goroutine.h"
+#include "switch.h"
+
+/* Keys of state_sums beside wait reasons, which are bytes; shared with session/waits/states.py. */
+#define SUM_RUNNABLE 256
+#define SUM_THROTTLED 257
+#define SUMS 258
+
+/* What could not be added up; order shared with gotrace/session/waits/states.py. */
+enum state_loss {
+    STATES_FULL,    /* times that a goroutine was not followed: too many goroutines */
+    PROCESSES_FULL, /* times that a process was not known: too many processes */
+    THREADS_FULL,   /* times that a thread was not followed: too many threads */
+    STATE_LOSSES
+};
+
+/* A goroutine of a process; shared with gotrace/session/waits/states.py. */
+struct state_key {
+    u64 g; /* address of its g */
+    u64 tgid;
+};
+
+/* What a goroutine is in now. */
+struct open_state {
+    u64 since; /* ns, 0 while it is in neither state */
+    u64 status;
+};
+
+/* Shared with gotrace/session/waits/states.py. */
+struct state_sum {
+    u64 count;
+    u64 ns;
+};
+
+/* open_states: goroutines that have been in one of the states. Kept until their process has ended. */
+BPF_HASH(open_states, struct state_key, struct open_state, GOTRACE_STATES);
+
+/* state_sums: key = a wait reason, or SUM_... Only ever added to. */
+BPF_PERCPU_ARRAY(state_sums, struct state_sum, SUMS);
+
+/* state_losses: key = enum state_loss. Only ever added to. */
+BPF_ARRAY(state_losses, u64, STATE_LOSSES);
+
+/* processes: key = tgid of a process that has been seen. Kept until it has ended. */
+BPF_HASH(processes, u32, u8, GOTRACE_PROCESSES);
+
+#ifdef GOTRACE_TASK_PID
+/* off_quota: key = thread; value = since when it has been without quota. Gone when it runs. */
+BPF_HASH(off_quota, u32, u64, GOTRACE_QUOTA_THREADS);
+#endif
+
+static __always_inline void count_loss(u32 what)
+{
+    u64 *count = state_losses.lookup(&what);
+    if (count)
+        __sync_fetch_and_add(count, 1);
+}
+
+/* Atomic although per CPU: the kernel may preempt a uprobe's program between load and store. */
+static __always_inline void add_up(u32 what, u64 ns)
+{
+    struct state_sum *sum = state_sums.lookup(&what);
+    if (!sum)
+        return;
+    __sync_fetch_and_add(&sum->count, 1);
+    __sync_fetch_and_add(&sum->ns, ns);
+}
+
+static __always_inline u32 reason_of(u64 g)
+{
+    u8 reason = 0;
+    bpf_probe_read_user(&reason, sizeof(reason), (void *)(g + GOTRACE_G_WAITREASON));
+    return reason;
+}
+
+/* A goroutine's status changes: G_WAITING and G_RUNNABLE are added up, all others are not. */
+static __always_inline void changes(u64 g, u64 status)
+{
+    u32 tgid = bpf_get_current_pid_tgid() >> 32;
+    struct state_key key = {.g = g, .tgid = tgid};
+    struct open_state *open = open_states.lookup(&key);
+    int begins = status == G_WAITING || status == G_RUNNABLE;
+    if (!open) {
+        struct open_state none = {};
+        u8 one = 1;
+        if (!begins)
+            return;
+        if (!processes.lookup(&tgid) && processes.update(&tgid, &one))
+            count_loss(PROCESSES_FULL);
+        open_states.insert(&key, &none);
+        open = open_states.lookup(&key);
+        if (!open) {
+            count_loss(STATES_FULL);
+            return;
+        }
+    }
+    u64 now = bpf_ktime_get_ns(), since = open->since;
+    if (since && open->status == G_RUNNABLE)
+        add_up(SUM_RUNNABLE, now - since);
+    else if (since && status == G_RUNNABLE)
+        /*
+         * A wait that ends by running is none: the goroutine's thread has done something for it on
+         * its system stack, and the collector was not to wait for that.
+         */
+        add_up(reason_of(g), now - since);
+    open->status = status;
+    open->since = begins ? now : 0;
+}
+
+/* At runtime.casgstatus(gp, old, new). */
+int on_status(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    u32 old = ctx->bx, new = ctx->cx;
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    /* Copying a stack goes around casgstatus in most releases, and is running. */
+    if (new == G_WAITING || new == G_RUNNABLE || old == G_WAITING || old == G_RUNNABLE)
+        changes(ctx->ax, new);
+    return 0;
+}
+
+/* At runtime.coroswitch_m(gp): gp waits, and runs the goroutine at the beginning of gp.coroarg. */
+int on_coroutine(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    u64 g = ctx->ax;
+#ifdef GOTRACE_G_COROARG
+    struct state_key key = {.tgid = bpf_get_current_pid_tgid() >> 32};
+    u64 coro = read_word(g + GOTRACE_G_COROARG);
+    key.g = coro ? read_word(coro) : 0;
+    struct open_state *open = key.g ? open_states.lookup(&key) : 0;
+    if (open && open->since) {
+        /* It runs at once. */
+        add_up(reason_of(key.g), bpf_ktime_get_ns() - open->since);
+        open->since = 0;
+    }
+#endif
+    changes(g, G_WAITING);
+    return 0;
+}
+
+#ifdef GOTRACE_TASK_PID
+static __always_inline void switched(u64 task, u64 next, u64 waits)
+{
+    u32 zero = 0, *over = halted.lookup(&zero);
+    u64 ids = bpf_get_current_pid_tgid(), now;
+    u32 tgid = ids >> 32, tid = ids;
+    if (!over || *over)
+        return;
+    if (!waits && processes.lookup(&tgid) && is_throttled(task)) {
+        now = bpf_ktime_get_ns();
+        if (off_quota.update(&tid, &now))
+            count_loss(THREADS_FULL);
+    }
+    bpf_probe_read_kernel(&tid, sizeof(tid), (void *)(next + GOTRACE_TASK_PID));
+    u64 *since = off_quota.lookup(&tid);
+    if (since) {
+        add_up(SUM_THROTTLED, bpf_ktime_get_ns() - *since);
+        off_quota.delete(&tid);
+    }
+}
+#endif

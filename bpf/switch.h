@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * What programs at the kernel's sched_switch have in common: a source that includes this defines
+ * switched().
+ *
+ * Settings (common.h), all but the first two optional:
+ *   GOTRACE_TASK_PID, GOTRACE_TASK_STATE   offsets in the kernel's task_struct; without them there
+ *                                are no such programs
+ *   GOTRACE_TASK_THROTTLED       likewise: Linux 6.18
+ *   GOTRACE_TASK_CFS_RQ, GOTRACE_CFS_RQ_THROTTLED  before: of se.cfs_rq, and of throttle_count
+ */
+#pragma once
+#include "stack.h"
+
+#ifdef GOTRACE_TASK_PID
+
+/* nowhere_raw: what nowhere of stack.h is, for programs of another type. */
+BPF_PROG_ARRAY(nowhere_raw, 1);
+
+/* Whether the kernel takes the task off its CPU because a quota is used up. */
+static __always_inline int is_throttled(u64 task)
+{
+    u32 count = 0;
+#ifdef GOTRACE_TASK_THROTTLED
+    bpf_probe_read_kernel(&count, 1, (void *)(task + GOTRACE_TASK_THROTTLED));
+#elif defined(GOTRACE_TASK_CFS_RQ)
+    u64 queue = 0;
+    bpf_probe_read_kernel(&queue, sizeof(queue), (void *)(task + GOTRACE_TASK_CFS_RQ));
+    bpf_probe_read_kernel(&count, sizeof(count), (void *)(queue + GOTRACE_CFS_RQ_THROTTLED));
+#endif
+    return count != 0;
+}
+
+/* The current thread is taken off its CPU; waits: what for, 0 where it could go on. */
+static __always_inline void switched(u64 task, u64 next, u64 waits);
+
+/*
+ * At the raw tracepoint sched_switch(preempt, prev, next, prev_state), since Linux 5.18. What is
+ * preempted goes on running, whatever its state: it may just have been about to wait.
+ */
+int on_switch(struct bpf_raw_tracepoint_args *ctx)
+{
+    if (!ctx->args[1])
+        nowhere_raw.call(ctx, 0); /* never: see stack.h */
+    switched(ctx->args[1], ctx->args[2], ctx->args[0] & 1 ? 0 : ctx->args[3] & 0xffffffff);
+    return 0;
+}
+
+/* Before, without prev_state: a wake-up that comes just now makes it 0. */
+int on_switch_without_state(struct bpf_raw_tracepoint_args *ctx)
+{
+    u32 state = 0;
+    if (!ctx->args[1])
+        nowhere_raw.call(ctx, 0); /* never: see stack.h */
+    bpf_probe_read_kernel(&state, sizeof(state), (void *)(ctx->args[1] + GOTRACE_TASK_STATE));
+    switched(ctx->args[1], ctx->args[2], ctx->args[0] & 1 ? 0 : state);
+    return 0;
+}
+
+#endif

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What watching a program's scheduler would cost, counted before it is paid."""
+
+from __future__ import annotations
+
+from gotrace.errors import GotraceError
+from gotrace.fleet.probing import Cost
+from gotrace.session.why.price import Priced, changes_a_second
+
+__all__ = ["OverBudgetError", "refuse_price"]
+
+
+class OverBudgetError(GotraceError):
+    """Probes that would take more than a target may pay, and so are not attached."""
+
+
+def refuse_price(probes: Priced, cost: Cost, share: float) -> None:
+    """Count changes of state for a fifth of a second.
+
+    Raises OverBudgetError where watching them would take more than ``share`` of one CPU, other
+    GotraceErrors where they cannot be counted.
+    """
+    changes = changes_a_second(probes, None)
+    price = changes * (cost.trap.own + probes.program_ns) / 1e9
+    if price > share:
+        raise OverBudgetError(
+            f"not attached: its goroutines change state {changes:,.0f} times a second, which would"
+            f" take {100 * price:.1f}% of one CPU, and the budget of all is {100 * share:.1f}%"
+        )

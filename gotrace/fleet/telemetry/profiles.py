@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles of one process, as ``net/http/pprof`` of the program itself would give them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from gotrace.errors import GotraceError, NoMatchError
+from gotrace.fleet.probing import Cost
+from gotrace.fleet.targets import Program
+from gotrace.fleet.telemetry.price import OverBudgetError, refuse_price
+from gotrace.fleet.web import ProfileKind
+from gotrace.goroutines.groups import Choice
+from gotrace.goroutines.live import GoFiles, LiveGoroutines
+from gotrace.goroutines.profile import profile_of
+from gotrace.profiles.pprof import PprofLocation
+from gotrace.profiles.rows import pprof
+from gotrace.session.waits.meter import EndedBy, WaitMeter, WaitRow
+from gotrace.session.waits.naming import FORM, WaitChoice, named_waits, profile_rows
+from gotrace.session.waits.probes import WaitProbes, WaitState, wait_probes
+from gotrace.target.target import Target
+
+__all__ = ["take_profile", "wait_profile"]
+
+_LOOK = 0.2  # seconds between two looks at what it costs
+
+#: Waits for other goroutines, which Go's block profile has.
+_BLOCKING = ("chan *", "select*", "sync.*", "semacquire")
+_LOCKING = ("sync.Mutex.Lock", "sync.RWMutex.Lock", "sync.RWMutex.RLock")
+_OLD_LOCKING = ("semacquire",)
+
+
+def take_profile(
+    kind: ProfileKind,
+    pid: int,
+    program: Program,
+    seconds: int,
+    cost: Cost,
+    share: float,
+    stopping: threading.Event,
+) -> bytes:
+    """Return a profile of a process that runs a program, gzipped.
+
+    Waits are watched for ``seconds``, for which they may take ``share`` of one CPU; sooner it ends
+    only when ``stopping`` is set. Raises GotraceError: NoMatchError where the process has ended,
+    OverBudgetError.
+    """
+    with closing(Target.of(pid, None)) as target:
+        if not program.is_run_by(pid):  # its number may be another's by now
+            raise NoMatchError(f"process {pid} has ended")
+        if kind is ProfileKind.GOROUTINE:
+            with LiveGoroutines(target) as live:
+                dump = live.take()
+                return profile_of(dump.program, Choice().of(dump), time.time_ns())
+        probes = wait_probes(target, WaitState.WAITING)
+        refuse_price(probes, cost, share)
+
+        def watch(meter: WaitMeter) -> None:
+            until = time.monotonic() + seconds
+            while time.monotonic() < until:
+                if stopping.wait(min(_LOOK, max(0.0, until - time.monotonic()))):
+                    raise GotraceError("gotraced ends")
+                if cost.total(meter.attached.statistics()).ns > share * seconds * 1e9:
+                    raise OverBudgetError(
+                        f"ended: watching waits has taken more than {100 * share:.1f}% of one CPU"
+                        f" for {seconds} s, the budget of all"
+                    )
+
+        return wait_profile(kind, probes, watch)
+
+
+def wait_profile(
+    kind: ProfileKind, probes: WaitProbes, watch: Callable[[WaitMeter], None]
+) -> bytes:
+    """Return a profile of the waits that end while ``watch`` runs. Raises GotraceError."""
+    program = GoFiles(probes.target).program()
+    began = time.time_ns()
+    with WaitMeter(probes, None) as meter:
+        watch(meter)
+        meter.stop()
+        rows = meter.take().rows
+    reasons: tuple[str, ...] = _BLOCKING
+    if kind is ProfileKind.MUTEX:
+        rows = list(_of_holders(rows))
+        # Before Go 1.20 locks had no reason of their own.
+        reasons = _LOCKING if _LOCKING[0] in probes.reasons else _OLD_LOCKING
+    waits = named_waits(program, WaitState.WAITING, rows, WaitChoice(reasons=reasons))
+    found = profile_rows(program, waits)
+    if kind is ProfileKind.MUTEX:
+        found = [replace(row, stack=_from_unlocking(row.stack)) for row in found]
+    length = time.time_ns() - began
+    return pprof(FORM, found, program.mappings(), began, length)
+
+
+def _of_holders(rows: Iterable[WaitRow]) -> Iterable[WaitRow]:
+    """Yield waits with the stack of who ended them, as Go's mutex profile has them."""
+    for row in rows:
+        if row.ended_by is EndedBy.GOROUTINE and row.ended_by_stack:
+            yield replace(row, stack=row.ended_by_stack)
+
+
+def _from_unlocking(stack: Sequence[PprofLocation]) -> Sequence[PprofLocation]:
+    """Return a stack without what the runtime does to hand a lock on, as Go's profile begins."""
+    for index, location in enumerate(stack):
+        if any(line.function.startswith(_OF_LOCKS) for line in location.lines):
+            return stack[index:]
+    return stack
+
+
+#: Types of the standard library that are locked and unlocked.
+_OF_LOCKS = ("sync.(*", "internal/sync.(*")

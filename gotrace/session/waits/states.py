@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Add up how long goroutines are blocked, by reason, and runnable, in all processes of a file.
+
+Without stacks, for as long as one likes (bpf/states.c). How long threads are kept off their CPUs by
+a quota is added up beside it, where the kernel says which these are.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from gotrace.errors import GotraceError
+from gotrace.gotypes.wait_reasons import WaitReasons
+from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
+from gotrace.kernel.cookie import TaskKind, cookie
+from gotrace.kernel.program import BpfProgram
+from gotrace.session.lifetime import Probing
+from gotrace.session.plan import ProbePlan
+from gotrace.session.why.parts import KernelOffsets, kernel_offsets
+from gotrace.settings import StateSettings
+from gotrace.sites.scheduler import SchedulerSites, scheduler_sites
+from gotrace.sites.sites import Site, SiteError
+from gotrace.target.process import in_initial_pid_namespace
+from gotrace.target.target import Target, TargetBinary
+
+__all__ = ["StateKind", "StateLoss", "StateMeter", "StateProbes", "StateSum", "state_probes"]
+
+SUM_RUNNABLE, SUM_THROTTLED = 256, 257
+SUMS = 258
+
+_STATES = 1 << 16
+_PROCESSES = 1 << 12
+_QUOTA_THREADS = 1 << 12
+
+_KEY = struct.Struct("=QQ")  # struct state_key
+_SUM = struct.Struct("=QQ")  # struct state_sum
+
+#: What a hit takes more than a program that counts, in ns.
+_PROGRAM_NS = 150
+
+
+class StateKind(Enum):
+    """What is added up."""
+
+    BLOCKED = "blocked"
+    RUNNABLE = "runnable"
+    THROTTLED = "throttled"
+
+
+class StateLoss(Enum):
+    """What was not added up; values are those of enum state_loss."""
+
+    STATES_FULL = 0
+    PROCESSES_FULL = 1
+    THREADS_FULL = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StateSum:
+    """How often a state was left, and how long it had lasted in all, in ns.
+
+    ``reason`` is why, in Go's words, where goroutines are blocked.
+    """
+
+    kind: StateKind
+    reason: str
+    count: int
+    ns: int
+
+
+@dataclass(frozen=True)
+class StateProbes:
+    """The probes of one file's scheduler; ``quota`` is None where nothing is known of quotas."""
+
+    target: Target
+    file: TargetBinary
+    sites: SchedulerSites
+    reasons: WaitReasons
+    quota: KernelOffsets | None
+
+    def settings(self, goroutines: int) -> StateSettings:
+        """Return the settings of bpf/states.c, by how many goroutines there is room for."""
+        quota = self.quota
+        return StateSettings(
+            site=self.target.settings(),
+            states=goroutines,
+            processes=_PROCESSES,
+            quota_threads=_QUOTA_THREADS,
+            g_waitreason=self.file.runtime.g_waitreason,
+            g_coroarg=self.sites.coroarg,
+            task_pid=quota.pid if quota else None,
+            task_state=quota.state if quota else None,
+            task_throttled=quota.throttled if quota else None,
+            task_cfs_rq=quota.queue if quota else None,
+            cfs_rq_throttled=quota.count if quota else None,
+        )
+
+    def groups(self) -> list[ProbeGroup]:
+        """Return the groups to attach."""
+        chosen = [("on_status", self.sites.status)]
+        if self.sites.coroutine:
+            chosen.append(("on_coroutine", self.sites.coroutine))
+        return [self._group(function, site) for function, site in chosen]
+
+    def _group(self, function: str, site: Site) -> ProbeGroup:
+        image = self.file.image
+        where = cookie(0, site, TaskKind.G_REGISTER)
+        point = Point(image.offset_of(site.address), site.address, where)
+        path, bias, pid = self.file.attach_path, self.file.bias, self.target.pid
+        return ProbeGroup(function, path, image.display, [point], bias, pid, image.identity)
+
+    def often(self) -> list[ProbeGroup]:
+        """Return the groups of the probes that are hit most: all."""
+        return self.groups()
+
+    @property
+    def program_ns(self) -> int:
+        """Return what a hit of those takes more than a program that counts, in ns."""
+        return _PROGRAM_NS
+
+
+def state_probes(target: Target, file: TargetBinary) -> StateProbes:
+    """Return what has to be probed in a file. Raises GotraceError where that is not possible."""
+    display = file.image.display
+    version = file.go_version.text if file.go_version else "this Go"
+    layout = file.runtime
+    try:
+        sites = scheduler_sites(file.functions)
+    except SiteError as error:
+        raise GotraceError(
+            f"{display}: the scheduler of {version} is not known: {error}: Go 1.19 or newer is"
+            " needed"
+        ) from error
+    if not layout.g_in_register:
+        raise GotraceError(f"{display}: Go 1.19 or newer is needed")
+    if file.wait_reasons is None:
+        raise GotraceError(f"{display}: why goroutines of {version} wait was not found")
+    try:
+        quota = kernel_offsets()
+    except GotraceError:
+        quota = None
+    if quota is not None and quota.throttled is None and quota.queue is None:
+        quota = None
+    return StateProbes(target, file, sites, file.wait_reasons, quota)
+
+
+class StateMeter(Probing):
+    """The probes that add states up; a context manager that detaches."""
+
+    def __init__(
+        self, probes: StateProbes, forced: AttachMethod | None, goroutines: int = _STATES
+    ) -> None:
+        """Load and attach. Raises AttachError or LoadError."""
+        self._probes = probes
+        settings = probes.settings(goroutines)
+        self.attached: Attached = attach(settings, probes.groups(), forced, self._prepare)
+        #: What ``Run`` and the commands look after: no function is traced.
+        self.plan = ProbePlan((), ())
+        program = self.attached.program
+        self._sums = program.map("state_sums")
+        self._losses = program.map("state_losses")
+        self._open = program.map("open_states")
+        self._processes = program.map("processes")
+        self._seen: dict[int, tuple[int, int]] = {}
+
+    def _prepare(self, program: BpfProgram) -> None:
+        if self._probes.quota is not None:
+            functions = ["on_switch", "on_switch_without_state"]
+            program.attach_tracepoint("sched_switch", functions)
+
+    def take(self) -> list[StateSum]:
+        """Return what was added up since the last take; nothing that comes meanwhile is lost."""
+        return list(self._taken())
+
+    def _taken(self) -> Iterator[StateSum]:
+        cells = memoryview(self._sums.read_array()).cast("Q")
+        width = len(cells) // SUMS
+        for number in range(SUMS):
+            row = cells[number * width : (number + 1) * width]
+            count, ns = sum(row[::2]), sum(row[1::2])
+            # The two are not read at one moment: with a wait comes its time, but perhaps later.
+            count_before, ns_before = self._seen.get(number, (0, 0))
+            if (count, ns) == (count_before, ns_before):
+                continue
+            self._seen[number] = count, ns
+            kind = _KINDS.get(number, StateKind.BLOCKED)
+            reason = self._reason(number) if kind is StateKind.BLOCKED else ""
+            yield StateSum(kind, reason, count - count_before, ns - ns_before)
+
+    def _reason(self, number: int) -> str:
+        reasons = self._probes.reasons
+        return (reasons[number] if number < len(reasons) else "") or "unknown"
+
+    def losses(self) -> dict[StateLoss, int]:
+        """Return how often each of them has occurred so far."""
+        counts = memoryview(self._losses.read_array()).cast("Q")
+        return {what: counts[what.value] for what in StateLoss}
+
+    def forget(self, is_running: Callable[[int], bool]) -> None:
+        """Remove what processes have left that do not run the file any more.
+
+        The kernel's helpers number processes as the initial pid namespace does: in another one it
+        is not known which these are, and nothing is removed.
+        """
+        if not in_initial_pid_namespace():
+            return
+        keys = [key for key, _ in self._open.entries()]
+        processes = [key for key, _ in self._processes.entries()]
+        known = {_KEY.unpack(key)[1] for key in keys}
+        known |= {int.from_bytes(key, "little") for key in processes}
+        gone = {tgid for tgid in known if not is_running(tgid)}
+        for key in keys:
+            if _KEY.unpack(key)[1] in gone:
+                self._open.delete(key)
+        for key in processes:
+            if int.from_bytes(key, "little") in gone:
+                self._processes.delete(key)
+
+
+_KINDS = {SUM_RUNNABLE: StateKind.RUNNABLE, SUM_THROTTLED: StateKind.THROTTLED}
