@@ -26,6 +26,11 @@ BPF_PROG_ARRAY(nowhere, 1);
 static __always_inline void keep_own_stack(struct pt_regs *ctx)
 {
     /* The code segment's privilege level, which is 3 at every uprobe; the verifier cannot know. */
-    if (!(ctx->cs & 3))
+    if (!(ctx->cs & 3)) {
+#ifdef GOTRACE_EMULATE_RET
+        /* All functions that share a map of programs have to write registers, or none. */
+        *(volatile unsigned long *)&ctx->ip = ctx->ip;
+#endif
         nowhere.call(ctx, 0);
+    }
 }

@@ -29,6 +29,7 @@ static __always_inline void report_unwound(struct pt_regs *ctx, struct task_key 
 #include "atomic.h"
 #include "calls.h"
 #include "interpreter.h"
+#include "ret.h"
 #ifdef GOTRACE_KEY
 #include "rows.h"
 #endif
@@ -459,17 +460,25 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
     w->busy = 0;
 }
 
+/* Where the program carries the RET out, RET_HIT says that it is the target's. */
+#ifdef GOTRACE_EMULATE_RET
+static __always_inline int returned(struct pt_regs *ctx)
+#else
 int on_return(struct pt_regs *ctx)
+#endif
 {
     u64 now = bpf_ktime_get_ns(); /* first: what comes after is not the call's time */
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
-    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &task, &owner, &depth))
+    if (!site_hit(ctx, &cookie))
         return 0;
+    begin_ret(ctx, &cookie);
+    if (!locate(ctx, cookie, &task, &owner, &depth))
+        return RET_HIT;
     struct stack *stack = leaving(&task, &owner, depth, cookie & COOKIE_INDEX_MASK);
     if (!stack)
-        return 0;
+        return RET_HIT;
 #ifdef GOTRACE_WHY
     struct why_key row = {.id = task.row, .tgid = owner.tgid};
     now = why_leaving(&row, now);
@@ -510,8 +519,17 @@ int on_return(struct pt_regs *ctx)
 #ifdef GOTRACE_WHY
     why_left(&owner, task.row, stack != 0);
 #endif
+    return RET_HIT;
+}
+
+#ifdef GOTRACE_EMULATE_RET
+int on_return(struct pt_regs *ctx)
+{
+    if (returned(ctx))
+        end_ret(ctx);
     return 0;
 }
+#endif
 
 int on_goexit(struct pt_regs *ctx)
 {

@@ -28,6 +28,7 @@ from gotrace.goroutines.model import Goroutine as ReadGoroutine
 from gotrace.goroutines.program import Program
 from gotrace.histogram import Histogram
 from gotrace.kernel.attach import Attached
+from gotrace.kernel.rets import EmulateRet, RetEmulation, ret_emulation
 from gotrace.profiles import rows as profiles
 from gotrace.session.count import CallCounter
 from gotrace.session.decode import CallDecoder, DecodedCall, Undecided, call_decoders
@@ -300,6 +301,7 @@ class Session:
         floats: bool = True,
         why: bool = False,
         force: bool = False,
+        emulate_ret: bool | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
     ) -> CallStream:
@@ -330,6 +332,7 @@ class Session:
             plan = make_plan(self._target, requests, returns=True, verb="trace")
             _refuse_partial(plan.failed)
             specs = [spec for n, spec in enumerate(specs) if n not in plan.failed_requests]
+            emulation = _emulation(emulate_ret)
             tasks = find_tasks(self._target, plan)
             traced = make_trace_plan(plan, specs, choices)
             _refuse_partial(traced.plan.failed)
@@ -340,7 +343,9 @@ class Session:
                 probes_of_why = self._why(tasks, asked, force)
             with ExitStack() as opened:
                 tracer = opened.enter_context(
-                    CallTracer(self._target, traced, tasks, wanted, None, None, probes_of_why)
+                    CallTracer(
+                        self._target, traced, tasks, wanted, None, None, probes_of_why, emulation
+                    )
                 )
                 _warn(tasks.warning, traced.plan, tracer.attached)
                 part_names = probes_of_why.names if probes_of_why else ()
@@ -395,6 +400,7 @@ class Session:
         lossy: bool = False,
         why: bool = False,
         force: bool = False,
+        emulate_ret: bool | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
@@ -409,6 +415,7 @@ class Session:
         lossy: bool = False,
         why: bool = False,
         force: bool = False,
+        emulate_ret: bool | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
@@ -422,6 +429,7 @@ class Session:
         lossy: bool = False,
         why: bool = False,
         force: bool = False,
+        emulate_ret: bool | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
@@ -429,8 +437,8 @@ class Session:
         """Measure calls and return a histogram, in ns, of each function that was called.
 
         ``by_goroutine``: of each goroutine that called one. ``why``: histograms have what the time
-        went into, see ``trace``; not by goroutine. Other parameters and errors as for ``count``;
-        raises LostCalls where calls are missing, unless ``lossy``.
+        went into, not by goroutine; for that and ``emulate_ret`` see ``trace``. Other parameters
+        and errors as for ``count``; raises LostCalls where calls are missing, unless ``lossy``.
         """
         _check(seconds)
         if why and by_goroutine:
@@ -442,9 +450,12 @@ class Session:
                 _refuse_partial(plan.failed)
                 tasks = find_tasks(self._target, plan)
                 wanted = LatencyOptions(per_function=True, per_goroutine=by_goroutine)
+                emulation = _emulation(emulate_ret)
                 probes_of_why = self._why(tasks, WhyOptions(), force) if why else None
                 meter = opened.enter_context(
-                    LatencyMeter(self._target, plan, tasks, wanted, None, None, probes_of_why)
+                    LatencyMeter(
+                        self._target, plan, tasks, wanted, None, None, probes_of_why, emulation
+                    )
                 )
                 _warn(tasks.warning, plan, meter.attached)
                 run = opened.enter_context(self._begin(plan, meter, seconds))
@@ -814,6 +825,13 @@ def _by_goroutine(names: Sequence[str], period: Measurement) -> dict[Goroutine, 
         if rest.times.count:
             histograms.setdefault(Goroutine(names[row], 0, None), Histogram()).merge(rest.times)
     return histograms
+
+
+def _emulation(wanted: bool | None) -> RetEmulation | None:
+    """Return how RETs are carried out, None where the kernel steps them. Raises GotraceError."""
+    if wanted is None:
+        return ret_emulation(EmulateRet.AUTO, None)
+    return ret_emulation(EmulateRet.ON if wanted else EmulateRet.OFF, None)
 
 
 def _check(seconds: float | None, **numbers: int | None) -> None:

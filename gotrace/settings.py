@@ -98,7 +98,7 @@ class _Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSettings(_Settings):
-    """Which hits count: bpf/site.h, which says what each setting means."""
+    """Which hits count, and what is done at RETs: bpf/site.h, ret.h say what each means."""
 
     tgid: int | None = _value(None, absent=0)
     tgid_1: int | None = _value(None)
@@ -115,6 +115,8 @@ class SiteSettings(_Settings):
     uid: int | None = _value(None, absent=(1 << 64) - 1)
     cgroup: int | None = _value(None, absent=0)
     site_by_ip: int | None = _size(None, site_by_ip=1)
+    emulate_ret: int | None = _shape(None)
+    task_features: int | None = _value(None, absent=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

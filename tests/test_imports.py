@@ -146,9 +146,9 @@ def test_allowed_imports_pass(room: str, source: str) -> None:
 LAYER = {"session", "goroutines", "target", "profiles"}
 LAYER |= {"errors", "text", "histogram", "overhead", "calls"}
 BESIDE = {
-    "api": {"kernel.attach", "values.python"},
+    "api": {"kernel.attach", "kernel.rets", "values.python"},
     "cli": {
-        *("report", "doctor", "kernel.attach", "gotypes.symbols", "sites.sites"),
+        *("report", "doctor", "kernel.attach", "kernel.rets", "gotypes.symbols", "sites.sites"),
         *("probes.pattern", "probes.spec", "probes.recipes"),
     },
 }

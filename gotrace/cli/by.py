@@ -28,6 +28,7 @@ from gotrace.cli.run import (
 from gotrace.cli.why import prepared_why
 from gotrace.errors import GotraceError, UsageError
 from gotrace.gotypes.symbols import shown_names
+from gotrace.kernel.rets import ret_emulation
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import NO_KEY, KeyText, parse_key
 from gotrace.profiles import rows as profiles
@@ -112,7 +113,8 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
         form = traced.plan.entry_form
         calibration = None
         if options.of is None:
-            measuring = Calibration(lambda: probe_cost(form, options.attach))
+            emulation = ret_emulation(options.emulate_ret, options.attach)
+            measuring = Calibration(lambda: probe_cost(form, options.attach, emulation))
             calibration = opened.enter_context(measuring)
 
         def write(plan: ProbePlan, period: KeyPeriod, seconds: float) -> None:
@@ -200,9 +202,10 @@ def _add_up(
     if traced.reads_parts:
         why = prepared_why(options, target, tasks, output, classes=True)
     announce = warning_to(output)
+    emulation = ret_emulation(options.emulate_ret, options.attach)
     with (
         waiter_for(target) as waiter,
-        KeyMeter(target, traced, tasks, wanted, options.attach, announce, why) as meter,
+        KeyMeter(target, traced, tasks, wanted, options.attach, announce, why, emulation) as meter,
     ):
         listen(waiter, meter)
         for notice in attached_notices(options, plan, meter.attached, "Tracing"):

@@ -21,6 +21,7 @@ from gotrace.errors import GotraceError
 from gotrace.goroutines.model import State
 from gotrace.gotypes.symbols import short_name
 from gotrace.kernel.attach import AttachMethod
+from gotrace.kernel.rets import EmulateRet
 from gotrace.probes.pattern import NameList, split_target
 from gotrace.session.waits.probes import WaitState
 from gotrace.target.command import resolve_command
@@ -195,6 +196,10 @@ def _rungs(**_: object) -> list[str]:
     return [method.value for method in AttachMethod]
 
 
+def _choices(**_: object) -> list[str]:
+    return [choice.value for choice in EmulateRet]
+
+
 _COMPLETERS = {
     "patterns": _functions,
     "exclude": _excluded,
@@ -202,6 +207,7 @@ _COMPLETERS = {
     "processes": _processes,
     "cmd": _commands,
     "attach": _rungs,
+    "emulate_ret": _choices,
     "inside": _inside,
     "state": _states,
 }

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gotrace.cli.options import (
+    add_emulation_option,
     add_interval_options,
     add_key_options,
     add_run_options,
@@ -57,6 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     add_key_options(parser)
     add_interval_options(parser)
     add_run_options(parser)
+    add_emulation_option(parser)
     return parser
 
 

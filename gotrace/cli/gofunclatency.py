@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gotrace.cli.options import (
+    add_emulation_option,
     add_interval_options,
     add_key_options,
     add_run_options,
@@ -35,6 +36,7 @@ from gotrace.cli.run import (
 from gotrace.cli.why import add_why_options, prepared_why
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
+from gotrace.kernel.rets import ret_emulation
 from gotrace.overhead import ProbeCost
 from gotrace.report.latencies import (
     SlowRow,
@@ -106,6 +108,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_interval_options(parser)
     add_run_options(parser)
+    add_emulation_option(parser)
     return parser
 
 
@@ -153,12 +156,14 @@ def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, outpu
         slower=options.slower,
         outermost=options.outermost,
     )
+    emulation = ret_emulation(options.emulate_ret, options.attach)
     why = prepared_why(options, target, tasks, output)
     announce = warning_to(output)
+    form, forced = plan.entry_form, options.attach
     with (
         waiter_for(target) as waiter,
-        Calibration(lambda: probe_cost(plan.entry_form, options.attach)) as calibration,
-        LatencyMeter(target, plan, tasks, wanted, options.attach, announce, why) as meter,
+        Calibration(lambda: probe_cost(form, forced, emulation)) as calibration,
+        LatencyMeter(target, plan, tasks, wanted, forced, announce, why, emulation) as meter,
     ):
         listen(waiter, meter)
         tracing = _Tracing(plan, calibration)

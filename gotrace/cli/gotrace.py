@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from gotrace.cli.options import (
     SPEEDSCOPE,
+    add_emulation_option,
     add_run_options,
     add_target_options,
     new_parser,
@@ -35,6 +36,7 @@ from gotrace.cli.run import (
 from gotrace.cli.stream import Patience, takes_more
 from gotrace.cli.why import add_why_options, prepared_why
 from gotrace.errors import GotraceError, UsageError
+from gotrace.kernel.rets import ret_emulation
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
 from gotrace.profiles import rows as profiles
@@ -154,6 +156,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_why_options(parser)
     add_run_options(parser)
+    add_emulation_option(parser)
     parser.add_argument(
         "--doctor",
         action="store_true",
@@ -275,12 +278,15 @@ def _trace(
     depth = options.stack_depth or (MAX_STACK_FRAMES if options.user_stack else 0)
     wanted = TraceOptions(min(depth, MAX_STACK_FRAMES), cpu=options.cpu)
     form = traced.plan.entry_form
+    emulation = ret_emulation(options.emulate_ret, options.attach)
     why = prepared_why(options, target, tasks, output, callers=True, classes=traced.reads_parts)
     announce = warning_to(output)
     with (
         waiter_for(target) as waiter,
-        Calibration(lambda: trap_cost(form, options.attach)) as calibration,
-        CallTracer(target, traced, tasks, wanted, options.attach, announce, why) as tracer,
+        Calibration(lambda: trap_cost(form, options.attach, emulation)) as calibration,
+        CallTracer(
+            target, traced, tasks, wanted, options.attach, announce, why, emulation
+        ) as tracer,
     ):
         listen(waiter, tracer)
         # JSON lines have what tracing took, which was measured while the tracer was made. It is

@@ -22,6 +22,7 @@ __all__ = [
     "WHY_ALL",
     "WHY_WAITS",
     "add_command_options",
+    "add_emulation_option",
     "add_interval_options",
     "add_key_options",
     "add_run_options",
@@ -277,6 +278,20 @@ def add_watching_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--debug", action="store_true", help="show tracebacks and the compiler's messages"
+    )
+
+
+def add_emulation_option(parser: argparse.ArgumentParser) -> None:
+    """Add whether the probes' programs carry out RETs."""
+    from gotrace.kernel.rets import EmulateRet
+
+    parser.add_argument(
+        "--emulate-ret",
+        type=one_of(EmulateRet, "choice"),
+        metavar="WHEN",
+        default=EmulateRet.AUTO,
+        help="return from functions in the probe, without the kernel's single step: on, off, auto"
+        " (the default, off for now)",
     )
 
 

@@ -21,9 +21,10 @@ from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, att
 from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.kernel.compiler import NoCompilerError, load_compiler
 from gotrace.kernel.cookie import cookie
-from gotrace.kernel.features import multi_filters_by_process, steps_can_be_skipped
+from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.own_function import OwnFunction, own_function
 from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
+from gotrace.kernel.rets import EmulateRet, ret_emulation
 from gotrace.session.trace import buffer_pages
 from gotrace.settings import (
     CountSettings,
@@ -220,11 +221,13 @@ def _signal() -> list[Finding]:
 
 
 def _steps() -> list[Finding]:
-    """Return whether RETs could do without a single step; no tool makes use of that yet."""
-    if steps_can_be_skipped():
-        found = "one at each RET; a program could take its place here, which is not done yet"
-    else:
-        found = "one at each RET: no program can take its place here"
+    """Return whether RETs can do without a single step, which has to be asked for."""
+    try:
+        found = "one at each RET"
+        if ret_emulation(EmulateRet.ON, None) is not None:
+            found += "; a program can take its place here: --emulate-ret=on"
+    except GotraceError as error:
+        found += f": {error}".removesuffix(": leave --emulate-ret=on out")
     return [Finding("single steps", State.OK, found)]
 
 

@@ -267,6 +267,8 @@ def _attach_on(
     announce: Callable[[str], None] | None,
 ) -> Attached:
     if method is AttachMethod.ADDRESS:
+        if settings.site.emulate_ret is not None:
+            raise _MethodUnavailable("RETs cannot be carried out by programs without cookies")
         unknown = next((group for group in groups if group.bias is None), None)
         if unknown:
             raise _MethodUnavailable(

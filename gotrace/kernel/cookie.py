@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from enum import Enum
 
-from gotrace.sites.sites import Site, SiteForm
+from gotrace.sites.sites import Site, SiteForm, SiteKind
 
 __all__ = [
     "COOKIE_INDEX_MASK",
     "Jumps",
     "TaskKind",
     "cookie",
+    "ret_cookie",
 ]
 
 # The names are those of bpf/site.h.
@@ -21,7 +22,10 @@ COOKIE_G_REGISTER = 1 << 33
 COOKIE_G_TLS = 1 << 34
 COOKIE_JUMPS = 1 << 35
 COOKIE_LEAVES = 1 << 36
+COOKIE_RET = 1 << 37
+COOKIE_RET_PAGE = 1 << 38
 COOKIE_SP_SHIFT = 40
+COOKIE_PLACE_MASK = 0xFFFFFF
 
 
 class Jumps(Enum):
@@ -54,3 +58,20 @@ def cookie(
     branch = COOKIE_BRANCH if site.form is SiteForm.BRANCH else 0
     flags = branch | task.value | jumps.value
     return index | flags | site.sp_offset << COOKIE_SP_SHIFT
+
+
+def ret_cookie(
+    index: int, site: Site, task: TaskKind, jumps: Jumps, is_movable: bool, emulated: bool
+) -> int:
+    """Return the cookie for a RET, one that its program carries out where ``emulated``.
+
+    That has to know its place, though another program may have moved the instruction pointer.
+    ``is_movable``: the file can be mapped anywhere.
+    """
+    if not emulated:
+        return cookie(index, site, task, jumps)
+    if site.kind is not SiteKind.RET or site.sp_offset:
+        raise ValueError(f"not a RET: {site}")
+    page = COOKIE_RET_PAGE if is_movable else 0
+    place = (site.address & COOKIE_PLACE_MASK) << COOKIE_SP_SHIFT
+    return cookie(index, site, task, jumps) | COOKIE_RET | page | place

@@ -15,6 +15,7 @@ __all__ = [
     "has_multi_links",
     "multi_filters_by_process",
     "steps_can_be_skipped",
+    "why_steps_are_taken",
 ]
 
 _CODE = b"\x55\x5d\xc3"  # push %rbp; pop %rbp; ret
@@ -110,3 +111,17 @@ def steps_can_be_skipped() -> bool:
     finally:
         for descriptor in reversed(opened):
             os.close(descriptor)
+
+
+def why_steps_are_taken() -> str:
+    """Return what the kernel lacks where ``steps_can_be_skipped`` is false."""
+    try:
+        log = kernel.verifier_log(_moving_program())
+    except OSError:
+        return "the kernel permits no BPF programs: run as root, or with CAP_BPF and CAP_PERFMON"
+    if log is not None:
+        return (
+            "this kernel does not let the programs of uprobes write registers (Linux 6.18 and newer"
+            " do, but not every build)"
+        )
+    return "this kernel steps an instruction though a program has taken its place"

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
-from gotrace.kernel.cookie import cookie
+from gotrace.kernel.cookie import Jumps, TaskKind, ret_cookie
 from gotrace.kernel.keeper import let_go
 from gotrace.kernel.own_function import OwnFunction, own_function
+from gotrace.kernel.rets import RetEmulation, with_rets
 from gotrace.overhead import ProbeCost
 from gotrace.session.histograms import HistogramRows
 from gotrace.settings import (
@@ -46,16 +47,25 @@ _RET = 2
 _LOOP = b"\x53\xbb" + _CALLS.to_bytes(4, "little") + b"\xe8\x06\0\0\0\xff\xcb\x75\xf7\x5b\xc3"
 
 
-def probe_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
+def probe_cost(
+    form: SiteForm, method: AttachMethod | None, emulation: RetEmulation | None = None
+) -> ProbeCost:
     """Return what gofunclatency's probes cost a call of an empty function of this process.
 
-    ``form`` is the entry's; without a ``method`` it is the best. Raises AttachError or LoadError.
+    ``form`` is the entry's; without a ``method`` it is the best. RETs are carried out as in the
+    run, by ``emulation``. Raises AttachError or LoadError.
     """
     with _empty_function(form) as (function, entry, leave):
         bare = _batch_time(function)
-        groups = [_group(function, "on_return", leave), _group(function, "on_entry", entry)]
+        groups = [
+            _group(function, "on_return", leave, emulation is not None),
+            _group(function, "on_entry", entry),
+        ]
         settings = LatencySettings(
-            site=_here(), stacks=8, outer_calls=8, times=HistogramSettings.of(1, 1, 1)
+            site=with_rets(_here(), emulation),
+            stacks=8,
+            outer_calls=8,
+            times=HistogramSettings.of(1, 1, 1),
         )
         with _attached(settings, groups, method) as attached:
             probed = _batch_time(function)
@@ -63,7 +73,9 @@ def probe_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
     return ProbeCost(own, _each(probed - bare, 2 * _CALLS))
 
 
-def trap_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
+def trap_cost(
+    form: SiteForm, method: AttachMethod | None, emulation: RetEmulation | None = None
+) -> ProbeCost:
     """Return what probes cost whose programs do next to nothing: what comes on top of theirs.
 
     Parameters and errors as for ``probe_cost``. A call's measured time contains the end of its
@@ -71,10 +83,10 @@ def trap_cost(form: SiteForm, method: AttachMethod | None) -> ProbeCost:
     """
     with _empty_function(form) as (function, entry, leave):
         bare = _batch_time(function)
-        settings = CountSettings(site=_here(), counters=1)
+        settings = CountSettings(site=with_rets(_here(), emulation), counters=1)
         with _attached(settings, [_group(function, "on_entry", entry)], method) as attached:
             entered = _batch_time(function)
-            attached.add([_group(function, "on_entry", leave)])
+            attached.add([_group(function, "on_entry", leave, emulation is not None)])
             both = _batch_time(function)
     return ProbeCost(_each(entered - bare, _CALLS), _each(both - bare, 2 * _CALLS))
 
@@ -93,8 +105,9 @@ def _empty_function(form: SiteForm) -> Iterator[tuple[OwnFunction, Site, Site]]:
         yield function, entry, Site(first + _RET, SiteKind.RET, SiteForm.RET, 0)
 
 
-def _group(function: OwnFunction, program: str, site: Site) -> ProbeGroup:
-    point = Point(site.address, site.address, cookie(0, site))
+def _group(function: OwnFunction, program: str, site: Site, emulated: bool = False) -> ProbeGroup:
+    at = ret_cookie(0, site, TaskKind.THREAD, Jumps.NONE, True, emulated)
+    point = Point(site.address, site.address, at)
     bias = function.address
     return ProbeGroup(program, function.path, "calibration", [point], bias, os.getpid())
 

@@ -18,6 +18,7 @@ from gotrace.capture.payload import ReadContext, Subplan
 from gotrace.histogram import WIDE_ROW_SIZE, Histogram, ValueHistogram
 from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.program import BpfProgram, Map
+from gotrace.kernel.rets import RetEmulation
 from gotrace.probes.constants import SIGNED
 from gotrace.probes.scope import SpecialName
 from gotrace.probes.spec import ProbeSpec
@@ -226,11 +227,12 @@ class KeyMeter(Probing):
         forced: AttachMethod | None,
         announce: Callable[[str], None] | None = None,
         why: WhyProbes | None = None,
+        emulation: RetEmulation | None = None,
     ) -> None:
         """Load the plans and attach, to RETs first; ``announce`` is as for ``attach``.
 
-        ``why`` is needed where expressions ask what the time of calls went into. Raises AttachError
-        or LoadError.
+        ``why`` is needed where expressions ask what the time of calls went into; ``emulation`` is
+        as ``ret_emulation`` returns it. Raises AttachError or LoadError.
         """
         #: Whether some calls are left out when they are entered.
         self.has_predicates = any(call.probe.predicate is not None for call in traced.calls)
@@ -259,7 +261,9 @@ class KeyMeter(Probing):
         if returning:
             groups = [
                 *unwind_groups(target, tasks),
-                *plan.return_groups("on_return", target.pid, tasks.kind, returning),
+                *plan.return_groups(
+                    "on_return", target.pid, tasks.kind, returning, emulation is not None
+                ),
                 *groups,
             ]
         if why is not None:
@@ -273,7 +277,8 @@ class KeyMeter(Probing):
             key_rows=rows,
             keys=rows,
         )
-        settings = self._tables.settings(target, tasks, by, why.settings() if why else None)
+        of_why = why.settings() if why else None
+        settings = self._tables.settings(target, tasks, by, of_why, emulation)
         if options.open_calls is not None:
             settings = sized(settings, options.open_calls, bool(returning))
         self._subplans = expected_types(traced)

@@ -11,6 +11,7 @@ from gotrace.histogram import Histogram
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.program import BpfProgram
+from gotrace.kernel.rets import RetEmulation, with_rets
 from gotrace.kernel.rings import Rings
 from gotrace.session.goroutines import Folded, GoroutineKey, GoroutineRows, GoroutineTimes
 from gotrace.session.histograms import HistogramRows, stripes_for
@@ -107,18 +108,20 @@ class LatencyMeter(Probing):
         forced: AttachMethod | None,
         announce: Callable[[str], None] | None = None,
         why: WhyProbes | None = None,
+        emulation: RetEmulation | None = None,
     ) -> None:
         """Attach to RETs first and then to entries, so that no call seen entering is lost.
 
         ``announce`` is as for ``attach``; ``why`` finds out what the time goes into, where that is
-        asked for. Raises AttachError or LoadError.
+        asked for; ``emulation`` is as ``ret_emulation`` returns it. Raises AttachError or
+        LoadError.
         """
         rows = len(plan.functions) if options.per_function else 1
         halves = 2 if options.intervals else 1
         stripes = stripes_for(rows, halves, kernel.possible_cpus())
         bands = min(max(_MIN_BANDS, _BANDS_PER_ROW * rows * halves), _MAX_BANDS)
         settings = LatencySettings(
-            site=target.settings(),
+            site=with_rets(target.settings(), emulation),
             tasks=tasks.settings(),
             stacks=options.open_calls,
             outer_calls=options.open_calls,
@@ -132,7 +135,7 @@ class LatencyMeter(Probing):
         groups = [
             *(why.groups() if why else ()),
             *unwind_groups(target, tasks),
-            *plan.return_groups("on_return", target.pid, tasks.kind),
+            *plan.return_groups("on_return", target.pid, tasks.kind, None, emulation is not None),
             *plan.entry_groups("on_entry", target.pid, tasks.kind),
         ]
         self._rings: Rings | None = None

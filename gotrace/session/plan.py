@@ -11,10 +11,11 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 
 from gotrace.elf.functions import Function, FunctionTable
+from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.gotypes.symbols import parse_name
 from gotrace.kernel.attach import Point, ProbeGroup, refusal
-from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
+from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, ret_cookie
 from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
 from gotrace.sites.sites import FunctionSites, Site, SiteForm, function_sites
@@ -234,17 +235,19 @@ class ProbePlan:
         pid: int,
         task: TaskOf = _any_task,
         only: Container[int] | None = None,
+        emulated: bool = False,
     ) -> list[ProbeGroup]:
         """Return one group a file that runs the BPF function ``program`` at the RETs.
 
-        ``only`` are the numbers of the functions whose RETs are wanted, None for all.
+        ``only`` are the numbers of the functions whose RETs are wanted, None for all. ``emulated``:
+        the program carries out those that it can.
         """
         wanted = [
             sites.returns if only is None or number in only else ()
             for number, sites in enumerate(self._every())
         ]
         returns = iter(wanted)
-        return self._groups(program, pid, task, lambda sites: next(returns))
+        return self._groups(program, pid, task, lambda sites: next(returns), emulated)
 
     def _groups(
         self,
@@ -252,20 +255,24 @@ class ProbePlan:
         pid: int,
         task: TaskOf,
         chosen: Callable[[FunctionSites], Iterable[Site | None]],
+        emulated: bool = False,
     ) -> list[ProbeGroup]:
         groups, start = [], 0
         for plan in self.binaries:
             image = plan.binary.image
+            is_movable = image.is_pie or image.is_shared_library
             entries = {sites.function.entry for sites in plan.functions}
             points = [
                 Point(
                     image.offset_of(site.address),
                     site.address,
-                    cookie(
+                    ret_cookie(
                         number,
                         site,
                         task(plan.binary.functions, sites.function),
                         _jumps(sites, entries),
+                        is_movable,
+                        emulated and _can_be_emulated(image, sites, site),
                     ),
                 )
                 for number, sites in enumerate(plan.functions, start)
@@ -278,6 +285,19 @@ class ProbePlan:
             )
             start += len(plan.functions)
         return groups
+
+
+#: The RET that does nothing but return: not c2, which takes more off the stack, nor with a prefix.
+_PLAIN_RET = b"\xc3"
+
+
+def _can_be_emulated(image: ElfImage, sites: FunctionSites, site: Site) -> bool:
+    """Return whether a program can carry out a function's RET.
+
+    Not where that is the entry as well: a program there has to find the registers as they were.
+    """
+    is_entry = sites.entry is not None and sites.entry.address == site.address
+    return not is_entry and image.read(site.address, 1) == _PLAIN_RET
 
 
 def _jumps(sites: FunctionSites, traced: Container[int]) -> Jumps:

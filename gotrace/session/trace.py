@@ -16,6 +16,7 @@ from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.btf import task_blocked_offset
 from gotrace.kernel.program import BpfProgram
+from gotrace.kernel.rets import RetEmulation, with_rets
 from gotrace.session.events import HEADER, UNKNOWN_CPU, Losses, OrderWindow, end_of, marked
 from gotrace.session.lifetime import Probing
 from gotrace.session.open_calls import (
@@ -106,10 +107,12 @@ class CallTracer(Probing):
         forced: AttachMethod | None,
         announce: Callable[[str], None] | None = None,
         why: WhyProbes | None = None,
+        emulation: RetEmulation | None = None,
     ) -> None:
         """Load the plans and attach, to RETs first; ``announce`` is as for ``attach``.
 
-        ``why`` finds out what the time of calls goes into, where that is asked for.
+        ``why`` finds out what the time of calls goes into, where that is asked for; ``emulation``
+        is as ``ret_emulation`` returns it.
 
         Raises AttachError or LoadError.
         """
@@ -122,12 +125,16 @@ class CallTracer(Probing):
         if returning:
             groups = [
                 *unwind_groups(target, tasks),
-                *plan.return_groups("on_return", target.pid, tasks.kind, returning),
+                *plan.return_groups(
+                    "on_return", target.pid, tasks.kind, returning, emulation is not None
+                ),
                 *groups,
             ]
         if why is not None:
             groups = [*why.groups(), *groups]
-        settings = self._tables.settings(target, tasks, why=why.settings() if why else None)
+        settings = self._tables.settings(
+            target, tasks, why=why.settings() if why else None, emulation=emulation
+        )
         if options.open_calls is not None:
             settings = sized(settings, options.open_calls, bool(returning))
         if options.nested:
@@ -320,6 +327,7 @@ class Tables:
         tasks: Tasks,
         by: KeySettings | None = None,
         why: WhySettings | None = None,
+        emulation: RetEmulation | None = None,
     ) -> TraceSettings:
         """Return the settings of bpf/trace.c and its headers.
 
@@ -327,7 +335,7 @@ class Tables:
         """
         floats = self.floats and by is None
         return TraceSettings(
-            site=target.settings(),
+            site=with_rets(target.settings(), emulation),
             tasks=tasks.settings(),
             stacks=_STACKS,
             outer_calls=_OUTER_CALLS,

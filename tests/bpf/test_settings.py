@@ -35,8 +35,9 @@ MAP = re.compile(r"\bBPF_[A-Z_]+\((\w+), [^;]*?, ([^,;]+)\);")
 #: What a source is given with others, though it has no use for it.
 UNREAD: dict[type[ProgramSettings], set[str]] = {
     TraceSettings: {"g_startpc", "g_gopc", "histogram_rows"},
-    StateSettings: {"g_startpc", "g_gopc", "g_sched_sp"},
-    WaitSettings: {"g_startpc", "g_gopc", "g_sched_sp"},
+    TrialSettings: {"task_features"},
+    StateSettings: {"g_startpc", "g_gopc", "g_sched_sp", "task_features"},
+    WaitSettings: {"g_startpc", "g_gopc", "g_sched_sp", "task_features"},
 }
 #: What a header looks at that a source includes, and that is not given with that source.
 NOT_GIVEN: dict[type[ProgramSettings], set[str]] = {

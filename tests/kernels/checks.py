@@ -13,21 +13,33 @@ import re
 import resource
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gotrace.elf.image import ElfImage
+from gotrace.kernel.program import AttachKind, BpfProgram
+from gotrace.kernel.rets import RetEmulation, with_rets
 from gotrace.kernel.syscalls import open_uprobe
 from tests.kernels.detaching import How, measure
 from tests.kernels.order import Order, Result, read_order
+from tests.session.loaded import has_tail_call, loaded_instructions, verified_instructions
+from tests.session.test_stacks import (
+    ALL_OF_KEYED,
+    ALL_OF_TRACE,
+    ONE_PROCESS,
+    PAIRED,
+    PER_GOROUTINE,
+    WHY,
+)
 from tests.tools.harness import (
     Fixture,
     Process,
@@ -157,6 +169,10 @@ def main(path: Path) -> int:
         checks.run("migrating records", order.methods[0], partial(_records, order.rounds // 3 or 1))
     else:
         checks.run("refusals", "", _refusals)
+    if order.skips:
+        _check_rets(checks)
+    elif order.pairs:
+        checks.run("RETs: refused", "", _rets_refused)
     if _REMOVAL_TIMES in order.only:
         checks.run(_REMOVAL_TIMES, "", partial(_removal_times, order.methods))
     if _STEPS in order.only:
@@ -169,10 +185,36 @@ def main(path: Path) -> int:
     return 1 if checks.failed else 0
 
 
+def _check_rets(checks: Checks) -> None:
+    """Run what concerns RETs that programs carry out, most of it with the best way to attach."""
+    order = checks.order
+    methods = [method for method in order.methods if method != "perf-ip"]
+    best, few = methods[0], order.rounds // 3 or 1
+    checks.run("RETs: programs", "", _ret_programs)
+    for method in methods:
+        checks.run("RETs: carried out", method, partial(_carried_out, method))
+        checks.run("RETs: two at once", method, partial(_several, method))
+    named = {f"RETs: {name}": check for name, check in _LATENCY.items()}
+    checks.of_one_run(best, partial(_latency, best, order.minors, _EMULATED), named)
+    checks.run("RETs: values", best, partial(_values, best, order.minors, _EMULATED))
+    checks.run("RETs: SIGKILL", best, partial(_kill_amid, best))
+    checks.run("RETs: rounds", best, partial(_rounds, order.rounds, _EMULATED))
+    checks.run("RETs: collections", best, partial(_rounds, few, _EMULATED, _COLLECTING))
+    checks.run("RETs: records", best, partial(_records, few, _EMULATED))
+    if _RET_TIMES in order.only:
+        for method in methods:
+            checks.run(_RET_TIMES, method, partial(_ret_times, method))
+
+
+_EMULATED = ("--emulate-ret=on",)
+#: The collector begins again as soon as it has ended.
+_COLLECTING = {"GOGC": "1"}
+
 #: Of the emulator and the kernel and not of the tools, made only when asked for.
 _REMOVAL_TIMES = "removal times"
 _TOOL_TIMES = "tool times"
 _STEPS = "single steps"
+_RET_TIMES = "RET times"
 
 
 def _preemption() -> str:
@@ -201,7 +243,7 @@ def _doctor(order: Order) -> str:
     fine = [name.split()[1] for name, row in rows.items() if _works(name, row)]
     assert fine == list(order.methods), f"doctor finds {fine}, the kernel has {list(order.methods)}"
     steps = rows["single steps"]["found"] if "single steps" in rows else "not tried"
-    assert ("could take" in steps) == order.skips, f"single steps: {steps}"
+    assert ("can take its place" in steps) == order.skips, f"single steps: {steps}"
     (verdict,) = of_kind(result, "verdict")
     broken = [f"{name}: {row['found']}" for name, row in rows.items() if row["state"] == "fail"]
     assert verdict["possible"] == order.pairs, f"{verdict['message']} {broken}"
@@ -255,12 +297,14 @@ class Played:
         return calls
 
 
-def _latency(method: str, minors: Sequence[str]) -> list[tuple[str, Played]]:
+def _latency(
+    method: str, minors: Sequence[str], further: Sequence[str] = ()
+) -> list[tuple[str, Played]]:
     """Measure all scenarios, by function and goroutine, in intervals, and report slow calls.
 
     Programs of several Go releases are measured by tools beside one another.
     """
-    options = ("-F", "-g", "-i", "1", "--slower", "20ms", "--top", "100000")
+    options = ("-F", "-g", "-i", "1", "--slower", "20ms", "--top", "100000", *further)
 
     def play(minor: str) -> Played:
         with Fixture([_fixture("live_latency", minor)]) as fixture:
@@ -390,12 +434,12 @@ _LATENCY: Mapping[str, Callable[[list[tuple[str, Played]]], str]] = {
 }
 
 
-def _values(method: str, minors: Sequence[str]) -> str:
+def _values(method: str, minors: Sequence[str], further: Sequence[str] = ()) -> str:
     """Trace calls with values of every kind, floats among them, and compare each line."""
 
     def play(minor: str) -> str:
         with Fixture([_fixture("trace_values", minor)]) as fixture:
-            words = ("-v", "--attach", method, "-p", str(fixture.ready), *TAKERS)
+            words = ("-v", "--attach", method, *further, "-p", str(fixture.ready), *TAKERS)
             with tool("gotrace", *words) as tracing:
                 wanted = fixture.work()["Calls"]
                 assert fixture.finish() == 0  # as above
@@ -432,12 +476,14 @@ def _kill(method: str) -> str:
     return f"{placed} probes were in place, none are; {sum(calls.values()):,} calls after that"
 
 
-def _rounds(rounds: int) -> str:
+def _rounds(
+    rounds: int, further: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> str:
     """Play rounds of goroutines that change threads under gofunclatency -F; count every call."""
     names = MEASURED[:9]
     program = _fixture("live_latency", _MINORS[-1])
-    with Fixture([program]) as fixture:
-        words = ("--json", "-F", "-p", str(fixture.ready), *names)
+    with Fixture([program], env={**os.environ, **(environment or {})}) as fixture:
+        words = ("--json", "-F", *further, "-p", str(fixture.ready), *names)
         with tool("gofunclatency", *words) as measuring:
             for _ in range(rounds):
                 truth = fixture.work(_ROUND)
@@ -455,10 +501,10 @@ def _rounds(rounds: int) -> str:
     return f"{rounds} rounds, {calls:,} calls, {migrated:,} changed threads"
 
 
-def _records(rounds: int) -> str:
+def _records(rounds: int, further: Sequence[str] = ()) -> str:
     """Play rounds of calls under gotrace and hold each record against its own arguments."""
     with Fixture([_fixture("live_relay", _MINORS[-1])]) as fixture:
-        words = ("--json", "-p", str(fixture.ready), "main.relay", "main.weigh")
+        words = ("--json", *further, "-p", str(fixture.ready), "main.relay", "main.weigh")
         with tool("gotrace", *words) as tracing:
             rows: Counter[str] = Counter()
             numbers: Counter[tuple[str, int]] = Counter()
@@ -508,6 +554,163 @@ def _weighed(row: Json) -> bool | None:
     return None if all(right) and any(unread) else all(right)
 
 
+#: The verifier follows at most a million instructions of a program.
+_MAX_VERIFIED = 900_000
+
+
+def _ret_programs() -> str:
+    """Load the largest programs that carry out RETs, and those that share maps with them."""
+    seen = []
+    for settings in (
+        replace(PER_GOROUTINE, why=WHY, why_bands=8, slower=1),
+        ALL_OF_TRACE,
+        replace(ALL_OF_TRACE, why=WHY, payload=8192),
+        replace(ALL_OF_KEYED, why=replace(WHY, why_callers=False)),
+    ):
+        # With the look at the thread's features, whatever this machine's threads can have.
+        site = with_rets(ONE_PROCESS, RetEmulation(8))
+        program = BpfProgram(replace(settings, site=site))
+        try:
+            loaded = program.load(PAIRED, AttachKind.UPROBE_MULTI)
+            assert all(has_tail_call(loaded_instructions(each)) for each in loaded.values())
+            verified = {name: verified_instructions(each) for name, each in loaded.items()}
+        finally:
+            program.close()
+        assert max(verified.values()) < _MAX_VERIFIED, verified
+        seen.append(f"{settings.source} {verified['on_return']:,}")
+    return "; ".join(seen)
+
+
+#: Functions of the fixture whose entries the kernel emulates, and what calls them.
+_UNSTEPPED = ("main.recurse", "main.interleave", "main.migrate")
+_UNSTEPPED_ROUND = "interleaved recursion migration"
+
+
+def _has_stepped(pid: int) -> bool:
+    """Return whether an instruction of a process has been executed out of line, by a single step.
+
+    The page for that is mapped when it is needed first: get_xol_area in kernel/events/uprobes.c.
+    """
+    return "[uprobes]" in Path(f"/proc/{pid}/maps").read_text()
+
+
+def _carried_out(method: str) -> str:
+    """Hold that no RET is stepped where programs carry them out, and that all are without that."""
+    calls = []
+    program = _fixture("live_latency", _MINORS[-1])
+    for words in (_EMULATED, ()):
+        with Fixture([program]) as fixture:
+            options = ("--json", "-F", "--attach", method, *words, "-p", str(fixture.ready))
+            with tool("gofunclatency", *options, *_UNSTEPPED) as measuring:
+                truth = fixture.work(_UNSTEPPED_ROUND)
+                result = measuring.end()
+            stepped = _has_stepped(fixture.pid)
+            assert fixture.finish() == 0
+        assert stepped == (not words), "a RET was stepped" if words else "no RET was stepped"
+        calls.append(Played(truth, result).check(*_UNSTEPPED))
+    return f"{calls[0]:,} calls without a step, {calls[1]:,} with one each"
+
+
+def _several(method: str) -> str:
+    """Watch the same calls with three tools: two carry out RETs, the last to attach does not.
+
+    The programs of what was attached last run first. They find the registers as they were; those
+    after the first to carry the RET out find what it has left.
+    """
+    program = _fixture("live_latency", _MINORS[-1])
+    with Fixture([program]) as fixture, ExitStack() as stack:
+        options = ("--json", "--attach", method, "-p", str(fixture.ready))
+        first, tracing, plain = (
+            stack.enter_context(tool(name, *options, *words))
+            for name, *words in (
+                ("gofunclatency", *_EMULATED, "-F", *_UNSTEPPED),
+                ("gotrace", *_EMULATED, "main.interleave"),
+                ("gofunclatency", "--emulate-ret=off", "-F", *_UNSTEPPED),
+            )
+        )
+        truth = fixture.work(_UNSTEPPED_ROUND)
+        played = {"first": Played(truth, first.end()), "last": Played(truth, plain.end())}
+        stepped = _has_stepped(fixture.pid)
+        assert fixture.finish() == 0
+        traced = tracing.result()
+    for name, each in played.items():
+        try:
+            seen = each.check(*_UNSTEPPED)
+        except AssertionError as error:
+            raise AssertionError(f"{name}: {error}: {each.result.lines[-8:]}") from error
+        assert of_kind(each.result, "lost") == []
+        assert summary(each.result, "unmatched") == 0
+    assert not stepped, "a RET was stepped"
+    rows = [row for row in of_kind(traced, "call") if row["func"] == "main.interleave"]
+    lost = {row["what"]: row["calls"] for row in of_kind(traced, "lost")}
+    wanted = truth["Functions"]["main.interleave"]["Calls"]
+    assert len(rows) + sum(lost.values()) == wanted, f"{len(rows)} of {wanted} records; {lost}"
+    assert set(lost) <= {"events_lost", "reader"} and len(rows) > wanted // 2, lost
+    return f"{seen:,} calls seen by both meters, {len(rows):,} records of {wanted:,}"
+
+
+#: How many tools are killed amid a program's calls.
+_KILLS = 5
+
+
+def _kill_amid(method: str) -> str:
+    """Kill tools while the program returns by their probes: it goes on, and its code is as before.
+
+    In turn as they attach and as they measure.
+    """
+    program = _fixture("live_latency", _MINORS[-1])
+    names = ("main.*", "strconv.*")
+    with Fixture([program]) as fixture:
+        clean = code_of(fixture.pid)
+        over = threading.Event()
+
+        def play() -> int:
+            rounds = 0
+            while not over.is_set():
+                fixture.work(_UNSTEPPED_ROUND)
+                rounds += 1
+            return rounds
+
+        words = ("--attach", method, *_EMULATED, "-p", str(fixture.ready), *names)
+        with ThreadPoolExecutor(1) as pool:
+            playing = pool.submit(play)
+            try:
+                for number in range(_KILLS):
+                    with Process(tool_command("gofunclatency", *words)) as killed:
+                        if number % 2:
+                            killed.read_until("Tracing ")
+                        else:
+                            while code_of(fixture.pid) == clean and not killed.ends_within(0):
+                                pass
+                        assert not killed.ends_within(0), f"it ended by itself: {killed.errors}"
+                        killed.signal(signal.SIGKILL)
+                        killed.rest()
+                        killed.wait_for_keepers()
+                    assert code_of(fixture.pid) == clean, "breakpoints were left behind"
+            finally:
+                over.set()
+            rounds = playing.result()
+        truth = fixture.work(_UNSTEPPED_ROUND)
+        assert fixture.finish() == 0
+    calls = sum(times["Calls"] for times in truth["Functions"].values())
+    return f"{_KILLS} tools killed in {rounds} rounds, {calls:,} calls"
+
+
+def _rets_refused() -> str:
+    """Hold that a kernel that cannot do it says so, and that it is not tried by default."""
+    program = _fixture("live_latency", _MINORS[-1])
+    with Fixture([program]) as fixture:
+        clean = code_of(fixture.pid)
+        for name in ("gofunclatency", "gotrace"):
+            result = run_tool(name, *_EMULATED, "-p", str(fixture.ready), "main.recurse")
+            assert result.status == 1, result
+            assert re.search("RETs cannot be carried out here: this kernel", result.errors)
+            assert len(result.errors.splitlines()) == 1, result.errors
+        assert code_of(fixture.pid) == clean
+        assert fixture.finish() == 0
+    return result.errors.strip()
+
+
 def _removal_times(methods: Sequence[str]) -> str:
     """Measure how long probes by perf events take to go, see detaching.py; only when asked for."""
     program = _fixture("live_count", _MINORS[-1])
@@ -537,6 +740,49 @@ _STEPPED: Mapping[str, Sequence[str]] = {
     "two threads after eight": ("8 2500", "2 10000", "2 10000"),
 }
 _STEPPING_PROCESSES = 3
+
+
+def _ret_times(method: str) -> str:
+    """Compare what a call takes with RETs stepped and carried out, in turn; only when asked for.
+
+    By the program's own clock, without the call itself: the best of some rounds.
+    """
+    program = _fixture("live_latency", _MINORS[-1])
+    seen: dict[tuple[str, bool], list[float]] = {}
+    with Fixture([program]) as fixture:
+        bare = _call_time(fixture)
+        for name, emulated in [
+            (name, emulated)
+            for _ in range(_TIMED_RUNS)
+            for name in ("gofunclatency", "gotrace")
+            for emulated in (False, True)
+        ]:
+            further = _EMULATED if emulated else ()
+            options = ("--attach", method, *further, "-p", str(fixture.ready), _TIMED)
+            with tool(name, *options) as running:
+                seen.setdefault((name, emulated), []).append(_call_time(fixture) - bare)
+                running.end()
+        assert fixture.finish() == 0
+    words = []
+    for name in ("gofunclatency", "gotrace"):
+        stepped, carried = (min(seen[name, emulated]) for emulated in (False, True))
+        words.append(f"{name}: {stepped:,.0f} ns, {carried:,.0f} ns ({carried / stepped:.2f})")
+        sys.stderr.write(f"{name}: {seen[name, False]} {seen[name, True]}\n")
+    return f"{'; '.join(words)}; the call itself {bare:,.0f} ns"
+
+
+_TIMED, _TIMED_ROUND = "main.stacked", "assembly"
+_TIMED_RUNS, _TIMED_ROUNDS = 2, 15
+
+
+def _call_time(fixture: Fixture) -> float:
+    """Return the least mean time of a round's calls, in ns."""
+    best, before = float("inf"), fixture.work(_TIMED_ROUND)["Functions"][_TIMED]
+    for _ in range(_TIMED_ROUNDS):
+        after = fixture.work(_TIMED_ROUND)["Functions"][_TIMED]
+        took = (after["Outer"] - before["Outer"]) / (after["Calls"] - before["Calls"])
+        best, before = min(best, took), after
+    return best
 
 
 def _steps() -> str:
