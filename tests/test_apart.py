@@ -11,6 +11,8 @@ MARK = "mark.apart"
 
 
 def fixtures_named_in(page: str) -> set[str]:
+    """Return the programs that a module traces, without those that it makes a copy of."""
+    page = re.sub(r'copy\(build\(FIXTURES / "\w+"', "", page)
     return {
         name for name in re.findall(r'"([a-z0-9_]+)"', page) if (TESTS / "fixtures" / name).is_dir()
     }

@@ -75,8 +75,8 @@ class Known:
 @pytest.mark.parametrize("minor", ["1.21", "1.27"])
 def test_waits_are_those_that_programs_know(minor: str, tmp_path: Path) -> None:
     """Of two processes at a time, whose goroutines have the same addresses, and of later ones."""
-    built = build(FIXTURES / "live_waits", require(minor))
-    program = Path(shutil.copy(built, tmp_path / "waits"))
+    toolchain = require(minor)
+    program = Path(shutil.copy(build(FIXTURES / "live_waits", toolchain), tmp_path / "waits"))
     received = Received()
     with over_http(received) as endpoint:
         otlp = f"otlp: {{endpoint: '{endpoint}', interval: 1h}}\n"
