@@ -91,7 +91,8 @@ class FunctionValues:
     def _as_described(self, function: Function, code: FunctionCode) -> FunctionLocations | None:
         """Return the values that DWARF describes, None where it does not know the function."""
         reader, types = self._binary.dwarf, self._binary.types
-        known = reader.function(function.entry) if reader else None
+        package = parse_name(function.name).package
+        known = reader.function(function.entry, package) if reader else None
         if reader is None or types is None or known is None:
             return None
         if function.origin is Origin.PCLNTAB:

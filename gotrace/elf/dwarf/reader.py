@@ -105,12 +105,14 @@ class DwarfReader:
         return image.once(_open)
 
     @damage_is_reported
-    def function(self, low_pc: int) -> FunctionSignature | None:
+    def function(self, low_pc: int, package: str = "") -> FunctionSignature | None:
         """Return the function whose code begins at a link-time address, None when it has no die.
+
+        It is found sooner where it is in the Go package whose import path is ``package``.
 
         Assembly functions have an die, without parameters, in some releases and none in others.
         """
-        unit = self._units.covering(low_pc)
+        unit = self._units.covering(low_pc, package)
         if unit is None:
             return None
         offset = self._functions_of(unit).get(low_pc)

@@ -9,6 +9,7 @@ its own.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -53,6 +54,9 @@ _MAX_READS = 1 << 16
 
 #: Longest name or other string that is written inline; names of struct literals have thousands.
 _MAX_STRING = 1 << 16
+
+#: Bytes of a unit before its first attribute, at most: its header and the code of its first entry.
+_BEFORE_NAME = 32
 
 #: Units whose header ends with an id of 8 bytes, types' also with an offset (DWARF 5, 7.5.1).
 _TYPE_UNITS, _SPLIT_UNITS = (2, 6), (4, 5)
@@ -303,8 +307,16 @@ class UnitTable:
                 return unit
         raise DwarfError(f"no unit holds the entry at {offset:#x}")
 
-    def covering(self, address: int) -> Unit | None:
-        """Return the unit whose code holds a link-time address, None when there is none."""
+    def covering(self, address: int, likely: str = "") -> Unit | None:
+        """Return the unit whose code holds a link-time address, None when there is none.
+
+        A unit of the name ``likely`` is looked at first: where it is that, no other is decoded.
+        """
+        for row in self._may_be_named(likely):
+            with contextlib.suppress(DwarfError):
+                for start, end, unit in self._spans(row):
+                    if start <= address < end:
+                        return unit
         starts, rows = self._by_address
         row = bisect.bisect_right(starts, address) - 1
         if row < 0:
@@ -366,6 +378,13 @@ class UnitTable:
         except KeyError:
             return None
         return [(operation.op_name, operation.args) for operation in found]
+
+    def _may_be_named(self, name: str) -> Iterator[int]:
+        """Yield the rows of units whose first bytes contain a name, as Go's begin with theirs."""
+        text = name.encode("utf-8", "surrogateescape") + b"\0"
+        for row, start in enumerate(self._offsets if name else ()):
+            if self.info.find(text, start, start + _BEFORE_NAME + len(text)) >= 0:
+                yield row
 
     @functools.cached_property
     def _by_address(self) -> tuple[list[int], list[tuple[int, Unit]]]:

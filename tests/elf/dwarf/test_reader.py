@@ -138,6 +138,21 @@ def test_generic_functions_are_found_by_address_under_their_shapes() -> None:
         assert function(path, name).name == name
 
 
+@each_toolchain
+def test_a_function_is_the_same_whatever_package_is_looked_at_first(toolchain: Toolchain) -> None:
+    path = build(SIGNATURES, toolchain)
+    add = symbols(path)["main.add"]
+    known = function(path, "main.add")
+    for package in ("main", "runtime", "no/such", "\udc80"):
+        with ElfImage.open(path) as image:
+            fresh = DwarfReader.open(image)
+            assert fresh is not None
+            found = fresh.function(add, package)
+            assert found is not None
+            assert (found.name, found.low_pc) == (known.name, known.low_pc)
+            assert found.unit.offset == known.unit.offset
+
+
 def test_an_address_without_function_gives_none() -> None:
     path = build(SIGNATURES, newest())
     add = symbols(path)["main.add"]
