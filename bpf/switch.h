@@ -4,8 +4,8 @@
  * switched().
  *
  * Settings (common.h), all but the first two optional:
- *   GOTRACE_TASK_PID, GOTRACE_TASK_STATE   offsets in the kernel's task_struct; without them there
- *                                are no such programs
+ *   GOTRACE_TASK_PID, GOTRACE_TASK_STATE   offsets in the kernel's task_struct; without them these
+ *                                programs are left out
  *   GOTRACE_TASK_THROTTLED       likewise: Linux 6.18
  *   GOTRACE_TASK_CFS_RQ, GOTRACE_CFS_RQ_THROTTLED  before: of se.cfs_rq, and of throttle_count
  */

@@ -35,7 +35,7 @@ def run_c(source: str, functions: list[str], body: str, directory: Path) -> str:
     """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        skip_or_fail("there is no C compiler: install gcc")
+        skip_or_fail("no C compiler: install gcc")
     text = joined_source(source)
     # A whole line's end keeps macros of several lines out: none of them is a number.
     parts = [match for match in _DECLARATION.findall(text) if not match.endswith("\\")]

@@ -150,7 +150,7 @@ int main(void)
 def test_every_ret_is_carried_out_once(tmp_path: Path) -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        skip_or_fail("there is no C compiler: install gcc")
+        skip_or_fail("no C compiler: install gcc")
     site = (bpf_directory() / "site.h").read_text()
     header = (bpf_directory() / "ret.h").read_text()
     header = re.sub(r"^#(?:pragma|include).*$", "", header, flags=re.M)

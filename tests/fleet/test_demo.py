@@ -21,8 +21,8 @@ _PATIENCE = 300.0  # seconds
 @pytest.mark.slow
 def test_queries_have_their_answers(tmp_path: Path) -> None:
     if prometheus() is None:
-        pytest.skip("there is no Prometheus: make setup-test")
-    pytest.importorskip("rotel", reason="there is no collector: make setup-test")
+        pytest.skip("no Prometheus: make setup-test")
+    pytest.importorskip("rotel", reason="no collector: make setup-test")
     done = subprocess.run(
         [sys.executable, CLONE / "tools" / "demo" / "fleet.py"],
         cwd=tmp_path,

@@ -30,7 +30,7 @@ METRICS = """\
 def test_promql_has_the_programs_own_numbers(server: Path, tmp_path: Path) -> None:
     program = prometheus()
     if program is None:
-        pytest.skip("there is no Prometheus: make setup-test")
+        pytest.skip("no Prometheus: make setup-test")
     place = tmp_path / "prometheus"
     place.mkdir()
     with (
@@ -92,7 +92,7 @@ def queries(panel: dict[str, Any]) -> list[str]:
 def test_the_dashboards_queries_find_what_the_example_configuration_makes(tmp_path: Path) -> None:
     program = prometheus()
     if program is None:
-        pytest.skip("there is no Prometheus: make setup-test")
+        pytest.skip("no Prometheus: make setup-test")
     server = Path(shutil.copy(build(FIXTURES / "live_recipes", newest()), tmp_path / "shop"))
     text = (DEPLOY / "kubernetes" / "gotraced.yaml").read_text()
     for old, new in (
