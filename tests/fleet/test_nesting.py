@@ -78,20 +78,30 @@ def test_nothing_is_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(kept.rest()) == [[("d", None)]]
 
 
+def configured(program: Path, endpoint: str, *spans: str) -> Path:
+    """Return a configuration, beside the program, that sends these spans of it."""
+    config = program.with_name("c.yaml")
+    rows = "".join(f"  - {span}\n" for span in spans)
+    config.write_text(
+        f"listen: 127.0.0.1:0\ntargets: [{{name: k, exe: {program}}}]\nspans:\n{rows}"
+        f"otlp: {{endpoint: '{endpoint}'}}\nbudget: 100%\n"
+    )
+    return config
+
+
 @pytest.mark.live
 @pytest.mark.apart
 def test_spans_hang_below_the_calls_that_enclose_them(tmp_path: Path) -> None:
     program = Path(shutil.copy(build(FIXTURES / "live_keys", newest()), tmp_path / "keys"))
     received = Received()
     with over_http(received) as endpoint:
-        config = tmp_path / "c.yaml"
-        config.write_text(
-            f"listen: 127.0.0.1:0\ntargets: [{{name: k, exe: {program}}}]\nspans:\n"
-            "  - {probe: main.via*, rate: 100000/s}\n"
-            "  - {probe: main.handle, rate: 100000/s}\n"
-            "  - {name: zero, probe: main.handle (shard == 0), rate: 100000/s}\n"
-            "  - {name: never, probe: main.nothing}\n"
-            f"otlp: {{endpoint: '{endpoint}'}}\nbudget: 100%\n"
+        config = configured(
+            program,
+            endpoint,
+            "{probe: main.via*, rate: 100000/s}",
+            "{probe: main.handle, rate: 100000/s}",
+            "{name: zero, probe: main.handle (shard == 0), rate: 100000/s}",
+            "{name: never, probe: main.nothing}",
         )
         with Daemon(config, "-v", probes=1) as daemon:
             assert any("span never" in line for line in daemon.log)
@@ -132,13 +142,8 @@ def test_calls_within_others_are_sent_where_those_are(tmp_path: Path) -> None:
     program = Path(shutil.copy(build(FIXTURES / "live_keys", newest()), tmp_path / "keys"))
     received = Received()
     with over_http(received) as endpoint:
-        config = tmp_path / "c.yaml"
-        config.write_text(
-            f"listen: 127.0.0.1:0\ntargets: [{{name: k, exe: {program}}}]\nspans:\n"
-            "  - {probe: main.via*, rate: 1/h}\n"
-            "  - {probe: main.handle, rate: 100000/s}\n"
-            f"otlp: {{endpoint: '{endpoint}'}}\nbudget: 100%\n"
-        )
+        handles = "{probe: main.handle, rate: 100000/s}"
+        config = configured(program, endpoint, "{probe: main.via*, rate: 1/h}", handles)
         with Daemon(config, probes=1) as daemon:
             with Fixture([program]) as fixture:
                 calls = fixture.work("1 200 10")["Calls"]
