@@ -292,6 +292,7 @@ class UnitTable:
         self._extents = list(_extents(self.info))
         self._offsets = [start for start, _ in self._extents]
         self._units: dict[int, Unit] = {}
+        self._named: dict[str, list[tuple[int, int, Unit]]] = {}
 
     def __iter__(self) -> Iterator[Unit]:
         """Yield all units."""
@@ -312,11 +313,9 @@ class UnitTable:
 
         A unit of the name ``likely`` is looked at first: where it is that, no other is decoded.
         """
-        for row in self._may_be_named(likely):
-            with contextlib.suppress(DwarfError):
-                for start, end, unit in self._spans(row):
-                    if start <= address < end:
-                        return unit
+        for start, end, unit in self._spans_named(likely):
+            if start <= address < end:
+                return unit
         starts, rows = self._by_address
         row = bisect.bisect_right(starts, address) - 1
         if row < 0:
@@ -379,12 +378,17 @@ class UnitTable:
             return None
         return [(operation.op_name, operation.args) for operation in found]
 
-    def _may_be_named(self, name: str) -> Iterator[int]:
-        """Yield the rows of units whose first bytes contain a name, as Go's begin with theirs."""
+    def _spans_named(self, name: str) -> list[tuple[int, int, Unit]]:
+        """Return the code of units whose first bytes contain a name, as Go's begin with theirs."""
+        if name in self._named:
+            return self._named[name]
+        found = self._named[name] = []
         text = name.encode("utf-8", "surrogateescape") + b"\0"
         for row, start in enumerate(self._offsets if name else ()):
             if self.info.find(text, start, start + _BEFORE_NAME + len(text)) >= 0:
-                yield row
+                with contextlib.suppress(DwarfError):
+                    found += self._spans(row)
+        return found
 
     @functools.cached_property
     def _by_address(self) -> tuple[list[int], list[tuple[int, Unit]]]:
