@@ -23,7 +23,9 @@ from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import Function
 from gotrace.errors import GotraceError, NoMatchError, UsageError
+from gotrace.gotypes.binary import SpanTypesError
 from gotrace.gotypes.from_text import SignatureError
+from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.symbols import NameKind, parse_name
 from gotrace.gotypes.types import (
     GoType,
@@ -471,7 +473,7 @@ class _Planner:
             places = self._as_described(sites.function, specs) or places
         if places.is_bare:
             self._bare.append(sites.function.name)
-        parts = _fitting(specs, _scope(places, self._type))
+        parts = _fitting(specs, _scope(places, self._type, self._no_spans))
         before = self._spec
         self._spec, probe = _together(parts) if len(parts) > 1 else parts[0]
         try:
@@ -558,6 +560,14 @@ class _Planner:
         found = self._values.type(text)
         version = self._binary.go_version
         return found, is_direct(found, version.release if version else None)
+
+    def _no_spans(self) -> str | None:
+        """Return why contexts of the program hold no spans that are known."""
+        try:
+            _ = self._binary.contexts
+        except (SpanTypesError, RtypeError) as error:
+            return str(error)
+        return None
 
     def _check_specials(self, probe: ResolvedProbe) -> None:
         """Raise SpecError where a call that is reported is asked who made it: only keys know."""
@@ -839,14 +849,18 @@ def _is_search(op: Op) -> bool:
     return op.code is OpCode.STRING_TEST and op.reg == _CONTAINS
 
 
-def _scope(places: FunctionLocations, types: Callable[[str], tuple[GoType, bool]] | None) -> Scope:
+def _scope(
+    places: FunctionLocations,
+    types: Callable[[str], tuple[GoType, bool]],
+    spans: Callable[[], str | None],
+) -> Scope:
     signature = Signature(
         places.name,
         tuple(Parameter(value.name, value.type) for value in places.parameters),
         tuple(Parameter(value.name, value.type) for value in places.results),
     )
     captured = tuple(Parameter(value.name, value.type) for value in places.captured)
-    return Scope(places.name, signature, captured, types)
+    return Scope(places.name, signature, captured, types, spans)
 
 
 def _paths(probe: ResolvedProbe) -> dict[Phase, tuple[AccessPath, ...]]:
