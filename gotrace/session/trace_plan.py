@@ -365,7 +365,9 @@ def _together(parts: Sequence[tuple[ProbeSpec, ResolvedProbe]]) -> tuple[ProbeSp
             if predicate is None
             else Logic(BinaryOperator.OR, predicate, probe.predicate)
         )
-    values = tuple(value for _, probe in parts for value in probe.values)
+    values = tuple(
+        value for _, probe in parts for value in (*probe.values, *filter(None, probe.extras))
+    )
     if predicate is None:
         # What the others' predicates look at is captured with the values.
         values += tuple(probe.predicate for _, probe in parts if probe.predicate is not None)
@@ -474,6 +476,8 @@ class _Planner:
         if places.is_bare:
             self._bare.append(sites.function.name)
         parts = _fitting(specs, _scope(places, self._type, self._no_spans))
+        if self._choices.entry_only or not sites.returns:
+            parts = [(spec, probe.at_entry()) for spec, probe in parts]
         before = self._spec
         self._spec, probe = _together(parts) if len(parts) > 1 else parts[0]
         try:
