@@ -34,7 +34,13 @@ from gotrace.gotypes.symbols import shown_names
 from gotrace.report.counts import CountRow, CountTable, write_counts
 from gotrace.report.output import Output
 from gotrace.session.count import CallCounter
-from gotrace.session.plan import ProbePlan, plan_counting, select, to_be_traced
+from gotrace.session.plan import (
+    ProbePlan,
+    ProgramFunction,
+    plan_counting,
+    select,
+    to_be_traced,
+)
 from gotrace.target.target import Target
 
 __all__ = ["main"]
@@ -109,14 +115,18 @@ def _count(options: argparse.Namespace, target: Target, plan: ProbePlan, output:
 def _table(
     options: argparse.Namespace, plan: ProbePlan, counts: Sequence[int], length: float
 ) -> CountTable:
-    by_name: Counter[str] = Counter()
-    for function, count in zip(plan.functions, counts, strict=True):
+    by_name: Counter[ProgramFunction] = Counter()
+    for function, count in zip(plan.names, counts, strict=True):
         if count:
-            by_name[function.name] += count
-    rows = sorted(by_name.items(), key=lambda row: (row[1], row[0]))
+            by_name[function] += count
+    rows = sorted(by_name.items(), key=lambda row: (row[1], row[0].name, row[0].program or ""))
     if options.top:
         rows = rows[-options.top :]
-    return CountTable([CountRow(*row) for row in rows], time.time(), length)
+    return CountTable(
+        [CountRow(function.name, count, program=function.program) for function, count in rows],
+        time.time(),
+        length,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
