@@ -441,8 +441,9 @@ int on_recovery(struct pt_regs *ctx)
     struct stack *stack = stacks.lookup(&owner);
     if (!stack)
         return 0;
-    u64 hi = read_word(task.g + GOTRACE_G_STACK_HI);
-    u64 sp = read_word(task.g + GOTRACE_G_SCHED_SP);
+    USE_LAYOUT(cookie, 0);
+    u64 hi = read_word(task.g + OFFSET(g_stack_hi, GOTRACE_G_STACK_HI));
+    u64 sp = read_word(task.g + OFFSET(g_sched_sp, GOTRACE_G_SCHED_SP));
     drop_unwound(ctx, &task, &owner, stack, hi - sp, EVENT_PANIC, AGAIN_RECOVERY);
     stack->hits++;
     if (!stack->level)

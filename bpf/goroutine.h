@@ -7,6 +7,8 @@
  *   GOTRACE_TLS_G        offset of g from the thread's FS base, as an unsigned number
  *   GOTRACE_TASK_FSBASE  offset of thread.fsbase in the kernel's task_struct; with 0, sites
  *                        that find g through TLS count as NO_GOROUTINE
+ *   GOTRACE_LAYOUTS      files whose runtimes differ in these offsets, which are then looked up by
+ *                        the file's number; optional
  */
 #pragma once
 #include "site.h"
@@ -42,13 +44,51 @@ static __always_inline u64 read_word(u64 address)
     return word;
 }
 
-static __always_inline u64 g_from_tls(void)
+#ifdef GOTRACE_LAYOUTS
+/* The offsets of one file's runtime; shared with gotrace/session/tasks.py. */
+struct layout {
+    u64 g_stack_hi;
+    u64 g_m;
+    u64 g_goid;
+    u64 g_sched_sp;
+    u64 g_startpc;
+    u64 g_gopc;
+    u64 m_curg;
+    u64 tls_g; /* 0 where that is not known */
+};
+
+/* layouts: key = number of a file, as cookies have it. Filled before attaching. */
+BPF_ARRAY(layouts, struct layout, GOTRACE_LAYOUTS);
+
+static __always_inline struct layout *layout_of(u64 cookie)
+{
+    u32 file = cookie >> COOKIE_FILE_SHIFT & COOKIE_FILE_MASK;
+    return layouts.lookup(&file);
+}
+
+/* What offsets are taken from: declares a layout, or returns failed. */
+#define USE_LAYOUT(cookie, failed)             \
+    struct layout *layout = layout_of(cookie); \
+    if (!layout)                               \
+    return failed
+#define OFFSET(field, setting) (layout->field)
+#else
+#define USE_LAYOUT(cookie, failed)
+#define OFFSET(field, setting) (setting)
+#endif
+
+static __always_inline u64 g_from_tls(u64 cookie)
 {
     u64 base = 0, offset = GOTRACE_TASK_FSBASE;
     if (!offset)
         return 0;
+    USE_LAYOUT(cookie, 0);
+#ifdef GOTRACE_LAYOUTS
+    if (!layout->tls_g)
+        return 0;
+#endif
     bpf_probe_read_kernel(&base, sizeof(base), (void *)(bpf_get_current_task() + offset));
-    return base ? read_word(base + GOTRACE_TLS_G) : 0;
+    return base ? read_word(base + OFFSET(tls_g, GOTRACE_TLS_G)) : 0;
 }
 
 /* Fill in the task; return 0 where a goroutine was to be found and was not. */
@@ -58,7 +98,7 @@ static __always_inline int find_task(struct pt_regs *ctx, u64 cookie, struct tas
     if (cookie & COOKIE_G_REGISTER) {
         g = ctx->r14;
     } else if (cookie & COOKIE_G_TLS) {
-        g = g_from_tls();
+        g = g_from_tls(cookie);
     } else {
         task->id = TASK_THREAD | (u32)bpf_get_current_pid_tgid();
         task->stack_hi = ~0ULL;
@@ -70,10 +110,11 @@ static __always_inline int find_task(struct pt_regs *ctx, u64 cookie, struct tas
 #ifdef GOTRACE_WHY
     task->row = g;
 #endif
-    task->stack_hi = read_word(g + GOTRACE_G_STACK_HI);
+    USE_LAYOUT(cookie, 0);
+    task->stack_hi = read_word(g + OFFSET(g_stack_hi, GOTRACE_G_STACK_HI));
     if (!task->stack_hi)
         return 0;
-    task->goid = read_word(g + GOTRACE_G_GOID);
+    task->goid = read_word(g + OFFSET(g_goid, GOTRACE_G_GOID));
     if (task->goid) {
         task->id = task->goid;
         task->g = g;
@@ -81,10 +122,10 @@ static __always_inline int find_task(struct pt_regs *ctx, u64 cookie, struct tas
     }
     /* g0 or gsignal: its frames stay on this thread, the work is mostly curg's. */
     task->id = g;
-    u64 m = read_word(g + GOTRACE_G_M);
-    u64 curg = m ? read_word(m + GOTRACE_M_CURG) : 0;
+    u64 m = read_word(g + OFFSET(g_m, GOTRACE_G_M));
+    u64 curg = m ? read_word(m + OFFSET(m_curg, GOTRACE_M_CURG)) : 0;
     if (curg) {
-        task->goid = read_word(curg + GOTRACE_G_GOID);
+        task->goid = read_word(curg + OFFSET(g_goid, GOTRACE_G_GOID));
         task->g = curg;
     }
     return 1;

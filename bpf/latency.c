@@ -4,6 +4,7 @@
  *
  * Settings (common.h), beside those of calls.h and histogram.h:
  *   GOTRACE_ROWS         functions that have a histogram of their own, 1 without -F
+ *   GOTRACE_BY_FILE      not functions have one of their own, but files, by their numbers
  *   GOTRACE_GOROUTINES   rows of histograms per goroutine, with -g only
  *   GOTRACE_OUTERMOST    leave out calls within other traced calls of the same goroutine
  *   GOTRACE_SLOWER       nanoseconds from which on a call is reported by itself
@@ -197,6 +198,9 @@ struct measured {
     u64 number;
     u64 elapsed;
     u64 hits;
+#ifdef GOTRACE_LAYOUTS
+    u64 cookie;
+#endif
 };
 
 /* The process in a goroutine's key: as the user sees it, else a number that no process has. */
@@ -231,9 +235,14 @@ int add_to_goroutine(struct pt_regs *argument)
             if (named.update(&name, &yes))
                 count_diagnostic(ENDED_FULL, 1);
         }
+#ifdef GOTRACE_LAYOUTS
+        struct layout *layout = layout_of(call->cookie);
+        if (found && call->g && layout) {
+#else
         if (found && call->g) {
-            found->startpc = read_word(call->g + GOTRACE_G_STARTPC);
-            found->gopc = read_word(call->g + GOTRACE_G_GOPC);
+#endif
+            found->startpc = read_word(call->g + OFFSET(g_startpc, GOTRACE_G_STARTPC));
+            found->gopc = read_word(call->g + OFFSET(g_gopc, GOTRACE_G_GOPC));
         }
     }
     if (found) {
@@ -294,12 +303,18 @@ static __always_inline void report_slow(struct pt_regs *ctx, struct task *task,
 }
 #endif
 
-static __always_inline void record(struct pt_regs *ctx, struct task *task, struct task_key *owner,
-                                   struct open_call *call, u64 level, u64 hits, u64 now)
+static __always_inline void record(struct pt_regs *ctx, u64 cookie, struct task *task,
+                                   struct task_key *owner, struct open_call *call, u64 level,
+                                   u64 hits, u64 now)
 {
     u64 elapsed = now - call->start;
     u32 number = 0;
-    if (!row_number(GOTRACE_ROWS > 1 ? call->function : 0, &number))
+#ifdef GOTRACE_BY_FILE
+    u32 row = cookie >> COOKIE_FILE_SHIFT & COOKIE_FILE_MASK;
+#else
+    u32 row = GOTRACE_ROWS > 1 ? call->function : 0;
+#endif
+    if (!row_number(row, &number))
         return;
 #ifdef GOTRACE_WHY
     struct parted parted = {
@@ -320,6 +335,9 @@ static __always_inline void record(struct pt_regs *ctx, struct task *task, struc
                                 .tgid = owner->tgid,
                                 .number = number,
                                 .elapsed = elapsed,
+#ifdef GOTRACE_LAYOUTS
+                                .cookie = cookie,
+#endif
                                 .hits = hits};
     call_add_to_goroutine(&measured);
 #endif
@@ -376,7 +394,7 @@ int on_return(struct pt_regs *ctx)
             continue;
         }
 #endif
-        record(ctx, &task, &owner, &call, level, hits, now);
+        record(ctx, cookie, &task, &owner, &call, level, hits, now);
     }
     stack->hits++;
     if (!stack->level)

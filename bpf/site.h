@@ -23,7 +23,9 @@
 #include "stack.h"
 
 /* Cookie layout, shared with gotrace/kernel/cookie.py. */
-#define COOKIE_INDEX_MASK 0xffffffffULL
+#define COOKIE_INDEX_MASK 0xffffffULL
+#define COOKIE_FILE_SHIFT 24 /* above: the number of the site's file, where files are numbered */
+#define COOKIE_FILE_MASK 0xffULL
 #define COOKIE_BRANCH (1ULL << 32)     /* a stack check's jbe: drop the hit if it is taken */
 #define COOKIE_G_REGISTER (1ULL << 33) /* the ABI keeps g in R14 here */
 #define COOKIE_G_TLS (1ULL << 34)      /* g is in thread-local storage only */

@@ -38,6 +38,7 @@ from gotrace.session.lifetime import Probing, Run
 from gotrace.session.plan import (
     BinaryRequest,
     ProbePlan,
+    ProgramFunction,
     make_plan,
     plan_counting,
     plan_measuring,
@@ -102,13 +103,15 @@ class Function:
     """One function that a pattern selects.
 
     ``file`` and ``line`` are where it is declared, None where that is not known. ``inlined`` is in
-    how many places it was inlined, where no probe sees its calls.
+    how many places it was inlined, where no probe sees its calls. ``program`` is its program's
+    name, None where all functions are of one.
     """
 
     name: str
     file: str | None
     line: int | None
     inlined: int
+    program: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +119,14 @@ class Goroutine:
     """A goroutine that calls a function.
 
     ``goid`` is 0 for calls made outside of goroutines, and None for those of all goroutines that
-    could not be kept apart.
+    could not be kept apart. ``program`` is the name of the function's program, None where only one
+    is traced.
     """
 
     function: str
     pid: int
     goid: int | None
+    program: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +218,10 @@ class Waits(list[Wait]):
 
 
 class Counts(Counter[str]):
-    """Calls by function name; those that were not called are 0 and not listed."""
+    """Calls by function name; those that were not called are 0 and not listed.
+
+    Where several programs are traced the names are with the programs': ``shop:main.f``.
+    """
 
     def _repr_html_(self) -> str:
         rows = "".join(
@@ -223,9 +231,13 @@ class Counts(Counter[str]):
         return f"<table><tr><th>function</th><th>calls</th></tr>{rows}</table>"
 
 
-def attach(pid: int) -> Session:
-    """Return a session on a running process. Raises ProcessError where there is none."""
-    return Session(Target.of(pid, None))
+def attach(pid: int, *others: int) -> Session:
+    """Return a session on a running process, or on several, of one program or of more.
+
+    Raises ProcessError where there is none, UsageError for more than eight.
+    """
+    pids = tuple(dict.fromkeys((pid, *others)))
+    return Session(Target.of(pid, None) if len(pids) == 1 else Target.of(None, None, pids=pids))
 
 
 def start(command: Sequence[str]) -> Session:
@@ -260,7 +272,7 @@ class Session:
 
     @property
     def pid(self) -> int | None:
-        """Return the process's number, None for all that run a file."""
+        """Return the process's number, None for several, and for all that run a file."""
         return self._target.pid or None
 
     def functions(
@@ -274,6 +286,7 @@ class Session:
             found = select(self._target, self._requests(patterns, exclude, regexp), "trace")
             _refuse_partial(found.failed)
             functions: dict[tuple[int, int, int], Function] = {}
+            programs = found.program_names
             for selected in found.selected:
                 table, file = selected.binary.functions, selected.binary.image.identity
                 inlined = table.inlined_by_name()
@@ -285,6 +298,7 @@ class Session:
                         at.file if at else None,
                         at.line if at else None,
                         inlined.count(function.name) if inlined else 0,
+                        programs.get(selected.binary),
                     )
             return list(functions.values())
 
@@ -331,7 +345,6 @@ class Session:
             requests = probe_requests(specs, exclude, regexp, self._file)
             plan = make_plan(self._target, requests, returns=True, verb="trace")
             _refuse_partial(plan.failed)
-            specs = [spec for n, spec in enumerate(specs) if n not in plan.failed_requests]
             emulation = _emulation(emulate_ret)
             tasks = find_tasks(self._target, plan)
             traced = make_trace_plan(plan, specs, choices)
@@ -386,9 +399,9 @@ class Session:
                 while not run.is_over(_LOOK):
                     pass
                 counts = Counts()
-                for function, calls in zip(plan.functions, counter.take(), strict=True):
+                for function, calls in zip(plan.names, counter.take(), strict=True):
                     if calls:
-                        counts[function.name] += calls
+                        counts[function.text] += calls
         return counts
 
     @overload
@@ -469,7 +482,7 @@ class Session:
         lost = {what.name.lower(): counts[what] for what in meter.LOSSES if counts[what]}
         if lost and not lossy:
             raise LostCalls(lost)
-        names = [function.name for function in plan.functions]
+        names = plan.names
         return _by_goroutine(names, period) if by_goroutine else _by_function(names, period)
 
     def goroutines(self, *patterns: str, system: bool = False) -> list[GoroutineState]:
@@ -773,6 +786,7 @@ class CallStream(Iterator[Call]):
             call.probe_hits,
             call.probe_ns,
             call.why,
+            function.program,
         )
 
     @property
@@ -803,27 +817,31 @@ class CallStream(Iterator[Call]):
                 self.close()
 
 
-def _by_function(names: Sequence[str], period: Measurement) -> dict[str, Histogram]:
+def _by_function(names: Sequence[ProgramFunction], period: Measurement) -> dict[str, Histogram]:
     """Return what was measured by name, which functions of several files may share."""
     histograms: dict[str, Histogram] = {}
     for row, times in period.rows.items():
-        histograms.setdefault(names[row], Histogram()).merge(times)
+        histograms.setdefault(names[row].text, Histogram()).merge(times)
     for row, bands in period.why.items():
-        parts = histograms[names[row]].why
+        parts = histograms[names[row].text].why
         for sums in bands.values():
             for name, totals in sums.parts.items():
                 parts[name] = parts.get(name, 0) + totals.ns
     return histograms
 
 
-def _by_goroutine(names: Sequence[str], period: Measurement) -> dict[Goroutine, Histogram]:
+def _by_goroutine(
+    names: Sequence[ProgramFunction], period: Measurement
+) -> dict[Goroutine, Histogram]:
     histograms: dict[Goroutine, Histogram] = {}
     for key, goroutine in period.goroutines.items():
-        task = Goroutine(names[key.row], key.pid, key.goid)
+        function = names[key.row]
+        task = Goroutine(function.name, key.pid, key.goid, function.program)
         histograms.setdefault(task, Histogram()).merge(goroutine.times)
     for row, rest in period.rest.items():
         if rest.times.count:
-            histograms.setdefault(Goroutine(names[row], 0, None), Histogram()).merge(rest.times)
+            others = Goroutine(names[row].name, 0, None, names[row].program)
+            histograms.setdefault(others, Histogram()).merge(rest.times)
     return histograms
 
 

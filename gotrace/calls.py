@@ -89,7 +89,8 @@ class Call:
     ``stack`` is innermost first, None when not asked for; ``stack_cut``: it has more frames.
     ``message`` is the probe's own format, filled in. ``probe_hits`` is how often probes were hit
     within the call, ``probe_ns`` what part of its duration that took, None where not known.
-    ``why`` is what the time went into, None where that was not asked for.
+    ``why`` is what the time went into, None where that was not asked for. ``program`` is the name
+    of the function's program, None where only one is traced.
     """
 
     function: str
@@ -109,6 +110,7 @@ class Call:
     probe_hits: int | None = None
     probe_ns: int | None = None
     why: Why | None = None
+    program: str | None = None
 
     @property
     def error(self) -> GoError | Unavailable | None:
@@ -137,6 +139,8 @@ class Call:
         }
         row |= {f"args.{name}": _plain(value) for name, value in self.args.items()}
         row |= {f"results.{name}": _plain(value) for name, value in (self.results or {}).items()}
+        if self.program is not None:
+            row["program"] = self.program
         if self.message is not None:
             row["message"] = self.message
         if self.stack is not None:
@@ -240,6 +244,7 @@ def _call(row: Mapping[str, Any], place: str) -> Call:
             row.get("probe_hits"),
             row.get("probe_ns"),
             _why(row["why"]) if "why" in row else None,
+            row.get("program"),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise GotraceError(f"{place}: not a call as gotrace --json writes it: {error!r}") from error

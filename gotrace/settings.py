@@ -132,6 +132,7 @@ class TaskSettings(_Settings):
     m_curg: int = _value(0)
     task_fsbase: int | None = _value(None, absent=0)
     tls_g: int | None = _value(None, absent=0)
+    layouts: int | None = _size(None, layouts=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -292,6 +293,7 @@ class LatencySettings(_PairingSettings):
     times: HistogramSettings = field(metadata=_part(HistogramSettings))
     goroutines: int | None = _size(None, by_goroutine=1, named=4)
     outermost: int | None = _shape(None)
+    by_file: int | None = _shape(None)
     slower: int | None = _value(None)
     why_bands: int | None = _size(None, why_bands=1)
 

@@ -44,12 +44,13 @@ from gotrace.report.by import (
 )
 from gotrace.report.counts import CountRow, CountTable, write_counts
 from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
+from gotrace.report.latency_rows import RowName, row_names
 from gotrace.report.listing import list_plan
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration, probe_cost
 from gotrace.session.keys import MAX_KEY_TEXT, KeyMeter, KeyOptions, KeyPeriod, KeyRow, plan_keyed
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import ProbePlan
+from gotrace.session.plan import ProbePlan, ProgramFunction
 from gotrace.session.tasks import find_tasks
 from gotrace.session.trace_plan import TracePlan, parse_probes, probe_requests
 from gotrace.target.target import Target
@@ -73,7 +74,7 @@ def count_by(options: argparse.Namespace) -> int:
         if _wants_stacks(options):
             _write_stacks(options, output, plan, key, period, seconds)
             return
-        shown = shown_names(function.name for function in plan.functions)
+        shown = shown_names((function.name for function in plan.functions), options.short)
         write_counts(output, _table(options, plan, key, period, seconds), options.timestamp, shown)
 
     with ExitStack() as opened:
@@ -133,7 +134,9 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
                 )
                 return
             groups = _groups(options, plan, key, period)
-            interval = Interval(groups, [], time.time(), seconds, unit, _cost(calibration))
+            interval = Interval(
+                groups, [], time.time(), seconds, unit, _cost(calibration), options.short
+            )
             write_latencies(output, interval, options.timestamp)
 
         is_time = options.of is None
@@ -231,15 +234,13 @@ def _add_up(
 def _table(
     options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod, seconds: float
 ) -> CountTable:
+    names = plan.names
     rows = [
-        CountRow(
-            None if row.function is None else plan.functions[row.function].name,
-            row.calls,
-            row.by(key.texts),
-        )
+        CountRow(name, row.calls, row.by(key.texts), program)
         for row in period.rows
+        for program, name in [_NO_NAME if row.function is None else names[row.function]]
     ]
-    rows.sort(key=lambda row: (row.count, row.name or "", repr(row.by)))
+    rows.sort(key=lambda row: (row.count, row.name or "", row.program or "", repr(row.by)))
     if options.top:
         rows = rows[-options.top :]
     return CountTable(rows, time.time(), seconds, key.texts)
@@ -249,16 +250,18 @@ def _groups(
     options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod
 ) -> Sequence[LatencyGroup]:
     """Return a group for each row, the one with the most total time last."""
+    names = plan.names
     rows = sorted(period.rows, key=lambda row: row.times.sum if row.times else 0)
     return [
-        LatencyGroup(
-            None if row.function is None else plan.functions[row.function].name,
-            row.times,
-            by=row.by(key.texts) or {},
-        )
+        LatencyGroup(name, row.times, by=row.by(key.texts) or {}, program=program)
         for row in (rows[-options.top :] if options.top else rows)
+        for program, name in [_NO_NAME if row.function is None else names[row.function]]
         if row.times is not None
     ]
+
+
+#: Of the calls that found no row.
+_NO_NAME = RowName(None, None)
 
 
 def _value_groups(
@@ -266,20 +269,22 @@ def _value_groups(
 ) -> Sequence[ValueGroup]:
     """Return a group for each row, the one with the most calls last.
 
-    Without keys all functions are one, unless ``-F`` asks for each.
+    Without keys all functions of a program are one, unless ``-F`` asks for each.
     """
     groups: dict[object, ValueGroup] = {}
+    names: Sequence[RowName] = [RowName(*name) for name in plan.names]
+    if not key.expressions and not options.function and len(names) > 1:
+        of_files = dict(zip(plan.files, row_names(plan, plan.files, False), strict=True))
+        names = [of_files[part.binary] for part in plan.binaries for _ in part.functions]
     for number, row in enumerate(period.rows):
         assert row.measured is not None
-        name = None if row.function is None else plan.functions[row.function].name
-        if not key.expressions and not options.function and len(plan.functions) > 1:
-            name = None
+        name = _NO_NAME if row.function is None else names[row.function]
         by = (row.by(key.texts) or {}) if key.expressions else None
         same: object = number if key.expressions else name
         if same in groups:
             groups[same].values.merge(row.measured)
         else:
-            groups[same] = ValueGroup(name, row.measured, by)
+            groups[same] = ValueGroup(name.function, row.measured, by, name.program)
     ranked = sorted(groups.values(), key=lambda group: (group.values.count, repr(group.by)))
     return ranked[-options.top :] if options.top else ranked
 
@@ -298,7 +303,8 @@ def _write_stacks(
     seconds: float,
 ) -> None:
     """Write stacks folded, or as a profile to a file."""
-    rows = profile_rows(_stack_row(plan, key, row) for row in period.rows)
+    names = plan.names
+    rows = profile_rows(_stack_row(names, key, row) for row in period.rows)
     types = [ValueType("calls", "count")]
     if period.rows and period.rows[0].times is not None:
         types.append(ValueType("time", "nanoseconds"))
@@ -321,7 +327,7 @@ def _write_stacks(
         file.write(content)
 
 
-def _stack_row(plan: ProbePlan, key: KeyText, row: KeyRow) -> StackRow:
+def _stack_row(names: Sequence[ProgramFunction], key: KeyText, row: KeyRow) -> StackRow:
     """Return what a row's calls have in common as a stack; of those without room only a mark."""
     values = [row.calls]
     if row.times is not None:
@@ -332,10 +338,12 @@ def _stack_row(plan: ProbePlan, key: KeyText, row: KeyRow) -> StackRow:
     if by is None or row.function is None:
         return StackRow([StackFrame("(others)")], {}, values)
     frames, is_cut = stack_of(by.pop("$stack"))
-    own = StackFrame(plan.functions[row.function].name)
+    program, name = names[row.function]
+    own = StackFrame(name)
     cut = [StackFrame("(more frames)")] if is_cut else []
+    root = [] if program is None else [StackFrame(program)]
     labels = {text: by_text(value) for text, value in by.items()}
-    return StackRow([own, *frames, *cut], labels, values)
+    return StackRow([own, *frames, *cut, *root], labels, values)
 
 
 def _cost(calibration: Calibration | None) -> ProbeCost | None:

@@ -25,6 +25,8 @@ def run_doctor(options: argparse.Namespace) -> int:
     """
     if options.patterns or options.command is not None:
         raise UsageError("--doctor traces nothing: give it at most -p PID")
+    if options.pids:
+        raise UsageError("--doctor examines one process: give one -p PID")
     possible = write_findings(make_output(options), _examined(options))
     return 0 if possible else 1
 

@@ -34,7 +34,13 @@ from gotrace.gotypes.symbols import shown_names
 from gotrace.report.counts import CountRow, CountTable, write_counts
 from gotrace.report.output import Output
 from gotrace.session.count import CallCounter
-from gotrace.session.plan import ProbePlan, plan_counting, select, to_be_traced
+from gotrace.session.plan import (
+    ProbePlan,
+    ProgramFunction,
+    plan_counting,
+    select,
+    to_be_traced,
+)
 from gotrace.target.target import Target
 
 __all__ = ["main"]
@@ -98,25 +104,33 @@ def _count(options: argparse.Namespace, target: Target, plan: ProbePlan, output:
             output.notice(notice)
         for notice in inlined_notices(plan, "counted"):
             output.notice(notice)
-        shown = shown_names((function.name for function in plan.functions), options.short)
+        names = plan.names
+        shown = shown_names((function.name for function in names), options.short)
         for length in pace(options, waiter, target, plan, output, counter, seen=counter.has_seen):
-            table = _table(options, plan, counter.take(), length)
+            table = _table(options, names, counter.take(), length)
             write_counts(output, table, options.timestamp, shown)
         for notice in detached(counter):
             output.notice(notice)
 
 
 def _table(
-    options: argparse.Namespace, plan: ProbePlan, counts: Sequence[int], length: float
+    options: argparse.Namespace,
+    names: Sequence[ProgramFunction],
+    counts: Sequence[int],
+    length: float,
 ) -> CountTable:
-    by_name: Counter[str] = Counter()
-    for function, count in zip(plan.functions, counts, strict=True):
+    by_name: Counter[ProgramFunction] = Counter()
+    for function, count in zip(names, counts, strict=True):
         if count:
-            by_name[function.name] += count
-    rows = sorted(by_name.items(), key=lambda row: (row[1], row[0]))
+            by_name[function] += count
+    rows = sorted(by_name.items(), key=lambda row: (row[1], row[0].name, row[0].program or ""))
     if options.top:
         rows = rows[-options.top :]
-    return CountTable([CountRow(*row) for row in rows], time.time(), length)
+    return CountTable(
+        [CountRow(function.name, count, program=function.program) for function, count in rows],
+        time.time(),
+        length,
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

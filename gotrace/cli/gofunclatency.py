@@ -44,7 +44,7 @@ from gotrace.report.latencies import (
     write_latencies,
     write_slow,
 )
-from gotrace.report.latency_rows import interval_of
+from gotrace.report.latency_rows import RowName, interval_of, row_names
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration, probe_cost
 from gotrace.session.latency import LatencyMeter, LatencyOptions, Measurement, SlowCall
@@ -53,7 +53,7 @@ from gotrace.session.plan import ProbePlan, plan_measuring, select, to_be_measur
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import find_tasks
 from gotrace.sites.sites import SiteForm
-from gotrace.target.target import Target
+from gotrace.target.target import Target, TargetBinary
 
 __all__ = ["main"]
 
@@ -166,7 +166,7 @@ def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, outpu
         LatencyMeter(target, plan, tasks, wanted, forced, announce, why, emulation) as meter,
     ):
         listen(waiter, meter)
-        tracing = _Tracing(plan, calibration)
+        tracing = _Tracing(plan, calibration, meter.files)
         for notice in attached_notices(options, plan, meter.attached, "Tracing"):
             output.notice(notice)
         for notice in inlined_notices(plan, "measured"):
@@ -189,7 +189,8 @@ def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, outpu
             period = meter.take()
             tracing.add(period)
             when = (time.time(), length, unit)
-            interval = interval_of(options, plan, period, symbols, when, tracing.cost())
+            cost = tracing.cost()
+            interval = interval_of(options, plan, period, symbols, when, cost, meter.files)
             write_latencies(output, interval, options.timestamp)
         for until in turns(options.patience, _TURN):
             slow.write(meter.poll(until))
@@ -206,7 +207,7 @@ class _SlowCalls:
     """A writer of slow calls with times of day, and column heads once."""
 
     def __init__(self, plan: ProbePlan, output: Output, tracing: _Tracing, short: bool) -> None:
-        self._names = [function.name for function in plan.functions]
+        self._names = plan.names
         self._output = output
         self._tracing = tracing
         self._short = short
@@ -224,11 +225,12 @@ class _SlowCalls:
                 call.tgid,
                 call.tid,
                 call.goid,
-                self._names[call.function],
+                self._names[call.function].name,
                 call.duration,
                 call.hits,
                 cost.within(call.duration, 1, call.hits) if cost else None,
                 call.parts,
+                self._names[call.function].program,
             )
             for call in calls
         ]
@@ -242,6 +244,7 @@ class _Tracing:
 
     plan: ProbePlan
     calibration: Calibration
+    files: Sequence[TargetBinary] = ()
     _totals: dict[str, Histogram] = field(default_factory=dict)
     _least_median: float = float("inf")
     _cost: ProbeCost | None = None
@@ -259,8 +262,9 @@ class _Tracing:
 
     def add(self, period: Measurement) -> None:
         """Take note of what was measured in an interval."""
+        names = row_names(self.plan, self.files, not self.files)
         for row, times in period.rows.items():
-            name = self.plan.functions[row].name if len(period.rows) > 1 else ""
+            name = _text(names[row]) if len(period.rows) > 1 else ""
             total = self._totals.setdefault(name, Histogram())
             total.count += times.count
             total.sum += times.sum
@@ -290,6 +294,10 @@ class _Tracing:
                 if total.sum
             }
         )
+
+
+def _text(row: RowName) -> str:
+    return ":".join(name for name in row if name)
 
 
 _FOOTER = {

@@ -210,7 +210,6 @@ def _run(arguments: Sequence[str]) -> int:
             return status_of(list_functions(found, output, "trace", to_be_traced))
         plan = make_plan(target, requests, returns=True, verb="trace")
         plan = replace(plan, failed=(*failed, *plan.failed))
-        specs = [spec for n, spec in enumerate(specs) if n not in plan.failed_requests]
         refuse_partial(options, plan.failed)
         if options.list:
             from gotrace.report.listing import list_plan
@@ -391,7 +390,7 @@ class _Printer:
         as_json = isinstance(output, JsonOutput)
         colour = wants_colour(output.out)
         lines = LineStyle(_width(options), options.short, colour, options.cpu)
-        self._names = [call.function.function.name for call in traced.calls]
+        self._names = [name.text for name in traced.plan.names]
         self._seen = 0
         self._sampled: Counter[int] = Counter()
         self._hits: Counter[int] = Counter()

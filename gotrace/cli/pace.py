@@ -34,8 +34,8 @@ _ENDS = (Reason.INTERRUPT, Reason.EXIT)
 
 
 def waiter_for(target: Target) -> Waiter:
-    """Return a Waiter that knows when the target's process ends, where there is one."""
-    waiter = Waiter(target.process.exit_descriptor() if target.process else None)
+    """Return a Waiter that knows when the target's processes have ended, where it has any."""
+    waiter = Waiter(*(process.exit_descriptor() for process in target.watched))
     waiter.on_first = _too_early
     return waiter
 
@@ -220,6 +220,10 @@ def _look(lifetime: Lifetime, output: Output) -> bool:
 def _exited(target: Target) -> Notice:
     """Return the notice that the target has ended, and how where that can be known."""
     pid = target.pid
+    if target.processes:
+        pids = [process.tgid for process in target.processes]
+        text = f"processes {', '.join(map(str, pids))} have ended"
+        return Notice(NoticeKind.EXITED, text, {"pids": pids})
     if target.command is None:
         return Notice(NoticeKind.EXITED, f"process {pid} has ended", {"pid": pid})
     code = os.waitstatus_to_exitcode(target.command.reap())

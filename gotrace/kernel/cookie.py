@@ -9,6 +9,7 @@ from gotrace.sites.sites import Site, SiteForm, SiteKind
 
 __all__ = [
     "COOKIE_INDEX_MASK",
+    "MAX_FILES",
     "Jumps",
     "TaskKind",
     "cookie",
@@ -16,7 +17,8 @@ __all__ = [
 ]
 
 # The names are those of bpf/site.h.
-COOKIE_INDEX_MASK = 0xFFFFFFFF
+COOKIE_INDEX_MASK = 0xFFFFFF
+COOKIE_FILE_SHIFT = 24
 COOKIE_BRANCH = 1 << 32
 COOKIE_G_REGISTER = 1 << 33
 COOKIE_G_TLS = 1 << 34
@@ -26,6 +28,9 @@ COOKIE_RET = 1 << 37
 COOKIE_RET_PAGE = 1 << 38
 COOKIE_SP_SHIFT = 40
 COOKIE_PLACE_MASK = 0xFFFFFF
+
+#: Files that cookies can number.
+MAX_FILES = 0x100
 
 
 class Jumps(Enum):
@@ -49,19 +54,30 @@ class TaskKind(Enum):
 
 
 def cookie(
-    index: int, site: Site, task: TaskKind = TaskKind.THREAD, jumps: Jumps = Jumps.NONE
+    index: int,
+    site: Site,
+    task: TaskKind = TaskKind.THREAD,
+    jumps: Jumps = Jumps.NONE,
+    file: int = 0,
 ) -> int:
     """Return the cookie for a site that belongs to counter or function number ``index``.
 
-    ``index`` has 32 bits, the site's ``sp_offset`` 24.
+    ``index`` has 24 bits, and so has the site's ``sp_offset``. ``file`` is the number of the site's
+    file, below MAX_FILES, where the program has to distinguish files.
     """
     branch = COOKIE_BRANCH if site.form is SiteForm.BRANCH else 0
     flags = branch | task.value | jumps.value
-    return index | flags | site.sp_offset << COOKIE_SP_SHIFT
+    return index | file << COOKIE_FILE_SHIFT | flags | site.sp_offset << COOKIE_SP_SHIFT
 
 
 def ret_cookie(
-    index: int, site: Site, task: TaskKind, jumps: Jumps, is_movable: bool, emulated: bool
+    index: int,
+    site: Site,
+    task: TaskKind,
+    jumps: Jumps,
+    is_movable: bool,
+    emulated: bool,
+    file: int = 0,
 ) -> int:
     """Return the cookie for a RET, one that its program carries out where ``emulated``.
 
@@ -69,9 +85,9 @@ def ret_cookie(
     ``is_movable``: the file can be mapped anywhere.
     """
     if not emulated:
-        return cookie(index, site, task, jumps)
+        return cookie(index, site, task, jumps, file)
     if site.kind is not SiteKind.RET or site.sp_offset:
         raise ValueError(f"not a RET: {site}")
     page = COOKIE_RET_PAGE if is_movable else 0
     place = (site.address & COOKIE_PLACE_MASK) << COOKIE_SP_SHIFT
-    return cookie(index, site, task, jumps) | COOKIE_RET | page | place
+    return cookie(index, site, task, jumps, file) | COOKIE_RET | page | place

@@ -100,6 +100,12 @@ class Selector:
         self.patterns = [Pattern(text, regex=regex) for text in patterns]
         self.excludes = [Pattern(text, regex=regex) for text in excludes]
 
+    def only(self, patterns: Iterable[Pattern]) -> Selector:
+        """Return a selector of some of the patterns, with the same excludes."""
+        chosen = Selector(())
+        chosen.patterns, chosen.excludes = list(patterns), self.excludes
+        return chosen
+
     def select(self, table: Table, *, verb: str = "count") -> Selection:
         """Select rows of the table; ``verb`` is what the user wants done to them, for messages.
 

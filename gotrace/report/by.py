@@ -17,7 +17,9 @@ from gotrace.report.durations import (
     PERCENTILES,
     duration,
     four_digits,
+    function_line,
     histogram_fields,
+    program_field,
     table,
 )
 from gotrace.report.output import JsonOutput, Output
@@ -129,12 +131,14 @@ class ValueGroup:
     """One histogram of a value, and the calls that it is of.
 
     ``function`` is None where functions are measured together, and ``by`` where calls are not told
-    apart; it is empty for the calls that found no room.
+    apart; it is empty for the calls that found no room. ``program`` is the name of the program of
+    which they are, None where only one is traced.
     """
 
     function: str | None
     values: ValueHistogram
     by: Mapping[str, Value] | None = None
+    program: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +178,7 @@ def write_values(output: Output, interval: ValueInterval, timestamp: bool) -> No
 def _lines(group: ValueGroup, interval: ValueInterval, shown: Mapping[str, str]) -> Iterator[str]:
     values, unit = group.values, interval.unit
     yield ""
-    if group.function is not None:
-        yield f"Function = {printable(shown[group.function])}"
+    yield from function_line(group.program, group.function and shown[group.function])
     if group.by is not None:
         yield by_line(group.by)
         yield from stack_lines(group.by)
@@ -209,6 +212,7 @@ def _fields(group: ValueGroup, interval: ValueInterval) -> dict[str, object]:
         "unknown": values.unknown,
         "ts": round(interval.ended, 6),
         "interval_s": round(interval.seconds, 6),
+        **program_field(group.program),
     }
 
 

@@ -56,7 +56,10 @@ class CallProfile:
         return True
 
     def rows(self) -> list[ProfileRow]:
-        """Return all stacks with their calls, each with the called function innermost."""
+        """Return all stacks with their calls, each with the called function innermost.
+
+        Where several programs are traced the outermost frame is the program.
+        """
         rows = []
         for key, sums in self._sums.items():
             decoder = self._decoders[key.function]
@@ -71,5 +74,7 @@ class CallProfile:
                 stack += [PprofLocation(pc - 1, (Line(f"{pc:#x}", "", 0),)) for pc in key.stack]
             if key.is_cut:
                 stack.append(PprofLocation(0, (Line("...", "", 0),)))
+            if own.program is not None:
+                stack.append(PprofLocation(0, (Line(own.program, "", 0),)))
             rows.append(ProfileRow(stack, sums))
         return rows

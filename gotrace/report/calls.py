@@ -26,6 +26,7 @@ probe_ns       what part of duration_ns tracing took, an estimate; null when onl
                seen, or where the probes' cost could not be measured
 why            what the time went into, see ``gotrace.report.why``; only when that was asked for
 cpu            the CPU on which it was reported; only when that was asked for and is known
+program        the function's program; only where several programs are traced
 =============  ===================================================================================
 
 Values are those of ``gotrace.values.to_json.to_json``. Keys may be added in later releases, always
@@ -66,6 +67,7 @@ __all__ = [
     "LineStyle",
     "TimeStyle",
     "json_line",
+    "name_of",
     "place_of",
     "text_line",
 ]
@@ -257,6 +259,8 @@ def json_line(call: DecodedCall, clock: Clock) -> str:
         fields["why"] = _why_fields(call.why)
     if call.cpu is not None:
         fields["cpu"] = call.cpu
+    if function.program is not None:
+        fields["program"] = function.program
     return json.dumps(fields, separators=(",", ":")) + "\n"
 
 
@@ -286,7 +290,7 @@ def _framed(call: DecodedCall, texts: Sequence[str], style: LineStyle) -> str:
     """Return a call whose values, those of the results last, show as ``texts``."""
     names = call.function.parameter_labels
     pairs = [f"{name}={text}" for name, text in zip(_clean(names), texts, strict=False)]
-    text = f"{_name(call, style)}({', '.join(pairs)})"
+    text = f"{name_of(call.function, style)}({', '.join(pairs)})"
     if call.unwound is not None:
         text += f" {style.paint(_UNWOUND[call.unwound], Colour.ERROR)}"
     elif call.results:
@@ -306,19 +310,21 @@ def _clean_place(file: str | None, line: int | None) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _clean_name(name: str, style: LineStyle) -> str:
-    return style.paint(printable(style.name(name)), Colour.NAME)
+def _clean_name(program: str | None, name: str, style: LineStyle) -> str:
+    shown = style.name(name) if program is None else f"{program}:{style.name(name)}"
+    return style.paint(printable(shown), Colour.NAME)
 
 
-def _name(call: DecodedCall, style: LineStyle) -> str:
-    return _clean_name(call.function.name, style)
+def name_of(function: TracedFunction, style: LineStyle) -> str:
+    """Return a function's name in a style, with its program's where several are traced."""
+    return _clean_name(function.program, function.name, style)
 
 
 def _message(call: DecodedCall, style: LineStyle) -> str:
     ended = ""
     if call.unwound is not None:
         ended = f" ({style.paint(_UNWOUND[call.unwound], Colour.ERROR)})"
-    return f"{_name(call, style)} {printable(call.message or '')}{ended}"
+    return f"{name_of(call.function, style)} {printable(call.message or '')}{ended}"
 
 
 def _place(file: str | None, line: int | None) -> str:

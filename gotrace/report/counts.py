@@ -24,7 +24,7 @@ _MAX_WIDTH = 300  # a damaged file can have names of any length, which are not t
 
 @dataclass(frozen=True, slots=True)
 class CountRow:
-    """A function's calls within one interval.
+    """A function's calls within one interval; ``program`` is its program's name, if of several.
 
     ``by``: those with the same values, by expression; the row of the calls that found no room has
     no name and no values.
@@ -33,6 +33,7 @@ class CountRow:
     name: str | None
     count: int
     by: Mapping[str, Value] | None = None
+    program: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,7 @@ def write_counts(
                     "count": row.count,
                     "ts": round(table.ended, 6),
                     "interval_s": round(table.seconds, 6),
+                    **({} if row.program is None else {"program": row.program}),
                 },
             )
         output.out.flush()
@@ -94,7 +96,10 @@ def write_counts(
 
 
 def _shown_name(row: CountRow, shown: Mapping[str, str]) -> str:
-    return "(others)" if row.name is None else printable(shown.get(row.name, row.name))
+    if row.name is None:
+        return "(others)"
+    name = shown.get(row.name, row.name)
+    return printable(name if row.program is None else f"{row.program}:{name}")
 
 
 # Values are shown by modules that plain counts do without, to start soon.

@@ -1,13 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How durations are written."""
+"""How durations and histograms are written, and what they are of."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 from gotrace.histogram import Histogram, ValueHistogram
+from gotrace.text import printable
 
-__all__ = ["PERCENTILES", "duration", "four_digits", "histogram_fields", "table"]
+__all__ = [
+    "PERCENTILES",
+    "duration",
+    "four_digits",
+    "function_line",
+    "histogram_fields",
+    "of_program",
+    "program_field",
+    "table",
+]
 
 #: The percentiles that are shown, by name.
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
@@ -50,3 +60,21 @@ def histogram_fields(values: Histogram | ValueHistogram, unit: str = "") -> dict
         **{name + unit: number for name, number in numbers.items()},
         "buckets": [list(bounds) for bounds in values.ranges()],
     }
+
+
+def program_field(program: str | None) -> dict[str, object]:
+    """Return what JSON has of a program: nothing where only one is traced."""
+    return {} if program is None else {"program": program}
+
+
+def function_line(program: str | None, function: str | None) -> Iterator[str]:
+    """Yield the line that says what a histogram is of, if there is anything to say."""
+    if function is not None:
+        yield f"Function = {of_program(program, function)}"
+    elif program is not None:
+        yield f"Program = {printable(program)}"
+
+
+def of_program(program: str | None, function: str) -> str:
+    """Return a function's name with its program's, where there is one, as it is shown."""
+    return printable(function if program is None else f"{program}:{function}")

@@ -30,10 +30,10 @@ from gotrace.report.calls import (
     Clock,
     LineStyle,
     json_line,
+    name_of,
     place_of,
     text_line,
 )
-from gotrace.report.colour import Colour
 from gotrace.report.latencies import duration
 from gotrace.session.decode import CallDecoder, TracedFunction
 from gotrace.session.events import FLAGS, HEADER, cpu_of
@@ -201,8 +201,11 @@ def fast_json_line(
         f'"duration_ns":{"%d" if result else "null"},'
         f'"file":{_json(function.file)},"line":{_json(function.line)},'
         f'"probe_hits":{"%d" if result else "null"},'
-        f'"probe_ns":{"%d" if result and cost else "null"}}}\n'
+        f'"probe_ns":{"%d" if result and cost else "null"}'
     )
+    if function.program is not None:
+        template += f',"program":{_json(function.program)}'
+    template += "}\n"
     took = ["end - begun", "hits"] if result else []
     if result and cost:
         took.append("TRACING(end - begun, 1, hits, hits_ns)")
@@ -237,7 +240,7 @@ def fast_text_line(
         _holes(phase, lambda value: _text(go_syntax(value))) for phase in (entry, result)
     )
     pairs = zip(map(_text, function.parameter_labels), arguments, strict=True)
-    name = style.paint(_text(style.name(function.name)), Colour.NAME)
+    name = name_of(function, style).replace("%", "%%")
     took = "DURATION(end - begun)" if result else repr(NO_DURATION)
     hole = f"%-{DURATION_WIDTH}s"
     if style.colour:

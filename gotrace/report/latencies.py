@@ -15,7 +15,10 @@ from gotrace.report.durations import (
     PERCENTILES,
     duration,
     four_digits,
+    function_line,
     histogram_fields,
+    of_program,
+    program_field,
     table,
 )
 from gotrace.report.output import JsonOutput, Output
@@ -48,7 +51,8 @@ class LatencyGroup:
     None, or describes the goroutine as a stack dump would, its number in ``goid`` and that of its
     process in ``pid`` (0 where it has none here). ``why`` is what the times went into, None where
     that was not asked for. ``by``: it is of the calls that have
-    these values, by expression, or of all that found no room, if it is empty.
+    these values, by expression, or of all that found no room, if it is empty. ``program`` is the
+    name of the program of which the calls are, None where only one is traced.
     """
 
     function: str | None
@@ -58,6 +62,7 @@ class LatencyGroup:
     pid: int = 0
     why: BucketParts | None = None
     by: Mapping[str, Value] | None = None
+    program: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,7 @@ class FoldedLatency:
     total: int
     unnamed: int
     hits: int = 0
+    program: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +103,8 @@ class SlowRow:
     """One slow call: when it returned (s since 1970), who made it, how long it took (ns).
 
     ``hits`` is how often probes were hit within it, ``probe_ns`` what they cost, None if not known.
-    ``parts`` is what the time went into, None where that was not asked for.
+    ``parts`` is what the time went into, None where that was not asked for. ``program`` is the name
+    of the function's program, None where only one is traced.
     """
 
     ended: float
@@ -109,6 +116,7 @@ class SlowRow:
     hits: int = 0
     probe_ns: int | None = None
     parts: Mapping[str, int] | None = None
+    program: str | None = None
 
 
 def tracing_part(part: int, whole: int) -> str | None:
@@ -161,6 +169,7 @@ def write_slow(output: Output, calls: Sequence[SlowRow], first: bool, short: boo
                     "probe_hits": call.hits,
                     "probe_ns": call.probe_ns,
                     **_slow_why(call),
+                    **program_field(call.program),
                 },
             )
     else:
@@ -172,7 +181,7 @@ def write_slow(output: Output, calls: Sequence[SlowRow], first: bool, short: boo
             second, rest = divmod(int(call.ended * 1_000_000), 1_000_000)
             clock = f"{time.strftime('%H:%M:%S', time.localtime(second))}.{rest:06d}"
             name = elide_type_arguments(call.function)
-            name = printable(short_name(name) if short else name)
+            name = of_program(call.program, short_name(name) if short else name)
             output.out.write(
                 f"{clock:<15} {call.pid:<8} {call.tid:<8} {call.goid:<10}"
                 f" {duration(call.duration):<9} {name}"
@@ -203,8 +212,7 @@ def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) ->
     """Yield a group's table: bcc's log2 histogram, its avg line, percentiles, what tracing cost."""
     times, unit = group.times, interval.unit
     yield ""
-    if group.function is not None:
-        yield f"Function = {printable(shown[group.function])}"
+    yield from function_line(group.program, group.function and shown[group.function])
     if group.goroutine is not None:
         yield printable(group.goroutine)
     if group.by is not None:
@@ -265,6 +273,7 @@ def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
         "probe_hits": times.hits,
         "probe_ns": cost,
         **({} if group.why is None else {"why": sums_fields(group.why, times, cost)}),
+        **program_field(group.program),
     }
 
 
@@ -279,11 +288,14 @@ def _rest_fields(rest: FoldedLatency, interval: Interval) -> dict[str, object]:
         "interval_s": round(interval.seconds, 6),
         "probe_hits": rest.hits,
         "probe_ns": _probe_ns(interval.cost, rest.total, rest.calls, rest.hits),
+        **program_field(rest.program),
     }
 
 
 def _rest_line(rest: FoldedLatency, shown: Mapping[str, str]) -> str:
-    what = f" of {printable(shown[rest.function])}" if rest.function is not None else ""
+    what = "" if rest.program is None else f" of {printable(rest.program)}"
+    if rest.function is not None:
+        what = f" of {of_program(rest.program, shown[rest.function])}"
     line = (
         f"\n{rest.goroutines} other goroutines: {rest.calls} calls{what},"
         f" total {duration(rest.total)}"

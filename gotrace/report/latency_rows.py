@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
@@ -13,9 +15,12 @@ from gotrace.session.latency import Measurement
 from gotrace.session.plan import ProbePlan
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.why.parts import PartSums
+from gotrace.target.target import TargetBinary
 
 __all__ = [
+    "RowName",
     "interval_of",
+    "row_names",
 ]
 
 _TOP_GOROUTINES = 10
@@ -28,16 +33,19 @@ def interval_of(
     symbols: Symbolizer | None,
     when: tuple[float, float, int],
     cost: ProbeCost | None,
+    files: Sequence[TargetBinary] = (),
 ) -> Interval:
     """Return what is shown of a period; ``when`` is its end, length and display unit.
 
     The busiest are those with the most time of their own, without what the probes' ``cost``.
+    ``files`` are those whose rows are kept apart where functions are not.
     """
     ended, seconds, unit = when
+    names = row_names(plan, files, options.function)
     if options.goroutine:
-        groups, rest = _goroutines(options, plan, period, symbols, cost)
+        groups, rest = _goroutines(options, names, period, symbols, cost)
         return Interval(groups, rest, ended, seconds, unit, cost, options.short)
-    functions = _functions(options, plan, period, cost)
+    functions = _functions(options, names, period, cost)
     return Interval(functions, [], ended, seconds, unit, cost, options.short)
 
 
@@ -47,19 +55,46 @@ def _own_time(times: Histogram, cost: ProbeCost | None) -> int:
     return times.sum - tracing
 
 
-def _name(options: argparse.Namespace, plan: ProbePlan, row: int) -> str | None:
-    return plan.functions[row].name if options.function or len(plan.functions) == 1 else None
+class RowName(NamedTuple):
+    """What a row is of: a program, where there are several, and a function, where it is of one."""
+
+    program: str | None
+    function: str | None
+
+
+def row_names(
+    plan: ProbePlan, files: Sequence[TargetBinary], by_function: bool
+) -> Sequence[RowName]:
+    """Return what rows are of, by number; ``files`` have them where functions have not."""
+    if by_function or len(plan.functions) == 1:
+        return [RowName(*name) for name in plan.names]
+    if not files:
+        return [RowName(None, None)]
+    programs = plan.program_names
+    found = []
+    for file in files:
+        functions = {
+            sites.function.name
+            for part in plan.binaries
+            if part.binary is file
+            for sites in part.functions
+        }
+        found.append(RowName(programs.get(file), functions.pop() if len(functions) == 1 else None))
+    return found
 
 
 def _functions(
-    options: argparse.Namespace, plan: ProbePlan, period: Measurement, cost: ProbeCost | None
+    options: argparse.Namespace,
+    names: Sequence[RowName],
+    period: Measurement,
+    cost: ProbeCost | None,
 ) -> list[LatencyGroup]:
     """Return a group for each function name, the one with the most total time last."""
-    by_name: dict[str | None, Histogram] = {}
-    why: dict[str | None, dict[int | None, PartSums]] = {}
+    by_name: dict[RowName, Histogram] = {}
+    why: dict[RowName, dict[int | None, PartSums]] = {}
     for row, times in period.rows.items():
         if times.count:
-            name = _name(options, plan, row)
+            name = names[row]
             by_name.setdefault(name, Histogram()).merge(times)
             for bucket, sums in period.why.get(row, {}).items():
                 why.setdefault(name, {}).setdefault(bucket, PartSums()).merge(sums)
@@ -68,14 +103,16 @@ def _functions(
         ranked = ranked[-options.top :]
     asked = bool(period.why)
     return [
-        LatencyGroup(name, times, why=why.get(name, {}) if asked else None)
+        LatencyGroup(
+            name.function, times, why=why.get(name, {}) if asked else None, program=name.program
+        )
         for name, times in ranked
     ]
 
 
 def _goroutines(
     options: argparse.Namespace,
-    plan: ProbePlan,
+    names: Sequence[RowName],
     period: Measurement,
     symbols: Symbolizer | None,
     cost: ProbeCost | None,
@@ -90,12 +127,13 @@ def _goroutines(
     by_path = options.pid is None and options.command is None
     groups = [
         LatencyGroup(
-            _name(options, plan, key.row),
+            names[key.row].function,
             goroutine.times,
             key.goid,
             _label(key, goroutine, symbols, by_path),
             key.pid,
             {None: goroutine.why} if goroutine.why.parts else None,
+            program=names[key.row].program,
         )
         for key, goroutine in top
     ]
@@ -110,12 +148,13 @@ def _goroutines(
         others = sum(key.row == row for key, _ in ranked[len(top) :])
         rests.append(
             FoldedLatency(
-                _name(options, plan, row),
+                names[row].function,
                 others + (folded.goroutines if folded else 0),
                 count,
                 total,
                 folded.unnamed if folded else 0,
                 period.rows[row].hits - sum(times.hits for times in shown),
+                names[row].program,
             )
         )
     return groups, rests

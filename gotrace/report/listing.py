@@ -32,9 +32,12 @@ def list_plan(plan: ProbePlan, output: Output) -> None:
     for problem in (*map(str, plan.failed), *problems):
         output.notice(Notice(NoticeKind.WARNING, problem))
     writer = _writer(output)
+    programs = plan.program_names
     for binary in plan.binaries:
+        if not binary.functions:
+            continue
         names = [sites.function.name for sites in binary.functions]
-        writer.begin(binary.binary, names)
+        writer.begin(binary.binary, names, programs.get(binary.binary))
         for sites in binary.functions:
             writer.write(sites)
     writer.end()
@@ -51,15 +54,17 @@ def list_functions(
     """
     writer = _writer(output)
     failed = list(found.failed)
-    for failure in failed:
-        output.notice(Notice(NoticeKind.WARNING, str(failure)))
+    for text in (*map(str, failed), *found.notes):
+        output.notice(Notice(NoticeKind.WARNING, text))
+    programs = found.program_names
     seen: set[tuple[int, int, int]] = set()
     any_usable = False
     problems: list[str] = []
     for selected in found.selected:
         file = selected.binary.image.identity
         names = selected.binary.functions.names
-        writer.begin(selected.binary, [names[row] for row in selected.rows])
+        shown = [names[row] for row in selected.rows]
+        writer.begin(selected.binary, shown, programs.get(selected.binary))
         first_problem, usable = "", False
         for sites in selected.sites(returns=True, values=verb == "trace"):
             verdict = check(sites)
@@ -125,9 +130,13 @@ class _Writer:
         self._out = output.out
         self._written = 0
 
-    def begin(self, binary: TargetBinary, names: Sequence[str]) -> None:
-        """Begin with the functions of a file; ``names`` are those to come, maybe not all."""
+    def begin(self, binary: TargetBinary, names: Sequence[str], program: str | None) -> None:
+        """Begin with the functions of a file; ``names`` are those to come, maybe not all.
+
+        ``program`` is what the file is called where the functions are of several programs.
+        """
         self._binary = binary
+        self._program = program
         self._table = binary.functions
         self._inlined: InlinedCalls | None = self._table.inlined_by_name()
 
@@ -218,9 +227,10 @@ class _TextWriter(_Writer):
         self._widths: list[int] | None = None
         self._name_width = 0
 
-    def begin(self, binary: TargetBinary, names: Sequence[str]) -> None:
-        super().begin(binary, names)
-        self._name_width = max(self._name_width, *map(len, names), 0)
+    def begin(self, binary: TargetBinary, names: Sequence[str], program: str | None) -> None:
+        super().begin(binary, names, program)
+        width = max(map(len, names), default=0) + (0 if program is None else len(program) + 1)
+        self._name_width = max(self._name_width, width)
 
     def write(self, sites: FunctionSites) -> None:
         cells = self._cells(sites)
@@ -264,8 +274,9 @@ class _TextWriter(_Writer):
         rets = str(len(sites.returns))
         if sites.tail_jumps:
             rets += f" (+{sites.tail_jumps} jumps out)"
+        name = function.name if self._program is None else f"{self._program}:{function.name}"
         return [
-            _fit(function.name),
+            _fit(name),
             _fit(_position(at.file, at.line)) if at else "-",
             f"{function.entry:#x}",
             f"+{entry.address - function.entry:#x} {entry.form.value}",

@@ -56,7 +56,8 @@ class TracedFunction:
 
     ``parameters`` (the receiver first) and ``results`` are the names of the values captured, as
     debug information gives them: empty, ``_`` and ``~r0`` are not names. ``file`` and ``line``
-    are where the function is declared.
+    are where the function is declared. ``program`` is its program's name, None where only one is
+    traced.
     """
 
     name: str
@@ -64,6 +65,7 @@ class TracedFunction:
     results: tuple[str, ...] = ()
     file: str | None = None
     line: int | None = None
+    program: str | None = None
 
     @property
     def parameter_labels(self) -> tuple[str, ...]:
@@ -131,6 +133,7 @@ class CallDecoder:
         cost: ProbeCost | None = None,
         part_names: Sequence[str] = (),
         shows_why: bool = False,
+        program: str | None = None,
     ) -> None:
         """Take how the calls are captured, and what names the addresses in their stacks.
 
@@ -138,7 +141,8 @@ class CallDecoder:
         theirs is missing. Calls of which it cannot be decided whether the probe's predicate wants
         them are added to ``undecided``. ``cost`` is that of the probes, None where it is not known.
         ``part_names`` are those of what the time goes into, none where that is not asked for;
-        ``shows_why``: not for predicates alone.
+        ``shows_why``: not for predicates alone. ``program`` is the name of the function's program,
+        None where only one is traced.
         """
         self.traced = traced
         self._part_names = part_names
@@ -155,6 +159,7 @@ class CallDecoder:
             traced.function.function.name,
             file=at.file if at else None,
             line=at.line if at else None,
+            program=program,
         )
         self.function = self._bare_function
         if traced.spec.format is None:
@@ -436,8 +441,8 @@ def call_decoders(
     undecided = Undecided()
     symbols = Symbolizer.of(tasks.files)
     decoders = [
-        CallDecoder(call, symbols, floats, undecided, cost, part_names, shows_why)
-        for call in traced.calls
+        CallDecoder(call, symbols, floats, undecided, cost, part_names, shows_why, name.program)
+        for call, name in zip(traced.calls, traced.plan.names, strict=True)
     ]
     return decoders, undecided
 

@@ -153,12 +153,11 @@ def plan_keyed(
     where an expression needs it.
     """
     plan = make_plan(target, requests, returns=True, verb=verb)
-    left = [spec for number, spec in enumerate(specs) if number not in plan.failed_requests]
     limits = CaptureLimits(text_bytes, payload=_PHASE_BYTES)
     choices = TraceChoices(
         limits, entry_only=False, floats=False, keyed=True, return_if_needed=not returns
     )
-    return make_trace_plan(plan, left, choices)
+    return make_trace_plan(plan, specs, choices)
 
 
 @dataclass(slots=True)
@@ -243,6 +242,7 @@ class KeyMeter(Probing):
             for value in call.probe.values
         )
         self._why = why
+        self._tasks = tasks
         asks_stack = any(
             isinstance(value, SpecialOperand) and value.special is SpecialName.STACK
             for call in traced.calls
@@ -316,6 +316,7 @@ class KeyMeter(Probing):
     def _prepare(self, program: BpfProgram) -> None:
         if self._why is not None:
             self._why.prepare(program)
+        self._tasks.prepare(program)
         self._tables.fill(program, self._subplans)
 
     def poll(self) -> None:

@@ -81,7 +81,8 @@ class SlowCall:
 class Measurement:
     """What was measured since the last reading.
 
-    ``rows`` by function number, or by 0 when functions are not kept apart. With goroutines kept
+    ``rows`` by function number; when functions are not kept apart, by 0, or by program, whose files
+    ``LatencyMeter.files`` has. With goroutines kept
     apart, ``goroutines`` has those known by themselves and ``rest``, by row, all others in sum.
     ``why`` has what the time went into, where that was asked for: by row and bucket of the
     histogram, under None what there was no room to keep by bucket.
@@ -116,7 +117,9 @@ class LatencyMeter(Probing):
         asked for; ``emulation`` is as ``ret_emulation`` returns it. Raises AttachError or
         LoadError.
         """
-        rows = len(plan.functions) if options.per_function else 1
+        #: The files whose rows are kept apart where functions are not, none where nothing is.
+        self.files = () if options.per_function else tasks.numbered if plan.program_names else ()
+        rows = len(plan.functions) if options.per_function else len(self.files) or 1
         halves = 2 if options.intervals else 1
         stripes = stripes_for(rows, halves, kernel.possible_cpus())
         bands = min(max(_MIN_BANDS, _BANDS_PER_ROW * rows * halves), _MAX_BANDS)
@@ -128,6 +131,7 @@ class LatencyMeter(Probing):
             times=HistogramSettings.of(rows, halves, stripes, options.unit),
             goroutines=_GOROUTINES if options.per_goroutine else None,
             outermost=1 if options.outermost else None,
+            by_file=1 if self.files else None,
             slower=options.slower,
             why=why.settings() if why else None,
             why_bands=bands if why else None,
@@ -146,6 +150,7 @@ class LatencyMeter(Probing):
         def open_events(program: BpfProgram) -> None:
             if why is not None:
                 why.prepare(program)
+            tasks.prepare(program)
             if options.slower is not None:
                 self._rings = program.open_events("slow", _SLOW_PAGES)
 

@@ -76,7 +76,7 @@ class Lifetime:
         self._traced = {(identity.device, identity.inode) for identity in identities}
         self._files = (
             {}
-            if target.process
+            if target.process or target.processes
             else {p.binary.image.display: p.binary.image.identity for p in plan.binaries}
         )
 
@@ -187,12 +187,15 @@ class Run:
         self._is_open = True
         self._timer: threading.Timer | None = None
         self._descriptors = [os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)]
-        if target.process:
-            try:
-                self._descriptors.append(target.process.exit_descriptor())
-            except BaseException:
-                self.close()
-                raise
+        #: Those of the processes that have not ended.
+        self._exits: set[int] = set()
+        try:
+            for process in target.watched:
+                self._descriptors.append(process.exit_descriptor())
+                self._exits.add(self._descriptors[-1])
+        except BaseException:
+            self.close()
+            raise
         #: When the run ends (``time.monotonic``), None where that is not known.
         self.ends = None if seconds is None else time.monotonic() + seconds
         if seconds is not None:
@@ -219,9 +222,13 @@ class Run:
         now = time.monotonic()
         until = now + wait if self.ends is None else min(now + wait, self.ends)
         poll = select.poll()
-        for descriptor in self._descriptors:
+        for descriptor in (self._descriptors[0], *self._exits):
             poll.register(descriptor, select.POLLIN)
-        over = bool(poll.poll(max(0.0, until - now) * 1000))
+        ready = {descriptor for descriptor, _ in poll.poll(max(0.0, until - now) * 1000)}
+        over = self._descriptors[0] in ready
+        if ended := self._exits & ready:
+            self._exits -= ended
+            over = over or not self._exits
         now = time.monotonic()
         over = over or (self.ends is not None and now >= self.ends)
         if not over and now >= self._look:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
-from gotrace.elf.functions import Function, FunctionTable
+from gotrace.elf.functions import Function
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.gotypes.symbols import parse_name
 from gotrace.kernel.attach import Point, ProbeGroup, refusal
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, ret_cookie
-from gotrace.probes.pattern import split_target
+from gotrace.probes.pattern import quote, split_target
 from gotrace.probes.select import Selector
 from gotrace.sites.sites import FunctionSites, Site, SiteForm, function_sites
 from gotrace.target.process import file_test
@@ -28,6 +29,7 @@ __all__ = [
     "Check",
     "Inlined",
     "ProbePlan",
+    "ProgramFunction",
     "Refused",
     "Selected",
     "Verdict",
@@ -44,11 +46,12 @@ __all__ = [
 
 _MAX_LOOKED_UP = 200  # functions: of more it is the rule that some are also inlined
 
-TaskOf = Callable[[FunctionTable, Function], TaskKind]
+#: How the caller of a function of a file is found, and that file's number in cookies.
+TaskOf = Callable[[TargetBinary, Function], tuple[TaskKind, int]]
 
 
-def _any_task(table: FunctionTable, function: Function) -> TaskKind:
-    return TaskKind.THREAD
+def _any_task(file: TargetBinary, function: Function) -> tuple[TaskKind, int]:
+    return TaskKind.THREAD, 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,7 @@ def _not_excused(
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """The functions that one request selects, before their sites are chosen.
+    """The functions that one request selects in one file, before their sites are chosen.
 
     ``request`` is the request's number.
     """
@@ -100,11 +103,20 @@ class Selected:
 
 @dataclass(frozen=True, slots=True)
 class Selections:
-    """What requests select, and for what they ask that comes to nothing; see ``ProbePlan``."""
+    """What requests select, and for what they ask that comes to nothing; see ``ProbePlan``.
+
+    ``notes`` say which patterns are found in some of several programs only.
+    """
 
     selected: tuple[Selected, ...]
     failed: tuple[GotraceError, ...]
-    failed_requests: frozenset[int]
+    notes: tuple[str, ...] = ()
+    one_program: bool = True
+
+    @property
+    def program_names(self) -> dict[TargetBinary, str]:
+        """Return as ``ProbePlan.program_names`` does."""
+        return _program_names(self.one_program, (one.binary for one in self.selected))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +133,26 @@ Check = Callable[[FunctionSites], Verdict]
 
 @dataclass(frozen=True, slots=True)
 class BinaryPlan:
-    """What is to be traced in one file; every one of ``functions`` has an entry site."""
+    """What is to be traced in one file; every one of ``functions`` has an entry site.
+
+    ``request`` is the number of the request, or probe, that asks for it.
+    """
 
     binary: TargetBinary
     functions: tuple[FunctionSites, ...]
+    request: int = 0
+
+
+class ProgramFunction(NamedTuple):
+    """A traced function's name, and its program's where several are traced, else None."""
+
+    program: str | None
+    name: str
+
+    @property
+    def text(self) -> str:
+        """Return the name with the program's, as patterns have it: ``shop:main.f``."""
+        return in_program(self.program, self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,14 +185,41 @@ class Inlined:
 class ProbePlan:
     """All that is to be traced, and of the functions that cannot be, why.
 
-    ``failed`` has why each probe or pattern that comes to nothing does, where others do not;
-    ``failed_requests`` the numbers of the requests that have no ``BinaryPlan`` therefore.
+    ``failed`` has why each probe or pattern that comes to nothing does, where others do not: its
+    request has no ``BinaryPlan`` then. ``one_program``: all files are of processes that run the
+    same program.
     """
 
     binaries: tuple[BinaryPlan, ...]
     problems: tuple[str, ...]
     failed: tuple[GotraceError, ...] = ()
-    failed_requests: frozenset[int] = frozenset()
+    one_program: bool = True
+
+    @property
+    def files(self) -> list[TargetBinary]:
+        """Return the files that have traced functions, each once."""
+        return list(dict.fromkeys(self._files()))
+
+    def _files(self) -> Iterator[TargetBinary]:
+        return (plan.binary for plan in self.binaries if plan.functions)
+
+    @property
+    def program_names(self) -> dict[TargetBinary, str]:
+        """Return what each file is called where several programs are traced, else nothing.
+
+        That is the shortest end of their paths that distinguishes them.
+        """
+        return _program_names(self.one_program, self._files())
+
+    @property
+    def names(self) -> list[ProgramFunction]:
+        """Return what the functions are called, in the order in which their cookies number them."""
+        programs = self.program_names
+        return [
+            ProgramFunction(programs[plan.binary] if programs else None, sites.function.name)
+            for plan in self.binaries
+            for sites in plan.functions
+        ]
 
     @property
     def functions(self) -> list[Function]:
@@ -197,7 +252,7 @@ class ProbePlan:
 
     def refused(self, failed: Mapping[Point, OSError]) -> list[Refused]:
         """Return what the kernel refused of a plan that was attached, and why."""
-        every = list(self._every())
+        every, names = list(self._every()), self.names
         refused = []
         for point, error in failed.items():
             number = point.cookie & COOKIE_INDEX_MASK
@@ -205,7 +260,7 @@ class ProbePlan:
             text = f"no probe at {point.address:#x}: {refusal(error)}"
             if sites.function.entry <= point.address < sites.function.end:
                 is_entry = sites.entry is not None and sites.entry.address == point.address
-                refused.append(Refused(sites.function.name, text, is_entry))
+                refused.append(Refused(names[number].text, text, is_entry))
             else:  # the runtime is watched as well
                 refused.append(Refused(None, text, False))
         return refused
@@ -213,10 +268,13 @@ class ProbePlan:
     def inlined(self) -> list[Inlined]:
         """Return which functions are also inlined, most often first; of few functions only."""
         places: Counter[str] = Counter()
+        programs = self.program_names
         for file in self.binaries:
             names = {sites.function.name for sites in file.functions}
             if len(names) <= _MAX_LOOKED_UP:
-                places.update(call.name for call in file.binary.functions.inlined_calls(names))
+                program = programs[file.binary] if programs and names else None
+                found = file.binary.functions.inlined_calls(names)
+                places.update(in_program(program, call.name) for call in found)
         return [Inlined(name, count) for name, count in places.most_common()]
 
     def _every(self) -> Iterator[FunctionSites]:
@@ -262,29 +320,51 @@ class ProbePlan:
             image = plan.binary.image
             is_movable = image.is_pie or image.is_shared_library
             entries = {sites.function.entry for sites in plan.functions}
-            points = [
-                Point(
-                    image.offset_of(site.address),
-                    site.address,
-                    ret_cookie(
-                        number,
-                        site,
-                        task(plan.binary.functions, sites.function),
-                        _jumps(sites, entries),
-                        is_movable,
-                        emulated and _can_be_emulated(image, sites, site),
-                    ),
-                )
-                for number, sites in enumerate(plan.functions, start)
-                for site in chosen(sites)
-                if site is not None
-            ]
+            points = []
+            for number, sites in enumerate(plan.functions, start):
+                kind, file = task(plan.binary, sites.function)
+                jumps = _jumps(sites, entries)
+                for site in chosen(sites):
+                    if site is None:
+                        continue
+                    is_emulated = emulated and _can_be_emulated(image, sites, site)
+                    cookie = ret_cookie(number, site, kind, jumps, is_movable, is_emulated, file)
+                    points.append(Point(image.offset_of(site.address), site.address, cookie))
             path, bias = plan.binary.attach_path, plan.binary.bias
             groups.append(
                 ProbeGroup(program, path, image.display, points, bias, pid, image.identity)
             )
             start += len(plan.functions)
+            if start > COOKIE_INDEX_MASK:
+                raise GotraceError(f"more than {COOKIE_INDEX_MASK:,} functions: leave out some")
         return groups
+
+
+def in_program(program: str | None, name: str) -> str:
+    """Return a name with its program's, as patterns have it, where there is one."""
+    return name if program is None else f"{program}:{name}"
+
+
+def _program_names(one_program: bool, found: Iterable[TargetBinary]) -> dict[TargetBinary, str]:
+    files = [] if one_program else list(dict.fromkeys(found))
+    if len(files) < 2:
+        return {}
+    paths = {file: file.image.display.split("/") for file in files}
+    return {file: _distinct(file, [paths[f] for f in files if f is not file]) for file in files}
+
+
+def _distinct(file: TargetBinary, others: Sequence[Sequence[str]]) -> str:
+    """Return the shortest end of a file's path that ``others``, paths in parts, do not have.
+
+    Of files with the same path, one of which was replaced or is in another container, that is the
+    last part, and a process that runs it.
+    """
+    path = file.image.display.split("/")
+    for length in range(1, len(path) + 1):
+        end = path[-length:]
+        if all(list(other[-length:]) != end for other in others):
+            return "/".join(end)
+    return f"{path[-1]}[{file.found_in}]"
 
 
 #: The RET that does nothing but return: not c2, which takes more off the stack, nor with a prefix.
@@ -349,21 +429,65 @@ def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Sele
     """
     selected: list[Selected] = []
     failed: list[tuple[int, GotraceError]] = []
-    failed_requests: set[int] = set()
+    notes: list[str] = []
     for number, request in enumerate(requests):
         try:
-            binary = target.binary(request.name)
-            found = request.selector.select(binary.functions, verb=verb)
+            binaries = target.binaries(request.name)
+            if len(binaries) > 1:
+                found = _in_several(number, binaries, request, verb)
+                selected += found.selected
+                failed += [(number, error) for error in found.failed]
+                notes += found.notes
+                continue
+            selection = request.selector.select(binaries[0].functions, verb=verb)
         except GotraceError as error:
             failed.append((number, error))
-            failed_requests.add(number)
             continue
-        selected.append(Selected(number, binary, found.rows))
-        failed += [(number, NoMatchError(text)) for text in found.unmatched]
+        selected.append(Selected(number, binaries[0], selection.rows))
+        failed += [(number, NoMatchError(text)) for text in selection.unmatched]
     if not selected:
         raise failed[0][1]
     reported = _not_excused(failed, requests, (one.request for one in selected))
-    return Selections(tuple(selected), tuple(reported), frozenset(failed_requests))
+    return Selections(tuple(selected), tuple(reported), tuple(notes), target.is_one_program)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What one request selects in several programs."""
+
+    selected: list[Selected] = field(default_factory=list)
+    failed: list[GotraceError] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def _in_several(
+    number: int, binaries: Sequence[TargetBinary], request: BinaryRequest, verb: str
+) -> _Found:
+    """Look a request's patterns up in several programs: each has to be in one of them."""
+    found = _Found()
+    selector = request.selector
+    matching: dict[TargetBinary, list[str]] = {binary: [] for binary in binaries}
+    for pattern in selector.patterns:
+        missing: list[tuple[TargetBinary, NoMatchError]] = []
+        for binary in binaries:
+            try:
+                selector.only([pattern]).select(binary.functions, verb=verb)
+                matching[binary].append(pattern.text)
+            except NoMatchError as error:
+                missing.append((binary, error))
+            except GotraceError as error:
+                found.failed.append(error)
+        if len(missing) == len(binaries):
+            found.failed.append(NoMatchError("; ".join(str(error) for _, error in missing)))
+        elif missing and request.group is None:
+            where = ", ".join(binary.image.display for binary, _ in missing)
+            found.notes.append(f"no function matches {quote(pattern.text)} in {where}")
+    for binary, texts in matching.items():
+        if texts:
+            chosen = [pattern for pattern in selector.patterns if pattern.text in texts]
+            selection = selector.only(chosen).select(binary.functions, verb=verb)
+            found.selected.append(Selected(number, binary, selection.rows))
+    return found
 
 
 def to_be_traced(sites: FunctionSites) -> Verdict:
@@ -386,7 +510,7 @@ def make_plan(
     """
     found = select(target, requests, verb)
     plans: list[BinaryPlan] = []
-    problems: list[str] = []
+    problems: list[str] = list(found.notes)
     unusable: list[tuple[int, GotraceError]] = []
     usable_requests = []
     for selected in found.selected:
@@ -398,16 +522,17 @@ def make_plan(
             if verdict.usable:
                 usable.append(sites)
         if usable:
-            plans.append(BinaryPlan(selected.binary, tuple(usable)))
+            plans.append(BinaryPlan(selected.binary, tuple(usable), selected.request))
             usable_requests.append(selected.request)
             problems += reasons
         else:
             unusable.append((selected.request, selected.nothing_usable(verb, reasons[0])))
     if not plans:
         raise [*found.failed, *(error for _, error in unusable)][0]
+    problems += [str(error) for number, error in unusable if number in usable_requests]
+    unusable = [(number, error) for number, error in unusable if number not in usable_requests]
     failed = (*found.failed, *_not_excused(unusable, requests, usable_requests))
-    failed_requests = found.failed_requests | {number for number, _ in unusable}
-    return ProbePlan(tuple(plans), tuple(problems), failed, failed_requests)
+    return ProbePlan(tuple(plans), tuple(problems), failed, found.one_program)
 
 
 def once(plan: ProbePlan) -> ProbePlan:
@@ -435,6 +560,7 @@ def measurable(plan: ProbePlan) -> ProbePlan:
     Raises NoMatchError when that leaves none.
     """
     binaries, problems, failed = [], list(plan.problems), list(plan.failed)
+    unmeasured: list[tuple[int, str]] = []
     for binary in plan.binaries:
         kept: list[FunctionSites] = []
         before = len(problems)
@@ -444,8 +570,14 @@ def measurable(plan: ProbePlan) -> ProbePlan:
             if verdict.usable:
                 kept.append(sites)
         if binary.functions and not kept:
-            failed.append(NoMatchError(problems.pop(before)))
+            unmeasured.append((binary.request, problems.pop(before)))
         binaries.append(replace(binary, functions=tuple(kept)))
+    measured = {binary.request for binary in binaries if binary.functions}
+    for request, problem in unmeasured:
+        if request in measured:  # of another program
+            problems.append(problem)
+        else:
+            failed.append(NoMatchError(problem))
     if not any(binary.functions for binary in binaries):
         raise failed[0]
     return replace(plan, binaries=tuple(binaries), problems=tuple(problems), failed=tuple(failed))

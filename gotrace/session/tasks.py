@@ -7,16 +7,18 @@ functions are probed where pairing calls, or reading float registers, depends on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gotrace.elf import ElfError
-from gotrace.elf.functions import Function, FunctionTable, Origin
+from gotrace.elf.functions import Function, Origin
 from gotrace.errors import GotraceError
-from gotrace.gotypes.runtime import RuntimeLayout
+from gotrace.gotypes.runtime import LayoutSource, RuntimeLayout
 from gotrace.kernel.attach import Point, ProbeGroup
 from gotrace.kernel.btf import task_fsbase_offset
-from gotrace.kernel.cookie import TaskKind, cookie
+from gotrace.kernel.cookie import MAX_FILES, TaskKind, cookie
+from gotrace.kernel.program import BpfProgram
 from gotrace.session.plan import ProbePlan
 from gotrace.settings import TaskSettings
 from gotrace.sites.sites import Site, function_sites
@@ -37,15 +39,23 @@ class Tasks:
 
     ``files`` begins with those of the plan; none where calls are distinguished by thread. A plugin
     shares its host's data but runs its own copy of the runtime's functions.
+
+    ``layout`` is that of all files. Where these have different ones it is the first, and
+    ``layouts`` has each file's, by the files' numbers in cookies. ``numbered`` are the files that
+    have such numbers, in their order, none where no program distinguishes files.
     """
 
     files: tuple[TargetBinary, ...]
     layout: RuntimeLayout | None
+    layouts: tuple[RuntimeLayout | None, ...] = ()
+    numbered: tuple[TargetBinary, ...] = ()
 
     def settings(self) -> TaskSettings:
         """Return the settings of bpf/goroutine.h."""
         if self.layout is None:
             return TaskSettings()
+        if self.layouts:
+            return TaskSettings(task_fsbase=task_fsbase_offset(), layouts=len(self.layouts))
         settings = TaskSettings(
             g_stack_hi=self.layout.g_stack_hi,
             g_m=self.layout.g_m,
@@ -60,21 +70,40 @@ class Tasks:
             return settings
         return replace(settings, task_fsbase=fsbase, tls_g=offset % (1 << 64))
 
-    def kind(self, table: FunctionTable, function: Function) -> TaskKind:
-        """Return how the caller of a function is found."""
-        if self.layout is None or function.origin is Origin.SYMTAB:
-            return TaskKind.THREAD
-        if self.layout.g_in_register and not table.is_assembly(function.row):
-            return TaskKind.G_REGISTER
-        return TaskKind.G_TLS
+    def prepare(self, program: BpfProgram) -> None:
+        """Fill the map of a loaded program that those settings are about."""
+        if self.layouts:
+            rows = [_row(layout) if layout else bytes(_LAYOUT.size) for layout in self.layouts]
+            program.map("layouts").update_array(0, rows)
+
+    def kind(self, file: TargetBinary, function: Function) -> tuple[TaskKind, int]:
+        """Return how the caller of a function is found, and its file's number in cookies."""
+        layout, number = self._of(file)
+        if layout is None or function.origin is Origin.SYMTAB:
+            return TaskKind.THREAD, number
+        if layout.g_in_register and not file.functions.is_assembly(function.row):
+            return TaskKind.G_REGISTER, number
+        return TaskKind.G_TLS, number
+
+    def runtime_kind(self, file: TargetBinary) -> tuple[TaskKind, int]:
+        """Return the same of functions of the runtime in a file that has it."""
+        layout, number = self._of(file)
+        in_register = layout is not None and layout.g_in_register
+        return TaskKind.G_REGISTER if in_register else TaskKind.G_TLS, number
+
+    def _of(self, file: TargetBinary) -> tuple[RuntimeLayout | None, int]:
+        number = self.numbered.index(file) if file in self.numbered else 0
+        return self.layouts[number] if self.layouts else self.layout, number
 
     @property
     def warning(self) -> str | None:
         """Return what the user should know of the identification, None when all is well."""
         if self.layout is None:
             return "no known Go runtime here: calls are distinguished by thread"
-        if self.layout.assumed:
-            version = self.files[0].go_version
+        layouts = [layout for layout in self.layouts if layout] or [self.layout]
+        if any(layout.assumed for layout in layouts):
+            assumed = (file.go_version for file in self.files if file.runtime.assumed)
+            version = next(assumed, None)
             return (
                 f"{version.text if version else 'this Go'} is newer than this tool: its"
                 " goroutines are assumed to look like those of the newest release known"
@@ -82,36 +111,76 @@ class Tasks:
         return None
 
 
-def find_tasks(target: Target, plan: ProbePlan) -> Tasks:
-    """Read the runtime's layout from the plan's files.
+#: struct layout of bpf/goroutine.h: fields of RuntimeLayout, and that of ``tls_offset``.
+_OFFSETS = ("g_stack_hi", "g_m", "g_goid", "g_sched_sp", "g_startpc", "g_gopc", "m_curg")
+_LAYOUT = struct.Struct(f"={len(_OFFSETS) + 1}Q")
 
-    Raises GotraceError where two files have different ones, or where no probe can find the
-    running goroutine; RuntimeLayoutError where a file that has a runtime does not show its layout.
+
+def _row(layout: RuntimeLayout) -> bytes:
+    offsets = [getattr(layout, name) for name in _OFFSETS]
+    return _LAYOUT.pack(*offsets, (layout.tls_offset or 0) % (1 << 64))
+
+
+def find_tasks(target: Target, plan: ProbePlan) -> Tasks:
+    """Read the runtimes' layouts from the plan's files.
+
+    Raises GotraceError where no probe can find the running goroutine; RuntimeLayoutError where a
+    file that has a runtime does not show its layout.
     """
-    files = list(dict.fromkeys(p.binary for p in plan.binaries if p.binary.functions.has_pclntab))
+    every = plan.files
+    files = [file for file in every if file.functions.has_pclntab]
+    is_several = bool(plan.program_names)
     if not files:
-        return Tasks((), None)
+        return Tasks((), None, (), _numbered(every) if is_several else ())
     if all(file.image.is_shared_library for file in files):
-        files += _host(target)
-    layouts = [file.runtime for file in files]
-    # Only an executable's offset of g is fixed in the file; its plugins use the same variable.
-    layout = next((found for found in layouts if found.tls_offset is not None), layouts[0])
-    for file, other in zip(files, layouts, strict=True):
-        offset = layout.tls_offset if other.tls_offset is None else other.tls_offset
-        if replace(other, tls_offset=offset, source=layout.source) != layout:
-            first = files[layouts.index(layout)]
+        hosts = [host for host in _host(target) if host not in files]
+        files, every = [*files, *hosts], [*every, *hosts]
+    layouts = dict(zip(files, _layouts(files), strict=True))
+    for file, layout in layouts.items():
+        if not layout.g_in_register and layout.tls_offset is None:
+            version = file.go_version
             raise GotraceError(
-                f"{first.image.display} and {file.image.display} have different Go"
-                " runtimes: trace them one by one"
+                f"{file.image.display}: where a thread's goroutine is kept in a library of"
+                f" {version.text if version else 'this Go'} is only known to its process: its"
+                " calls can be counted only, or give -p PID of a Go program that has it as a plugin"
             )
-    if not layout.g_in_register and layout.tls_offset is None:
-        version = files[0].go_version
-        raise GotraceError(
-            f"{files[0].image.display}: where a thread's goroutine is kept in a library of"
-            f" {version.text if version else 'this Go'} is only known to its process: its calls can"
-            " be counted only, or give -p PID of a Go program that has it as a plugin"
+    first = layouts[files[0]]
+    if all(_row(layout) == _row(first) for layout in layouts.values()):
+        kinds = {layout.g_in_register for layout in layouts.values()}
+        if len(kinds) == 1:
+            return Tasks(tuple(files), first, (), _numbered(every) if is_several else ())
+    by_number = tuple(layouts.get(file) for file in every)
+    return Tasks(tuple(files), first, by_number, _numbered(every))
+
+
+def _layouts(files: Sequence[TargetBinary]) -> list[RuntimeLayout]:
+    """Return the layout of each file's runtime, those of libraries with the offset of g.
+
+    Only an executable's is fixed in its file; its plugins use the same variable.
+    """
+    found = [file.runtime for file in files]
+    offsets = {
+        replace(layout, tls_offset=None, source=LayoutSource.TABLE): layout.tls_offset
+        for layout in reversed(found)
+        if layout.tls_offset is not None
+    }
+    return [
+        layout
+        if layout.tls_offset is not None
+        else replace(
+            layout,
+            tls_offset=offsets.get(replace(layout, tls_offset=None, source=LayoutSource.TABLE)),
         )
-    return Tasks(tuple(files), layout)
+        for layout in found
+    ]
+
+
+def _numbered(files: Sequence[TargetBinary]) -> tuple[TargetBinary, ...]:
+    if len(files) > MAX_FILES:
+        raise GotraceError(
+            f"{len(files)} files, and at most {MAX_FILES} are traced: leave out some"
+        )
+    return tuple(files)
 
 
 def _host(target: Target) -> list[TargetBinary]:
@@ -130,9 +199,9 @@ def unwind_groups(target: Target, tasks: Tasks) -> list[ProbeGroup]:
     """Return the groups that watch the runtime unwind frames and end goroutines."""
     if tasks.layout is None:
         return []
-    kind = TaskKind.G_REGISTER if tasks.layout.g_in_register else TaskKind.G_TLS
     groups = []
     for file in tasks.files:
+        kind = tasks.runtime_kind(file)
         found = unwind_sites(file.functions)
         goexit = (found.goexit,) if found.goexit else ()
         groups.append(_group("on_recovery", target, file, found.recoveries, kind))
@@ -153,16 +222,22 @@ def signal_groups(target: Target, tasks: Tasks) -> list[ProbeGroup]:
         ]
         found = [function_sites(image, table.function(row), returns=False).entry for row in rows]
         sites = [site for site in found if site is not None]
-        groups.append(_group("on_signal", target, file, sites, TaskKind.THREAD))
+        groups.append(_group("on_signal", target, file, sites, (TaskKind.THREAD, 0)))
     return groups
 
 
 def _group(
-    program: str, target: Target, file: TargetBinary, sites: Iterable[Site], kind: TaskKind
+    program: str,
+    target: Target,
+    file: TargetBinary,
+    sites: Iterable[Site],
+    task: tuple[TaskKind, int],
 ) -> ProbeGroup:
     image = file.image
+    kind, number = task
     points = [
-        Point(image.offset_of(site.address), site.address, cookie(0, site, kind)) for site in sites
+        Point(image.offset_of(site.address), site.address, cookie(0, site, kind, file=number))
+        for site in sites
     ]
     path, bias = file.attach_path, file.bias
     identity = image.identity

@@ -120,6 +120,7 @@ class CallTracer(Probing):
         self._contexts = traced.contexts
         self._tables = Tables(traced, options, MAX_REPORT_SIZE + 8 if why else 0)
         self._why = why
+        self._tasks = tasks
         plan = traced.plan
         groups = plan.entry_groups("on_entry", target.pid, tasks.kind)
         returning = {number for number, call in enumerate(traced.calls) if call.result is not None}
@@ -168,6 +169,7 @@ class CallTracer(Probing):
     def _prepare(self, program: BpfProgram) -> None:
         if self._why is not None:
             self._why.prepare(program)
+        self._tasks.prepare(program)
         self._tables.fill(program, self._subplans.result())
         self._rings = program.open_events("events", self._pages or buffer_pages())
 

@@ -266,22 +266,23 @@ def probe_requests(
 def make_trace_plan(
     plan: ProbePlan, specs: Sequence[ProbeSpec], choices: TraceChoices
 ) -> TracePlan:
-    """Plan the functions of each file as the probe in the same place of ``specs`` asks.
+    """Plan the functions of each file as the probe of ``specs`` that selects them there asks.
 
     Functions that a probe's expressions do not fit are left out where others of it remain, with
     the reason among the plan's problems. A probe of several that fits none is among its ``failed``.
     Raises SpecError, SignatureError, NoMatchError where that leaves nothing.
     """
-    unfit: list[tuple[ProbeSpec, GotraceError]] = []
+    unfit: list[tuple[int, GotraceError]] = []
     fitting: set[str | None] = set()  # recipes
+    fit: set[int] = set()  # probes, by number
     constants = StringConstants()
     binaries, calls = [], []
     files: dict[tuple[int, int], _FileTypes] = {}
     problems = list(plan.problems)
     seen: set[tuple[int, int, int]] = set()
     wanted = _wanted_by(plan, specs)
-    for file_plan, spec in zip(plan.binaries, specs, strict=True):
-        binary = file_plan.binary
+    for file_plan in plan.binaries:
+        binary, spec = file_plan.binary, specs[file_plan.request]
         identity = binary.image.identity
         file = files.setdefault((identity.device, identity.inode), _FileTypes(binary, choices))
         planner = _Planner(binary, spec, choices, constants, file)
@@ -309,17 +310,24 @@ def make_trace_plan(
             except (SpecError, SignatureError) as error:
                 refused.append(error)
         if not planned and refused and not is_shared:
-            unfit.append((spec, refused[0]))
+            unfit.append((file_plan.request, refused[0]))
         else:
             problems += map(str, refused)
             fitting.add(spec.recipe)
+            fit.add(file_plan.request)
         problems += planner.problems
         kept = tuple(call.function for call in planned)
         binaries.append(dataclasses.replace(file_plan, functions=kept))
         calls += planned
     fitting.discard(None)
     failed = list(plan.failed)
-    failed += [error for spec, error in unfit if spec.recipe not in fitting]
+    # Of several programs a probe need not fit all.
+    problems += [str(error) for number, error in unfit if number in fit]
+    failed += [
+        error
+        for number, error in unfit
+        if number not in fit and specs[number].recipe not in fitting
+    ]
     if not calls:
         raise (
             failed[0]
@@ -343,8 +351,8 @@ def _wanted_by(
 ) -> dict[tuple[int, int, int], list[ProbeSpec]]:
     """Return the probes that want each function, by its file and entry, in their order."""
     wanted: dict[tuple[int, int, int], list[ProbeSpec]] = {}
-    for file_plan, spec in zip(plan.binaries, specs, strict=True):
-        file = file_plan.binary.image.identity
+    for file_plan in plan.binaries:
+        file, spec = file_plan.binary.image.identity, specs[file_plan.request]
         for sites in file_plan.functions:
             key = (file.device, file.inode, sites.function.entry)
             wanted.setdefault(key, []).append(spec)

@@ -229,12 +229,18 @@ def cgroup_number(path: str) -> int:
         found = os.stat(path)
     except OSError as error:
         raise GotraceError(f"control group {path}: {error.strerror}") from error
-    # proc_pid_mountinfo(5): the third field is the device; the type is the first after "-".
+    # proc_pid_mountinfo(5): the third field is the device, the fifth the place; the type is the
+    # first after "-".
     version_2 = {
-        line.split()[2] for line in mounts if line.partition(" - ")[2].startswith("cgroup2 ")
+        words[2]: words[4]
+        for words, _, kind in ((line.split(), *line.partition(" - ")[1:]) for line in mounts[::-1])
+        if kind.startswith("cgroup2 ")
     }
     if f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}" not in version_2:
-        raise GotraceError(f"{path} is not a control group of version 2, as under /sys/fs/cgroup")
+        where = f"those are below {' and '.join(version_2.values())}"
+        if not version_2:
+            where = "none are mounted: mount -t cgroup2 none DIRECTORY"
+        raise GotraceError(f"{path} is not a control group of version 2: {where}")
     return found.st_ino
 
 

@@ -40,13 +40,21 @@ class TargetBinary(Binary):
 
     ``bias`` is what the mapping adds to link-time addresses: 0 for position-dependent programs,
     None where it differs by process or the process has not mapped the file yet. ``process`` is
-    there when it is known which one will.
+    there when it is known which one will. ``found_in`` is the number of a process that runs the
+    file, 0 where it was found by its path.
     """
 
-    def __init__(self, image: ElfImage, bias: int | None, process: Process | None = None) -> None:
+    def __init__(
+        self,
+        image: ElfImage,
+        bias: int | None,
+        process: Process | None = None,
+        found_in: int = 0,
+    ) -> None:
         super().__init__(image)
         self.bias = bias
         self.process = process
+        self.found_in = found_in
 
     @property
     def attach_path(self) -> str:
@@ -67,14 +75,15 @@ class Target:
 
     ``process`` is None when every process counts. ``command`` is there when the process was
     started here and waits to be released. ``program`` is what a process that was there already ran
-    before its files were read. ``processes`` are several that run one program: then ``process`` is
-    None.
+    before its files were read. ``processes`` are several: then ``process`` is None. ``programs``
+    are those of them that run a program first, one for each.
     """
 
     process: Process | None = None
     command: Command | None = None
     program: Executable | None = None
     processes: tuple[Process, ...] = ()
+    programs: tuple[Process, ...] = ()
     filters: SiteSettings = field(default_factory=SiteSettings)
     _open: list[TargetBinary] = field(default_factory=list)
 
@@ -94,7 +103,13 @@ class Target:
         """
         target = cls(filters=SiteSettings(uid=uid, cgroup=cgroup))
         if pids:
-            target.processes = _of_one_program([find_process(number) for number in pids])
+            found = dict.fromkeys(find_process(number) for number in pids)
+            if len(found) > MAX_PROCESSES:
+                raise UsageError(
+                    f"more than {MAX_PROCESSES} processes: trace their programs by their paths"
+                )
+            target.processes = tuple(found)
+            target.programs = _programs(target.processes)
         elif pid is not None:
             target.process = find_process(pid)
             target.program = target.process.program()
@@ -107,6 +122,16 @@ class Target:
     def pid(self) -> int:
         """Return the process's number for the kernel's own filter, 0 for every process."""
         return self.process.tgid if self.process else 0
+
+    @property
+    def watched(self) -> tuple[Process, ...]:
+        """Return the processes with which a run ends, none where it goes on without any."""
+        return (self.process,) if self.process else self.processes
+
+    @property
+    def is_one_program(self) -> bool:
+        """Return whether all that is traced belongs to processes that run the same program."""
+        return self.process is not None or len(self.programs) == 1
 
     def settings(self) -> SiteSettings:
         """Return the settings of bpf/site.h that make programs see this target only.
@@ -125,6 +150,15 @@ class Target:
         number, seen = self.process.innermost_number(), self.process.tgid
         return replace(settings, tgid=number, seen_tgid=None if number == seen else seen)
 
+    def binaries(self, name: str | None) -> list[TargetBinary]:
+        """Return what ``binary`` does: one file, but the executable of each of several programs."""
+        if name is not None or self.process is not None or not self.programs:
+            return [self.binary(name)]
+        return [
+            self._opened(one.executable, one.executable_name, found_in=one.tgid)
+            for one in self.programs
+        ]
+
     def binary(self, name: str | None) -> TargetBinary:
         """Open the file that ``name`` means in this target, its executable when None.
 
@@ -135,9 +169,8 @@ class Target:
             path = self.command.path if name is None else _file_named(name)
             return self._opened(path, path, self.process, mapped=False)
         if self.process is None:
-            if name is None and self.processes:
-                first = self.processes[0]
-                return self._opened(first.executable, first.executable_name)
+            if name is None and self.programs:
+                return self.binaries(name)[0]
             if name is None:
                 raise UsageError("what is to be traced? Give -p PID, -c CMD or BINARY:PATTERN")
             path = _file_named(name)
@@ -162,7 +195,12 @@ class Target:
         )
 
     def _opened(
-        self, path: str, shown: str, process: Process | None = None, mapped: bool = True
+        self,
+        path: str,
+        shown: str,
+        process: Process | None = None,
+        mapped: bool = True,
+        found_in: int = 0,
     ) -> TargetBinary:
         """Open a file; ``mapped``: the process, where there is one, runs it already."""
         # The file of a running program cannot be written to, others can.
@@ -172,7 +210,7 @@ class Target:
             image.close()
             return known
         moves = image.is_pie or image.is_shared_library
-        binary = TargetBinary(image, None if moves else 0, process)
+        binary = TargetBinary(image, None if moves else 0, process, found_in)
         self._open.append(binary)
         if moves and process and mapped:
             binary.bias = load_bias(image, process)
@@ -196,23 +234,15 @@ class Target:
             binary.close()
 
 
-def _of_one_program(processes: Sequence[Process]) -> tuple[Process, ...]:
-    """Return processes, each once. Raises UsageError where they run several programs."""
-    if len(set(processes)) > MAX_PROCESSES:
-        raise UsageError(f"more than {MAX_PROCESSES} processes: trace their program by its path")
+def _programs(processes: Sequence[Process]) -> tuple[Process, ...]:
+    """Return the first process of each program that some run. Raises ProcessError."""
     programs: dict[tuple[int, int], Process] = {}
     for process in processes:
         found = process.program()
         if found is None:
             raise ProcessError(f"process {process.tgid} has ended")
         programs.setdefault((found.device, found.inode), process)
-    if len(programs) > 1:
-        names = ", ".join(f"{p.tgid} {p.executable_name}" for p in programs.values())
-        raise UsageError(
-            f"these processes run {len(programs)} programs, and -p traces one: {names}:"
-            " give their files, as in FILE:PATTERN"
-        )
-    return tuple(dict.fromkeys(processes))
+    return tuple(programs.values())
 
 
 def _numbered(settings: SiteSettings, processes: Sequence[Process]) -> SiteSettings:

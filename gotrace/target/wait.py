@@ -35,9 +35,9 @@ class Waiter:
     between waits is not lost, it ends the next one.
     """
 
-    def __init__(self, exit_descriptor: int | None = None) -> None:
-        """Watch ``exit_descriptor``, a pidfd, when given."""
-        self._exit = exit_descriptor
+    def __init__(self, *exit_descriptors: int) -> None:
+        """Watch processes by their pidfds: the target has ended when all have."""
+        self._exits = set(exit_descriptors)
         #: When a signal asked the run to end (``time.monotonic``), None while none has.
         self.asked: float | None = None
         #: What is to be done at once, whatever is going on: at the first signal, and at a second.
@@ -86,8 +86,8 @@ class Waiter:
         """
         poll = select.poll()
         poll.register(self._read, select.POLLIN)
-        if self._exit is not None:
-            poll.register(self._exit, select.POLLIN)
+        for descriptor in self._exits:
+            poll.register(descriptor, select.POLLIN)
         for descriptor in descriptors:
             poll.register(descriptor, select.POLLIN)
         while not self.interrupted:
@@ -97,8 +97,12 @@ class Waiter:
             fds = {fd for fd, _ in ready}
             if self._read in fds:
                 os.read(self._read, 64)
-            elif self._exit in fds:
-                return Reason.EXIT
+            elif ended := self._exits & fds:
+                self._exits -= ended
+                if not self._exits:
+                    return Reason.EXIT
+                for descriptor in ended:
+                    poll.unregister(descriptor)
             elif until is not None and time.monotonic() >= until:
                 return Reason.TIME
             elif fds:

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gotrace.gotypes.runtime import table_layout
 from gotrace.histogram import BUCKETS, ROW_SIZE, UNIT_ROWS, Histogram, bucket_bounds
 from gotrace.kernel import program
-from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, cookie
-from gotrace.session import goroutines, latency
+from gotrace.kernel.cookie import COOKIE_INDEX_MASK, MAX_FILES, Jumps, TaskKind, cookie
+from gotrace.session import goroutines, latency, tasks
 from gotrace.session import open_calls as calls
 from gotrace.sites.sites import Site, SiteForm, SiteKind
 from tests.bpf.c import CLayout, run_c
@@ -36,7 +38,9 @@ def c(tmp_path: Path) -> CLayout:
 def test_cookie(
     c: CLayout, form: SiteForm, task: TaskKind, index: int, sp_offset: int, jumps: Jumps
 ) -> None:
-    value = cookie(index, Site(0x401000, SiteKind.ENTRY, form, sp_offset), task, jumps)
+    number = MAX_FILES - 1 if index else 0
+    site = Site(0x401000, SiteKind.ENTRY, form, sp_offset)
+    value = cookie(index, site, task, jumps, number)
     assert 0 <= value < 1 << 64
     parts = (
         "COOKIE_INDEX_MASK",
@@ -47,10 +51,11 @@ def test_cookie(
         "COOKIE_LEAVES",
     )
     asked = [f"{value}ULL & {part}" for part in parts]
-    found_index, branch, register, tls, to_traced, leaves, offset = c.constants(
+    asked.append(f"{value}ULL >> COOKIE_FILE_SHIFT & COOKIE_FILE_MASK")
+    found_index, branch, register, tls, to_traced, leaves, file, offset = c.constants(
         *asked, f"{value}ULL >> COOKIE_SP_SHIFT"
     )
-    assert (found_index, offset) == (index, sp_offset)
+    assert (found_index, file, offset) == (index, number, sp_offset)
     assert bool(branch) is (form is SiteForm.BRANCH)
     assert bool(register) is (task is TaskKind.G_REGISTER)
     assert bool(tls) is (task is TaskKind.G_TLS)
@@ -100,6 +105,15 @@ def test_buckets(tmp_path: Path) -> None:
             assert high - low <= max(1, low / 16)
         else:
             assert bucket == BUCKETS - 1
+
+
+def test_layout_of_a_runtime(c: CLayout) -> None:
+    row, values = c.fields("layout", *tasks._OFFSETS, "tls_g")
+    assert list(tasks._LAYOUT.unpack(row)) == values
+    layout = replace(table_layout((1, 19)), tls_offset=-8)
+    *offsets, tls = tasks._LAYOUT.unpack(tasks._row(layout))
+    assert offsets == [getattr(layout, name) for name in tasks._OFFSETS]
+    assert tls == (1 << 64) - 8
 
 
 def test_goroutine_key(c: CLayout) -> None:

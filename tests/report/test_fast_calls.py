@@ -8,6 +8,7 @@ import functools
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -239,6 +240,18 @@ def test_a_plain_entry_is_made_into_lines_without_decoding_it() -> None:
     assert traced.fast_text(refuse)(record).endswith(
         " 18         -         main.f(p0=7) at f.go:3\n"
     )
+
+
+def test_a_program_is_named_in_both_ways() -> None:
+    traced = Traced([INT], [INT])
+    traced.function = replace(traced.function, program="shop%d")
+    record = traced.record((7,), (8,))
+    line = traced.fast_json(refuse)(record)
+    assert line == traced.slow_json(record)
+    assert line.endswith(',"program":"shop%d"}\n')
+    line = traced.fast_text(refuse)(record)
+    assert line == traced.slow_text(record)
+    assert " shop%d:main.f(p0=7) = 8 at " in line
 
 
 TARGET = StructType("main.Store", Kind.STRUCT, 8, 8, fields=(Field("n", 0, INT),))

@@ -43,6 +43,7 @@ MAX_STACK = 48
 
 OFFSETS = TaskSettings(g_stack_hi=8, g_m=8, g_goid=8, g_sched_sp=8, g_startpc=8, g_gopc=8, m_curg=8)
 WITH_TLS = replace(OFFSETS, task_fsbase=8, tls_g=8)
+OF_FILES = TaskSettings(task_fsbase=8, layouts=2)
 ONE_PROCESS = SiteSettings(tgid=1, pidns_dev=4, pidns_ino=0xEFFFFFFC, seen_tgid=1)
 BY_ADDRESS = SiteSettings(site_by_ip=8)
 COUNT = CountSettings(counters=8)
@@ -173,8 +174,11 @@ SHAPES: list[tuple[ProgramSettings, tuple[str, ...]]] = [
     ),
     (PER_GOROUTINE, PAIRED),
     (replace(PER_GOROUTINE, site=ONE_PROCESS, slower=1, tasks=WITH_TLS), PAIRED),
+    (replace(PER_GOROUTINE, slower=1, tasks=OF_FILES, by_file=1), PAIRED),
     (TRACE, PAIRED),
     (replace(TRACE, nested=1), PAIRED),
+    (replace(ALL_OF_TRACE, site=ONE_PROCESS, tasks=OF_FILES), (*PAIRED, "on_signal")),
+    (replace(ALL_OF_KEYED, site=ONE_PROCESS, tasks=OF_FILES), PAIRED),
     (ENTRY_ONLY, ("on_entry",)),
     (
         replace(ENTRY_ONLY, floats=True, behind=256, signals=SignalSettings(waiting=8)),

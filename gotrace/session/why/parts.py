@@ -17,7 +17,7 @@ from gotrace.errors import GotraceError
 from gotrace.gotypes.wait_reasons import WaitReasons
 from gotrace.kernel.attach import Point, ProbeGroup
 from gotrace.kernel.btf import kernel_field
-from gotrace.kernel.cookie import TaskKind, cookie
+from gotrace.kernel.cookie import cookie
 from gotrace.kernel.program import BpfProgram, Map
 from gotrace.session.tasks import Tasks
 from gotrace.settings import WhySettings
@@ -240,18 +240,16 @@ class WhyProbes:
 
     def groups(self) -> list[ProbeGroup]:
         """Return the groups to attach, before those of any traced function."""
-        layout = self.tasks.layout
-        kind = TaskKind.G_REGISTER if layout and layout.g_in_register else TaskKind.G_TLS
         return [
-            self._group(probe.function, file, number, probe.site, kind)
+            self._group(probe.function, file, number, probe.site)
             for number, (file, probe) in enumerate(self._probes())
         ]
 
-    def _group(
-        self, function: str, file: TargetBinary, number: int, site: Site, kind: TaskKind
-    ) -> ProbeGroup:
+    def _group(self, function: str, file: TargetBinary, number: int, site: Site) -> ProbeGroup:
         image = file.image
-        point = Point(image.offset_of(site.address), site.address, cookie(number, site, kind))
+        kind, file_number = self.tasks.runtime_kind(file)
+        where = cookie(number, site, kind, file=file_number)
+        point = Point(image.offset_of(site.address), site.address, where)
         path, bias, pid = file.attach_path, file.bias, self.target.pid
         return ProbeGroup(function, path, image.display, [point], bias, pid, image.identity)
 
@@ -338,12 +336,41 @@ def why_probes(target: Target, tasks: Tasks, options: WhyOptions) -> WhyProbes:
         reasons = file.wait_reasons
         if reasons is None:
             raise GotraceError(f"{display}: --why has not found why goroutines of {version} wait")
-        if names is not None and names != part_names(reasons):
-            raise GotraceError(f"{display} waits for other reasons than the others: trace it alone")
+        if names is not None and (names != part_names(reasons) or not _alike(files)):
+            raise GotraceError(
+                f"--why watches runtimes that are alike, and {_described(files[0][0])} and"
+                f" {_described(file)} are not: trace them one by one"
+            )
         names = part_names(reasons)
     assert names is not None
     release = next((f.go_version.release for f in tasks.files if f.go_version), _NAMED_SINCE)
     return WhyProbes(target, tasks, options, tuple(files), names, release)
+
+
+def _alike(files: Sequence[tuple[TargetBinary, SchedulerSites]]) -> bool:
+    """Return whether what programs are given of a runtime is the same of all files."""
+    # Not known where the program has no coroutines.
+    coroargs = {sites.coroarg for _, sites in files} - {None}
+    return len(coroargs) < 2 and len({_offsets(file) for file, _ in files}) == 1
+
+
+def _offsets(file: TargetBinary) -> tuple[object, ...]:
+    layout = file.runtime
+    unnamed = (file.go_version.release if file.go_version else _NAMED_SINCE) < _NAMED_SINCE
+    return (
+        unnamed,
+        layout.g_in_register,
+        layout.g_atomicstatus,
+        layout.g_waitreason,
+        layout.g_syscallpc,
+        layout.g_sched_pc,
+        layout.g_sched_bp,
+    )
+
+
+def _described(file: TargetBinary) -> str:
+    version = file.go_version
+    return f"{file.image.display} ({version.text if version else 'unknown Go'})"
 
 
 @dataclass(frozen=True, slots=True)
