@@ -14,7 +14,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from html import escape
 from typing import Literal, overload
 from weakref import WeakSet
@@ -30,6 +29,7 @@ from gotrace.histogram import Histogram
 from gotrace.kernel.attach import Attached
 from gotrace.kernel.rets import EmulateRet, RetEmulation, ret_emulation
 from gotrace.profiles import rows as profiles
+from gotrace.records import dataclass
 from gotrace.session.count import CallCounter
 from gotrace.session.decode import CallDecoder, DecodedCall, Undecided, call_decoders
 from gotrace.session.events import function_of

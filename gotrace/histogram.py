@@ -6,7 +6,8 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+
+from gotrace.records import dataclass, field
 
 __all__ = [
     "BUCKETS",

@@ -15,11 +15,12 @@ loaded:
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, TypeVar
+
+from gotrace import records
+from gotrace.records import dataclass, field
 
 __all__ = [
     "CountSettings",
@@ -47,7 +48,7 @@ class Role(Enum):
     SIZE = "when it is loaded, in its maps"
 
 
-_NONE: Any = dataclasses.MISSING
+_NONE: Any = records.MISSING
 
 
 def _shape(default: Any = _NONE) -> Any:
@@ -73,9 +74,9 @@ class _Settings:
     """Settings of one file in bpf/, and of those that are given with it."""
 
     @classmethod
-    def fields(cls) -> Iterator[dataclasses.Field[Any]]:
+    def fields(cls) -> Iterator[records.Field[Any]]:
         """Yield all settings that there can be, in a fixed order."""
-        for each in dataclasses.fields(cls):  # type: ignore[arg-type]
+        for each in records.fields(cls):  # type: ignore[arg-type]
             if "record" in each.metadata:
                 yield from each.metadata["record"].fields()
             else:
@@ -84,7 +85,7 @@ class _Settings:
     def given(self) -> dict[str, int]:
         """Return the settings that are there, by name."""
         found: dict[str, int] = {}
-        for each in dataclasses.fields(self):  # type: ignore[arg-type]
+        for each in records.fields(self):  # type: ignore[arg-type]
             value = getattr(self, each.name)
             if isinstance(value, _Settings):
                 found |= value.given()
@@ -224,9 +225,9 @@ class ProgramSettings(_Settings):
 
     def by_address(self: _S, sites: int) -> _S:
         """Return these settings for ``sites`` sites that have no cookies."""
-        return dataclasses.replace(self, site=dataclasses.replace(self.site, site_by_ip=sites))
+        return records.replace(self, site=records.replace(self.site, site_by_ip=sites))
 
-    def _by_role(self, role: Role) -> Iterator[tuple[dataclasses.Field[Any], int]]:
+    def _by_role(self, role: Role) -> Iterator[tuple[records.Field[Any], int]]:
         given = self.given()
         for each in self.fields():
             if each.metadata["role"] is role and each.name in given:

@@ -21,6 +21,7 @@ GOTRACE = Path(__file__).parent.parent / "gotrace"
 #: Packages, and modules directly under gotrace, in the order in which they may be imported: each
 #: imports only from those before it.
 ROOMS = (
+    "records",
     "errors",
     "text",
     "histogram",

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
+
+from gotrace.records import dataclass, field
 
 __all__ = [
     "AMD64",

@@ -10,7 +10,6 @@ beginning the places after it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
 from gotrace.abi.amd64 import Architecture
@@ -18,6 +17,7 @@ from gotrace.abi.assign import Assignment, FloatReg, IntReg, Piece, Place, Stack
 from gotrace.elf.dwarf.loclist import LocationPiece, PieceKind
 from gotrace.elf.dwarf.regnum import AMD64_REGISTERS
 from gotrace.gotypes.types import GoType, Kind, OpaqueType, basic_type
+from gotrace.records import dataclass
 
 __all__ = [
     "Observed",
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Where DWARF says a value is at function entry: the pieces with a known place.
 
@@ -55,7 +55,7 @@ class Observed:
         return Observed(registers, self.whole)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Reconstruction:
     """An assignment without gaps, and the rows whose place still is not known."""
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 
 from gotrace.capture.ops import MAX_BLOCKS, BlockOp, CaptureLimits, FieldRef, Op, OpCode, Position
 from gotrace.capture.payload import BEYOND, FixedReader, PayloadReader, Reader
 from gotrace.gotypes.types import GoType
+from gotrace.records import dataclass
 from gotrace.values.model import Value
 
 __all__ = [
@@ -94,7 +94,7 @@ class _Flat(Reader):
         ]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class FloatHole:
     """``size`` bytes at an offset of the root image that come from a float register."""
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from collections.abc import Sequence
 
@@ -19,6 +18,7 @@ from gotrace.capture.payload import (
 )
 from gotrace.gotypes.releases import DIRECT_INTERFACES_BY_SIZE
 from gotrace.gotypes.types import ArrayType, GoType, Kind, StructType
+from gotrace.records import replace
 from gotrace.values.error_messages import error_value
 from gotrace.values.model import (
     InterfaceValue,
@@ -118,7 +118,7 @@ class _InterfaceReader(Reader):
         error = error_value(dynamic, value, guess=self._is_error)
         if error is None:
             return InterfaceValue(self._name, dynamic, value, subplan.type)
-        return dataclasses.replace(error, of=subplan.type)
+        return replace(error, of=subplan.type)
 
     def location(self) -> FieldRef:
         """Return where the type word is, which is zero for nil."""

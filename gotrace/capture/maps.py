@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from collections.abc import Callable
 
@@ -20,6 +19,7 @@ from gotrace.capture.payload import (
 )
 from gotrace.gotypes.releases import SWISS_MAPS
 from gotrace.gotypes.types import GoType, MapType, PointerType, StructType
+from gotrace.records import dataclass
 from gotrace.values.model import ChanValue, MapValue, PointerValue, Unavailable, Value
 
 __all__ = [
@@ -40,7 +40,7 @@ _SLOTS = 8
 _GROUPS = 4
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class MapLayout:
     """How a map type keeps its entries.
 

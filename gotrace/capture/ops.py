@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import struct
 from typing import NamedTuple
+
+from gotrace.records import dataclass
 
 __all__ = [
     "MAX_BLOCKS",
@@ -171,7 +172,7 @@ class Op(NamedTuple):
         return _OP.pack(*self, 0, 0)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CaptureLimits:
     """The limits on what is captured of one phase of one call.
 

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Sequence
 
+from gotrace import records
 from gotrace.abi.assign import CLOSURE_CONTEXT, Piece, Saved, Stack
 from gotrace.abi.locations import CapturedValue, PlacedValue
 from gotrace.capture.builder import Builder, Node
@@ -58,7 +58,7 @@ class PathMark(enum.Enum):
     TYPE = "type"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class Assertion:
     """The step from an interface to its value, where that is of a type.
 
@@ -66,7 +66,7 @@ class Assertion:
     """
 
     name: str
-    to: GoType = dataclasses.field(compare=False, repr=False)
+    to: GoType = records.field(compare=False, repr=False)
     direct: bool
 
 
@@ -82,7 +82,7 @@ _BYTE = basic_type(Kind.UINT8)
 _WORD = 8
 
 
-@dataclasses.dataclass(slots=True)
+@records.dataclass(slots=True)
 class _Region:
     """A stretch of memory on the way, and which bytes of it are needed.
 

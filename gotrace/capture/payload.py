@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 import struct
 from collections.abc import Sequence
 
@@ -19,6 +18,7 @@ from gotrace.capture.ops import (
     Position,
 )
 from gotrace.gotypes.types import GoType
+from gotrace.records import dataclass
 from gotrace.values.model import Nil, Unavailable, Value
 
 __all__ = [
@@ -372,7 +372,7 @@ class FixedReader(Reader):
         return self._value
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Subplan:
     """How an interface's value of one dynamic type is captured; ``ops`` end with END."""
 

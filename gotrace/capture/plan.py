@@ -22,7 +22,6 @@ lead to, so that a limit cuts the deepest first.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -43,6 +42,7 @@ from gotrace.capture.payload import (
     ReadContext,
     Reader,
 )
+from gotrace.records import dataclass, replace
 from gotrace.values.model import Unavailable, Value
 
 __all__ = [
@@ -73,7 +73,7 @@ class PlacedNode(NamedTuple):
     first: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PhasePlan:
     """How all values of a call's entry, or of its return, are captured.
 
@@ -106,11 +106,11 @@ class PhasePlan:
     def with_predicate(self, predicate: Sequence[Op]) -> PhasePlan:
         """Return the plan with a predicate, evaluated as soon as what it needs is there."""
         ops = (*self.ops[: self.early], *predicate, *self.ops[self.early :])
-        return dataclasses.replace(self, ops=ops, early=self.early + len(predicate))
+        return replace(self, ops=ops, early=self.early + len(predicate))
 
     def with_key(self, key: Sequence[Op]) -> PhasePlan:
         """Return the plan with what appends values to a key, when all has been captured."""
-        return dataclasses.replace(self, ops=(*with_key(self.ops[:-1], key), self.ops[-1]))
+        return replace(self, ops=(*with_key(self.ops[:-1], key), self.ops[-1]))
 
 
 def plan_phase(values: Sequence[PlacedNode], limits: CaptureLimits) -> PhasePlan:

@@ -10,7 +10,6 @@ import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 
 from gotrace.calls import StackFrame
 from gotrace.cli.options import SPEEDSCOPE
@@ -33,6 +32,7 @@ from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import NO_KEY, KeyText, parse_key
 from gotrace.profiles import rows as profiles
 from gotrace.profiles.pprof import CodeMapping, ValueType
+from gotrace.records import replace
 from gotrace.report.by import (
     StackRow,
     ValueGroup,

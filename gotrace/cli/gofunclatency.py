@@ -7,7 +7,6 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 
 from gotrace.cli.options import (
     add_emulation_option,
@@ -38,6 +37,7 @@ from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.kernel.rets import ret_emulation
 from gotrace.overhead import ProbeCost
+from gotrace.records import dataclass, field
 from gotrace.report.latencies import (
     SlowRow,
     duration,

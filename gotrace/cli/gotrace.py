@@ -9,7 +9,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 from gotrace.cli.options import (
     SPEEDSCOPE,
@@ -40,6 +39,7 @@ from gotrace.kernel.rets import ret_emulation
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
 from gotrace.profiles import rows as profiles
+from gotrace.records import replace
 from gotrace.report.call_profile import FORM, CallProfile
 from gotrace.report.calls import CALL_HEADING, CPU_HEADING, Clock, LineStyle, TimeStyle
 from gotrace.report.colour import wants_colour

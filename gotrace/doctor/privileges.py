@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from gotrace.records import dataclass
 from gotrace.target.process import read_status
 
 __all__ = [

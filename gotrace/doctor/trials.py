@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from gotrace.doctor.finding import Finding, State
@@ -25,6 +24,7 @@ from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.own_function import OwnFunction, own_function
 from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
 from gotrace.kernel.rets import EmulateRet, ret_emulation
+from gotrace.records import dataclass
 from gotrace.session.trace import buffer_pages
 from gotrace.settings import (
     CountSettings,

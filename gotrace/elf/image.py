@@ -14,7 +14,6 @@ import stat
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from types import TracebackType
@@ -24,6 +23,7 @@ from gotrace.elf import ElfError
 from gotrace.elf.relocations import Relocations, dynamic_entries
 from gotrace.elf.scan import find_all
 from gotrace.errors import GotraceError
+from gotrace.records import dataclass
 
 __all__ = [
     "PF_W",

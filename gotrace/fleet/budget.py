@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from gotrace.records import dataclass, field
 
 __all__ = ["FIRST_PAUSE", "MAX_PAUSE", "WINDOW", "Budget", "Pauses"]
 

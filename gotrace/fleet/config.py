@@ -7,7 +7,6 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
@@ -20,6 +19,7 @@ from gotrace.fleet.yaml_lines import Document, Path, read_yaml
 from gotrace.probes.pattern import is_recipe
 from gotrace.probes.scope import did_you_mean
 from gotrace.probes.spec import KeyText, parse_key, parse_probe
+from gotrace.records import dataclass
 from gotrace.target.containers import Container
 
 __all__ = [

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from gotrace.errors import GotraceError, NoMatchError, UsageError
@@ -23,6 +22,7 @@ from gotrace.fleet.telemetry.price import OverBudgetError
 from gotrace.fleet.telemetry.waits import WaitPoint, WaitsProbe, WaitTotals
 from gotrace.kernel import syscalls as kernel
 from gotrace.overhead import ProbeCost
+from gotrace.records import dataclass, field, replace
 from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target

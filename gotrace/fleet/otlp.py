@@ -13,7 +13,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
@@ -27,6 +26,7 @@ from gotrace import __version__
 from gotrace.fleet.config import OtlpSpec, Protocol, TargetSpec
 from gotrace.fleet.series import Bucketed, Metric, Point
 from gotrace.fleet.telemetry.waits import WaitPoint, families
+from gotrace.records import dataclass, field
 from gotrace.target.containers import Container, Containers
 
 __all__ = ["FinishedCall", "Otlp", "metrics_data"]

@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import MetricSpec, MetricType
@@ -22,6 +21,7 @@ from gotrace.fleet.targets import Program
 from gotrace.overhead import ProbeCost
 from gotrace.probes.pattern import is_recipe
 from gotrace.probes.spec import NO_KEY, parse_probe
+from gotrace.records import dataclass, replace
 from gotrace.session.count import CallCounter
 from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod, plan_keyed
 from gotrace.session.latency import LatencyMeter, LatencyOptions

@@ -6,11 +6,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 
 from gotrace.fleet.config import MetricSpec, MetricType
 from gotrace.fleet.naming import OTHERS
 from gotrace.histogram import Histogram, ValueHistogram, bucket_bounds
+from gotrace.records import dataclass, field, replace
 
 __all__ = ["Bucketed", "Increment", "Metric", "Point", "bucketed"]
 

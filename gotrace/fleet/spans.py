@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gotrace.errors import GotraceError
@@ -21,6 +20,7 @@ from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.nesting import Call, Nesting
 from gotrace.fleet.telemetry.price import refuse_price
 from gotrace.probes.spec import ProbeSpec
+from gotrace.records import dataclass, replace
 from gotrace.session.decode import DecodedCall, call_decoders
 from gotrace.session.events import RecordError, function_of, parse_call
 from gotrace.session.open_calls import Diagnostic

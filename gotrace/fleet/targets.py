@@ -12,10 +12,10 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import TargetSpec
+from gotrace.records import dataclass, replace
 from gotrace.target.containers import Containers
 from gotrace.target.process import cgroup_number
 

@@ -19,7 +19,6 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress, pairwise, repeat
 from operator import itemgetter, mul
@@ -32,6 +31,7 @@ from gotrace.goroutines.program import SOMETIMES_SYSTEM, TRAPPED, Program
 from gotrace.goroutines.samples import Sample
 from gotrace.gotypes.runtime import RuntimeLayout
 from gotrace.gotypes.wait_reasons import WaitReasons
+from gotrace.records import dataclass, field
 
 __all__ = ["Dump", "take_dump"]
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import nsmallest
 from itertools import filterfalse
@@ -15,6 +14,7 @@ from operator import attrgetter
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State
 from gotrace.goroutines.program import Program
+from gotrace.records import dataclass, field
 
 __all__ = ["Choice", "Group", "GroupKey", "changes", "grouped", "matcher", "stacks_with"]
 

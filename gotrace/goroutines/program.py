@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cached_property
 
 from gotrace.elf.functions import FunctionMarks
@@ -20,6 +19,7 @@ from gotrace.errors import GotraceError
 from gotrace.goroutines.model import Frame, Location, Stack
 from gotrace.gotypes.binary import Binary
 from gotrace.profiles.pprof import CodeMapping, Line, PprofLocation
+from gotrace.records import dataclass
 
 __all__ = ["SOMETIMES_SYSTEM", "TRAPPED", "Module", "Program", "Step", "allgs_of", "module_of"]
 

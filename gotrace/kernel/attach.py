@@ -9,7 +9,6 @@ import resource
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from enum import Enum
 
 from gotrace.elf.image import FileIdentity
@@ -20,6 +19,7 @@ from gotrace.kernel.keeper import Keeper
 from gotrace.kernel.lacking import has_attach_cookies
 from gotrace.kernel.program import AttachKind, BpfProgram, LackingError, LoadError, Map
 from gotrace.kernel.removal import close_all, price
+from gotrace.records import dataclass, field
 from gotrace.settings import ProgramSettings
 
 __all__ = [

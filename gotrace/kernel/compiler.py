@@ -15,12 +15,12 @@ import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gotrace.errors import GotraceError
+from gotrace.records import dataclass
 from gotrace.settings import ProgramSettings
 
 __all__ = [

@@ -23,7 +23,6 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -40,6 +39,7 @@ from gotrace.kernel.compiler import (
     file_state,
     joined_source,
 )
+from gotrace.records import dataclass
 from gotrace.settings import ProgramSettings
 from gotrace.target.process import fork
 

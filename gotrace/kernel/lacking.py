@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from gotrace.kernel import syscalls as kernel
+from gotrace.records import dataclass
 
 __all__ = ["has_attach_cookies", "what_is_lacking"]
 

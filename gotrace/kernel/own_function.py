@@ -8,7 +8,8 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from gotrace.records import dataclass
 
 __all__ = [
     "OwnFunction",

@@ -8,7 +8,6 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 
 from gotrace.kernel import syscalls as kernel
@@ -17,6 +16,7 @@ from gotrace.kernel.kept import fresh_program, kept_program
 from gotrace.kernel.lacking import what_is_lacking
 from gotrace.kernel.linked import Linked, linked, load_linked
 from gotrace.kernel.rings import Rings
+from gotrace.records import dataclass
 from gotrace.settings import ProgramSettings
 
 __all__ = [

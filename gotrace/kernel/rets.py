@@ -7,7 +7,6 @@ the target; docs/design.md says what speaks for it and against it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from gotrace.errors import GotraceError
 from gotrace.kernel.attach import AttachMethod
 from gotrace.kernel.btf import kernel_field
 from gotrace.kernel.features import steps_can_be_skipped, why_steps_are_taken
+from gotrace.records import dataclass, replace
 from gotrace.settings import SiteSettings
 
 __all__ = ["EmulateRet", "RetEmulation", "ret_emulation", "with_rets"]

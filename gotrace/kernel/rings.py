@@ -15,9 +15,9 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 
 from gotrace.kernel import syscalls as kernel
+from gotrace.records import dataclass, field
 
 __all__ = ["Rings"]
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from gotrace.gotypes.types import GoType, Kind, basic_type
 from gotrace.probes.parser import BinaryOperator, LiteralKind
 from gotrace.probes.typed import Constant, Typed
+from gotrace.records import dataclass
 
 __all__ = [
     "ARITHMETIC",

@@ -9,13 +9,12 @@ precedence (The Go Programming Language Specification, "Operators").
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 
 from gotrace.probes.tokens import Source, Span, SpecError, Token, TokenKind
+from gotrace.records import dataclass, field, replace
 
 __all__ = [
     "AssertExpr",
@@ -446,4 +445,4 @@ def _joined(left: Expression, right: Expression) -> Span:
 
 
 def _respanned(expression: Expression, span: Span) -> Expression:
-    return dataclasses.replace(expression, span=span)
+    return replace(expression, span=span)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gotrace.errors import UsageError
 from gotrace.probes.scope import did_you_mean
+from gotrace.records import dataclass, replace
 
 __all__ = ["Recipe", "RecipeProbe", "find_recipe", "recipes", "split_recipe"]
 

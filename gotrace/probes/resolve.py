@@ -9,8 +9,6 @@ compared when they compare exactly, and any number of pointers is followed to a 
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from gotrace.capture.paths import Assertion, PathMark, PathStep
 from gotrace.gotypes.from_text import SignatureError
 from gotrace.gotypes.types import (
@@ -89,6 +87,7 @@ from gotrace.probes.typed import (
     Typed,
     Walk,
 )
+from gotrace.records import replace
 
 __all__ = [
     "INT",

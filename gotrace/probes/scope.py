@@ -6,10 +6,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum
 
 from gotrace.gotypes.types import GoType, Kind, OpaqueType, Parameter, Signature, basic_type
+from gotrace.records import dataclass
 
 __all__ = [
     "DURATION_SPECIALS",

@@ -12,7 +12,6 @@ import difflib
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
 from typing import Protocol
@@ -20,6 +19,7 @@ from typing import Protocol
 from gotrace.errors import NoMatchError, UsageError
 from gotrace.gotypes.symbols import display_name, elide_type_arguments, package_of
 from gotrace.probes.pattern import Match, NameList, Pattern, quote
+from gotrace.records import dataclass
 from gotrace.text import printable
 
 __all__ = ["Selection", "Selector", "Table"]

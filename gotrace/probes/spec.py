@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 
 from gotrace.gotypes.from_text import SignatureError, parse_signature
 from gotrace.probes.constants import INTEGERS, described
@@ -31,6 +30,7 @@ from gotrace.probes.resolve import resolve, resolve_predicate
 from gotrace.probes.scope import Scope
 from gotrace.probes.tokens import Source, Span, SpecError, Token, TokenKind, tokenize
 from gotrace.probes.typed import Typed
+from gotrace.records import dataclass, replace
 from gotrace.values.fmt import Format, FormatError, parse_format, verb_problem
 
 __all__ = [

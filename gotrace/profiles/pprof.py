@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from gotrace.records import dataclass
 
 __all__ = ["CodeMapping", "Line", "PprofLocation", "Profile", "ValueType"]
 

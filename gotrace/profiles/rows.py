@@ -7,12 +7,12 @@ One set of rows makes all forms, so that these agree.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TextIO
 
 from gotrace.profiles.folded import write_folded
 from gotrace.profiles.pprof import CodeMapping, Line, PprofLocation, Profile, ValueType
 from gotrace.profiles.speedscope import speedscope_profile
+from gotrace.records import dataclass, field
 
 __all__ = ["ProfileForm", "ProfileRow", "folded", "pprof", "speedscope"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from gotrace.calls import StackFrame
 from gotrace.gotypes.symbols import elide_type_arguments, shown_names
@@ -13,6 +12,7 @@ from gotrace.histogram import ValueHistogram
 from gotrace.probes.scope import STACK_TYPE
 from gotrace.profiles.pprof import Line, PprofLocation
 from gotrace.profiles.rows import ProfileRow
+from gotrace.records import dataclass
 from gotrace.report.durations import (
     PERCENTILES,
     duration,

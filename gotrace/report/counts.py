@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gotrace.records import dataclass
 from gotrace.report.output import JsonOutput, Output
 from gotrace.text import printable
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from gotrace.elf.pclntab.inline import InlinedCall, InlinedCalls
 from gotrace.errors import GotraceError
+from gotrace.records import dataclass
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.session.plan import Check, ProbePlan, Selections
 from gotrace.sites.sites import FunctionSites

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TextIO
 
+from gotrace.records import dataclass, field
 from gotrace.report.colour import Colour, paint, wants_colour
 from gotrace.text import encodable, printable
 

@@ -8,11 +8,11 @@ each stack, reason and waker.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TextIO
 
 from gotrace.goroutines.model import Frame
 from gotrace.goroutines.program import Program
+from gotrace.records import dataclass, field
 from gotrace.report.durations import duration
 from gotrace.report.goroutines import frame_json, spoken, write_frames
 from gotrace.report.output import JsonOutput

@@ -16,9 +16,9 @@ where ``parts`` add up to sum_ns, and ``bands`` have what the slowest and the mi
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from gotrace.histogram import Histogram, bucket_bounds
+from gotrace.records import dataclass
 from gotrace.report.durations import duration
 from gotrace.session.why.parts import BLOCKED, TRACING, PartSums, PartTotals
 from gotrace.text import printable

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gotrace.calls import LongestWait, StackFrame, Why
@@ -22,6 +21,7 @@ from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate
 from gotrace.probes.scope import PART_SPECIALS, STACK_TYPE, Phase, SpecialName
 from gotrace.probes.spec import ProbeSpec
 from gotrace.probes.typed import AccessPath, Operand, Typed
+from gotrace.records import dataclass, replace
 from gotrace.session.events import CallRecord, Unwinding, parse_call
 from gotrace.session.symbols import Symbolizer, is_plumbing
 from gotrace.session.tasks import Tasks

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 from gotrace.histogram import ROW_SIZE, Histogram
 from gotrace.kernel.program import Map
+from gotrace.records import dataclass, field
 from gotrace.session.why.parts import PartSums
 from gotrace.target.process import ended_processes
 

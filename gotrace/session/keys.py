@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from gotrace.capture.ops import MAX_KEY_TEXT, CaptureLimits
 from gotrace.capture.payload import ReadContext, Subplan
@@ -23,6 +22,7 @@ from gotrace.probes.constants import SIGNED
 from gotrace.probes.scope import SpecialName
 from gotrace.probes.spec import ProbeSpec
 from gotrace.probes.typed import SpecialOperand
+from gotrace.records import dataclass, replace
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, RecordError
 from gotrace.session.histograms import HistogramRows

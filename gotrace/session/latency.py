@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 
 from gotrace.histogram import Histogram
 from gotrace.kernel import syscalls as kernel
@@ -13,6 +12,7 @@ from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.rets import RetEmulation, with_rets
 from gotrace.kernel.rings import Rings
+from gotrace.records import dataclass, field, replace
 from gotrace.session.goroutines import Folded, GoroutineKey, GoroutineRows, GoroutineTimes
 from gotrace.session.histograms import HistogramRows, stripes_for
 from gotrace.session.lifetime import Probing

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from gotrace.elf.functions import Function, FunctionTable
 from gotrace.elf.image import ElfImage
@@ -18,6 +17,7 @@ from gotrace.kernel.attach import Point, ProbeGroup, refusal
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, ret_cookie
 from gotrace.probes.pattern import split_target
 from gotrace.probes.select import Selector
+from gotrace.records import dataclass, replace
 from gotrace.sites.sites import FunctionSites, Site, SiteForm, function_sites
 from gotrace.target.process import file_test
 from gotrace.target.target import Target, TargetBinary

@@ -8,7 +8,6 @@ functions are probed where pairing calls, or reading float registers, depends on
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 
 from gotrace.elf import ElfError
 from gotrace.elf.functions import Function, FunctionTable, Origin
@@ -17,6 +16,7 @@ from gotrace.gotypes.runtime import RuntimeLayout
 from gotrace.kernel.attach import Point, ProbeGroup
 from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.kernel.cookie import TaskKind, cookie
+from gotrace.records import dataclass, replace
 from gotrace.session.plan import ProbePlan
 from gotrace.settings import TaskSettings
 from gotrace.sites.sites import Site, function_sites

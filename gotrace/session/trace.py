@@ -7,7 +7,6 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gotrace.capture.ops import Op, OpCode
@@ -17,6 +16,7 @@ from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.btf import task_blocked_offset
 from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.rets import RetEmulation, with_rets
+from gotrace.records import dataclass, replace
 from gotrace.session.events import HEADER, UNKNOWN_CPU, Losses, OrderWindow, end_of, marked
 from gotrace.session.lifetime import Probing
 from gotrace.session.open_calls import (

@@ -6,11 +6,11 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gotrace.abi.amd64 import Architecture
 from gotrace.errors import GotraceError
+from gotrace.records import dataclass
 from gotrace.sites.lengths import run_to_jump
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ these are entered once a change.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from gotrace.elf.functions import Function, FunctionTable
+from gotrace.records import dataclass
 from gotrace.sites.sites import Site, SiteError, SiteForm, function_sites
 
 __all__ = ["SchedulerSites", "scheduler_sites"]

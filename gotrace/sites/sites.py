@@ -14,7 +14,6 @@ All this is about amd64; the disassembler alone is taken from the architecture's
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 
 from gotrace.abi.amd64 import AMD64, Architecture
@@ -22,6 +21,7 @@ from gotrace.elf import ElfError
 from gotrace.elf.functions import Function
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
+from gotrace.records import dataclass
 from gotrace.sites.decode import control_flow, exits
 from gotrace.sites.emulation import refusal
 from gotrace.sites.prologue import first_emulated, may_branch_to_start, split_stack, stack_check

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gotrace.abi.amd64 import AMD64, Architecture
+from gotrace.records import dataclass
 from gotrace.sites.decode import control_flow
 from gotrace.sites.sites import Site, SiteError, SiteForm, SiteKind, entry_site
 

@@ -16,7 +16,8 @@ import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+
+from gotrace.records import dataclass
 
 __all__ = ["Container", "Containers", "container_of_cgroups"]
 

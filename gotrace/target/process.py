@@ -8,10 +8,10 @@ import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from gotrace.errors import GotraceError
+from gotrace.records import dataclass
 
 __all__ = [
     "Executable",

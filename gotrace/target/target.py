@@ -7,11 +7,11 @@ import os
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError, UsageError
 from gotrace.gotypes.binary import Binary
+from gotrace.records import dataclass, field, replace
 from gotrace.settings import SiteSettings
 from gotrace.target.command import Command
 from gotrace.target.process import (

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import display_name
@@ -23,6 +22,7 @@ from gotrace.gotypes.types import (
     SliceType,
     StructType,
 )
+from gotrace.records import dataclass, replace
 from gotrace.values.model import (
     BytesValue,
     ChanValue,

@@ -8,8 +8,9 @@ linker's name of a type, as in gotypes.types.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Union
+
+from gotrace import records
 
 if TYPE_CHECKING:
     from gotrace.gotypes.types import GoType
@@ -61,7 +62,7 @@ Value = Union[
 ]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class StringValue:
     """A string: the bytes that were captured, from its start, and its true length in bytes."""
 
@@ -74,7 +75,7 @@ class StringValue:
         return len(self.text) != self.length
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class BytesValue:
     """A slice or array of bytes, or memory of an unknown type; ``capacity`` only for slices."""
 
@@ -89,7 +90,7 @@ class BytesValue:
         return len(self.data) != self.length
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class NamedValue:
     """A bool, number or string of a declared type, or a uintptr or unsafe.Pointer."""
 
@@ -97,7 +98,7 @@ class NamedValue:
     value: Value
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class PointerValue:
     """A pointer that is not nil; ``target`` is None where it was not followed."""
 
@@ -106,7 +107,7 @@ class PointerValue:
     target: Value | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class StructValue:
     """A struct: (name, value) of each field, in order of declaration."""
 
@@ -118,7 +119,7 @@ class StructValue:
         return next((value for key, value in self.fields if key == name), None)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class SequenceValue:
     """The first elements of an array or slice, its true length, and a slice's capacity."""
 
@@ -133,7 +134,7 @@ class SequenceValue:
         return len(self.elements) != self.length
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class MapValue:
     """Some entries of a map, in the order in which they are in memory, and its true length.
 
@@ -151,7 +152,7 @@ class MapValue:
         return len(self.entries) != self.length
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class ChanValue:
     """A channel: how many elements wait in its buffer, and the buffer's capacity."""
 
@@ -162,7 +163,7 @@ class ChanValue:
     closed: bool
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class FuncValue:
     """A function value: its code's address, and the function's name where it is known."""
 
@@ -171,7 +172,7 @@ class FuncValue:
     name: str | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class InterfaceValue:
     """An interface that is not nil.
 
@@ -182,10 +183,10 @@ class InterfaceValue:
     type: str
     dynamic: str | None
     value: Value | None
-    of: GoType | None = dataclasses.field(default=None, compare=False, repr=False)
+    of: GoType | None = records.field(default=None, compare=False, repr=False)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class ErrorValue:
     """An error whose message is known; ``type`` is its dynamic type, ``value`` all of it.
 
@@ -200,7 +201,7 @@ class ErrorValue:
     value: Value
     known: str | None = None
     length: int | None = None
-    of: GoType | None = dataclasses.field(default=None, compare=False, repr=False)
+    of: GoType | None = records.field(default=None, compare=False, repr=False)
 
     @property
     def is_cut(self) -> bool:
@@ -208,14 +209,14 @@ class ErrorValue:
         return self.known is not None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class DurationValue:
     """A time.Duration."""
 
     nanoseconds: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class TimeValue:
     """A time.Time: seconds since 1970 UTC, nanoseconds within, and its zone.
 
@@ -231,7 +232,7 @@ class TimeValue:
     monotonic: int | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class TextValue:
     """A value that Go prints by a String method that was followed here, such as net.IP."""
 
@@ -239,14 +240,14 @@ class TextValue:
     text: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class Nil:
     """A nil pointer, slice, map, channel, function or interface of a type."""
 
     type: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@records.dataclass(frozen=True, slots=True)
 class Unavailable:
     """A value that could not be read, and why."""
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+
+from gotrace.records import dataclass
 
 __all__ = [
     "Directive",

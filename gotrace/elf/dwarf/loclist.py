@@ -8,10 +8,11 @@ the frame base, which is the canonical frame address, and pieces of these.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
+
+from gotrace.records import dataclass
 
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.units import Die, Unit, UnitTable
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Location", "LocationPiece", "PieceKind", "expression_at", "location_of", "pieces_of"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Location:
     """A location attribute: an expression, or the offset of a list of them.
 
@@ -38,7 +39,7 @@ class PieceKind(enum.Enum):
     MISSING = "missing"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class LocationPiece:
     """Where a part of a variable is; parts follow one another in the order of the value's bytes.
 

@@ -11,12 +11,12 @@ Sizes of attribute forms: DWARF 5, section 7.5.6.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.scan import read_uleb
+from gotrace.records import dataclass
 
 __all__ = ["Declaration", "Shape", "Shapes", "child_offsets", "code_addresses"]
 
@@ -61,7 +61,7 @@ _VARIABLE_STEPS: dict[str | int, int] = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Shape:
     """An abbreviation, with the steps that lead over an entry's attributes.
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from gotrace.records import dataclass, field
 
 __all__ = ["MAX_BYTES", "PATIENCE", "Call", "Nesting"]
 

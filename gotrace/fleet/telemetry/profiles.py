@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import replace
 
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.probing import Cost
@@ -19,6 +18,7 @@ from gotrace.goroutines.live import GoFiles, LiveGoroutines
 from gotrace.goroutines.profile import profile_of
 from gotrace.profiles.pprof import PprofLocation
 from gotrace.profiles.rows import pprof
+from gotrace.records import replace
 from gotrace.session.waits.meter import EndedBy, WaitMeter, WaitRow
 from gotrace.session.waits.naming import FORM, WaitChoice, named_waits, profile_rows
 from gotrace.session.waits.probes import WaitProbes, WaitState, wait_probes

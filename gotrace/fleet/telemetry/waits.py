@@ -6,12 +6,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 
 from gotrace.fleet.config import WaitsSpec
 from gotrace.fleet.probing import Cost, Spent
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.price import refuse_price
+from gotrace.records import dataclass, field, replace
 from gotrace.session.waits.states import StateKind, StateMeter, StateProbes, StateSum, state_probes
 from gotrace.target.target import Target
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
 
 from gotrace.goroutines.model import Stack
 from gotrace.kernel.attach import Attached, AttachMethod, attach
+from gotrace.records import dataclass, replace
 from gotrace.session.lifetime import Probing
 from gotrace.session.plan import ProbePlan
 from gotrace.session.waits.probes import WaitProbes, WaitState

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 
 from gotrace.goroutines.groups import matcher, stacks_with
@@ -12,6 +11,7 @@ from gotrace.goroutines.model import Frame, Stack
 from gotrace.goroutines.program import Program
 from gotrace.profiles.pprof import Line, PprofLocation, ValueType
 from gotrace.profiles.rows import ProfileForm, ProfileRow
+from gotrace.records import dataclass, field
 from gotrace.session.symbols import is_plumbing
 from gotrace.session.waits.meter import EndedBy, WaitRow
 from gotrace.session.waits.probes import WaitState

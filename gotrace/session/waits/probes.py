@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from gotrace.errors import GotraceError, UsageError
@@ -11,6 +10,7 @@ from gotrace.goroutines.live import GoFiles
 from gotrace.gotypes.wait_reasons import WaitReasons
 from gotrace.kernel.attach import Point, ProbeGroup
 from gotrace.kernel.cookie import TaskKind, cookie
+from gotrace.records import dataclass
 from gotrace.session.tasks import Tasks
 from gotrace.settings import WaitSettings
 from gotrace.sites.scheduler import SchedulerSites, scheduler_sites

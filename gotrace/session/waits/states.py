@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from enum import Enum
 
 from gotrace.errors import GotraceError
@@ -17,6 +16,7 @@ from gotrace.gotypes.wait_reasons import WaitReasons
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
 from gotrace.kernel.cookie import TaskKind, cookie
 from gotrace.kernel.program import BpfProgram
+from gotrace.records import dataclass
 from gotrace.session.lifetime import Probing
 from gotrace.session.plan import ProbePlan
 from gotrace.session.why.parts import KernelOffsets, kernel_offsets

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 
 from gotrace.errors import GotraceError
@@ -19,6 +18,7 @@ from gotrace.kernel.attach import Point, ProbeGroup
 from gotrace.kernel.btf import kernel_field
 from gotrace.kernel.cookie import TaskKind, cookie
 from gotrace.kernel.program import BpfProgram, Map
+from gotrace.records import dataclass, field
 from gotrace.session.tasks import Tasks
 from gotrace.settings import WhySettings
 from gotrace.sites.scheduler import SchedulerSites, scheduler_sites

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import AttachMethod, Point, ProbeGroup, attach
+from gotrace.records import dataclass, replace
 from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.settings import CountSettings
 from gotrace.sites.sites import SiteForm
