@@ -145,7 +145,7 @@ def test_allowed_imports_pass(room: str, source: str) -> None:
 
 #: What the library and the commands are made of, beside themselves; the rest is behind it.
 LAYER = {"session", "goroutines", "target", "profiles"}
-LAYER |= {"errors", "text", "histogram", "overhead", "calls"}
+LAYER |= {"records", "errors", "text", "histogram", "overhead", "calls"}
 BESIDE = {
     "api": {"kernel.attach", "kernel.rets", "values.python"},
     "cli": {

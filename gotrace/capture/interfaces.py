@@ -82,7 +82,7 @@ class InterfaceNode(Node):
         if self._followed:
 
             def follow() -> None:
-                reader.block = builder.iface(position, position.plus(8))
+                reader.block = builder.iface(self.type, position, position.plus(8))
                 reader.refused = reader.block is None
 
             builder.defer(follow, late=True)
@@ -204,7 +204,7 @@ def make_subplan(
             reader = _Boxed(block, node.plan(builder, Position(block, 0, size)))
     builder.run()
     ops = (*with_key(builder.ops, reader.key() if keyed else None), Op(OpCode.END))
-    return Subplan(go_type, ops, builder.steps, builder.blocks, reader)
+    return Subplan(go_type, ops, builder.steps, builder.blocks, reader, builder.interfaces)
 
 
 class _Boxed(Reader):

@@ -17,7 +17,7 @@ from gotrace.capture.ops import (
     OpCode,
     Position,
 )
-from gotrace.gotypes.types import GoType
+from gotrace.gotypes.types import GoType, InterfaceType
 from gotrace.records import dataclass
 from gotrace.values.model import Nil, Unavailable, Value
 
@@ -374,10 +374,14 @@ class FixedReader(Reader):
 
 @dataclass(frozen=True, slots=True)
 class Subplan:
-    """How an interface's value of one dynamic type is captured; ``ops`` end with END."""
+    """How an interface's value of one dynamic type is captured; ``ops`` end with END.
+
+    ``interfaces`` are the types of the interfaces within it whose values are captured as well.
+    """
 
     type: GoType
     ops: tuple[Op, ...]
     steps: tuple[BlockOp, ...]
     blocks: int
     reader: Reader
+    interfaces: tuple[InterfaceType, ...] = ()

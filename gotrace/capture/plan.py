@@ -42,6 +42,7 @@ from gotrace.capture.payload import (
     ReadContext,
     Reader,
 )
+from gotrace.gotypes.types import InterfaceType
 from gotrace.records import dataclass, replace
 from gotrace.values.model import Unavailable, Value
 
@@ -81,7 +82,8 @@ class PhasePlan:
     After the first ``early`` of ``ops``, everything that values marked ``first`` need is there:
     predicates belong there. ``payload_bound``: room that a payload wants; what does not fit into
     it reads as Unavailable, which only large values of interfaces can come to. ``float_holes``:
-    what read_phase takes from ``floats``.
+    what read_phase takes from ``floats``. ``interfaces`` are the types of those whose values are
+    captured.
     """
 
     ops: tuple[Op, ...]
@@ -93,6 +95,7 @@ class PhasePlan:
     float_holes: tuple[FloatHole, ...]
     steps: tuple[BlockOp, ...]
     blocks: int
+    interfaces: tuple[InterfaceType, ...]
 
     @property
     def float_registers(self) -> tuple[int, ...]:
@@ -145,6 +148,7 @@ def plan_phase(values: Sequence[PlacedNode], limits: CaptureLimits) -> PhasePlan
         tuple(builder.float_holes),
         builder.steps,
         builder.blocks,
+        builder.interfaces,
     )
 
 

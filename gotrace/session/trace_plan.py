@@ -60,7 +60,7 @@ from gotrace.probes.typed import (
     unit_of,
 )
 from gotrace.records import dataclass, replace
-from gotrace.session.dynamic_types import DynamicTypes, interfaces_within
+from gotrace.session.dynamic_types import DynamicTypes
 from gotrace.session.plan import BinaryRequest, ProbePlan
 from gotrace.sites.decode import float_written, step_over
 from gotrace.sites.sites import FunctionSites, SiteForm
@@ -863,6 +863,7 @@ def _needs_return(probe: ResolvedProbe) -> bool:
 
 
 def interfaces_in(calls: Iterable[TracedCall]) -> list[InterfaceType]:
-    """Return the interface types among what calls capture, those within other types included."""
+    """Return the types of the interfaces whose values calls capture."""
     plans = [plan for call in calls for plan in (call.entry, call.result) if plan is not None]
-    return interfaces_within(node.type for plan in plans for _, _, node in plan.root)
+    found = {interface.name: interface for plan in plans for interface in plan.interfaces}
+    return list(found.values())
