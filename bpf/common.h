@@ -31,6 +31,7 @@ enum called {
     RUN_OPERATION,
     ADD_TO_GOROUTINE,
     ADD_TO_PARTS,
+    FIND_SPAN,
 };
 #define CALLED(number, argument) ((void *)(0x40000000 + ((number) << 20) + sizeof(argument)))
 

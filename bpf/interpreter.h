@@ -7,12 +7,16 @@
  *   GOTRACE_INTERFACES   1 where a plan has IFACE operations
  *   GOTRACE_PREDICATES   1 where a plan has predicates, or keys
  *   GOTRACE_ARITHMETIC   1 where these have arithmetic
+ *   GOTRACE_CONTEXTS     as context.h has it; only where a plan has SPAN operations
  *   GOTRACE_SAVED_WORDS  1 where a return's plan has SAVED operations
  *                        (these keep the verifier's work down to what the run needs)
  */
 #pragma once
 #include <uapi/linux/ptrace.h>
 #include "predicate.h"
+#ifdef GOTRACE_CONTEXTS
+#include "context.h"
+#endif
 #ifdef GOTRACE_KEY
 #include "key.h"
 #endif
@@ -181,6 +185,11 @@ static __always_inline int step(struct work *w, struct op *op)
         failed = run_iface(w, op);
         break;
 #endif
+#ifdef GOTRACE_CONTEXTS
+    case OP_SPAN:
+        append_span(w, op);
+        break;
+#endif
 #if GOTRACE_PREDICATES
     case OP_PUSH_CONST:
         push(w, op->limit | (u64)op->size << 32);
@@ -301,6 +310,9 @@ static __always_inline void run(struct work *w, u32 first)
     w->unknown = 0;
     w->dropped = 0;
     w->full = 0;
+#ifdef GOTRACE_CONTEXTS
+    w->walk.tab = 0;
+#endif
     struct block *root = block_of(w, 0);
     root->start = w->call.length;
     root->size = 0xffff; /* filled as the plan says, which does not look beyond, unless full */

@@ -109,6 +109,29 @@ struct waiting {
     struct call call;
 };
 
+#ifdef GOTRACE_CONTEXTS
+/* What became of the search for a span; those after WALK_FOUND are sent, without their sign. */
+enum walk_result {
+    WALK_NO_SPAN = 0,
+    WALK_FAULT = 1,
+    WALK_FOUND = 2,
+    WALK_TOO_LONG = 3,
+    WALK_UNKNOWN_CONTEXT = 4,
+    WALK_UNKNOWN_SPAN = 5,
+};
+
+/* A search for the span that a context holds, by context.h; the next one may be of the same. */
+struct span_walk {
+    u64 tab; /* the context's words */
+    u64 data;
+    u64 words[8];  /* what was read last */
+    u64 digits[8]; /* the trace's id, then the span's */
+    u64 type;      /* that is not known */
+    u32 result;    /* an enum walk_result */
+    u32 is_sampled;
+};
+#endif
+
 struct work {
     u64 busy;
     u64 regs[REGISTERS];
@@ -133,6 +156,9 @@ struct work {
     u32 keyed; /* the interface that the plan is in belongs to the key */
     u32 return_pc[NESTED_SLOTS];
     u32 return_base[NESTED_SLOTS];
+#ifdef GOTRACE_CONTEXTS
+    struct span_walk walk;
+#endif
     struct block result_blocks[MAX_BLOCKS];
     struct wait wait; /* with call: a struct waiting */
     struct call call;

@@ -35,6 +35,7 @@ enum op_code {
     OP_DEREF = 4,
     OP_DEREF_N = 5,
     OP_IFACE = 6,
+    OP_SPAN = 7,
     OP_PUSH_CONST = 16,
     OP_PUSH_FIELD = 17,
     OP_PUSH_SPECIAL = 18,
@@ -99,6 +100,13 @@ enum special {
     SPECIAL_TID = 2,
     SPECIAL_DURATION = 3,
     SPECIAL_PARTS = 8, /* and above: an enum why_class */
+};
+
+/* op.at2 of OP_SPAN */
+enum span_part {
+    SPAN_TRACE_ID = 0,
+    SPAN_SPAN_ID = 1,
+    SPAN_SAMPLED = 2,
 };
 
 /* op.reg of OP_STRING_TEST */

@@ -5,7 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from gotrace.capture.ops import MAX_BLOCKS, BlockOp, CaptureLimits, FieldRef, Op, OpCode, Position
+from gotrace.capture.ops import (
+    MAX_BLOCKS,
+    BlockOp,
+    CaptureLimits,
+    FieldRef,
+    Op,
+    OpCode,
+    Position,
+    SpanPart,
+)
 from gotrace.capture.payload import BEYOND, FixedReader, PayloadReader, Reader
 from gotrace.gotypes.types import GoType, InterfaceType
 from gotrace.records import dataclass
@@ -20,6 +29,7 @@ __all__ = [
 
 _MAX_AT = 0xFFFF
 _WORD = 8
+_SPAN_BYTES = 40  # a length, and the digits of a trace's id
 
 
 class Node:
@@ -183,6 +193,20 @@ class Builder:
         if block is not None and isinstance(go_type, InterfaceType):
             self._interfaces[go_type.name] = go_type
         return block
+
+    def span(self, at: Position, part: SpanPart) -> int | None:
+        """Find the span that the context at a position holds; return the number of the block.
+
+        That begins with the length of what is asked for; the bytes are in the next one as well.
+        """
+        number = self._next
+        if self._is_full or number + 1 >= MAX_BLOCKS:
+            return None
+        op = Op(OpCode.SPAN, number, at.block, at.offset, int(part))
+        if self._block(op, at.offset + 2 * _WORD, _SPAN_BYTES) is None:
+            return None
+        self._next = number + 2
+        return number
 
     @property
     def _is_full(self) -> bool:

@@ -11,6 +11,7 @@ from gotrace.records import dataclass
 
 __all__ = [
     "MAX_BLOCKS",
+    "MAX_CONTEXTS",
     "MAX_KEY_TEXT",
     "MAX_NESTING",
     "OTHER_PHASE",
@@ -24,9 +25,11 @@ __all__ = [
     "Op",
     "OpCode",
     "Position",
+    "SpanPart",
     "SpecialCode",
     "Status",
     "StringTest",
+    "WalkResult",
 ]
 
 #: Blocks of one phase, block 0 and those of subplans included.
@@ -51,6 +54,7 @@ class OpCode(enum.IntEnum):
     DEREF = 4
     DEREF_N = 5
     IFACE = 6
+    SPAN = 7
     PUSH_CONST = 16
     PUSH_FIELD = 17
     PUSH_SPECIAL = 18
@@ -96,6 +100,8 @@ class ArithmeticCode(enum.IntEnum):
     SHIFT_RIGHT = 10
 
 
+#: Most contexts on the way to a span: MAX_CONTEXTS of bpf/context.h.
+MAX_CONTEXTS = 64
 #: In ``reg`` of COMPARE and ARITHMETIC, and with the width in that of PUSH_FIELD.
 SIGNED_OPERAND = 0x80
 
@@ -108,6 +114,22 @@ class SpecialCode(enum.IntEnum):
     TID = 2
     DURATION = 3
     PARTS = 8  # and above: the number of a class of parts of the duration
+
+
+class SpanPart(enum.IntEnum):
+    """What SPAN asks of the span that a context holds, in ``at2``."""
+
+    TRACE_ID = 0
+    SPAN_ID = 1
+    SAMPLED = 2
+
+
+class WalkResult(enum.IntEnum):
+    """What SPAN leaves, instead of a length, where no way leads to a span or to its absence."""
+
+    TOO_LONG = -3
+    UNKNOWN_CONTEXT = -4
+    UNKNOWN_SPAN = -5
 
 
 class StringTest(enum.IntEnum):
@@ -147,7 +169,9 @@ class Op(NamedTuple):
     min(count * ``size``, ``limit``) bytes. IFACE: go on by the type word at ``at``, for the data
     word at ``at2``. When one of these three copies nothing, the next ``skip`` operations are
     skipped. SAVED, at the return: append ``size`` bytes, at most 8, of the entry's block 0 at
-    ``at``. Predicates: see bpf/predicate.h. ARITHMETIC leaves a number of ``size`` bytes;
+    ``at``. SPAN: into block ``reg``, a SpanPart (``at2``) of the span that the context.Context in
+    ``block`` at ``at`` holds, see bpf/context.h; the next block number is taken, too. Predicates:
+    see bpf/predicate.h. ARITHMETIC leaves a number of ``size`` bytes;
     ``limit``: that on its right is signed.
 
     Keys, see bpf/key.h. KEY_FIELD appends ``reg`` bytes of ``block`` at ``at``. KEY_TEXT appends

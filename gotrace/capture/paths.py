@@ -13,9 +13,10 @@ from gotrace.capture.builder import Builder, Node
 from gotrace.capture.factory import NodeFactory
 from gotrace.capture.interfaces import DynamicTypeNode
 from gotrace.capture.nodes import BytesNode, StringNode, WordReader
-from gotrace.capture.ops import FieldRef, Op, OpCode, Position
+from gotrace.capture.ops import FieldRef, Op, OpCode, Position, SpanPart
 from gotrace.capture.payload import REFUSED, FixedReader, PayloadReader, Reader, word_at
 from gotrace.capture.plan import PlacedNode
+from gotrace.capture.spans import SpanNode
 from gotrace.errors import GotraceError
 from gotrace.gotypes.types import (
     ArrayType,
@@ -56,6 +57,18 @@ class PathMark(enum.Enum):
     LEN = "len"
     CAP = "cap"
     TYPE = "type"
+    TRACE_ID = "trace"
+    SPAN_ID = "span"
+    SAMPLED = "sampled"
+
+
+#: The steps from a context.Context to what is known of the span that it holds; they end a path, or
+#: LEN does after them.
+_OF_SPANS = {
+    PathMark.TRACE_ID: SpanPart.TRACE_ID,
+    PathMark.SPAN_ID: SpanPart.SPAN_ID,
+    PathMark.SAMPLED: SpanPart.SAMPLED,
+}
 
 
 @records.dataclass(frozen=True, slots=True)
@@ -78,7 +91,9 @@ PathStep = str | int | PathMark | Assertion
 OTHER_TYPE = Unavailable("it holds a value of another type")
 
 _INT = basic_type(Kind.INT)
+_BOOL = basic_type(Kind.BOOL)
 _BYTE = basic_type(Kind.UINT8)
+_STRING = basic_type(Kind.STRING)
 _WORD = 8
 
 
@@ -109,6 +124,7 @@ class _PathWalker:
         self.constant: int | None = None
         self.word = False
         self.is_type = False
+        self.span: SpanPart | None = None
         self._most = most
 
     def walk(self, steps: Sequence[PathStep]) -> None:
@@ -117,6 +133,9 @@ class _PathWalker:
                 raise PathError("a length has no parts: len and cap end a path")
             if self.is_type:
                 raise PathError("a type has no parts: type ends a path")
+            if self.span is not None:
+                self._measure_id(step)
+                continue
             if isinstance(step, str):
                 self._field(step)
             elif isinstance(step, int):
@@ -127,10 +146,13 @@ class _PathWalker:
                 self._deref()
             elif step is PathMark.TYPE:
                 self._dynamic_type()
+            elif step in _OF_SPANS:
+                self._find_span(_OF_SPANS[step])
             else:
                 self._measure(step)
         if not self.word and self.constant is None:
-            self.areas[-1].size = self.areas[-1].shift + self.type.size
+            size = 2 * _WORD if self.span is not None else self.type.size
+            self.areas[-1].size = self.areas[-1].shift + size
 
     def _assert(self, assertion: Assertion) -> None:
         if self.type.kind is not Kind.INTERFACE or self.areas[-1].shift:
@@ -145,6 +167,17 @@ class _PathWalker:
         if self.type.kind is not Kind.INTERFACE or self.areas[-1].shift:
             raise PathError(f"{self.type.name} is not an interface")
         self.is_type = True
+
+    def _find_span(self, part: SpanPart) -> None:
+        if self.type.kind is not Kind.INTERFACE or self.areas[-1].shift:
+            raise PathError(f"{self.type.name} is not an interface")
+        self.span = part
+        self.type = _BOOL if part is SpanPart.SAMPLED else _STRING
+
+    def _measure_id(self, step: PathStep) -> None:
+        if step is not PathMark.LEN or self.type is not _STRING:
+            raise PathError("the id of a trace or span has no parts: compare all of it")
+        self.type = _INT
 
     def _field(self, name: str) -> None:
         field = self.type.field(name) if isinstance(self.type, StructType) else None
@@ -314,6 +347,8 @@ def path_node(
     last: Node | None = None
     if way.is_type:
         last = DynamicTypeNode(way.type)
+    elif way.span is not None:
+        last = SpanNode(way.span, measured=way.type is _INT)
     elif not measured:
         last = factory.node(way.type)
     if text_bytes is not None and isinstance(last, StringNode | BytesNode):

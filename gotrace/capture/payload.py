@@ -209,6 +209,8 @@ class PayloadReader:
         if step.code is OpCode.IFACE:
             self.lengths[number] = self._follow(number, start + step.at, start + step.at2, nesting)
             return False
+        if step.code is OpCode.SPAN:
+            return False
         (pointer,) = word_at(self.data, start + step.at)
         size, offset = step.size, step.limit
         if step.code is OpCode.DEREF_N:

@@ -512,7 +512,7 @@ def _footer(tracer: CallTracer, plan: ProbePlan, undecided: Undecided) -> Iterat
         text = (
             counted("{} call{s} not shown: ", undecided.calls)
             + "the predicate could not be decided, since it looks at more of a string than is"
-            " copied, or at memory that could not be read"
+            " copied, at memory that could not be read, or at a context that is not followed"
         )
         fields = {"what": "undecided", "calls": undecided.calls}
         yield Notice(NoticeKind.LOST, text, fields)

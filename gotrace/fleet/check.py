@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TextIO
 
@@ -84,22 +85,29 @@ def _check_waits(target: Target, program: Program, out: TextIO) -> bool:
 
 
 def _check_span(spec: SpanSpec, target: Target, program: Program, out: TextIO) -> bool:
-    from gotrace.fleet.spans import plan_span  # loads the SDK
+    from gotrace.fleet.spans import has_context, plan_span  # loads the SDK
 
     what = f"span {spec.name or spec.probe} in {program.key.target}"
     try:
-        traced, _ = plan_span(spec, target, program)
+        traced = plan_span(spec, target, program)
     except GotraceError as error:
         print(f"{what}: nothing: {printable(str(error))}", file=out)
         return False
     print(f"{what}: {_listed(traced.plan)}", file=out)
+    within = [call.function.function.name for call in traced.calls if has_context(call)]
+    if within:
+        print(f"  in the program's own traces, by their contexts: {_names(within)}", file=out)
     for problem in traced.plan.problems:
         print(f"  {printable(problem)}", file=out)
     return True
 
 
 def _listed(plan: ProbePlan) -> str:
-    names = [printable(function.name) for function in plan.functions]
+    return _names([function.name for function in plan.functions])
+
+
+def _names(functions: Sequence[str]) -> str:
+    names = [printable(name) for name in functions]
     more = len(names) - _MAX_NAMES
     rest = f" and {more} more" if more > 0 else ""
     return f"{', '.join(names[:_MAX_NAMES])}{rest}"

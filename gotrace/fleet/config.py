@@ -159,7 +159,8 @@ class MetricSpec:
 class SpanSpec:
     """Calls to be sent as spans, at most ``rate`` a second of them for each program.
 
-    ``why``: with what their time goes into.
+    ``why``: with what their time goes into. ``trace_context``: in the traces of the program's own
+    spans that their contexts hold.
     """
 
     name: str | None
@@ -168,6 +169,7 @@ class SpanSpec:
     attributes: tuple[tuple[str, str], ...] = ()
     rate: float = 10.0
     why: bool = False
+    trace_context: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,6 +423,7 @@ class _Reader:
             tuple((label, _expression(text)) for label, text in attributes.items()),
             rate,
             row.get("why", False),
+            row.get("trace_context", True),
         )
 
     def _waits(self, row: bool | Mapping[str, Any], targets: tuple[str, ...]) -> WaitsSpec | None:

@@ -88,6 +88,7 @@ SCHEMA: Final[dict[str, Any]] = {
                 attributes=_EXPRESSIONS,
                 rate=_TEXT,
                 why={"type": "boolean"},
+                trace_context={"type": "boolean"},
             )
         ),
         otlp=_record(

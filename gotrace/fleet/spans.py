@@ -19,7 +19,7 @@ from gotrace.fleet.probing import Cost, Spent
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.nesting import Call, Nesting
 from gotrace.fleet.telemetry.price import refuse_price
-from gotrace.probes.spec import ProbeSpec
+from gotrace.probes.spec import ProbeSpec, parse_key
 from gotrace.records import dataclass, replace
 from gotrace.session.decode import DecodedCall, call_decoders
 from gotrace.session.events import RecordError, function_of, parse_call
@@ -29,6 +29,7 @@ from gotrace.session.tasks import Tasks, find_tasks
 from gotrace.session.trace import CallTracer, TraceOptions
 from gotrace.session.trace_plan import (
     TraceChoices,
+    TracedCall,
     TracePlan,
     make_trace_plan,
     parse_probes,
@@ -39,7 +40,7 @@ from gotrace.target.target import Target
 from gotrace.text import printable
 from gotrace.values.python import GoError, Unavailable, to_python
 
-__all__ = ["Rate", "SpanProbe", "SpanReader", "plan_span"]
+__all__ = ["Rate", "SpanProbe", "SpanReader", "has_context", "plan_span"]
 
 log = logging.getLogger("gotraced")
 
@@ -80,29 +81,31 @@ class Rate:
         return True
 
 
-def plan_span(spec: SpanSpec, target: Target, program: Program) -> tuple[TracePlan, bool]:
-    """Plan a span's probe, and return whether the last value is the call's error.
+def plan_span(spec: SpanSpec, target: Target, program: Program) -> TracePlan:
+    """Plan a span's probe. Raises GotraceError."""
+    return _traced([_probe(spec)], target, program)
 
-    Raises GotraceError.
-    """
+
+#: What is known of a call beside its attributes, as far as its function has it.
+_ERROR, _TRACE, _SPAN = range(3)
+_EXTRAS = parse_key("$err, $trace, $span")
+
+
+def _probe(spec: SpanSpec) -> ProbeSpec:
+    """Return the probe that captures a span's expressions. Raises GotraceError."""
     texts = [text for _, text in spec.attributes]
-    try:
-        return _planned(spec, [*texts, "$err"], target, program), True
-    except GotraceError:
-        return _planned(spec, texts, target, program), False  # it may have no result that is one
-
-
-def _planned(spec: SpanSpec, texts: list[str], target: Target, program: Program) -> TracePlan:
-    return _traced([_probe(spec, texts)], target, program)
-
-
-def _probe(spec: SpanSpec, texts: Sequence[str]) -> ProbeSpec:
-    """Return the probe that captures expressions. Raises GotraceError."""
     words = " ".join(["%v"] * len(texts)) or "."
     specs, failed = parse_probes([", ".join([f'{spec.probe} "{words}"', *texts])], None)
     if failed:
         raise failed[0]
-    return specs[0]
+    wanted = _EXTRAS.expressions if spec.trace_context else _EXTRAS.expressions[:_TRACE]
+    return replace(specs[0], extras=replace(_EXTRAS, expressions=wanted))
+
+
+def has_context(call: TracedCall) -> bool:
+    """Return whether a function has a context that can hold a span of the program's own."""
+    probes = [probe for _, probe in call.parts] or [call.probe]
+    return any(probe.extras[_TRACE:] and probe.extras[_TRACE] is not None for probe in probes)
 
 
 def _traced(probes: Sequence[ProbeSpec], target: Target, program: Program) -> TracePlan:
@@ -113,10 +116,9 @@ def _traced(probes: Sequence[ProbeSpec], target: Target, program: Program) -> Tr
 
 @dataclass
 class _Kind:
-    """One kind of span; ``has_error``: the last value is the call's error."""
+    """One kind of span."""
 
     spec: SpanSpec
-    has_error: bool
     probe: ProbeSpec
     rate: Rate
 
@@ -133,14 +135,12 @@ def _plan_all(
     problems = []
     for spec in specs:
         try:
-            _, has_error = plan_span(spec, target, program)
+            plan_span(spec, target, program)
         except GotraceError as error:
             errors.append(error)
             problems.append(f"span {spec.name or spec.probe}: {error}")
         else:
-            texts = [text for _, text in spec.attributes]
-            probe = _probe(spec, [*texts, "$err"] if has_error else texts)
-            kinds.append(_Kind(spec, has_error, probe, Rate(spec.rate)))
+            kinds.append(_Kind(spec, _probe(spec), Rate(spec.rate)))
     if not kinds:
         raise errors[0]
     return _traced([kind.probe for kind in kinds], target, program), kinds, problems
@@ -178,8 +178,20 @@ class _Seen:
     is_wanted: bool
 
 
-#: The numbers of a trace and of a span in it, below which others may hang.
-_Above = tuple[int, int]
+@dataclass(frozen=True, slots=True)
+class _Ids:
+    """The numbers of a trace and of a span in it."""
+
+    trace: int
+    span: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Above:
+    """A span that others may hang below; ``within`` is the program's own that it is within."""
+
+    ids: _Ids
+    within: _Ids | None
 
 
 class SpanProbe:
@@ -310,14 +322,15 @@ class SpanProbe:
         for probe, call in found:
             for kind in kinds:
                 if kind.probe is probe:
-                    span = self._finished(kind, call, above, epoch)
+                    parent, within = _parent(above, _held(call))
+                    span = self._finished(kind, call, epoch)
+                    if parent is not None:
+                        span = replace(span, trace=parent.trace, parent=parent.span)
                     self._sink.put(span)
-                    sent = sent or (span.trace, span.span)
+                    sent = sent or _Above(_Ids(span.trace, span.span), within)
         return sent
 
-    def _finished(
-        self, kind: _Kind, call: DecodedCall, above: _Above | None, epoch: int
-    ) -> FinishedCall:
+    def _finished(self, kind: _Kind, call: DecodedCall, epoch: int) -> FinishedCall:
         function = call.function
         attributes: dict[str, Attribute] = {
             "code.function.name": function.name,
@@ -329,7 +342,7 @@ class SpanProbe:
         if function.line is not None:
             attributes["code.line.number"] = function.line
         values = [to_python(value) for value in call.values]
-        for (name, _), value in zip(kind.spec.attributes, values, strict=False):
+        for (name, _), value in zip(kind.spec.attributes, values, strict=True):
             attributes[name] = attribute(value)
         if call.why is not None and kind.spec.why:
             for part, ns in call.why.parts.items():
@@ -337,13 +350,12 @@ class SpanProbe:
         error = None
         if call.unwound is not None:
             error = (call.unwound.value, "the call did not return")
-        elif kind.has_error and values:
-            error = _error_of(values[-1])
+        elif (returned := call.extras[_ERROR]) is not None:
+            error = _error_of(to_python(returned))
         end = call.end_ns + epoch
         start = end - (call.duration_ns or 0)
         name = kind.spec.name or function.name
-        span = FinishedCall(self._program.key.target, name, start, end, attributes, error)
-        return span if above is None else replace(span, trace=above[0], parent=above[1])
+        return FinishedCall(self._program.key.target, name, start, end, attributes, error)
 
     def spent(self) -> Spent:
         """Return the hits so far and their cost; the reader's own time is in it."""
@@ -402,6 +414,28 @@ class SpanProbe:
 
 
 _LAST_TURNS = 10
+
+
+def _held(call: DecodedCall) -> _Ids | None:
+    """Return the program's own span that a call's context holds, None where none is known."""
+    ids = [to_python(value) for value in call.extras[_TRACE:] if value is not None]
+    trace, span = ids if len(ids) == 2 else (None, None)
+    if not isinstance(trace, str) or not isinstance(span, str) or not trace:
+        return None
+    return _Ids(int(trace, 16), int(span, 16))
+
+
+def _parent(above: _Above | None, held: _Ids | None) -> tuple[_Ids | None, _Ids | None]:
+    """Return what a call's span hangs below, and the program's own span that it is within.
+
+    ``above`` is the span of the call around it, ``held`` what its own context holds: where that is
+    another span than around it, the program has begun that within the call around it.
+    """
+    if above is None:
+        return held, held
+    if held is None or held == above.within:
+        return above.ids, above.within
+    return held, held
 
 
 def _error_of(value: object) -> tuple[str, str] | None:

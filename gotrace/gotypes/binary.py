@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -11,15 +12,21 @@ from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
+from gotrace.errors import GotraceError
 
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.reader import DwarfReader
+    from gotrace.gotypes.contexts import ContextType
     from gotrace.gotypes.from_dwarf import DwarfTypes
     from gotrace.gotypes.from_rtype import Rtypes
     from gotrace.gotypes.runtime import RuntimeLayout
     from gotrace.gotypes.wait_reasons import WaitReasons
 
-__all__ = ["Binary"]
+__all__ = ["Binary", "SpanTypesError"]
+
+
+class SpanTypesError(GotraceError):
+    """A program that does not have OpenTelemetry's spans."""
 
 
 class Binary:
@@ -83,6 +90,22 @@ class Binary:
         except RtypeError as error:
             self.rtypes_problem = str(error)
             return None
+
+    @cached_property
+    def contexts(self) -> Mapping[int, ContextType]:
+        """Return the types of contexts and spans, by the addresses of descriptors and itabs.
+
+        Raises RtypeError, or SpanTypesError where contexts hold no spans in this program.
+        """
+        from gotrace.gotypes.contexts import context_types
+
+        found = context_types(self.rtypes) if self.rtypes is not None else None
+        if found is None:
+            raise SpanTypesError(
+                f"{self.image.display} has no types of go.opentelemetry.io/otel/trace: its"
+                " contexts hold no spans"
+            )
+        return found
 
     @cached_property
     def runtime(self) -> RuntimeLayout:

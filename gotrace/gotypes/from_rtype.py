@@ -393,6 +393,10 @@ class Rtypes:
             if known is not None:
                 yield Itab(address, interface, target, known, self._names.of(target))
 
+    def methods(self, address: int) -> frozenset[str]:
+        """Return the names of the methods of the interface type at an address."""
+        return frozenset(name.text for name, _ in self._table.interface_methods(address))
+
     def type_of_itab(self, address: int) -> int | None:
         """Return the descriptor that an itab of the linker's names, None for any other address."""
         return self._by_itab.get(address)

@@ -2,9 +2,9 @@
 """Parse the expressions of a probe: Go's, over a call's parameters and results.
 
 Operands are names, ``$`` specials, literals, field paths, indices, ``*p``, type assertions,
-``len()``, ``cap()``, ``type()``, ``lower()``, ``prefix()``, ``suffix()``, ``contains()`` and
-``$exit()``; operators are those of arithmetic, the comparisons and ``&& || !``, with Go's
-precedence (The Go Programming Language Specification, "Operators").
+``len()``, ``cap()``, ``type()``, ``lower()``, ``prefix()``, ``suffix()``, ``contains()``,
+``$exit()`` and ``$trace()``; operators are those of arithmetic, the comparisons and ``&& || !``,
+with Go's precedence (The Go Programming Language Specification, "Operators").
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from gotrace.probes.tokens import Source, Span, SpecError, Token, TokenKind
 from gotrace.records import dataclass, field, replace
 
 __all__ = [
+    "SPAN_NAMES",
     "AssertExpr",
     "BinaryExpr",
     "BinaryOperator",
@@ -33,6 +34,7 @@ __all__ = [
     "MeasureFunction",
     "NameExpr",
     "Parser",
+    "SpanExpr",
     "SpecialExpr",
     "TextFunction",
     "UnaryExpr",
@@ -117,6 +119,14 @@ class AssertExpr(Expression):
 class ExitExpr(Expression):
     """``$exit(operand)``: what arguments lead to when the call returns."""
 
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class SpanExpr(Expression):
+    """``$trace(operand)``: what is known of the span that a context holds, by a name's meaning."""
+
+    name: str
     operand: Expression
 
 
@@ -206,6 +216,9 @@ class BinaryExpr(Expression):
     left: Expression
     right: Expression
 
+
+#: What is written with a dollar sign before it, and may have a context after it.
+SPAN_NAMES = ("trace", "span", "sampled")
 
 _LEVELS = ("||", "&&", "== != < <= > >=", "+ - | ^", "* / % << >> & &^")
 _PRECEDENCE = {
@@ -370,6 +383,9 @@ class Parser:
         if token.text == "$exit" and self.at("("):
             inside = self._parenthesis()
             return ExitExpr(inside, span=Span(span.start, inside.span.end))
+        if token.text[1:] in SPAN_NAMES and token.kind is TokenKind.SPECIAL and self.at("("):
+            inside = self._parenthesis()
+            return SpanExpr(token.text[1:], inside, span=Span(span.start, inside.span.end))
         if token.kind is TokenKind.SPECIAL:
             return SpecialExpr(token.text[1:], span=span)
         if token.kind is TokenKind.NAME:

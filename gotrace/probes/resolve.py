@@ -40,6 +40,7 @@ from gotrace.probes.constants import (
     is_of_floats,
 )
 from gotrace.probes.parser import (
+    SPAN_NAMES,
     AssertExpr,
     BinaryExpr,
     BinaryOperator,
@@ -55,12 +56,14 @@ from gotrace.probes.parser import (
     LookupExpr,
     MeasureFunction,
     NameExpr,
+    SpanExpr,
     SpecialExpr,
     TextFunction,
     UnaryExpr,
     UnaryOperator,
 )
 from gotrace.probes.scope import (
+    REQUEST,
     SPECIAL_TYPES,
     Root,
     RootKind,
@@ -246,6 +249,7 @@ _ADDRESSES = {Kind.POINTER, Kind.UNSAFE_POINTER, Kind.CHAN}
 _EQUALITY = {BinaryOperator.EQUAL, BinaryOperator.NOT_EQUAL}
 #: Slices of bytes whose bytes are not shown: they print as addresses.
 _SHOWN_OTHERWISE = {"net.IP", "net.HardwareAddr"}
+_IDS = ((PathMark.TRACE_ID,), (PathMark.SPAN_ID,))
 _LOGIC = {BinaryOperator.AND, BinaryOperator.OR}
 _MIRRORED = {
     BinaryOperator.LESS: BinaryOperator.GREATER,
@@ -326,6 +330,9 @@ class _Resolver:
             return self._assertion(expression)
         if isinstance(expression, ExitExpr):
             return self._at_exit(expression)
+        if isinstance(expression, SpanExpr):
+            operand = self.resolve(expression.operand)
+            return self._of_span(expression.name, operand, expression)
         return self._step(expression)
 
     def _name(self, name: NameExpr) -> Typed:
@@ -338,6 +345,16 @@ class _Resolver:
         result = self._scope.result(special.name)
         if result is not None:
             return Operand(AccessPath(result[0]), result[1], span=special.span)
+        if special.name in SPAN_NAMES:
+            found = self._scope.context()
+            if found is None:
+                reason = (
+                    "no parameter that is a context.Context or an *http.Request: give a context"
+                )
+                where = f"{self._scope.function} has {reason}, as in ${special.name}(r.ctx)"
+                raise self._error(special, where)
+            operand = Operand(AccessPath(found[0]), found[1], span=special.span)
+            return self._of_span(special.name, operand, special)
         try:
             name = SpecialName(special.name)
         except ValueError:
@@ -350,6 +367,8 @@ class _Resolver:
         assert isinstance(expression, FieldExpr | IndexExpr | DerefExpr)
         operand = self._operand(expression.operand)
         of = _through_pointers(operand.type)[1]
+        if isinstance(operand, Operand) and operand.path.steps[-1:] in _IDS:
+            raise self._error(expression, "an id has no parts: compare all of it, or by prefix()")
         if isinstance(expression, IndexExpr) and isinstance(of, MapType):
             index = Untyped(LiteralKind.INT, expression.index, span=expression.span)
             return self._lookup(expression, operand, index)
@@ -427,6 +446,28 @@ class _Resolver:
             raise self._error(expression, f"{to.name} is an interface: give the type that is in it")
         step = Assertion(to.name, to, direct)
         return self._stepped(operand, (step,), to, expression)
+
+    def _of_span(self, name: str, context: Typed, at: Expression) -> Typed:
+        """Resolve what is asked of the span that a context holds, or the context of a request."""
+        if not isinstance(context, Operand):
+            reason = f"${name}() is of a parameter or result, or a field of one: of a context"
+            raise self._error(at, reason)
+        steps, of = _through_pointers(context.type)
+        try:
+            if of.name == REQUEST:
+                more, of = field_of(of, "ctx")
+                steps = (*steps, *more)
+        except StepError as error:
+            raise self._error(at, str(error)) from error
+        if of.kind is not Kind.INTERFACE:
+            reason = f"${name}() is of a context.Context, and this is {described(context.type)}"
+            raise self._error(context, reason)
+        problem = self._scope.spans() if self._scope.spans is not None else None
+        if problem is not None:
+            raise self._error(at, problem)
+        mark = PathMark(name)
+        to = basic_type(Kind.BOOL if mark is PathMark.SAMPLED else Kind.STRING)
+        return self._stepped(context, (*steps, mark), to, at)
 
     def _at_exit(self, expression: ExitExpr) -> Typed:
         typed = self.resolve(expression.operand)

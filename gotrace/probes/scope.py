@@ -7,12 +7,15 @@ import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 
+from gotrace.gotypes.contexts import CONTEXT
 from gotrace.gotypes.types import GoType, Kind, OpaqueType, Parameter, Signature, basic_type
+from gotrace.probes.parser import SPAN_NAMES
 from gotrace.records import dataclass
 
 __all__ = [
     "DURATION_SPECIALS",
     "PART_SPECIALS",
+    "REQUEST",
     "SPECIAL_TYPES",
     "STACK_TYPE",
     "Phase",
@@ -94,6 +97,8 @@ PART_SPECIALS = (
 DURATION_SPECIALS = frozenset({SpecialName.DURATION, *PART_SPECIALS})
 
 
+#: What has a context in its field ctx.
+REQUEST = "net/http.Request"
 #: The name of the type of ``$stack``.
 STACK_TYPE = "stack"
 _INT = basic_type(Kind.INT)
@@ -125,13 +130,15 @@ class Scope:
     both before captured variables where names are the same. ``arg1`` is the first parameter (a
     method's receiver), ``$ret1`` and ``$ret`` the first result, ``$ret2`` the second, ``$err`` the
     last one that is an error. ``types`` finds a type by what the user wrote, and whether interfaces
-    hold its values themselves, not pointers to them; it raises SignatureError.
+    hold its values themselves, not pointers to them; it raises SignatureError. ``spans`` returns
+    why contexts hold no spans in this program, None where they may.
     """
 
     function: str
     signature: Signature
     captured: tuple[Parameter, ...] = ()
     types: Callable[[str], tuple[GoType, bool]] | None = None
+    spans: Callable[[], str | None] | None = None
 
     def named(self, name: str) -> tuple[Root, GoType] | None:
         """Find what a plain name means, None when it means nothing here."""
@@ -141,6 +148,14 @@ class Scope:
                     return Root(kind, index, name), parameter.type
         match = _ARGUMENT.fullmatch(name)
         return self._numbered(RootKind.PARAMETER, name, match[1]) if match else None
+
+    def context(self) -> tuple[Root, GoType] | None:
+        """Find the first parameter that is a context.Context or an *http.Request."""
+        for index, parameter in enumerate(self.signature.parameters):
+            if parameter.type.name in (CONTEXT, f"*{REQUEST}"):
+                name = parameter.name or f"arg{index + 1}"
+                return Root(RootKind.PARAMETER, index, name), parameter.type
+        return None
 
     def result(self, special: str) -> tuple[Root, GoType] | None:
         """Find the result that ``ret``, ``ret1`` and so on mean, None when there is none."""
@@ -211,7 +226,8 @@ class Scope:
         results = ["ret", *(f"ret{n}" for n in range(2, count + 1))] if count else []
         if self.result(_ERROR):
             results.append(_ERROR)
-        return [*results, *(special.value for special in SpecialName)]
+        spans = SPAN_NAMES if self.context() else ()
+        return [*results, *(special.value for special in SpecialName), *spans]
 
     def _there_is(self, names: list[str], specials: list[str]) -> str:
         return f"there {'is' if len(names) == 1 else 'are'} {listed([*names, *specials])}"

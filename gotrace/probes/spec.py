@@ -12,7 +12,7 @@ a method's receiver first; ``$ret`` and ``$ret1`` are the first result, ``$ret2`
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from gotrace.gotypes.from_text import SignatureError, parse_signature
 from gotrace.probes.constants import INTEGERS, described
@@ -27,9 +27,9 @@ from gotrace.probes.parser import (
 )
 from gotrace.probes.pattern import split_target
 from gotrace.probes.resolve import resolve, resolve_predicate
-from gotrace.probes.scope import Scope
+from gotrace.probes.scope import Phase, Scope
 from gotrace.probes.tokens import Source, Span, SpecError, Token, TokenKind, tokenize
-from gotrace.probes.typed import Typed
+from gotrace.probes.typed import Typed, phase_of
 from gotrace.records import dataclass, replace
 from gotrace.values.fmt import Format, FormatError, parse_format, verb_problem
 
@@ -56,16 +56,26 @@ _Split = Callable[[str], tuple[str | None, str]]
 
 @dataclass(frozen=True, slots=True)
 class ResolvedProbe:
-    """A probe's expressions as one function gives them their types."""
+    """A probe's expressions as one function gives them their types.
+
+    ``extras`` has None for those that do not fit the function.
+    """
 
     predicate: Typed | None
     values: tuple[Typed, ...]
     of: Typed | None = None
+    extras: tuple[Typed | None, ...] = ()
 
     @property
     def expressions(self) -> tuple[Typed, ...]:
         """Return all of them."""
-        return (*filter(None, (self.predicate,)), *self.values, *filter(None, (self.of,)))
+        found = (self.predicate, *self.values, self.of, *self.extras)
+        return tuple(one for one in found if one is not None)
+
+    def at_entry(self) -> ResolvedProbe:
+        """Return the expressions of a call whose return is not seen, of extras those known then."""
+        known = (one if one and phase_of(one) is Phase.ENTRY else None for one in self.extras)
+        return replace(self, extras=tuple(known))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,7 @@ class ProbeSpec:
     ``signature`` is the text, name included, for ``gotypes.from_text.parse_signature``. ``format``
     is None where the user gave none; then there are no ``values`` either. ``key``: calls are not
     shown one by one but added up by these values. ``of``: histograms are of this value of theirs.
+    ``extras``: known beside the values of the format, as far as they fit the function.
     ``described`` are signatures for programs that have none of their own, of which the first that
     fits is taken. ``recipe``: what is not there, or does not fit, is left out where another probe
     of the same recipe is.
@@ -109,6 +120,7 @@ class ProbeSpec:
     values: tuple[Expression, ...] = ()
     key: KeyText | None = None
     of: KeyText | None = None
+    extras: KeyText | None = None
     described: tuple[str, ...] = ()
     recipe: str | None = None
 
@@ -137,7 +149,14 @@ class ProbeSpec:
             for directive, value in zip(self.format.directives, values, strict=True):
                 if problem := verb_problem(directive, value.type):
                     raise self.source.error(value.span, problem)
-        return ResolvedProbe(predicate, values)
+        return ResolvedProbe(predicate, values, extras=tuple(self._resolved_extras(scope)))
+
+    def _resolved_extras(self, scope: Scope) -> Iterator[Typed | None]:
+        for expression in self.extras.expressions if self.extras is not None else ():
+            try:
+                yield resolve(self.source, expression, scope)
+            except SpecError:
+                yield None
 
     def _resolved_of(self, scope: Scope) -> Typed | None:
         if self.of is None:

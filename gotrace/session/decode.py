@@ -19,7 +19,7 @@ from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.overhead import ProbeCost
 from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate
 from gotrace.probes.scope import PART_SPECIALS, STACK_TYPE, Phase, SpecialName
-from gotrace.probes.spec import ProbeSpec
+from gotrace.probes.spec import ProbeSpec, ResolvedProbe
 from gotrace.probes.typed import AccessPath, Operand, Typed
 from gotrace.records import dataclass, replace
 from gotrace.session.events import CallRecord, Unwinding, parse_call
@@ -88,7 +88,8 @@ class DecodedCall:
     line. ``probe_hits`` is how often probes were hit within the call, ``probe_ns`` what part of
     its duration that took, as an estimate. ``why`` is what its time went into, None where that was
     not asked for or only its entry was seen. ``cpu`` is the CPU on which it was reported, None
-    where that was not asked for or is not known. ``values`` are those of the format's expressions.
+    where that was not asked for or is not known. ``values`` are those of the format's expressions,
+    ``extras`` those of the probe's others, None for what does not fit the function.
     """
 
     function: TracedFunction
@@ -108,6 +109,7 @@ class DecodedCall:
     why: Why | None = None
     cpu: int | None = None
     values: Sequence[Value] = ()
+    extras: Sequence[Value | None] = ()
 
 
 class Undecided:
@@ -171,6 +173,7 @@ class CallDecoder:
         entry, results = self._captured(call)
         message, why = None, self._why(call)
         values: Sequence[Value] = ()
+        extras: Sequence[Value | None] = ()
         if traced.spec.predicate is not None or traced.spec.format is not None:
             specials = self._specials(call, why)
             found = self._operands(entry, results)
@@ -181,7 +184,9 @@ class CallDecoder:
                 message = format_values(
                     traced.spec.format, values, [value.type for value in traced.probe.values]
                 )
-        return self._decoded(call, entry, results, message, why, values)
+                extras = self._extras(traced.probe, found, specials)
+        decoded = self._decoded(call, entry, results, message, why, values)
+        return replace(decoded, extras=extras) if extras else decoded
 
     def wanted(self, record: bytes) -> CallRecord | None:
         """Return a record without its values, None where no probe's predicate wants it.
@@ -233,6 +238,7 @@ class CallDecoder:
                 results=None if call.results is None else (),
                 message=message,
                 values=values,
+                extras=self._extras(probe, found, specials),
             )
             calls.append((spec, bare))
         return calls
@@ -358,6 +364,14 @@ class CallDecoder:
             _shortened(evaluated, most) if isinstance(value, Operand) else evaluated
             for value in (self.traced.probe.values if wanted is None else wanted)
             for evaluated in [evaluate(value, found, specials)]
+        ]
+
+    def _extras(
+        self, probe: ResolvedProbe, found: Mapping[AccessPath, Value], specials: Specials
+    ) -> list[Value | None]:
+        """Return the values of a probe's extras."""
+        return [
+            None if value is None else evaluate(value, found, specials) for value in probe.extras
         ]
 
     def key(self, record: bytes) -> list[Value]:

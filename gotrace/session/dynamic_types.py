@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from itertools import islice
 
@@ -12,6 +12,7 @@ from gotrace.capture.factory import NodeFactory
 from gotrace.capture.payload import ReadContext, Subplan
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.symtab import symbol_value
+from gotrace.gotypes.contexts import ContextType
 from gotrace.gotypes.from_rtype import Rtypes
 from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.types import InterfaceType
@@ -78,6 +79,11 @@ class DynamicTypes:
     @property
     def _descriptors(self) -> Rtypes | None:
         return self._binary.rtypes
+
+    @property
+    def contexts(self) -> Mapping[int, ContextType]:
+        """Return the types of contexts and spans, which there are where a plan asks for them."""
+        return self._binary.contexts
 
     def take_new(self) -> list[tuple[int, Subplan]]:
         """Return the plans made for types met since the last time, to be given to the kernel."""

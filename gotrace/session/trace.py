@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from gotrace.capture.ops import Op, OpCode
 from gotrace.capture.payload import Subplan
+from gotrace.gotypes.contexts import ContextType
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.btf import task_blocked_offset
@@ -310,8 +311,23 @@ class Tables:
         self._ops: list[Op] = []
         self._starts: dict[tuple[Op, ...], int] = {}
         self._sites = [self._site(call) for call in calls]
+        self._contexts = dict(self._context_types(traced))
         self._types: dict[int, int] = {}
         self._room = len(self._ops) + (_ROOM_FOR_TYPES if self._interfaces else 0)
+
+    @staticmethod
+    def _context_types(traced: TracePlan) -> Iterator[tuple[int, ContextType]]:
+        """Yield the types on the way to spans, by their key, of files that are asked for spans."""
+        for file, context in enumerate(traced.contexts):
+            plans = [
+                plan
+                for call in traced.calls
+                for plan in (call.entry, call.result)
+                if call.context is context and plan is not None
+            ]
+            if any(op.code is OpCode.SPAN for plan in plans for op in plan.ops):
+                for address, known in context.contexts.items():
+                    yield file << TYPE_FILE_SHIFT | address, known
 
     @property
     def _interfaces(self) -> bool:
@@ -376,6 +392,7 @@ class Tables:
             predicates=any(op.code >= OpCode.PUSH_CONST for op in self._ops),
             arithmetic=self._has(OpCode.ARITHMETIC),
             saved_words=self._has(OpCode.SAVED),
+            contexts=len(self._contexts) or None,
             has_stacks=self._user_stack > 0,
             user_stack=self._user_stack,
             behind=self._behind,
@@ -404,6 +421,11 @@ class Tables:
         self._write_ops(program, 0)
         program.map("plans").update_array(0, self._sites)
         program.map("constants").update_array(0, self._constants)
+        if self._contexts:
+            types = program.map("context_types")
+            for key, known in self._contexts.items():
+                row = _CONTEXT_TYPE.pack(known.kind, known.at, known.key)
+                types.update(key.to_bytes(8, "little"), row)
         self.learn(program, subplans.items())
 
     def learn(self, program: BpfProgram, subplans: Iterable[tuple[int, Subplan]]) -> None:
@@ -423,6 +445,7 @@ class Tables:
         program.map("ops").update_array(first, [op.pack() for op in self._ops[first:]])
 
 
+_CONTEXT_TYPE = struct.Struct("=IIQ")  # struct context_type of bpf/context.h
 _ROOM_FOR_TYPES = 1 << 16  # operations of subplans
 _MAX_TYPES = 1 << 13
 

@@ -21,7 +21,9 @@ from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import Function
 from gotrace.errors import GotraceError, NoMatchError, UsageError
+from gotrace.gotypes.binary import SpanTypesError
 from gotrace.gotypes.from_text import SignatureError
+from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.symbols import NameKind, parse_name
 from gotrace.gotypes.types import (
     GoType,
@@ -362,7 +364,9 @@ def _together(parts: Sequence[tuple[ProbeSpec, ResolvedProbe]]) -> tuple[ProbeSp
             if predicate is None
             else Logic(BinaryOperator.OR, predicate, probe.predicate)
         )
-    values = tuple(value for _, probe in parts for value in probe.values)
+    values = tuple(
+        value for _, probe in parts for value in (*probe.values, *filter(None, probe.extras))
+    )
     if predicate is None:
         # What the others' predicates look at is captured with the values.
         values += tuple(probe.predicate for _, probe in parts if probe.predicate is not None)
@@ -470,7 +474,9 @@ class _Planner:
             places = self._as_described(sites.function, specs) or places
         if places.is_bare:
             self._bare.append(sites.function.name)
-        parts = _fitting(specs, _scope(places, self._type))
+        parts = _fitting(specs, _scope(places, self._type, self._no_spans))
+        if self._choices.entry_only or not sites.returns:
+            parts = [(spec, probe.at_entry()) for spec, probe in parts]
         before = self._spec
         self._spec, probe = _together(parts) if len(parts) > 1 else parts[0]
         try:
@@ -557,6 +563,14 @@ class _Planner:
         found = self._values.type(text)
         version = self._binary.go_version
         return found, is_direct(found, version.release if version else None)
+
+    def _no_spans(self) -> str | None:
+        """Return why contexts of the program hold no spans that are known."""
+        try:
+            _ = self._binary.contexts
+        except (SpanTypesError, RtypeError) as error:
+            return str(error)
+        return None
 
     def _check_specials(self, probe: ResolvedProbe) -> None:
         """Raise SpecError where a call that is reported is asked who made it: only keys know."""
@@ -838,14 +852,18 @@ def _is_search(op: Op) -> bool:
     return op.code is OpCode.STRING_TEST and op.reg == _CONTAINS
 
 
-def _scope(places: FunctionLocations, types: Callable[[str], tuple[GoType, bool]] | None) -> Scope:
+def _scope(
+    places: FunctionLocations,
+    types: Callable[[str], tuple[GoType, bool]],
+    spans: Callable[[], str | None],
+) -> Scope:
     signature = Signature(
         places.name,
         tuple(Parameter(value.name, value.type) for value in places.parameters),
         tuple(Parameter(value.name, value.type) for value in places.results),
     )
     captured = tuple(Parameter(value.name, value.type) for value in places.captured)
-    return Scope(places.name, signature, captured, types)
+    return Scope(places.name, signature, captured, types, spans)
 
 
 def _paths(probe: ResolvedProbe) -> dict[Phase, tuple[AccessPath, ...]]:

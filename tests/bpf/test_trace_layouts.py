@@ -7,6 +7,7 @@ import enum
 import re
 import struct
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -18,17 +19,20 @@ from gotrace.capture.ops import (
     ComparisonCode,
     Op,
     OpCode,
+    SpanPart,
     SpecialCode,
     Status,
     StringTest,
+    WalkResult,
 )
+from gotrace.gotypes.contexts import ContextKind
 from gotrace.histogram import WIDE_BUCKETS, WIDE_ROW_SIZE
 from gotrace.kernel.compiler import joined_source
 from gotrace.probes import predicate
 from gotrace.session import events, keys, trace, trace_plan
 from gotrace.session.events import HEADER, CallFlag, parse_call
 from tests.bpf import c as compiler
-from tests.bpf.c import CLayout
+from tests.bpf.c import CLayout, run_c
 from tests.capture import reference
 
 PAYLOAD = 256
@@ -99,6 +103,33 @@ def test_what_predicates_ask(c: CLayout, name: str, prefix: str, codes: type[enu
     names = enumerators(name)
     assert names == [f"{prefix}_{code.name}" for code in codes]
     assert c.constants(*names) == list(codes)
+
+
+def test_contexts(c: CLayout) -> None:
+    row, values = c.fields("context_type", "kind", "at", "key")
+    assert list(trace._CONTEXT_TYPE.unpack(row)) == values
+    kinds, parts = enumerators("context_kind"), enumerators("span_part")
+    assert kinds == [f"CONTEXT_{kind.name}" for kind in ContextKind]
+    assert c.constants(*kinds) == list(ContextKind)
+    assert parts == [f"SPAN_{part.name}" for part in SpanPart]
+    assert c.constants(*parts) == list(SpanPart)
+    results = [name for name in enumerators("walk_result") if name[5:] in WalkResult.__members__]
+    assert results == [f"WALK_{result.name}" for result in WalkResult]
+    assert c.constants(*results) == [-result for result in WalkResult]
+    assert c.constants("MAX_CONTEXTS") == [capture_ops.MAX_CONTEXTS]
+
+
+def test_digits_of_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "_PRELUDE", _SETTINGS + compiler._PRELUDE)
+    random = Random(8)
+    words = [random.getrandbits(32).to_bytes(4, "little") for _ in range(200)]
+    words += [bytes([byte, 0xFF - byte, byte, 0x9A]) for byte in range(256)]
+    numbers = ",".join(str(int.from_bytes(word, "little")) for word in words)
+    body = f"""u32 words[] = {{{numbers}}};
+        for (int i = 0; i < {len(words)}; i++)
+            printf("%016llx ", (unsigned long long)hexadecimal(words[i]));"""
+    lines = run_c("trace.c", ["hexadecimal"], body, tmp_path).split()
+    assert [bytes.fromhex(line)[::-1].decode() for line in lines] == [word.hex() for word in words]
 
 
 def test_bounds_and_marks(c: CLayout) -> None:

@@ -12,17 +12,20 @@ import os
 import re
 import resource
 import signal
+import struct
 import sys
 import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from gotrace.elf.image import ElfImage
@@ -190,6 +193,10 @@ def _check_rets(checks: Checks) -> None:
     order = checks.order
     methods = [method for method in order.methods if method != "perf-ip"]
     best, few = methods[0], order.rounds // 3 or 1
+    if not order.all_skips:
+        checks.run("RETs: carried out", best, partial(_carried_out, best))
+        checks.run("RETs: rounds", best, partial(_rounds, order.rounds, _EMULATED))
+        return
     checks.run("RETs: programs", "", _ret_programs)
     for method in methods:
         checks.run("RETs: carried out", method, partial(_carried_out, method))
@@ -266,6 +273,7 @@ def _counts(method: str) -> str:
         for fixture in fixtures:
             truth.update(fixture.work()["calls"])
         result = counting.end()
+        counting.wait_for_keepers()  # what follows compares these files' code
         assert [fixture.finish() for fixture in fixtures] == [0, 0]
     assert result.status == 0, result.errors
     assert json_counts(result, truth) == truth, _differences(json_counts(result, truth), truth)
@@ -743,32 +751,80 @@ _STEPPING_PROCESSES = 3
 
 
 def _ret_times(method: str) -> str:
-    """Compare what a call takes with RETs stepped and carried out, in turn; only when asked for.
+    """Compare what a call takes under tools and bpftrace, in turn; only when asked for.
 
-    By the program's own clock, without the call itself: the best of some rounds.
+    By the program's own clock, without the call itself: the best of some rounds. bpftrace does what
+    the tools do with two probes, at the function's first instruction and at its RET.
     """
     program = _fixture("live_latency", _MINORS[-1])
-    seen: dict[tuple[str, bool], list[float]] = {}
-    with Fixture([program]) as fixture:
-        bare = _call_time(fixture)
-        for name, emulated in [
-            (name, emulated)
-            for _ in range(_TIMED_RUNS)
-            for name in ("gofunclatency", "gotrace")
-            for emulated in (False, True)
-        ]:
-            further = _EMULATED if emulated else ()
-            options = ("--attach", method, *further, "-p", str(fixture.ready), _TIMED)
-            with tool(name, *options) as running:
-                seen.setdefault((name, emulated), []).append(_call_time(fixture) - bare)
-                running.end()
-        assert fixture.finish() == 0
-    words = []
-    for name in ("gofunclatency", "gotrace"):
-        stepped, carried = (min(seen[name, emulated]) for emulated in (False, True))
-        words.append(f"{name}: {stepped:,.0f} ns, {carried:,.0f} ns ({carried / stepped:.2f})")
-        sys.stderr.write(f"{name}: {seen[name, False]} {seen[name, True]}\n")
+    entry, ret = _places(program, _TIMED)
+    times: dict[str, list[float]] = {}
+    with TemporaryDirectory() as scratch, Fixture([program]) as fixture:
+        plain = _without_symbols(program, Path(scratch) / program.name)
+        with Fixture([plain]) as peers:
+            bare = _call_time(fixture)
+            for _ in range(_TIMED_RUNS):
+                for name, further in product(("gofunclatency", "gotrace"), ((), _EMULATED)):
+                    options = ("--attach", method, *further, "-p", str(fixture.ready), _TIMED)
+                    with tool(name, *options) as running:
+                        took = _call_time(fixture) - bare
+                        times.setdefault(" ".join((name, *further)), []).append(took)
+                        running.end()
+                for name, script in _PEERS.items():
+                    text = script.format(entry=f"{plain}:{entry:#x}", ret=f"{plain}:{ret:#x}")
+                    with _bpftrace(text, Path(scratch) / "output"):
+                        times.setdefault(name, []).append(_call_time(peers) - bare)
+            assert [fixture.finish(), peers.finish()] == [0, 0]
+    sys.stderr.write(f"{times}\n")
+    words = [f"{name} {min(each):,.0f} ns" for name, each in times.items()]
     return f"{'; '.join(words)}; the call itself {bare:,.0f} ns"
+
+
+#: Debian's bpftrace 0.17 takes no place within a function but in a file without symbols, and there
+#: by its offset.
+_PEERS = {
+    "bpftrace, two probes": "uprobe:{entry} {{ @s[tid] = nsecs; }}"
+    " uprobe:{ret} /@s[tid]/ {{ @ = hist(nsecs - @s[tid]); delete(@s[tid]); }}",
+    "bpftrace, printf at both": 'uprobe:{entry} {{ printf("%d %d\\n", tid, reg("ax")); }}'
+    ' uprobe:{ret} {{ printf("%d %d\\n", tid, reg("ax")); }}',
+}
+
+
+@contextmanager
+def _bpftrace(script: str, output: Path) -> Iterator[None]:
+    """Run a script of bpftrace while the body runs, which begins once its probes are in place."""
+    ready = 'interval:ms:20 /!@ready/ { @ready = 1; printf("ready\\n"); }'
+    command = ["bpftrace", "--unsafe", "-e", f"{script} {ready}"]
+    with output.open("wb") as lines, Process(command, stdout=lines) as running:
+        while b"ready\n" not in output.read_bytes():
+            assert not running.ends_within(0.1), running.errors
+        yield
+        running.signal(signal.SIGINT)
+        running.wait()
+
+
+def _places(program: Path, function: str) -> tuple[int, int]:
+    """Return where a function begins and where its only RET is, as offsets in the file."""
+    (row,) = of_kind(run_tool("gofunclatency", "-l", "--json", f"{program}:{function}"), "function")
+    (ret,) = row["rets"]
+    with ElfImage.open(program) as image:
+        return image.offset_of(row["address"]), image.offset_of(ret)
+
+
+def _without_symbols(program: Path, copy: Path) -> Path:
+    """Copy a program as one whose section headers name no symbol table."""
+    data = bytearray(program.read_bytes())
+    (headers,) = struct.unpack_from("<Q", data, 0x28)  # e_shoff
+    size, count = struct.unpack_from("<HH", data, 0x3A)  # e_shentsize, e_shnum
+    for at in range(headers + 4, headers + size * count, size):  # sh_type
+        if struct.unpack_from("<L", data, at) == (_SHT_SYMTAB,):
+            struct.pack_into("<L", data, at, _SHT_NULL)
+    copy.write_bytes(data)
+    copy.chmod(0o755)
+    return copy
+
+
+_SHT_NULL, _SHT_SYMTAB = 0, 2
 
 
 _TIMED, _TIMED_ROUND = "main.stacked", "assembly"

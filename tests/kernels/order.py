@@ -20,8 +20,9 @@ class Order:
     ``methods`` are the ways to attach that the kernel is known to have, best first;
     ``full_methods`` those with which all is checked, with the others only counts; ``minors`` the Go
     releases with the best one. ``pairs`` is whether it has what gofunclatency and gotrace need,
-    ``skips`` whether a program can take the place of an instruction. ``rounds`` is how often
-    migrating goroutines play; ``only`` are the names of the checks to run, all where it is empty.
+    ``skips`` whether a program can take the place of an instruction, ``all_skips`` whether all
+    that can be done with that is checked. ``rounds`` is how often migrating goroutines play;
+    ``only`` are the names of the checks to run, all where it is empty.
     """
 
     methods: Sequence[str]
@@ -29,6 +30,7 @@ class Order:
     minors: Sequence[str]
     pairs: bool
     skips: bool
+    all_skips: bool
     rounds: int
     only: Sequence[str] = field(default_factory=list)
 

@@ -16,7 +16,13 @@ from tests.kernels.order import Order, Result, parse_result, read_order
 from tests.kernels.releases import RELEASES, release
 
 ORDER = Order(
-    ["multi"], full_methods=["multi"], minors=["1.27"], pairs=True, skips=False, rounds=60
+    ["multi"],
+    full_methods=["multi"],
+    minors=["1.27"],
+    pairs=True,
+    skips=False,
+    all_skips=False,
+    rounds=60,
 )
 GUEST = guest.Guest(release("6.18"), cpus=2, boot="preempt=full", limit=20)
 
@@ -125,6 +131,7 @@ def test_where_time_is_short_the_other_methods_only_count(one: object) -> None:
     assert quick.methods == full.methods == full.full_methods == list(chosen.methods)
     assert quick.full_methods == [chosen.methods[0]]
     assert set(quick.minors) < set(full.minors)
+    assert quick.rounds < full.rounds and full.all_skips and not quick.all_skips
 
 
 def test_summary_names_what_failed(capsys: pytest.CaptureFixture[str]) -> None:

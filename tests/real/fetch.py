@@ -24,6 +24,7 @@ class Source:
 
     BOOKWORM = "bookworm"
     BULLSEYE = "bullseye"
+    FORKY = "forky"
     TRIXIE = "trixie"
     NPM = "npm"
     PYPI = "pypi"

@@ -17,14 +17,15 @@ from tests.live import skip_or_fail
 from tests.real.fetch import Source, apt
 from tests.toolchains import BuildError, Toolchain, cache_dir, require
 
-__all__ = ["RECIPES", "SOURCES", "SourceProgram", "built", "compiler"]
+__all__ = ["OTEL", "RECIPES", "SOURCES", "SourceProgram", "built", "compiler"]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProgram:
-    """A program, the package with its sources, and what to build: a package or a file.
+    """A program, the package with its sources, and what to build: a package, a directory or a file.
 
-    ``suite`` has the package, and ``minor`` is the Go release that builds it.
+    ``suite`` has the package, and ``minor`` is the Go release that builds it. ``others`` are the
+    packages that it takes beside it, None for all that it depends on.
     """
 
     name: str
@@ -33,6 +34,7 @@ class SourceProgram:
     suite: str = Source.BOOKWORM
     minor: str = "1.19"
     flags: tuple[str, ...] = ()
+    others: tuple[str, ...] | None = None
 
 
 SOURCES = (
@@ -63,6 +65,35 @@ RECIPES = (
     SourceProgram("redigo-1.9", _REDIGO, str(_HERE / "redigo" / "main.go"), Source.TRIXIE, "1.24"),
 )
 
+_OTEL, _SYS = "golang-opentelemetry-otel-dev", "golang-golang-x-sys-dev"
+_OTEL_MAIN = str(Path(__file__).parents[1] / "fixtures" / "live_spans")
+_LOGR = ("golang-github-go-logr-logr-dev", "golang-github-go-logr-stdr-dev")
+_UUID = "golang-github-google-uuid-dev"
+_XXHASH = ("golang-github-cespare-xxhash-dev", "golang-github-cespare-xxhash-v2-dev")
+
+#: A program with spans, by OpenTelemetry 1.1, 1.31 and 1.46. The package has all parts of it, of
+#: which the SDK for traces needs a few others alone.
+OTEL = (
+    SourceProgram("otel-1.1", _OTEL, _OTEL_MAIN, others=(_SYS,)),
+    SourceProgram(
+        "otel-1.31",
+        _OTEL,
+        _OTEL_MAIN,
+        Source.TRIXIE,
+        "1.24",
+        ("-ldflags=-s -w", "-buildmode=pie"),
+        (_SYS, _UUID, *_LOGR),
+    ),
+    SourceProgram(
+        "otel-1.46",
+        _OTEL,
+        _OTEL_MAIN,
+        Source.FORKY,
+        "1.27",
+        others=(_SYS, _UUID, *_LOGR, *_XXHASH),
+    ),
+)
+
 
 def compiler(program: SourceProgram = SOURCES[0]) -> Toolchain:
     """Return the toolchain that builds a program: of its suite's release, or near."""
@@ -72,7 +103,7 @@ def compiler(program: SourceProgram = SOURCES[0]) -> Toolchain:
 @functools.cache
 def built(name: str) -> Path:
     """Return the path of a program, fetched and built when it is not there; or skip the test."""
-    wanted = next(one for one in (*SOURCES, *RECIPES) if one.name == name)
+    wanted = next(one for one in (*SOURCES, *RECIPES, *OTEL) if one.name == name)
     place = cache_dir() / "real" / f"source-{name}"
     place.mkdir(parents=True, exist_ok=True)
     with (place / "lock").open("w") as lock:
@@ -89,7 +120,9 @@ def built(name: str) -> Path:
 def _fetch(wanted: SourceProgram, place: Path, tree: Path) -> None:
     """Unpack the package and all Go sources that it depends on, as apt resolves that."""
     source = apt(wanted.suite)
-    packages = [name for name in source.resolve([wanted.package]) if _SOURCES.fullmatch(name)]
+    packages = [wanted.package, *(wanted.others or ())]
+    if wanted.others is None:
+        packages = [name for name in source.resolve([wanted.package]) if _SOURCES.fullmatch(name)]
     with tempfile.TemporaryDirectory(prefix="fetch.", dir=place) as directory:
         unpacked = Path(directory) / "root"
         for package in source.download(packages, Path(directory)):
@@ -110,8 +143,11 @@ def _build(wanted: SourceProgram, path: Path, tree: Path) -> Path:
     }
     unfinished = path.with_name(f"{path.name}.unfinished")
     go = str(compiler(wanted).go)
-    command = [go, "build", *wanted.flags, "-o", str(unfinished), wanted.main]
-    done = subprocess.run(command, env=env, cwd=path.parent, capture_output=True, text=True)
+    place, main = path.parent, wanted.main
+    if Path(main).is_dir():
+        place, main = Path(main), "."  # as a package: what is for other releases is left out
+    command = [go, "build", *wanted.flags, "-o", str(unfinished), main]
+    done = subprocess.run(command, env=env, cwd=place, capture_output=True, text=True)
     if done.returncode != 0:
         raise BuildError(f"{' '.join(command)}:\n{done.stdout}{done.stderr}")
     if path.exists() and path.read_bytes() == unfinished.read_bytes():

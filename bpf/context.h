@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * Find the OpenTelemetry span that a context.Context holds.
+ *
+ * A context is an interface, and most hold another one, their parent: the way goes from parent to
+ * parent to the first context.valueCtx whose key is that of spans. gotrace/gotypes/contexts.py knows
+ * which types there are, and where each has its parent; both sides share these records.
+ *
+ * Settings (common.h):
+ *   GOTRACE_CONTEXTS  types of contexts and spans; only where plans have SPAN operations
+ */
+#pragma once
+#include "payload.h"
+
+/* Most contexts that are looked at on the way to a span. */
+#define MAX_CONTEXTS 64
+#define ITAB_TYPE 8 /* where an itab has the type: after the interface's */
+
+enum context_kind {
+    CONTEXT_ROOT = 1,   /* a context without a parent */
+    CONTEXT_PARENT = 2, /* one whose parent is at context_type.at */
+    CONTEXT_VALUE = 3,  /* context.valueCtx: a parent, a key and a value, of two words each */
+    CONTEXT_SPAN = 4,   /* a span whose trace.SpanContext is at context_type.at */
+    CONTEXT_NO_SPAN = 5,      /* a span that belongs to no trace */
+};
+
+struct context_type {
+    u32 kind;
+    u32 at;
+    u64 key; /* of CONTEXT_VALUE: link-time address of the type that keys of spans have */
+};
+
+/*
+ * context_types: key = file << TYPE_FILE_SHIFT | link-time address of a runtime type or itab. Filled
+ * before attaching.
+ */
+BPF_HASH(context_types, u64, struct context_type, GOTRACE_CONTEXTS);
+
+/* The beginning of a trace.SpanContext, and its flags: the traceparent's. */
+#define IDS_SIZE 25
+#define FLAG_SAMPLED 1
+
+static __always_inline struct context_type *context_type_of(struct work *w, u64 word)
+{
+    u64 place = word - (w->call.event.flags & ~(u64)EVENT_FLAGS);
+    u64 key = w->file << TYPE_FILE_SHIFT | place;
+    return place >> TYPE_FILE_SHIFT ? 0 : context_types.lookup(&key);
+}
+
+/* Return eight hexadecimal digits for four bytes. */
+static __always_inline u64 hexadecimal(u64 bytes)
+{
+    bytes &= 0xffffffff;
+    bytes = (bytes | bytes << 16) & 0x0000ffff0000ffff;
+    bytes = (bytes | bytes << 8) & 0x00ff00ff00ff00ff;
+    u64 digits = (bytes >> 4 & 0x000f000f000f000f) | (bytes & 0x000f000f000f000f) << 8;
+    u64 letters = (digits + 0x0606060606060606) >> 4 & 0x0101010101010101;
+    return digits + 0x3030303030303030 + letters * ('a' - '0' - 10);
+}
+
+/* Take the ids of the span that is the value of a valueCtx, whose words have been read. */
+static __always_inline void take_span(struct work *w)
+{
+    struct span_walk *walk = &w->walk;
+    walk->result = WALK_NO_SPAN;
+    if (!walk->words[4])
+        return;
+    struct context_type *type = context_type_of(w, walk->words[4]);
+    if (!type || type->kind < CONTEXT_SPAN) {
+        walk->result = WALK_UNKNOWN_SPAN;
+        walk->type = walk->words[4];
+        return;
+    }
+    if (type->kind == CONTEXT_NO_SPAN)
+        return;
+    walk->words[3] = 0;
+    if (bpf_probe_read_user(walk->words, IDS_SIZE, (void *)(walk->words[5] + type->at))) {
+        walk->result = WALK_FAULT;
+        return;
+    }
+    u64 *ids = walk->words;
+    /* What the API takes for invalid: either is zero. */
+    if (!(ids[0] | ids[1]) || !ids[2])
+        return;
+#pragma clang loop unroll(full)
+    for (int i = 0; i < 3; i++) {
+        walk->digits[2 * i] = hexadecimal(ids[i]);
+        walk->digits[2 * i + 1] = hexadecimal(ids[i] >> 32);
+    }
+    walk->is_sampled = ids[3] & FLAG_SAMPLED;
+    walk->result = WALK_FOUND;
+}
+
+/*
+ * Follow the contexts from walk.tab and walk.data to a span. Called: inlined into what runs a plan's
+ * operations, each of these would be followed with the whole way again.
+ */
+int find_span(struct pt_regs *argument)
+{
+    struct work *w = ARGUMENT(argument);
+    struct span_walk *walk = &w->walk;
+    u64 tab = walk->tab, data = walk->data;
+    walk->result = WALK_TOO_LONG;
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < MAX_CONTEXTS; i++) {
+        if (!tab)
+            goto no_span;
+        struct context_type *type = context_type_of(w, tab);
+        if (!type) {
+            /* An itab that the runtime has made, for a conversion that the compiler did not see. */
+            u64 place = 0;
+            bpf_probe_read_user(&place, sizeof(place), (void *)(tab + ITAB_TYPE));
+            walk->type = place;
+            type = context_type_of(w, place);
+        }
+        if (!type || type->kind > CONTEXT_VALUE) {
+            walk->result = WALK_UNKNOWN_CONTEXT;
+            return 0;
+        }
+        if (type->kind == CONTEXT_ROOT)
+            goto no_span;
+        if (type->kind == CONTEXT_PARENT) {
+            if (bpf_probe_read_user(walk->words, 16, (void *)(data + type->at)))
+                goto fault;
+        } else {
+            if (bpf_probe_read_user(walk->words, 48, (void *)data))
+                goto fault;
+            u64 key = 0;
+            if (walk->words[2] - (w->call.event.flags & ~(u64)EVENT_FLAGS) == type->key) {
+                /* Where it cannot be read it is a constant, which the program compares by place. */
+                bpf_probe_read_user(&key, sizeof(key), (void *)walk->words[3]);
+                if (!key) {
+                    take_span(w);
+                    return 0;
+                }
+            }
+        }
+        tab = walk->words[0];
+        data = walk->words[1];
+    }
+    return 0;
+no_span:
+    walk->result = WALK_NO_SPAN;
+    return 0;
+fault:
+    walk->result = WALK_FAULT;
+    return 0;
+}
+
+static u64 (*call_find_span)(struct work *w) = CALLED(FIND_SPAN, struct work);
+
+/*
+ * Append a block with what op->at2 asks for of the span that the context at a place holds: how many
+ * digits the id has and the digits, or whether the trace is sampled. The block after that has the
+ * digits alone. Where neither a span nor its absence is known, both have no bytes here, and what user
+ * space is sent says why.
+ */
+static __always_inline void append_span(struct work *w, struct op *op)
+{
+    struct span_walk *walk = &w->walk;
+    struct block *block = block_of(w, op->reg), *digits = block_of(w, op->reg + 1);
+    u64 tab = 0, data = 0, size = 0;
+    u32 what = op->at2, is_within = w->base + op->reg + 1 < MAX_BLOCKS;
+    if (is_within) {
+        block->start = digits->start = 0;
+        block->size = digits->size = 0;
+    }
+    if (!block_word(w, op->block, op->at, 8, &tab) ||
+        !block_word(w, op->block, op->at + 8, 8, &data))
+        return;
+    u32 *header = begin_block(w);
+    if (!header)
+        return;
+    if (!room(w, 40) || !is_within) {
+        *header = BLOCK_LIMIT;
+        return;
+    }
+    if (tab != walk->tab || data != walk->data) {
+        walk->tab = tab;
+        walk->data = data;
+        call_find_span(w);
+    }
+    u32 result = tab ? walk->result : WALK_NO_SPAN;
+    if (result == WALK_FAULT) {
+        *header = BLOCK_FAULT;
+        return;
+    }
+    if (result > WALK_FOUND) {
+        *header = 16;
+        append_word(w, -(u64)result, 8);
+        append_word(w, walk->type, 8);
+        return;
+    }
+    block->start = w->call.length;
+    block->size = 8;
+    if (result == WALK_FOUND)
+        size = what == SPAN_TRACE_ID ? 32 : what == SPAN_SPAN_ID ? 16 : 0;
+    append_word(w, what == SPAN_SAMPLED ? result == WALK_FOUND && walk->is_sampled : size, 8);
+    digits->start = w->call.length;
+    digits->size = size;
+    *header = 8 + size;
+    u64 first = what == SPAN_SPAN_ID ? 4 : 0;
+#pragma clang loop unroll(full)
+    for (u64 i = 0; i < 4; i++) {
+        u64 at = (first + i) & 7;
+        if (8 * i < size)
+            append_word(w, walk->digits[at], 8);
+    }
+}

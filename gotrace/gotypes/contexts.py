@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types of contexts and spans that a program has, and what in them leads to a trace's id.
+
+Sources: ``context/context.go`` (emptyCtx, backgroundCtx, todoCtx, cancelCtx, timerCtx, valueCtx,
+afterFuncCtx, stopCtx, withoutCancelCtx) and ``os/signal/signal.go`` (signalCtx) of Go 1.15 to 1.27;
+of OpenTelemetry 1.1 to 1.44 ``trace/context.go`` (traceContextKeyType), ``trace/trace.go``
+(SpanContext), ``trace/noop.go`` and ``trace/noop/noop.go``, ``sdk/trace/span.go``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+
+from gotrace.gotypes.from_rtype import Itab, Rtypes
+from gotrace.gotypes.types import GoType, Kind, PointerType, StructType
+from gotrace.records import dataclass
+
+__all__ = ["CONTEXT", "ContextKind", "ContextType", "context_types"]
+
+#: The interface's name.
+CONTEXT = "context.Context"
+_CONTEXT_METHODS = frozenset({"Deadline", "Done", "Err", "Value"})
+_SPAN_METHODS = frozenset({"End", "IsRecording", "SpanContext"})
+_API = "go.opentelemetry.io/otel/trace"
+#: The type of one constant, 0: the key of the span.
+_SPAN_KEY = f"{_API}.traceContextKeyType"
+_SPAN_CONTEXT = f"{_API}.SpanContext"
+#: What spans call their own; a recordingSpan has its parent's as well.
+_OWN = ("spanContext", "sc")
+#: Spans that belong to no trace.
+_NONE = frozenset({f"{_API}.noopSpan", f"{_API}/noop.Span"})
+#: Spans of OpenTelemetry's own. A context holds them in an any, which takes no itab: where the
+#: compiler sees no other conversion, nothing but their names leads to them.
+_KNOWN = (
+    *(f"{_API}.nonRecordingSpan", f"*{_API}.autoSpan", *sorted(_NONE)),
+    *("*go.opentelemetry.io/otel/sdk/trace.recordingSpan", "*go.opentelemetry.io/auto/sdk.span"),
+    "go.opentelemetry.io/otel/sdk/trace.nonRecordingSpan",
+    "go.opentelemetry.io/otel/internal/global.nonRecordingSpan",
+)
+#: Contexts that have no parent: pointers up to Go 1.20, structs since.
+_ROOTS = frozenset({"context.emptyCtx", "context.backgroundCtx", "context.todoCtx"})
+_VALUE = "context.valueCtx"
+_VALUE_FIELDS = {"Context": 0, "key": 16, "val": 32}
+#: Contexts that look values up in one that is not embedded, and what they call that.
+_NAMED_PARENT = {"context.withoutCancelCtx": "c", "net.onlyValuesCtx": "lookupValues"}
+_IDS = {"traceID": 0, "spanID": 16, "traceFlags": 24}
+_MAX_NESTING = 8
+
+
+class ContextKind(enum.IntEnum):
+    """What a type is on the way to a span: enum context_kind of bpf/context.h."""
+
+    ROOT = 1
+    PARENT = 2
+    VALUE = 3
+    SPAN = 4
+    NO_SPAN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ContextType:
+    """A type of contexts or spans; ``at`` is where its parent is, or its trace.SpanContext.
+
+    ``key`` is, for a VALUE, the address of the type of keys of spans.
+    """
+
+    kind: ContextKind
+    at: int = 0
+    key: int = 0
+
+
+def context_types(descriptors: Rtypes) -> dict[int, ContextType] | None:
+    """Return types by the link-time addresses of their descriptors and itabs.
+
+    Those that the program converts to the interfaces concerned, as its itabs say, and the spans of
+    OpenTelemetry itself. None where the
+    program does not know OpenTelemetry's spans. Raises RtypeError.
+    """
+    key = descriptors.basic(_SPAN_KEY)
+    if key is None:
+        return None
+    found: dict[int, ContextType] = {}
+    for itab, is_span in _itabs(descriptors):
+        if itab.type not in found:
+            go_type = descriptors.type_at(itab.type)
+            known = _span(go_type) if is_span else _context(go_type, key)
+            if known is None:
+                continue
+            found[itab.type] = known
+        if not is_span:
+            found[itab.address] = found[itab.type]
+    for name in _KNOWN:
+        address = descriptors.basic(name)
+        if address is not None and address not in found:
+            known = _span(descriptors.type_at(address))
+            if known is not None:
+                found[address] = known
+    return found
+
+
+def _itabs(descriptors: Rtypes) -> Iterator[tuple[Itab, bool]]:
+    """Yield the itabs of contexts, and those of spans; with each whether it is a span's."""
+    is_span: dict[int, bool | None] = {}
+    for itab in descriptors.itabs():
+        if itab.interface not in is_span:
+            methods = descriptors.methods(itab.interface)
+            wanted = methods >= _CONTEXT_METHODS or methods >= _SPAN_METHODS
+            is_span[itab.interface] = methods >= _SPAN_METHODS if wanted else None
+        which = is_span[itab.interface]
+        if which is not None:
+            yield itab, which
+
+
+def _struct(go_type: GoType) -> GoType:
+    """Return what an interface's data word leads to."""
+    return go_type.elem if isinstance(go_type, PointerType) else go_type
+
+
+def _context(go_type: GoType, key: int) -> ContextType | None:
+    target = _struct(go_type)
+    if target.name in _ROOTS:
+        return ContextType(ContextKind.ROOT)
+    if not isinstance(target, StructType):
+        return None
+    if target.name == _VALUE:
+        offsets = {field.name: field.offset for field in target.fields}
+        return ContextType(ContextKind.VALUE, 0, key) if offsets == _VALUE_FIELDS else None
+    if target.name in _NAMED_PARENT:
+        field = target.field(_NAMED_PARENT[target.name])
+        return None if field is None else ContextType(ContextKind.PARENT, field.offset)
+    at = _embedded(target)
+    return None if at is None else ContextType(ContextKind.PARENT, at)
+
+
+def _embedded(struct: StructType) -> int | None:
+    """Return where a struct, or one embedded in it, embeds a context first of all."""
+    at = 0
+    for _ in range(_MAX_NESTING):
+        field = next((one for one in struct.fields if one.embedded), None)
+        if field is None:
+            return None
+        at += field.offset
+        if field.type.kind is Kind.INTERFACE:
+            return at if field.type.name == CONTEXT else None
+        if not isinstance(field.type, StructType):
+            return None
+        struct = field.type
+    return None
+
+
+def _span(go_type: GoType) -> ContextType | None:
+    target = _struct(go_type)
+    if not isinstance(target, StructType):
+        return None
+    fields = [field for field in target.fields if field.type.name == _SPAN_CONTEXT]
+    own = [field for field in fields if field.name in _OWN]
+    if len(own or fields) != 1:
+        is_none = not fields and target.name in _NONE
+        return ContextType(ContextKind.NO_SPAN) if is_none else None
+    [field] = own or fields
+    if not isinstance(field.type, StructType):
+        return None
+    offsets = {part.name: part.offset for part in field.type.fields}
+    if {name: offsets.get(name) for name in _IDS} != _IDS:
+        return None
+    return ContextType(ContextKind.SPAN, field.offset)
