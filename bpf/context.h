@@ -17,11 +17,11 @@
 #define ITAB_TYPE 8 /* where an itab has the type: after the interface's */
 
 enum context_kind {
-    CONTEXT_ROOT = 1,   /* a context without a parent */
-    CONTEXT_PARENT = 2, /* one whose parent is at context_type.at */
-    CONTEXT_VALUE = 3,  /* context.valueCtx: a parent, a key and a value, of two words each */
-    CONTEXT_SPAN = 4,   /* a span whose trace.SpanContext is at context_type.at */
-    CONTEXT_NO_SPAN = 5,      /* a span that belongs to no trace */
+    CONTEXT_ROOT = 1,    /* a context without a parent */
+    CONTEXT_PARENT = 2,  /* one whose parent is at context_type.at */
+    CONTEXT_VALUE = 3,   /* context.valueCtx: a parent, a key and a value, of two words each */
+    CONTEXT_SPAN = 4,    /* a span whose trace.SpanContext is at context_type.at */
+    CONTEXT_NO_SPAN = 5, /* a span that belongs to no trace */
 };
 
 struct context_type {

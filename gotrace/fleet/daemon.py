@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.config import Config, Listen, SpanSpec, load_config
-from gotrace.fleet.engine import Engine, Probe, measure_cost
+from gotrace.fleet.engine import Engine, measure_cost
 from gotrace.fleet.exposition import EngineCollector, Reloads, registry_of
-from gotrace.fleet.probing import Cost
+from gotrace.fleet.probing import Cost, Probe
 from gotrace.fleet.targets import Program
 from gotrace.fleet.web import Health, ProfileKind, WebServer
 from gotrace.kernel.features import has_multi_links

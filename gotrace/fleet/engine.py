@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Protocol
 
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.fleet.budget import Budget, Pauses
 from gotrace.fleet.config import Config, MetricSpec, SpanSpec, WaitsSpec
-from gotrace.fleet.probing import Cost, MetricProbe, Spent, open_target
+from gotrace.fleet.probing import Cost, MetricProbe, Probe, Spent, open_target
 from gotrace.fleet.series import Metric
 from gotrace.fleet.targets import Finder, Program, ProgramKey
 from gotrace.fleet.telemetry.price import OverBudgetError
@@ -28,7 +27,7 @@ from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
 from gotrace.text import printable
 
-__all__ = ["Engine", "Job", "Probe", "ProbeStatus", "measure_cost"]
+__all__ = ["Engine", "Job", "ProbeStatus", "measure_cost"]
 
 log = logging.getLogger("gotraced")
 
@@ -40,30 +39,6 @@ _USUAL_TRAP = ProbeCost(800, 2500)  # ns, where it cannot be measured
 _MAX_WAIT = 3.0
 _MAX_LISTED = 16  # processes in a message
 _SPANS, _WAITS = "spans", "waits"  # what they are called among probes
-
-
-class Probe(Protocol):
-    """What is attached for one job in one program."""
-
-    target: Target
-    problems: list[str]
-
-    @property
-    def needs_target(self) -> bool: ...
-
-    def take(self) -> None: ...
-
-    def poll(self) -> None: ...
-
-    def spent(self) -> Spent: ...
-
-    def lost(self) -> dict[str, int]: ...
-
-    def is_held(self) -> bool: ...
-
-    def stop(self) -> None: ...
-
-    def close(self) -> Spent: ...
 
 
 #: Starts the probe of spans; the number is the budget of all, a part of one CPU.

@@ -7,17 +7,17 @@ reload, takes nothing from the others.
 
 from __future__ import annotations
 
+import abc
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import MetricSpec, MetricType
 from gotrace.fleet.naming import label
 from gotrace.fleet.series import Increment, Metric
 from gotrace.fleet.targets import Program
+from gotrace.kernel.attach import Attached
 from gotrace.overhead import ProbeCost
 from gotrace.probes.pattern import is_recipe
 from gotrace.probes.spec import NO_KEY, parse_probe
@@ -31,7 +31,7 @@ from gotrace.session.tasks import find_tasks
 from gotrace.session.trace_plan import TracePlan, parse_probes, probe_requests
 from gotrace.target.target import Target
 
-__all__ = ["Cost", "MetricProbe", "Planned", "Spent", "open_target", "plan_metric"]
+__all__ = ["Cost", "MetricProbe", "Planned", "Probe", "Spent", "open_target", "plan_metric"]
 
 _TEXT_BYTES = 64  # of a string that is a label
 _PROGRAM_NS = 300  # for a run of a program that cannot be timed
@@ -67,6 +67,108 @@ class Spent:
 
     hits: int = 0
     ns: int = 0
+
+
+class Probe(abc.ABC):
+    """What is attached for one job in one program; ``close`` detaches. Any thread may ask.
+
+    ``problems`` are what it leaves out. ``needs_target``: reading what was seen takes the program's
+    file.
+    """
+
+    needs_target = False
+
+    def __init__(self, program: Program, target: Target, cost: Cost) -> None:
+        """Take the program; a subclass attaches then."""
+        self.target = target
+        self.problems: list[str] = []
+        self._program = program
+        self._cost = cost
+        self._lock = threading.Lock()  # held by what the methods below are called by
+        self._is_open = True
+        self._final = Spent()
+        self._lost: Counter[str] = Counter()
+
+    @property
+    @abc.abstractmethod
+    def _attached(self) -> Attached:
+        """Return the probes."""
+
+    def _take(self) -> None:  # noqa: B027
+        """Pass on what has come since the last time, where that is asked for now and then."""
+
+    def _poll(self) -> None:  # noqa: B027
+        """Free what processes that have ended left."""
+
+    @abc.abstractmethod
+    def _finish(self) -> None:
+        """Stop, and pass on what has come. Raises GotraceError."""
+
+    @abc.abstractmethod
+    def _spent(self) -> Spent:
+        """Return the hits so far and their cost."""
+
+    @abc.abstractmethod
+    def _losses(self) -> Counter[str]:
+        """Return how much is missing so far, by what became of it."""
+
+    def _left_open(self) -> int:
+        """Return how many calls were open when it was stopped."""
+        return 0
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether it is attached."""
+        return self._is_open
+
+    def take(self) -> None:
+        """Pass on what has come since the last time."""
+        with self._lock:
+            if self._is_open:
+                self._take()
+
+    def poll(self) -> None:
+        """Free what processes that have ended left; to be called every few seconds."""
+        with self._lock:
+            if self._is_open:
+                self._poll()
+
+    def spent(self) -> Spent:
+        """Return the hits so far and their cost, as far as that is known."""
+        with self._lock:
+            return self._spent() if self._is_open else self._final
+
+    def lost(self) -> dict[str, int]:
+        """Return how much is missing, by what became of it."""
+        with self._lock:
+            return dict(self._losses() if self._is_open else self._lost)
+
+    def is_held(self) -> bool:
+        """Return whether the probes are still there."""
+        return self._attached.is_held()
+
+    def stop(self) -> None:
+        """Have the probes removed without waiting for it: ``close`` does."""
+        self._attached.stop()
+
+    def close(self) -> Spent:
+        """Detach, pass on what has come, and return what it has cost.
+
+        Raises GotraceError where the probes were gone before that; they are closed all the same.
+        """
+        with self._lock:
+            if not self._is_open:
+                return self._final
+            try:
+                self._finish()
+                self._lost = self._losses()
+                if left := self._left_open():
+                    self._lost["open_at_detach"] += left
+                self._final = self._spent()
+            finally:
+                self._is_open = False
+                self._attached.close()
+            return self._final
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,27 +222,21 @@ def _is_keyed(spec: MetricSpec) -> bool:
     return parsed.predicate is not None or parsed.signature is not None
 
 
-class MetricProbe:
-    """The probes of one metric in one program; ``close`` detaches."""
+class MetricProbe(Probe):
+    """The probes of one metric in one program."""
 
     def __init__(self, metric: Metric, program: Program, target: Target, cost: Cost) -> None:
         """Attach. Raises GotraceError or OSError."""
+        super().__init__(program, target, cost)
         spec = metric.spec
         self.metric = metric
-        self.program = program
-        self.target = target
-        self.since = time.monotonic()
-        self._cost = cost
-        self._lock = threading.Lock()
-        self._is_open = True
         self._calls = 0
-        self._lost: Counter[str] = Counter()
-        self._final = Spent()
         planned = plan_metric(spec, target, program)
         plan = planned.plan
         self.names = [function.name for function in plan.functions]
-        self.problems = list(planned.warnings())
+        self.problems += planned.warnings()
         self._meter: CallCounter | LatencyMeter | KeyMeter
+        self.needs_target = planned.traced is not None
         if planned.traced is not None:
             tasks = find_tasks(target, plan)
             wanted = KeyOptions(
@@ -162,20 +258,13 @@ class MetricProbe:
         metric.begin(program.key.target)
 
     @property
-    def needs_target(self) -> bool:
-        """Return whether reading what was added up takes the program's file."""
-        return isinstance(self._meter, KeyMeter)
-
-    def take(self) -> None:
-        """Add what has come since the last time to the metric."""
-        with self._lock:
-            if self._is_open:
-                self._take()
+    def _attached(self) -> Attached:
+        return self._meter.attached
 
     def _take(self) -> None:
         increments = list(self._increments())
         self._calls += sum(one.calls for one in increments)
-        self.metric.add(self.program.key.target, increments)
+        self.metric.add(self._program.key.target, increments)
 
     def _increments(self) -> Iterator[Increment]:
         meter = self._meter
@@ -205,20 +294,11 @@ class MetricProbe:
             names = (self.names[row.function],) if spec.functions else ()
             yield Increment((*names, *map(label, row.values)), row.calls, measured)
 
-    def poll(self) -> None:
-        """Free what processes that have ended left; to be called every few seconds."""
-        with self._lock:
-            if not self._is_open:
-                return
-            if isinstance(self._meter, LatencyMeter):
-                self._meter.poll(0.0)
-            elif isinstance(self._meter, KeyMeter):
-                self._meter.poll()
-
-    def spent(self) -> Spent:
-        """Return the hits so far and their cost, as far as that is known."""
-        with self._lock:
-            return self._spent() if self._is_open else self._final
+    def _poll(self) -> None:
+        if isinstance(self._meter, LatencyMeter):
+            self._meter.poll(0.0)
+        elif isinstance(self._meter, KeyMeter):
+            self._meter.poll()
 
     def _spent(self) -> Spent:
         if not self._cost.is_counted:
@@ -226,11 +306,6 @@ class MetricProbe:
             hits = self._calls * each
             return Spent(hits, self._cost.of("on_entry", hits, hits * _PROGRAM_NS))
         return self._cost.total(self._meter.attached.statistics())
-
-    def lost(self) -> dict[str, int]:
-        """Return how many calls are missing, by what became of them."""
-        with self._lock:
-            return dict(self._losses() if self._is_open else self._lost)
 
     def _losses(self) -> Counter[str]:
         found: Counter[str] = Counter()
@@ -241,30 +316,9 @@ class MetricProbe:
                     found[what.name.lower()] += counts[what]
         return found
 
-    def is_held(self) -> bool:
-        """Return whether the probes are still there."""
-        return self._meter.attached.is_held()
+    def _left_open(self) -> int:
+        return 0 if isinstance(self._meter, CallCounter) else self._meter.open_calls()
 
-    def stop(self) -> None:
-        """Have the probes removed without waiting for it: ``close`` does."""
-        self._meter.attached.stop()
-
-    def close(self) -> Spent:
-        """Detach, add what has come to the metric, and return what it has cost.
-
-        Raises GotraceError where the probes were gone before that; all else is done all the same.
-        """
-        with self._lock, ExitStack() as closing:
-            if not self._is_open:
-                return self._final
-            closing.callback(self._meter.attached.close)
-            self._meter.stop()
-            self._take()
-            self._lost = self._losses()
-            if not isinstance(self._meter, CallCounter):
-                left = self._meter.open_calls()
-                if left:
-                    self._lost["open_at_detach"] += left
-            self._final = self._spent()
-            self._is_open = False
-        return self._final
+    def _finish(self) -> None:
+        self._meter.stop()
+        self._take()

@@ -15,10 +15,11 @@ from gotrace.errors import GotraceError
 from gotrace.fleet.config import SpanSpec
 from gotrace.fleet.naming import attribute
 from gotrace.fleet.otlp import Attribute, FinishedCall
-from gotrace.fleet.probing import Cost, Spent
+from gotrace.fleet.probing import Cost, Probe, Spent
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.nesting import Call, Nesting
 from gotrace.fleet.telemetry.price import refuse_price
+from gotrace.kernel.attach import Attached
 from gotrace.probes.spec import ProbeSpec, parse_key
 from gotrace.records import dataclass, replace
 from gotrace.session.decode import DecodedCall, call_decoders
@@ -194,8 +195,10 @@ class _Above:
     within: _Ids | None
 
 
-class SpanProbe:
-    """The probes of all spans in one program; ``close`` detaches."""
+class SpanProbe(Probe):
+    """The probes of all spans in one program; ``read`` sends what has come."""
+
+    needs_target = True
 
     def __init__(
         self,
@@ -210,14 +213,8 @@ class SpanProbe:
 
         Raises OverBudgetError, other GotraceErrors, or OSError.
         """
-        self.target = target
-        self._program = program
-        self._cost = cost
+        super().__init__(program, target, cost)
         self._sink = sink
-        self._lock = threading.Lock()
-        self._is_open = True
-        self._final = Spent()
-        self._lost: Counter[str] = Counter()
         self._read_ns = 0
         self._nesting: Nesting[_Seen] = Nesting()
         traced, self._kinds, problems = _plan_all(specs, target, program)
@@ -233,20 +230,8 @@ class SpanProbe:
         self.problems = [*problems, *traced.plan.problems, *map(str, traced.plan.failed)]
 
     @property
-    def needs_target(self) -> bool:
-        """Return whether reading calls takes the program's file."""
-        return True
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether it is attached."""
-        return self._is_open
-
-    def take(self) -> None:
-        """Do nothing: calls are read as they come."""
-
-    def poll(self) -> None:
-        """Do nothing: ``read`` does it."""
+    def _attached(self) -> Attached:
+        return self._tracer.attached
 
     def read(self) -> None:
         """Read what has come; to be called ten times a second."""
@@ -357,20 +342,10 @@ class SpanProbe:
         name = kind.spec.name or function.name
         return FinishedCall(self._program.key.target, name, start, end, attributes, error)
 
-    def spent(self) -> Spent:
-        """Return the hits so far and their cost; the reader's own time is in it."""
-        with self._lock:
-            return self._spent() if self._is_open else self._final
-
     def _spent(self) -> Spent:
         spent = self._cost.total(self._tracer.attached.statistics())
         at_switches = self._tracer.attached.tracepoint_ns()
         return Spent(spent.hits, spent.ns + at_switches + self._read_ns)
-
-    def lost(self) -> dict[str, int]:
-        """Return how many calls are missing, by what became of them."""
-        with self._lock:
-            return dict(self._losses() if self._is_open else self._lost)
 
     def _losses(self) -> Counter[str]:
         counts = self._tracer.diagnostics()
@@ -383,34 +358,15 @@ class SpanProbe:
             found["undecided"] = self._undecided.calls
         return found
 
-    def is_held(self) -> bool:
-        """Return whether the probes are still there."""
-        return self._tracer.attached.is_held()
-
-    def stop(self) -> None:
-        """Have the probes removed without waiting for it: ``close`` does."""
-        self._tracer.attached.stop()
-
-    def close(self) -> Spent:
-        """Detach, send what has come, and return what it has cost. Raises GotraceError."""
-        with self._lock:
-            if not self._is_open:
-                return self._final
-            try:
-                self._tracer.stop()
-                for _ in range(_LAST_TURNS):
-                    self._read()
-                    if self._tracer.exhausted:
-                        break
-                for tree in self._nesting.rest():
-                    self._send(tree)
-                self._tracer.drop()
-                self._lost = self._losses()
-                self._final = self._spent()
-            finally:
-                self._is_open = False
-                self._tracer.attached.close()
-            return self._final
+    def _finish(self) -> None:
+        self._tracer.stop()
+        for _ in range(_LAST_TURNS):
+            self._read()
+            if self._tracer.exhausted:
+                break
+        for tree in self._nesting.rest():
+            self._send(tree)
+        self._tracer.drop()
 
 
 _LAST_TURNS = 10

@@ -12,7 +12,6 @@ from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
-from gotrace.errors import GotraceError
 
 if TYPE_CHECKING:
     from gotrace.elf.dwarf.reader import DwarfReader
@@ -22,11 +21,7 @@ if TYPE_CHECKING:
     from gotrace.gotypes.runtime import RuntimeLayout
     from gotrace.gotypes.wait_reasons import WaitReasons
 
-__all__ = ["Binary", "SpanTypesError"]
-
-
-class SpanTypesError(GotraceError):
-    """A program that does not have OpenTelemetry's spans."""
+__all__ = ["Binary"]
 
 
 class Binary:
@@ -92,20 +87,19 @@ class Binary:
             return None
 
     @cached_property
-    def contexts(self) -> Mapping[int, ContextType]:
+    def contexts(self) -> Mapping[int, ContextType] | None:
         """Return the types of contexts and spans, by the addresses of descriptors and itabs.
 
-        Raises RtypeError, or SpanTypesError where contexts hold no spans in this program.
+        None where the program does not know OpenTelemetry's spans, or nothing describes its types.
         """
         from gotrace.gotypes.contexts import context_types
+        from gotrace.gotypes.rtype_table import RtypeError
 
-        found = context_types(self.rtypes) if self.rtypes is not None else None
-        if found is None:
-            raise SpanTypesError(
-                f"{self.image.display} has no types of go.opentelemetry.io/otel/trace: its"
-                " contexts hold no spans"
-            )
-        return found
+        try:
+            return context_types(self.rtypes) if self.rtypes is not None else None
+        except RtypeError as error:
+            self.rtypes_problem = str(error)
+            return None
 
     @cached_property
     def runtime(self) -> RuntimeLayout:

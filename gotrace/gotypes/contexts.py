@@ -3,7 +3,7 @@
 
 Sources: ``context/context.go`` (emptyCtx, backgroundCtx, todoCtx, cancelCtx, timerCtx, valueCtx,
 afterFuncCtx, stopCtx, withoutCancelCtx) and ``os/signal/signal.go`` (signalCtx) of Go 1.15 to 1.27;
-of OpenTelemetry 1.1 to 1.44 ``trace/context.go`` (traceContextKeyType), ``trace/trace.go``
+of OpenTelemetry 1.1 to 1.46 ``trace/context.go`` (traceContextKeyType), ``trace/trace.go``
 (SpanContext), ``trace/noop.go`` and ``trace/noop/noop.go``, ``sdk/trace/span.go``.
 """
 
@@ -13,6 +13,7 @@ import enum
 from collections.abc import Iterator
 
 from gotrace.gotypes.from_rtype import Itab, Rtypes
+from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.types import GoType, Kind, PointerType, StructType
 from gotrace.records import dataclass
 
@@ -28,6 +29,7 @@ _SPAN_KEY = f"{_API}.traceContextKeyType"
 _SPAN_CONTEXT = f"{_API}.SpanContext"
 #: What spans call their own; a recordingSpan has its parent's as well.
 _OWN = ("spanContext", "sc")
+_PARENT = "parent"
 #: Spans that belong to no trace.
 _NONE = frozenset({f"{_API}.noopSpan", f"{_API}/noop.Span"})
 #: Spans of OpenTelemetry's own. A context holds them in an any, which takes no itab: where the
@@ -74,8 +76,8 @@ def context_types(descriptors: Rtypes) -> dict[int, ContextType] | None:
     """Return types by the link-time addresses of their descriptors and itabs.
 
     Those that the program converts to the interfaces concerned, as its itabs say, and the spans of
-    OpenTelemetry itself. None where the
-    program does not know OpenTelemetry's spans. Raises RtypeError.
+    OpenTelemetry itself. What cannot be read is left out. None where the program does not know
+    OpenTelemetry's spans. Raises RtypeError where lists of types are damaged.
     """
     key = descriptors.basic(_SPAN_KEY)
     if key is None:
@@ -83,8 +85,7 @@ def context_types(descriptors: Rtypes) -> dict[int, ContextType] | None:
     found: dict[int, ContextType] = {}
     for itab, is_span in _itabs(descriptors):
         if itab.type not in found:
-            go_type = descriptors.type_at(itab.type)
-            known = _span(go_type) if is_span else _context(go_type, key)
+            known = _known(descriptors, itab.type, None if is_span else key)
             if known is None:
                 continue
             found[itab.type] = known
@@ -93,10 +94,19 @@ def context_types(descriptors: Rtypes) -> dict[int, ContextType] | None:
     for name in _KNOWN:
         address = descriptors.basic(name)
         if address is not None and address not in found:
-            known = _span(descriptors.type_at(address))
+            known = _known(descriptors, address, None)
             if known is not None:
                 found[address] = known
     return found
+
+
+def _known(descriptors: Rtypes, address: int, key: int | None) -> ContextType | None:
+    """Return what a context's type is, or a span's where ``key`` is None; None if not known."""
+    try:
+        go_type = descriptors.type_at(address)
+        return _span(go_type) if key is None else _context(go_type, key)
+    except RtypeError:
+        return None
 
 
 def _itabs(descriptors: Rtypes) -> Iterator[tuple[Itab, bool]]:
@@ -153,7 +163,11 @@ def _span(go_type: GoType) -> ContextType | None:
     target = _struct(go_type)
     if not isinstance(target, StructType):
         return None
-    fields = [field for field in target.fields if field.type.name == _SPAN_CONTEXT]
+    fields = [
+        field
+        for field in target.fields
+        if field.type.name == _SPAN_CONTEXT and field.name != _PARENT
+    ]
     own = [field for field in fields if field.name in _OWN]
     if len(own or fields) != 1:
         is_none = not fields and target.name in _NONE

@@ -152,9 +152,11 @@ class ProbeSpec:
         return ResolvedProbe(predicate, values, extras=tuple(self._resolved_extras(scope)))
 
     def _resolved_extras(self, scope: Scope) -> Iterator[Typed | None]:
-        for expression in self.extras.expressions if self.extras is not None else ():
+        if self.extras is None:
+            return
+        for expression in self.extras.expressions:
             try:
-                yield resolve(self.source, expression, scope)
+                yield resolve(self.extras.source, expression, scope)
             except SpecError:
                 yield None
 

@@ -82,8 +82,8 @@ class DynamicTypes:
 
     @property
     def contexts(self) -> Mapping[int, ContextType]:
-        """Return the types of contexts and spans, which there are where a plan asks for them."""
-        return self._binary.contexts
+        """Return the types of contexts and spans, none where the program has no spans."""
+        return self._binary.contexts or {}
 
     def take_new(self) -> list[tuple[int, Subplan]]:
         """Return the plans made for types met since the last time, to be given to the kernel."""

@@ -21,9 +21,7 @@ from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import Function
 from gotrace.errors import GotraceError, NoMatchError, UsageError
-from gotrace.gotypes.binary import SpanTypesError
 from gotrace.gotypes.from_text import SignatureError
-from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.symbols import NameKind, parse_name
 from gotrace.gotypes.types import (
     GoType,
@@ -566,11 +564,16 @@ class _Planner:
 
     def _no_spans(self) -> str | None:
         """Return why contexts of the program hold no spans that are known."""
-        try:
-            _ = self._binary.contexts
-        except (SpanTypesError, RtypeError) as error:
-            return str(error)
-        return None
+        binary = self._binary
+        if binary.contexts is not None:
+            return None
+        if binary.rtypes is None or binary.rtypes_problem is not None:
+            why = binary.rtypes_problem or "nothing in it describes its types"
+            return f"spans of contexts are not found in {binary.image.display}: {why}"
+        return (
+            f"{binary.image.display} has no types of go.opentelemetry.io/otel/trace: its contexts"
+            " hold no spans"
+        )
 
     def _check_specials(self, probe: ResolvedProbe) -> None:
         """Raise SpecError where a call that is reported is asked who made it: only keys know."""

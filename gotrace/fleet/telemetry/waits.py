@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable
 
 from gotrace.fleet.config import WaitsSpec
-from gotrace.fleet.probing import Cost, Spent
+from gotrace.fleet.probing import Cost, Probe, Spent
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.price import refuse_price
+from gotrace.kernel.attach import Attached
 from gotrace.records import dataclass, field, replace
 from gotrace.session.waits.states import StateKind, StateMeter, StateProbes, StateSum, state_probes
 from gotrace.target.target import Target
@@ -122,8 +124,8 @@ def plan_waits(target: Target, program: Program) -> StateProbes:
     return state_probes(target, target.binary(program.path))
 
 
-class WaitsProbe:
-    """The probes of one program's scheduler; ``close`` detaches."""
+class WaitsProbe(Probe):
+    """The probes of one program's scheduler."""
 
     def __init__(
         self,
@@ -138,17 +140,10 @@ class WaitsProbe:
 
         Raises OverBudgetError, other GotraceErrors, or OSError.
         """
-        self.target = target
-        self._program = program
-        self._cost = cost
+        super().__init__(program, target, cost)
         self._totals = totals
-        self._lock = threading.Lock()
-        self._is_open = True
-        self._final = Spent()
-        self._lost: dict[str, int] = {}
         probes = plan_waits(target, program)
         refuse_price(probes, cost, share)
-        self.problems: list[str] = []
         if probes.quota is None:
             self.problems.append(
                 "CPU quotas are not looked at: the kernel's BTF does not have them"
@@ -161,15 +156,8 @@ class WaitsProbe:
         totals.begin(program.key.target, kinds)
 
     @property
-    def needs_target(self) -> bool:
-        """Return whether reading what was added up takes the program's file: it does not."""
-        return False
-
-    def take(self) -> None:
-        """Add what has come since the last time to the totals."""
-        with self._lock:
-            if self._is_open:
-                self._take()
+    def _attached(self) -> Attached:
+        return self._meter.attached
 
     def _take(self) -> None:
         sums = self._meter.take()
@@ -178,16 +166,8 @@ class WaitsProbe:
         self._hits += sum(hits[one.kind] * one.count for one in sums)
         self._totals.add(self._program.key.target, sums)
 
-    def poll(self) -> None:
-        """Free what processes that have ended left; to be called every few seconds."""
-        with self._lock:
-            if self._is_open:
-                self._meter.forget(self._program.is_run_by)
-
-    def spent(self) -> Spent:
-        """Return the hits so far and their cost, that of looking for quotas included."""
-        with self._lock:
-            return self._spent() if self._is_open else self._final
+    def _poll(self) -> None:
+        self._meter.forget(self._program.is_run_by)
 
     def _spent(self) -> Spent:
         if not self._cost.is_counted:
@@ -197,40 +177,13 @@ class WaitsProbe:
         spent = self._cost.total(self._meter.attached.statistics())
         return Spent(spent.hits, spent.ns + self._meter.attached.tracepoint_ns())
 
-    def lost(self) -> dict[str, int]:
-        """Return how many waits are missing, by what there was too much of."""
-        with self._lock:
-            return self._losses() if self._is_open else dict(self._lost)
-
-    def _losses(self) -> dict[str, int]:
+    def _losses(self) -> Counter[str]:
         found = self._meter.losses().items()
-        return {what.name.lower(): count for what, count in found if count}
+        return Counter({what.name.lower(): count for what, count in found if count})
 
-    def is_held(self) -> bool:
-        """Return whether the probes are still there."""
-        return self._meter.attached.is_held()
-
-    def stop(self) -> None:
-        """Have the probes removed without waiting for it: ``close`` does."""
-        self._meter.attached.stop()
-
-    def close(self) -> Spent:
-        """Detach, add what has come to the totals, and return what it has cost.
-
-        Raises AttachError where the probes were gone before that.
-        """
-        with self._lock:
-            if not self._is_open:
-                return self._final
-            try:
-                self._meter.stop()
-                self._take()
-                self._lost = self._losses()
-                self._final = self._spent()
-            finally:
-                self._is_open = False
-                self._meter.attached.close()
-            return self._final
+    def _finish(self) -> None:
+        self._meter.stop()
+        self._take()
 
 
 _PROGRAM_NS = 300  # for a run of a program that cannot be timed
