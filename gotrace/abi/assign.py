@@ -8,9 +8,9 @@ Go <= 1.16 (doc/asm.html, "Stack maps" and cmd/compile/internal/abi).
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gotrace.gotypes.releases import DICTIONARY_AFTER_RECEIVER, REGISTER_ABI
@@ -41,21 +41,21 @@ __all__ = [
 ]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class IntReg:
     """The integer register of an index in the architecture's ``int_registers``."""
 
     index: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class FloatReg:
     """The float register of an index in the architecture's ``float_registers``."""
 
     index: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Stack:
     """Memory at an offset in bytes from the stack pointer at function entry.
 
@@ -65,7 +65,7 @@ class Stack:
     offset: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Saved(Stack):
     """Memory too: what was copied at the entry, kept for the return, at an offset in that copy."""
 
@@ -77,7 +77,7 @@ Place = IntReg | FloatReg | Stack
 CLOSURE_CONTEXT = IntReg(0x20)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Piece:
     """Place ``size`` bytes, ``offset`` bytes from the start of a value."""
 
@@ -106,7 +106,7 @@ class DictionaryPlace(enum.Enum):
     AFTER_RECEIVER = "after the receiver"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Assignment:
     """The pieces of each parameter and of each result, in order; zero-size values have none.
 
@@ -145,7 +145,7 @@ _PARTS_OF_KIND = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class RegisterPart:
     """A part of a value that takes one register."""
 

@@ -10,8 +10,8 @@ beginning the places after it.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from gotrace.abi.amd64 import Architecture
 from gotrace.abi.assign import Assignment, FloatReg, IntReg, Piece, Place, Stack, register_parts
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Observed:
     """Where DWARF says a value is at function entry: the pieces with a known place.
 
@@ -55,7 +55,7 @@ class Observed:
         return Observed(registers, self.whole)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Reconstruction:
     """An assignment without gaps, and the rows whose place still is not known."""
 

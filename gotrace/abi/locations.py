@@ -7,8 +7,8 @@ parameters (see gaps.py).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gotrace.abi.amd64 import AMD64
@@ -48,7 +48,7 @@ _DICTIONARY_NAME = ".dict"
 _SHIFTED = "unnamed parameters before it may be missing from the debug information"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class StructField:
     """The struct that a value is a field of, whose pieces are known instead of its own.
 
@@ -60,7 +60,7 @@ class StructField:
     in_memory: bool
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PlacedValue:
     """A parameter or result and its pieces; none for types without size.
 
@@ -75,7 +75,7 @@ class PlacedValue:
     within: StructField | None = None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CapturedValue:
     """A variable of an outer function, ``offset`` bytes into the closure object.
 
@@ -88,7 +88,7 @@ class CapturedValue:
     by_reference: bool
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class FunctionLocations:
     """All values of a function that can be had at its entry and at its RET instructions.
 
@@ -105,7 +105,7 @@ class FunctionLocations:
     is_bare: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class FunctionCode:
     """What decides on a function's calling convention, and how much stack its values take.
 
@@ -223,7 +223,7 @@ def _assign_with(
         types.append(value)
     types += [filler for before, filler in fillers if before >= len(parameters)]
     whole = assign(types, results, AMD64, convention, dictionary, is_method=is_method)
-    return dataclasses.replace(
+    return replace(
         whole,
         parameters=tuple(whole.parameters[row] for row in listed),
         spill_slots=tuple(whole.spill_slots[row] for row in listed),

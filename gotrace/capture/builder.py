@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from gotrace.capture.ops import (
     MAX_BLOCKS,
@@ -17,7 +17,7 @@ from gotrace.capture.ops import (
     SpanPart,
 )
 from gotrace.capture.payload import BEYOND, FixedReader, PayloadReader, Reader
-from gotrace.gotypes.types import GoType
+from gotrace.gotypes.types import GoType, InterfaceType
 from gotrace.values.model import Value
 
 __all__ = [
@@ -104,7 +104,7 @@ class _Flat(Reader):
         ]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class FloatHole:
     """``size`` bytes at an offset of the root image that come from a float register."""
 
@@ -125,6 +125,7 @@ class Builder:
         self.ops: list[Op] = []
         self.float_holes: list[FloatHole] = []
         self.bound = 0
+        self._interfaces: dict[str, InterfaceType] = {}
         self._steps: list[BlockOp] = []
         self._max_ops = ops
         self._next = 1
@@ -140,6 +141,11 @@ class Builder:
     def steps(self) -> tuple[BlockOp, ...]:
         """Return what Frame walks by."""
         return tuple(self._steps)
+
+    @property
+    def interfaces(self) -> tuple[InterfaceType, ...]:
+        """Return the types of the interfaces whose values are captured."""
+        return tuple(self._interfaces.values())
 
     def deref(
         self, at: Position, size: int, offset: int = 0, *, skip: int = 0, number: int | None = None
@@ -178,12 +184,15 @@ class Builder:
         op = Op(OpCode.DEREF_N, number, at.block, at.offset, count.offset, size, limit, skip)
         return self._block(op, max(at.offset, count.offset) + _WORD, limit)
 
-    def iface(self, type_word: Position, data_word: Position) -> int | None:
+    def iface(self, go_type: GoType, type_word: Position, data_word: Position) -> int | None:
         """Go on by the dynamic type of an interface; return the number of its block."""
         if self._is_full:
             return None
         op = Op(OpCode.IFACE, self._next, type_word.block, type_word.offset, data_word.offset)
-        return self._block(op, max(type_word.offset, data_word.offset) + _WORD, 0)
+        block = self._block(op, max(type_word.offset, data_word.offset) + _WORD, 0)
+        if block is not None and isinstance(go_type, InterfaceType):
+            self._interfaces[go_type.name] = go_type
+        return block
 
     def span(self, at: Position, part: SpanPart) -> int | None:
         """Find the span that the context at a position holds; return the number of the block.

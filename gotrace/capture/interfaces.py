@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gotrace.capture.builder import Builder, Node, with_key
 from gotrace.capture.ops import CaptureLimits, FieldRef, Op, OpCode, Position
@@ -82,7 +82,7 @@ class InterfaceNode(Node):
         if self._followed:
 
             def follow() -> None:
-                reader.block = builder.iface(position, position.plus(8))
+                reader.block = builder.iface(self.type, position, position.plus(8))
                 reader.refused = reader.block is None
 
             builder.defer(follow, late=True)
@@ -118,7 +118,7 @@ class _InterfaceReader(Reader):
         error = error_value(dynamic, value, guess=self._is_error)
         if error is None:
             return InterfaceValue(self._name, dynamic, value, subplan.type)
-        return dataclasses.replace(error, of=subplan.type)
+        return replace(error, of=subplan.type)
 
     def location(self) -> FieldRef:
         """Return where the type word is, which is zero for nil."""
@@ -204,7 +204,7 @@ def make_subplan(
             reader = _Boxed(block, node.plan(builder, Position(block, 0, size)))
     builder.run()
     ops = (*with_key(builder.ops, reader.key() if keyed else None), Op(OpCode.END))
-    return Subplan(go_type, ops, builder.steps, builder.blocks, reader)
+    return Subplan(go_type, ops, builder.steps, builder.blocks, reader, builder.interfaces)
 
 
 class _Boxed(Reader):

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from gotrace.capture.builder import Builder, Node
 from gotrace.capture.ops import Position
@@ -40,7 +40,7 @@ _SLOTS = 8
 _GROUPS = 4
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class MapLayout:
     """How a map type keeps its entries.
 

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import struct
+from dataclasses import dataclass
 from typing import NamedTuple
 
 __all__ = [
@@ -195,7 +195,7 @@ class Op(NamedTuple):
         return _OP.pack(*self, 0, 0)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class CaptureLimits:
     """The limits on what is captured of one phase of one call.
 

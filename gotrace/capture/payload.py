@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gotrace.capture.ops import (
     BLOCK_CUT,
@@ -18,7 +18,7 @@ from gotrace.capture.ops import (
     OpCode,
     Position,
 )
-from gotrace.gotypes.types import GoType
+from gotrace.gotypes.types import GoType, InterfaceType
 from gotrace.values.model import Nil, Unavailable, Value
 
 __all__ = [
@@ -374,12 +374,16 @@ class FixedReader(Reader):
         return self._value
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Subplan:
-    """How an interface's value of one dynamic type is captured; ``ops`` end with END."""
+    """How an interface's value of one dynamic type is captured; ``ops`` end with END.
+
+    ``interfaces`` are the types of the interfaces within it whose values are captured as well.
+    """
 
     type: GoType
     ops: tuple[Op, ...]
     steps: tuple[BlockOp, ...]
     blocks: int
     reader: Reader
+    interfaces: tuple[InterfaceType, ...] = ()

@@ -22,8 +22,8 @@ lead to, so that a limit cuts the deepest first.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gotrace.abi.assign import FloatReg, IntReg, Piece, Saved, Stack
@@ -43,6 +43,7 @@ from gotrace.capture.payload import (
     ReadContext,
     Reader,
 )
+from gotrace.gotypes.types import InterfaceType
 from gotrace.values.model import Unavailable, Value
 
 __all__ = [
@@ -73,7 +74,7 @@ class PlacedNode(NamedTuple):
     first: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PhasePlan:
     """How all values of a call's entry, or of its return, are captured.
 
@@ -81,7 +82,8 @@ class PhasePlan:
     After the first ``early`` of ``ops``, everything that values marked ``first`` need is there:
     predicates belong there. ``payload_bound``: room that a payload wants; what does not fit into
     it reads as Unavailable, which only large values of interfaces can come to. ``float_holes``:
-    what read_phase takes from ``floats``.
+    what read_phase takes from ``floats``. ``interfaces`` are the types of those whose values are
+    captured.
     """
 
     ops: tuple[Op, ...]
@@ -93,6 +95,7 @@ class PhasePlan:
     float_holes: tuple[FloatHole, ...]
     steps: tuple[BlockOp, ...]
     blocks: int
+    interfaces: tuple[InterfaceType, ...]
 
     @property
     def float_registers(self) -> tuple[int, ...]:
@@ -106,11 +109,11 @@ class PhasePlan:
     def with_predicate(self, predicate: Sequence[Op]) -> PhasePlan:
         """Return the plan with a predicate, evaluated as soon as what it needs is there."""
         ops = (*self.ops[: self.early], *predicate, *self.ops[self.early :])
-        return dataclasses.replace(self, ops=ops, early=self.early + len(predicate))
+        return replace(self, ops=ops, early=self.early + len(predicate))
 
     def with_key(self, key: Sequence[Op]) -> PhasePlan:
         """Return the plan with what appends values to a key, when all has been captured."""
-        return dataclasses.replace(self, ops=(*with_key(self.ops[:-1], key), self.ops[-1]))
+        return replace(self, ops=(*with_key(self.ops[:-1], key), self.ops[-1]))
 
 
 def plan_phase(values: Sequence[PlacedNode], limits: CaptureLimits) -> PhasePlan:
@@ -145,6 +148,7 @@ def plan_phase(values: Sequence[PlacedNode], limits: CaptureLimits) -> PhasePlan
         tuple(builder.float_holes),
         builder.steps,
         builder.blocks,
+        builder.interfaces,
     )
 
 

@@ -8,7 +8,6 @@ import io
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -286,6 +285,8 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
 
 def _explain(log: str = "") -> None:
     """Print where the error being handled was raised, and the compiler's messages."""
+    import traceback
+
     for line in f"{traceback.format_exc()}{log}".splitlines():
         print(printable(line), file=sys.stderr)
 

@@ -13,11 +13,11 @@ the same offsets.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import re
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gotrace.elf.dwarf import DwarfError
@@ -51,7 +51,7 @@ class LayoutSource(enum.Enum):
     TABLE = "table"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class RuntimeLayout:
     """Byte offsets in the runtime's structs, and the ways to find the running g.
 
@@ -173,7 +173,7 @@ def runtime_layout(
     release = None if go_version is None else go_version.release
     offsets = None if dwarf is None else _dwarf_offsets(dwarf)
     if offsets is not None:
-        layout = dataclasses.replace(
+        layout = replace(
             table_layout(NEWEST),
             **offsets,
             g_in_register=(release or NEWEST) >= REGISTER_ABI,
@@ -186,7 +186,7 @@ def runtime_layout(
             f"{image.display}: cannot find where goroutines keep their id: the binary has neither "
             "DWARF nor a Go version; trace a build with build info"
         )
-    return dataclasses.replace(layout, tls_offset=tls_offset(image))
+    return replace(layout, tls_offset=tls_offset(image))
 
 
 _FIELDS = {

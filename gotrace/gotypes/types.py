@@ -7,9 +7,9 @@ themselves are reached through lazy references, resolved when first used.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gotrace.gotypes.symbols import package_of
@@ -110,7 +110,7 @@ class Lazy(Generic[_T]):
         return "Lazy(...)"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class GoType:
     """One type; ``size`` and ``align`` in bytes.
 
@@ -136,12 +136,12 @@ class GoType:
         return package_of(self.name) if self.is_named else ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class BasicType(GoType):
     """A boolean, number, string or unsafe.Pointer, or a named type made of one."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class OpaqueType(GoType):
     """A type of which only the size is known: C's, and names without type information."""
 
@@ -149,7 +149,7 @@ class OpaqueType(GoType):
 _Reference = Lazy[GoType]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class PointerType(GoType):
     """A pointer."""
 
@@ -161,7 +161,7 @@ class PointerType(GoType):
         return self.elem_ref.get()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class SliceType(GoType):
     """A slice: data pointer, length and capacity, one word each."""
 
@@ -173,7 +173,7 @@ class SliceType(GoType):
         return self.elem_ref.get()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ArrayType(GoType):
     """An array of a fixed length."""
 
@@ -181,7 +181,7 @@ class ArrayType(GoType):
     length: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Field:
     """A field of a struct, ``offset`` bytes from its start."""
 
@@ -191,7 +191,7 @@ class Field:
     embedded: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class StructType(GoType):
     """A struct."""
 
@@ -202,7 +202,7 @@ class StructType(GoType):
         return next((field for field in self.fields if field.name == name), None)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class MapType(GoType):
     """A map: one pointer to its header.
 
@@ -238,7 +238,7 @@ class ChanDirection(enum.Enum):
     RECEIVE = "<-chan"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class ChanType(GoType):
     """A channel: one pointer to a runtime.hchan."""
 
@@ -257,7 +257,7 @@ class ChanType(GoType):
         return None if self.header_ref is None else self.header_ref.get()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class FuncType(GoType):
     """A function value: one pointer to a closure object, whose first word is the code's address.
 
@@ -265,14 +265,14 @@ class FuncType(GoType):
     """
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class InterfaceType(GoType):
     """An interface: (type, data) when it is empty, that is without methods, else (itab, data)."""
 
     is_empty: bool
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Parameter:
     """A parameter or a result; ``name`` as DWARF or the user gives it, empty when there is none."""
 
@@ -280,7 +280,7 @@ class Parameter:
     type: GoType
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Signature:
     """A function's parameters, the receiver first, and results. ``name`` may be empty."""
 

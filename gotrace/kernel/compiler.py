@@ -12,7 +12,6 @@ import os
 import re
 import resource
 import struct
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -324,6 +323,8 @@ def _stderr_to(log: Any) -> Iterator[None]:
 
 def _quietly(what: str, action: Callable[[], _T]) -> _T:
     """Run ``action``, keep what C code prints meanwhile, and turn its failure into a LoadError."""
+    import tempfile
+
     with tempfile.TemporaryFile() as log:
         try:
             with _stderr_to(log):

@@ -9,9 +9,8 @@ with Go's precedence (The Go Programming Language Specification, "Operators").
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from fractions import Fraction
 
@@ -462,4 +461,4 @@ def _joined(left: Expression, right: Expression) -> Span:
 
 
 def _respanned(expression: Expression, span: Span) -> Expression:
-    return dataclasses.replace(expression, span=span)
+    return replace(expression, span=span)

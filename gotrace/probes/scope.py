@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -236,6 +235,8 @@ class Scope:
 
 def did_you_mean(wanted: str, names: Iterable[str]) -> str:
     """Suggest the names that are most like the wanted one; an empty text when none is."""
+    import difflib
+
     names = list(names)
     by_lower = {name.lower(): name for name in reversed(names)}
     same = by_lower.get(wanted.lower())

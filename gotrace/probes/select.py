@@ -8,7 +8,6 @@ or simply mistyped is the everyday failure of a tracer, and each has an answer i
 
 from __future__ import annotations
 
-import difflib
 import heapq
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -291,6 +290,8 @@ class _Explanation:
         return [glob for glob in globs if Pattern(glob).match(self.names).rows]
 
     def _packages_near(self, package: str) -> list[str]:
+        import difflib
+
         paths = sorted(filter(None, set(map(self._package, range(len(self.names.names))))))
         last = package.rpartition("/")[2]
         last_elements = {path.rpartition("/")[2] for path in paths}
@@ -332,6 +333,8 @@ def _similar(wanted: str, keys: Sequence[str]) -> list[int]:
     Common three-letter pieces, import path left out, choose the few that difflib then compares: it
     would take seconds for a whole binary.
     """
+    import difflib
+
     local = wanted.rpartition("/")[2]
     tail = local.rpartition(".")[2]
     grams = list(dict.fromkeys(local[at : at + 3] for at in range(len(local) - 2)))

@@ -15,18 +15,10 @@ from gotrace.elf.symtab import symbol_value
 from gotrace.gotypes.contexts import ContextType
 from gotrace.gotypes.from_rtype import Rtypes
 from gotrace.gotypes.rtype_table import RtypeError
-from gotrace.gotypes.types import (
-    ArrayType,
-    GoType,
-    InterfaceType,
-    MapType,
-    PointerType,
-    SliceType,
-    StructType,
-)
+from gotrace.gotypes.types import InterfaceType
 from gotrace.target.target import TargetBinary
 
-__all__ = ["DynamicTypes", "interfaces_within"]
+__all__ = ["DynamicTypes"]
 
 #: Errors hold errors: these are always to be expected once an interface is.
 _ALWAYS_EXPECTED = "error"
@@ -34,7 +26,6 @@ _ALWAYS_EXPECTED = "error"
 _MAX_EXPECTED = 2000
 #: Interfaces within the types that interfaces hold: the address in a net.OpError is one.
 _LEVELS_OF_INTERFACES = 2
-_LEVELS_OF_TYPES = 4
 _SMALL_VALUES = struct.pack("<256Q", *range(256))
 
 
@@ -60,8 +51,8 @@ class DynamicTypes:
         """Plan the types that values of interfaces can have; return the plans by link-time address.
 
         Those are the types that the program itself converts to the interface, as its itabs say,
-        and for ``any``, all types in the binary, up to a bound; also for interfaces within
-        those types. Others are planned for when they are first met.
+        and for ``any``, all types in the binary, up to a bound; also for interfaces captured
+        within those types. Others are planned for when they are first met.
         """
         wanted = list(interfaces)
         if not wanted or self._descriptors is None:
@@ -72,7 +63,7 @@ class DynamicTypes:
             addresses = [at for name in sorted(names) for at in _itabs(self._descriptors, name)]
             held = self._plan_all(addresses)
             expected |= names
-            found = interfaces_within(subplan.type for subplan in held)
+            found = (interface for subplan in held for interface in subplan.interfaces)
             names = {i.name for i in found if not i.is_empty} - expected
         if any(interface.is_empty for interface in wanted):
             self._plan_all(_types(self._descriptors))
@@ -197,34 +188,3 @@ def _types(descriptors: Rtypes) -> list[int]:
         return list(islice(descriptors.all_types(), _MAX_EXPECTED))
     except RtypeError:
         return []
-
-
-def interfaces_within(types: Iterable[GoType]) -> list[InterfaceType]:
-    """Return the interface types among types, those that they are made of included."""
-    found: dict[str, InterfaceType] = {}
-    seen: set[str] = set()
-    level = list(types)
-    for _ in range(_LEVELS_OF_TYPES):
-        inner: list[GoType] = []
-        for go_type in level:
-            if go_type.name in seen:
-                continue
-            seen.add(go_type.name)
-            if isinstance(go_type, InterfaceType):
-                found[go_type.name] = go_type
-            try:
-                inner += _parts(go_type)
-            except (RtypeError, DwarfError):
-                continue
-        level = inner
-    return list(found.values())
-
-
-def _parts(go_type: GoType) -> list[GoType]:
-    if isinstance(go_type, StructType):
-        return [field.type for field in go_type.fields]
-    if isinstance(go_type, MapType):
-        return [go_type.key, go_type.elem]
-    if isinstance(go_type, PointerType | SliceType | ArrayType):
-        return [go_type.elem]
-    return []

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from gotrace.capture.ops import Op, OpCode
 from gotrace.capture.payload import Subplan
@@ -153,8 +153,7 @@ class CallTracer(Probing):
         #: Whether ``acquire`` has returned all there is, after ``stop``.
         self.exhausted = False
         # The verifier runs meanwhile.
-        with ThreadPoolExecutor(1) as pool:
-            self._subplans = _submit(pool, lambda: expected_types(traced))
+        with _Meanwhile(lambda: expected_types(traced)) as self._subplans:
             self.attached: Attached = attach(settings, groups, forced, self._prepare, announce)
         self._exited = (
             ExitedProcesses(
@@ -240,14 +239,44 @@ class CallTracer(Probing):
 _T = TypeVar("_T")
 
 
-def _submit(pool: ThreadPoolExecutor, action: Callable[[], _T]) -> Future[_T]:
-    """Have a thread do it, or do it here where none can be started."""
-    try:
-        return pool.submit(action)
-    except RuntimeError:
-        done: Future[_T] = Future()
-        done.set_result(action())
-        return done
+class _Meanwhile(Generic[_T]):
+    """What a thread of its own finds out, or this one where no thread can be started.
+
+    The thread has ended when the result has been taken: what is forked after that finds none.
+    """
+
+    def __init__(self, action: Callable[[], _T]) -> None:
+        """Start ``action``."""
+        self._action = action
+        self._found: _T | None = None
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = threading.Thread(target=self._run)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._thread = None
+            self._run()
+
+    def _run(self) -> None:
+        try:
+            self._found = self._action()
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> _T:
+        """Wait for the result and return it; raise what the action has raised."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._found  # type: ignore[return-value]  # it may be None
+
+    def __enter__(self) -> _Meanwhile[_T]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._thread is not None:
+            self._thread.join()
 
 
 def expected_types(traced: TracePlan) -> dict[int, Subplan]:

@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gotrace.abi.amd64 import AMD64
@@ -61,7 +60,7 @@ from gotrace.probes.typed import (
     texts_needed_whole,
     unit_of,
 )
-from gotrace.session.dynamic_types import DynamicTypes, interfaces_within
+from gotrace.session.dynamic_types import DynamicTypes
 from gotrace.session.plan import BinaryRequest, ProbePlan
 from gotrace.sites.decode import float_written, step_over
 from gotrace.sites.sites import FunctionSites, SiteForm
@@ -130,7 +129,7 @@ class TraceChoices:
         ``elements`` are those of a slice and the entries of a map. None leaves what is usual.
         """
         usual = CaptureLimits(payload=_PHASE_BYTES)
-        limits = dataclasses.replace(
+        limits = replace(
             usual,
             string_bytes=usual.string_bytes if string_size is None else string_size,
             depth=usual.depth if depth is None else depth,
@@ -244,7 +243,7 @@ def _from_recipe(text: str, formats: bool) -> Iterator[ProbeSpec]:
     for probe in find_recipe(name).wanted(formats):
         spec = parse_probe(probe.text(None, predicate, formats))
         described = tuple(f"{probe.function}{text}" for text in probe.signatures)
-        yield dataclasses.replace(spec, binary=binary, described=described, recipe=text)
+        yield replace(spec, binary=binary, described=described, recipe=text)
 
 
 def probe_requests(
@@ -317,7 +316,7 @@ def make_trace_plan(
             fit.add(file_plan.request)
         problems += planner.problems
         kept = tuple(call.function for call in planned)
-        binaries.append(dataclasses.replace(file_plan, functions=kept))
+        binaries.append(replace(file_plan, functions=kept))
         calls += planned
     fitting.discard(None)
     failed = list(plan.failed)
@@ -336,7 +335,7 @@ def make_trace_plan(
                 "nothing to trace: " + (problems[0] if problems else "no function is left")
             )
         )
-    traced = dataclasses.replace(
+    traced = replace(
         plan,
         binaries=tuple(binaries),
         problems=tuple(dict.fromkeys(problems)),
@@ -379,7 +378,7 @@ def _together(parts: Sequence[tuple[ProbeSpec, ResolvedProbe]]) -> tuple[ProbeSp
         values += tuple(probe.predicate for _, probe in parts if probe.predicate is not None)
     first = parts[0][0]
     plain = next((spec for spec, _ in parts if spec.format is None), None)
-    spec = dataclasses.replace(first, format=None) if plain is not None else first
+    spec = replace(first, format=None) if plain is not None else first
     return spec, ResolvedProbe(predicate, values)
 
 
@@ -411,7 +410,7 @@ class _FileTypes:
         version = binary.go_version
         release = version.release if version else None
         self.factory = NodeFactory(choices.limits, release, keyed=choices.keyed)
-        self.shallow = NodeFactory(dataclasses.replace(choices.limits, depth=0), release)
+        self.shallow = NodeFactory(replace(choices.limits, depth=0), release)
         self.context = DynamicTypes(binary, self.factory)
         self.values = FunctionValues(binary)
         self._choices = choices
@@ -490,7 +489,7 @@ class _Planner:
             planned = self._planned(sites, places, probe)
         finally:
             self._spec = before
-        return dataclasses.replace(planned, parts=tuple(parts)) if len(parts) > 1 else planned
+        return replace(planned, parts=tuple(parts)) if len(parts) > 1 else planned
 
     def _as_described(
         self, function: Function, specs: Sequence[ProbeSpec]
@@ -657,13 +656,13 @@ class _Planner:
         if root.kind in (RootKind.SAVED, RootKind.EXIT):
             value = places.parameters[root.index]
             if value.within is not None or _in_floats(value):
-                value = dataclasses.replace(value, pieces=None, problem="not kept for the return")
+                value = replace(value, pieces=None, problem="not kept for the return")
             if root.kind is RootKind.SAVED:
                 image = OpaqueNode(value.type)
                 return PlacedNode(root.name, image, value.pieces, value.problem, first=True)
             if value.pieces is not None:
                 pieces = (Piece(0, value.type.size, Saved(saved[root.index])),)
-                value = dataclasses.replace(value, pieces=pieces)
+                value = replace(value, pieces=pieces)
             return place_value(factory, root.name, value, steps, text_bytes)
         if root.kind is RootKind.CAPTURED:
             captured: CapturedValue = places.captured[root.index]
@@ -884,7 +883,7 @@ def _paths(probe: ResolvedProbe) -> dict[Phase, tuple[AccessPath, ...]]:
         operand.path for expression in probe.expressions for operand in operands(expression)
     )
     for root in {path.root: None for path in found if path.root.kind is RootKind.EXIT}:
-        found[AccessPath(dataclasses.replace(root, kind=RootKind.SAVED))] = None
+        found[AccessPath(replace(root, kind=RootKind.SAVED))] = None
     return {phase: tuple(path for path in found if path.root.phase is phase) for phase in Phase}
 
 
@@ -893,6 +892,7 @@ def _needs_return(probe: ResolvedProbe) -> bool:
 
 
 def interfaces_in(calls: Iterable[TracedCall]) -> list[InterfaceType]:
-    """Return the interface types among what calls capture, those within other types included."""
+    """Return the types of the interfaces whose values calls capture."""
     plans = [plan for call in calls for plan in (call.entry, call.result) if plan is not None]
-    return interfaces_within(node.type for plan in plans for _, _, node in plan.root)
+    found = {interface.name: interface for plan in plans for interface in plan.interfaces}
+    return list(found.values())

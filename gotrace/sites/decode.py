@@ -128,8 +128,8 @@ def exits(code: bytes, arch: Architecture) -> Exits:
     return Exits(flow.returns, tuple(targets), flow.tail_jumps, flow.undecodable)
 
 
-#: Bytes of code that are disassembled in the time in which the expression is compiled.
-_FEW = 1 << 18
+#: Bytes of code that are disassembled in the time in which the expression is compiled: 40 ms.
+_FEW = 1 << 17
 _disassembled = 0
 
 

@@ -11,9 +11,9 @@ Parts of a message that are not known are kept apart from those that are.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from gotrace.values.model import (
     BytesValue,
@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Message:
     """A message, or a part of one; ``known`` and ``length`` as in ErrorValue."""
 

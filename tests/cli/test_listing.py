@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,17 +66,17 @@ def show(
 def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     """Count what is read of a function table."""
     counts: Counter[str] = Counter()
-    record, runs = FunctionRows.record, pcvalue.value_runs
+    record, runs = FunctionRows.record, pcvalue.runs_within
 
     def counted_record(rows: FunctionRows, row: int) -> FunctionRecord:
         counts["records"] += 1
         return record(rows, row)
 
-    def counted_runs(*arguments: object) -> Iterator[tuple[int, int]]:
+    def counted_runs(*arguments: Any) -> tuple[list[int], list[int]]:
+        ends, values = runs(*arguments)
         counts["tables"] += 1
-        for run in runs(*arguments):  # type: ignore[arg-type]
-            counts["runs"] += 1
-            yield run
+        counts["runs"] += len(ends)
+        return ends, values
 
     def counted_search(trees: InlineTrees, names: Collection[str]) -> set[int]:
         counts["names searched for"] += len(names)
@@ -84,7 +85,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     search = InlineTrees._offsets_of
     monkeypatch.setattr(InlineTrees, "_offsets_of", counted_search)
     monkeypatch.setattr(FunctionRows, "record", counted_record)
-    monkeypatch.setattr(inline, "value_runs", counted_runs)
+    monkeypatch.setattr(inline, "runs_within", counted_runs)
     yield counts
 
 

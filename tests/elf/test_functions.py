@@ -273,3 +273,21 @@ def test_find_gives_the_function_around_an_address() -> None:
             table.function(len(table.names))
         with pytest.raises(IndexError):
             table.function(-1)
+
+
+@each_toolchain
+@pytest.mark.parametrize("mode", ["default", "stripped-pie"])
+def test_files_read_all_at_once_are_those_read_one_by_one(toolchain: Toolchain, mode: str) -> None:
+    few = 150
+    with ElfImage.open(small(toolchain, mode)) as image:
+        table = load_functions(image)
+        rows = range(len(table))
+        found = [(table.is_wrapper(row), table.is_assembly(row)) for row in rows]
+        expected = []
+        for row in rows:
+            if row % few == 0:
+                table = load_functions(image)  # that has been asked for few of them
+            expected.append((table.is_wrapper(row), table.is_assembly(row)))
+    assert len(rows) > 4 * few
+    assert found == expected
+    assert any(assembly for _, assembly in found)

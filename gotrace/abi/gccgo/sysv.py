@@ -9,9 +9,9 @@ length, capacity}, interfaces {table, pointer}. Several results are the fields o
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from gotrace.abi.assign import CLOSURE_CONTEXT, FloatReg, IntReg, Piece, Place, Stack
 from gotrace.gotypes.types import ArrayType, GoType, Kind, StructType
@@ -31,7 +31,7 @@ class EightbyteClass(enum.Enum):
     SSE = "SSE"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class SystemVAssignment:
     """The pieces of each parameter, and of the one result.
 

@@ -8,7 +8,7 @@ exported ones of the unit's own package ``Item``, others ``main.item`` (there ``
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gotrace.gotypes.from_dwarf import RENAMING_TAGS, DwarfTypes
@@ -66,13 +66,13 @@ class GccgoTypes(DwarfTypes):
         if die.tag == "DW_TAG_base_type" and found.name in _WORDS:
             return basic_type(_WORDS[found.name])
         if die.tag == "DW_TAG_array_type":
-            return dataclasses.replace(found, name=self._spelled(die.offset))
+            return replace(found, name=self._spelled(die.offset))
         return found
 
     def _renamed(self, die: Die) -> GoType:
         target = self.at(die.values["DW_AT_type"])
         name = self._reader.name(die).removeprefix(".")
-        return dataclasses.replace(target, name=name) if name else target
+        return replace(target, name=name) if name else target
 
     def _pointer(self, die: Die) -> GoType:
         target = self._reader.name(self._reader.die(die.values["DW_AT_type"]))
@@ -101,7 +101,7 @@ class GccgoTypes(DwarfTypes):
         assert isinstance(found, StructType)
         spelled = "; ".join(f"{field.name} {field.type.name}" for field in found.fields)
         name = f"struct {{ {spelled} }}" if spelled else "struct {}"
-        return dataclasses.replace(found, name=name)
+        return replace(found, name=name)
 
     def _spelled(self, offset: int, nesting: int = 0) -> str:
         """Return a type's name without building it: types lead back to themselves."""

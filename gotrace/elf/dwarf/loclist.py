@@ -8,9 +8,9 @@ the frame base, which is the canonical frame address, and pieces of these.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["Location", "LocationPiece", "PieceKind", "expression_at", "location_of", "pieces_of"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Location:
     """A location attribute: an expression, or the offset of a list of them.
 
@@ -38,7 +38,7 @@ class PieceKind(enum.Enum):
     MISSING = "missing"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class LocationPiece:
     """Where a part of a variable is; parts follow one another in the order of the value's bytes.
 

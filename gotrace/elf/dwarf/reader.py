@@ -8,9 +8,9 @@ entry at a time by the offset at which they are referred to.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gotrace.elf import ElfError
@@ -32,7 +32,7 @@ _CC_NOCALL = 3  # DWARF 5, section 7.15
 _GCCGO = "GNU Go "
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Variable:
     """A parameter, a result or a captured variable.
 
@@ -49,7 +49,7 @@ class Variable:
     closure_offset: int | None
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class FunctionSignature:
     """A function: parameters (the receiver first) and results, in the order of the source.
 
@@ -65,7 +65,7 @@ class FunctionSignature:
     captured: tuple[Variable, ...]
     type_offset: int | None
     is_nonstandard_call: bool
-    unit: Unit = dataclasses.field(repr=False, compare=False)
+    unit: Unit = field(repr=False, compare=False)
 
     @property
     def parameters(self) -> tuple[Variable, ...]:

@@ -11,8 +11,8 @@ Sizes of attribute forms: DWARF 5, section 7.5.6.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from gotrace.elf.dwarf import DwarfError
@@ -61,7 +61,7 @@ _VARIABLE_STEPS: dict[str | int, int] = {
 }
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Shape:
     """An abbreviation, with the steps that lead over an entry's attributes.
 

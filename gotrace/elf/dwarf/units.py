@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import bisect
 import contextlib
-import dataclasses
 import functools
 import inspect
 import io
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import IO, Any, ParamSpec, TypeVar
 
 from gotrace.elf.dwarf import DwarfError
@@ -83,7 +83,7 @@ def damage_is_reported(function: Callable[_P, _R]) -> Callable[_P, _R]:
     return wrapper
 
 
-@dataclasses.dataclass(slots=True)
+@dataclass(slots=True)
 class _Ration:
     """How many reads are left for the question that is being answered."""
 
@@ -179,15 +179,15 @@ def _structs(dwarf_format: int, address_size: int, version: int) -> DWARFStructs
     return structs
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Unit:
     """One unit of .debug_info: section offsets of its header, its own entry and its end."""
 
     offset: int
     first_die: int
     end: int
-    parsed: CompileUnit = dataclasses.field(repr=False, compare=False)
-    ration: _Ration = dataclasses.field(repr=False, compare=False)
+    parsed: CompileUnit = field(repr=False, compare=False)
+    ration: _Ration = field(repr=False, compare=False)
 
     @property
     def top(self) -> DIE:
@@ -245,7 +245,7 @@ class Unit:
         return found["tag"], found.has_children(), attributes
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Die:
     """One decoded entry (DIE).
 

@@ -199,6 +199,69 @@ class FunctionRows:
                 damaged = "damaged rows in the Go function table"
                 raise ElfError(f"{self.image.display}: {damaged}") from None
 
+    def value_offsets(self, index: int) -> list[int]:
+        """Return the file offset of the PCDATA table of that number of all rows, zero for none.
+
+        Raises ElfError.
+        """
+        header, layout = self.header, self._layout
+        end = header.limit - (header.limit - header.records) % 4
+        count, table, base = layout.tables // 4 + 2, layout.size // 4 + index, header.pc_values
+        with (
+            memoryview(self.image.data) as whole,
+            whole[header.records : end] as part,
+            part.cast("I") as words,
+        ):
+            try:
+                tables = [
+                    words[at + table] if words[at + count] > index else 0
+                    for at in (record >> 2 for record in self._records)
+                ]
+            except IndexError:
+                damaged = "damaged rows in the Go function table"
+                raise ElfError(f"{self.image.display}: {damaged}") from None
+        return [table and base + table for table in tables]
+
+    def first_files(self) -> list[str | None]:
+        """Return the source file of each row's first instruction, None for those of no known one.
+
+        Those that are hard to read are left to ``source_file``, as is what is damaged: None.
+        """
+        header, layout, data = self.header, self._layout, self.image.data
+        if header.format is PclntabFormat.GO_1_2:
+            return [None] * len(self)
+        end = header.limit - (header.limit - header.records) % 4
+        table, base = layout.tables // 4, header.pc_values
+        found: list[str | None] = []
+        with (
+            memoryview(data) as whole,
+            whole[header.records : end] as part,
+            part.cast("I") as words,
+        ):
+            for record in self._records:
+                at = (record >> 2) + table
+                # A table of files begins with twice the first number and two: see pcvalue.
+                place = base + words[at]
+                first = data[place] if base < place < header.limit - 1 else 0
+                if first & 0x80:
+                    first = first & 0x7F | data[place + 1] << 7
+                if first & 1 or not first or first >= 1 << 14:
+                    found.append(None)
+                    continue
+                unit = header.units + 4 * (words[at + 3] + (first >> 1) - 1)
+                if unit + 4 > header.limit:
+                    found.append(None)
+                    continue
+                (name,) = _WORD.unpack_from(data, unit)
+                found.append(self.files_at.get(name) or self._file_if_any(name))
+        return found
+
+    def _file_if_any(self, place: int) -> str | None:
+        try:
+            return file_at(self, place)
+        except ElfError:
+            return None
+
     def name_at(self, offset: int) -> str:
         """Return the name at an offset in the name table, as inline trees refer to it."""
         known = self._names_at.get(offset)
@@ -281,7 +344,10 @@ class FunctionRows:
 
     @cached_property
     def _wrapper_id(self) -> int:
-        return max(map(self._function_id, range(len(self))))
+        # The rows' offsets were checked to leave room for a whole record.
+        start = self.header.records + self._layout.size - 4
+        with memoryview(self.image.data) as whole, whole[start : self.header.limit] as part:
+            return max(map(part.__getitem__, self._records))
 
     def _function_id(self, row: int) -> int:
         return self.image.data[self.header.records + self._records[row] + self._layout.size - 4]
@@ -413,10 +479,14 @@ def file_name(rows: FunctionRows, record: FunctionRecord, number: int) -> str | 
     """Return the file of a number in a function's table of files; None for "no file"."""
     if number < 0:
         return None
-    header = rows.header
-    place = rows.word(header.units + 4 * (record.unit + number))
+    return file_at(rows, rows.word(rows.header.units + 4 * (record.unit + number)))
+
+
+def file_at(rows: FunctionRows, place: int) -> str | None:
+    """Return the file whose name is at a place in the table of files; None for "no file"."""
     if place == _NO_FILE:
         return None
+    header = rows.header
     known = rows.files_at.get(place)
     if known is not None:
         return known

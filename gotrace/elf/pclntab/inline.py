@@ -25,7 +25,7 @@ from gotrace.elf.pclntab.functab import (
     source_lines,
 )
 from gotrace.elf.pclntab.header import PclntabFormat
-from gotrace.elf.pclntab.pcvalue import first_value, value_at, value_runs
+from gotrace.elf.pclntab.pcvalue import first_value, runs_within, value_at
 
 __all__ = [
     "InlineTrees",
@@ -132,6 +132,15 @@ class InlineTrees:
             return 0
         return list(self._walk(record, 0))[-1][0]
 
+    def begins_inlined(self) -> list[bool]:
+        """Return of each row whether its first instruction may be of an inlined function."""
+        data = self._data
+        # The first byte of a table that begins with -1, as most do, is zero.
+        return [
+            bool(indices) and (indices >= len(data) or data[indices] != 0)
+            for indices in self._rows.value_offsets(PCDATA_INLINE_TREE)
+        ]
+
     def _walk(self, record: FunctionRecord, offset: int) -> Iterator[tuple[int, int | None]]:
         """Yield (offset of an instruction, place of the inlined function's record) outwards.
 
@@ -197,14 +206,31 @@ class InlineTrees:
                 found.update(by_tree[starts[before]])
         return sorted(found)
 
-    def name_offsets_in(self, row: int) -> list[int]:
-        """Return the offset of the function's name of each inlined call in a row."""
-        record = self._rows.record(row)
-        indices = self._indices(record)
-        tree = self._tree(record) if indices else None
-        if tree is None:
-            return []
-        return [self._entry(tree, i)[0] for i in set(self._runs(row, indices)[1]) if i >= 0]
+    def name_offsets(self) -> Iterator[tuple[int, int]]:
+        """Yield (row, offset of the function's name) of all inlined calls, in order of rows."""
+        entries = self._rows.entries
+        data, quantum = self._data, self._quantum
+        for row, (indices, tree) in enumerate(self._tables()):
+            if indices and tree is not None:
+                size = entries[row + 1] - entries[row]
+                for index in set(runs_within(data, indices, quantum, size, _MAX_RUNS)[1]):
+                    if index >= 0:
+                        yield row, self._entry(tree, index)[0]
+
+    def _tables(self) -> Iterator[tuple[int, int | None]]:
+        """Yield the file offsets of each row's table of tree indices, zero for none, and tree."""
+        rows, base = self._rows, self._base
+        if rows.has_pointers or base is None:
+            for row in range(len(rows)):
+                record = rows.record(row)
+                indices = self._indices(record)
+                yield indices, self._tree(record) if indices else None
+            return
+        places = zip(
+            rows.value_offsets(PCDATA_INLINE_TREE), rows.data_offsets(self._funcdata), strict=True
+        )
+        for indices, tree in places:
+            yield indices, None if tree == _NO_DATA else base + tree
 
     def name_at(self, offset: int) -> str:
         """Return the name at an offset in the name table."""
@@ -239,15 +265,7 @@ class InlineTrees:
     def _runs(self, row: int, indices: int) -> tuple[list[int], list[int]]:
         """Return a function's (end offsets, tree indices) of runs of instructions."""
         size = self._rows.entries[row + 1] - self._rows.entries[row]
-        ends, values = [], []
-        for end, value in value_runs(self._data, indices, self._quantum):
-            ends.append(end)
-            values.append(value)
-            if end >= size:
-                break
-            if len(ends) == _MAX_RUNS:
-                raise ElfError(f"{self._rows.image.display}: damaged inline trees")
-        return ends, values
+        return runs_within(self._data, indices, self._quantum, size, _MAX_RUNS)
 
     def _entry(self, tree: int, index: int) -> tuple[int, int]:
         """Return (offset of the name, parentPc) of a tree's record."""
@@ -369,14 +387,13 @@ class InlinedCalls:
     one caller after the other, when they are asked for.
     """
 
-    def __init__(self, trees: InlineTrees, row_count: int) -> None:
+    def __init__(self, trees: InlineTrees) -> None:
         """Count the calls."""
         self._trees = trees
         self._calls: dict[int, dict[str, list[InlinedCall]]] = {}
         rows: dict[int, list[int]] = {}
-        for row in range(row_count):
-            for offset in trees.name_offsets_in(row):
-                rows.setdefault(offset, []).append(row)
+        for row, offset in trees.name_offsets():
+            rows.setdefault(offset, []).append(row)
         #: The rows that calls of a name are in, one entry for each call, ascending.
         self._rows: dict[str, list[int]] = {}
         for offset, found in rows.items():

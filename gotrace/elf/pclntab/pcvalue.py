@@ -8,13 +8,16 @@ base-128 varints, ended by a zero value delta that is not the first. The value s
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import repeat
 from mmap import mmap
 
 from gotrace.elf import ElfError
 
 __all__ = [
     "first_value",
+    "runs_within",
     "value_at",
     "value_runs",
     "values_at",
@@ -37,16 +40,11 @@ def value_at(data: mmap | bytes, position: int, quantum: int, offset: int) -> in
 
 def values_at(data: mmap | bytes, position: int, quantum: int, offsets: Sequence[int]) -> list[int]:
     """Return the values for several instructions in one pass; ``offsets`` must ascend."""
-    values: list[int] = []
-    wanted = iter(offsets)
-    offset = next(wanted, None)
-    runs = value_runs(data, position, quantum)
-    while offset is not None:
-        end, value = next(runs, (None, -1))
-        while offset is not None and (end is None or offset < end):
-            values.append(value)
-            offset = next(wanted, None)
-    return values
+    if not offsets:
+        return []
+    ends, values = runs_within(data, position, quantum, offsets[-1] + 1)
+    values.append(-1)
+    return [values[bisect_right(ends, offset)] for offset in offsets]
 
 
 def first_value(data: mmap | bytes, position: int) -> int:
@@ -84,6 +82,43 @@ def value_runs(data: mmap | bytes, position: int, quantum: int) -> Iterator[tupl
             yield end, value
     except IndexError:
         raise ElfError("a pc-value table of the Go function table runs out of the file") from None
+
+
+def runs_within(
+    data: mmap | bytes, position: int, quantum: int, size: int, most: int | None = None
+) -> tuple[list[int], list[int]]:
+    """Return (end offsets, values) of the runs in the first ``size`` bytes of a function.
+
+    As ``value_runs`` yields them, in half of the time. Raise ElfError for a damaged table, and for
+    one of more than ``most`` runs.
+    """
+    value = -1
+    end = 0
+    ends: list[int] = []
+    values: list[int] = []
+    try:
+        for _ in repeat(None) if most is None else repeat(None, most):
+            delta = data[position]
+            position += 1
+            if delta == 0 and end:
+                return ends, values
+            if delta & 0x80:
+                delta, position = _varint(data, position, delta)
+            value += ~(delta >> 1) if delta & 1 else delta >> 1
+            advance = data[position]
+            position += 1
+            if advance & 0x80:
+                advance, position = _varint(data, position, advance)
+            if advance == 0:
+                raise ElfError("a pc-value table of the Go function table does not advance")
+            end += advance * quantum
+            ends.append(end)
+            values.append(value)
+            if end >= size:
+                return ends, values
+    except IndexError:
+        raise ElfError("a pc-value table of the Go function table runs out of the file") from None
+    raise ElfError("a pc-value table of the Go function table has too many runs")
 
 
 def _varint(data: mmap | bytes, position: int, low: int) -> tuple[int, int]:

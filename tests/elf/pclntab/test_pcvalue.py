@@ -10,7 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gotrace.elf import ElfError
-from gotrace.elf.pclntab.pcvalue import first_value, value_at, value_runs, values_at
+from gotrace.elf.pclntab.pcvalue import (
+    first_value,
+    runs_within,
+    value_at,
+    value_runs,
+    values_at,
+)
 from tests.elf.pclntab.go116 import encode_runs
 
 #: (length, value) of runs; two neighbours never have the same value.
@@ -36,6 +42,22 @@ def test_what_was_encoded_is_decoded(runs: list[tuple[int, int]], before: bytes)
     assert values == [value_at(data, start, 1, offset) for offset in offsets]
     assert values[::2] == [value for _, value in expected]
     assert values[1::2] == [*(value for _, value in expected[1:]), -1]
+
+
+@given(RUNS, st.integers(1, 1 << 22))
+def test_runs_are_decoded_as_far_as_the_function_goes(
+    runs: list[tuple[int, int]], size: int
+) -> None:
+    whole = with_ends(runs)
+    before = sum(end < size for end, _ in whole)
+    expected = whole[: before + 1]
+    data = encode_runs(whole)
+    ends, values = runs_within(data, 0, 1, size)
+    assert list(zip(ends, values, strict=True)) == expected
+    assert runs_within(data, 0, 1, size, len(whole) + 1) == (ends, values)
+    if len(expected) > 1:
+        with pytest.raises(ElfError, match="too many"):
+            runs_within(data, 0, 1, size, len(expected) - 1)
 
 
 @given(st.binary(max_size=64))
