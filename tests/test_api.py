@@ -254,6 +254,6 @@ def test_what_is_not_traced_is_a_warning(fixture: Fixture) -> None:
             go.count(inlined.name, seconds=0.1)
     start = f"{inlined.name} is also inlined in {inlined.inlined} place"
     # Python 3.12 and newer warn of forks besides.
-    own = [one.message for one in caught if one.category is gotrace.TracingWarning]
-    assert [str(message).startswith(start) for message in own] == [True]
-    assert caught[0].filename == __file__
+    [own] = [one for one in caught if one.category is gotrace.TracingWarning]
+    assert str(own.message).startswith(start)
+    assert own.filename == __file__
