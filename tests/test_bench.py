@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.__main__ import PARTS, main
+from tests.bench.costs import empty_probe
 from tests.bench.plot import svg
 from tests.bench.rates import Delivery, best
 from tests.bench.results import Results, number
@@ -238,3 +239,11 @@ def test_program_makes_its_calls_and_times_itself() -> None:
         assert target.run(1_000) > 0
         assert target.pace(1_000, 100_000) >= 0.0099
         assert target.spin(10, 1_000) > 0
+
+
+@pytest.mark.live
+def test_the_floor_can_be_attached() -> None:
+    """It is no tool's program, and lives by what the package attaches such programs with."""
+    framed = find_framed(calls_program())
+    with Calls(framed.binary) as target, empty_probe(framed, framed.entry, target.pid):
+        assert target.run(100) > 0

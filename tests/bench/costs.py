@@ -29,7 +29,7 @@ from tests.bench.stats import Requirement, Series, ratios, total
 from tests.bench.targets import FRAMED, Calls, Framed, calls_program, find_framed
 from tests.bench.tracers import TRACER_CPU, Command, Tracer, TracerError
 
-__all__ = ["count_costs", "latency_costs", "trace_costs"]
+__all__ = ["count_costs", "empty_probe", "latency_costs", "trace_costs"]
 
 EMPTY = Path(__file__).parent / "empty.c"
 UNIT = "ns/call"
@@ -62,7 +62,7 @@ class _EmptySettings(ProgramSettings):
 
 
 @contextmanager
-def _empty_probe(framed: Framed, address: int, pid: int) -> Iterator[None]:
+def empty_probe(framed: Framed, address: int, pid: int) -> Iterator[None]:
     """Keep a program that does nothing attached to one instruction."""
     point = Point(address - framed.bias, address, 0)
     path = str(framed.binary)
@@ -77,7 +77,7 @@ def _empty_probe(framed: Framed, address: int, pid: int) -> Iterator[None]:
 
 
 def _floor(name: str, framed: Framed, address: int) -> Contender:
-    return Contender(name, lambda t: _empty_probe(framed, address, t.pid), framed.binary)
+    return Contender(name, lambda t: empty_probe(framed, address, t.pid), framed.binary)
 
 
 def _tracer(
