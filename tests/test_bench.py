@@ -243,7 +243,7 @@ def test_program_makes_its_calls_and_times_itself() -> None:
 
 @pytest.mark.live
 def test_the_floor_can_be_attached() -> None:
-    """It is no tool's program, and lives by what the package attaches such programs with."""
+    """The package attaches it as it does the tools' programs, and expects of it what they have."""
     framed = find_framed(calls_program())
     with Calls(framed.binary) as target, empty_probe(framed, framed.entry, target.pid):
         assert target.run(100) > 0
