@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["counted", "encodable", "printable"]
+__all__ = ["counted", "encodable", "in_program", "printable"]
 
 #: What stands for a byte that is not UTF-8 in text from the system (PEP 383).
 _LONE = re.compile("[\udc80-\udcff]")
@@ -18,6 +18,15 @@ def counted(template: str, count: int) -> str:
     '1 call lost'
     """
     return template.format(count, s="" if count == 1 else "s")
+
+
+def in_program(program: str | None, name: str) -> str:
+    """Return a function's name with its program's, as patterns have it, where there is one.
+
+    >>> in_program("shop", "main.f")
+    'shop:main.f'
+    """
+    return name if program is None else f"{program}:{name}"
 
 
 def printable(text: str) -> str:

@@ -50,7 +50,7 @@ from gotrace.report.latencies import duration
 from gotrace.report.why import bracket
 from gotrace.session.decode import DecodedCall, TracedFunction
 from gotrace.session.events import Unwinding
-from gotrace.text import printable
+from gotrace.text import in_program, printable
 from gotrace.values.brief import cut_to_fit, without_large
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import ErrorValue, Value
@@ -311,8 +311,7 @@ def _clean_place(file: str | None, line: int | None) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _clean_name(program: str | None, name: str, style: LineStyle) -> str:
-    shown = style.name(name) if program is None else f"{program}:{style.name(name)}"
-    return style.paint(printable(shown), Colour.NAME)
+    return style.paint(printable(in_program(program, style.name(name))), Colour.NAME)
 
 
 def name_of(function: TracedFunction, style: LineStyle) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gotrace.report.output import JsonOutput, Output
-from gotrace.text import printable
+from gotrace.text import in_program, printable
 
 if TYPE_CHECKING:
     from gotrace.values.model import Value
@@ -99,7 +99,7 @@ def _shown_name(row: CountRow, shown: Mapping[str, str]) -> str:
     if row.name is None:
         return "(others)"
     name = shown.get(row.name, row.name)
-    return printable(name if row.program is None else f"{row.program}:{name}")
+    return printable(in_program(row.program, name))
 
 
 # Values are shown by modules that plain counts do without, to start soon.

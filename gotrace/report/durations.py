@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gotrace.histogram import Histogram, ValueHistogram
-from gotrace.text import printable
+from gotrace.text import in_program, printable
 
 __all__ = [
     "PERCENTILES",
@@ -77,4 +77,4 @@ def function_line(program: str | None, function: str | None) -> Iterator[str]:
 
 def of_program(program: str | None, function: str) -> str:
     """Return a function's name with its program's, where there is one, as it is shown."""
-    return printable(function if program is None else f"{program}:{function}")
+    return printable(in_program(program, function))

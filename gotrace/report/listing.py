@@ -17,7 +17,7 @@ from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOu
 from gotrace.session.plan import Check, ProbePlan, Selections
 from gotrace.sites.sites import FunctionSites
 from gotrace.target.target import TargetBinary
-from gotrace.text import printable
+from gotrace.text import in_program, printable
 
 __all__ = [
     "by_kind",
@@ -274,9 +274,8 @@ class _TextWriter(_Writer):
         rets = str(len(sites.returns))
         if sites.tail_jumps:
             rets += f" (+{sites.tail_jumps} jumps out)"
-        name = function.name if self._program is None else f"{self._program}:{function.name}"
         return [
-            _fit(name),
+            _fit(in_program(self._program, function.name)),
             _fit(_position(at.file, at.line)) if at else "-",
             f"{function.entry:#x}",
             f"+{entry.address - function.entry:#x} {entry.form.value}",

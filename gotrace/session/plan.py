@@ -22,6 +22,7 @@ from gotrace.probes.select import Selector
 from gotrace.sites.sites import FunctionSites, Site, SiteForm, function_sites
 from gotrace.target.process import file_test
 from gotrace.target.target import Target, TargetBinary
+from gotrace.text import in_program
 
 __all__ = [
     "BinaryPlan",
@@ -338,11 +339,6 @@ class ProbePlan:
             if start > COOKIE_INDEX_MASK:
                 raise GotraceError(f"more than {COOKIE_INDEX_MASK:,} functions: leave out some")
         return groups
-
-
-def in_program(program: str | None, name: str) -> str:
-    """Return a name with its program's, as patterns have it, where there is one."""
-    return name if program is None else f"{program}:{name}"
 
 
 def _program_names(one_program: bool, found: Iterable[TargetBinary]) -> dict[TargetBinary, str]:

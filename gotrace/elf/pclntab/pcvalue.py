@@ -9,7 +9,7 @@ base-128 varints, ended by a zero value delta that is not the first. The value s
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from mmap import mmap
 
@@ -19,7 +19,6 @@ __all__ = [
     "first_value",
     "runs_within",
     "value_at",
-    "value_runs",
     "values_at",
 ]
 
@@ -32,10 +31,8 @@ def value_at(data: mmap | bytes, position: int, quantum: int, offset: int) -> in
 
     ``position`` is the table's place in ``data``. Raise ElfError for a damaged table.
     """
-    for end, value in value_runs(data, position, quantum):
-        if offset < end:
-            return value
-    return -1
+    ends, values = runs_within(data, position, quantum, offset + 1)
+    return values[-1] if offset < ends[-1] else -1
 
 
 def values_at(data: mmap | bytes, position: int, quantum: int, offsets: Sequence[int]) -> list[int]:
@@ -51,37 +48,8 @@ def first_value(data: mmap | bytes, position: int) -> int:
     """Return the value for a function's first instruction; faster than the others."""
     delta = data[position] if position < len(data) else 0x80
     if delta & 0x80:
-        return next(value_runs(data, position, 1))[1]
+        return runs_within(data, position, 1, 1)[1][0]
     return -1 + (~(delta >> 1) if delta & 1 else delta >> 1)
-
-
-def value_runs(data: mmap | bytes, position: int, quantum: int) -> Iterator[tuple[int, int]]:
-    """Yield a table's (end offset, value) runs; ends grow strictly.
-
-    The caller stops at the function's end, which also bounds the work on a damaged table. Raise
-    ElfError for a table that runs out of the file or does not advance.
-    """
-    value = -1
-    end = 0
-    try:
-        while True:
-            delta = data[position]
-            position += 1
-            if delta == 0 and end:
-                return
-            if delta & 0x80:
-                delta, position = _varint(data, position, delta)
-            value += ~(delta >> 1) if delta & 1 else delta >> 1
-            advance = data[position]
-            position += 1
-            if advance & 0x80:
-                advance, position = _varint(data, position, advance)
-            if advance == 0:
-                raise ElfError("a pc-value table of the Go function table does not advance")
-            end += advance * quantum
-            yield end, value
-    except IndexError:
-        raise ElfError("a pc-value table of the Go function table runs out of the file") from None
 
 
 def runs_within(
@@ -89,8 +57,8 @@ def runs_within(
 ) -> tuple[list[int], list[int]]:
     """Return (end offsets, values) of the runs in the first ``size`` bytes of a function.
 
-    As ``value_runs`` yields them, in half of the time. Raise ElfError for a damaged table, and for
-    one of more than ``most`` runs.
+    Ends grow strictly, and there is one run at least. Raise ElfError for a table that runs out of
+    the file or does not advance, and for one of more than ``most`` runs.
     """
     value = -1
     end = 0
