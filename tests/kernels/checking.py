@@ -23,12 +23,9 @@ class Checks:
     order: Order
     failed: bool = False
 
-    def wanted(self, check: str) -> bool:
-        return not self.order.only or check in self.order.only
-
     def run(self, check: str, method: str, function: Callable[[], str]) -> None:
         """Run one check, which returns what it saw or raises, and print its result."""
-        if not self.wanted(check):
+        if not self.order.wants(check):
             return
         before = time.monotonic()
         try:
@@ -42,10 +39,9 @@ class Checks:
         sys.stdout.write(result.to_line())
         sys.stdout.flush()
 
-    def so_far(self, check: str, method: str, since: float, detail: str) -> None:
-        """Print what a check that has begun at a time (monotonic, in seconds) has seen so far."""
-        seconds = round(time.monotonic() - since, 1)
-        self.report(Result(check, method, True, seconds, detail, partial=True))
+    def so_far(self, check: str, method: str, seconds: float, detail: str) -> None:
+        """Print what a check that goes on has seen so far, and in how many seconds."""
+        self.report(Result(check, method, True, round(seconds, 1), detail, partial=True))
 
     def of_one_run(
         self, method: str, run: Callable[[], Any], checks: Mapping[str, Callable[[Any], str]]
@@ -54,7 +50,7 @@ class Checks:
 
         The first check's time is that of the run. Where the run fails, all fail.
         """
-        if not any(map(self.wanted, checks)):
+        if not any(map(self.order.wants, checks)):
             return
         before = time.monotonic()
         try:
@@ -66,7 +62,7 @@ class Checks:
             return
         spent = time.monotonic() - before
         for check, function in checks.items():
-            if not self.wanted(check):
+            if not self.order.wants(check):
                 continue
             began = time.monotonic()
             try:

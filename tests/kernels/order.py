@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-__all__ = ["SOAK", "Order", "Result", "parse_result", "read_order"]
+__all__ = ["SOAK", "STANDARD", "Order", "Result", "parse_result", "read_order"]
 
 _PREFIX = "@check "
 
-#: The check that takes as long as asked for.
+#: The check that takes as long as asked for, and the one that needs compiled tests.
 SOAK = "RETs: soak"
+STANDARD = "RETs: standard library"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,10 @@ class Order:
     only: Sequence[str] = field(default_factory=list)
     minutes: float = 10.0
     seed: int = 0
+
+    def wants(self, check: str) -> bool:
+        """Return whether a check is to be run that is not among those for which to ask."""
+        return not self.only or check in self.only
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import struct
 import sys
-import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -21,20 +22,27 @@ from gotrace.elf.image import ElfImage
 from gotrace.kernel.program import AttachKind, BpfProgram
 from gotrace.kernel.rets import RetEmulation, with_rets
 from tests.kernels.checking import Checks
-from tests.kernels.order import SOAK
+from tests.kernels.kills import kill_amid
+from tests.kernels.order import SOAK, STANDARD
 from tests.kernels.runs import (
     COLLECTING,
     EMULATED,
     LATENCY,
     MINORS,
+    RECORDS,
+    RELAYED,
     Played,
     fixture_program,
     measure_rounds,
     measure_scenarios,
+    relayed,
     trace_records,
     trace_values,
+    watch,
 )
+from tests.kernels.server import SERVER_TOOLS, watch_server
 from tests.kernels.soak import soak
+from tests.kernels.standard import SUITES, run_suite
 from tests.session.loaded import has_tail_call, loaded_instructions, verified_instructions
 from tests.session.test_stacks import (
     ALL_OF_KEYED,
@@ -44,7 +52,16 @@ from tests.session.test_stacks import (
     PER_GOROUTINE,
     WHY,
 )
-from tests.tools.harness import Fixture, Process, code_of, of_kind, run_tool, tool, tool_command
+from tests.tools.harness import (
+    Fixture,
+    Json,
+    Process,
+    Result,
+    code_of,
+    of_kind,
+    run_tool,
+    tool,
+)
 from tests.tools.latency import summary
 
 __all__ = ["check_rets", "rets_refused"]
@@ -65,13 +82,19 @@ def check_rets(checks: Checks) -> None:
     for method in methods:
         checks.run("RETs: carried out", method, partial(_carried_out, method))
         checks.run("RETs: two at once", method, partial(_several, method))
+    checks.run("RETs: tracers", best, partial(_several_tracers, 5))
+    checks.run("RETs: beside bpftrace", best, _beside_bpftrace)
+    checks.run("RETs: plain before", best, partial(_plain_before, 5))
+    checks.run("RETs: server", best, _server)
     named = {f"RETs: {name}": check for name, check in LATENCY.items()}
     checks.of_one_run(best, partial(measure_scenarios, best, order.minors, EMULATED), named)
     checks.run("RETs: values", best, partial(trace_values, best, order.minors, EMULATED))
-    checks.run("RETs: SIGKILL", best, partial(_kill_amid, best))
+    checks.run("RETs: SIGKILL", best, partial(_kill_tools, best, order.seed))
     checks.run("RETs: rounds", best, partial(measure_rounds, order.rounds, EMULATED))
     checks.run("RETs: collections", best, partial(measure_rounds, few, EMULATED, COLLECTING))
     checks.run("RETs: records", best, partial(trace_records, few, EMULATED))
+    for package in SUITES:
+        checks.run(STANDARD, best, partial(run_suite, package))
     if SOAK in order.only:
         checks.run(SOAK, best, partial(soak, checks, best))
     if _RET_TIMES in order.only:
@@ -175,50 +198,15 @@ def _several(method: str) -> str:
 
 
 #: How many tools are killed amid a program's calls.
-_KILLS = 5
+_KILLS = 50
 
 
-def _kill_amid(method: str) -> str:
-    """Kill tools while the program returns by their probes: it goes on, and its code is as before.
-
-    In turn as they attach and as they measure.
-    """
+def _kill_tools(method: str, seed: int) -> str:
+    """Kill tools at random moments; the program goes on, and its code is as before."""
     program = fixture_program("live_latency", MINORS[-1])
-    names = ("main.*", "strconv.*")
-    with Fixture([program]) as fixture:
-        clean = code_of(fixture.pid)
-        over = threading.Event()
-
-        def play() -> int:
-            rounds = 0
-            while not over.is_set():
-                fixture.work(_UNSTEPPED_ROUND)
-                rounds += 1
-            return rounds
-
-        words = ("--attach", method, *EMULATED, "-p", str(fixture.ready), *names)
-        with ThreadPoolExecutor(1) as pool:
-            playing = pool.submit(play)
-            try:
-                for number in range(_KILLS):
-                    with Process(tool_command("gofunclatency", *words)) as killed:
-                        if number % 2:
-                            killed.read_until("Tracing ")
-                        else:
-                            while code_of(fixture.pid) == clean and not killed.ends_within(0):
-                                pass
-                        assert not killed.ends_within(0), f"it ended by itself: {killed.errors}"
-                        killed.signal(signal.SIGKILL)
-                        killed.rest()
-                        killed.wait_for_keepers()
-                    assert code_of(fixture.pid) == clean, "breakpoints were left behind"
-            finally:
-                over.set()
-            rounds = playing.result()
-        truth = fixture.work(_UNSTEPPED_ROUND)
-        assert fixture.finish() == 0
-    calls = sum(times["Calls"] for times in truth["Functions"].values())
-    return f"{_KILLS} tools killed in {rounds} rounds, {calls:,} calls"
+    options = ("--attach", method, *EMULATED)
+    said, rounds = kill_amid(program, _UNSTEPPED_ROUND, _KILLS, seed, options)
+    return f"{said} in {rounds} rounds"
 
 
 def rets_refused() -> str:
@@ -281,7 +269,8 @@ def _bpftrace(script: str, output: Path) -> Iterator[None]:
     """Run a script of bpftrace while the body runs, which begins once its probes are in place."""
     ready = 'interval:ms:20 /!@ready/ { @ready = 1; printf("ready\\n"); }'
     command = ["bpftrace", "--unsafe", "-e", f"{script} {ready}"]
-    with output.open("wb") as lines, Process(command, stdout=lines) as running:
+    env = {**os.environ, "BPFTRACE_MAP_KEYS_MAX": str(1 << 15)}
+    with output.open("wb") as lines, Process(command, stdout=lines, env=env) as running:
         while b"ready\n" not in output.read_bytes():
             assert not running.ends_within(0.1), running.errors
         yield
@@ -325,3 +314,135 @@ def _call_time(fixture: Fixture) -> float:
         took = (after["Outer"] - before["Outer"]) / (after["Calls"] - before["Calls"])
         best, before = min(best, took), after
     return best
+
+
+def _several_tracers(times: int) -> str:
+    """Have two gotrace watch the same calls, and tools that attach by links and by perf events.
+
+    Each has to see every call, whichever was there before.
+    """
+    by_link, by_event = ((*EMULATED, "--attach", method) for method in ("multi", "perf-cookie"))
+    linked, event = replace(RELAYED, further=by_link), replace(RECORDS, further=by_event)
+    seen = []
+    for watches in (
+        [replace(RECORDS, further=by_link)] * 2,
+        [event, linked],
+        [linked, event],
+    ):
+        truth, results = watch("live_relay", watches, times)
+        seen += [one.check(truth, result) for one, result in zip(watches, results, strict=True)]
+    return f"{seen[0]:,} and {seen[1]:,} records; {seen[2:]} by both ways"
+
+
+#: What bpftrace knows of a function's calls: the number in AX as they come and as they go, and at
+#: the RET where it is, how far SP is from where it was, and its stack. All are keys: on a
+#: preemptible kernel its counts are a little too low, with other tools or without.
+_BESIDE = (
+    'uprobe:{entry} {{ @number[reg("ax")] = 1; @sp[reg("r14")] = reg("sp"); }}'
+    ' uprobe:{ret} {{ @triple[reg("ax")] = 1; @place[reg("ip")] = 1; @stack[ustack(2)] = 1;'
+    ' @above[reg("sp") - @sp[reg("r14")]] = 1; @left = count();'
+    ' printf("triple %d\\n", reg("ax")); }} END {{ clear(@sp); }}'
+)
+_BESIDE_ROUNDS = 5
+
+
+def _beside_bpftrace() -> str:
+    """Watch a function's entries and RETs with bpftrace and gotrace, started in either order.
+
+    Both see each call, and its result. Where bpftrace was there before, its program runs last and
+    finds the RET carried out: IP, SP and the stack are the caller's, as docs/limits.md says.
+    """
+    original = fixture_program("live_relay", MINORS[-1])
+    seen = []
+    with TemporaryDirectory() as scratch:
+        program = _without_symbols(original, Path(scratch) / original.name)
+        (row,) = of_kind(run_tool("gotrace", "-l", "--json", f"{program}:main.relay"), "function")
+        (ret,) = row["rets"]
+        with ElfImage.open(program) as image:
+            entry_at, ret_at = (f"{program}:{image.offset_of(at):#x}" for at in (row["site"], ret))
+        script = _BESIDE.format(entry=entry_at, ret=ret_at)
+        for names in (("bpftrace", "gotrace"), ("gotrace", "bpftrace")):
+            output = Path(scratch) / names[0]
+            truth, ended = _watched_by_both(program, names, script, output)
+            found, numbers = _Maps(output.read_text()), set(range(truth["Calls"]))
+            sys.stderr.write(f"{names}: {found}\n")
+            for keys, wanted in (
+                (found.keys("number"), numbers),
+                (found.keys("triple"), {3 * number for number in numbers}),
+            ):
+                assert keys == wanted, f"{names[0]} first: {len(keys)} of {len(wanted)} by bpftrace"
+            printed = Counter(found.printed)
+            assert max(printed.values()) == 1 and set(printed) <= found.keys("triple")
+            (place,), (above,), (frame,) = map(found.keys, ("place", "above", "stack"))
+            assert frame == place
+            if names[0] == "bpftrace":
+                assert place != ret and above == 8, f"{place:#x}, SP {above} above"
+            else:
+                assert place == ret and above == 0, f"{place:#x}, SP {above} above"
+            records = [row for row in of_kind(ended, "call") if relayed(row)]
+            assert {row["args"]["number"] for row in records} == numbers, len(records)
+            calls = f"{len(numbers):,} calls by both, {len(printed):,} printed"
+            seen.append(f"{names[0]} first: {calls}, {found.left:,} counted by bpftrace")
+    return "; ".join(seen)
+
+
+class _Maps:
+    """What bpftrace has printed, and its maps as it ends."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.printed = [int(number) for number in re.findall(r"^triple (\d+)$", text, re.M)]
+        self.left = int(re.findall(r"^@left: (\d+)$", text, re.M)[0])
+
+    def keys(self, name: str) -> set[int]:
+        """Return a map's keys; of stacks the innermost frame."""
+        found = re.findall(rf"^@{name}\[\s*(\w+)(?:\s+\w+)*\s*\]:", self._text, re.M)
+        return {int(key, 0) for key in found}
+
+    def __str__(self) -> str:
+        maps = {name: self.keys(name) for name in ("place", "above", "stack")}
+        return f"{maps}, {self.left} left, {len(self.printed)} printed"
+
+
+def _watched_by_both(
+    program: Path, names: Sequence[str], script: str, output: Path
+) -> tuple[Json, Result]:
+    """Watch a fixture with bpftrace and gotrace in the order of names; return what gotrace saw."""
+    with ExitStack() as stack:
+        fixture = stack.enter_context(Fixture([program]))
+        pool = stack.enter_context(ThreadPoolExecutor(1))
+        words = ("--json", *EMULATED, "-p", str(fixture.ready), "main.relay")
+        for name in names:
+            if name == "bpftrace":
+                stack.enter_context(_bpftrace(script, output))
+            else:
+                tracing = stack.enter_context(tool("gotrace", *words))
+                result = pool.submit(tracing.result)
+        for _ in range(_BESIDE_ROUNDS):
+            truth = fixture.work("go")
+        assert not _has_stepped(fixture.pid), "a RET was stepped"
+        assert fixture.finish() == 0
+        ended = result.result()
+    assert ended.status == 0, ended.errors
+    return truth, ended
+
+
+def _server() -> str:
+    """Watch a busy server with all tools at once; its client counts the requests."""
+    requests, compared = watch_server(list(SERVER_TOOLS), EMULATED, {})
+    words = ", ".join(f"{count:,} by {name}" for name, count in compared.items())
+    return f"{requests:,} requests; calls compared: {words}"
+
+
+def _plain_before(times: int) -> str:
+    """Hold what docs/limits.md says of a tool that was there before RETs are carried out.
+
+    It does not know of that: all returns are of calls that it did not see, and it says so. The tool
+    that carries them out sees all.
+    """
+    watches = [RELAYED, replace(RELAYED, further=EMULATED)]
+    truth, (plain, carrying) = watch("live_relay", watches, times)
+    calls = RELAYED.check(truth, carrying)
+    assert of_kind(plain, "histogram") == [], plain.lines[-4:]
+    assert summary(plain, "unmatched") == calls, f"{of_kind(plain, 'summary')} of {calls}"
+    return f"{calls:,} calls seen by the later, {calls:,} unmatched by the earlier"

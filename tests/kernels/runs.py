@@ -31,6 +31,7 @@ __all__ = [
     "fixture_program",
     "measure_rounds",
     "measure_scenarios",
+    "relayed",
     "trace_records",
     "trace_values",
 ]
@@ -342,7 +343,7 @@ def _check_records(truth: Json, result: Result) -> int:
     for row in of_kind(result, "call"):
         rows[row["func"]] += 1
         numbers[row["func"], row["args"].get("number", -1)] += 1
-        if (_relayed(row) if row["func"] == _RELAY else _weighed(row)) is False:
+        if (relayed(row) if row["func"] == _RELAY else _weighed(row)) is False:
             wrong.append(row)
     assert not wrong, f"{len(wrong)} records of two calls: {json.dumps(wrong[0])}"
     assert max(numbers.values()) == 1, f"{numbers.most_common(1)}"
@@ -423,7 +424,8 @@ MOVED_KEYS = Watch("gofunccount", ("--by", "$ret", *_MOVING), _check_moved_keys)
 MOVED_RECORDS = Watch("gotrace", tuple(_MOVING), _check_moved_records)
 
 
-def _relayed(row: Json) -> bool:
+def relayed(row: Json) -> bool:
+    """Return whether a record of main.relay has what its number makes of arguments and results."""
     number = row["args"]["number"]
     args = {"number": number, "text": f"n{number}", "more": number}
     results = {"triple": 3 * number, "echo": f"<n{number}>", "ok": True}

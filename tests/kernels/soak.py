@@ -30,6 +30,7 @@ from tests.kernels.runs import (
     trace_values,
     watch,
 )
+from tests.kernels.server import SERVER_TOOLS, watch_server
 from tests.tools.harness import of_kind
 
 __all__ = ["soak"]
@@ -41,17 +42,17 @@ Compared = Counter[str]
 Turn = Callable[[Environment], Compared]
 
 
-def soak(checks: Checks, method: str) -> str:
+def soak(checks: Checks, method: str, clock: Callable[[], float] = time.monotonic) -> str:
     """Take turns until the time is over; return what has been compared, or raise at once.
 
     In every second cycle of turns the programs' collectors are always running.
     """
     minutes, chance = checks.order.minutes, random.Random(checks.order.seed)
-    began = told = time.monotonic()
+    began = told = clock()
     compared: Compared = Counter()
     taken: Counter[str] = Counter()
     turns = _turns(chance, method)
-    while time.monotonic() < began + minutes * 60:
+    while clock() < began + minutes * 60:
         number = taken.total()
         name, turn = turns[number % len(turns)]
         collecting = number // len(turns) % 2 == 1
@@ -62,9 +63,9 @@ def soak(checks: Checks, method: str) -> str:
             raise AssertionError(f"{words} {_said(taken, compared)}: {error}") from error
         taken["always collecting" if collecting else "as usual"] += 1
         sys.stderr.write(f"soak: {name}, {_said(taken, compared)}\n")
-        if time.monotonic() > told + _TELLS:
-            told = time.monotonic()
-            checks.so_far(SOAK, method, began, _said(taken, compared))
+        if clock() > told + _TELLS:
+            told = clock()
+            checks.so_far(SOAK, method, clock() - began, _said(taken, compared))
     return f"seed {checks.order.seed}: {_said(taken, compared)}"
 
 
@@ -83,6 +84,7 @@ def _turns(chance: random.Random, method: str) -> Sequence[tuple[str, Turn]]:
         ("moving", partial(_watched, chance, "live_latency", _MOVING, 20)),
         ("scenarios", partial(_scenarios, method)),
         ("records", partial(_watched, chance, "live_relay", [RECORDS], 20)),
+        ("server", partial(_served, chance)),
         ("values", partial(_values, method)),
     ]
 
@@ -108,6 +110,13 @@ def _watched(
             order = ", ".join(one.tool for one in chosen)
             raise AssertionError(f"{each.tool}, attached in the order {order}: {error}") from error
     return compared
+
+
+def _served(chance: random.Random, environment: Environment) -> Compared:
+    """Have all tools watch a busy server, attached in random order."""
+    names = chance.sample(list(SERVER_TOOLS), len(SERVER_TOOLS))
+    requests, compared = watch_server(names, EMULATED, environment)
+    return Counter({"requests": requests}) + compared
 
 
 def _scenarios(method: str, environment: Environment) -> Compared:
