@@ -335,8 +335,8 @@ def _several_tracers(times: int) -> str:
 
 
 #: What bpftrace knows of a function's calls: the number in AX as they come and as they go, and at
-#: the RET where it is, how far SP is from where it was, and its stack. All are keys: on a
-#: preemptible kernel its counts are a little too low, with other tools or without.
+#: the RET where it is, how far SP is from where it was, and its stack. All are keys: counts that
+#: it makes of one hit differ from map to map on a preemptible kernel, and are a little too low.
 _BESIDE = (
     'uprobe:{entry} {{ @number[reg("ax")] = 1; @sp[reg("r14")] = reg("sp"); }}'
     ' uprobe:{ret} {{ @triple[reg("ax")] = 1; @place[reg("ip")] = 1; @stack[ustack(2)] = 1;'

@@ -24,9 +24,17 @@ from tests.tools.test_trace_values import TAKERS, Traced, assert_same
 __all__ = [
     "COLLECTING",
     "EMULATED",
+    "KEYS",
     "LATENCY",
     "MINORS",
+    "MOVED_KEYS",
+    "MOVED_RECORDS",
+    "RECORDS",
+    "RELAYED",
+    "ROUNDS",
+    "Environment",
     "Played",
+    "Watch",
     "differences",
     "fixture_program",
     "measure_rounds",
@@ -34,6 +42,7 @@ __all__ = [
     "relayed",
     "trace_records",
     "trace_values",
+    "watch",
 ]
 
 Json = dict[str, Any]
