@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -132,7 +133,13 @@ def _plan_all(
 
     Raises GotraceError where none is left.
     """
-    kinds: list[_Kind] = []
+    with suppress(GotraceError):
+        kinds = [_Kind(spec, _probe(spec), Rate(spec.rate)) for spec in specs]
+        traced = _traced([kind.probe for kind in kinds], target, program)
+        if not traced.plan.failed:
+            return traced, kinds, []
+    # Something is wrong with at least one: each is planned by itself to find those that are left.
+    kinds = []
     errors: list[GotraceError] = []
     problems = []
     for spec in specs:
