@@ -11,6 +11,8 @@
  *   CALL_DROPPED(owner, level)             it was not seen how
  *   CALL_UNWOUND(ctx, owner, level, call)  by a panic or runtime.Goexit; a struct unwound
  *
+ * With KEEPS_STARTS, stacks have what starts.h keeps of go statements.
+ *
  * With GOTRACE_WHY, where their time goes is kept as well: why.h.
  */
 #pragma once
@@ -60,6 +62,7 @@ enum diagnostic {
     CALLS_UNDECIDED,  /* calls that no row has: whether the predicate wants them is not known */
     WHY_FULL,         /* calls whose parts are not known: no room */
     WHY_THREADS_FULL, /* times in which a thread was not followed: no room */
+    STARTS_LOST,      /* started goroutines of which it is not known by whom: no room */
     DIAGNOSTICS
 };
 
@@ -93,6 +96,10 @@ struct stack {
 #ifdef GOTRACE_WHY
     u64 scratch;
 #endif
+#ifdef KEEPS_STARTS
+    u64 since; /* ns: when the outermost call was entered */
+    u64 went;  /* ns: when a goroutine was last started within it; may be of an earlier one */
+#endif
 };
 
 /* A call that has ended without a return. */
@@ -104,6 +111,10 @@ struct unwound {
     u32 how;     /* EVENT_PANIC or EVENT_GOEXIT */
 #ifdef GOTRACE_WHY
     struct why_key *row; /* whose time it was */
+#endif
+#ifdef KEEPS_STARTS
+    u64 g;    /* of the goroutine */
+    u64 went; /* as the stack has it */
 #endif
 };
 
@@ -258,6 +269,10 @@ static __always_inline int drop_deeper(struct pt_regs *ctx, struct task *task,
 #ifdef CALL_UNWOUND
     struct unwound call = {.end = how ? bpf_ktime_get_ns() : 0, .how = how};
     describe(&call, stack, &stack->top);
+#ifdef KEEPS_STARTS
+    call.g = task->g;
+    call.went = stack->went;
+#endif
 #ifdef GOTRACE_WHY
     struct why_key row = {};
     if (how) {

@@ -12,12 +12,16 @@
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
  *   GOTRACE_WHY          1 where the parts of durations are reported, with the settings of why.h
  *   GOTRACE_SAVED_BLOCKS 1 where operations at a return look at blocks of the entry; optional
- *   GOTRACE_NESTED       1 where calls say whether they were made within others; optional
+ *   GOTRACE_NESTED       where calls say whether they were made within others, and which go statement
+ *                        their goroutine comes from: of so many goroutines; optional
  *   GOTRACE_KEY          calls are not reported but added up by key, with the settings of rows.h
  *   GOTRACE_STACK_KEY    1 where return addresses belong to the key, all that are reported
  */
 #include <uapi/linux/ptrace.h>
 #include "common.h"
+#ifdef GOTRACE_NESTED
+#define KEEPS_STARTS
+#endif
 #define CALL_DROPPED(owner, level) forget(owner, level)
 #ifndef GOTRACE_KEY
 #define CALL_UNWOUND(ctx, owner, level, call) report_unwound(ctx, owner, level, call)
@@ -31,6 +35,9 @@ static __always_inline void report_unwound(struct pt_regs *ctx, struct task_key 
 #include "calls.h"
 #include "interpreter.h"
 #include "ret.h"
+#ifdef GOTRACE_NESTED
+#include "starts.h"
+#endif
 #ifdef GOTRACE_KEY
 #include "rows.h"
 #endif
@@ -251,6 +258,11 @@ static __always_inline void report_unwound(struct pt_regs *ctx, struct task_key 
     saved->event.hits_ns = call->hits_ns;
     saved->event.tid = user_pid_tgid();
     saved->event.flags |= call->how;
+#ifdef GOTRACE_NESTED
+    saved->event.flags |= started_within(call->went, call->start);
+    if (level == 1)
+        append_start(saved, call->g, owner->tgid);
+#endif
 #ifdef GOTRACE_WHY
     append_why(saved, call->row, &key, 1);
 #endif
@@ -422,6 +434,10 @@ int on_entry(struct pt_regs *ctx)
 #endif
     u64 now = call_begins(&task, &owner, stack); /* last: before is not its time */
     stack->top.start = now;
+#ifdef GOTRACE_NESTED
+    if (stack->level == 1)
+        stack->since = now;
+#endif
     stack->hits_ns += now - began;
     stack->top.before_ns = stack->hits_ns;
 out:
@@ -450,10 +466,11 @@ static __always_inline void finish(struct pt_regs *ctx, struct work *w, u32 flag
 
 /*
  * Report the call that returns; its arguments, saved under key when it was entered, are taken. Its
- * open's before and before_ns are what came within it.
+ * open's before and before_ns are what came within it; flags are more of the event's.
  */
 static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struct task *task,
-                                          struct call_key *key, struct open_call *open, u64 now)
+                                          struct call_key *key, struct open_call *open, u64 flags,
+                                          u64 now)
 {
     u32 function = open->function;
     struct site_plan *plan = plans.lookup(&function);
@@ -483,6 +500,11 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
     if (!w->dropped) {
         event->results_length = w->call.length - event->args_length;
         append_stack(w, ctx->bp);
+#ifdef GOTRACE_NESTED
+        event->flags |= flags;
+        if (key->level == 1)
+            append_start(&w->call, task->g, key->tgid);
+#endif
 #ifdef GOTRACE_WHY
         append_why(&w->call, &row, key, 0);
 #endif
@@ -518,6 +540,10 @@ int on_return(struct pt_regs *ctx)
     struct open_call open = stack->top;
     open.before = hits_within(stack);
     open.before_ns = stack->hits_ns - open.before_ns;
+    u64 flags = 0;
+#ifdef GOTRACE_NESTED
+    flags = started_within(stack->went, open.start);
+#endif
 #if GOTRACE_FLOATS
     give_up_waiting(ctx);
 #endif
@@ -537,7 +563,7 @@ int on_return(struct pt_regs *ctx)
         pop_call(&owner, stack);
     }
     stack->hits++;
-    report_return(ctx, cookie, &task, &key, &open, now);
+    report_return(ctx, cookie, &task, &key, &open, flags, now);
 #ifdef GOTRACE_WHY
     why_returned(&row, &key);
 #endif

@@ -314,7 +314,7 @@ class TraceSettings(_PairingSettings):
     saved_blocks: bool | None = _shape(None)
     contexts: int | None = _size(None, context_types=1)
     has_stacks: bool = _shape(False)
-    nested: int | None = _shape(None)
+    nested: int | None = _size(None, starts=1)
     user_stack: int = _value(0)
     behind: int = _value(0)
     steps: int = _value()

@@ -13,6 +13,7 @@ from gotrace.fleet.probing import open_target, plan_metric
 from gotrace.fleet.targets import Finder, Program
 from gotrace.fleet.telemetry.waits import plan_waits
 from gotrace.session.plan import ProbePlan
+from gotrace.session.tasks import find_tasks, start_problems
 from gotrace.target.target import Target
 from gotrace.text import printable
 
@@ -90,6 +91,7 @@ def _check_span(spec: SpanSpec, target: Target, program: Program, out: TextIO) -
     what = f"span {spec.name or spec.probe} in {program.key.target}"
     try:
         traced = plan_span(spec, target, program)
+        tasks = find_tasks(target, traced.plan)
     except GotraceError as error:
         print(f"{what}: nothing: {printable(str(error))}", file=out)
         return False
@@ -97,7 +99,7 @@ def _check_span(spec: SpanSpec, target: Target, program: Program, out: TextIO) -
     within = [call.function.function.name for call in traced.calls if has_context(call)]
     if within:
         print(f"  in the program's own traces, by their contexts: {_names(within)}", file=out)
-    for problem in traced.plan.problems:
+    for problem in (*traced.plan.problems, *start_problems(tasks)):
         print(f"  {printable(problem)}", file=out)
     return True
 

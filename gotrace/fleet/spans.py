@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -18,15 +19,16 @@ from gotrace.fleet.naming import attribute
 from gotrace.fleet.otlp import Attribute, FinishedCall
 from gotrace.fleet.probing import Cost, Probe, Spent
 from gotrace.fleet.targets import Program
-from gotrace.fleet.telemetry.nesting import Call, Nesting
+from gotrace.fleet.telemetry.forest import Forest, LeftOut
+from gotrace.fleet.telemetry.nesting import Call, Origin, Tree
 from gotrace.fleet.telemetry.price import refuse_price
 from gotrace.kernel.attach import Attached
 from gotrace.probes.spec import ProbeSpec, parse_key
 from gotrace.session.decode import DecodedCall, call_decoders
-from gotrace.session.events import RecordError, function_of, parse_call
+from gotrace.session.events import CallRecord, RecordError, function_of, parse_call
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import make_plan
-from gotrace.session.tasks import Tasks, find_tasks
+from gotrace.session.tasks import Tasks, find_tasks, start_problems
 from gotrace.session.trace import CallTracer, TraceOptions
 from gotrace.session.trace_plan import (
     TraceChoices,
@@ -131,7 +133,13 @@ def _plan_all(
 
     Raises GotraceError where none is left.
     """
-    kinds: list[_Kind] = []
+    with suppress(GotraceError):
+        kinds = [_Kind(spec, _probe(spec), Rate(spec.rate)) for spec in specs]
+        traced = _traced([kind.probe for kind in kinds], target, program)
+        if not traced.plan.failed:
+            return traced, kinds, []
+    # Something is wrong with at least one: each is planned by itself to find those that are left.
+    kinds = []
     errors: list[GotraceError] = []
     problems = []
     for spec in specs:
@@ -216,7 +224,7 @@ class SpanProbe(Probe):
         super().__init__(program, target, cost)
         self._sink = sink
         self._read_ns = 0
-        self._nesting: Nesting[_Seen] = Nesting()
+        self._forest: Forest[_Seen, _Above] = Forest(self._send)
         traced, self._kinds, problems = _plan_all(specs, target, program)
         tasks = find_tasks(target, traced.plan)
         why = _why_probes(self._kinds, traced, target, tasks)
@@ -228,6 +236,7 @@ class SpanProbe(Probe):
             traced, tasks, False, None, why.names if why else ()
         )
         self.problems = [*problems, *traced.plan.problems, *map(str, traced.plan.failed)]
+        self.problems += start_problems(tasks)
 
     @property
     def _attached(self) -> Attached:
@@ -249,44 +258,38 @@ class SpanProbe(Probe):
                 log.error("spans: %s", printable(str(error)))
                 continue
             seen = _Seen(record, is_wanted)
-            if not call.start_ns:  # only its entry: nothing is known to be within it
-                self._send([(seen, None)])
-                continue
-            task = call.tgid, call.goid or -call.tid
-            ended = Call(call.start_ns, call.end_ns, call.nested, seen, len(record))
-            for tree in self._nesting.add(task, ended, time.monotonic()):
-                self._send(tree)
-        for tree in self._nesting.overdue(time.monotonic()):
-            self._send(tree)
+            ended = _ended(call, seen)
+            if call.start_ns:
+                self._forest.add(ended, time.monotonic())
+            else:  # only its entry: nothing is known to be within it
+                self._send([(ended, None)], None)
+        self._forest.overdue(time.monotonic())
         self._read_ns += time.thread_time_ns() - began
 
-    def _send(self, tree: Sequence[tuple[_Seen, int | None]]) -> None:
-        """Send an outermost call and those within it, as far as rates allow.
+    def _send(
+        self, tree: Tree[_Seen], above: _Above | LeftOut | None
+    ) -> list[_Above | LeftOut | None]:
+        """Send an outermost call and those within it, as far as rates allow; return their places.
 
-        Where one that is below none is not sent, neither are those within it. Others that are not
-        sent are left out of the tree.
+        ``above`` is what the outermost one is below. Where one that is below none is not sent for
+        its rate, neither is what is below it. Others that are not sent are left out of the tree.
         """
         epoch = time.time_ns() - time.monotonic_ns()
-        places: list[_Above | None] = []  # what calls within each hang below
-        refused: set[int] = set()
+        places: list[_Above | LeftOut | None] = []
         left_out = 0
-        for number, (seen, parent) in enumerate(tree):
-            above = None if parent is None else places[parent]
-            places.append(above)
-            if parent in refused:
-                refused.add(number)
+        for call, parent in tree:
+            place = above if parent is None else places[parent]
+            seen = call.item
+            if isinstance(place, LeftOut):
                 left_out += seen.is_wanted
-                continue
-            if not seen.is_wanted:
-                continue
-            sent = self._send_one(seen.record, above, epoch)
-            left_out += sent is None
-            if sent is not None:
-                places[number] = sent
-            elif above is None:
-                refused.add(number)
+            elif seen.is_wanted:
+                sent = self._send_one(seen.record, place, epoch)
+                left_out += sent is None
+                place = sent or place or LeftOut.LEFT_OUT
+            places.append(place)
         if left_out:
             self._sink.left_out(left_out)
+        return places
 
     def _send_one(self, record: bytes, above: _Above | None, epoch: int) -> _Above | None:
         """Send a call, as each kind of span that wants it; return what others may hang below.
@@ -354,6 +357,8 @@ class SpanProbe(Probe):
         reader = self._tracer.losses.total + self._tracer.window.losses.total
         if reader:
             found["reader"] = reader
+        if counts[Diagnostic.STARTS_LOST]:
+            found["starts_lost"] = counts[Diagnostic.STARTS_LOST]
         if self._undecided.calls:
             found["undecided"] = self._undecided.calls
         return found
@@ -364,12 +369,28 @@ class SpanProbe(Probe):
             self._read()
             if self._tracer.exhausted:
                 break
-        for tree in self._nesting.rest():
-            self._send(tree)
+        self._forest.rest(time.monotonic())
         self._tracer.drop()
 
 
 _LAST_TURNS = 10
+
+
+def _ended(call: CallRecord, seen: _Seen) -> Call[_Seen]:
+    """Return what a record says of where its call belongs."""
+    origin = None
+    if (start := call.started) is not None:
+        origin = Origin((call.tgid, start.goid), start.at_ns, start.since_ns)
+    return Call(
+        (call.tgid, call.goid or -call.tid),
+        call.start_ns,
+        call.end_ns,
+        call.nested,
+        seen,
+        len(seen.record),
+        call.starts,
+        origin,
+    )
 
 
 def _held(call: DecodedCall) -> _Ids | None:

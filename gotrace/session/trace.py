@@ -26,7 +26,7 @@ from gotrace.session.open_calls import (
     Throttle,
     diagnostics,
 )
-from gotrace.session.tasks import Tasks, signal_groups, unwind_groups
+from gotrace.session.tasks import Tasks, signal_groups, start_groups, unwind_groups
 from gotrace.session.trace_plan import (
     MAX_KEYED_STEPS,
     MAX_STEPS,
@@ -63,6 +63,8 @@ PAYLOADS = (256, 512, 1024, 2048, 4096, 8192)
 _SAVED_BYTES = 64 << 20  # of kernel memory, for the arguments of open calls
 _CALL_OVERHEAD = 1024  # struct call without its payload, and the map's own
 _STACKS = _OUTER_CALLS = _WAITING = 1 << 14
+_STARTS = 1 << 15  # goroutines whose start is kept, 4 MB
+_SENT_START = 24  # bytes of struct sent_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,8 @@ class TraceOptions:
     values take so much of the payload that no more have room. With ``cpu`` records have the CPU
     that they were reported on, for ``events.cpu_of``. ``open_calls`` is for how many goroutines
     with open calls there is room, ``pages`` what each CPU's event buffer has, a power of two; None
-    for the most. ``nested``: records say whether they are of calls within others.
+    for the most. ``nested``: records say whether they are of calls within others, and which go
+    statement their goroutine comes from.
     """
 
     user_stack: int = 0
@@ -126,6 +129,7 @@ class CallTracer(Probing):
         if returning:
             groups = [
                 *unwind_groups(target, tasks),
+                *(start_groups(target, tasks) if options.nested else ()),
                 *plan.return_groups(
                     "on_return", target.pid, tasks.kind, returning, emulation is not None
                 ),
@@ -138,8 +142,8 @@ class CallTracer(Probing):
         )
         if options.open_calls is not None:
             settings = sized(settings, options.open_calls, bool(returning))
-        if options.nested:
-            settings = replace(settings, nested=1)
+        if options.nested and returning:
+            settings = replace(settings, nested=_STARTS)
         self._pages = options.pages
         if self._tables.floats:
             groups = [*signal_groups(target, tasks), *groups]
@@ -301,6 +305,7 @@ class Tables:
         calls = self._calls = traced.calls
         self.floats = any(call.entry_floats or call.result_floats for call in calls)
         self._behind = why + (2 * _FLOAT_BLOCK if self.floats else 0)
+        self._behind += _SENT_START if options.nested else 0
         self._values = max(map(_payload_bound, calls))
         # Where values leave less room than is asked for, stacks are cut earlier.
         room = (PAYLOADS[-1] - self._values - self._behind - 8) // 8 - 1

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find where Go's scheduler changes what a goroutine is doing.
+"""Find where Go's scheduler changes what a goroutine is doing, and where it starts one.
 
 Every change of a goroutine's status goes through ``runtime.casgstatus``, but for those in these
 functions (src/runtime, releases 1.15 to 1.27): ``preemptPark``; the fast paths of
 ``reentersyscall`` and ``exitsyscall`` since 1.26; ``coroswitch_m``, of iter.Pull, since 1.22;
 ``casgcopystack`` and ``casGFromPreempted``, which change nothing that is of interest here. All of
 these are entered once a change.
+
+A go statement calls ``runtime.newproc``, whose closure on the system stack (``newproc.func1``)
+makes the new goroutine and hands it to ``runqput``: src/runtime/proc.go, releases 1.15 to 1.27.
+Coroutines of iter.Pull come from ``newcoro`` and are in no queue.
 """
 
 from __future__ import annotations
@@ -13,16 +17,19 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from gotrace.abi.amd64 import AMD64, Architecture
 from gotrace.elf.functions import Function, FunctionTable
-from gotrace.sites.sites import Site, SiteError, SiteForm, function_sites
+from gotrace.sites.decode import control_flow
+from gotrace.sites.sites import Site, SiteError, SiteForm, SiteKind, function_sites
 
-__all__ = ["SchedulerSites", "scheduler_sites"]
+__all__ = ["SchedulerSites", "scheduler_sites", "start_site"]
 
 #: lock cmpxchg: a status that is changed without casgstatus.
 _COMPARE_AND_SWAP = re.compile(rb"\xf0[\x40-\x4f]?\x0f\xb1")
 #: mov disp32(%rax),%reg: the first in coroswitch_m reads gp.coroarg.
 _FIELD_OF_RAX = re.compile(rb"[\x48\x4c]\x8b[\x80\x88\x90\x98\xa0\xa8\xb0\xb8](.{4})", re.DOTALL)
 _MAX_PROLOGUE = 64
+_CALL = 0xE8
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,25 @@ def scheduler_sites(table: FunctionTable) -> SchedulerSites:
         coroarg,
         (cgo.entry, cgo.end) if cgo else None,
     )
+
+
+def start_site(table: FunctionTable, arch: Architecture = AMD64) -> Site:
+    """Return where a Go binary hands each goroutine that a go statement has made to a queue.
+
+    It is a relative call, which the kernel emulates. Raises SiteError.
+    """
+    queues = {function.entry for function in _functions(table, "runtime.runqput")}
+    found = []
+    for function in _functions(table, "runtime.newproc.func1"):
+        code = _code(table, function)
+        found += [
+            function.entry + call.at
+            for call in control_flow(code, arch).calls
+            if function.entry + call.target in queues and code[call.at] == _CALL
+        ]
+    if len(found) != 1:
+        raise SiteError(f"runtime.newproc.func1 calls runtime.runqput {len(found)} times, not once")
+    return Site(found[0], SiteKind.ENTRY, SiteForm.EMULATED, 0)
 
 
 def _functions(table: FunctionTable, name: str) -> list[Function]:

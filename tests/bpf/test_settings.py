@@ -31,7 +31,7 @@ RECORDS: tuple[type[ProgramSettings], ...] = (
 )
 COMMENT = re.compile(r"/\*.*?\*/", re.S)
 #: A map's declaration: what it is made by, its name, and how many entries it has.
-MAP = re.compile(r"\bBPF_[A-Z_]+\((\w+), [^;]*?, ([^,;]+)\);")
+MAP = re.compile(r"\bBPF_[A-Z_]+\((?:\"\w+\", [^;]*?, [^;]*?, )?(\w+), (?:[^;]*?, )?([^,;]+)\);")
 #: What a source is given with others, though it has no use for it.
 UNREAD: dict[type[ProgramSettings], set[str]] = {
     TraceSettings: {"g_startpc", "g_gopc", "histogram_rows"},

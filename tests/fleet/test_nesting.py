@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def ended(
     for below in tree:
         ended(below, clock, start, found)
     clock[0] += 1
-    found.append(Call(start, clock[0], parent is not None, (start, parent), 1))
+    found.append(Call((1, 1), start, clock[0], parent is not None, (start, parent), 1))
 
 
 @given(st.lists(trees, min_size=1, max_size=4))
@@ -44,38 +45,43 @@ def test_calls_are_within_those_that_they_were_made_in(forest: list[Tree]) -> No
     for tree in forest:
         ended(tree, clock, None, calls)
     kept: Nesting[tuple[int, int | None]] = Nesting()
-    found = [tree for call in calls for tree in kept.add((1, 1), call, 0.0)]
+    found = [tree for call in calls for tree in kept.add(call, 0.0)]
     assert list(kept.rest()) == []
     assert len(found) == len(forest)
     for whole in found:
-        for (start, parent), above in whole:
-            assert (whole[above][0][0] if above is not None else None) == parent, start
+        for call, above in whole:
+            start, parent = call.item
+            assert (whole[above][0].start if above is not None else None) == parent, start
     assert sum(map(len, found)) == len(calls)
+
+
+def shown(found: Iterable[nesting.Tree[str]]) -> list[list[tuple[str, int | None]]]:
+    return [[(call.item, parent) for call, parent in tree] for tree in found]
 
 
 def test_what_was_within_a_call_that_is_not_seen_stands_by_itself() -> None:
     kept: Nesting[str] = Nesting()
-    assert list(kept.add((1, 1), Call(2, 3, True, "inner"), 0.0)) == []
-    assert list(kept.add((1, 2), Call(1, 9, False, "other goroutine"), 0.0)) == [
+    assert shown(kept.add(Call((1, 1), 2, 3, True, "inner"), 0.0)) == []
+    assert shown(kept.add(Call((1, 2), 1, 9, False, "other goroutine"), 0.0)) == [
         [("other goroutine", None)]
     ]
-    found = list(kept.add((1, 1), Call(5, 6, False, "next"), 0.0))
+    found = shown(kept.add(Call((1, 1), 5, 6, False, "next"), 0.0))
     assert found == [[("inner", None)], [("next", None)]]
 
 
 def test_nothing_is_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: Nesting[str] = Nesting()
-    assert list(kept.add((1, 1), Call(2, 3, True, "a"), 5.0)) == []
-    assert list(kept.add((1, 2), Call(2, 3, True, "b"), 20.0)) == []
-    assert list(kept.overdue(5.0 + PATIENCE)) == []
-    assert list(kept.overdue(5.1 + PATIENCE)) == [[("a", None)]]
+    assert shown(kept.add(Call((1, 1), 2, 3, True, "a"), 5.0)) == []
+    assert shown(kept.add(Call((1, 2), 2, 3, True, "b"), 20.0)) == []
+    assert shown(kept.overdue(5.0 + PATIENCE)) == []
+    assert shown(kept.overdue(5.1 + PATIENCE)) == [[("a", None)]]
     monkeypatch.setattr(nesting, "MAX_BYTES", 100)
-    assert list(kept.add((1, 3), Call(2, 3, True, "c", 60), 21.0)) == []
-    assert list(kept.add((1, 4), Call(2, 3, True, "d", 60), 22.0)) == [
+    assert shown(kept.add(Call((1, 3), 2, 3, True, "c", 60), 21.0)) == []
+    assert shown(kept.add(Call((1, 4), 2, 3, True, "d", 60), 22.0)) == [
         [("b", None)],
         [("c", None)],
     ]
-    assert list(kept.rest()) == [[("d", None)]]
+    assert shown(kept.rest()) == [[("d", None)]]
 
 
 def configured(program: Path, endpoint: str, *spans: str) -> Path:

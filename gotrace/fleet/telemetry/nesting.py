@@ -12,29 +12,51 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-__all__ = ["MAX_BYTES", "PATIENCE", "Call", "Nesting"]
+__all__ = ["MAX_BYTES", "PATIENCE", "Call", "Goroutine", "Nesting", "Origin", "Tree"]
 
 #: Seconds that a call is kept at most, and the bytes of records that are kept at a time.
 PATIENCE = 30.0
 MAX_BYTES = 4 << 20
 
 T = TypeVar("T")
-#: A goroutine: of which process, and its number.
-_Key = tuple[int, int]
+#: Of which process, and its number.
+Goroutine = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The go statement that a goroutine comes from; times in ns by the clock of the calls.
+
+    ``goroutine`` executed it, ``at``, within calls of which the outermost began at ``since``.
+    """
+
+    goroutine: Goroutine
+    at: int
+    since: int
 
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[T]):
     """A call that has ended; times in ns by one clock, ``size`` in bytes.
 
-    ``is_nested``: another call of the goroutine was open when it began.
+    ``is_nested``: another call of the goroutine was open when it began. ``starts``: goroutines were
+    started within it. ``origin`` is what its goroutine comes from, where the call is an outermost
+    one and that is known.
     """
 
+    goroutine: Goroutine
     start: int
     end: int
     is_nested: bool
     item: T
     size: int = 0
+    starts: bool = False
+    origin: Origin | None = None
+
+
+#: An outermost call and those within it, outer ones before inner ones. With each is the number in
+#: the tree of the call that it was made within, None for the first.
+Tree = list[tuple[Call[T], int | None]]
 
 
 @dataclass
@@ -47,47 +69,43 @@ class _Kept(Generic[T]):
 
 @dataclass
 class Nesting(Generic[T]):
-    """Calls that wait for those they were made within."""
+    """Calls that wait for those they were made within; ``size`` is the bytes of their records."""
 
-    _kept: OrderedDict[_Key, _Kept[T]] = field(default_factory=OrderedDict)
-    _size: int = 0
+    size: int = 0
+    _kept: OrderedDict[Goroutine, _Kept[T]] = field(default_factory=OrderedDict)
 
-    def add(self, key: _Key, call: Call[T], now: float) -> Iterator[list[tuple[T, int | None]]]:
-        """Take a call, and yield calls of which all is known: each list is one outermost call.
-
-        With each is the number in the list of the call that it was made within, None for the first.
-        Outer ones come before inner ones. ``now`` is in seconds.
-        """
+    def add(self, call: Call[T], now: float) -> Iterator[Tree[T]]:
+        """Take a call, and yield those of which all is known; ``now`` is in seconds."""
         if call.is_nested:
-            kept = self._kept.setdefault(key, _Kept(now))
+            kept = self._kept.setdefault(call.goroutine, _Kept(now))
             kept.calls.append(call)
-            self._size += call.size
+            self.size += call.size
         else:
-            yield from _trees([*self._take(key), call])
-        while self._kept and self._size > MAX_BYTES:
+            yield from _trees([*self._take(call.goroutine), call])
+        while self._kept and self.size > MAX_BYTES:
             yield from _trees(self._take(next(iter(self._kept))))
 
-    def overdue(self, now: float) -> Iterator[list[tuple[T, int | None]]]:
+    def overdue(self, now: float) -> Iterator[Tree[T]]:
         """Yield likewise what has been kept for too long."""
         while self._kept and now - next(iter(self._kept.values())).since > PATIENCE:
             yield from _trees(self._take(next(iter(self._kept))))
 
-    def rest(self) -> Iterator[list[tuple[T, int | None]]]:
+    def rest(self) -> Iterator[Tree[T]]:
         """Yield likewise all that is kept."""
         while self._kept:
             yield from _trees(self._take(next(iter(self._kept))))
 
-    def _take(self, key: _Key) -> list[Call[T]]:
+    def _take(self, key: Goroutine) -> list[Call[T]]:
         kept = self._kept.pop(key, None)
         if kept is None:
             return []
-        self._size -= sum(call.size for call in kept.calls)
+        self.size -= sum(call.size for call in kept.calls)
         return kept.calls
 
 
-def _trees(calls: list[Call[T]]) -> Iterator[list[tuple[T, int | None]]]:
+def _trees(calls: list[Call[T]]) -> Iterator[Tree[T]]:
     """Yield calls of one goroutine by the outermost one. One stack: intervals never cross."""
-    tree: list[tuple[T, int | None]] = []
+    tree: Tree[T] = []
     open_calls: list[tuple[int, int]] = []  # end and number of those that the next may be within
     for call in sorted(calls, key=lambda one: (one.start, -one.end)):
         while open_calls and open_calls[-1][0] < call.end:
@@ -97,6 +115,6 @@ def _trees(calls: list[Call[T]]) -> Iterator[list[tuple[T, int | None]]]:
             tree = []
         parent = open_calls[-1][1] if open_calls else None
         open_calls.append((call.end, len(tree)))
-        tree.append((call.item, parent))
+        tree.append((call, parent))
     if tree:
         yield tree

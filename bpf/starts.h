@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * Which goroutine has started which, where that was in a traced call or in what such a call has
+ * started. Who the parent is, of the calls that were open, follows from times in user space.
+ *
+ * Settings (common.h): GOTRACE_NESTED, the goroutines whose start is kept.
+ */
+#pragma once
+#include "payload.h"
+
+/* The go statement that a goroutine comes from. */
+struct start {
+    u64 goid;   /* of the goroutine */
+    u64 parent; /* goid of the nearest one before it that had a traced call open */
+    u64 at;     /* ns: when that executed a go statement */
+    u64 since;  /* ns: when its outermost call had begun then */
+};
+
+/* What of it is sent, after the return addresses; shared with gotrace/session/events.py. */
+struct sent_start {
+    u64 parent;
+    u64 at;
+    u64 since;
+};
+
+/*
+ * starts: key = address of a goroutine's g, with its process. Programs reuse g's, so a row can be of
+ * an earlier goroutine, which its goid shows. Rows go when they have not been used for the longest.
+ */
+BPF_TABLE("lru_hash", struct task_key, struct start, starts, GOTRACE_NESTED);
+
+/*
+ * At newproc.func1's call of runqput, on the system stack: pp, the new g and next are its arguments,
+ * and the new one runs nowhere yet. The thread's curg executes the go statement; there is none where
+ * a timer does.
+ */
+int on_go(struct pt_regs *ctx)
+{
+    u64 began = bpf_ktime_get_ns();
+    u64 cookie = 0;
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    USE_LAYOUT(cookie, 0);
+    int in_register = (cookie & COOKIE_G_REGISTER) != 0;
+    u64 g0 = in_register ? ctx->r14 : g_from_tls(cookie);
+    u64 m = g0 ? read_word(g0 + OFFSET(g_m, GOTRACE_G_M)) : 0;
+    u64 curg = m ? read_word(m + OFFSET(m_curg, GOTRACE_M_CURG)) : 0;
+    u64 goid = curg ? read_word(curg + OFFSET(g_goid, GOTRACE_G_GOID)) : 0;
+    if (!goid)
+        return 0;
+    struct task_key key = {.task = goid, .tgid = bpf_get_current_pid_tgid() >> 32};
+    struct start start = {};
+    struct stack *stack = stacks.lookup(&key);
+    if (stack && stack->level) {
+        start.parent = goid;
+        start.at = began;
+        start.since = stack->since;
+        stack->went = began;
+    } else {
+        stack = 0;
+        key.task = curg;
+        struct start *own = starts.lookup(&key);
+        if (!own || own->goid != goid)
+            return 0;
+        start = *own;
+    }
+    key.task = in_register ? ctx->bx : read_word(ctx->sp + 8);
+    start.goid = read_word(key.task + OFFSET(g_goid, GOTRACE_G_GOID));
+    if (starts.update(&key, &start))
+        count_diagnostic(STARTS_LOST, 1);
+    if (stack) {
+        stack->hits++;
+        stack->hits_ns += bpf_ktime_get_ns() - began;
+    }
+    return 0;
+}
+
+/* Append to an outermost call's record which go statement its goroutine, of this g, comes from. */
+static __always_inline void append_start(struct call *call, u64 g, u64 tgid)
+{
+    struct task_key key = {.task = g, .tgid = tgid};
+    struct start *start = starts.lookup(&key);
+    u64 at = (call->length + 7) & ~7;
+    BOUND(at, GOTRACE_PAYLOAD - 1);
+    if (!start || start->goid != call->event.goid ||
+        at > GOTRACE_PAYLOAD - sizeof(struct sent_start))
+        return;
+    put_word(call->payload + at, start->parent);
+    put_word(call->payload + at + 8, start->at);
+    put_word(call->payload + at + 16, start->since);
+    call->length = at + sizeof(struct sent_start);
+    call->event.flags |= EVENT_STARTED;
+}
+
+/* What a call's flags say of goroutines that were started, the latest at the time went. */
+static __always_inline u64 started_within(u64 went, u64 start)
+{
+    return (went > start) * EVENT_STARTS;
+}
