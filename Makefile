@@ -49,7 +49,7 @@ test-real: setup-test ## Try the tools on real programs, and harm none: an hour,
 setup-kernels:
 	@tools/setup.sh kernels
 
-test-kernels: setup-kernels ## Try the tools on Linux 5.10 to the newest, emulated: half an hour; KERNELS="6.1 6.12"
+test-kernels: setup-kernels ## Try the tools on Linux 5.10 to the newest, emulated: an hour; KERNELS="6.1 6.12"
 	$(PYTHON) -m tests.kernels $(KERNELS)
 
 test-kernels-quick: setup-kernels ## The same on 6.1 and the newest, in eight minutes

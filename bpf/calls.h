@@ -121,8 +121,24 @@ struct unwound {
 /* diagnostics: key = enum diagnostic; value = how often on this CPU. Only ever added to. */
 BPF_PERCPU_ARRAY(diagnostics, u64, DIAGNOSTICS);
 
-/* stacks: the open calls of a task, its latest one in place. Gone when none is open. */
+/*
+ * stacks: the open calls of a task, its latest one in place. Where none is open, the row rests for
+ * the task's next call: to insert and delete it takes more than all else of a call. It is gone with
+ * its goroutine or process, or when many rest.
+ */
 BPF_HASH(stacks, struct task_key, struct stack, GOTRACE_STACKS);
+
+/*
+ * resting: value RESTING_ROWS = rows of stacks inserted less those deleted here; value
+ * RESTING_LIMIT = up to how many of them a row may rest, and as many more as have been deleted from
+ * user space, which alone writes it. Shared with gotrace/session/open_calls.py.
+ */
+enum resting {
+    RESTING_ROWS,
+    RESTING_LIMIT,
+    RESTING
+};
+BPF_ARRAY(resting, u64, RESTING);
 
 /* outer_calls: open calls below the latest; level 1 is the outermost. Gone when on top again. */
 BPF_HASH(outer_calls, struct call_key, struct open_call, GOTRACE_OUTER_CALLS);
@@ -161,13 +177,55 @@ static __always_inline u64 call_begins(struct task *task, struct task_key *owner
 #endif
 }
 
-/* Forget a task that has no call open any more. */
+static __always_inline u64 *resting_value(u32 which)
+{
+    return resting.lookup(&which);
+}
+
+static __always_inline void count_rows(u64 more)
+{
+    u64 *rows = resting_value(RESTING_ROWS);
+    if (rows)
+        __sync_fetch_and_add(rows, more);
+}
+
+/* Return the row of a task that has none yet, 0 where there is no room. */
+static __always_inline struct stack *insert_task(struct task_key *owner)
+{
+    struct stack none = {};
+    if (stacks.update(owner, &none)) {
+        count_diagnostic(STACKS_FULL, 1);
+        return 0;
+    }
+    count_rows(1);
+    return stacks.lookup(owner);
+}
+
+static __always_inline void delete_task(struct task_key *owner)
+{
+    if (!stacks.delete(owner))
+        count_rows(-1);
+    CALL_DROPPED(owner, 1); /* what is kept of an outermost call rests with its task */
+}
+
+/* Forget a task that has ended. */
 static __always_inline void forget_task(struct task *task, struct task_key *owner)
 {
 #ifdef GOTRACE_WHY
     why_left(owner, task->row, 0);
 #endif
-    stacks.delete(owner);
+    delete_task(owner);
+}
+
+/* Let the row of a task rest that has no call open any more. */
+static __always_inline void rest_task(struct task *task, struct task_key *owner)
+{
+#ifdef GOTRACE_WHY
+    why_left(owner, task->row, 0);
+#endif
+    u64 *rows = resting_value(RESTING_ROWS), *limit = resting_value(RESTING_LIMIT);
+    if (!rows || !limit || *rows > *limit)
+        delete_task(owner);
 }
 
 /* Make the next outer call the top again. */
@@ -380,18 +438,14 @@ static __always_inline struct stack *enter(struct task *task, struct task_key *o
 {
     struct stack *stack = stacks.lookup(owner);
     if (!stack) {
-        struct stack none = {};
-        stacks.update(owner, &none);
-        stack = stacks.lookup(owner);
-        if (!stack) {
-            count_diagnostic(STACKS_FULL, 1);
+        stack = insert_task(owner);
+        if (!stack)
             return 0;
-        }
     }
     hit_in_goroutine(task, owner);
     stack->hits++;
     u64 function = cookie & COOKIE_INDEX_MASK, return_pc = 0;
-    if (cookie & COOKIE_JUMPS || stack->top.depth >= depth)
+    if (cookie & COOKIE_JUMPS || (stack->level && stack->top.depth >= depth))
         return_pc = read_word(task->stack_hi - depth);
     drop_deeper(0, task, owner, stack, depth, ENDED_UNSEEN);
     /* Others at this depth have ended unseen. */
@@ -434,7 +488,7 @@ static __always_inline struct stack *leaving(struct task *task, struct task_key 
     count_diagnostic(UNMATCHED, 1);
     stack->hits++;
     if (!stack->level)
-        forget_task(task, owner);
+        rest_task(task, owner);
     return 0;
 }
 
@@ -462,7 +516,7 @@ int on_recovery(struct pt_regs *ctx)
     drop_unwound(ctx, &task, &owner, stack, hi - sp, EVENT_PANIC, AGAIN_RECOVERY);
     stack->hits++;
     if (!stack->level)
-        forget_task(&task, &owner);
+        rest_task(&task, &owner);
 #ifdef GOTRACE_WHY
     else
         why_left(&owner, task.row, stack->level);

@@ -398,7 +398,7 @@ int on_return(struct pt_regs *ctx)
     }
     stack->hits++;
     if (!stack->level)
-        forget_task(&task, &owner);
+        rest_task(&task, &owner);
 #ifdef GOTRACE_WHY
     else
         why_left(&owner, task.row, stack->level);

@@ -78,6 +78,9 @@ struct row_key {
 
 /* What is kept of a call from its entry to its return, and in the end sent from event on. */
 struct call {
+    /* First, for these are only copied where they are looked at again: copy_call() of trace.c. */
+    u64 floats[FLOAT_REGISTERS];     /* low halves of XMM0 to XMM14 at the entry */
+    struct block blocks[MAX_BLOCKS]; /* of the entry's plan */
 #ifdef GOTRACE_KEY
     struct row_key key;
     u8 key_slack[KEY_TEXT_BYTES]; /* never filled: lets the verifier add offset and size bounds */
@@ -87,10 +90,8 @@ struct call {
     u32 is_negative;              /* it is */
     u32 is_unmeasured;            /* it could not be read */
 #endif
-    u32 length;                      /* of the payload so far */
-    u32 has_floats;                  /* floats have been read */
-    u64 floats[FLOAT_REGISTERS];     /* low halves of XMM0 to XMM14 at the entry */
-    struct block blocks[MAX_BLOCKS]; /* of the entry's plan */
+    u32 length;     /* of the payload so far */
+    u32 has_floats; /* floats have been read */
     struct event event;
     u8 payload[GOTRACE_PAYLOAD];
 };

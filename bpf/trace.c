@@ -11,6 +11,7 @@
  *   GOTRACE_BEHIND       bytes of the payload that return addresses and float registers want
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
  *   GOTRACE_WHY          1 where the parts of durations are reported, with the settings of why.h
+ *   GOTRACE_SAVED_BLOCKS 1 where operations at a return look at blocks of the entry; optional
  *   GOTRACE_NESTED       where calls say whether they were made within others, and which go statement
  *                        their goroutine comes from: of so many goroutines; optional
  *   GOTRACE_KEY          calls are not reported but added up by key, with the settings of rows.h
@@ -70,7 +71,10 @@ BPF_ARRAY(plans, struct site_plan, GOTRACE_FUNCTIONS);
 /* works: buffers; struct work's busy says which of a CPU's are free. */
 BPF_PERCPU_ARRAY(works, struct work, WORK_BUFFERS);
 
-/* saved_calls: key = task and level of an open call; gone when that has returned. */
+/*
+ * saved_calls: key = task and level of an open call; gone when that has returned. That of level 1
+ * rests with the row of stacks: the next one is copied over it.
+ */
 BPF_HASH(saved_calls, struct call_key, struct call, GOTRACE_SAVED);
 
 #ifndef GOTRACE_KEY
@@ -98,6 +102,34 @@ static __always_inline struct work *take_work(void)
     }
     count_diagnostic(WORK_BUSY, 1);
     return 0;
+}
+
+/* What of a call is not needed at its return: floats, and where blocks of the entry are. */
+#if GOTRACE_FLOATS
+#define COPIED_FROM 0
+#elif GOTRACE_SAVED_BLOCKS
+#define COPIED_FROM __builtin_offsetof(struct call, blocks)
+#else
+#define COPIED_FROM (__builtin_offsetof(struct call, blocks) + MAX_BLOCKS * sizeof(struct block))
+#endif
+
+/* Copy what is needed of a call at its return, with as much of the payload as is filled. */
+static __always_inline void copy_call(struct call *to, struct call *from)
+{
+    u64 size = from->length;
+    BOUND(size, GOTRACE_PAYLOAD - 1);
+    size += __builtin_offsetof(struct call, payload) - COPIED_FROM;
+    bpf_probe_read_kernel((u8 *)to + COPIED_FROM, size, (u8 *)from + COPIED_FROM);
+}
+
+/* Keep a call until it returns. */
+static __always_inline void save_call(struct call_key *key, struct call *call)
+{
+    struct call *resting = key->level == 1 ? saved_calls.lookup(key) : 0;
+    if (resting)
+        copy_call(resting, call);
+    else if (saved_calls.update(key, call))
+        count_diagnostic(SAVED_FULL, 1);
 }
 
 static __always_inline void read_registers(struct work *w, struct pt_regs *ctx, u64 cookie)
@@ -386,15 +418,14 @@ int on_entry(struct pt_regs *ctx)
     if (w->dropped) {
         pop_call(&owner, stack);
         if (!stack->level)
-            forget_task(&task, &owner);
+            rest_task(&task, &owner);
         goto out;
     }
     struct call_key key = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
 #ifdef GOTRACE_NESTED
     event->flags |= (u64)(stack->level > 1) * EVENT_NESTED;
 #endif
-    if (saved_calls.update(&key, &w->call))
-        count_diagnostic(SAVED_FULL, 1);
+    save_call(&key, &w->call);
 #if GOTRACE_FLOATS
     w->wait.at_entry = 1;
     w->wait.key = key;
@@ -461,10 +492,10 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
     struct work *w = plan && saved ? take_work() : 0;
     if (!w)
         return;
-    u64 size = saved->length;
-    BOUND(size, GOTRACE_PAYLOAD - 1);
-    bpf_probe_read_kernel(&w->call, __builtin_offsetof(struct call, payload) + size, saved);
-    saved_calls.delete(key);
+    copy_call(&w->call, saved);
+    /* A signal that comes late must not find another call in its place. */
+    if (key->level > 1 || plan->flags & PLAN_ENTRY_FLOATS)
+        saved_calls.delete(key);
     struct event *event = &w->call.event;
     event->start = open->start;
     event->end = now;
@@ -550,8 +581,6 @@ int on_return(struct pt_regs *ctx)
         pop_call(&owner, stack);
     }
     stack->hits++;
-    if (!stack->level)
-        stacks.delete(&owner);
     report_return(ctx, cookie, &task, &key, &open, flags, now);
 #ifdef GOTRACE_WHY
     why_returned(&row, &key);
@@ -560,8 +589,11 @@ int on_return(struct pt_regs *ctx)
     stack = stacks.lookup(&owner);
     if (stack)
         stack->hits_ns += bpf_ktime_get_ns() - now;
+    if (!stack || !stack->level)
+        rest_task(&task, &owner);
 #ifdef GOTRACE_WHY
-    why_left(&owner, task.row, stack != 0);
+    else
+        why_left(&owner, task.row, stack->level);
 #endif
     return RET_HIT;
 }

@@ -311,6 +311,7 @@ class TraceSettings(_PairingSettings):
     predicates: bool = _shape()
     arithmetic: bool | None = _shape(None)
     saved_words: bool | None = _shape(None)
+    saved_blocks: bool | None = _shape(None)
     contexts: int | None = _size(None, context_types=1)
     has_stacks: bool = _shape(False)
     nested: int | None = _size(None, starts=1)

@@ -190,6 +190,11 @@ class Op(NamedTuple):
     limit: int = 0
     skip: int = 0
 
+    @property
+    def looks_back(self) -> bool:
+        """Return whether it is of the return's plan and looks at a block of the entry's."""
+        return self.code is OpCode.SAVED or bool(self.block & OTHER_PHASE)
+
     def pack(self) -> bytes:
         """Return the operation's 24 bytes as the interpreter's struct op has them."""
         return _OP.pack(*self, 0, 0)

@@ -20,6 +20,7 @@ from gotrace.kernel.own_function import OwnFunction, own_function
 from gotrace.kernel.rets import RetEmulation, with_rets
 from gotrace.overhead import ProbeCost
 from gotrace.session.histograms import HistogramRows
+from gotrace.session.open_calls import OpenCalls
 from gotrace.settings import (
     CountSettings,
     HistogramSettings,
@@ -35,6 +36,7 @@ __all__ = ["Calibration", "probe_cost", "trap_cost"]
 
 _BATCHES = 15
 _CALLS = 20  # a batch
+_STACKS = 64  # few tasks; some of their rows may rest
 # A function that does nothing, in the two forms that an entry can have: the kernel emulates
 # `push %rbp` and single-steps `mov %eax,%eax`. Each is followed by its RET.
 _CODE = {
@@ -63,11 +65,12 @@ def probe_cost(
         ]
         settings = LatencySettings(
             site=with_rets(_here(), emulation),
-            stacks=8,
-            outer_calls=8,
+            stacks=_STACKS,
+            outer_calls=_STACKS,
             times=HistogramSettings.of(1, 1, 1),
         )
         with _attached(settings, groups, method) as attached:
+            OpenCalls(attached.program)  # rows rest, as in the run
             probed = _batch_time(function)
             own = _measured(attached)
     return ProbeCost(own, _each(probed - bare, 2 * _CALLS))

@@ -27,13 +27,7 @@ from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, RecordError
 from gotrace.session.histograms import HistogramRows
 from gotrace.session.lifetime import Probing
-from gotrace.session.open_calls import (
-    Diagnostic,
-    ExitedProcesses,
-    Throttle,
-    diagnostics,
-    open_calls,
-)
+from gotrace.session.open_calls import Diagnostic, OpenCalls, Throttle, diagnostics
 from gotrace.session.plan import BinaryRequest, make_plan
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import Tasks, unwind_groups
@@ -306,12 +300,12 @@ class KeyMeter(Probing):
                 if of
                 else HistogramRows(*maps, rows, halves, 1)
             )
-        self._departed = (
-            ExitedProcesses(program, "saved_calls", "why_saved", by_process=BY_PROCESS)
+        self._open = (
+            OpenCalls(program, "saved_calls", "why_saved", by_process=BY_PROCESS)
             if why
-            else ExitedProcesses(program, "saved_calls")
+            else OpenCalls(program, "saved_calls")
         )
-        self._sweep = None if target.process else Throttle(self._departed.remove)
+        self._sweep = None if target.process else Throttle(self._open.remove_exited)
 
     def _prepare(self, program: BpfProgram) -> None:
         if self._why is not None:
@@ -387,7 +381,7 @@ class KeyMeter(Probing):
 
     def open_calls(self) -> int:
         """Return how many calls have been entered and have not returned."""
-        return open_calls(self.attached.program) + self._departed.calls
+        return self._open.number()
 
     def diagnostics(self) -> dict[Diagnostic, int]:
         """Return how often each irregularity has occurred so far."""

@@ -18,10 +18,9 @@ from gotrace.session.histograms import HistogramRows, stripes_for
 from gotrace.session.lifetime import Probing
 from gotrace.session.open_calls import (
     Diagnostic,
-    ExitedProcesses,
+    OpenCalls,
     Throttle,
     diagnostics,
-    open_calls,
 )
 from gotrace.session.plan import ProbePlan
 from gotrace.session.tasks import Tasks, unwind_groups
@@ -178,16 +177,14 @@ class LatencyMeter(Probing):
 
         #: With goroutines kept apart, processes that lived when this was looked at last.
         self.processes: set[int] = set()
-        self._exited = (
-            ExitedProcesses(program, "why_saved", by_process=BY_PROCESS)
-            if why
-            else ExitedProcesses(program)
+        self._open = (
+            OpenCalls(program, "why_saved", by_process=BY_PROCESS) if why else OpenCalls(program)
         )
         # Where one process is traced, the run ends with it.
         self._sweep = None if target.process else Throttle(self._remove_exited)
 
     def _remove_exited(self) -> None:
-        self._exited.remove()
+        self._open.remove_exited()
         if self._goroutines is not None:
             self.processes = self._goroutines.end_exited()
 
@@ -246,7 +243,7 @@ class LatencyMeter(Probing):
 
     def open_calls(self) -> int:
         """Return how many calls have been entered and have not returned."""
-        return open_calls(self.attached.program) + self._exited.calls
+        return self._open.number()
 
     def diagnostics(self) -> dict[Diagnostic, int]:
         """Return how often each irregularity has occurred so far."""

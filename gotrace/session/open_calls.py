@@ -20,10 +20,9 @@ from gotrace.target.process import ended_processes, in_initial_pid_namespace
 __all__ = [
     "STACK_LEVEL",
     "Diagnostic",
-    "ExitedProcesses",
+    "OpenCalls",
     "Throttle",
     "diagnostics",
-    "open_calls",
 ]
 
 #: struct stack: how many calls are open. More may follow.
@@ -59,21 +58,20 @@ def diagnostics(program: BpfProgram) -> dict[Diagnostic, int]:
     return {what: sum(values[what.value * cpus : (what.value + 1) * cpus]) for what in Diagnostic}
 
 
-def open_calls(program: BpfProgram) -> int:
-    """Return how many calls have been entered and have not returned."""
-    return sum(STACK_LEVEL.unpack_from(value)[0] for _, value in program.map("stacks").entries())
-
-
 _TASK = struct.Struct("=QQ")  # struct task_key of bpf/calls.h
 _CALL_KEY = struct.Struct("=QII")  # struct call_key
 _SHARE = 20
+_RESTING_LIMIT = 1  # enum resting
+#: Of the rows of a table, which rest where none of a task's calls is open.
+_RESTING_SHARE = 8
 
 
-class ExitedProcesses:
-    """The open calls of ended processes, removed from the maps of bpf/calls.h.
+class OpenCalls:
+    """The tables of open calls, of which those of ended processes are removed.
 
-    The kernel's helpers number processes as the initial pid namespace does: in another one it is
-    not known which have ended, and nothing is removed.
+    From then on, rows of tasks that have no call open may rest. The kernel's helpers number
+    processes as the initial pid namespace does: in another one it is not known which have ended,
+    and nothing is removed.
     """
 
     def __init__(
@@ -86,24 +84,34 @@ class ExitedProcesses:
         """
         self._stacks = program.map("stacks")
         self._by_call = [program.map(name) for name in ("outer_calls", *by_call)]
+        self._resting = program.map("resting")
+        tables = (self._stacks, *self._by_call[1:])
+        self._limit = min(table.max_entries for table in tables) // _RESTING_SHARE
+        self._let_rest(self._limit)
         self._by_process = [(program.map(name), at) for name, at in by_process]
         self._known = in_initial_pid_namespace()
-        #: Calls that were open when their process ended, as far as they have been removed.
-        self.calls = 0
+        self._removed = 0  # calls
 
-    def remove(self) -> None:
+    def number(self) -> int:
+        """Return how many calls have been entered and have not returned, removed ones included."""
+        open_now: int = sum(STACK_LEVEL.unpack_from(row)[0] for _, row in self._stacks.entries())
+        return self._removed + open_now
+
+    def remove_exited(self) -> None:
         """Remove what ended processes have left."""
         if not self._known:
             return
         keys = [key for key, _ in self._stacks.entries()]
         ended = ended_processes(_TASK.unpack(key)[1] for key in keys)
-        for key in keys:
+        for key in keys if ended else ():
             task, tgid = _TASK.unpack(key)
             # Looked up now that nothing changes it: calls may have returned since, and come.
             stack = self._stacks.lookup(key) if tgid in ended else None
             if stack is not None:
                 self._remove_calls(task, tgid, STACK_LEVEL.unpack_from(stack)[0])
                 self._stacks.delete(key)
+                self._limit += 1
+        self._let_rest(self._limit)
         for found, at in self._by_process:
             entries = [
                 (key, int.from_bytes(key[at : at + 4], "little")) for key, _ in found.entries()
@@ -113,9 +121,12 @@ class ExitedProcesses:
                 if tgid in gone:
                     found.delete(key)
 
+    def _let_rest(self, limit: int) -> None:
+        self._resting.update(_RESTING_LIMIT.to_bytes(4, "little"), limit.to_bytes(8, "little"))
+
     def _remove_calls(self, task: int, tgid: int, level: int) -> None:
-        self.calls += level
-        for number in range(1, level + 1):
+        self._removed += level
+        for number in range(1, max(level, 1) + 1):  # what is kept of level 1 rests
             for found in self._by_call:
                 found.delete(_CALL_KEY.pack(task, tgid, number))
 

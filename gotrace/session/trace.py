@@ -22,10 +22,9 @@ from gotrace.session.events import HEADER, UNKNOWN_CPU, Losses, OrderWindow, end
 from gotrace.session.lifetime import Probing
 from gotrace.session.open_calls import (
     Diagnostic,
-    ExitedProcesses,
+    OpenCalls,
     Throttle,
     diagnostics,
-    open_calls,
 )
 from gotrace.session.tasks import Tasks, signal_groups, start_groups, unwind_groups
 from gotrace.session.trace_plan import (
@@ -159,15 +158,14 @@ class CallTracer(Probing):
         # The verifier runs meanwhile.
         with _Meanwhile(lambda: expected_types(traced)) as self._subplans:
             self.attached: Attached = attach(settings, groups, forced, self._prepare, announce)
-        self._exited = (
-            ExitedProcesses(
-                self.attached.program, "saved_calls", "why_saved", by_process=BY_PROCESS
-            )
+        program = self.attached.program
+        self._open = (
+            OpenCalls(program, "saved_calls", "why_saved", by_process=BY_PROCESS)
             if why
-            else ExitedProcesses(self.attached.program, "saved_calls")
+            else OpenCalls(program, "saved_calls")
         )
         # Where one process is traced, the run ends with it.
-        self._sweep = None if target.process else Throttle(self._exited.remove)
+        self._sweep = None if target.process else Throttle(self._open.remove_exited)
 
     def _prepare(self, program: BpfProgram) -> None:
         if self._why is not None:
@@ -233,7 +231,7 @@ class CallTracer(Probing):
 
     def open_calls(self) -> int:
         """Return how many calls have been entered and have not returned."""
-        return open_calls(self.attached.program) + self._exited.calls
+        return self._open.number()
 
     def diagnostics(self) -> dict[Diagnostic, int]:
         """Return how often each irregularity has occurred so far."""
@@ -399,6 +397,7 @@ class Tables:
             predicates=any(op.code >= OpCode.PUSH_CONST for op in self._ops),
             arithmetic=self._has(OpCode.ARITHMETIC),
             saved_words=self._has(OpCode.SAVED),
+            saved_blocks=any(op.looks_back for op in self._ops) or None,
             contexts=len(self._contexts) or None,
             has_stacks=self._user_stack > 0,
             user_stack=self._user_stack,
@@ -486,12 +485,12 @@ def _padded(size: int) -> int:
 
 
 _WAIT = struct.Struct("=2Q16s2Q")  # struct wait of bpf/payload.h
-_CALL_HEAD = struct.Struct("=II15Q64Q")  # struct call up to its event
+_CALL_HEAD = struct.Struct("=15Q64QII")  # struct call up to its event
 
 
 def _waiting_record(value: bytes) -> bytes | None:
     """Return the record in a struct waiting, None where its call has yet to return."""
     *_, at_entry, _ = _WAIT.unpack_from(value)
-    length = _CALL_HEAD.unpack_from(value, _WAIT.size)[0]
+    *_, length, _ = _CALL_HEAD.unpack_from(value, _WAIT.size)
     event = _WAIT.size + _CALL_HEAD.size
     return None if at_entry else value[event : event + HEADER.size + length]

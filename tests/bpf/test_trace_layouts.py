@@ -224,7 +224,7 @@ def test_call(c: CLayout) -> None:
         "offsetof(struct call, length)",
     )
     head = trace._CALL_HEAD.size
-    assert offsets == [head, head + HEADER.size, head + HEADER.size + PAYLOAD, 0]
+    assert offsets == [head, head + HEADER.size, head + HEADER.size + PAYLOAD, head - 8]
     assert HEADER.size + trace._CALL_HEAD.size < trace._CALL_OVERHEAD
 
 
@@ -246,7 +246,7 @@ def test_record_that_waits_is_found() -> None:
 
     def value(at_entry: int) -> bytes:
         wait = trace._WAIT.pack(1, 2, bytes(16), at_entry, 0)
-        head = trace._CALL_HEAD.pack(len(payload), 0, *[0] * 79)
+        head = trace._CALL_HEAD.pack(*[0] * 79, len(payload), 0)
         return wait + head + event + payload + bytes(PAYLOAD - 16)
 
     record = trace._waiting_record(value(0))

@@ -8,9 +8,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-__all__ = ["Order", "Result", "parse_result", "read_order"]
+__all__ = ["SOAK", "STANDARD", "Order", "Result", "parse_result", "read_order"]
 
 _PREFIX = "@check "
+
+#: The check that takes as long as asked for, and the one that needs compiled tests.
+SOAK = "RETs: soak"
+STANDARD = "RETs: standard library"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,8 @@ class Order:
     releases with the best one. ``pairs`` is whether it has what gofunclatency and gotrace need,
     ``skips`` whether a program can take the place of an instruction, ``all_skips`` whether all
     that can be done with that is checked. ``rounds`` is how often migrating goroutines play;
-    ``only`` are the names of the checks to run, all where it is empty.
+    ``only`` are the names of the checks to run, all where it is empty; ``minutes`` is how long the
+    soak goes on, ``seed`` what random choices begin with.
     """
 
     methods: Sequence[str]
@@ -33,6 +38,12 @@ class Order:
     all_skips: bool
     rounds: int
     only: Sequence[str] = field(default_factory=list)
+    minutes: float = 10.0
+    seed: int = 0
+
+    def wants(self, check: str) -> bool:
+        """Return whether a check is to be run that is not among those for which to ask."""
+        return not self.only or check in self.only
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -49,7 +60,7 @@ class Result:
 
     ``method`` is empty for what does not depend on it. ``seconds`` are by the guest's clock.
     ``detail`` is what was seen, and why the check failed where ``ok`` is false. ``last`` marks the
-    end of all checks.
+    end of all checks, ``partial`` what a long check has seen so far.
     """
 
     check: str
@@ -58,6 +69,7 @@ class Result:
     seconds: float
     detail: str
     last: bool = False
+    partial: bool = False
 
     def to_line(self) -> str:
         return f"{_PREFIX}{json.dumps(asdict(self))}\n"

@@ -6,12 +6,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.debian import FetchError
-from tests.toolchains import FIXTURES, build, toolchain
+from tests.kernels.standard import SUITES, suite_name
+from tests.real.targets import HOME
+from tests.real.test_standard import compiled_tests
+from tests.toolchains import FIXTURES, Toolchain, build, toolchain
 
-__all__ = ["MINORS", "NAMES", "programs"]
+__all__ = ["MINORS", "NAMES", "programs", "standard_tests"]
 
 MINORS = ("1.19", "1.27")
 NAMES = ("live_count", "live_latency", "live_relay", "live_steps", "trace_values")
+
+#: A server and its client, of tests/real, by the newer release only.
+_SERVER = ("serve", "client")
 
 #: Where the text of the older release's programs begins. By perf-ip, sites are found by address
 #: alone, and no two programs at once may have one there.
@@ -22,10 +28,25 @@ def programs() -> dict[str, Path]:
     """Return the compiled fixtures by their names in a guest. Raises FetchError without a Go."""
     found = {}
     for minor in MINORS:
-        go = toolchain(minor)
-        if go is None:
-            raise FetchError(f"there is no Go {minor}: make setup-test")
         flags = [f"-ldflags=-T {_TEXT}"] if minor == MINORS[0] else []
         for name in NAMES:
-            found[f"{name}-{minor}"] = build(FIXTURES / name, go, flags=flags)
+            found[f"{name}-{minor}"] = build(FIXTURES / name, _go(minor), flags=flags)
+    for name in _SERVER:
+        found[f"{name}-{MINORS[-1]}"] = build(HOME / name, _go(MINORS[-1]))
     return found
+
+
+def _go(minor: str) -> Toolchain:
+    go = toolchain(minor)
+    if go is None:
+        raise FetchError(f"there is no Go {minor}: make setup-test")
+    return go
+
+
+def standard_tests() -> dict[str, Path]:
+    """Return compiled tests of the standard library by their names in a guest.
+
+    Raises FetchError without a Go.
+    """
+    go = _go(MINORS[-1])
+    return {f"{suite_name(each)}-{MINORS[-1]}": compiled_tests(go, each) for each in SUITES}

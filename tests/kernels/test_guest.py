@@ -149,3 +149,9 @@ def test_summary_names_what_failed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_check_is_a_line() -> None:
     text = line("6.18", Result("counts", "multi", True, 12.3, "342,998 calls"))
     assert text.split() == ["6.18", "multi", "counts", "ok", "12.3", "s", "342,998", "calls"]
+
+
+def test_what_a_long_check_has_seen_so_far_is_marked() -> None:
+    so_far = Result("RETs: soak", "multi", True, 9.0, "12 calls", partial=True)
+    assert "so far" in line("6.18", so_far) and " ok " not in line("6.18", so_far)
+    assert parse_result(so_far.to_line()) == so_far

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -17,23 +17,30 @@ from gotrace.session.tasks import find_tasks
 from gotrace.target.process import ended_processes
 from gotrace.target.target import Target
 from tests.toolchains import FIXTURES, build, newest
+from tests.tools.harness import Fixture
 
 PROCESSES = 5
 OPEN = 7  # calls that the fixture's exits leaves open
 
 
-@pytest.fixture
-def meter() -> Iterator[LatencyMeter]:
+@contextmanager
+def measuring(options: LatencyOptions, *patterns: str) -> Iterator[LatencyMeter]:
+    """Measure functions in every process of the fixture."""
     path = build(FIXTURES / "live_latency", newest())
     with ExitStack() as opened:
         target = Target()
         opened.callback(target.close)
-        request = BinaryRequest(str(path), Selector(["main.exits", "main.spawn"]))
+        request = BinaryRequest(str(path), Selector(patterns))
         plan = make_plan(target, [request], returns=True, verb="measure")
-        options = LatencyOptions(per_goroutine=True)
         yield opened.enter_context(
             LatencyMeter(target, plan, find_tasks(target, plan), options, None)
         )
+
+
+@pytest.fixture
+def meter() -> Iterator[LatencyMeter]:
+    with measuring(LatencyOptions(per_goroutine=True), "main.exits", "main.spawn") as found:
+        yield found
 
 
 def run(*scenarios: str) -> int:
@@ -78,6 +85,29 @@ def test_calls_of_living_processes_stay(meter: LatencyMeter) -> None:
         process.stdin.write("\n")
     meter._remove_exited()
     assert entries(meter, "named") == 0
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(("room", "resting"), [(32, 4), (1 << 10, 1 << 7)])
+def test_rows_rest_between_calls_while_there_is_room(room: int, resting: int) -> None:
+    """Of 17 goroutines that call by turns each keeps a row, or some have to give theirs back."""
+    with measuring(LatencyOptions(open_calls=room), "main.interleave") as meter:
+        path = build(FIXTURES / "live_latency", newest())
+        with Fixture([path]) as fixture:
+            truth = fixture.work("interleaved interleaved")
+            assert fixture.finish() == 0
+        rows, limit = (
+            int.from_bytes(value, "little")
+            for _, value in meter.attached.program.map("resting").array_range(0, 2)
+        )
+        assert limit == resting
+        assert rows == entries(meter, "stacks") <= resting
+        assert meter.open_calls() == 0
+        calls = truth["Functions"]["main.interleave"]["Calls"]
+        assert meter.take().rows[0].count == calls == 2 * 17 * 101
+        assert not any(meter.diagnostics().values())
+        meter._remove_exited()
+        assert entries(meter, "stacks") == 0
 
 
 def test_ended_processes() -> None:
