@@ -29,6 +29,7 @@
 #define EVENT_NESTED 128      /* another call of the task was open; with GOTRACE_NESTED */
 #define EVENT_STARTED 256     /* struct sent_start: what its goroutine comes from; likewise */
 #define EVENT_STARTS 512      /* a goroutine was started within the call; likewise */
+#define EVENT_UNWANTED 1024   /* the predicate was not met: nothing but when it was; likewise */
 #define EVENT_FLAGS 0xfff     /* all of them; above is what the file's addresses are moved by */
 
 /*

@@ -449,6 +449,20 @@ unopened:
     return 0;
 }
 
+#ifdef GOTRACE_NESTED
+/* Report that an outermost call has ended which is not wanted: what was within it may wait for it. */
+static __always_inline void report_unwanted(struct pt_regs *ctx, struct call *call, u64 flags,
+                                            u64 g, u64 tgid)
+{
+    call->length = 0;
+    call->event.args_length = 0;
+    call->event.results_length = 0;
+    call->event.flags = flags | EVENT_UNWANTED;
+    append_start(call, g, tgid);
+    submit(ctx, call);
+}
+#endif
+
 #if GOTRACE_RETURNS
 /* Report a call that has returned, once its float registers are there if it has any. */
 static __always_inline void finish(struct pt_regs *ctx, struct work *w, u32 flags)
@@ -510,6 +524,10 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
 #endif
         finish(ctx, w, plan->flags);
     }
+#ifdef GOTRACE_NESTED
+    else if (key->level == 1 && open->before)
+        report_unwanted(ctx, &w->call, flags, task->g, key->tgid);
+#endif
     w->busy = 0;
 }
 

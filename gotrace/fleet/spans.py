@@ -253,7 +253,8 @@ class SpanProbe(Probe):
         for record in self._tracer.acquire(time.monotonic() + _TURN):
             try:
                 call = parse_call(record)
-                is_wanted = self._decoders[call.function].wanted(record) is not None
+                decoder = self._decoders[call.function]
+                is_wanted = not call.unwanted and decoder.wanted(record) is not None
             except RecordError as error:
                 log.error("spans: %s", printable(str(error)))
                 continue

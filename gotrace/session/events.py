@@ -82,6 +82,8 @@ class CallFlag(IntFlag):
     STARTED = 256
     #: No block: a goroutine was started within the call.
     STARTS = 512
+    #: No payload: an outermost call, with others or starts within it, that no predicate wants.
+    UNWANTED = 1024
 
 
 # Plain numbers: what IntFlag does for each operation is half of the time that a record takes.
@@ -89,8 +91,8 @@ class CallFlag(IntFlag):
 FLAGS = 0xFFF
 _UNKNOWN_FLAGS = FLAGS & ~int(sum(CallFlag))
 _STACK, _WHY = CallFlag.STACK.value, CallFlag.WHY.value
-_NESTED, _STARTED, _STARTS = (
-    flag.value for flag in (CallFlag.NESTED, CallFlag.STARTED, CallFlag.STARTS)
+_NESTED, _STARTED, _STARTS, _UNWANTED = (
+    flag.value for flag in (CallFlag.NESTED, CallFlag.STARTED, CallFlag.STARTS, CallFlag.UNWANTED)
 )
 _ENTRY_FLOATS, _RETURN_FLOATS = CallFlag.ENTRY_FLOATS.value, CallFlag.RETURN_FLOATS.value
 _UNDECIDED, _PANIC, _GOEXIT = (
@@ -131,7 +133,8 @@ class CallRecord:
     gotrace.session.why.parts.call_parts reads it, None where not known or not asked for.
     ``nested``: another call of the goroutine was open, where that is asked for. ``starts``: another
     goroutine was started within the call, likewise; ``started`` is where the goroutine of an
-    outermost call comes from, as far as that is known.
+    outermost call comes from, as far as that is known. ``unwanted``: the kernel has decided that it
+    is not wanted, and it is reported for what was within it alone, without its values.
     """
 
     end_ns: int
@@ -155,6 +158,7 @@ class CallRecord:
     nested: bool = False
     started: Start | None = None
     starts: bool = False
+    unwanted: bool = False
 
     @property
     def duration_ns(self) -> int | None:
@@ -232,6 +236,7 @@ def parse_call(record: bytes) -> CallRecord:
         bool(flags & _NESTED),
         started,
         bool(flags & _STARTS),
+        bool(flags & _UNWANTED),
     )
 
 

@@ -188,7 +188,7 @@ def test_event(c: CLayout) -> None:
 def test_event_flags(c: CLayout) -> None:
     names = ("EVENT_STACK", "EVENT_ENTRY_FLOATS", "EVENT_RETURN_FLOATS", "EVENT_UNDECIDED")
     more = ("EVENT_PANIC", "EVENT_GOEXIT", "EVENT_WHY", "EVENT_NESTED")
-    started = ("EVENT_STARTED", "EVENT_STARTS")
+    started = ("EVENT_STARTED", "EVENT_STARTS", "EVENT_UNWANTED")
     assert c.constants(*names, *more, *started) == list(CallFlag)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from gotrace.fleet.check import check
 from gotrace.fleet.config import parse_config
+from gotrace.fleet.telemetry.nesting import PATIENCE
 from gotrace.sites import scheduler
 from tests.fleet.test_gotraced import Daemon
 from tests.fleet.test_otlp import Received, attributes, over_http
@@ -20,6 +22,12 @@ from tests.tools.harness import Fixture
 
 #: With a signature, since stripped programs do not say what their functions have.
 CALL = "main.call(name string, parent string, within func()) int"
+
+#: Of the calls of the order "all", those that are below none.
+_OUTERMOST = (
+    *("wait", "through", "chain", "nested", "r3", "timer", "fired", "left", "right"),
+    *("panics", "worker", "unprobed"),
+)
 
 
 def program(toolchain: Toolchain, path: Path, mode: str = "default") -> Path:
@@ -118,6 +126,31 @@ def test_what_calls_start_is_left_out_with_them(tmp_path: Path) -> None:
             fixture.finish()
             daemon.end()
     assert set(hold_to_truth(received, 4)) == {"wait", "w1", "w2", "w3"}
+
+
+@pytest.mark.live
+@pytest.mark.apart
+def test_calls_that_a_result_leaves_out_are_not_waited_for(tmp_path: Path) -> None:
+    """What is within them, and what they start, is sent by itself at once."""
+    started = program(newest(), tmp_path)
+    received = Received()
+    with over_http(received) as endpoint:
+        outermost = (f'{CALL} (parent == "" && $ret0 < 0)', "100000/s")
+        below = (f'{CALL} (parent != "")', "100000/s")
+        config = configured(started, endpoint, outermost, below)
+        with Daemon(config, probes=1) as daemon, Fixture([started]) as fixture:
+            began = time.monotonic()
+            below_others = fixture.work("all")["calls"] - len(_OUTERMOST)
+            received.wait_for_spans(below_others)
+            assert time.monotonic() - began < PATIENCE  # what waits does so for longer than that
+            fixture.finish()
+            daemon.end()
+    spans = {span.span_id: attributes(span.attributes) for _, span in received.spans}
+    assert len(spans) == below_others
+    for _, span in received.spans:
+        shown = attributes(span.attributes)
+        above = spans.get(span.parent_span_id, {"name": ""})["name"]
+        assert above == ("" if shown["parent"] in _OUTERMOST else shown["parent"])
 
 
 @pytest.mark.apart
