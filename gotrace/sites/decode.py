@@ -138,14 +138,11 @@ def _common_exits(code: bytes) -> Exits | None:
     returns: list[int] = []
     targets: list[int] = []
     size = len(code)
-    last = size - _SHORT_REACH
     at = 0
     for run in run_to_jump().finditer(code):
         end = run.end()
         what = run.lastindex
-        if what == 2 and _SHORT_REACH <= end < last:
-            pass  # it cannot leave the function
-        elif what == 1:
+        if what == 1:
             returns.append(run.start(1))
         elif what is not None:
             target = end + int.from_bytes(run[what], "little", signed=True)
@@ -158,9 +155,6 @@ def _common_exits(code: bytes) -> Exits | None:
         at = end
     return Exits(tuple(returns), tuple(targets), len(targets), None)
 
-
-#: A short jump leads no further than this.
-_SHORT_REACH = 128
 
 _READING = frozenset({"nop", "cmp", "test"})
 _ELSEWHERE = re.compile(r"j|call|ret|sys|int|iret|loop|ud|hlt|pop|leave|enter|xchg|bnd")

@@ -23,6 +23,7 @@ from gotrace.kernel.program import AttachKind, BpfProgram
 from gotrace.kernel.rets import RetEmulation, with_rets
 from tests.kernels.checking import Checks
 from tests.kernels.kills import kill_amid
+from tests.kernels.leaves import carried_out
 from tests.kernels.order import SOAK, STANDARD
 from tests.kernels.runs import (
     COLLECTING,
@@ -82,6 +83,8 @@ def check_rets(checks: Checks) -> None:
     for method in methods:
         checks.run("RETs: carried out", method, partial(_carried_out, method))
         checks.run("RETs: two at once", method, partial(_several, method))
+        leaves = fixture_program("live_count", MINORS[-1])
+        checks.run("leaves: carried out", method, partial(carried_out, leaves, method))
     checks.run("RETs: tracers", best, partial(_several_tracers, 5))
     checks.run("RETs: beside bpftrace", best, _beside_bpftrace)
     checks.run("RETs: plain before", best, partial(_plain_before, 5))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 
@@ -146,7 +147,7 @@ def test_what_another_compiler_makes_is_read_alike() -> None:
 
 
 def test_bytes_at_random_are_read_as_the_disassembler_reads_them() -> None:
-    one = re.compile(f"(?:{lengths._instruction()})".encode(), re.DOTALL)
+    one = re.compile("|".join(lengths._instructions()).encode(), re.DOTALL)
     disassembler = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
     chance = random.Random(20)
     prefixes = ["", "0f", "48", "66", "66 0f", "f2 0f", "f3 48 0f", "f0", "64", "41 ff", "4f 0f"]
@@ -163,6 +164,15 @@ def test_bytes_at_random_are_read_as_the_disassembler_reads_them() -> None:
         leads_elsewhere = mnemonic.startswith(("j", "loop", "ret", "iret"))
         assert not leads_elsewhere or re.match(rb"[\x40-\x4f]?\xff", code), code.hex(" ")
     assert known > 50_000
+
+
+def test_short_jumps_near_both_ends_of_a_function() -> None:
+    distances = (0, 1, 2, 30, 31, 32, 33, 125, 126, 127, 128, 129, 130)
+    for before, displacement, after in itertools.product(distances, range(256), distances):
+        code = b"\x90" * before + bytes((0x75, displacement)) + b"\x90" * after
+        target = before + 2 + (displacement ^ 0x80) - 0x80
+        targets = () if 0 <= target < len(code) else (target,)
+        assert decode._common_exits(code) == Exits((), targets, len(targets), None)
 
 
 def test_exits_are_the_same_before_and_after_the_expression_is_compiled(
