@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * gofunccount: add one to the counter of the function that was entered.
+ * gofunccount: add one to the counter of the function that was entered. Where the program carries
+ * out RETs that may be seen at the RET that the function leads straight to.
  *
  * Settings (common.h): GOTRACE_COUNTERS, the number of counters; those of site.h.
  */
@@ -18,11 +19,12 @@ int on_entry(struct pt_regs *ctx)
     u64 cookie = 0;
     if (!site_hit(ctx, &cookie))
         return 0;
+    begin_ret(ctx, &cookie); /* end_ret() takes back what it did */
     u32 counter = cookie & COOKIE_INDEX_MASK;
     u64 *count = counts.lookup(&counter);
     /* Atomic although per CPU: the kernel may preempt a uprobe's program between load and store. */
     if (count)
         __sync_fetch_and_add(count, 1);
-    end_ret(ctx); /* what a RET costs is measured with this program */
+    end_ret(ctx); /* what that costs elsewhere is measured with this program */
     return 0;
 }

@@ -63,8 +63,9 @@ static __always_inline void begin_ret(struct pt_regs *ctx, u64 *cookie)
 }
 
 /*
- * Carry the RET out, unless another program has. To be called last, whatever has become of the
- * hit; everything is looked up again, since values that live across all of a program make it large.
+ * Carry the RET out, unless another program has: then give back what begin_ret(), which must have
+ * been called, took off SP. To be called last, whatever has become of the hit; everything is looked
+ * up again, since values that live across all of a program make it large.
  */
 static __always_inline void end_ret(struct pt_regs *ctx)
 {

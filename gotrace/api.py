@@ -376,21 +376,27 @@ class Session:
         self,
         *patterns: str,
         seconds: float | None = None,
+        emulate_ret: bool | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
     ) -> Counts:
         """Count calls for some ``seconds``, or until the target ends, or ``stop`` is called.
 
-        ``ready`` is called once the probes are attached. Raises GotraceError as ``trace`` does.
+        ``ready`` is called once the probes are attached. ``emulate_ret``: functions that lead
+        straight to their RET are counted there, and the probe carries it out. Raises GotraceError
+        as ``trace`` does.
         """
         _check(seconds)
         with ExitStack() as opened:
             with _STARTING, _os_errors():
                 requests = self._requests(patterns, exclude, regexp)
-                plan = plan_counting(self._target, requests)
+                emulation = _emulation(emulate_ret)
+                plan = plan_counting(self._target, requests, emulation is not None)
                 _refuse_partial(plan.failed)
-                counter = opened.enter_context(CallCounter(self._target, plan, None))
+                counter = opened.enter_context(
+                    CallCounter(self._target, plan, None, emulation=emulation)
+                )
                 _warn(None, plan, counter.attached)
                 run = opened.enter_context(self._begin(plan, counter, seconds))
             if ready is not None:

@@ -31,6 +31,7 @@ from gotrace.cli.run import (
     warning_to,
 )
 from gotrace.gotypes.symbols import shown_names
+from gotrace.kernel.rets import RetEmulation, ret_emulation
 from gotrace.report.counts import CountRow, CountTable, write_counts
 from gotrace.report.output import Output
 from gotrace.session.count import CallCounter
@@ -76,6 +77,8 @@ def _run(arguments: Sequence[str]) -> int:
         return count_by(options)
     requests = requests_of(options)
     output = run_output(options)
+    emulation = ret_emulation(options.emulate_ret, options.attach)
+    at_rets = emulation is not None
     target = target_of(options)
     try:
         if options.list:
@@ -83,21 +86,28 @@ def _run(arguments: Sequence[str]) -> int:
 
             found = select(target, requests, "count")
             refuse_partial(options, found.failed)
-            failed = list_functions(found, output, "count", to_be_traced)
+            failed = list_functions(found, output, "count", to_be_traced, at_rets)
         else:
-            plan = plan_counting(target, requests)
+            plan = plan_counting(target, requests, at_rets)
             refuse_partial(options, plan.failed)
             failed = plan.failed
-            _count(options, target, plan, output)
+            _count(options, target, plan, output, emulation)
     finally:
         target.close()
     return status_of(failed)
 
 
-def _count(options: argparse.Namespace, target: Target, plan: ProbePlan, output: Output) -> None:
+def _count(
+    options: argparse.Namespace,
+    target: Target,
+    plan: ProbePlan,
+    output: Output,
+    emulation: RetEmulation | None,
+) -> None:
+    announce = warning_to(output)
     with (
         waiter_for(target) as waiter,
-        CallCounter(target, plan, options.attach, warning_to(output)) as counter,
+        CallCounter(target, plan, options.attach, announce, emulation) as counter,
     ):
         listen(waiter, counter)
         for notice in attached_notices(options, plan, counter.attached, "Tracing"):

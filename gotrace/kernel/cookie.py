@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from gotrace.sites.sites import Site, SiteForm, SiteKind
+from gotrace.sites.sites import Site, SiteForm
 
 __all__ = [
     "COOKIE_INDEX_MASK",
@@ -81,12 +81,13 @@ def ret_cookie(
 ) -> int:
     """Return the cookie for a RET, one that its program carries out where ``emulated``.
 
-    That has to know its place, though another program may have moved the instruction pointer.
-    ``is_movable``: the file can be mapped anywhere.
+    It may be the site of an entry, where calls are counted. The program has to know its place,
+    though another one may have moved the instruction pointer. ``is_movable``: the file can be
+    mapped anywhere.
     """
     if not emulated:
         return cookie(index, site, task, jumps, file)
-    if site.kind is not SiteKind.RET or site.sp_offset:
+    if site.form is not SiteForm.RET or site.sp_offset:
         raise ValueError(f"not a RET: {site}")
     page = COOKIE_RET_PAGE if is_movable else 0
     place = (site.address & COOKIE_PLACE_MASK) << COOKIE_SP_SHIFT

@@ -44,13 +44,14 @@ def list_plan(plan: ProbePlan, output: Output) -> None:
 
 
 def list_functions(
-    found: Selections, output: Output, verb: str, check: Check
+    found: Selections, output: Output, verb: str, check: Check, at_rets: bool = False
 ) -> tuple[GotraceError, ...]:
     """Write one row a function, as they come, and warnings of those that cannot be traced.
 
     Text has one line for all warnings of a kind, at the end. ``verb`` is what the tool does to a
-    function, for messages. A function that several requests select comes once. Return what of the
-    requests comes to nothing, and raise it where all do.
+    function, for messages; ``at_rets``: entries may be at RETs, which its programs carry out. A
+    function that several requests select comes once. Return what of the requests comes to nothing,
+    and raise it where all do.
     """
     writer = _writer(output)
     failed = list(found.failed)
@@ -66,7 +67,7 @@ def list_functions(
         shown = [names[row] for row in selected.rows]
         writer.begin(selected.binary, shown, programs.get(selected.binary))
         first_problem, usable = "", False
-        for sites in selected.sites(returns=True, values=verb == "trace"):
+        for sites in selected.sites(returns=True, values=verb == "trace", at_rets=at_rets):
             verdict = check(sites)
             for problem in verdict.problems:
                 first_problem = first_problem or problem

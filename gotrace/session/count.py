@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Callable
 
 from gotrace.kernel.attach import Attached, AttachMethod, attach
+from gotrace.kernel.rets import RetEmulation, with_rets
 from gotrace.session.lifetime import Probing
 from gotrace.session.plan import ProbePlan
 from gotrace.settings import CountSettings
@@ -24,13 +25,15 @@ class CallCounter(Probing):
         plan: ProbePlan,
         forced: AttachMethod | None,
         announce: Callable[[str], None] | None = None,
+        emulation: RetEmulation | None = None,
     ) -> None:
         """Attach to all entry sites; ``announce`` is as for ``attach``.
 
-        Raises AttachError or LoadError.
+        ``emulation``: how the RETs among them are carried out. Raises AttachError or LoadError.
         """
         self._functions = len(plan.functions)
-        settings = CountSettings(site=target.settings(), counters=self._functions)
+        site = with_rets(target.settings(), emulation)
+        settings = CountSettings(site=site, counters=self._functions)
         groups = plan.entry_groups("on_entry", target.pid)
         self.attached: Attached = attach(settings, groups, forced, None, announce)
         self._map = self.attached.program.map("counts")

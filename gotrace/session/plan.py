@@ -19,6 +19,7 @@ from gotrace.kernel.attach import Point, ProbeGroup, refusal
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, Jumps, TaskKind, ret_cookie
 from gotrace.probes.pattern import quote, split_target
 from gotrace.probes.select import Selector
+from gotrace.sites.prologue import PLAIN_RET
 from gotrace.sites.sites import FunctionSites, Site, SiteForm, function_sites
 from gotrace.target.process import file_test
 from gotrace.target.target import Target, TargetBinary
@@ -88,14 +89,19 @@ class Selected:
     binary: TargetBinary
     rows: Sequence[int]
 
-    def sites(self, returns: bool, values: bool = True) -> Iterator[FunctionSites]:
+    def sites(
+        self, returns: bool, values: bool = True, at_rets: bool = False
+    ) -> Iterator[FunctionSites]:
         """Choose the functions' sites, one after the other; with ``returns`` find their RETs.
 
-        ``values``: at the entries, arguments can be read.
+        ``values``: at the entries, arguments can be read. ``at_rets``: entries may be at RETs,
+        which programs carry out.
         """
         image, functions = self.binary.image, self.binary.functions
         for row in self.rows:
-            yield function_sites(image, functions.function(row), returns, values=values)
+            yield function_sites(
+                image, functions.function(row), returns, values=values, at_rets=at_rets
+            )
 
     def nothing_usable(self, verb: str, why: str) -> NoMatchError:
         """Return the error for a request that selects only functions that cannot be used."""
@@ -284,9 +290,10 @@ class ProbePlan:
     def entry_groups(self, program: str, pid: int, task: TaskOf = _any_task) -> list[ProbeGroup]:
         """Return one group a file that runs the BPF function ``program`` at the entry sites.
 
-        ``task`` says how the program finds which task calls a function, where it needs that.
+        ``task`` says how the program finds which task calls a function, where it needs that. The
+        program has to carry out the RETs that are entry sites.
         """
-        return self._groups(program, pid, task, lambda sites: (sites.entry,))
+        return self._groups(program, pid, task, lambda sites: (sites.entry,), emulated=True)
 
     def return_groups(
         self,
@@ -363,17 +370,14 @@ def _distinct(file: TargetBinary, others: Sequence[Sequence[str]]) -> str:
     return f"{path[-1]}[{file.found_in}]"
 
 
-#: The RET that does nothing but return: not c2, which takes more off the stack, nor with a prefix.
-_PLAIN_RET = b"\xc3"
-
-
 def _can_be_emulated(image: ElfImage, sites: FunctionSites, site: Site) -> bool:
-    """Return whether a program can carry out a function's RET.
+    """Return whether a program can carry out what is at a site: a function's RET.
 
-    Not where that is the entry as well: a program there has to find the registers as they were.
+    Not where that is its first instruction: a program there has to find the registers as they were.
     """
-    is_entry = sites.entry is not None and sites.entry.address == site.address
-    return not is_entry and image.read(site.address, 1) == _PLAIN_RET
+    if site.form is not SiteForm.RET or site.address == sites.function.entry:
+        return False
+    return image.read(site.address, 1) == PLAIN_RET
 
 
 def _jumps(sites: FunctionSites, traced: Container[int]) -> Jumps:
@@ -407,9 +411,15 @@ def requests_for(
     ]
 
 
-def plan_counting(target: Target, requests: Sequence[BinaryRequest]) -> ProbePlan:
-    """Return the plan for counting calls; raises as ``make_plan`` does."""
-    return once(make_plan(target, requests, returns=False, verb="count", values=False))
+def plan_counting(
+    target: Target, requests: Sequence[BinaryRequest], at_rets: bool = False
+) -> ProbePlan:
+    """Return the plan for counting calls; raises as ``make_plan`` does.
+
+    ``at_rets``: of functions that lead straight to a RET that is counted, and carried out.
+    """
+    plan = make_plan(target, requests, returns=False, verb="count", values=False, at_rets=at_rets)
+    return once(plan)
 
 
 def plan_measuring(target: Target, requests: Sequence[BinaryRequest]) -> ProbePlan:
@@ -497,10 +507,12 @@ def make_plan(
     returns: bool,
     verb: str,
     values: bool = True,
+    at_rets: bool = False,
 ) -> ProbePlan:
     """Select functions in the target's files and choose their sites, with RETs if asked for.
 
-    ``verb`` is what the tool does to a function, for messages; ``values``: it reads arguments.
+    ``verb`` is what the tool does to a function, for messages; ``values``: it reads arguments;
+    ``at_rets``: entries may be at RETs, which its program carries out.
     A request that selects nothing, or nothing that can be probed, is among the plan's ``failed``
     where others do. Raises NoMatchError, ElfError or UsageError where none does.
     """
@@ -512,7 +524,7 @@ def make_plan(
     for selected in found.selected:
         reasons: list[str] = []
         usable = []
-        for sites in selected.sites(returns, values):
+        for sites in selected.sites(returns, values, at_rets):
             verdict = to_be_traced(sites)
             reasons += verdict.problems
             if verdict.usable:

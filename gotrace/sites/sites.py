@@ -24,7 +24,13 @@ from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
 from gotrace.sites.decode import control_flow, exits
 from gotrace.sites.emulation import refusal
-from gotrace.sites.prologue import first_emulated, may_branch_to_start, split_stack, stack_check
+from gotrace.sites.prologue import (
+    PLAIN_RET,
+    first_emulated,
+    may_branch_to_start,
+    split_stack,
+    stack_check,
+)
 
 __all__ = [
     "FunctionSites",
@@ -57,7 +63,8 @@ class SiteForm(Enum):
     BRANCH: the ``jbe`` of the stack check, emulated too. The BPF program must drop the hit when
     CF or ZF is set in the saved flags: the branch is then taken and the function starts again.
     FIRST: the function's first instruction, single-stepped out of line, a second trap.
-    RET: a return, single-stepped too.
+    RET: a return, single-stepped too unless the BPF program carries it out. An entry is there only
+    where it does: in functions that lead straight to a RET.
     """
 
     EMULATED = "emulated"
@@ -128,10 +135,12 @@ def function_sites(
     returns: bool,
     arch: Architecture = AMD64,
     values: bool = True,
+    at_rets: bool = False,
 ) -> FunctionSites:
     """Choose the entry site of ``function`` and, with ``returns``, find its RETs too.
 
-    ``values`` is as for ``entry_site``. Never raises: ``problem`` says what is missing.
+    ``values`` and ``at_rets`` are as for ``entry_site``. Never raises: ``problem`` says what is
+    missing.
     """
     entry: Site | None = None
     found = Returns((), 0)
@@ -141,7 +150,7 @@ def function_sites(
     except ElfError as error:
         return FunctionSites(function, None, (), f"{function.name}: {error}")
     try:
-        entry = entry_site(code, function, arch, values)
+        entry = entry_site(code, function, arch, values, at_rets)
     except SiteError as error:
         problems.append(str(error))
     if returns:
@@ -154,20 +163,26 @@ def function_sites(
 
 
 def entry_site(
-    code: bytes, function: Function, arch: Architecture = AMD64, values: bool = True
+    code: bytes,
+    function: Function,
+    arch: Architecture = AMD64,
+    values: bool = True,
+    at_rets: bool = False,
 ) -> Site:
     """Choose the site that is reached exactly once in each call of ``function``.
 
     ``code`` holds the function's bytes from entry to end. With ``values`` registers that carry
     arguments are there as at the entry; where calls are only counted or measured, that need not be,
-    and more functions have a cheap site. Raises SiteError when there is no
-    such site or the kernel would refuse it.
+    and more functions have a cheap site; still more with ``at_rets``, where the BPF program carries
+    RETs out. Raises SiteError when there is no such site or the kernel would refuse it.
     """
     if not code:
         raise SiteError(f"{function.name}: it has no code at {function.entry:#x}")
     if function.name in _NO_SINGLE_ENTRY:
         raise SiteError(f"{function.name}: no exact entry site: callers jump into its middle")
-    offset, form, sp_offset = _behind_check(code) or _without_check(code, function, arch, values)
+    offset, form, sp_offset = _behind_check(code) or _without_check(
+        code, function, arch, values, at_rets
+    )
     return Site(function.entry + offset, SiteKind.ENTRY, form, sp_offset)
 
 
@@ -218,13 +233,16 @@ def _behind_check(code: bytes) -> _Choice | None:
     return at, SiteForm.EMULATED, 0
 
 
-def _without_check(code: bytes, function: Function, arch: Architecture, values: bool) -> _Choice:
+def _without_check(
+    code: bytes, function: Function, arch: Architecture, values: bool, at_rets: bool
+) -> _Choice:
     """Choose a site in a function that begins with no stack check: leaf, nosplit, assembly, C."""
-    emulated = first_emulated(code, values)
+    emulated = first_emulated(code, values, at_rets)
     if emulated is not None:
         at, sp_offset = emulated
         if _branch_to_start(code, at, function, arch) is None:
-            return at, SiteForm.EMULATED, sp_offset
+            is_ret = code.startswith(PLAIN_RET, at)
+            return at, SiteForm.RET if is_ret else SiteForm.EMULATED, sp_offset
     back = _branch_to_start(code, 0, function, arch)
     if back is not None:
         raise SiteError(

@@ -69,6 +69,16 @@ static int bpf_probe_read_user(void *to, u32 size, void *from)
 }
 """
 
+#: What bpf/count.c needs besides: a program of which all hits count.
+_COUNT = """\
+#define GOTRACE_COUNTERS 8
+#define BPF_PERCPU_ARRAY(name, type, size) \\
+    static type name##_value[size]; \\
+    static type *name##_lookup(u32 *key) { return &name##_value[*key]; } \\
+    static struct { type *(*lookup)(u32 *); } name = {name##_lookup}
+static int site_hit(struct pt_regs *ctx, u64 *cookie) { *cookie = attach_cookie(ctx); return 1; }
+"""
+
 _BODY = """\
 static u64 seed = 1;
 static u64 any(u64 below)
@@ -79,7 +89,7 @@ static u64 any(u64 below)
 
 int main(void)
 {
-    int done = 0, stepped = 0, second = 0, unsure = 0;
+    int done = 0, stepped = 0, second = 0, unsure = 0, hits = 0;
     for (int n = 0; n < CASES; n++) {
         site = CODE + any(CODE_SIZE);
         u64 same_place = CODE + (any(64) * PAGE | site % PAGE);
@@ -105,6 +115,13 @@ int main(void)
             cookie_here = is_ours ? COOKIE_RET | page | place | 7 : 7;
             u64 cookie = cookie_here;
             int was_done = ctx.ip != site;
+            if (any(4) == 0) {
+                on_entry(&ctx);
+                hits++;
+                second += was_done;
+                carried |= !was_done && ctx.ip != site;
+                continue;
+            }
             begin_ret(&ctx, &cookie);
             if (cookie != (is_ours ? COOKIE_RET | page | 7 : 7))
                 return printf("case %d: cookie %llx\\n", n, (unsigned long long)cookie);
@@ -142,6 +159,8 @@ int main(void)
     end_ret(&elsewhere);
     if (memcmp(&elsewhere, &before, sizeof(before)))
         return printf("returned from elsewhere\\n");
+    if (hits == 0 || counts_value[7] != hits)
+        return printf("%d hits of %d\\n", (int)counts_value[7], hits);
     return printf("%d %d %d %d\\n", done, stepped, second, unsure) < 0;
 }
 """
@@ -153,9 +172,12 @@ def test_every_ret_is_carried_out_once(tmp_path: Path) -> None:
         skip_or_fail("no C compiler: install gcc")
     site = (bpf_directory() / "site.h").read_text()
     header = (bpf_directory() / "ret.h").read_text()
-    header = re.sub(r"^#(?:pragma|include).*$", "", header, flags=re.M)
+    count = (bpf_directory() / "count.c").read_text()
+    header, count = (
+        re.sub(r"^#(?:pragma|include).*$", "", text, flags=re.M) for text in (header, count)
+    )
     cookies = "\n".join(re.findall(r"^#define COOKIE_.*$", site, re.M))
-    code = "\n".join((_HEAD, cookies, header, _BODY.replace("CASES", str(_CASES))))
+    code = "\n".join((_HEAD, cookies, header, _COUNT, count, _BODY.replace("CASES", str(_CASES))))
     program = tmp_path / "rets"
     command = [compiler, "-O1", "-w", "-x", "c", "-", "-o", str(program)]
     subprocess.run(command, input=code, text=True, check=True)

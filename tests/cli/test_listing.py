@@ -135,9 +135,11 @@ def test_rows_are_written_before_the_last_is_known(
     out = Rows()
     seen: list[int] = []
 
-    def watched(image: ElfImage, function: Function, returns: bool, values: bool) -> FunctionSites:
+    def watched(
+        image: ElfImage, function: Function, returns: bool, **choices: bool
+    ) -> FunctionSites:
         seen.append(out.written)
-        return function_sites(image, function, returns, values=values)
+        return function_sites(image, function, returns, values=choices["values"])
 
     monkeypatch.setattr(plans, "function_sites", watched)
     show(program, ("*",), TextOutput(out, io.StringIO()))

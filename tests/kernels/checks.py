@@ -33,6 +33,7 @@ from gotrace.kernel.program import AttachKind, BpfProgram
 from gotrace.kernel.rets import RetEmulation, with_rets
 from gotrace.kernel.syscalls import open_uprobe
 from tests.kernels.detaching import How, measure
+from tests.kernels.leaves import carried_out
 from tests.kernels.order import Order, Result, read_order
 from tests.session.loaded import has_tail_call, loaded_instructions, verified_instructions
 from tests.session.test_stacks import (
@@ -201,6 +202,8 @@ def _check_rets(checks: Checks) -> None:
     for method in methods:
         checks.run("RETs: carried out", method, partial(_carried_out, method))
         checks.run("RETs: two at once", method, partial(_several, method))
+        leaves = _fixture("live_count", _MINORS[-1])
+        checks.run("leaves: carried out", method, partial(carried_out, leaves, method))
     named = {f"RETs: {name}": check for name, check in _LATENCY.items()}
     checks.of_one_run(best, partial(_latency, best, order.minors, _EMULATED), named)
     checks.run("RETs: values", best, partial(_values, best, order.minors, _EMULATED))
