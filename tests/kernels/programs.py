@@ -39,7 +39,7 @@ def programs() -> dict[str, Path]:
 def _go(minor: str) -> Toolchain:
     go = toolchain(minor)
     if go is None:
-        raise FetchError(f"there is no Go {minor}: make setup-test")
+        raise FetchError(f"no Go {minor} here: make setup-test")
     return go
 
 

@@ -58,7 +58,7 @@ def soak(checks: Checks, method: str, clock: Callable[[], float] = time.monotoni
         collecting = number // len(turns) % 2 == 1
         try:
             compared += turn(COLLECTING if collecting else {})
-        except Exception as error:
+        except (AssertionError, LookupError, OSError, ValueError) as error:
             words = f"{name}{', collector always running' * collecting}, after"
             raise AssertionError(f"{words} {_said(taken, compared)}: {error}") from error
         taken["always collecting" if collecting else "as usual"] += 1
