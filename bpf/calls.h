@@ -123,8 +123,8 @@ BPF_PERCPU_ARRAY(diagnostics, u64, DIAGNOSTICS);
 
 /*
  * stacks: the open calls of a task, its latest one in place. Where none is open, the row rests for
- * the task's next call: to insert and delete it takes more than all else of a call. It is gone with
- * its goroutine or process, or when many rest.
+ * the task's next call: to insert and delete it is a fifth of what programs do for a call. It is gone
+ * with its goroutine or process, or when many rest.
  */
 BPF_HASH(stacks, struct task_key, struct stack, GOTRACE_STACKS);
 

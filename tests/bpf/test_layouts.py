@@ -141,6 +141,10 @@ def test_stack(c: CLayout) -> None:
     assert list(calls.STACK_LEVEL.unpack(row)) == values
 
 
+def test_resting(c: CLayout) -> None:
+    assert c.constants("RESTING_LIMIT") == [calls._RESTING_LIMIT]
+
+
 def test_diagnostics(c: CLayout) -> None:
     names = [what.name for what in calls.Diagnostic]
     *values, number = c.constants(*names, "DIAGNOSTICS")
