@@ -189,7 +189,7 @@ static __always_inline void count_rows(u64 more)
         __sync_fetch_and_add(rows, more);
 }
 
-/* Return the row of a task that has none yet, 0 where there is no room. */
+/* Return the row of a task that has none yet, 0 where the table is full. */
 static __always_inline struct stack *insert_task(struct task_key *owner)
 {
     struct stack none = {};

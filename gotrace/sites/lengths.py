@@ -128,7 +128,7 @@ def _locked() -> str:
 
 
 def _instructions() -> list[str]:
-    """Return expressions of one known instruction each that is no jump, the most frequent first."""
+    """Return expressions of one known instruction each, but for jumps, the most frequent first."""
     one_byte, two_bytes, operand = _one_byte("...."), _two_bytes(), modrm()
     scalar = any_of(0x10, 0x11, 0x2A, 0x2C, 0x2D, 0x51, 0x58, 0x59, 0x5A, range(0x5C, 0x60))
     packed = any_of(0x28, 0x29, 0x2E, 0x2F, range(0x54, 0x58), 0x6E, 0x6F, 0x7E, 0x7F, 0xD6, 0xEF)

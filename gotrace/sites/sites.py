@@ -174,7 +174,7 @@ def entry_site(
     ``code`` holds the function's bytes from entry to end. With ``values`` registers that carry
     arguments are there as at the entry; where calls are only counted or measured, that need not be,
     and more functions have a cheap site; still more with ``at_rets``, where the BPF program carries
-    RETs out. Raises SiteError when there is no such site or the kernel would refuse it.
+    RETs out. Raises SiteError without such a site, or where the kernel would refuse it.
     """
     if not code:
         raise SiteError(f"{function.name}: it has no code at {function.entry:#x}")
