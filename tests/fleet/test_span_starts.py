@@ -6,6 +6,8 @@ from __future__ import annotations
 import io
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,8 @@ from tests.tools.harness import Fixture
 
 #: With a signature, since stripped programs do not say what their functions have.
 CALL = "main.call(name string, parent string, within func()) int"
+#: A kind of span: its probe and its rate.
+BELOW = (f'{CALL} (parent != "")', "100000/s")
 
 #: Of the calls of the order "all", those that are below none.
 _OUTERMOST = (
@@ -68,20 +72,27 @@ def hold_to_truth(received: Received, calls: int) -> dict[str, Any]:
     return {shown[one]["name"]: span for one, span in spans.items()}
 
 
-def run(program: Path, *orders: str) -> dict[str, Any]:
-    """Have the program work; wait for what comes of an order before the next one."""
+@contextmanager
+def sending(program: Path, *spans: tuple[str, str]) -> Iterator[tuple[Fixture, Received]]:
+    """Give a program to work and what is sent of it, all of which has come afterwards."""
     received = Received()
     with (
         over_http(received) as endpoint,
-        Daemon(configured(program, endpoint), probes=1) as daemon,
+        Daemon(configured(program, endpoint, *spans), probes=1) as daemon,
         Fixture([program]) as fixture,
     ):
-        assert not [line for line in daemon.log if "not seen" in line]
+        assert not [line for line in daemon.log if "span " in line or "not seen" in line]
+        yield fixture, received
+        fixture.finish()
+        daemon.end()
+
+
+def run(program: Path, *orders: str) -> dict[str, Any]:
+    """Have the program work; wait for what comes of an order before the next one."""
+    with sending(program) as (fixture, received):
         for order in orders:
             calls = fixture.work(order)["calls"]
             received.wait_for_spans(calls)
-        fixture.finish()
-        daemon.end()
     return hold_to_truth(received, calls)
 
 
@@ -114,17 +125,10 @@ def test_a_goroutine_can_outlive_the_call_that_has_started_it(tmp_path: Path) ->
 @pytest.mark.live
 @pytest.mark.apart
 def test_what_calls_start_is_left_out_with_them(tmp_path: Path) -> None:
-    started = program(newest(), tmp_path)
-    received = Received()
-    with over_http(received) as endpoint:
-        outermost = (f'{CALL} (parent == "")', "1/h")
-        below = (f'{CALL} (parent != "")', "100000/s")
-        config = configured(started, endpoint, outermost, below)
-        with Daemon(config, probes=1) as daemon, Fixture([started]) as fixture:
-            fixture.work("all")
-            received.wait_for_spans(4)
-            fixture.finish()
-            daemon.end()
+    outermost = (f'{CALL} (parent == "")', "1/h")
+    with sending(program(newest(), tmp_path), outermost, BELOW) as (fixture, received):
+        fixture.work("all")
+        received.wait_for_spans(4)
     assert set(hold_to_truth(received, 4)) == {"wait", "w1", "w2", "w3"}
 
 
@@ -132,19 +136,12 @@ def test_what_calls_start_is_left_out_with_them(tmp_path: Path) -> None:
 @pytest.mark.apart
 def test_calls_that_a_result_leaves_out_are_not_waited_for(tmp_path: Path) -> None:
     """What is within them, and what they start, is sent by itself at once."""
-    started = program(newest(), tmp_path)
-    received = Received()
-    with over_http(received) as endpoint:
-        outermost = (f'{CALL} (parent == "" && $ret0 < 0)', "100000/s")
-        below = (f'{CALL} (parent != "")', "100000/s")
-        config = configured(started, endpoint, outermost, below)
-        with Daemon(config, probes=1) as daemon, Fixture([started]) as fixture:
-            began = time.monotonic()
-            below_others = fixture.work("all")["calls"] - len(_OUTERMOST)
-            received.wait_for_spans(below_others)
-            assert time.monotonic() - began < PATIENCE  # what waits does so for longer than that
-            fixture.finish()
-            daemon.end()
+    outermost = (f'{CALL} (parent == "" && $ret < 0)', "100000/s")
+    with sending(program(newest(), tmp_path), outermost, BELOW) as (fixture, received):
+        began = time.monotonic()
+        below_others = fixture.work("all")["calls"] - len(_OUTERMOST)
+        received.wait_for_spans(below_others)
+        assert time.monotonic() - began < PATIENCE  # what waits does so for longer than that
     spans = {span.span_id: attributes(span.attributes) for _, span in received.spans}
     assert len(spans) == below_others
     for _, span in received.spans:

@@ -35,6 +35,7 @@ __all__ = [
     "Environment",
     "Played",
     "Watch",
+    "counted_by",
     "differences",
     "fixture_program",
     "measure_rounds",
@@ -384,7 +385,7 @@ def _check_exact(seen: Counter[Any], wanted: Mapping[Any, int], result: Result) 
     assert of_kind(result, "lost") == [], said
 
 
-def _by(result: Result) -> Counter[Any]:
+def counted_by(result: Result) -> Counter[Any]:
     """Return the calls by function and the values of what they are added up by."""
     seen: Counter[Any] = Counter()
     for row in of_kind(result, "count"):
@@ -396,7 +397,7 @@ def _by(result: Result) -> Counter[Any]:
 def _check_keys(truth: Json, result: Result) -> int:
     """The text that relay returns holds the call's number, and no number comes twice."""
     wanted = Counter((_RELAY, True, len(f"<n{n}>")) for n in range(truth["Calls"]))
-    _check_exact(_by(result), wanted, result)
+    _check_exact(counted_by(result), wanted, result)
     return wanted.total()
 
 
@@ -413,7 +414,7 @@ def _moved(truth: Json) -> Counter[Any]:
 
 def _check_moved_keys(truth: Json, result: Result) -> int:
     wanted = _moved(truth)
-    _check_exact(_by(result), wanted, result)
+    _check_exact(counted_by(result), wanted, result)
     return wanted.total()
 
 

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
-from tests.kernels.runs import MINORS, Environment, fixture_program
+from tests.kernels.runs import MINORS, Environment, counted_by, fixture_program
 from tests.tools.harness import Fixture, Json, Result, of_kind, tool
 
 __all__ = ["SERVER_TOOLS", "check_server", "watch_server"]
@@ -117,14 +117,6 @@ def _measured(result: Result) -> Counter[Any]:
     return seen
 
 
-def _counted(result: Result) -> Counter[Any]:
-    seen: Counter[Any] = Counter()
-    for row in of_kind(result, "count"):
-        key = (row["func"], *(row["by"] or {"others": None}).values())
-        seen[key] += row["count"]
-    return seen
-
-
 def _traced(result: Result) -> Counter[Any]:
     """Return how many records of main.mean have the mean of their list as result."""
     return Counter("right" if _is_mean(row) else "wrong" for row in of_kind(result, "call"))
@@ -137,4 +129,4 @@ def _is_mean(row: Json) -> bool:
     return bool(mean == sum(math.sqrt(value) * 0.5 for value in values) / len(values))
 
 
-_SEEN = {"gofunclatency": _measured, "gotrace": _traced, "gofunccount": _counted}
+_SEEN = {"gofunclatency": _measured, "gotrace": _traced, "gofunccount": counted_by}
