@@ -17,9 +17,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tests.kernels.checking import failure
+from tests.tools.gotrace.test_values import TAKERS, Traced, assert_same
 from tests.tools.harness import Fixture, Result, of_kind, tool
 from tests.tools.latency import MEASURED, assert_within, summary
-from tests.tools.test_trace_values import TAKERS, Traced, assert_same
 
 __all__ = [
     "COLLECTING",

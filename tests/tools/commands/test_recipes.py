@@ -14,9 +14,7 @@ from gotrace.errors import UsageError
 from gotrace.probes.recipes import find_recipe, recipes, split_recipe
 from gotrace.probes.spec import parse_key, parse_probe
 from tests.toolchains import BUILD_MODES, FIXTURES, build, newest, require
-from tests.tools.harness import Fixture, of_kind, run_tool, tool
-
-ROOT = Path(__file__).parents[2]
+from tests.tools.harness import CLONE, Fixture, of_kind, run_tool, tool
 
 
 @pytest.mark.live
@@ -164,9 +162,9 @@ def test_signatures_can_be_repeated_and_functions_too(
 
 def test_the_manual_lists_all_recipes() -> None:
     names = {recipe.name for recipe in recipes()}
-    text = (ROOT / "docs" / "recipes.md").read_text()
+    text = (CLONE / "docs" / "recipes.md").read_text()
     assert set(re.findall(r"^\| `@(\S+)`", text, re.M)) == names
-    manual = (ROOT / "docs" / "man" / "gotrace.8").read_text()
+    manual = (CLONE / "docs" / "man" / "gotrace.8").read_text()
     assert [name for name in names if f"\\fB{name}\\fR" not in manual] == []
 
 
