@@ -311,6 +311,17 @@ def _recipes_keys(patterns: Sequence[str]) -> list[str] | None:
     return list(keys)
 
 
+def _check_bare(patterns: Sequence[str], tool: str, regexp: bool) -> None:
+    """Raise UsageError for a predicate or format where calls are not looked at one by one."""
+    for pattern in patterns:
+        if not regexp and (found := re.search(r"""\s+(?=[("`])""", pattern.rstrip())):
+            function, condition = pattern[: found.start()], pattern[found.end() :]
+            raise UsageError(
+                f"{tool} takes {condition!r} only with --by: type {tool} --by '$func'"
+                f" '{function} {condition}'"
+            )
+
+
 def _profile(options: argparse.Namespace) -> str | None:
     """Return the file that a profile of stacks is to be written to, and have them added up."""
     if not hasattr(options, "by"):
@@ -413,10 +424,17 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     traces = not any(getattr(options, name, False) for name in alone)
     if traces and not getattr(options, "patterns", True):
         raise UsageError(f"which functions? Give a PATTERN (see {parser.prog} --help)")
+    if traces and hasattr(options, "patterns"):
+        from gotrace.probes.pattern import whole_probes
+
+        regexp = getattr(options, "regexp", False)
+        options.patterns = whole_probes(options.patterns, regexp=regexp)
     options.command = command
     options.tool = parser.prog
     if hasattr(options, "by") and not options.by:
         options.by = _recipes_keys(options.patterns)
+    if traces and hasattr(options, "by") and not (options.by or getattr(options, "of", None)):
+        _check_bare(options.patterns, parser.prog, getattr(options, "regexp", False))
     options.profile = _profile(options)
     name = getattr(options, "output", None) or ""
     if name.removesuffix(".gz").endswith((".ndjson", ".json")) and not name.endswith(SPEEDSCOPE):

@@ -3,7 +3,7 @@
 
 Layouts are those of the System V gABI, chapters 4 (ELF header, sections) and 5 (program header).
 They are read here and not by pyelftools, since every command reads them at its start: importing
-it takes longer than all that is read (docs/design.md has the figures).
+it takes longer than all that is read (docs/decisions has the figures).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """Decide whether programs carry out the RETs that they are at: bpf/ret.h.
 
 That spares the kernel the single step, and it is the one thing by which a mistake here could end
-the target; docs/design.md says what speaks for it and against it.
+the target; docs/decisions says what speaks for it and against it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EmulateRet(Enum):
     AUTO = "auto"
 
 
-#: What ``auto`` is: see docs/design.md, "RETs can be carried out".
+#: What ``auto`` is: see docs/decisions/005-rets-carried-out.md.
 _AUTO = EmulateRet.OFF
 
 _CPU = Path("/proc/cpuinfo")

@@ -26,7 +26,18 @@ from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import display_name, elide_type_arguments
 from gotrace.text import printable
 
-__all__ = ["Match", "NameList", "Pattern", "is_recipe", "quote", "split_target"]
+__all__ = [
+    "CLOSING",
+    "QUOTES",
+    "Match",
+    "NameList",
+    "Pattern",
+    "closing",
+    "is_recipe",
+    "quote",
+    "split_target",
+    "whole_probes",
+]
 
 _PATH_MAX = 4096  # limits.h: no file name is longer
 # Symbols with a colon that the compiler makes: their first word is not a file's name.
@@ -36,10 +47,72 @@ _TYPE_HELPER = re.compile(r"type(?:\.|:)\.")
 _PATH = re.compile(r"(?!type\.\.)[^][():{}\s]*")
 _WILDCARD = re.compile(r"(?<!\()\*|\*(?!\w)")
 
+QUOTES = '"`'
+CLOSING = {"(": ")", "[": "]", "{": "}"}
+
 
 def is_recipe(text: str) -> bool:
     """Return whether a user means a recipe: ``@name``, after a binary and a colon or alone."""
     return text.startswith("@") or ":@" in text.split(" ", 1)[0]
+
+
+def closing(text: str, at: int) -> int:
+    """Return where the bracket at an index is closed, -1 when it is not; quotes are passed over."""
+    open_brackets = [text[at]]
+    at += 1
+    while at < len(text):
+        character = text[at]
+        if character in QUOTES:
+            at = _quote_end(text, at)
+            continue
+        if character in CLOSING:
+            open_brackets.append(character)
+        elif character in CLOSING.values():
+            if CLOSING[open_brackets.pop()] != character:
+                return -1
+            if not open_brackets:
+                return at
+        at += 1
+    return -1
+
+
+def _quote_end(text: str, at: int) -> int:
+    """Return the index after a quoted string that begins at an index."""
+    mark = text[at]
+    at += 1
+    while at < len(text) and text[at] != mark:
+        at += 2 if text[at] == "\\" and mark == '"' else 1
+    return at + 1
+
+
+def whole_probes(words: Iterable[str], *, regexp: bool = False) -> list[str]:
+    """Return the probes of a command line: a word that is no function goes with the one before it.
+
+    A word that one pair of parentheses encloses is a predicate (if ``regexp``, it is a pattern),
+    and one that begins with a double quote or a back quote is a format. ``(*Store).Get`` goes on
+    after its parenthesis, so it is a pattern. Raises UsageError where no function comes before.
+
+    >>> whole_probes(["main.serve", "(status == 999)", "main.f"])
+    ['main.serve (status == 999)', 'main.f']
+    """
+    probes: list[str] = []
+    for word in words:
+        text = word.strip()
+        is_predicate = text.startswith("(") and closing(text, 0) == len(text) - 1
+        if text[:1] and text[:1] in QUOTES:
+            kind = "format"
+        elif is_predicate and not regexp:
+            kind = "predicate"
+        else:
+            probes.append(word)
+            continue
+        if not probes:
+            raise UsageError(
+                f"{quote(word)} is a {kind}: give the function before it, as in"
+                f" {quote(f'main.serve {word}')}"
+            )
+        probes[-1] = f"{probes[-1]} {word}"
+    return probes
 
 
 def quote(text: str) -> str:

@@ -26,7 +26,7 @@ from gotrace.probes.parser import (
     Parser,
     SpecialExpr,
 )
-from gotrace.probes.pattern import split_target
+from gotrace.probes.pattern import CLOSING, QUOTES, closing, split_target
 from gotrace.probes.resolve import resolve, resolve_predicate
 from gotrace.probes.scope import Phase, Scope
 from gotrace.probes.tokens import Source, Span, SpecError, Token, TokenKind, tokenize
@@ -46,8 +46,6 @@ __all__ = [
 _MAX_LENGTH = 4096  # binary aside
 _SPACES = re.compile(r"\s+")
 _CONDITION = re.compile(r"[=!<>]=|&&|\|\||<(?!-)|>")
-_QUOTES = '"`'
-_CLOSING = {"(": ")", "[": "]", "{": "}"}
 _EXPECTED = 'expected (PREDICATE) or "FORMAT", EXPR...'
 
 #: Splits `[BINARY:]PATTERN` into the binary and the rest.
@@ -245,7 +243,7 @@ def _name_end(text: str, start: int, regex: bool) -> int:
     at = start
     while at < len(text):
         character = text[at]
-        close = _close(text, at) if character in _CLOSING else -1
+        close = closing(text, at) if character in CLOSING else -1
         if character == "(" and not regex and not _in_name(text, start, at, close):
             return at
         if character.isspace():
@@ -265,39 +263,10 @@ def _in_name(text: str, start: int, at: int, close: int) -> bool:
     return close >= 0 and text.startswith(".", close + 1)
 
 
-def _close(text: str, at: int) -> int:
-    """Return where the bracket at an index is closed, -1 when it is not; quotes are passed over."""
-    open_brackets = [text[at]]
-    at += 1
-    while at < len(text):
-        character = text[at]
-        if character in _QUOTES:
-            at = _quote_end(text, at)
-            continue
-        if character in _CLOSING:
-            open_brackets.append(character)
-        elif character in _CLOSING.values():
-            if _CLOSING[open_brackets.pop()] != character:
-                return -1
-            if not open_brackets:
-                return at
-        at += 1
-    return -1
-
-
-def _quote_end(text: str, at: int) -> int:
-    """Return the index after a quoted string that begins at an index."""
-    mark = text[at]
-    at += 1
-    while at < len(text) and text[at] != mark:
-        at += 2 if text[at] == "\\" and mark == '"' else 1
-    return at + 1
-
-
 def _signature_end(source: Source, start: int) -> int:
     """Return where a signature ends whose parameters' parenthesis is at an index."""
     text = source.text
-    close = _close(text, start)
+    close = closing(text, start)
     if close < 0:
         raise source.error(Span(start, len(text)), "the closing ) is missing")
     inside = re.sub(r'"(?:[^"\\]|\\.)*"', '""', text[start : close + 1])
@@ -308,10 +277,10 @@ def _signature_end(source: Source, start: int) -> int:
             "hold the types of its parameters)",
         )
     results = _past_spaces(text, close + 1)
-    if results == len(text) or text[results] in _QUOTES:
+    if results == len(text) or text[results] in QUOTES:
         return close + 1
     if text[results] == "(":
-        end = _close(text, results)
+        end = closing(text, results)
         if end >= 0 and _are_types(text[results : end + 1]):
             return end + 1
         return close + 1
@@ -334,8 +303,8 @@ def _are_types(group: str) -> bool:
 def _type_end(text: str, at: int) -> int:
     """Return where a result's type ends: before a predicate or format, which follow a space."""
     while at < len(text):
-        if text[at] in _CLOSING:
-            close = _close(text, at)
+        if text[at] in CLOSING:
+            close = closing(text, at)
             at = close if close >= 0 else at
         at += 1
         following = _past_spaces(text, at)
@@ -346,7 +315,7 @@ def _type_end(text: str, at: int) -> int:
 
 def _check_separated(source: Source, at: int) -> None:
     text = source.text
-    if at < len(text) and not text[at].isspace() and text[at] not in _QUOTES:
+    if at < len(text) and not text[at].isspace() and text[at] not in QUOTES:
         raise source.error(Span(at, at + 1), f"{_EXPECTED} after a space")
 
 

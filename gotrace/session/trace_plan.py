@@ -33,7 +33,7 @@ from gotrace.gotypes.types import (
     StructType,
 )
 from gotrace.probes.parser import BinaryOperator
-from gotrace.probes.pattern import is_recipe, split_target
+from gotrace.probes.pattern import is_recipe, split_target, whole_probes
 from gotrace.probes.predicate import (
     CompiledPredicate,
     StringConstants,
@@ -214,20 +214,24 @@ class TracePlan:
 def parse_probes(
     texts: Iterable[str], pid: int | None, regexp: bool = False, formats: bool = True
 ) -> tuple[list[ProbeSpec], list[GotraceError]]:
-    """Return the probes, and what is wrong with the texts that are none; raise that if all are.
+    """Return the probes, and the errors of texts whose file is not there.
 
-    Absolute paths may also be those of process ``pid``. ``formats``: recipes come with theirs.
+    Raise the first of these errors if no text is a probe, and SpecError for any text that cannot be
+    understood: nothing is started that was not asked for. Absolute paths may also be those of
+    process ``pid``. ``formats``: recipes come with theirs.
     """
     exists = file_test(pid)
     specs: list[ProbeSpec] = []
     failed: list[GotraceError] = []
-    for text in texts:
+    for text in whole_probes(texts, regexp=regexp):
         try:
             if is_recipe(text):
                 specs += _from_recipe(text, formats)
                 continue
             split = functools.partial(split_target, exists=exists)
             specs.append(parse_probe(text, regex=regexp, split=split))
+        except SpecError:
+            raise
         except UsageError as error:
             failed.append(error)
     if not specs:

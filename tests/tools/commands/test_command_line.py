@@ -17,7 +17,7 @@ from gotrace.cli.options import parse
 from gotrace.errors import UsageError
 from gotrace.session.trace_plan import MAX_TEXT_BYTES, TraceChoices
 from tests.toolchains import FIXTURES, build, newest
-from tests.tools.harness import CLONE
+from tests.tools.harness import CLONE, run_tool
 
 TOOLS = ("gofunccount", "gofunclatency", "gotrace")
 
@@ -42,6 +42,50 @@ def test_options_stand_anywhere(tool: str, words: Sequence[str]) -> None:
     assert options.patterns == ["a", "b", "c"]
     assert (options.exclude, options.pid, options.json) == (["skip"], 7, True)
     assert options.command is None
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize(
+    ("words", "probes"),
+    [
+        (["main.f", "(status == 999)"], ["main.f (status == 999)"]),
+        (["main.f", "(a) && (b)"], ["main.f", "(a) && (b)"]),
+        (["main.f", ' (s == ")") ', '"%d", n'], ['main.f  (s == ")")  "%d", n']),
+        (["main.f", "`%d`, n", "main.g"], ["main.f `%d`, n", "main.g"]),
+        (["main.f", "(*Store).Get"], ["main.f", "(*Store).Get"]),
+        (["@http.server", "(status >= 400)"], ["@http.server (status >= 400)"]),
+        (["main.f", "(*Store).Get", "(n > 1)"], ["main.f", "(*Store).Get (n > 1)"]),
+    ],
+)
+def test_predicates_and_formats_may_be_words(
+    tool: str, words: list[str], probes: list[str]
+) -> None:
+    """As users of bcc write them; none is dropped."""
+    by = ["--by", "$goid"] if tool != "gotrace" else []
+    assert read(tool, *words, *by).patterns == probes
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+@pytest.mark.parametrize("word", ["(n > 3)", '"%d", n'])
+def test_predicates_and_formats_follow_a_function(tool: str, word: str) -> None:
+    with pytest.raises(UsageError, match="give the function before it"):
+        read(tool, word)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_regular_expressions_keep_their_parentheses(tool: str) -> None:
+    assert read(tool, "-r", "main.f", "(main.g|main.h)").patterns == ["main.f", "(main.g|main.h)"]
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("tool", TOOLS)
+def test_nothing_starts_with_a_probe_that_cannot_be_read(tool: str) -> None:
+    """The text of a predicate that is wrong is refused, with others that are right beside it."""
+    program = build(FIXTURES / "live_count", newest())
+    words = [tool, f"{program}:main.main", f"{program}:main.plain", "(n >)", "-d", "20"]
+    result = run_tool(*words)
+    assert (result.status, result.lines) == (2, [])
+    assert "column" in result.errors or "only with --by" in result.errors
 
 
 @pytest.mark.parametrize("tool", TOOLS)
