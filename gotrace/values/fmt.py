@@ -174,9 +174,9 @@ class Printer:
     def _byte(self, byte: int) -> str:
         return self._integer(byte, None, "") if self._verb != "v" else str(byte)
 
-    def _joined(self, elements: list[str], length: int, name: str) -> str:
-        if len(elements) < length:
-            elements = [*elements, f"... (len {length})"]
+    def _joined(self, elements: list[str], length: int | None, name: str) -> str:
+        if length is None or len(elements) < length:
+            elements = [*elements, "..." if length is None else f"... (len {length})"]
         if self._syntax:
             return f"{name}{{{', '.join(elements)}}}"
         return f"[{' '.join(elements)}]"

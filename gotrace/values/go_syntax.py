@@ -83,14 +83,20 @@ def _complex(value: complex, depth: int, outer: str) -> str:
 
 def _string(value: StringValue, depth: int, outer: str) -> str:
     shown = quoted(value.text)
-    return f"{shown}... (len {value.length})" if value.is_cut else shown
+    return shown + _rest(value)
+
+
+def _rest(value: StringValue | BytesValue) -> str:
+    """Return what is said of the bytes that were not captured."""
+    if value.length is None:
+        return "..."
+    return f"... (len {value.length})" if value.is_cut else ""
 
 
 def _bytes(value: BytesValue, depth: int, outer: str) -> str:
     shown = quoted(value.data) if is_text(value.data, value.is_cut) else value.data.hex()
-    rest = f"... (len {value.length})" if value.is_cut else ""
     name = "[]byte" if value.type == "[]uint8" else _type(value.type)
-    return f"{name}({shown}{rest})"
+    return f"{name}({shown}{_rest(value)})"
 
 
 def is_text(data: bytes, is_cut: bool) -> bool:

@@ -63,10 +63,13 @@ Value = Union[
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StringValue:
-    """A string: the bytes that were captured, from its start, and its true length in bytes."""
+    """A string: the bytes that were captured, from its start, and its true length in bytes.
+
+    ``length`` is None where all that is known of it is that the string is longer.
+    """
 
     text: bytes
-    length: int
+    length: int | None
 
     @property
     def is_cut(self) -> bool:
@@ -76,11 +79,14 @@ class StringValue:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BytesValue:
-    """A slice or array of bytes, or memory of an unknown type; ``capacity`` only for slices."""
+    """A slice or array of bytes, or memory of an unknown type; ``capacity`` only for slices.
+
+    ``length`` is None where all that is known of it is that there are more bytes.
+    """
 
     type: str
     data: bytes
-    length: int
+    length: int | None
     capacity: int | None = None
 
     @property

@@ -92,22 +92,22 @@ class Unavailable:
 
 
 class CutStr(str):
-    """The beginning of a string; ``length`` is its true length in bytes."""
+    """The beginning of a string; ``length`` is its true length in bytes, None if not known."""
 
-    length: int
+    length: int | None
 
-    def __new__(cls, text: str, length: int) -> CutStr:
+    def __new__(cls, text: str, length: int | None) -> CutStr:
         cut = super().__new__(cls, text)
         cut.length = length
         return cut
 
 
 class CutBytes(bytes):
-    """The beginning of a slice or array of bytes; ``length`` is its true length."""
+    """The beginning of a slice or array of bytes; ``length`` is its true one, None if not known."""
 
-    length: int
+    length: int | None
 
-    def __new__(cls, data: bytes, length: int) -> CutBytes:
+    def __new__(cls, data: bytes, length: int | None) -> CutBytes:
         cut = super().__new__(cls, data)
         cut.length = length
         return cut
@@ -396,14 +396,18 @@ def from_json(value: Any) -> Any:
     return Struct({name: from_json(inner) for name, inner in value.items()})
 
 
+#: What a text or bytes have that were cut: their length, or that it is not known.
+_CUT = {"$len", "$cut"}
+
+
 def _json_text(value: Mapping[str, Any]) -> str:
     text: str = value["$string"]
-    return CutStr(text, value["$len"]) if "$len" in value else text
+    return CutStr(text, value.get("$len")) if value.keys() & _CUT else text
 
 
 def _json_hex(value: Mapping[str, Any]) -> bytes:
     data = bytes.fromhex(value["$hex"])
-    return CutBytes(data, value["$len"]) if "$len" in value else data
+    return CutBytes(data, value.get("$len")) if value.keys() & _CUT else data
 
 
 def _json_elements(value: Mapping[str, Any]) -> list[Any]:

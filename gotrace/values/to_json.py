@@ -9,6 +9,7 @@ with keys that begin with ``$``, which no field of a struct does:
 ===========================================  =====================================================
 {"$unavailable": why}                        could not be read
 {"$string": text, "$len": n}                 a string cut to its beginning; n is its true length
+{"$string": text, "$cut": true}              the same where the length is not known
 {"$hex": digits}, {"$hex": digits, "$len"}   a string or bytes that are not UTF-8 text; cut
 {"$elements": [...], "$len": n}              a slice or array of which not all was captured
 {"$entries": {...}, "$len": n}               a map of which not all was captured
@@ -85,16 +86,21 @@ def _decoded(data: bytes, is_cut: bool) -> str | None:
 
 
 def _string(value: StringValue, depth: int) -> object:
-    text = _decoded(value.text, value.is_cut)
-    rest = {"$len": value.length} if value.is_cut else {}
+    text, rest = _decoded(value.text, value.is_cut), _rest(value)
     if text is None:
         return {"$hex": value.text.hex(), **rest}
     return {"$string": text, **rest} if rest else text
 
 
+def _rest(value: StringValue | BytesValue) -> dict[str, object]:
+    """Return what is said of the bytes that were not captured."""
+    if value.length is None:
+        return {"$cut": True}
+    return {"$len": value.length} if value.is_cut else {}
+
+
 def _bytes(value: BytesValue, depth: int) -> object:
-    rest = {"$len": value.length} if value.is_cut else {}
-    text = _decoded(value.data, value.is_cut)
+    text, rest = _decoded(value.data, value.is_cut), _rest(value)
     if text is None or (value.data and not is_text(value.data, value.is_cut)):
         return {"$hex": value.data.hex(), **rest}
     return {"$string": text, **rest} if rest else text
