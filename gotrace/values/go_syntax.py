@@ -36,6 +36,7 @@ from gotrace.values.scalars import Directive, floating, plain_text, quoted
 from gotrace.values.stdlib_text import duration_text, time_text
 
 __all__ = [
+    "GUESSED",
     "MAX_DEPTH",
     "go_syntax",
     "is_text",
@@ -43,6 +44,8 @@ __all__ = [
 ]
 
 _V = Directive("v")
+#: What comes before a message that is guessed from a field.
+GUESSED = "~"
 #: Values nested deeper than this are not shown.
 MAX_DEPTH = 32
 #: Types that the compiler makes up for generics are shown as what they are made of (up to Go 1.20
@@ -232,7 +235,7 @@ def _error(value: ErrorValue, depth: int, outer: str) -> str:
     rest = "..." if value.is_cut else ""
     if value.length is not None:
         rest += f" (len {value.length})"
-    return f"{quoted(message)}{rest} ({_type(value.type)})"
+    return f"{GUESSED * value.guessed}{quoted(message)}{rest} ({_type(value.type)})"
 
 
 def _unavailable(value: Unavailable, depth: int, outer: str) -> str:

@@ -197,8 +197,9 @@ class ErrorValue:
 
     Where not all of the message is known, ``known`` is the beginning that is certain, and
     ``length`` the true length in bytes where that is known. ``message`` may go on after what
-    is certain, with words in place of what is missing. ``of`` is the dynamic type where it is
-    described.
+    is certain, with words in place of what is missing. ``guessed``: the message, or a part of it,
+    is a field of a type whose Error method is not known and may say more. ``of`` is the dynamic
+    type where it is described.
     """
 
     type: str
@@ -206,6 +207,7 @@ class ErrorValue:
     value: Value
     known: str | None = None
     length: int | None = None
+    guessed: bool = False
     of: GoType | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property

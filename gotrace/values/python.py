@@ -18,7 +18,7 @@ import datetime
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from gotrace.values.go_syntax import go_syntax
+from gotrace.values.go_syntax import GUESSED, go_syntax
 from gotrace.values.model import (
     BytesValue,
     ChanValue,
@@ -200,29 +200,38 @@ class Chan:
 class GoError:
     """An error: its message (``str()``), its dynamic type and the value in it.
 
-    ``is_cut``: not all of the message is known. Where it is, an error equals its message.
+    ``is_cut``: not all of the message is known. ``guessed``: it is a field of a type whose Error
+    method may say more. Without either, an error equals its message.
     """
 
-    __slots__ = ("is_cut", "message", "type", "value")
+    __slots__ = ("guessed", "is_cut", "message", "type", "value")
 
-    def __init__(self, type: str | None, message: str, value: object, is_cut: bool = False) -> None:
+    def __init__(
+        self,
+        type: str | None,
+        message: str,
+        value: object,
+        is_cut: bool = False,
+        guessed: bool = False,
+    ) -> None:
         self.type = type
         self.message = message
         self.value = value
         self.is_cut = is_cut
+        self.guessed = guessed
 
     def __str__(self) -> str:
         return self.message
 
     def __repr__(self) -> str:
-        return f"<{self.type}: {self.message}>"
+        return f"<{self.type}: {GUESSED * self.guessed}{self.message}>"
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, str):
-            return not self.is_cut and self.message == other
+            return not (self.is_cut or self.guessed) and self.message == other
         if not isinstance(other, GoError) or self.is_cut or other.is_cut:
             return False
-        return (self.type, self.message) == (other.type, other.message)
+        return (self.type, self.message, self.guessed) == (other.type, other.message, other.guessed)
 
     def __hash__(self) -> int:
         return hash(self.message)
@@ -345,7 +354,7 @@ def _interface(value: InterfaceValue) -> Any:
 
 
 def _error(value: ErrorValue) -> GoError:
-    return GoError(value.type, value.message, to_python(value.value), value.is_cut)
+    return GoError(value.type, value.message, to_python(value.value), value.is_cut, value.guessed)
 
 
 def _time(value: TimeValue) -> Any:
@@ -427,7 +436,8 @@ def _json_error(value: Mapping[str, Any]) -> GoError:
     message = value["$error"]
     if isinstance(message, dict):
         message = bytes.fromhex(message["$hex"]).decode("utf-8", "surrogateescape")
-    return GoError(value["$type"], message, from_json(value.get("$value")), bool(value.get("$cut")))
+    marks = bool(value.get("$cut")), bool(value.get("$guessed"))
+    return GoError(value["$type"], message, from_json(value.get("$value")), *marks)
 
 
 #: Keys that only marked objects have, in the order in which they decide.

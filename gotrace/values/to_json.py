@@ -19,6 +19,8 @@ with keys that begin with ``$``, which no field of a struct does:
 {"$type": type, "$error": message,           an error whose message is known; the value of its
  "$value": value}                            type is there where it says more
 {"$type", "$error", "$cut": true, "$value"}  an error of whose message not all is known
+{"$type", "$error", "$guessed": true,        an error whose message is guessed from a field
+ "$value"}
 {"$chan": address, "$len", "$cap",           a channel
  "$closed"}
 {"$func": name}                              a function; null when its name is not known
@@ -181,6 +183,8 @@ def _error(value: ErrorValue, depth: int) -> object:
     found: dict[str, object] = {"$type": value.type, "$error": shown}
     if value.is_cut:
         found["$cut"] = True
+    if value.guessed:
+        found["$guessed"] = True
     if depth > 0 and value.type != "*errors.errorString":
         found["$value"] = to_json(value.value, depth - 1)
     return found
