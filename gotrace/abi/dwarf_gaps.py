@@ -10,6 +10,7 @@ beginning the places after it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -66,8 +67,18 @@ class Reconstruction:
 #: Integer registers of the longest sequence of an architecture, arm64's.
 _MAX_REGISTERS = 16
 
-#: Assigns with fillers: (row of the listed parameter after it, its type), in order.
-Assigner = Callable[[Sequence[tuple[int, GoType]]], Assignment]
+#: A parameter that is not listed: the row of the listed one after it, and its type.
+Filler = tuple[int, GoType]
+#: Assigns with fillers, in order.
+Assigner = Callable[[Sequence[Filler]], Assignment]
+#: Kinds of a parameter in an integer and in a float register, by how much stack is reserved.
+_WIDTHS = (
+    (Kind.UINTPTR, Kind.FLOAT64),
+    (Kind.UINTPTR, Kind.FLOAT32),
+    (Kind.UINT32, Kind.FLOAT32),
+    (Kind.UINT16, Kind.FLOAT32),
+    (Kind.UINT8, Kind.FLOAT32),
+)
 
 
 def observed(
@@ -126,90 +137,147 @@ def close_gaps(
     *,
     in_registers: bool = True,
 ) -> Reconstruction:
-    """Put a filler wherever more rows agree with their evidence than without.
+    """Assign all rows, with fillers for the parameters that DWARF does not list.
 
-    Rows are all listed parameters, then all results; so is ``evidence``. A row between the last
-    place known and a gap may be before or after it, and a row of which DWARF shows another
-    place, but not whole, cannot be placed at all. ``size``: of the stack that all of them take,
-    with those that are not listed, where the function table has it; it shows gaps that no row does.
+    Rows are all listed parameters, then all results; so is ``evidence``. ``size``: of the stack
+    that all of them take, with those that are not listed, where the function table has it.
     ``in_registers``: the convention passes values in registers.
+
+    An example: Go 1.19 lists ``name``, ``o`` and ``n`` of ``func(name string, _ []byte, o V, n
+    int)`` with ``V`` a ``struct{X float64; N int}``. Without a filler o would be in F0 and I2, and
+    n in I3. DWARF shows o in F0 and I5: three more integer registers were taken before o, and three
+    fillers put it there. Then n is in I6. DWARF may show nothing of n, if the function does not use
+    it. The function table says that all take 56 bytes, and with the fillers they do: no parameter
+    is missing, and n is known. If they took 64, one could be missing before n, and n is unsure.
     """
-    fillers: list[tuple[int, GoType]] = []
+    fillers = _fillers(assigner, evidence)
+    if size is not None:
+        fillers = _resized(assigner, fillers, size)
+        if not in_registers:
+            missing = size - assigner(fillers).size
+            count = len(assigner(fillers).parameters)
+            fillers = [*fillers, *([(count, _blob(missing))] if missing > 0 else [])]
     assignment = assigner(fillers)
-    unsure: set[int] = set()
-    unknown: list[int] = []
+    fitting = _fitting(assignment, evidence)
+    unsure = _movable(assigner, fillers, evidence, size, fitting)
+    if size != assignment.size:
+        # Something is missing somewhere: where DWARF shows another place, that may be why.
+        unsure |= {
+            row
+            for row, (computed, shown) in enumerate(zip(_rows(assignment), evidence, strict=True))
+            if row not in fitting and shown.passed(computed).pieces
+        }
+    return Reconstruction(assignment, frozenset(unsure))
+
+
+def _fillers(assigner: Assigner, evidence: Sequence[Observed]) -> list[Filler]:
+    """Return fillers, each put where more rows agree with their evidence than without it."""
+    fillers: list[Filler] = []
     for row, shown in enumerate(evidence):
+        assignment = assigner(fillers)
         computed = _rows(assignment)[row]
         usable = shown.passed(computed)
+        more: list[Filler] | None
         if not usable.pieces:
-            pushed = _pushed(assigner, fillers, row, shown)
-            if pushed and _agreeing(assigner(pushed), evidence) > _agreeing(assignment, evidence):
-                fillers, assignment = pushed, assigner(pushed)
-                unsure.update(unknown)
-                unknown = []
-            else:
-                unknown.append(row)
+            more = _pushed(assigner, fillers, row, shown)
+        elif usable.whole and not usable.within(computed):
+            more = [*fillers, *((row, filler) for filler in _gap(computed, usable.pieces))]
+        else:
             continue
-        if not usable.within(computed):
-            if not usable.whole:
-                unsure.add(row)
-                continue
-            more = [*fillers, *((row, filler) for filler in _gap(computed, usable.pieces[0]))]
-            trial = assigner(more)
-            if _agreeing(trial, evidence) > _agreeing(assignment, evidence):
-                fillers, assignment = more, trial
-                unsure.update(unknown)
-        unknown = []
-    if size is None:
-        return Reconstruction(assignment, frozenset(unsure))
+        if more and _agreeing(assigner(more), evidence) > _agreeing(assignment, evidence):
+            fillers = more
+    return fillers
+
+
+def _resized(assigner: Assigner, fillers: list[Filler], size: int) -> list[Filler]:
+    """Return the fillers, in registers of one width, so that all values take ``size``, or less."""
+    for width in _WIDTHS:
+        resized = _of_width(fillers, width)
+        if assigner(resized).size == size:
+            break
+    return resized
+
+
+def _of_width(fillers: Sequence[Filler], width: tuple[Kind, Kind]) -> list[Filler]:
+    integer, floating = width
+    kinds = dict.fromkeys((each[0] for each in _WIDTHS), integer)
+    kinds |= dict.fromkeys((each[1] for each in _WIDTHS), floating)
+    return [
+        (row, basic_type(kinds[filler.kind]) if filler.kind in kinds else filler)
+        for row, filler in fillers
+    ]
+
+
+def _movable(
+    assigner: Assigner,
+    fillers: Sequence[Filler],
+    evidence: Sequence[Observed],
+    size: int | None,
+    fitting: set[int],
+) -> set[int]:
+    """Return the rows that would be elsewhere if the parameters not listed were others.
+
+    Others are as good if they contradict no evidence that fits: a filler before another row, and
+    one more filler where ``size`` leaves room for one, be it in padding.
+    """
+    assignment = assigner(fillers)
     count = len(assignment.parameters)
-    if assignment.size != size:
-        unsure.update(row for row in unknown if row < count)
-    if in_registers:
-        if assignment.size != size:
-            # What is missing may have been in registers, and have a spill slot, or on the stack.
-            rows = _rows(assignment)
-            unsure.update(row for row in unknown if row >= count and _is_on_stack(rows[row]))
-        return Reconstruction(assignment, frozenset(unsure))
-    more = [*fillers, (count, OpaqueType("", Kind.INVALID, max(size - assignment.size, 0), 1))]
-    fitted = assigner(more)
-    if fitted.size != size:
-        unsure.update(unknown)
-    else:
-        assignment = fitted
-        unsure.update(_movable(assigner, fillers, assignment, evidence))
-    return Reconstruction(assignment, frozenset(unsure))
+    others = [
+        [*fillers[:at], *fillers[at + 1 :], (row, filler)]
+        for at, (before, filler) in enumerate(fillers)
+        for row in range(min(before, count))
+    ]
+    if size is not None:
+        narrowest = _of_width(fillers, _WIDTHS[-1])
+        bases = [fillers, narrowest] if assigner(fillers).size <= size else [narrowest]
+        places = itertools.product(bases, range(count + 1), _EXTRAS)
+        others += [[*base, (row, extra)] for base, row, extra in places]
+    movable = _before_blobs(fillers, assignment, fitting)
+    for other in others:
+        trial = assigner(sorted(other, key=lambda filler: filler[0]))
+        if size is not None and trial.size > max(size, assignment.size):
+            continue
+        if fitting <= _fitting(trial, evidence):
+            moved = zip(_rows(assignment), _rows(trial), strict=True)
+            movable.update(row for row, (old, new) in enumerate(moved) if old != new)
+    return movable - fitting
+
+
+def _before_blobs(fillers: Sequence[Filler], assignment: Assignment, fitting: set[int]) -> set[int]:
+    """Return the rows on the stack before which a part of the stack's filler after them may be."""
+    movable = set()
+    rows = _rows(assignment)
+    for before in (before for before, filler in fillers if filler.kind is Kind.INVALID):
+        for row in range(before - 1, -1, -1):
+            if row in fitting and _is_on_stack(rows[row]):
+                break
+            if _is_on_stack(rows[row]):
+                movable.add(row)
+    return movable
 
 
 def _is_on_stack(pieces: Sequence[Piece]) -> bool:
     return any(isinstance(piece.place, Stack) for piece in pieces)
 
 
-def _movable(
-    assigner: Assigner,
-    fillers: Sequence[tuple[int, GoType]],
-    assignment: Assignment,
-    evidence: Sequence[Observed],
-) -> set[int]:
-    """Return the parameters on the stack before which padding may hide one that is not listed."""
-    movable: set[int] = set()
-    count = len(assignment.parameters)
-    for row, shown in enumerate(evidence[:count]):
-        if shown.passed(_rows(assignment)[row]).pieces:
-            continue
-        # The smallest there is: whatever else was hidden would move no fewer rows.
-        trial = assigner(sorted([*fillers, (row, basic_type(Kind.UINT8))], key=lambda f: f[0]))
-        if trial.size != assignment.size:
-            continue
-        if _agreeing(trial, evidence) == _agreeing(assignment, evidence):
-            moved = zip(assignment.parameters, trial.parameters, strict=True)
-            movable.update(at for at, (old, new) in enumerate(moved) if old != new)
-    return movable
+def _fitting(assignment: Assignment, evidence: Sequence[Observed]) -> set[int]:
+    """Return the rows of which DWARF shows parts, all of them where they are assigned."""
+    fitting = set()
+    for row, (computed, shown) in enumerate(zip(_rows(assignment), evidence, strict=True)):
+        usable = shown.passed(computed)
+        if usable.pieces and usable.within(computed):
+            fitting.add(row)
+    return fitting
+
+
+def _blob(size: int) -> GoType:
+    """Return a type that no register holds."""
+    return OpaqueType("", Kind.INVALID, size, 1)
 
 
 def _pushed(
-    assigner: Assigner, fillers: Sequence[tuple[int, GoType]], row: int, shown: Observed
-) -> list[tuple[int, GoType]] | None:
+    assigner: Assigner, fillers: Sequence[Filler], row: int, shown: Observed
+) -> list[Filler] | None:
     """Return the fillers that leave too few registers for a value which is shown on the stack.
 
     None where there are none, or where it is shown in its spill slot: that says nothing.
@@ -251,13 +319,20 @@ def _is_at(shown: Piece, piece: Piece, exactly: bool) -> bool:
     return 0 <= within < piece.size and (not exactly or within == shown.offset - piece.offset)
 
 
-def _gap(computed: Sequence[Piece], shown: Piece) -> list[GoType]:
-    """Return what must have been passed before a value for a part of it to be where it is."""
-    part = next(p for p in reversed(computed) if p.offset <= shown.offset)
-    if isinstance(shown.place, Stack) and isinstance(part.place, Stack):
-        size = shown.place.offset - (part.place.offset + shown.offset - part.offset)
-        return [OpaqueType("", Kind.INVALID, size, 1)] if size > 0 else []
-    if isinstance(shown.place, Stack) or isinstance(part.place, Stack):
-        return []
-    kind = Kind.UINTPTR if isinstance(shown.place, IntReg) else Kind.FLOAT64
-    return [basic_type(kind)] * max(shown.place.index - part.place.index, 0)
+def _gap(computed: Sequence[Piece], shown: Sequence[Piece]) -> list[GoType]:
+    """Return what must have been passed before a value for its parts to be where they are."""
+    missing: dict[Kind, int] = {}
+    for piece in shown:
+        part = next(p for p in reversed(computed) if p.offset <= piece.offset)
+        if isinstance(piece.place, Stack) and isinstance(part.place, Stack):
+            size = piece.place.offset - (part.place.offset + piece.offset - part.offset)
+            return [_blob(size)] if size > 0 else []
+        if isinstance(piece.place, Stack) or isinstance(part.place, Stack):
+            return []
+        kind = Kind.UINTPTR if isinstance(piece.place, IntReg) else Kind.FLOAT64
+        missing[kind] = max(missing.get(kind, 0), piece.place.index - part.place.index)
+    return [basic_type(kind) for kind, count in missing.items() for _ in range(count)]
+
+
+#: The smallest parameters of each kind: others would move no fewer rows.
+_EXTRAS = (basic_type(Kind.UINT8), basic_type(Kind.FLOAT32), _blob(1))

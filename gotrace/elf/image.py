@@ -70,6 +70,7 @@ _OTHER_MACHINES = {
     21: "PowerPC64",
     22: "S/390",
     40: "ARM (32-bit)",
+    183: "arm64",
     243: "RISC-V",
     247: "BPF",
     258: "LoongArch",
@@ -90,11 +91,10 @@ class Machine(Enum):
     """The processor that a file is for; values are ELF's ``e_machine``."""
 
     AMD64 = 62
-    ARM64 = 183
 
 
-#: R_X86_64_RELATIVE and R_AARCH64_RELATIVE.
-_RELATIVE = {Machine.AMD64: 8, Machine.ARM64: 1027}
+#: R_X86_64_RELATIVE.
+_RELATIVE = {Machine.AMD64: 8}
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,7 +480,8 @@ def string_at(data: mmap.mmap | bytes, offset: int, limit: int) -> str:
 def _read_file_header(data: mmap.mmap, display: str) -> FileHeader:
     """Parse the ELF header; ``display`` is the file's name in messages.
 
-    Raise ElfError for whatever is not a linked 64-bit little-endian ELF file for AMD64 or ARM64.
+    Raise ElfError for whatever is not a linked 64-bit little-endian ELF file for AMD64: no code or
+    registers of other machines are known.
     """
     if data[:4] != b"\x7fELF":
         raise ElfError(f"{display}: not an ELF file")
@@ -505,7 +506,7 @@ def _read_file_header(data: mmap.mmap, display: str) -> FileHeader:
     if ident[4] != 2:
         raise ElfError(f"{display}: a 32-bit program; only 64-bit programs can be traced")
     if ident[5] != 1:
-        raise ElfError(f"{display}: a big-endian program; only AMD64 programs can be traced")
+        raise ElfError(f"{display}: a big-endian program; only programs for amd64 can be traced")
     if kind not in (ET_EXEC, ET_DYN):
         what = _OTHER_TYPES.get(kind, f"an ELF file of type {kind}")
         raise ElfError(f"{display}: {what}, not an executable or a shared library")
@@ -513,7 +514,9 @@ def _read_file_header(data: mmap.mmap, display: str) -> FileHeader:
         known = Machine(machine)
     except ValueError:
         other = _OTHER_MACHINES.get(machine, f"machine {machine}")
-        raise ElfError(f"{display}: a program for {other}; AMD64 is needed") from None
+        raise ElfError(
+            f"{display}: a program for {other}: only programs for amd64 can be traced"
+        ) from None
     if phnum and phentsize != _SEGMENT.size:
         raise ElfError(f"{display}: program headers of {phentsize} bytes: the file is damaged")
     if shentsize != _SECTION.size:

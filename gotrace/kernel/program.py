@@ -86,7 +86,7 @@ class Map:
         # No batch operation for this kind of map before Linux 5.13.
         return b"".join(value for _, value in self.array_range(0, self.max_entries))
 
-    def _batches(self) -> Iterator[tuple[memoryview, memoryview]]:
+    def _batches(self) -> Iterator[tuple[bytes, bytes]]:
         return kernel.map_lookup_batch(self.fd, self.key_size, self.stride, self.max_entries)
 
     def array_range(self, start: int, count: int) -> Iterator[tuple[int, bytes]]:
@@ -100,7 +100,7 @@ class Map:
             for index in range(len(keys) // self.key_size):
                 key = keys[index * self.key_size : (index + 1) * self.key_size]
                 value = values[index * self.stride : (index + 1) * self.stride]
-                yield bytes(key), bytes(value)
+                yield key, value
 
     def delete(self, key: bytes) -> None:
         """Remove one entry of a hash map, where it is there."""

@@ -438,18 +438,17 @@ def map_pop(fd: int, value_size: int) -> bytes | None:
 
 def map_lookup_batch(
     fd: int, key_size: int, value_size: int, count: int
-) -> Iterator[tuple[memoryview, memoryview]]:
+) -> Iterator[tuple[bytes, bytes]]:
     """Yield all keys and values of a BPF map of at most ``count`` entries, in chunks.
 
-    Each chunk holds whole entries, concatenated, and is valid until the next. ``value_size`` is as
-    for ``map_lookup``. Raises OSError, EINVAL or ENOTSUPP where the kernel has no batch operation
-    for the map's type (per-CPU arrays: before 5.13).
+    Each chunk is a copy of whole entries, concatenated. ``value_size`` is as for ``map_lookup``.
+    Raises OSError, EINVAL or ENOTSUPP where the kernel has no batch operation for the map's type
+    (per-CPU arrays: before 5.13).
     """
     # A hash map's bucket is returned in whole: a chunk must hold the longest.
     chunk = min(count, max(_CHUNK_ENTRIES, _CHUNK_BYTES // (key_size + value_size)))
     position = bytearray(max(key_size, 8))
     keys, values = bytearray(key_size * chunk), bytearray(value_size * chunk)
-    key_view, value_view = memoryview(keys), memoryview(values)
     first, more = True, True
     while more:
         attributes = bytearray(
@@ -465,7 +464,8 @@ def map_lookup_batch(
             more = False
         got = struct.unpack_from("=I", attributes, 32)[0]
         if got:
-            yield key_view[: got * key_size], value_view[: got * value_size]
+            # Copies: the kernel writes the next chunk to the same place.
+            yield bytes(keys[: got * key_size]), bytes(values[: got * value_size])
         first = False
 
 

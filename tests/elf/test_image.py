@@ -163,6 +163,8 @@ def test_descriptor_outlives_the_path(binary: Path, tmp_path: Path) -> None:
         (16, struct.pack("<H", 1), "object file"),
         (16, struct.pack("<H", 4), "core dump"),
         (18, struct.pack("<H", 3), "386"),
+        (18, struct.pack("<H", 183), "a program for arm64: only programs for amd64"),
+        (18, struct.pack("<H", 243), "RISC-V"),
         (18, struct.pack("<H", 999), "machine 999"),
         (32, struct.pack("<Q", 1 << 62), "damaged"),
         (54, struct.pack("<H", 55), "damaged"),

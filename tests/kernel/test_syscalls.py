@@ -94,6 +94,49 @@ def test_array_is_read_at_once_as_one_by_one(program: BpfProgram) -> None:
     assert values[13 * array.stride] == 14
 
 
+@pytest.fixture(params=[1, 7, ROOM - 1, ROOM])
+def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return how many entries a map of ``ROOM`` entries is read by, as with very many CPUs."""
+    entries: int = request.param
+    monkeypatch.setattr(kernel, "_CHUNK_ENTRIES", entries)
+    monkeypatch.setattr(kernel, "_CHUNK_BYTES", 0)
+    return entries
+
+
+def test_chunks_of_an_array_stay_as_they_were_read(chunk: int) -> None:
+    """Each of a program's counters on each CPU has a number of its own."""
+    program = BpfProgram(CountSettings(counters=ROOM))
+    counts = program.map("counts")
+    values = [
+        struct.pack(f"={counts.cpus}Q", *(index * 1000 + cpu for cpu in range(counts.cpus)))
+        for index in range(ROOM)
+    ]
+    for index, value in enumerate(values):
+        counts.update(index.to_bytes(4, "little"), value)
+    chunks = list(kernel.map_lookup_batch(counts.fd, 4, counts.stride, ROOM))
+    assert len(chunks) == -(-ROOM // chunk)
+    assert b"".join(chunk for _, chunk in chunks) == b"".join(values)
+    assert counts.read_array() == b"".join(values)
+    program.close()
+
+
+def test_chunks_of_a_hash_stay_as_they_were_read(
+    program: BpfProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel returns whole buckets: a chunk has room for the longest."""
+    monkeypatch.setattr(kernel, "_CHUNK_ENTRIES", 40)
+    monkeypatch.setattr(kernel, "_CHUNK_BYTES", 0)
+    frames = program.map("outer_calls")
+    expected = dict(frame(number) for number in range(ROOM))
+    for key, value in expected.items():
+        frames.update(key, value)
+    chunks = list(kernel.map_lookup_batch(frames.fd, frames.key_size, frames.stride, ROOM))
+    assert len(chunks) >= ROOM // 40
+    assert dict(frames.entries()) == expected
+    for key in expected:
+        frames.delete(key)
+
+
 @pytest.mark.parametrize("has_batch", [True, False])
 def test_array_is_written_at_once_as_one_by_one(
     program: BpfProgram, has_batch: bool, monkeypatch: pytest.MonkeyPatch

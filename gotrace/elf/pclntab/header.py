@@ -90,7 +90,7 @@ class PclntabHeader:
 #: Names that Go's linker gives the table's own section.
 _SECTION_NAMES = (".gopclntab", ".data.rel.ro.gopclntab")
 
-_QUANTUM = {Machine.AMD64: 1, Machine.ARM64: 4}
+_QUANTUM = {Machine.AMD64: 1}
 
 #: Wrong matches of the magic to put up with before giving up a search.
 _MAX_CANDIDATES = 64

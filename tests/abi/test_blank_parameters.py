@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Place parameters after blank ones, which DWARF up to Go 1.21 does not list.
+
+The truth is the source: signatures made at random are compiled, and read as they were written.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from gotrace.abi.function_values import FunctionValues
+from gotrace.abi.locations import FunctionLocations
+from gotrace.elf.image import ElfImage
+from gotrace.gotypes.binary import Binary
+from tests.toolchains import build, require
+
+TYPES = (
+    *(
+        "int",
+        "uint8",
+        "int32",
+        "bool",
+        "uint16",
+        "float64",
+        "float32",
+        "string",
+        "[]byte",
+        "interface{}",
+    ),
+    *("error", "*int", "[1]string", "[2]int32", "struct{}", "func()", "complex128"),
+    "struct{X float64; N int; Y float64}",
+    "struct{Name string; Retries int}",
+    "struct{A, B, C, D int}",
+    "struct{B bool; S string; F float32}",
+)
+#: What a function does with a parameter: what it does not use, DWARF may not place.
+USES = ("sink(&{0})", "sink({0})", "_ = {0}", "{{ x := {0}; sink(x); sink({0}) }}")
+
+
+def signature(choose: random.Random) -> tuple[list[tuple[str, str]], list[str]]:
+    """Return the parameters' names and types, and the types of results."""
+    parameters = []
+    for number in range(choose.randint(1, 7)):
+        blank = choose.random() < 0.35
+        parameters.append(("_" if blank else f"p{number}", choose.choice(TYPES)))
+    return parameters, [choose.choice(TYPES) for _ in range(choose.randint(0, 2))]
+
+
+def text(parameters: list[tuple[str, str]], results: list[str]) -> str:
+    listed = ", ".join(f"{name} {of}" for name, of in parameters)
+    return f"({listed}) ({', '.join(f'r{n} {of}' for n, of in enumerate(results))})"
+
+
+def source(signatures: list[tuple[list[tuple[str, str]], list[str]]], choose: random.Random) -> str:
+    lines = [
+        "package main",
+        "var kept []interface{}",
+        "//go:noinline",
+        "func sink(v interface{}) { if len(kept) < 9 { kept = append(kept, v) } }",
+    ]
+    for number, (parameters, results) in enumerate(signatures):
+        lines += ["//go:noinline", f"func f{number}{text(parameters, results)} {{"]
+        lines += [
+            choose.choice(USES).format(name)
+            for name, _ in parameters
+            if name != "_" and choose.random() < 0.9
+        ]
+        lines += ["return", "}"]
+    lines += ["func main() {"]
+    lines += [f"kept = append(kept, f{number})" for number in range(len(signatures))]
+    return "\n".join([*lines, "}", ""])
+
+
+def wrong_places(found: FunctionLocations, truth: FunctionLocations) -> tuple[list[str], int, int]:
+    """Return the values that are said to be elsewhere, and how many are right and not known."""
+    wrong, right, unknown = [], 0, 0
+    expected = {value.name: value for value in (*truth.parameters, *truth.results) if value.name}
+    for value in (*found.parameters, *found.results):
+        if not value.name or value.name not in expected or not value.type.size:
+            continue
+        if value.pieces is None:
+            unknown += 1
+        elif value.pieces == expected[value.name].pieces:
+            right += 1
+        else:
+            wrong.append(f"{value.name} {value.pieces} for {expected[value.name].pieces}")
+    return wrong, right, unknown
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("minor", ["1.15", "1.19", "1.21", "1.27"])
+def test_parameters_after_blank_ones(minor: str, tmp_path: Path, count: int = 700) -> None:
+    choose = random.Random(minor)
+    signatures = [signature(choose) for _ in range(count)]
+    (tmp_path / "blanks").mkdir()
+    (tmp_path / "blanks" / "go.mod").write_text("module blanks\n\ngo 1.15\n")
+    (tmp_path / "blanks" / "main.go").write_text(source(signatures, choose))
+    path = build(tmp_path / "blanks", require(minor))
+    mistakes, right, unknown = [], 0, 0
+    with Binary(ElfImage.open(path)) as binary:
+        values = FunctionValues(binary)
+        table = binary.functions
+        for number, (parameters, results) in enumerate(signatures):
+            function = table.function(table.rows_named(f"main.f{number}")[0])
+            written = f"main.f{number}{text(parameters, results)}"
+            truth = values.of(function, written)
+            wrong, good, not_known = wrong_places(values.of(function, None), truth)
+            mistakes += [f"{written}: {each}" for each in wrong]
+            right += good
+            unknown += not_known
+    print(f"{right} right, {unknown} not known, {len(mistakes)} wrong")
+    print("\n".join(mistakes[:40]))
+    assert mistakes == []
+    assert right > count and unknown < right / 4
