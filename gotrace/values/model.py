@@ -9,6 +9,7 @@ linker's name of a type, as in gotypes.types.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from typing import TYPE_CHECKING, Union
 
 if TYPE_CHECKING:
@@ -122,6 +123,16 @@ class StructValue:
     def field(self, name: str) -> Value | None:
         """Return the value of a field, None when there is no such field."""
         return next((value for key, value in self.fields if key == name), None)
+
+    @property
+    def distinct(self) -> list[tuple[str, Value]]:
+        """Return the fields with a ``'`` for each earlier one of the name: Go has many of ``_``."""
+        seen: Counter[str] = Counter()
+        named = []
+        for name, value in self.fields:
+            named.append((name + "'" * seen[name], value))
+            seen[name] += 1
+        return named
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

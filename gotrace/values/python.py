@@ -38,7 +38,7 @@ from gotrace.values.model import (
     Value,
 )
 from gotrace.values.model import Unavailable as MissingValue
-from gotrace.values.stdlib_text import duration_text, time_text
+from gotrace.values.stdlib_text import UNKNOWN_ZONE, duration_text, time_text
 
 __all__ = [
     "Chan",
@@ -324,7 +324,7 @@ def _pointer(value: PointerValue) -> Any:
 
 
 def _struct(value: StructValue) -> Struct:
-    fields = {name: to_python(field) for name, field in value.fields}
+    fields = {name: to_python(field) for name, field in value.distinct}
     return Struct(fields, value.type, value)
 
 
@@ -358,8 +358,12 @@ def _error(value: ErrorValue) -> GoError:
 
 
 def _time(value: TimeValue) -> Any:
-    """Return an aware datetime, to the microsecond; text for years that Python does not know."""
-    zone = datetime.timezone(datetime.timedelta(seconds=value.offset), value.zone or "UTC")
+    """Return an aware datetime, to the microsecond; text for years that Python does not know.
+
+    Its ``tzname()`` is ``-00`` where the zone is not known, as in the time zone database.
+    """
+    name = UNKNOWN_ZONE if value.zone is None else value.zone or "UTC"
+    zone = datetime.timezone(datetime.timedelta(seconds=value.offset), name)
     try:
         moment = datetime.datetime.fromtimestamp(0, zone) + datetime.timedelta(
             seconds=value.seconds, microseconds=value.nanoseconds // 1000

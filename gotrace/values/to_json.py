@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Show decoded values as JSON.
 
-JSON has numbers, strings, booleans and null for Go's; arrays for arrays and slices; objects for
-structs, with their fields, and for maps with keys that are strings or integers; a pointer is what
-it points to; an error or interface is the value in it. What JSON has no form for is an object
-with keys that begin with ``$``, which no field of a struct does:
+JSON has numbers, strings, booleans and null for Go's; arrays for arrays and slices, but strings for
+those of bytes; objects for structs, with their fields, and for maps with keys that are strings or
+integers; a pointer is what it points to; an error or interface is the value in it. What JSON has no
+form for is an object with keys that begin with ``$``, which no field of a struct does:
 
 ===========================================  =====================================================
 {"$unavailable": why}                        could not be read
@@ -28,7 +28,7 @@ with keys that begin with ``$``, which no field of a struct does:
 ===========================================  =====================================================
 
 A float that is not a number is the string "NaN", "+Inf" or "-Inf"; a time.Duration is its
-nanoseconds; a time.Time is its RFC 3339 text.
+nanoseconds; a time.Time is its RFC 3339 text, with the offset -00:00 where its zone is not known.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _pointer(value: PointerValue, depth: int) -> object:
 def _struct(value: StructValue, depth: int) -> object:
     if depth <= 0:
         return {"$unavailable": "nested too deep"}
-    return {name: to_json(field, depth - 1) for name, field in value.fields}
+    return {name: to_json(field, depth - 1) for name, field in value.distinct}
 
 
 def _sequence(value: SequenceValue, depth: int) -> object:
@@ -194,6 +194,8 @@ def _time(value: TimeValue, depth: int) -> object:
     # "2006-01-02 15:04:05.5 +0100 CET m=+1.5" has all that RFC 3339 wants.
     date, clock, offset = time_text(value).split(" ")[:3]
     zone = "Z" if value.offset == 0 else f"{offset[:3]}:{offset[3:]}"
+    if value.zone is None:
+        zone = "-00:00"  # RFC 3339, 4.3: the local offset is not known
     return f"{date}T{clock}{zone}"
 
 
