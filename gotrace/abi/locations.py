@@ -7,6 +7,7 @@ parameters (see gaps.py).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from gotrace.abi.assign import (
 from gotrace.abi.dwarf_gaps import Observed, Reconstruction, close_gaps, observed
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.gotypes.from_dwarf import DwarfTypes
-from gotrace.gotypes.releases import ALL_PARAMETERS_LISTED
+from gotrace.gotypes.releases import ALL_PARAMETERS_LISTED, REGISTER_ABI
 from gotrace.gotypes.symbols import NameKind, parse_name
 from gotrace.gotypes.types import GoType, PointerType, Signature, StructType
 
@@ -44,6 +45,8 @@ __all__ = [
 
 #: The hidden dictionary is listed as a parameter of this name since Go 1.27.
 _DICTIONARY_NAME = ".dict"
+#: What the compiler calls a result without a name.
+_RESULT_NUMBER = re.compile(r"~r[0-9]+")
 
 _SHIFTED = "unnamed parameters before it may be missing from the debug information"
 
@@ -94,6 +97,7 @@ class FunctionLocations:
 
     ``size``: bytes that they take of the stack, None where that was not computed. ``is_bare``:
     nothing says what the function takes, these are the words where parameters would be.
+    ``parameters_ordered`` and ``results_ordered``: they are in the order of the source.
     """
 
     name: str
@@ -103,6 +107,8 @@ class FunctionLocations:
     captured: tuple[CapturedValue, ...] = ()
     size: int | None = None
     is_bare: bool = False
+    parameters_ordered: bool = True
+    results_ordered: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +139,10 @@ def function_locations(
         for variable in function.parameters
         if not (has_dictionary and variable.name == _DICTIONARY_NAME)
     ]
-    variables = [*parameters, *function.results]
+    results, results_ordered = function.results, True
+    if go_version.release < REGISTER_ABI:
+        results, results_ordered = _in_order(results, types)
+    variables = [*parameters, *results]
     row_types = [types.parameter(variable).type for variable in variables]
     convention = calling_convention(go_version, code.is_assembly)
     place = dictionary_place(go_version) if has_dictionary else None
@@ -163,7 +172,28 @@ def function_locations(
         tuple(v for v in placed[: len(parameters)] if v.name != _DICTIONARY_NAME),
         tuple(placed[len(parameters) :]),
         tuple(_captured(types, variable) for variable in function.captured),
+        parameters_ordered=go_version.release >= REGISTER_ABI or _is_ordered(parameters, types),
+        results_ordered=results_ordered,
     )
+
+
+def _is_ordered(variables: Sequence[Variable], types: DwarfTypes) -> bool:
+    """Return whether variables that the compiler lists by their offset are in their own order.
+
+    Those of no size have the offset of the next one, and may come before or after it (Go 1.15).
+    """
+    return len(variables) < 2 or all(types.parameter(variable).type.size for variable in variables)
+
+
+def _in_order(results: Sequence[Variable], types: DwarfTypes) -> tuple[tuple[Variable, ...], bool]:
+    """Return results in the order of the source, and whether that is certain.
+
+    The compiler's own names have the number: ``~r2``.
+    """
+    numbers = [_RESULT_NUMBER.fullmatch(result.name) for result in results]
+    if None in numbers:
+        return tuple(results), _is_ordered(results, types)
+    return tuple(sorted(results, key=lambda result: int(result.name[2:]))), True
 
 
 def signature_locations(signature: Signature, name: str, code: FunctionCode) -> FunctionLocations:

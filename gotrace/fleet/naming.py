@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gotrace.text import encodable
-from gotrace.values.go_syntax import go_syntax
+from gotrace.values.go_syntax import GUESSED, go_syntax
 from gotrace.values.model import Value
 from gotrace.values.python import CutStr, GoError, Unavailable, to_python
 
@@ -35,8 +35,12 @@ def label(value: Value) -> str:
         text = f"{found}..." if isinstance(found, CutStr) else str(found)
         return f'"{text}"' if text in _OWN else _clipped(text)
     if isinstance(found, GoError):
-        return _clipped(f"{found.message}..." if found.is_cut else found.message)
+        return _clipped(_message(found))
     return _clipped(go_syntax(value))
+
+
+def _message(error: GoError) -> str:
+    return f"{GUESSED * error.guessed}{error.message}{'...' * error.is_cut}"
 
 
 def attribute(value: object) -> str | bool | int | float | Sequence[str]:
@@ -53,7 +57,7 @@ def attribute(value: object) -> str | bool | int | float | Sequence[str]:
     if value is None:
         return "nil"
     if isinstance(value, GoError):
-        return _clipped(value.message)
+        return _clipped(_message(value))
     if isinstance(value, bytes):
         return _clipped(value.decode("utf-8", "backslashreplace"))
     if isinstance(value, Unavailable):

@@ -14,6 +14,7 @@ import math
 import operator
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from gotrace.capture.nodes import shortest_float32
 from gotrace.capture.paths import OTHER_TYPE, PathMark, PathStep
@@ -70,8 +71,17 @@ __all__ = ["NO_RESULT", "Specials", "decide", "evaluate"]
 #: What the ``$`` names mean in one call; text as str, durations in nanoseconds, stacks as values.
 Specials = Mapping[SpecialName, int | str | SequenceValue]
 
-#: The bytes at a text's beginning that are known, and its true length; None where that is not.
-_Text = tuple[bytes, int | None]
+
+class _Text(NamedTuple):
+    """What is certain of a text: its beginning, and the least and most bytes that it has.
+
+    ``most`` is None where no bound is known.
+    """
+
+    known: bytes
+    least: int
+    most: int | None
+
 
 _NOT_CAPTURED = Unavailable("not captured")
 DIVIDED_BY_ZERO = Unavailable("division by zero")
@@ -286,21 +296,7 @@ class _Evaluation:
         captured = _text(value)
         if captured is None:
             return None
-        text, length = captured
-        if test.function is TextFunction.CONTAINS:
-            if test.needle in text:
-                return True
-            # What was not captured may have it, where there is enough for it.
-            return False if len(text) == length or _is_shorter(length, test.needle) else None
-        if test.function is TextFunction.SUFFIX:
-            if len(text) == length:
-                return text.endswith(test.needle)
-            return False if _is_shorter(length, test.needle) else None
-        if len(text) >= len(test.needle) or len(text) == length:
-            return text.startswith(test.needle)
-        if _is_shorter(length, test.needle):
-            return False
-        return None if test.needle.startswith(text) else False
+        return _has(captured, test.function, test.needle)
 
 
 def _numeric(number: int | float, of: GoType) -> Value:
@@ -334,15 +330,11 @@ def _lowered(value: Value) -> Value:
     """Return a text as strings.ToLower gives it; of one that is cut as much as is certain."""
     if isinstance(value, Unavailable):
         return value
-    known = b"" if isinstance(value, Nil) else None
-    length: int | None = 0
-    if known is None:
-        found = _text(value)
-        if found is None:
-            return Unavailable("an operand is unavailable")
-        known, length = found
-    is_whole = len(known) == length
-    text = known.decode("utf-8", "surrogateescape")
+    found = _Text(b"", 0, 0) if isinstance(value, Nil) else _text(value)
+    if found is None:
+        return Unavailable("an operand is unavailable")
+    is_whole = len(found.known) == found.most
+    text = found.known.decode("utf-8", "surrogateescape")
     if not is_whole and text and "\udc80" <= text[-1] <= "\udcff":
         text = text.rstrip("".join(map(chr, range(0xDC80, 0xDD00))))  # a character may be cut
     if not text.isascii():
@@ -350,7 +342,8 @@ def _lowered(value: Value) -> Value:
         text = "".join("\ufffd" if "\udc80" <= c <= "\udcff" else c.lower()[0] for c in text)
     lowered = text.lower() if text.isascii() else text
     content = lowered.encode()
-    return StringValue(content, len(content) if is_whole else len(content) + 1)
+    # Letters of either case may take different numbers of bytes.
+    return StringValue(content, len(content) if is_whole else None)
 
 
 def _walked(value: Value, steps: Sequence[PathStep], of: GoType) -> Value:
@@ -378,12 +371,12 @@ def _measured(value: Value, is_length: bool) -> Value:
     if isinstance(value, Nil):
         return 0
     plain = unwrapped(value)
+    found: int | None = None
     if isinstance(plain, StringValue | MapValue) and is_length:
-        return plain.length
-    if isinstance(plain, BytesValue | SequenceValue | ChanValue):
+        found = plain.length
+    elif isinstance(plain, BytesValue | SequenceValue | ChanValue):
         found = plain.length if is_length else plain.capacity
-        return _NOT_CAPTURED if found is None else found
-    return _NOT_CAPTURED
+    return _NOT_CAPTURED if found is None else found
 
 
 def _element(value: Value, index: int) -> Value:
@@ -391,6 +384,7 @@ def _element(value: Value, index: int) -> Value:
         return NO_ELEMENT
     plain = unwrapped(value)
     elements: Sequence[Value] = ()
+    length: int | None
     if isinstance(plain, StringValue):
         elements, length = plain.text, plain.length
     elif isinstance(plain, BytesValue):
@@ -399,7 +393,7 @@ def _element(value: Value, index: int) -> Value:
         elements, length = plain.elements, plain.length
     else:
         return _NOT_CAPTURED
-    if not 0 <= index < length:
+    if index < 0 or (length is not None and index >= length):
         return NO_ELEMENT
     return elements[index] if index < len(elements) else _NOT_CAPTURED
 
@@ -436,11 +430,6 @@ def _combined(decisive: bool, left: bool | None, right: bool | None) -> bool | N
     return None if left is None or right is None else not decisive
 
 
-def _is_shorter(length: int | None, needle: bytes) -> bool:
-    """Return whether a text is known to be too short for another one."""
-    return length is not None and length < len(needle)
-
-
 def _number(value: Value) -> int | float | None:
     """Return what numbers, booleans and addresses compare by."""
     if isinstance(value, NamedValue):
@@ -465,52 +454,74 @@ def _as_float(number: int | float, kind: Kind) -> float:
 def _text(value: Value) -> _Text | None:
     """Return what is known of a string, slice of bytes or message."""
     if isinstance(value, ErrorValue):
-        if value.known is not None:
-            return _encoded(value.known), value.length
-        message = _encoded(value.message)
-        return message, len(message)
+        message = _encoded(value.message if value.known is None else value.known)
+        if value.known is None:
+            return _Text(message, len(message), len(message))
+        return _Text(message, value.length or len(message), value.length)
     plain = unwrapped(value) if not isinstance(value, InterfaceValue) else value
     if isinstance(plain, StringValue):
-        return plain.text, plain.length
+        return _of_length(plain.text, plain.length)
     if isinstance(plain, BytesValue):
-        return plain.data, plain.length
+        return _of_length(plain.data, plain.length)
     if isinstance(plain, SequenceValue):
         return _bytes_of(plain)
     return None
+
+
+def _of_length(known: bytes, length: int | None) -> _Text:
+    """Return a text; ``length`` is None where all that is known of it is that it goes on."""
+    return _Text(known, len(known) + 1 if length is None else length, length)
 
 
 def _bytes_of(sequence: SequenceValue) -> _Text | None:
     """Join the elements of a slice whose elements are a declared kind of byte."""
     elements = [unwrapped(element) for element in sequence.elements]
     if all(isinstance(element, int) and 0 <= element < 256 for element in elements):
-        return bytes(e for e in elements if isinstance(e, int)), sequence.length
+        return _of_length(bytes(e for e in elements if isinstance(e, int)), sequence.length)
     return None
 
 
 def _compare_texts(
     operator: BinaryOperator, left: _Text | None, right: _Text | None
 ) -> bool | None:
-    """Compare two texts of which only the beginnings may be known."""
+    """Compare two texts; None where what is certain of them does not decide."""
     if left is None or right is None:
         return None
-    (left_text, left_length), (right_text, right_length) = left, right
-    known = min(len(left_text), len(right_text))
-    if left_text[:known] != right_text[:known]:
-        return RELATIONS[operator](left_text[:known], right_text[:known])
+    known = min(len(left.known), len(right.known))
+    if left.known[:known] != right.known[:known]:
+        return RELATIONS[operator](left.known[:known], right.known[:known])
     # They are equal as far as both are known: what follows from all that may come after?
-    orders = [0] if _may_be_as_long(left, right) else []
-    orders += [] if known == left_length else [1]
-    orders += [] if known == right_length else [-1]
+    may_be_as_long = _reaches(left, right.least) and _reaches(right, left.least)
+    orders = [0] if may_be_as_long else []
+    orders += [1] if _reaches(left, known + 1) else []
+    orders += [-1] if _reaches(right, known + 1) else []
     truths = {RELATIONS[operator](order, 0) for order in orders}
     return truths.pop() if len(truths) == 1 else None
 
 
-def _may_be_as_long(left: _Text, right: _Text) -> bool:
-    (left_text, left_length), (right_text, right_length) = left, right
-    if left_length is None:
-        return right_length is None or right_length >= len(left_text)
-    return (
-        left_length == right_length
-        if right_length is not None
-        else (left_length >= len(right_text))
-    )
+def _reaches(text: _Text, length: int) -> bool:
+    """Return whether a text may have so many bytes, or more."""
+    return text.most is None or text.most >= length
+
+
+def _has(text: _Text, function: TextFunction, needle: bytes) -> bool | None:
+    """Return whether a text has a needle where a function looks for it, None if not known."""
+    known, size = text.known, len(needle)
+    if function is TextFunction.CONTAINS and needle in known:
+        return True
+    if not _reaches(text, size):
+        return False
+    last = len(known) if text.most is None else min(text.most - size, len(known))
+    places = range(1)
+    if function is TextFunction.SUFFIX:
+        places = range(min(max(text.least - size, 0), len(known)), last + 1)
+    elif function is TextFunction.CONTAINS:
+        places = range(max(len(known) - size + 1, 0), last + 1)
+    found = {_has_at(known, needle, place) for place in places}
+    return False if not found else found.pop() if len(found) == 1 else None
+
+
+def _has_at(known: bytes, needle: bytes, place: int) -> bool | None:
+    """Return whether a text has a needle at a place, None where what is known does not say."""
+    part = known[place : place + len(needle)]
+    return (part == needle or None) if needle.startswith(part) else False

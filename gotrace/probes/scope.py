@@ -131,7 +131,8 @@ class Scope:
     method's receiver), ``$ret1`` and ``$ret`` the first result, ``$ret2`` the second, ``$err`` the
     last one that is an error. ``types`` finds a type by what the user wrote, and whether interfaces
     hold its values themselves, not pointers to them; it raises SignatureError. ``spans`` returns
-    why contexts hold no spans in this program, None where they may.
+    why contexts hold no spans in this program, None where they may. Of ``unordered`` kinds the
+    numbers are not known.
     """
 
     function: str
@@ -139,6 +140,7 @@ class Scope:
     captured: tuple[Parameter, ...] = ()
     types: Callable[[str], tuple[GoType, bool]] | None = None
     spans: Callable[[], str | None] | None = None
+    unordered: frozenset[RootKind] = frozenset()
 
     def named(self, name: str) -> tuple[Root, GoType] | None:
         """Find what a plain name means, None when it means nothing here."""
@@ -178,7 +180,7 @@ class Scope:
     def _numbered(self, kind: RootKind, name: str, number: str) -> tuple[Root, GoType] | None:
         values = dict(self._groups())[kind]
         index = int(number) - 1
-        if not 0 <= index < len(values):
+        if not 0 <= index < len(values) or (kind in self.unordered and name != "$err"):
             return None
         return Root(kind, index, values[index].name or name), values[index].type
 
@@ -211,6 +213,12 @@ class Scope:
         count = len(dict(self._groups())[group])
         if not count:
             return f"{self.function} has no {what}s"
+        if group in self.unordered:
+            names = listed([parameter.name for parameter in dict(self._groups())[group]])
+            return (
+                f"{what}s of {self.function} have no certain numbers, since its compiler has not"
+                f" written down where those without a size belong: use a name, {names}"
+            )
         if not number:
             return f"{what}s are numbered from 1: {prefix}1 is the first"
         last = f" to {prefix}{count}" if count > 1 else ""

@@ -26,7 +26,6 @@ from gotrace.report.output import JsonOutput, Output
 from gotrace.text import printable
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import (
-    NamedValue,
     SequenceValue,
     StringValue,
     StructValue,
@@ -55,8 +54,7 @@ def by_text(value: Value) -> str:
     """Return one value as Go writes it; what the kernel could not read is ``unknown``, and why."""
     if isinstance(value, Unavailable):
         return f"unknown ({value.why})"
-    text = _cut_text(value)
-    return go_syntax(value) if text is None else f"{go_syntax(text)}..."
+    return go_syntax(value)
 
 
 def by_line(by: Mapping[str, Value]) -> str:
@@ -70,7 +68,7 @@ def by_line(by: Mapping[str, Value]) -> str:
 
 def by_fields(by: Mapping[str, Value] | None) -> dict[str, object] | None:
     """Return the values for JSON by expression, None for the calls that found no room."""
-    return None if by is None else {text: _to_json(value) for text, value in by.items()}
+    return None if by is None else {text: to_json(value) for text, value in by.items()}
 
 
 def stack_lines(by: Mapping[str, Value]) -> Iterator[str]:
@@ -111,19 +109,6 @@ def _plain(value: Value) -> str | None:
 
 def _is_stack(value: Value) -> bool:
     return isinstance(value, SequenceValue) and value.type == STACK_TYPE
-
-
-def _to_json(value: Value) -> object:
-    text = _cut_text(value)
-    return to_json(value) if text is None else {"$string": to_json(text), "$cut": True}
-
-
-def _cut_text(value: Value) -> StringValue | None:
-    """Return what is known of a text that goes on; its length differs from call to call."""
-    plain = value.value if isinstance(value, NamedValue) else value
-    if isinstance(plain, StringValue) and plain.is_cut:
-        return StringValue(plain.text, len(plain.text))
-    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,10 +94,8 @@ def _as_keyed(value: Value) -> Value:
     """Return a value without the length of a text that was cut: calls of many may share its row."""
     if isinstance(value, NamedValue):
         return replace(value, value=_as_keyed(value.value))
-    if isinstance(value, StringValue) and value.is_cut:
-        return replace(value, length=len(value.text) + 1)
-    if isinstance(value, BytesValue) and value.is_cut:
-        return replace(value, length=len(value.data) + 1)
+    if isinstance(value, StringValue | BytesValue) and value.is_cut:
+        return replace(value, length=None)
     return value
 
 

@@ -878,7 +878,12 @@ def _scope(
         tuple(Parameter(value.name, value.type) for value in places.results),
     )
     captured = tuple(Parameter(value.name, value.type) for value in places.captured)
-    return Scope(places.name, signature, captured, types, spans)
+    unordered = {
+        RootKind.PARAMETER: not places.parameters_ordered,
+        RootKind.RESULT: not places.results_ordered,
+    }
+    kinds = frozenset(kind for kind, is_unordered in unordered.items() if is_unordered)
+    return Scope(places.name, signature, captured, types, spans, kinds)
 
 
 def _paths(probe: ResolvedProbe) -> dict[Phase, tuple[AccessPath, ...]]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gotrace.values.model import (
     BytesValue,
@@ -49,20 +49,22 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message, or a part of one; ``known`` and ``length`` as in ErrorValue."""
+    """A message, or a part of one; ``known``, ``length`` and ``guessed`` as in ErrorValue."""
 
     text: str
     known: str | None = None
     length: int | None = None
+    guessed: bool = False
 
     def __add__(self, other: Message | str) -> Message:
         part = Message(other) if isinstance(other, str) else other
+        guessed = self.guessed or part.guessed
         if self.known is None:
             known = None if part.known is None else self.text + part.known
-            return Message(self.text + part.text, known, _sum(self, part))
+            return Message(self.text + part.text, known, _sum(self, part), guessed)
         # What was cut says so within a message, and what replaces something does already.
         gap = "..." if self.known == self.text and part.text else ""
-        return Message(self.text + gap + part.text, self.known, _sum(self, part))
+        return Message(self.text + gap + part.text, self.known, _sum(self, part), guessed)
 
     def __radd__(self, other: str) -> Message:
         return Message(other) + self
@@ -103,7 +105,7 @@ def text_of(value: Value | None) -> Message:
         text = data.decode("utf-8", "surrogateescape")
         return Message(text, text, value.length) if value.is_cut else Message(text)
     if isinstance(value, ErrorValue):
-        return Message(value.message, value.known, value.length)
+        return Message(value.message, value.known, value.length, value.guessed)
     if isinstance(value, TextValue):
         return Message(value.text)
     if isinstance(value, InterfaceValue):
@@ -404,7 +406,7 @@ def error_value(type_name: str, value: Value, *, guess: bool) -> ErrorValue | No
     if message is None:
         return None
     length = None if message.known is None else message.length
-    return ErrorValue(type_name, message.text, value, message.known, length)
+    return ErrorValue(type_name, message.text, value, message.known, length, message.guessed)
 
 
 def _message(type_name: str, value: Value, guess: bool) -> Message | None:
@@ -428,9 +430,12 @@ def _message(type_name: str, value: Value, guess: bool) -> Message | None:
         return rule({"": target})
     if not guess or _is_standard(type_name):
         return None
+    found: Message | None = None
     if isinstance(target, StructValue):
-        return _only_message(target)
-    return text_of(target) if isinstance(target.value, StringValue) else None
+        found = _only_message(target)
+    elif isinstance(target.value, StringValue):
+        found = text_of(target)
+    return None if found is None else replace(found, guessed=True)
 
 
 def _is_standard(type_name: str) -> bool:

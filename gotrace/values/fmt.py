@@ -23,6 +23,7 @@ from gotrace.gotypes.types import (
     SliceType,
     StructType,
 )
+from gotrace.values.go_syntax import GUESSED
 from gotrace.values.model import (
     BytesValue,
     ChanValue,
@@ -111,7 +112,8 @@ class Printer:
         if not self._syntax and self._verb in "vsxXq":
             content = _text_of(value)
             if content is not None:
-                return text(content, _length_of(value, len(content)), directive)
+                mark = GUESSED if isinstance(value, ErrorValue) and value.guessed else ""
+                return text(content, _length_of(value, len(content)), directive, mark)
         return self._plain(value, of, depth)
 
     def _plain(self, value: Value, of: GoType | None, depth: int) -> str:
@@ -174,9 +176,9 @@ class Printer:
     def _byte(self, byte: int) -> str:
         return self._integer(byte, None, "") if self._verb != "v" else str(byte)
 
-    def _joined(self, elements: list[str], length: int, name: str) -> str:
-        if len(elements) < length:
-            elements = [*elements, f"... (len {length})"]
+    def _joined(self, elements: list[str], length: int | None, name: str) -> str:
+        if length is None or len(elements) < length:
+            elements = [*elements, "..." if length is None else f"... (len {length})"]
         if self._syntax:
             return f"{name}{{{', '.join(elements)}}}"
         return f"[{' '.join(elements)}]"

@@ -36,6 +36,7 @@ from gotrace.values.scalars import Directive, floating, plain_text, quoted
 from gotrace.values.stdlib_text import duration_text, time_text
 
 __all__ = [
+    "GUESSED",
     "MAX_DEPTH",
     "go_syntax",
     "is_text",
@@ -43,6 +44,8 @@ __all__ = [
 ]
 
 _V = Directive("v")
+#: What comes before a message that is guessed from a field.
+GUESSED = "~"
 #: Values nested deeper than this are not shown.
 MAX_DEPTH = 32
 #: Types that the compiler makes up for generics are shown as what they are made of (up to Go 1.20
@@ -83,14 +86,20 @@ def _complex(value: complex, depth: int, outer: str) -> str:
 
 def _string(value: StringValue, depth: int, outer: str) -> str:
     shown = quoted(value.text)
-    return f"{shown}... (len {value.length})" if value.is_cut else shown
+    return shown + _rest(value)
+
+
+def _rest(value: StringValue | BytesValue) -> str:
+    """Return what is said of the bytes that were not captured."""
+    if value.length is None:
+        return "..."
+    return f"... (len {value.length})" if value.is_cut else ""
 
 
 def _bytes(value: BytesValue, depth: int, outer: str) -> str:
     shown = quoted(value.data) if is_text(value.data, value.is_cut) else value.data.hex()
-    rest = f"... (len {value.length})" if value.is_cut else ""
     name = "[]byte" if value.type == "[]uint8" else _type(value.type)
-    return f"{name}({shown}{rest})"
+    return f"{name}({shown}{_rest(value)})"
 
 
 def is_text(data: bytes, is_cut: bool) -> bool:
@@ -226,7 +235,7 @@ def _error(value: ErrorValue, depth: int, outer: str) -> str:
     rest = "..." if value.is_cut else ""
     if value.length is not None:
         rest += f" (len {value.length})"
-    return f"{quoted(message)}{rest} ({_type(value.type)})"
+    return f"{GUESSED * value.guessed}{quoted(message)}{rest} ({_type(value.type)})"
 
 
 def _unavailable(value: Unavailable, depth: int, outer: str) -> str:

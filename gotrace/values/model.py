@@ -9,6 +9,7 @@ linker's name of a type, as in gotypes.types.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from typing import TYPE_CHECKING, Union
 
 if TYPE_CHECKING:
@@ -63,10 +64,13 @@ Value = Union[
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StringValue:
-    """A string: the bytes that were captured, from its start, and its true length in bytes."""
+    """A string: the bytes that were captured, from its start, and its true length in bytes.
+
+    ``length`` is None where all that is known of it is that the string is longer.
+    """
 
     text: bytes
-    length: int
+    length: int | None
 
     @property
     def is_cut(self) -> bool:
@@ -76,11 +80,14 @@ class StringValue:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BytesValue:
-    """A slice or array of bytes, or memory of an unknown type; ``capacity`` only for slices."""
+    """A slice or array of bytes, or memory of an unknown type; ``capacity`` only for slices.
+
+    ``length`` is None where all that is known of it is that there are more bytes.
+    """
 
     type: str
     data: bytes
-    length: int
+    length: int | None
     capacity: int | None = None
 
     @property
@@ -116,6 +123,16 @@ class StructValue:
     def field(self, name: str) -> Value | None:
         """Return the value of a field, None when there is no such field."""
         return next((value for key, value in self.fields if key == name), None)
+
+    @property
+    def distinct(self) -> list[tuple[str, Value]]:
+        """Return the fields with a ``'`` for each earlier one of the name: Go has many of ``_``."""
+        seen: Counter[str] = Counter()
+        named = []
+        for name, value in self.fields:
+            named.append((name + "'" * seen[name], value))
+            seen[name] += 1
+        return named
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -191,8 +208,9 @@ class ErrorValue:
 
     Where not all of the message is known, ``known`` is the beginning that is certain, and
     ``length`` the true length in bytes where that is known. ``message`` may go on after what
-    is certain, with words in place of what is missing. ``of`` is the dynamic type where it is
-    described.
+    is certain, with words in place of what is missing. ``guessed``: the message, or a part of it,
+    is a field of a type whose Error method is not known and may say more. ``of`` is the dynamic
+    type where it is described.
     """
 
     type: str
@@ -200,6 +218,7 @@ class ErrorValue:
     value: Value
     known: str | None = None
     length: int | None = None
+    guessed: bool = False
     of: GoType | None = dataclasses.field(default=None, compare=False, repr=False)
 
     @property

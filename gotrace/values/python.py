@@ -18,7 +18,7 @@ import datetime
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NoReturn
 
-from gotrace.values.go_syntax import go_syntax
+from gotrace.values.go_syntax import GUESSED, go_syntax
 from gotrace.values.model import (
     BytesValue,
     ChanValue,
@@ -38,7 +38,7 @@ from gotrace.values.model import (
     Value,
 )
 from gotrace.values.model import Unavailable as MissingValue
-from gotrace.values.stdlib_text import duration_text, time_text
+from gotrace.values.stdlib_text import UNKNOWN_ZONE, duration_text, time_text
 
 __all__ = [
     "Chan",
@@ -92,22 +92,22 @@ class Unavailable:
 
 
 class CutStr(str):
-    """The beginning of a string; ``length`` is its true length in bytes."""
+    """The beginning of a string; ``length`` is its true length in bytes, None if not known."""
 
-    length: int
+    length: int | None
 
-    def __new__(cls, text: str, length: int) -> CutStr:
+    def __new__(cls, text: str, length: int | None) -> CutStr:
         cut = super().__new__(cls, text)
         cut.length = length
         return cut
 
 
 class CutBytes(bytes):
-    """The beginning of a slice or array of bytes; ``length`` is its true length."""
+    """The beginning of a slice or array of bytes; ``length`` is its true one, None if not known."""
 
-    length: int
+    length: int | None
 
-    def __new__(cls, data: bytes, length: int) -> CutBytes:
+    def __new__(cls, data: bytes, length: int | None) -> CutBytes:
         cut = super().__new__(cls, data)
         cut.length = length
         return cut
@@ -200,29 +200,38 @@ class Chan:
 class GoError:
     """An error: its message (``str()``), its dynamic type and the value in it.
 
-    ``is_cut``: not all of the message is known. Where it is, an error equals its message.
+    ``is_cut``: not all of the message is known. ``guessed``: it is a field of a type whose Error
+    method may say more. Without either, an error equals its message.
     """
 
-    __slots__ = ("is_cut", "message", "type", "value")
+    __slots__ = ("guessed", "is_cut", "message", "type", "value")
 
-    def __init__(self, type: str | None, message: str, value: object, is_cut: bool = False) -> None:
+    def __init__(
+        self,
+        type: str | None,
+        message: str,
+        value: object,
+        is_cut: bool = False,
+        guessed: bool = False,
+    ) -> None:
         self.type = type
         self.message = message
         self.value = value
         self.is_cut = is_cut
+        self.guessed = guessed
 
     def __str__(self) -> str:
         return self.message
 
     def __repr__(self) -> str:
-        return f"<{self.type}: {self.message}>"
+        return f"<{self.type}: {GUESSED * self.guessed}{self.message}>"
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, str):
-            return not self.is_cut and self.message == other
+            return not (self.is_cut or self.guessed) and self.message == other
         if not isinstance(other, GoError) or self.is_cut or other.is_cut:
             return False
-        return (self.type, self.message) == (other.type, other.message)
+        return (self.type, self.message, self.guessed) == (other.type, other.message, other.guessed)
 
     def __hash__(self) -> int:
         return hash(self.message)
@@ -315,7 +324,7 @@ def _pointer(value: PointerValue) -> Any:
 
 
 def _struct(value: StructValue) -> Struct:
-    fields = {name: to_python(field) for name, field in value.fields}
+    fields = {name: to_python(field) for name, field in value.distinct}
     return Struct(fields, value.type, value)
 
 
@@ -345,12 +354,16 @@ def _interface(value: InterfaceValue) -> Any:
 
 
 def _error(value: ErrorValue) -> GoError:
-    return GoError(value.type, value.message, to_python(value.value), value.is_cut)
+    return GoError(value.type, value.message, to_python(value.value), value.is_cut, value.guessed)
 
 
 def _time(value: TimeValue) -> Any:
-    """Return an aware datetime, to the microsecond; text for years that Python does not know."""
-    zone = datetime.timezone(datetime.timedelta(seconds=value.offset), value.zone or "UTC")
+    """Return an aware datetime, to the microsecond; text for years that Python does not know.
+
+    Its ``tzname()`` is ``-00`` where the zone is not known, as in the time zone database.
+    """
+    name = UNKNOWN_ZONE if value.zone is None else value.zone or "UTC"
+    zone = datetime.timezone(datetime.timedelta(seconds=value.offset), name)
     try:
         moment = datetime.datetime.fromtimestamp(0, zone) + datetime.timedelta(
             seconds=value.seconds, microseconds=value.nanoseconds // 1000
@@ -396,14 +409,18 @@ def from_json(value: Any) -> Any:
     return Struct({name: from_json(inner) for name, inner in value.items()})
 
 
+#: What a text or bytes have that were cut: their length, or that it is not known.
+_CUT = {"$len", "$cut"}
+
+
 def _json_text(value: Mapping[str, Any]) -> str:
     text: str = value["$string"]
-    return CutStr(text, value["$len"]) if "$len" in value else text
+    return CutStr(text, value.get("$len")) if value.keys() & _CUT else text
 
 
 def _json_hex(value: Mapping[str, Any]) -> bytes:
     data = bytes.fromhex(value["$hex"])
-    return CutBytes(data, value["$len"]) if "$len" in value else data
+    return CutBytes(data, value.get("$len")) if value.keys() & _CUT else data
 
 
 def _json_elements(value: Mapping[str, Any]) -> list[Any]:
@@ -423,7 +440,8 @@ def _json_error(value: Mapping[str, Any]) -> GoError:
     message = value["$error"]
     if isinstance(message, dict):
         message = bytes.fromhex(message["$hex"]).decode("utf-8", "surrogateescape")
-    return GoError(value["$type"], message, from_json(value.get("$value")), bool(value.get("$cut")))
+    marks = bool(value.get("$cut")), bool(value.get("$guessed"))
+    return GoError(value["$type"], message, from_json(value.get("$value")), *marks)
 
 
 #: Keys that only marked objects have, in the order in which they decide.

@@ -280,11 +280,11 @@ def _quote(content: bytes, mark: str, ascii_only: bool) -> str:
     return f"{mark}{''.join(parts)}{mark}"
 
 
-def text(content: bytes, length: int | None, directive: Directive) -> str:
+def text(content: bytes, length: int | None, directive: Directive, mark: str = "") -> str:
     """Format a string by ``%v %s %q %x %X``; of a longer one than captured, say how long it is.
 
     ``length`` None: it is longer, but not known by how much. Precision cuts: to so many
-    characters, or bytes for ``%x``.
+    characters, or bytes for ``%x``. ``mark`` comes before it.
     """
     verb, precision = directive.verb, directive.precision
     cut = length is None or len(content) < length
@@ -305,7 +305,8 @@ def text(content: bytes, length: int | None, directive: Directive) -> str:
         rest = "..." if length is None else f"... (len {length})"
         shown += rest
         count = None if count is None else count + len(rest)
-    return pad(shown, directive, count, _fill(directive))
+    count = None if count is None else count + len(mark)
+    return pad(mark + shown, directive, count, _fill(directive))
 
 
 def _shortened(content: bytes, precision: int, of_bytes: bool) -> bytes:

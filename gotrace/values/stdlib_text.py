@@ -13,6 +13,7 @@ import struct
 from gotrace.values.model import TimeValue
 
 __all__ = [
+    "UNKNOWN_ZONE",
     "address_text",
     "duration_text",
     "hardware_address_text",
@@ -20,6 +21,8 @@ __all__ = [
     "time_text",
 ]
 
+#: What the time zone database calls a zone that is not known.
+UNKNOWN_ZONE = "-00"
 _UNITS = ((1_000_000, "ms"), (1_000, "\u00b5s"), (1, "ns"))
 _SECOND = 1_000_000_000
 _DAY = 86_400
@@ -50,14 +53,18 @@ def _decimal(value: int, unit: int) -> str:
 
 
 def time_text(value: TimeValue) -> str:
-    """Return a time.Time as its String method does, monotonic clock reading included."""
+    """Return a time.Time as its String method does, monotonic clock reading included.
+
+    The zone is ``-00`` where it is not known, and the time that of UTC.
+    """
     days, seconds = divmod(value.seconds + value.offset, _DAY)
     date = _date(days)
     minutes, second = divmod(seconds, 60)
     hour, minute = divmod(minutes, 60)
     part = f".{value.nanoseconds:09d}".rstrip("0").rstrip(".")
     shown = f"{date} {hour:02d}:{minute:02d}:{second:02d}{part} {_offset(value.offset)}"
-    shown += f" {value.zone or ('UTC' if not value.offset else _offset(value.offset))}"
+    zone = UNKNOWN_ZONE if value.zone is None else value.zone
+    shown += f" {zone or ('UTC' if not value.offset else _offset(value.offset))}"
     if value.monotonic is not None:
         sign = "-" if value.monotonic < 0 else "+"
         whole, nanoseconds = divmod(abs(value.monotonic), _SECOND)

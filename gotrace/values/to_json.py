@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Show decoded values as JSON.
 
-JSON has numbers, strings, booleans and null for Go's; arrays for arrays and slices; objects for
-structs, with their fields, and for maps with keys that are strings or integers; a pointer is what
-it points to; an error or interface is the value in it. What JSON has no form for is an object
-with keys that begin with ``$``, which no field of a struct does:
+JSON has numbers, strings, booleans and null for Go's; arrays for arrays and slices, but strings for
+those of bytes; objects for structs, with their fields, and for maps with keys that are strings or
+integers; a pointer is what it points to; an error or interface is the value in it. What JSON has no
+form for is an object with keys that begin with ``$``, which no field of a struct does:
 
 ===========================================  =====================================================
 {"$unavailable": why}                        could not be read
 {"$string": text, "$len": n}                 a string cut to its beginning; n is its true length
+{"$string": text, "$cut": true}              the same where the length is not known
 {"$hex": digits}, {"$hex": digits, "$len"}   a string or bytes that are not UTF-8 text; cut
 {"$elements": [...], "$len": n}              a slice or array of which not all was captured
 {"$entries": {...}, "$len": n}               a map of which not all was captured
@@ -18,6 +19,8 @@ with keys that begin with ``$``, which no field of a struct does:
 {"$type": type, "$error": message,           an error whose message is known; the value of its
  "$value": value}                            type is there where it says more
 {"$type", "$error", "$cut": true, "$value"}  an error of whose message not all is known
+{"$type", "$error", "$guessed": true,        an error whose message is guessed from a field
+ "$value"}
 {"$chan": address, "$len", "$cap",           a channel
  "$closed"}
 {"$func": name}                              a function; null when its name is not known
@@ -25,7 +28,7 @@ with keys that begin with ``$``, which no field of a struct does:
 ===========================================  =====================================================
 
 A float that is not a number is the string "NaN", "+Inf" or "-Inf"; a time.Duration is its
-nanoseconds; a time.Time is its RFC 3339 text.
+nanoseconds; a time.Time is its RFC 3339 text, with the offset -00:00 where its zone is not known.
 """
 
 from __future__ import annotations
@@ -85,16 +88,21 @@ def _decoded(data: bytes, is_cut: bool) -> str | None:
 
 
 def _string(value: StringValue, depth: int) -> object:
-    text = _decoded(value.text, value.is_cut)
-    rest = {"$len": value.length} if value.is_cut else {}
+    text, rest = _decoded(value.text, value.is_cut), _rest(value)
     if text is None:
         return {"$hex": value.text.hex(), **rest}
     return {"$string": text, **rest} if rest else text
 
 
+def _rest(value: StringValue | BytesValue) -> dict[str, object]:
+    """Return what is said of the bytes that were not captured."""
+    if value.length is None:
+        return {"$cut": True}
+    return {"$len": value.length} if value.is_cut else {}
+
+
 def _bytes(value: BytesValue, depth: int) -> object:
-    rest = {"$len": value.length} if value.is_cut else {}
-    text = _decoded(value.data, value.is_cut)
+    text, rest = _decoded(value.data, value.is_cut), _rest(value)
     if text is None or (value.data and not is_text(value.data, value.is_cut)):
         return {"$hex": value.data.hex(), **rest}
     return {"$string": text, **rest} if rest else text
@@ -115,7 +123,7 @@ def _pointer(value: PointerValue, depth: int) -> object:
 def _struct(value: StructValue, depth: int) -> object:
     if depth <= 0:
         return {"$unavailable": "nested too deep"}
-    return {name: to_json(field, depth - 1) for name, field in value.fields}
+    return {name: to_json(field, depth - 1) for name, field in value.distinct}
 
 
 def _sequence(value: SequenceValue, depth: int) -> object:
@@ -175,6 +183,8 @@ def _error(value: ErrorValue, depth: int) -> object:
     found: dict[str, object] = {"$type": value.type, "$error": shown}
     if value.is_cut:
         found["$cut"] = True
+    if value.guessed:
+        found["$guessed"] = True
     if depth > 0 and value.type != "*errors.errorString":
         found["$value"] = to_json(value.value, depth - 1)
     return found
@@ -184,6 +194,8 @@ def _time(value: TimeValue, depth: int) -> object:
     # "2006-01-02 15:04:05.5 +0100 CET m=+1.5" has all that RFC 3339 wants.
     date, clock, offset = time_text(value).split(" ")[:3]
     zone = "Z" if value.offset == 0 else f"{offset[:3]}:{offset[3:]}"
+    if value.zone is None:
+        zone = "-00:00"  # RFC 3339, 4.3: the local offset is not known
     return f"{date}T{clock}{zone}"
 
 

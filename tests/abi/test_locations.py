@@ -153,6 +153,25 @@ def test_unnamed_parameter_that_leaves_too_few_registers(minor: str) -> None:
 
 
 @each_toolchain
+def test_numbers_of_values_of_no_size(toolchain: Toolchain) -> None:
+    """Go 1.15 lists them before or after the value that comes next."""
+    path = build(FIXTURES / "dwarf_signatures", toolchain)
+    is_certain = release(toolchain).release >= (1, 17)
+    found = places(path, toolchain, "main.sizeless")
+    types = ["string", "string", "struct {}", "[0]int64", "struct {}"]
+    assert [result.type.name for result in found.results] == types
+    assert found.results_ordered  # the compiler's names for them have their numbers
+    assert found.parameters_ordered is is_certain
+    if is_certain:
+        assert [parameter.name for parameter in found.parameters] == list("abcde")
+    found = places(path, toolchain, "main.named")
+    assert sorted(parameter.name for parameter in found.parameters) == ["a", "b"]
+    assert found.parameters_ordered is found.results_ordered is is_certain
+    found = places(path, toolchain, "main.add")
+    assert found.parameters_ordered and found.results_ordered
+
+
+@each_toolchain
 def test_methods_and_wide_signatures(toolchain: Toolchain) -> None:
     path = build(FIXTURES / "dwarf_signatures", toolchain)
     get = by_name(places(path, toolchain, "main.(*Store).Get").parameters)

@@ -71,6 +71,7 @@ STACK = 0x7000_0000
 INTEGERS = [0, 1, 3, -1, 127, -128, 255, 300, 1 << 31, -(1 << 63), (1 << 63) - 1, (1 << 64) - 1]
 STRINGS = [b"", b"a", b"user", b"user:42", b"user:43", b"\0\xff", b"x" * 31, b"x" * 32, b"x" * 33]
 STRINGS += [b"x" * 40 + b"user", b"x" * 127, b"x" * 128, b"x" * 129, b"ab" * 70]
+STRINGS += [b"USER:42", "user\u212a".encode() * 9, b"X" * 2500, b"x" * 2500]
 STRINGS += [b"x" * 511 + b"user", b"x" * 512 + b"user", b"x" * 600, b"x" * 900 + b"user:42"]
 NIL, WILD = 0, 0xDEAD_0000  # no memory is there
 
@@ -227,6 +228,7 @@ NUMBERS = ["n", "i8", "u32", "r.Small", "r.Flags", "r.ID", "*p", "ids[0]", "ids[
 NUMBERS += ["len(key)", "len(b)", "cap(ids)", "len(r.Name)", "len(name)", "$goid", "b[1]", "key[0]"]
 CONSTANTS = ["0", "1", "3", "-1", "127", "-128", "4", "7", "'u'", "255"]
 TEXTS = ["key", "other", "r.Name", "r.Base.label", "name"]
+LOWERED = [f"lower({text})" for text in TEXTS]
 NEEDLES = ['"a"', '"user"', '"user:42"', '"\\x00\\xff"', '""', '"' + "x" * 32 + '"', '"ser:"']
 NEEDLES += ['"' + "x" * 31 + '"', '"' + "ab" * 40 + '"']
 COMPARISONS = ["==", "!=", "<", "<=", ">", ">="]
@@ -256,14 +258,14 @@ _number = st.builds(
 )
 _text = st.builds(
     lambda left, op, right: f"{left} {op} {right}",
-    st.sampled_from(TEXTS),
+    st.sampled_from([*TEXTS, *LOWERED]),
     st.sampled_from(COMPARISONS),
-    st.sampled_from([*NEEDLES, *TEXTS]),
+    st.sampled_from([*NEEDLES, *TEXTS, *LOWERED]),
 )
 _test = st.builds(
     lambda function, operand, needle: f"{function}({operand}, {needle})",
-    st.sampled_from(["prefix", "contains"]),
-    st.sampled_from([*TEXTS, "b"]),
+    st.sampled_from(["prefix", "contains", "suffix"]),
+    st.sampled_from([*TEXTS, *LOWERED, "b"]),
     st.sampled_from(NEEDLES),
 )
 _nil = st.builds(

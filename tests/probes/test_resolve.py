@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -237,6 +238,23 @@ def test_types_are_checked(text: str, column: int, reason: str) -> None:
     with pytest.raises(SpecError, match=re.escape(reason)) as caught:
         typed(text)
     assert caught.value.column == column
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("$ret2 == nil", "results of main.f have no certain numbers, since"),
+        ("arg2 == 1", "parameters of main.f have no certain numbers, since"),
+    ],
+)
+def test_numbers_that_are_not_certain_are_refused(text: str, reason: str) -> None:
+    assert typed(text)
+    unordered = replace(SCOPE, unordered=frozenset({RootKind.PARAMETER, RootKind.RESULT}))
+    with pytest.raises(SpecError, match=reason):
+        resolve_predicate(Source(text), parse(text), unordered)
+    # Names, and the last error, are the same in any order.
+    for certain in ("n == 1", "$err == nil"):
+        assert resolve_predicate(Source(certain), parse(certain), unordered) == typed(certain)
 
 
 @pytest.mark.parametrize("text", ["n", "key", "r", "3", "$duration", "len(key)"])

@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from gotrace.fleet.naming import attribute, label
 from gotrace.values.error_messages import error_value, go_errno_text
+from gotrace.values.fmt import format_values, parse_format
+from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import (
     BytesValue,
     ErrorValue,
@@ -20,6 +25,8 @@ from gotrace.values.model import (
     Unavailable,
     Value,
 )
+from gotrace.values.python import from_json, to_python
+from gotrace.values.to_json import to_json
 
 
 def text(content: str, length: int | None = None) -> StringValue:
@@ -36,13 +43,13 @@ def address(name: str, /, **fields: Value) -> InterfaceValue:
 
 
 def error_message(name: str, value: Value, *, guess: bool) -> str | None:
-    """Return a message that is known as a whole."""
+    """Return a message that is known as a whole, marked where it is guessed."""
     found = error_value(name, value, guess=guess)
     if found is None:
         return None
     assert not found.is_cut and found.length is None
     assert (found.type, found.value) == (name, value)
-    return found.message
+    return "~" * found.guessed + found.message
 
 
 EOF = ErrorValue("*errors.errorString", "EOF", Nil(""))
@@ -200,7 +207,7 @@ def test_addresses() -> None:
 
 def test_strings_are_messages_of_errors_only() -> None:
     label = NamedValue("main.e", text("told"))
-    assert error_message("main.e", label, guess=True) == "told"
+    assert error_message("main.e", label, guess=True) == "~told"
     assert error_message("main.e", label, guess=False) is None
     runtime = NamedValue("runtime.errorString", text("index out of range"))
     told = error_message("runtime.errorString", runtime, guess=False)
@@ -272,20 +279,39 @@ def test_what_the_standard_library_says_is_not_guessed() -> None:
         plain = name[1:]
         assert error_message(plain, NamedValue(plain, text("m")), guess=True) is None
     for name in ("*main.e", "*example.com/x.e", "*example%2ecom.e", "*main.e[net/url.Error]"):
-        assert error_message(name, pointer(name, msg=text("m")), guess=True) == "m"
-        assert error_message(name[1:], NamedValue(name[1:], text("m")), guess=True) == "m"
+        assert error_message(name, pointer(name, msg=text("m")), guess=True) == "~m"
+        assert error_message(name[1:], NamedValue(name[1:], text("m")), guess=True) == "~m"
     assert error_message("*e.x/y.e[main.T]", pointer("", name=text("m")), guess=True) is None
 
 
 def test_a_guess_needs_one_string_that_is_named_as_a_message() -> None:
     assert error_message("*main.e", pointer("*main.e", why=text("only")), guess=True) is None
-    assert error_message("*main.e", pointer("*main.e", msg=text("m"), n=1), guess=True) == "m"
+    assert error_message("*main.e", pointer("*main.e", msg=text("m"), n=1), guess=True) == "~m"
     assert error_message("*main.e", pointer("*main.e", name=text("m"), n=1), guess=True) is None
     assert (
         error_message("*main.e", pointer("*main.e", msg=text("m"), to=text("")), guess=True) is None
     )
     assert error_message("*main.e", Nil("*main.e"), guess=True) is None
     assert error_message("*main.e", Unavailable("why"), guess=True) is None
+
+
+def test_a_guess_within_a_message_makes_it_one() -> None:
+    guess = error_value("main.e", NamedValue("main.e", text("told")), guess=True)
+    assert guess is not None and guess.guessed
+    held = pointer("*net/url.Error", Op=text("Get"), URL=text("/"), Err=guess)
+    assert error_message("*net/url.Error", held, guess=True) == '~Get "/": told'
+    joined = pointer("*errors.joinError", errs=SequenceValue("[]error", (EOF, guess), 2))
+    assert error_message("*errors.joinError", joined, guess=True) == "~EOF\ntold"
+    wrapped = pointer("*fmt.wrapError", msg=text("more: told"), err=guess)
+    assert error_message("*fmt.wrapError", wrapped, guess=True) == "more: told"
+    shown = replace(guess, value=Nil("main.e"))
+    assert go_syntax(shown) == '~"told" (main.e)'
+    text_of_all = format_values(parse_format("%v %q %8s|%-7v|"), [shown] * 4, [None] * 4)
+    assert text_of_all == '~told ~"told"    ~told|~told  |'
+    read = from_json(to_json(shown))
+    assert read == to_python(shown) and read.guessed and str(read) == "told"
+    assert read != "told" and repr(read) == "<main.e: ~told>"
+    assert label(shown) == attribute(read) == "~told"
 
 
 def test_errno() -> None:

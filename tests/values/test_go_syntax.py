@@ -28,6 +28,7 @@ from gotrace.values.model import (
     Unavailable,
     Value,
 )
+from gotrace.values.python import from_json, to_python
 from gotrace.values.to_json import to_json
 
 PAIR = StructValue("main.pair", (("a", 1), ("b", StringValue(b"x", 1))))
@@ -196,6 +197,18 @@ def test_json_of_nothing_and_of_times() -> None:
     assert to_json(Nil("error")) is None
     assert to_json(TimeValue(0, 5, "CET", 3600)) == "1970-01-01T01:00:00.000000005+01:00"
     assert to_json(TimeValue(0, 0, "UTC", 0, 17)) == "1970-01-01T00:00:00Z"
+    # A zone that is not known is not UTC, although that is what is shown.
+    assert to_json(TimeValue(0, 0, None)) == "1970-01-01T00:00:00-00:00"
+    assert go_syntax(TimeValue(0, 0, None)) == "1970-01-01 00:00:00 +0000 -00"
+    assert go_syntax(TimeValue(0, 0, "", 3600)) == "1970-01-01 01:00:00 +0100 +0100"
+
+
+def test_blank_fields_are_kept_apart() -> None:
+    value = StructValue("main.T", (("_", 1), ("a", 2), ("_", 3), ("_", 4)))
+    assert to_json(value) == {"_": 1, "a": 2, "_'": 3, "_''": 4}
+    assert go_syntax(value) == "main.T{_: 1, a: 2, _: 3, _: 4}"
+    assert dict(to_python(value)) == to_json(value)
+    assert from_json(to_json(value)) == to_python(value)
 
 
 def test_depth() -> None:

@@ -131,6 +131,8 @@ def test_times_durations_channels_functions_and_addresses() -> None:
     moment = to_python(TimeValue(1_700_000_000, 123_456_789, "CET", 3600))
     assert moment == datetime.datetime.fromtimestamp(1_700_000_000.123456, datetime.timezone.utc)
     assert moment.tzname() == "CET"
+    unknown = to_python(TimeValue(0, 0, None))
+    assert (unknown.timestamp(), unknown.tzname()) == (0, "-00")
     assert to_python(TimeValue(1 << 60, 0)).startswith("365")  # a year that Python does not know
     assert to_python(DurationValue(1_500_000_000)) == 1_500_000_000
     assert str(Duration(1_500_000_000)) == "1.5s"
