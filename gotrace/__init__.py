@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         start,
     )
     from gotrace.calls import Call, LostCalls, StackFrame, read
-    from gotrace.errors import GotraceError
+    from gotrace.errors import GotraceError, NoMatchError, UsageError
     from gotrace.histogram import Histogram
     from gotrace.values.python import Struct, Unavailable
 
@@ -43,11 +43,13 @@ __all__ = [
     "GotraceError",
     "Histogram",
     "LostCalls",
+    "NoMatchError",
     "Session",
     "StackFrame",
     "Struct",
     "TracingWarning",
     "Unavailable",
+    "UsageError",
     "Wait",
     "Waits",
     "__version__",
@@ -75,18 +77,20 @@ _HOMES = {
         "start",
     ),
     "gotrace.calls": ("Call", "StackFrame", "LostCalls", "read"),
-    "gotrace.errors": ("GotraceError",),
+    "gotrace.errors": ("GotraceError", "NoMatchError", "UsageError"),
     "gotrace.histogram": ("Histogram",),
     "gotrace.values.python": ("Struct", "Unavailable"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name's module when it is first used."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name]), name)
+if not TYPE_CHECKING:  # a type checker would take every misspelling for a name
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name's module when it is first used."""
+        if name not in _HOME:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -244,8 +244,11 @@ def start(command: Sequence[str]) -> Session:
     """Return a session on a command, without a shell, that the session's first run starts.
 
     So no call is missed. ``command`` is the program, looked up on PATH, and its arguments. Raises
-    CommandError where there is no such program.
+    CommandError where there is no such program, and UsageError for a command in one string.
     """
+    if isinstance(command, str):
+        words = command.split()
+        raise UsageError(f"a command is a list of words, without a shell: start({words})")
     with _STARTING:
         return Session(Target.of(None, list(command)))
 
@@ -342,7 +345,7 @@ class Session:
         with _STARTING, _os_errors():
             specs, failed = parse_probes(_some(probes), self.pid, regexp)
             _refuse_partial(failed)
-            requests = probe_requests(specs, exclude, regexp, self._file)
+            requests = probe_requests(specs, _several(exclude), regexp, self._file)
             plan = make_plan(self._target, requests, returns=True, verb="trace")
             _refuse_partial(plan.failed)
             emulation = _emulation(emulate_ret)
@@ -609,7 +612,7 @@ class Session:
     def _requests(
         self, patterns: Sequence[str], exclude: Iterable[str], regexp: bool
     ) -> list[BinaryRequest]:
-        return requests_for(_some(patterns), self.pid, exclude, regexp, self._file)
+        return requests_for(_some(patterns), self.pid, _several(exclude), regexp, self._file)
 
     def _start(self) -> None:
         """Release a command that waits."""
@@ -862,14 +865,21 @@ def _check(seconds: float | None, **numbers: int | None) -> None:
     if seconds is not None and not 0 < seconds < 1e9:
         raise UsageError(f"seconds is {seconds}: give a positive number, or leave it out")
     for name, number in numbers.items():
-        if number is not None and number <= 0:
-            raise UsageError(f"{name} is {number}: give a positive number, or leave it out")
+        if number is not None and (not isinstance(number, int) or number <= 0):
+            raise UsageError(f"{name} is {number}: give a positive whole number, or leave it out")
 
 
 def _some(patterns: Sequence[str]) -> Sequence[str]:
     if not patterns:
         raise UsageError("which functions? Give a pattern, such as 'main.*'")
     return patterns
+
+
+def _several(exclude: Iterable[str]) -> Iterable[str]:
+    """Return patterns to leave out; raise UsageError for one string, whose letters it would be."""
+    if isinstance(exclude, str):
+        raise UsageError(f"exclude takes several patterns: exclude=[{exclude!r}]")
+    return exclude
 
 
 def _refuse_partial(failed: Sequence[GotraceError]) -> None:

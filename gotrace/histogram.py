@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from gotrace.errors import UsageError
+
 __all__ = [
     "BUCKETS",
     "ROW_SIZE",
@@ -62,6 +64,11 @@ def _counts(cells: bytes) -> Counter[int]:
 
 
 def _rank(count: int, fraction: float) -> int:
+    """Return the nearest rank of a fraction of ``count`` values; raise UsageError beyond 0 to 1."""
+    if not 0 <= fraction <= 1:
+        raise UsageError(
+            f"a percentile is a fraction: percentile({fraction}) wants 0 to 1, as 0.99"
+        )
     return max(1, -(-count * round(fraction * 1_000_000) // 1_000_000))
 
 

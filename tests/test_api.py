@@ -241,10 +241,18 @@ def test_errors_are_those_of_the_commands(fixture: Fixture) -> None:
             go.trace("main.nest (no_such > 1)")
         with pytest.raises(gotrace.GotraceError, match="limit is 0"):
             go.trace("main.nest", limit=0)
+        with pytest.raises(gotrace.GotraceError, match=r"limit is 1\.5"):
+            go.trace("main.nest", limit=1.5)  # type: ignore[arg-type]
+        with pytest.raises(gotrace.UsageError, match=r"exclude=\['main\.fast'\]"):
+            go.count("main.nest", exclude="main.fast", seconds=0.1)
+        with pytest.raises(gotrace.NoMatchError, match="no_such"):
+            go.count("main.no_such", seconds=0.1)
         with pytest.raises(gotrace.GotraceError, match="seconds is -1"):
             go.count("main.nest", seconds=-1)
     with pytest.raises(gotrace.GotraceError, match="no_such_program"):
         gotrace.start(["no_such_program"])
+    with pytest.raises(gotrace.UsageError, match=r"start\(\['ls', '-l'\]\)"):
+        gotrace.start("ls -l")
 
 
 def test_what_is_not_traced_is_a_warning(fixture: Fixture) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gotrace.errors import UsageError
 from gotrace.histogram import (
     BUCKETS,
     ROW_SIZE,
@@ -165,3 +166,10 @@ def test_values_of_both_signs(values: list[int]) -> None:
     for fraction in (0.01, 0.5, 0.9, 1.0):
         exact = ranked[max(1, -(-len(values) * round(fraction * 1_000_000) // 1_000_000)) - 1]
         assert abs(both.percentile(fraction) - exact) <= abs(exact) / 16 + 1
+
+
+@pytest.mark.parametrize("fraction", [99, 1.01, -0.5, math.nan])
+def test_percentiles_are_fractions(fraction: float) -> None:
+    for values in (Histogram(), ValueHistogram()):
+        with pytest.raises(UsageError, match="wants 0 to 1"):
+            values.percentile(fraction)
