@@ -107,9 +107,16 @@ class Histogram:
         )
 
     def merge(self, other: Histogram) -> None:
-        """Add another distribution to this one."""
+        """Add another distribution to this one, and its parts of the time.
+
+        The time of a distribution without parts is the part ``unknown`` of one that has them.
+        """
         if not other.count:
             return
+        if self.why or other.why:
+            parts = Counter(self.why or ({"unknown": self.sum} if self.count else {}))
+            parts.update(other.why or {"unknown": other.sum})
+            self.why = dict(parts)
         self.minimum = min(self.minimum, other.minimum) if self.count else other.minimum
         self.maximum = max(self.maximum, other.maximum)
         self.count += other.count

@@ -173,3 +173,16 @@ def test_percentiles_are_fractions(fraction: float) -> None:
     for values in (Histogram(), ValueHistogram()):
         with pytest.raises(UsageError, match="wants 0 to 1"):
             values.percentile(fraction)
+
+
+def test_parts_of_the_time_are_merged_and_add_up() -> None:
+    first, second = Histogram(2, 30, 10, 20), Histogram(1, 7, 7, 7)
+    first.why, second.why = {"running": 20, "blocked: sleep": 10}, {"running": 4, "runnable": 3}
+    merged = Histogram()
+    for part in (first, second, Histogram()):
+        merged.merge(part)
+    assert merged.why == {"running": 24, "blocked: sleep": 10, "runnable": 3}
+    assert first.why == {"running": 20, "blocked: sleep": 10}
+    merged.merge(Histogram(1, 5, 5, 5))
+    assert merged.why["unknown"] == 5
+    assert sum(merged.why.values()) == merged.sum == 42
