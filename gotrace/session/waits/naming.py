@@ -45,8 +45,19 @@ class WokenBy(Enum):
 
 #: What all waits end in: profiles begin with their callers, as Go's own block profile does.
 _PARKING = frozenset({"runtime.gopark", "runtime.goparkunlock"})
-#: Functions of the runtime that make goroutines runnable that the network poller has found.
-_POLLERS = frozenset({"runtime.findRunnable", "runtime.findrunnable", "runtime.injectglist"})
+#: Functions of the runtime that make goroutines runnable that the network poller has found, by
+#: themselves or by runtime.injectglist, which the collector and others use for theirs (callers of
+#: netpoll in src/runtime/proc.go of Go 1.19 to 1.27).
+_POLLERS = frozenset(
+    {
+        "runtime.findRunnable",
+        "runtime.findrunnable",
+        "runtime.pollWork",
+        "runtime.startTheWorldWithSema",
+        "runtime.sysmon",
+    }
+)
+_INJECTS = "runtime.injectglist"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +126,24 @@ class _Wakers:
         names = [frame.function for frame in frames if not frame.is_elided]
         if ended_by is EndedBy.NONE:
             return None, None
-        if _POLLERS & set(names[:2]):  # who starts the world again does that on the way, too
+        ending = _enders(names)
+        if _POLLERS & ending:  # who starts the world again does that on the way, too
             return WokenBy.NETWORK, None
+        if _INJECTS in ending:  # for the collector, the scavenger and the like
+            return WokenBy.RUNTIME, None
         if ended_by is EndedBy.GOROUTINE and not self.program.is_system_stack(stack):
             own = (name for name in names if not is_plumbing(name))
             return WokenBy.GOROUTINE, next(own, _outermost(names))
         if any("timer" in name.lower() for name in names if name.startswith("runtime.")):
             return WokenBy.TIMER, None
         return WokenBy.RUNTIME, None
+
+
+def _enders(names: Sequence[str]) -> set[str]:
+    """Return the functions that ended a wait: the two innermost, or injectglist and its caller."""
+    first = names[:2]
+    at = first.index(_INJECTS) if _INJECTS in first else 0
+    return {*names[at : at + 2]} if _INJECTS in first else {*first}
 
 
 def _outermost(names: Sequence[str]) -> str | None:
