@@ -15,7 +15,6 @@ pytestmark = pytest.mark.live
 TOOLS = ("gofunccount", "gofunclatency", "gotrace")
 WRONG = {
     "main.nest (no > 1)": 2,  # a predicate that does not fit
-    "main.nest(n string": 2,  # what is no signature
     'main.nest "%d", no': 2,  # a format of what is not there
     "main.nest(n int8) string": 2,  # a signature of another size
     "main.noSuch": 3,
@@ -62,3 +61,9 @@ def test_one_wrong_probe(wrong: str, target: Fixture) -> None:
     assert [row["functions"] for row in of_kind(result, "attached")] == [1]
     strict = run("gotrace", target, "--strict", wrong, "main.echo")
     assert (strict.status, strict.lines) == (WRONG[wrong], [])
+
+
+def test_a_probe_that_cannot_be_read_refuses_the_run(target: Fixture) -> None:
+    result = run("gotrace", target, "main.nest(n string", "main.echo")
+    assert (result.status, result.lines) == (2, [])
+    assert "the closing ) is missing" in result.errors
