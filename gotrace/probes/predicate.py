@@ -321,6 +321,8 @@ class _Compiler:
         if isinstance(value, Constant) and isinstance(value.value, int):
             word = value.value & 0xFFFF_FFFF_FFFF_FFFF
             return [Op(OpCode.PUSH_CONST, limit=word & 0xFFFF_FFFF, size=word >> 32)]
+        if isinstance(value, SpecialOperand) and value.special is SpecialName.PANICKED:
+            return [Op(OpCode.PUSH_CONST)]  # plans run for calls that return
         if isinstance(value, SpecialOperand) and value.special in _SPECIALS:
             return [Op(OpCode.PUSH_SPECIAL, reg=int(_SPECIALS[value.special]))]
         if isinstance(value, Arithmetic) and value.type.kind in INTEGERS:

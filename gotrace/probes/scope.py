@@ -14,6 +14,7 @@ from gotrace.probes.parser import SPAN_NAMES
 
 __all__ = [
     "DURATION_SPECIALS",
+    "LATE_SPECIALS",
     "PART_SPECIALS",
     "REQUEST",
     "SPECIAL_TYPES",
@@ -71,6 +72,7 @@ class SpecialName(Enum):
     TID = "tid"
     COMM = "comm"
     DURATION = "duration"
+    PANICKED = "panicked"
     FUNC = "func"
     CALLER = "caller"
     STACK = "stack"
@@ -93,8 +95,10 @@ PART_SPECIALS = (
     SpecialName.PREEMPTED,
     SpecialName.THROTTLED,
 )
-#: Those that are durations, known at the return.
+#: Those that are durations.
 DURATION_SPECIALS = frozenset({SpecialName.DURATION, *PART_SPECIALS})
+#: Those that are known when the call has ended.
+LATE_SPECIALS = DURATION_SPECIALS | {SpecialName.PANICKED}
 
 
 #: What has a context in its field ctx.
@@ -112,6 +116,7 @@ SPECIAL_TYPES: dict[SpecialName, GoType] = {
     SpecialName.COMM: _STRING,
     SpecialName.FUNC: _STRING,
     **dict.fromkeys(DURATION_SPECIALS, basic_type(Kind.INT64, "time.Duration")),
+    SpecialName.PANICKED: basic_type(Kind.BOOL),
     SpecialName.CALLER: _STRING,
     SpecialName.STACK: OpaqueType(STACK_TYPE, Kind.INVALID, 0, 1),
 }

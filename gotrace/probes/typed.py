@@ -11,7 +11,7 @@ from enum import Enum
 from gotrace.capture.paths import PathMark, PathStep
 from gotrace.gotypes.types import GoType, Kind, SliceType, basic_type
 from gotrace.probes.parser import BinaryOperator, TextFunction
-from gotrace.probes.scope import DURATION_SPECIALS, PART_SPECIALS, Phase, Root, SpecialName
+from gotrace.probes.scope import LATE_SPECIALS, PART_SPECIALS, Phase, Root, SpecialName
 from gotrace.probes.tokens import Span
 
 __all__ = [
@@ -281,7 +281,7 @@ def phase_of(expression: Typed) -> Phase:
     for part in _walk(expression):
         if isinstance(part, Operand) and part.path.root.phase is Phase.RETURN:
             return Phase.RETURN
-        if isinstance(part, SpecialOperand) and part.special in DURATION_SPECIALS:
+        if isinstance(part, SpecialOperand) and part.special in LATE_SPECIALS:
             return Phase.RETURN
     return Phase.ENTRY
 

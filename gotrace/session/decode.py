@@ -396,6 +396,7 @@ class CallDecoder:
         }
         if call.duration_ns is not None:
             specials[SpecialName.DURATION] = call.duration_ns
+            specials[SpecialName.PANICKED] = call.unwound is Unwinding.PANIC
         if why is not None:
             for name in PART_SPECIALS:
                 specials[name] = sum(

@@ -588,15 +588,22 @@ class _Planner:
         )
 
     def _check_specials(self, probe: ResolvedProbe) -> None:
-        """Raise SpecError where a call that is reported is asked who made it: only keys know."""
+        """Raise SpecError for what only keys know, such as who made a call, or only records."""
+        reasons = {
+            SpecialName.CALLER: "is for --by of gofunccount and gofunclatency: see also -U",
+            SpecialName.STACK: "is for --by of gofunccount and gofunclatency: see also -U",
+        }
         if self._spec.key is not None:
-            return
+            why = "calls are added up where they return, and a panic is no return"
+            reasons = {SpecialName.PANICKED: f"is for gotrace: {why}"}
         for expression in probe.expressions:
             for special in specials(expression):
-                if special.special in (SpecialName.CALLER, SpecialName.STACK):
-                    name = special.special.value
-                    reason = f"${name} is for --by of gofunccount and gofunclatency: see also -U"
-                    raise self._spec.source.error(special.span, reason)
+                if special.special in reasons:
+                    source = self._spec.source
+                    if self._spec.key is not None and expression is not probe.predicate:
+                        source = self._spec.key.source
+                    name, reason = special.special.value, reasons[special.special]
+                    raise source.error(special.span, f"${name} {reason}")
 
     def _text_bytes(self, probe: ResolvedProbe) -> dict[AccessPath, int]:
         """Return how much to capture of each string that the predicate looks at.

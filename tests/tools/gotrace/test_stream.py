@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.toolchains import require
-from tests.tools.harness import Fixture, of_kind, tool
+from tests.tools.harness import Fixture, of_kind, run_tool, tool
 from tests.tools.trace import calls_of, lost, message_lines, program, text_calls, trace
 
 pytestmark = pytest.mark.live
@@ -108,6 +108,34 @@ def test_unwound_calls_that_are_too_many_at_once_are_counted() -> None:
     ]
     assert summary(result, "unwound") == truth["Fallen"]
     assert lost(result) == {"unwound_unseen": truth["Fallen"] - at_once - 10}
+
+
+def test_calls_that_a_panic_has_ended() -> None:
+    ids = [id for id in range(30) if id % 3 == 1]
+    probes = {
+        "main.throw ($panicked)": ids,
+        "main.recovering ($panicked)": [],
+        'main.relay (n > 2 && $panicked) "%t %d", $panicked, id': ids,
+        'main.leaving (!$panicked) "%t %d", $panicked, id': range(4),  # by runtime.Goexit
+    }
+    _, result = trace(program(), "panics", "--json", *probes)
+    for probe, wanted in probes.items():
+        calls = calls_of(result, probe.split()[0])
+        if "%t" in probe:
+            shown = "false" if "!" in probe else "true"
+            assert sorted(row["message"] for row in calls) == sorted(f"{shown} {n}" for n in wanted)
+        else:
+            assert [row["args"]["id"] for row in calls] == wanted
+            assert all(row["unwound"] == "panic" for row in calls)
+
+
+@pytest.mark.parametrize(
+    ("key", "function"), [("$panicked", "main.throw"), ("id", "main.throw ($panicked)")]
+)
+def test_keys_know_of_no_panics(key: str, function: str) -> None:
+    refused = run_tool("gofunccount", "-l", "--by", key, f"{program()}:{function}")
+    assert refused.status == 2
+    assert "$panicked is for gotrace: calls are added up where they return" in refused.errors
 
 
 def test_predicates_of_unwound_calls() -> None:
