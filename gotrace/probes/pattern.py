@@ -86,7 +86,7 @@ def _quote_end(text: str, at: int) -> int:
 
 
 def whole_probes(words: Iterable[str], *, regexp: bool = False) -> list[str]:
-    """Return the probes of a command line: a word that is no function goes with the one before it.
+    """Return the probes of a command line: predicates and formats go with the word before them.
 
     A word that one pair of parentheses encloses is a predicate (if ``regexp``, it is a pattern),
     and one that begins with a double quote or a back quote is a format. ``(*Store).Get`` goes on
