@@ -244,7 +244,7 @@ def start(command: Sequence[str]) -> Session:
     """Return a session on a command, without a shell, that the session's first run starts.
 
     So no call is missed. ``command`` is the program, looked up on PATH, and its arguments. Raises
-    CommandError where there is no such program, and UsageError for a command in one string.
+    CommandError if the program does not exist, and UsageError if the command is one string.
     """
     if isinstance(command, str):
         words = command.split()

@@ -146,20 +146,20 @@ def close_gaps(
     An example: Go 1.19 lists ``name``, ``o`` and ``n`` of ``func(name string, _ []byte, o V, n
     int)`` with ``V`` a ``struct{X float64; N int}``. Without a filler o would be in F0 and I2, and
     n in I3. DWARF shows o in F0 and I5: three more integer registers were taken before o, and three
-    fillers put it there. Then n is in I6. DWARF may show nothing of n, if the function does not use
-    it. The function table says that all take 56 bytes, and with the fillers they do: no parameter
-    is missing, and n is known. If they took 64, one could be missing before n, and n is unsure.
+    fillers put it there, and n in I6. If DWARF shows n there, n is known. If it shows nothing of n,
+    because the function does not use it, n is unsure: three narrow parameters before o and another
+    one before n would take as much stack.
     """
     fillers = _fillers(assigner, evidence)
     if size is not None:
         fillers = _resized(assigner, fillers, size)
         if not in_registers:
-            missing = size - assigner(fillers).size
-            count = len(assigner(fillers).parameters)
-            fillers = [*fillers, *([(count, _blob(missing))] if missing > 0 else [])]
+            before = assigner(fillers)
+            if before.size < size:
+                fillers.append((len(before.parameters), _blob(size - before.size)))
     assignment = assigner(fillers)
     fitting = _fitting(assignment, evidence)
-    unsure = _movable(assigner, fillers, evidence, size, fitting)
+    unsure = _movable(assigner, fillers, assignment, evidence, size, fitting)
     if size != assignment.size:
         # Something is missing somewhere: where DWARF shows another place, that may be why.
         unsure |= {
@@ -173,8 +173,8 @@ def close_gaps(
 def _fillers(assigner: Assigner, evidence: Sequence[Observed]) -> list[Filler]:
     """Return fillers, each put where more rows agree with their evidence than without it."""
     fillers: list[Filler] = []
+    assignment = assigner(fillers)
     for row, shown in enumerate(evidence):
-        assignment = assigner(fillers)
         computed = _rows(assignment)[row]
         usable = shown.passed(computed)
         more: list[Filler] | None
@@ -184,8 +184,11 @@ def _fillers(assigner: Assigner, evidence: Sequence[Observed]) -> list[Filler]:
             more = [*fillers, *((row, filler) for filler in _gap(computed, usable.pieces))]
         else:
             continue
-        if more and _agreeing(assigner(more), evidence) > _agreeing(assignment, evidence):
-            fillers = more
+        if not more:
+            continue
+        trial = assigner(more)
+        if _agreeing(trial, evidence) > _agreeing(assignment, evidence):
+            fillers, assignment = more, trial
     return fillers
 
 
@@ -211,6 +214,7 @@ def _of_width(fillers: Sequence[Filler], width: tuple[Kind, Kind]) -> list[Fille
 def _movable(
     assigner: Assigner,
     fillers: Sequence[Filler],
+    assignment: Assignment,
     evidence: Sequence[Observed],
     size: int | None,
     fitting: set[int],
@@ -220,8 +224,14 @@ def _movable(
     Others are as good if they contradict no evidence that fits: a filler before another row, and
     one more filler where ``size`` leaves room for one, be it in padding.
     """
-    assignment = assigner(fillers)
     count = len(assignment.parameters)
+    open_rows = [
+        row
+        for row, pieces in enumerate(_rows(assignment))
+        if pieces and row not in fitting and (row < count or _is_on_stack(pieces))
+    ]
+    if not open_rows:
+        return set()
     others = [
         [*fillers[:at], *fillers[at + 1 :], (row, filler)]
         for at, (before, filler) in enumerate(fillers)
@@ -229,8 +239,10 @@ def _movable(
     ]
     if size is not None:
         narrowest = _of_width(fillers, _WIDTHS[-1])
-        bases = [fillers, narrowest] if assigner(fillers).size <= size else [narrowest]
-        places = itertools.product(bases, range(count + 1), _EXTRAS)
+        bases = [narrowest]
+        if assignment.size <= size and narrowest != fillers:
+            bases.append(list(fillers))
+        places = itertools.product(bases, range(min(open_rows[-1], count) + 1), _EXTRAS)
         others += [[*base, (row, extra)] for base, row, extra in places]
     movable = _before_blobs(fillers, assignment, fitting)
     for other in others:
@@ -247,7 +259,9 @@ def _before_blobs(fillers: Sequence[Filler], assignment: Assignment, fitting: se
     """Return the rows on the stack before which a part of the stack's filler after them may be."""
     movable = set()
     rows = _rows(assignment)
-    for before in (before for before, filler in fillers if filler.kind is Kind.INVALID):
+    for before, filler in fillers:
+        if filler.kind is not Kind.INVALID:
+            continue
         for row in range(before - 1, -1, -1):
             if row in fitting and _is_on_stack(rows[row]):
                 break

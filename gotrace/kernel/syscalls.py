@@ -449,6 +449,7 @@ def map_lookup_batch(
     chunk = min(count, max(_CHUNK_ENTRIES, _CHUNK_BYTES // (key_size + value_size)))
     position = bytearray(max(key_size, 8))
     keys, values = bytearray(key_size * chunk), bytearray(value_size * chunk)
+    key_view, value_view = memoryview(keys), memoryview(values)
     first, more = True, True
     while more:
         attributes = bytearray(
@@ -465,7 +466,7 @@ def map_lookup_batch(
         got = struct.unpack_from("=I", attributes, 32)[0]
         if got:
             # Copies: the kernel writes the next chunk to the same place.
-            yield bytes(keys[: got * key_size]), bytes(values[: got * value_size])
+            yield bytes(key_view[: got * key_size]), bytes(value_view[: got * value_size])
         first = False
 
 

@@ -141,9 +141,8 @@ class _Wakers:
 
 def _enders(names: Sequence[str]) -> set[str]:
     """Return the functions that ended a wait: the two innermost, or injectglist and its caller."""
-    first = names[:2]
-    at = first.index(_INJECTS) if _INJECTS in first else 0
-    return {*names[at : at + 2]} if _INJECTS in first else {*first}
+    at = 1 if names[1:2] == [_INJECTS] else 0
+    return {*names[at : at + 2]}
 
 
 def _outermost(names: Sequence[str]) -> str | None:
