@@ -28,7 +28,7 @@ _LAST_SECOND = (1 << 63) - 1
 _time = struct.Struct("<QqQ").unpack_from
 
 #: Offsets in time.Location (src/time/zoneinfo.go) since Go 1.15; DWARF's are used where they are.
-_LOCATION = {"name": 0, "cacheStart": 80, "cacheEnd": 88, "cacheZone": 96}
+_LOCATION = {"name": 0, "zone": 16, "cacheStart": 80, "cacheEnd": 88, "cacheZone": 96}
 _ZONE_BYTES = 24
 
 
@@ -36,7 +36,8 @@ class TimeNode(Node):
     """A time.Time (src/time/time.go: wall, ext, loc) and its zone.
 
     The zone is the one that the location keeps at hand, which is that of the present; times of
-    another season are given in UTC.
+    another season are given in UTC. A location with a name and without zones is UTC: the local one
+    is that if no time zone is configured.
     """
 
     __slots__ = ("_location",)
@@ -107,6 +108,10 @@ class _TimeReader(Reader):
         block, zone = self.location_block, self.zone_block
         if block is None or zone is None or self.name is None:
             return None, 0
+        named, zones = self._zones(payload, block)
+        # The local location has no name before it is first used, and may get zones then.
+        if named and zones == 0:
+            return "UTC", 0
         start_at, end_at = self._offsets["cacheStart"], self._offsets["cacheEnd"]
         # Either may be cut where a page that could not be read begins.
         if (
@@ -116,7 +121,9 @@ class _TimeReader(Reader):
             return None, 0
         (start,) = int_at(payload.data, payload.starts[block] + start_at)
         (end,) = int_at(payload.data, payload.starts[block] + end_at)
-        if seconds < start or (seconds >= end and end != _LAST_SECOND):
+        # Go 1.15 gives a location's only zone an empty period if it has a rule for the future.
+        is_in_force = start <= seconds < end or (seconds >= start and end == _LAST_SECOND)
+        if zones != 1 and not is_in_force:
             return None, 0
         name = self.name.read(payload)
         (east,) = int_at(payload.data, payload.starts[zone] + 16)
@@ -124,6 +131,16 @@ class _TimeReader(Reader):
         if not isinstance(name, StringValue) or name.is_cut or abs(east) >= 86400:
             return None, 0
         return name.text.decode("utf-8", "backslashreplace"), east
+
+    def _zones(self, payload: PayloadReader, block: int) -> tuple[bool, int | None]:
+        """Return whether the location has a name, and how many zones it has (None: not copied)."""
+        start, length = payload.starts[block], payload.lengths[block]
+        name, zones = self._offsets["name"] + 8, self._offsets["zone"] + 8
+        if length < max(name, zones) + 8:
+            return False, None
+        (name_bytes,) = int_at(payload.data, start + name)
+        (count,) = int_at(payload.data, start + zones)
+        return bool(name_bytes), count
 
 
 class NetipAddrNode(Node):

@@ -417,9 +417,11 @@ TIME = struct_of(
 )
 
 
-def location(heap: Heap, start: int, end: int, east: int = 3600) -> int:
+def location(heap: Heap, start: int, end: int, east: int = 3600, zones: int = 2) -> int:
     zone = heap.put(heap.string(b"CET") + words(east, 0))
-    return heap.put(heap.string(b"X") + bytes(64) + words(start, end, zone))
+    return heap.put(
+        heap.string(b"X") + words(zone, zones, zones) + bytes(40) + words(start, end, zone)
+    )
 
 
 def test_times() -> None:
@@ -433,6 +435,13 @@ def test_times() -> None:
     assert capture(TIME, words(5, epoch, 0xDEAD), heap) == TimeValue(0, 5, None)
     odd = location(heap, -100, 100, east=1 << 40)
     assert capture(TIME, words(5, epoch, odd), heap) == TimeValue(0, 5, None)
+    # Go 1.15 gives an only zone an empty period.
+    only = location(heap, (1 << 63) - 1, (1 << 63) - 1, zones=1)
+    assert capture(TIME, words(5, epoch, only), heap) == TimeValue(0, 5, "CET", 3600)
+    # A location with a name and without zones is UTC; it has no name before it is first used.
+    named, unused = heap.put(heap.string(b"UTC") + bytes(88)), heap.put(bytes(104))
+    assert capture(TIME, words(5, epoch, named), heap) == TimeValue(0, 5, "UTC")
+    assert capture(TIME, words(5, epoch, unused), heap) == TimeValue(0, 5, None)
     # time.Now: seconds since 1885 in 33 bits, nanoseconds in 30, the monotonic clock beside.
     seconds = 1_700_000_000 + 2682288000
     wall = 1 << 63 | seconds << 30 | 999
