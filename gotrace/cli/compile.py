@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from gotrace.doctor.usual import compile_usual
+from gotrace.doctor.precompile import precompile
 from gotrace.errors import UsageError
 from gotrace.text import printable
 
@@ -19,7 +19,7 @@ def run_compile(options: argparse.Namespace) -> int:
     """
     if options.patterns or options.command is not None or options.pid is not None:
         raise UsageError("--compile traces nothing: give it alone")
-    kept = compile_usual()
+    kept = precompile()
     place = printable(str(kept.path))
     print(f"{kept.programs} compiled programs, {kept.size >> 10} kB, are kept in {place}")
     return 0

@@ -12,12 +12,13 @@ from importlib import import_module
 from pathlib import Path
 
 from gotrace.doctor.finding import Finding, State
-from gotrace.doctor.privileges import Capability, Privileges
+from gotrace.doctor.privileges import Privileges
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.kernel.compiler import import_binding
-from gotrace.kernel.kept import kept_programs
 from gotrace.kernel.own_function import own_function
+from gotrace.kernel.privileges import Capability
+from gotrace.kernel.program_cache import cached_programs
 from gotrace.target.process import in_initial_pid_namespace
 
 __all__ = [
@@ -76,11 +77,11 @@ def python() -> Finding:
 
 def privileges(own: Privileges) -> Finding:
     """Check the effective capabilities."""
-    lacking = own.lacks(Capability.CAP_BPF, Capability.CAP_PERFMON)
+    lacking = own.lacks(Capability.BPF, Capability.PERFMON)
     if own.in_user_namespace or lacking:
         found = "those of a user namespace" if own.in_user_namespace else f"no {', '.join(lacking)}"
-        return Finding("privileges", State.FAIL, found, own.cure())
-    if not own.has(Capability.CAP_SYS_PTRACE):
+        return Finding("privileges", State.FAIL, found, own.advice())
+    if not own.has(Capability.SYS_PTRACE):
         advice = "-p cannot name processes of others, or with more rights"
         return Finding("privileges", State.WARN, "no CAP_SYS_PTRACE", advice)
     who = "root" if own.is_root else "not root, but"
@@ -92,7 +93,7 @@ def bpf_call(own: Privileges) -> Finding:
     try:
         os.close(kernel.create_array_map(value_size=8))
     except OSError as error:
-        advice = own.cure()
+        advice = own.advice()
         if error.errno == errno.ENOSYS and not own.has_seccomp_filter:
             advice = "use a kernel with CONFIG_BPF_SYSCALL"
         return Finding("bpf(2)", State.FAIL, error.strerror or str(error), advice)
@@ -114,10 +115,10 @@ def perf_call(own: Privileges) -> Finding:
         if error.errno == errno.ENOENT:  # there is no /sys/bus/event_source/devices/uprobe
             advice = "perf-cookie and perf-ip need Linux 4.17 and, in a container, all of /sys"
             return Finding(name, State.WARN, found, advice)
-        if not own.has(Capability.CAP_SYS_ADMIN):
+        if not own.has(Capability.SYS_ADMIN):
             advice = "perf-cookie and perf-ip need CAP_SYS_ADMIN; multi does not"
             return Finding(name, State.WARN, f"no uprobes: {found}", advice)
-        return Finding(name, State.FAIL, found, own.cure())
+        return Finding(name, State.FAIL, found, own.advice())
     return Finding(name, State.OK, "may be called, for uprobes too")
 
 
@@ -196,7 +197,7 @@ def open_files(own: Privileges) -> Finding:
     """Check RLIMIT_NOFILE, of which each perf event and link takes one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     found = f"{_limit(soft)}, may be raised to {_limit(hard)}"
-    if own.has(Capability.CAP_SYS_RESOURCE):
+    if own.has(Capability.SYS_RESOURCE):
         return Finding("open files", State.OK, f"{_limit(soft)}, may be raised")
     if hard == resource.RLIM_INFINITY or hard >= _ENOUGH_FILES:
         return Finding("open files", State.OK, found)
@@ -213,7 +214,7 @@ def memory_limits(own: Privileges, root: Path = _ROOT) -> Finding:
     limits = f"RLIMIT_MEMLOCK {_bytes(soft)}, may be raised to {_bytes(hard)}"
     per_cpu = _read(root / "proc/sys/kernel/perf_event_mlock_kb")
     limits += f"; perf_event_mlock_kb {per_cpu} for each CPU"
-    free = "; CAP_IPC_LOCK lifts them for event buffers" if own.has(Capability.CAP_IPC_LOCK) else ""
+    free = "; CAP_IPC_LOCK lifts them for event buffers" if own.has(Capability.IPC_LOCK) else ""
     return Finding("locked memory", State.OK, limits + free)
 
 
@@ -245,14 +246,14 @@ def bcc_binding() -> Finding:
 
 def _no_compiler(found: str, cure: str) -> Finding:
     """Say that nothing can be compiled: what was compiled and is kept can still run."""
-    if not kept_programs().programs:
+    if not cached_programs().programs:
         return Finding("bcc", State.FAIL, found, cure)
     return Finding("bcc", State.WARN, f"{found}: what is not kept cannot run", cure)
 
 
 def compiled_programs() -> Finding:
     """Say how many compiled programs are kept, and where, or why none are."""
-    name, kept = "kept programs", kept_programs()
+    name, kept = "kept programs", cached_programs()
     refused = "; ".join(f"{path} is not used: {why}" for path, why in kept.refused)
     if kept.path is None:
         advice = "set XDG_CACHE_HOME to a folder of your own: without it each start compiles"

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
+from gotrace.kernel.privileges import Capability
 from gotrace.target.process import read_status
 
 __all__ = [
-    "Capability",
     "Privileges",
     "read_privileges",
 ]
@@ -19,19 +18,8 @@ _SECCOMP_FILTER = 2  # SECCOMP_MODE_FILTER, include/uapi/linux/seccomp.h
 _IDENTITY = ["0", "0", str(2**32 - 1)]  # the initial user namespace's map: user_namespaces(7)
 
 
-class Capability(Enum):
-    """The capabilities that matter here; values are those of linux/capability.h."""
-
-    CAP_IPC_LOCK = 14
-    CAP_SYS_PTRACE = 19
-    CAP_SYS_ADMIN = 21
-    CAP_SYS_RESOURCE = 24
-    CAP_PERFMON = 38
-    CAP_BPF = 39
-
-
 # What CAP_SYS_ADMIN has included since these were split off it: capabilities(7).
-_IN_SYS_ADMIN = {Capability.CAP_PERFMON, Capability.CAP_BPF}
+_IN_SYS_ADMIN = {Capability.PERFMON, Capability.BPF}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +33,22 @@ class Privileges:
 
     def has(self, capability: Capability) -> bool:
         """Return whether a capability, or one that includes it, is effective."""
-        if self.effective >> capability.value & 1:
+        if self.effective >> capability & 1:
             return True
-        return capability in _IN_SYS_ADMIN and self.has(Capability.CAP_SYS_ADMIN)
+        return capability in _IN_SYS_ADMIN and self.has(Capability.SYS_ADMIN)
 
     def lacks(self, *capabilities: Capability) -> list[str]:
         """Return the names of those that are not effective."""
-        return [capability.name for capability in capabilities if not self.has(capability)]
+        return [f"CAP_{each.name}" for each in capabilities if not self.has(each)]
 
-    def cure(self) -> str:
+    def advice(self) -> str:
         """Return what to do about a system call that the kernel has refused."""
         if self.in_user_namespace:
             return (
                 "capabilities of a user namespace do not count: run as root of the host; a"
                 " container must not be rootless"
             )
-        if self.lacks(Capability.CAP_BPF, Capability.CAP_PERFMON):
+        if self.lacks(Capability.BPF, Capability.PERFMON):
             if self.is_root:
                 return (
                     "this root's capabilities have been taken away: start the container with"

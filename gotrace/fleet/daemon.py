@@ -20,8 +20,8 @@ from gotrace.fleet.targets import Program
 from gotrace.fleet.web import Health, ProfileKind, WebServer
 from gotrace.kernel.features import has_multi_links
 from gotrace.kernel.keeper import hold_leanly
-from gotrace.kernel.kept import compile_apart
 from gotrace.kernel.privileges import Capability, keep_only
+from gotrace.kernel.program_cache import compile_apart
 from gotrace.target.target import Target
 from gotrace.text import printable
 

@@ -15,11 +15,11 @@ from enum import Enum
 from gotrace.elf.image import FileIdentity
 from gotrace.errors import GotraceError
 from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.detach_time import close_all, price
 from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.keeper import Keeper
-from gotrace.kernel.lacking import has_attach_cookies
+from gotrace.kernel.missing_features import has_attach_cookies
 from gotrace.kernel.program import AttachKind, BpfProgram, LackingError, LoadError, Map
-from gotrace.kernel.removal import close_all, price
 from gotrace.settings import ProgramSettings
 
 __all__ = [

@@ -85,29 +85,18 @@ def kernel_field(*path: tuple[str, str]) -> int | None:
         return None
 
 
-@cache
 def task_fsbase_offset() -> int | None:
-    """Return where task_struct keeps a thread's FS base (x86-64), None where BTF does not say.
+    """Return where task_struct keeps a thread's FS base (x86-64), None if BTF does not say.
 
     Source: ``thread.fsbase`` in arch/x86/include/asm/processor.h, which arch_prctl(2) and clone(2)
     keep up to date.
     """
-    try:
-        btf = _Btf(_VMLINUX.read_bytes())
-        return btf.field_offset("task_struct", "thread") + btf.field_offset(
-            "thread_struct", "fsbase"
-        )
-    except (OSError, ValueError, struct.error):
-        return None
+    return kernel_field(("task_struct", "thread"), ("thread_struct", "fsbase"))
 
 
-@cache
 def task_blocked_offset() -> int | None:
     """Return where task_struct keeps the set of signals that a thread blocks, or None.
 
     Source: ``blocked`` in include/linux/sched.h, bit N - 1 for signal N in its first word.
     """
-    try:
-        return _Btf(_VMLINUX.read_bytes()).field_offset("task_struct", "blocked")
-    except (OSError, ValueError, struct.error):
-        return None
+    return kernel_field(("task_struct", "blocked"))

@@ -2,7 +2,7 @@
 """BPF programs compiled: their C sources joined, and BCC used as a compiler without kernel headers.
 
 What comes out says nothing of the run that it was compiled for, so that it can be kept
-(``kernel.kept``): instructions name maps by number, and have marks in the place of values.
+(``kernel.program_cache``): instructions name maps by number, and have marks in the place of values.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gotrace.errors import GotraceError
+from gotrace.kernel.instructions import INSTRUCTION, LD_IMM64, MAP_REFERENCE
 from gotrace.settings import ProgramSettings
 
 __all__ = [
-    "INSTRUCTION",
-    "LD_IMM64",
     "MAP_REFERENCE",
     "Compiled",
     "LoadError",
@@ -123,11 +122,6 @@ class Compiled:
     made_by: tuple[str, ...] = ()
 
 
-#: One instruction: code, registers (source in the upper half), offset, constant. Encoding:
-#: Documentation/bpf/standardization/instruction-set.rst of the kernel.
-INSTRUCTION = struct.Struct("=BBhi")
-#: The instruction of two slots that loads 64 bits, and its source where that is a map.
-LD_IMM64, MAP_REFERENCE = 0x18, 1
 _MARK = 0x676F_7472_6163  # SETTING of bpf/common.h, above 16 bits of number
 
 

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import os
-import struct
 import threading
 from functools import cache
 
 from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.instructions import EXIT, encode
 from gotrace.kernel.own_function import own_function
 
 __all__ = [
@@ -73,20 +73,16 @@ _IP, _SP = 128, 152
 
 
 def _moving_program() -> bytes:
-    """Return a program that moves a thread past the add; SP, which a RET changes too, it rewrites.
-
-    Source of the encoding: Documentation/bpf/standardization/instruction-set.rst of the kernel.
-    """
-    instructions = (
+    """Return a program that moves a thread past the add, and rewrites SP as at a RET."""
+    return encode(
         (0x79, 0x12, _SP, 0),  # r2 = ctx->sp
         (0x7B, 0x21, _SP, 0),  # ctx->sp = r2
         (0x79, 0x12, _IP, 0),  # r2 = ctx->ip
         (0x07, 0x02, 0, _STEPPED_LENGTH),  # r2 += length
         (0x7B, 0x21, _IP, 0),  # ctx->ip = r2
         (0xB7, 0x00, 0, 0),  # r0 = 0
-        (0x95, 0x00, 0, 0),  # exit
+        (EXIT, 0x00, 0, 0),
     )
-    return b"".join(struct.pack("=BBhi", *each) for each in instructions)
 
 
 @cache

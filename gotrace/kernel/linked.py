@@ -17,14 +17,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.compiler import INSTRUCTION, LD_IMM64
+from gotrace.kernel.instructions import CALL, INSTRUCTION, LD_IMM64
 
 __all__ = ["Linked", "Part", "linked", "load_linked"]
 
 #: Functions that programs call; enum called of bpf/common.h.
 _CALLED = ("run_operation", "add_to_goroutine", "add_to_parts", "find_span")
 _MARK, _NUMBER_SHIFT = 0x4000_0000, 20
-_CALL, _CALL_FUNCTION = 0x85, 1
+_CALL_FUNCTION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def linked(name: str, functions: Mapping[str, bytes]) -> Linked:
             parts.append(Part(called, start, argument))
             code += functions[called]
         distance = start - (at // INSTRUCTION.size + 1)
-        INSTRUCTION.pack_into(code, at, _CALL, _CALL_FUNCTION << 4, 0, distance)
+        INSTRUCTION.pack_into(code, at, CALL, _CALL_FUNCTION << 4, 0, distance)
     return Linked(bytes(code), tuple(parts))
 
 
@@ -76,7 +76,7 @@ def _calls(code: bytearray) -> Iterator[tuple[int, int]]:
     at = 0
     while at < len(code):
         operation, registers, _, constant = INSTRUCTION.unpack_from(code, at)
-        if operation == _CALL and not registers >> 4 and constant & _MARK:
+        if operation == CALL and not registers >> 4 and constant & _MARK:
             yield at, constant - _MARK
         at += INSTRUCTION.size * (2 if operation == LD_IMM64 else 1)
 

@@ -13,9 +13,9 @@ from enum import Enum
 
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.compiler import LoadError, MapShape, load_error, patched
-from gotrace.kernel.kept import fresh_program, kept_program
-from gotrace.kernel.lacking import what_is_lacking
 from gotrace.kernel.linked import Linked, linked, load_linked
+from gotrace.kernel.missing_features import missing_feature
+from gotrace.kernel.program_cache import cached_program, fresh_program
 from gotrace.kernel.rings import Rings
 from gotrace.settings import ProgramSettings
 
@@ -120,7 +120,7 @@ class BpfProgram:
         Raises LoadError, and GotraceError where it has to be compiled and BCC cannot be imported.
         """
         self.source = settings.source
-        self._compiled = fresh_program(settings) if fresh else kept_program(settings)
+        self._compiled = fresh_program(settings) if fresh else cached_program(settings)
         self._values = settings.values()
         self._maps: list[Map] = []
         self._rings: list[Rings] = []
@@ -206,7 +206,7 @@ class BpfProgram:
     def _what_is_lacking(self, functions: Iterable[str], log: str) -> LackingError | None:
         """Return what to say of refused functions that need what the kernel does not know."""
         for function in sorted(set(functions)):
-            found = what_is_lacking(linked(function, self._compiled.functions).code)
+            found = missing_feature(linked(function, self._compiled.functions).code)
             if found is not None:
                 name, release = found
                 tool = _TOOLS.get(self.source, f"bpf/{self.source}")

@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from gotrace.errors import GotraceError
+from gotrace.kernel.instructions import EXIT, INSTRUCTION, LD_IMM64, encode
 
 __all__ = [
     "ATTACH_TYPE_UPROBE_MULTI",
@@ -65,7 +66,6 @@ _MAP_CREATE, _PROG_LOAD, _RAW_TRACEPOINT_OPEN, _LINK_CREATE = 0, 5, 17, 28
 _MAP_TYPE_ARRAY, _MAP_TYPE_ARRAY_OF_MAPS = 2, 12
 _PERF_FLAG_FD_CLOEXEC = 8
 _PERF_ATTR_SIZE = 128
-_INSTRUCTION_SIZE = 8
 _FUNCTION_INFO_SIZE = 8
 _LOG_BYTES = 1 << 16
 _IOC_ENABLE, _IOC_SET_BPF = 0x2400, 0x40042408
@@ -211,21 +211,17 @@ def wait_for_programs() -> None:
 def load_counting_program(counter: int) -> int:
     """Load a uprobe-multi program that adds one to the first value of an array map.
 
-    Needs no compiler. Raises OSError. Source of the encoding: Documentation/bpf/standardization/
-    instruction-set.rst of the kernel.
+    Needs no compiler. Raises OSError.
     """
-    instructions = array(
-        "Q",
-        [
-            0x2118 | counter << 32,  # r1 = address of the map's value (two words)
-            0,
-            0x02B7 | 1 << 32,  # r2 = 1
-            0x21DB,  # lock *(u64 *)(r1 + 0) += r2
-            0x00B7,  # r0 = 0
-            0x0095,  # exit
-        ],
+    instructions = encode(
+        (LD_IMM64, 0x21, 0, counter),  # r1 = address of the map's value (two slots)
+        (0, 0, 0, 0),
+        (0xB7, 0x02, 0, 1),  # r2 = 1
+        (0xDB, 0x21, 0, 0),  # lock *(u64 *)(r1 + 0) += r2
+        (0xB7, 0x00, 0, 0),  # r0 = 0
+        (EXIT, 0, 0, 0),
     )
-    return load_program(instructions.tobytes(), b"GPL")
+    return load_program(instructions, b"GPL")
 
 
 def load_program(
@@ -252,7 +248,7 @@ def load_program(
     of_functions = ctypes.create_string_buffer(functions, len(functions))
     attributes = struct.pack(
         "=IIQQIIQII16sIIIIQI4x",
-        *(kind, len(instructions) // _INSTRUCTION_SIZE),
+        *(kind, len(instructions) // INSTRUCTION.size),
         *(ctypes.addressof(code), ctypes.addressof(words), *logging, _version(), 0),
         *(name.encode()[:15], 0, attach_type),
         *(types, _FUNCTION_INFO_SIZE if functions else 0),
@@ -303,7 +299,7 @@ def verifier_log(instructions: bytes) -> str | None:
     log, words = ctypes.create_string_buffer(_LOG_BYTES), ctypes.create_string_buffer(b"GPL")
     attributes = struct.pack(
         "=IIQQIIQ",
-        *(PROGRAM_KPROBE, len(instructions) // _INSTRUCTION_SIZE),
+        *(PROGRAM_KPROBE, len(instructions) // INSTRUCTION.size),
         *(ctypes.addressof(code), ctypes.addressof(words)),
         *(1, _LOG_BYTES, ctypes.addressof(log)),
     )

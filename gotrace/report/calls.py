@@ -51,7 +51,7 @@ from gotrace.report.why import bracket
 from gotrace.session.decode import DecodedCall, TracedFunction
 from gotrace.session.events import Unwinding
 from gotrace.text import in_program, printable
-from gotrace.values.brief import cut_to_fit, without_large
+from gotrace.values.fit_width import cut_to_fit, without_large
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import ErrorValue, Value
 from gotrace.values.to_json import to_json

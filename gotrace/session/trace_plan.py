@@ -66,7 +66,7 @@ from gotrace.sites.decode import float_written, step_over
 from gotrace.sites.sites import FunctionSites, SiteForm
 from gotrace.target.process import file_test
 from gotrace.target.target import TargetBinary
-from gotrace.values.brief import MAX_FIELDS
+from gotrace.values.fit_width import MAX_FIELDS
 
 __all__ = [
     "MAX_KEYED_STEPS",

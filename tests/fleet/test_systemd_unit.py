@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gotrace.doctor.privileges import Capability
+from gotrace.kernel.privileges import Capability
 from tests.live import skip_or_fail
 from tests.systemd import Systemd, why_no_systemd
 from tests.toolchains import FIXTURES, build, newest
@@ -127,7 +127,11 @@ def test_it_traces_others_programs_with_the_units_rights(tmp_path: Path) -> None
                 for kind in ("CapEff", "CapPrm", "CapBnd", "CapAmb"):
                     value = re.search(rf"^{kind}:\t(.*)$", status, re.MULTILINE)
                     assert value is not None
-                    held = {one.name for one in Capability if int(value[1], 16) >> one.value & 1}
+                    held = {
+                        f"CAP_{one.name}"
+                        for one in Capability
+                        if int(value[1], 16) >> one.value & 1
+                    }
                     assert held == NAMES and int(value[1], 16).bit_count() == len(NAMES)
                 assert re.search(r"^Seccomp:\t2$", status, re.MULTILINE)
                 assert not re.search(r"^Uid:.*\b0\b", status, re.MULTILINE)

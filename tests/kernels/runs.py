@@ -70,7 +70,7 @@ _SCENARIOS = (
 _ROUND = "interleaved recursion migration growth assembly panics"
 
 #: Of the warnings about perf events that take long to remove, before and after, which depend on the
-#: machine: gotrace/kernel/removal.py and gotrace/cli/pace.py.
+#: machine: gotrace/kernel/detach_time.py and gotrace/cli/pace.py.
 _REMOVAL = re.compile("the kernel will take about|the kernel is still removing probes")
 
 

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 import pytest
 
-from gotrace.kernel import compiler, kept
+from gotrace.kernel import compiler, program_cache
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.compiler import bpf_directory, joined_source
 from gotrace.kernel.program import AttachKind, BpfProgram
@@ -261,7 +261,7 @@ def test_shared_stack_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return text.replace(call, ";")
 
     monkeypatch.setattr(compiler, "joined_source", without)
-    monkeypatch.setattr(kept, "joined_source", without)
+    monkeypatch.setattr(program_cache, "joined_source", without)
     compiled = BpfProgram(LATENCY)
     try:
         found = shared_stacks(compiled.load(("on_entry", "on_return"), AttachKind.PERF_EVENT))

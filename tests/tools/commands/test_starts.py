@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.doctor import usual
-from gotrace.doctor.usual import compile_usual, usual_settings
+from gotrace.doctor import precompile as precompiling
+from gotrace.doctor.precompile import common_settings, precompile
 from gotrace.errors import GotraceError
-from gotrace.kernel import kept
+from gotrace.kernel import program_cache
 from gotrace.settings import CountSettings
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import CLONE, run_tool, tool
@@ -49,7 +49,7 @@ def test_default_runs_need_what_is_usual(tmp_path: Path) -> None:
         assert done.status == 0
     found = {path.name.partition("-")[0] for path in (tmp_path / "gotrace" / "bpf").iterdir()}
     assert len(found) == 3
-    assert found <= {kept._key(settings) for settings in usual_settings()}
+    assert found <= {program_cache._key(settings) for settings in common_settings()}
 
 
 def test_usual_programs_are_compiled_in_time(
@@ -58,12 +58,12 @@ def test_usual_programs_are_compiled_in_time(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tmp_path.chmod(0o700)
     few = [CountSettings(counters=1), CountSettings(counters=1).by_address(1)]
-    monkeypatch.setattr(usual, "usual_settings", lambda: few)
-    assert compile_usual().programs == 2
-    assert compile_usual().programs == 2
+    monkeypatch.setattr(precompiling, "common_settings", lambda: few)
+    assert precompile().programs == 2
+    assert precompile().programs == 2
     (tmp_path / "gotrace").chmod(0o777)
     with pytest.raises(GotraceError, match=r"cannot be kept: .*others can write to it"):
-        compile_usual()
+        precompile()
 
 
 def test_bcc_is_not_imported_where_the_program_is_kept() -> None:

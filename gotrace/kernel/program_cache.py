@@ -43,7 +43,7 @@ from gotrace.kernel.compiler import (
 from gotrace.settings import ProgramSettings
 from gotrace.target.process import fork
 
-__all__ = ["KeptPrograms", "compile_apart", "fresh_program", "kept_program", "kept_programs"]
+__all__ = ["CachedPrograms", "cached_program", "cached_programs", "compile_apart", "fresh_program"]
 
 #: What the format of a file begins with; changes with how programs are compiled or put down.
 _FORMAT = b"gotrace compiled program 1\n"
@@ -108,7 +108,7 @@ def _compile_here(settings: ProgramSettings, writing: int) -> NoReturn:
         os._exit(0)
 
 
-def kept_program(settings: ProgramSettings) -> Compiled:
+def cached_program(settings: ProgramSettings) -> Compiled:
     """Return a source compiled for these settings: as it was kept, or compiled now and kept.
 
     Raises LoadError, and NoCompilerError where it is not kept and cannot be compiled.
@@ -132,7 +132,7 @@ def kept_program(settings: ProgramSettings) -> Compiled:
 
 
 def fresh_program(settings: ProgramSettings) -> Compiled:
-    """Return a source compiled now for these settings, and keep it. Raises as ``kept_program``."""
+    """Compile a source for these settings, keep and return it; raise as ``cached_program``."""
     compiled = compile_program(settings)
     with _folder() as folder:
         if folder is not None:
@@ -375,7 +375,7 @@ def _folder() -> Iterator[_Folder | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptPrograms:
+class CachedPrograms:
     """What is kept: the folder, how many programs, their size in bytes.
 
     ``refused`` are folders that are not used, and why; ``path`` is None where none is.
@@ -387,7 +387,7 @@ class KeptPrograms:
     refused: tuple[tuple[Path, str], ...]
 
 
-def kept_programs() -> KeptPrograms:
+def cached_programs() -> CachedPrograms:
     """Return what is kept."""
     refused: list[tuple[Path, str]] = []
     for base in _places():
@@ -403,5 +403,5 @@ def kept_programs() -> KeptPrograms:
                 sizes = [s for _, s, name in _Folder(descriptor).entries() if name[0] != "."]
             finally:
                 os.close(descriptor)
-            return KeptPrograms(path, len(sizes), sum(sizes), tuple(refused))
-    return KeptPrograms(None, 0, 0, tuple(refused))
+            return CachedPrograms(path, len(sizes), sum(sizes), tuple(refused))
+    return CachedPrograms(None, 0, 0, tuple(refused))

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.instructions import CALL, EXIT, INSTRUCTION, LD_IMM64, encode
 
-__all__ = ["has_attach_cookies", "what_is_lacking"]
+__all__ = ["has_attach_cookies", "missing_feature"]
 
-# Encoding: Documentation/bpf/standardization/instruction-set.rst of the kernel.
-_CALL, _EXIT, _LD_IMM64, _ATOMIC = 0x85, 0x95, 0x18, 0xDB
+_ATOMIC = 0xDB
 _FETCH = 0x01  # in an atomic instruction's constant; 0 is the plain addition, which is old
 _JUMP, _JUMP32 = 5, 6
 _ATTACH_COOKIE = 174
@@ -42,18 +41,13 @@ class _Feature:
     trial: bytes
 
 
-def _encode(*instructions: tuple[int, int, int, int]) -> bytes:
-    """Encode instructions given as code, registers, offset and constant."""
-    return b"".join(struct.pack("=BBhi", *each) for each in instructions)
-
-
 def _helper(number: int, name: str, release: str) -> _Feature:
-    trial = _encode((_CALL, 0, 0, number), (_EXIT, 0, 0, 0))
+    trial = encode((CALL, 0, 0, number), (EXIT, 0, 0, 0))
     return _Feature(name, release, lambda each: _calls(each, number), trial)
 
 
 def _calls(each: _Instruction, helper: int) -> bool:
-    return each.code == _CALL and each.source == 0 and each.constant == helper
+    return each.code == CALL and each.source == 0 and each.constant == helper
 
 
 #: Releases: the commits that added them. Helpers by their numbers in the UAPI's linux/bpf.h.
@@ -61,9 +55,9 @@ _FEATURES = (
     _Feature(
         "loops",
         "5.3",
-        lambda each: each.code & 7 in (_JUMP, _JUMP32) and each.code != _CALL and each.offset < 0,
+        lambda each: each.code & 7 in (_JUMP, _JUMP32) and each.code != CALL and each.offset < 0,
         # r0 = 0; do r0 += 1; while (r0 < 4)
-        _encode((0xB7, 0, 0, 0), (0x07, 0, 0, 1), (0xA5, 0, -2, 4), (_EXIT, 0, 0, 0)),
+        encode((0xB7, 0, 0, 0), (0x07, 0, 0, 1), (0xA5, 0, -2, 4), (EXIT, 0, 0, 0)),
     ),
     _helper(112, "reads of user memory (bpf_probe_read_user)", "5.5"),
     _helper(113, "reads of kernel memory (bpf_probe_read_kernel)", "5.5"),
@@ -74,15 +68,15 @@ _FEATURES = (
         "5.12",
         lambda each: each.code == _ATOMIC and bool(each.constant & _FETCH),
         # r0 = 0; r1 = 1; *(u64 *)(r10 - 8) = r0; cmpxchg(r10 - 8, r0, r1)
-        _encode(
+        encode(
             *((0xB7, 0, 0, 0), (0xB7, 1, 0, 1), (0x7B, 0x0A, -8, 0)),
-            *((_ATOMIC, 0x1A, -8, 0xF1), (_EXIT, 0, 0, 0)),
+            *((_ATOMIC, 0x1A, -8, 0xF1), (EXIT, 0, 0, 0)),
         ),
     ),
 )
 
 
-def what_is_lacking(code: bytes) -> tuple[str, str] | None:
+def missing_feature(code: bytes) -> tuple[str, str] | None:
     """Return what a program uses and the kernel does not know, and the release that brought it.
 
     ``code`` are the program's instructions. Of several things that are lacking it is the newest.
@@ -124,8 +118,8 @@ _UNKNOWN = (
 
 
 def _decode(code: bytes) -> Iterator[_Instruction]:
-    words = struct.iter_unpack("=BBhi", code)
+    words = INSTRUCTION.iter_unpack(code)
     for operation, registers, offset, constant in words:
         yield _Instruction(operation, registers >> 4, offset, constant)
-        if operation == _LD_IMM64:
+        if operation == LD_IMM64:
             next(words)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gotrace.values.brief import MAX_FIELDS, cut_to_fit, without_large
+from gotrace.values.fit_width import MAX_FIELDS, cut_to_fit, without_large
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import (
     InterfaceValue,

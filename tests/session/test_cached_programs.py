@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.kernel import kept
+from gotrace.kernel import program_cache
 from gotrace.kernel.compiler import compile_program, patched
-from gotrace.kernel.kept import kept_program
+from gotrace.kernel.program_cache import cached_program
 from gotrace.settings import ProgramSettings
 from tests.session.test_stacks import SHAPES
 
@@ -25,10 +25,12 @@ def test_kept_program_is_what_is_compiled_now(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tmp_path.chmod(0o700)
-    kept_program(settings)
+    cached_program(settings)
     now = compile_program(settings)
-    monkeypatch.setattr(kept, "compile_program", lambda settings: pytest.fail("compiled again"))
-    assert (found := kept_program(settings)) == now
+    monkeypatch.setattr(
+        program_cache, "compile_program", lambda settings: pytest.fail("compiled again")
+    )
+    assert (found := cached_program(settings)) == now
     maps = list(range(100, 100 + len(now.maps)))
     for name, code in now.functions.items():
         loaded = patched(code, maps, settings.values())

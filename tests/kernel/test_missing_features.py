@@ -8,10 +8,11 @@ import errno
 
 import pytest
 
-from gotrace.kernel import lacking, program
+from gotrace.kernel import missing_features, program
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import AttachError, AttachMethod, Point, ProbeGroup, attach
 from gotrace.kernel.compiler import _reason
+from gotrace.kernel.instructions import encode
 from gotrace.kernel.program import BpfProgram, LackingError, LoadError
 from gotrace.settings import HistogramSettings, LatencySettings, TaskSettings, TrialSettings
 
@@ -19,10 +20,8 @@ pytestmark = pytest.mark.live
 
 GROUP = ProbeGroup("fetch", "/proc/self/exe", "a program", [Point(0, 0, 0)], 0, 0)
 #: A number that no helper has, and an atomic operation that no kernel has.
-NO_HELPER = lacking._helper(99999, "nothing", "99.9").trial
-NO_ATOMIC = lacking._encode(
-    (0xB7, 1, 0, 1), (0x7B, 0x1A, -8, 0), (0xDB, 0x1A, -8, 0x13), (0x95, 0, 0, 0)
-)
+NO_HELPER = missing_features._helper(99999, "nothing", "99.9").trial
+NO_ATOMIC = encode((0xB7, 1, 0, 1), (0x7B, 0x1A, -8, 0), (0xDB, 0x1A, -8, 0x13), (0x95, 0, 0, 0))
 
 
 @pytest.fixture
@@ -37,18 +36,18 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def without(name: str, monkeypatch: pytest.MonkeyPatch, trial: bytes) -> None:
     """Make this kernel one that does not know a feature."""
-    assert name in [feature.name for feature in lacking._FEATURES]
+    assert name in [feature.name for feature in missing_features._FEATURES]
     changed = [
         dataclasses.replace(feature, trial=trial) if feature.name == name else feature
-        for feature in lacking._FEATURES
+        for feature in missing_features._FEATURES
     ]
-    monkeypatch.setattr(lacking, "_FEATURES", changed)
+    monkeypatch.setattr(missing_features, "_FEATURES", changed)
 
 
 def test_this_kernel_knows_what_is_asked_for() -> None:
-    assert all(lacking._is_known(feature.trial) for feature in lacking._FEATURES)
-    assert not lacking._is_known(NO_HELPER)
-    assert not lacking._is_known(NO_ATOMIC)
+    assert all(missing_features._is_known(feature.trial) for feature in missing_features._FEATURES)
+    assert not missing_features._is_known(NO_HELPER)
+    assert not missing_features._is_known(NO_ATOMIC)
 
 
 def test_what_a_program_uses_is_found_in_its_code() -> None:
@@ -60,10 +59,10 @@ def test_what_a_program_uses_is_found_in_its_code() -> None:
     )
     compiled = BpfProgram(settings)
     try:
-        code = list(lacking._decode(compiled.code("on_return")))
+        code = list(missing_features._decode(compiled.code("on_return")))
     finally:
         compiled.close()
-    used = {each.name for each in lacking._FEATURES if any(map(each.is_used, code))}
+    used = {each.name for each in missing_features._FEATURES if any(map(each.is_used, code))}
     assert used == {
         "loops",
         "reads of user memory (bpf_probe_read_user)",
@@ -105,7 +104,7 @@ def test_feature_that_a_program_does_not_use_is_not_blamed(monkeypatch: pytest.M
 def test_rung_without_cookies(
     method: AttachMethod, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lacking, "_ATTACH_COOKIE", 99999)
+    monkeypatch.setattr(missing_features, "_ATTACH_COOKIE", 99999)
     with pytest.raises(AttachError) as raised:
         attach(TrialSettings(fetch=1), [GROUP], method)
     assert str(raised.value) == f"cannot attach to a program: {why}"
@@ -125,7 +124,7 @@ def test_words_of_kernels_for_what_they_do_not_know(
     log: str | None, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kernel, "verifier_log", lambda code: log)
-    assert lacking.has_attach_cookies() is known
+    assert missing_features.has_attach_cookies() is known
 
 
 def test_trial_that_is_not_permitted_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,8 +132,8 @@ def test_trial_that_is_not_permitted_says_nothing(monkeypatch: pytest.MonkeyPatc
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(kernel, "_bpf", forbid)
-    assert lacking.has_attach_cookies()
-    assert lacking.what_is_lacking(NO_HELPER + NO_ATOMIC) is None
+    assert missing_features.has_attach_cookies()
+    assert missing_features.missing_feature(NO_HELPER + NO_ATOMIC) is None
 
 
 def test_verifiers_reason_is_the_line_before_its_count() -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 
 from gotrace.errors import GotraceError
-from gotrace.kernel.kept import KeptPrograms, kept_program, kept_programs
+from gotrace.kernel.program_cache import CachedPrograms, cached_program, cached_programs
 from gotrace.session.trace import PAYLOADS
 from gotrace.session.waits.probes import WaitState
 from gotrace.session.why.parts import KernelOffsets, kernel_offsets
@@ -26,14 +26,14 @@ from gotrace.settings import (
     WaitSettings,
 )
 
-__all__ = ["compile_usual", "usual_settings"]
+__all__ = ["common_settings", "precompile"]
 
 
 _EITHER = (False, True)
 
 
-def usual_settings() -> Iterator[ProgramSettings]:
-    """Yield the settings of all programs that are usual; values and sizes are any.
+def common_settings() -> Iterator[ProgramSettings]:
+    """Yield the settings of the programs that most runs load; values and sizes are any.
 
     Calls of any functions are counted, measured and traced until they return, with any predicate,
     and waits added up, by the best way to attach; ``--doctor`` runs. Others are compiled when they
@@ -96,22 +96,22 @@ def usual_settings() -> Iterator[ProgramSettings]:
     yield TrialSettings(signal=1)
 
 
-def compile_usual() -> KeptPrograms:
-    """Compile what is usual and not kept yet, and return what is kept then.
+def precompile() -> CachedPrograms:
+    """Compile the common programs that are not in the cache yet, and return the cache.
 
     Raises LoadError, and GotraceError where nothing can be compiled or kept.
     """
-    kept = kept_programs()
+    kept = cached_programs()
     if kept.path is None:
         why = "; ".join(f"{path}: {problem}" for path, problem in kept.refused)
         raise GotraceError(f"compiled programs cannot be kept: {why}: set XDG_CACHE_HOME")
     # Processes, not threads: LLVM is a library with state.
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(os.cpu_count(), context) as pool:
-        for _ in pool.map(_keep, usual_settings()):
+        for _ in pool.map(_keep, common_settings()):
             pass
-    return kept_programs()
+    return cached_programs()
 
 
 def _keep(settings: ProgramSettings) -> None:
-    kept_program(settings)
+    cached_program(settings)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.kernel import kept
+from gotrace.kernel import program_cache
 from gotrace.kernel.compiler import Compiled, LoadError, MapShape, NoCompilerError, file_state
-from gotrace.kernel.kept import fresh_program, kept_program, kept_programs
+from gotrace.kernel.program_cache import cached_program, cached_programs, fresh_program
 from gotrace.settings import CountSettings, SiteSettings, TrialSettings
 from tests.live import skip_or_fail
 
@@ -41,7 +41,7 @@ class Compiler:
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch) -> Compiler:
     compiler = Compiler()
-    monkeypatch.setattr(kept, "compile_program", compiler)
+    monkeypatch.setattr(program_cache, "compile_program", compiler)
     return compiler
 
 
@@ -58,28 +58,28 @@ def only_file(folder: Path) -> Path:
 
 
 def test_what_was_compiled_is_not_compiled_again(compiler: Compiler, folder: Path) -> None:
-    assert kept_program(SETTINGS) == PROGRAM
+    assert cached_program(SETTINGS) == PROGRAM
     other_run = replace(SETTINGS, site=SiteSettings(tgid=2), counters=100)
-    assert kept_program(other_run) == PROGRAM
+    assert cached_program(other_run) == PROGRAM
     assert compiler.calls == 1
-    kept_program(SETTINGS.by_address(1))  # another shape
+    cached_program(SETTINGS.by_address(1))  # another shape
     assert compiler.calls == 2
     assert len(list(folder.iterdir())) == 2
 
 
 def test_folder_and_files_are_for_their_owner_alone(compiler: Compiler, folder: Path) -> None:
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     assert folder.stat().st_mode & 0o777 == 0o700
     assert only_file(folder).stat().st_mode & 0o777 == 0o600
 
 
 def test_anything_can_be_removed_at_any_moment(compiler: Compiler, folder: Path) -> None:
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     only_file(folder).unlink()
-    assert kept_program(SETTINGS) == PROGRAM
+    assert cached_program(SETTINGS) == PROGRAM
     only_file(folder).unlink()
     folder.rmdir()
-    assert kept_program(SETTINGS) == PROGRAM
+    assert cached_program(SETTINGS) == PROGRAM
     assert compiler.calls == 3
 
 
@@ -89,28 +89,28 @@ def test_another_compiler_compiles_again(compiler: Compiler, folder: Path, tmp_p
     state = file_state(str(library))
     assert state is not None
     compiler.compiled = replace(PROGRAM, made_by=(state,))
-    kept_program(SETTINGS)
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
+    cached_program(SETTINGS)
     assert compiler.calls == 1
     library.write_text("another")
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     assert compiler.calls == 2
     library.unlink()
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     assert compiler.calls == 3
     compiler.there = False  # better by another one than not at all
-    assert kept_program(SETTINGS) == compiler.compiled
+    assert cached_program(SETTINGS) == compiler.compiled
 
 
 def test_another_kernel_compiles_again_where_it_can(
     compiler: Compiler, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kept_program(SETTINGS)
-    monkeypatch.setattr(kept, "_kernel", lambda: "0" * 8)
+    cached_program(SETTINGS)
+    monkeypatch.setattr(program_cache, "_kernel", lambda: "0" * 8)
     compiler.there = False
-    assert kept_program(SETTINGS) == PROGRAM
+    assert cached_program(SETTINGS) == PROGRAM
     compiler.there = True
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     assert compiler.calls == 2
     assert len(list(folder.iterdir())) == 2
 
@@ -118,14 +118,14 @@ def test_another_kernel_compiles_again_where_it_can(
 def test_without_a_compiler_and_without_a_kept_program(compiler: Compiler, folder: Path) -> None:
     compiler.there = False
     with pytest.raises(NoCompilerError):
-        kept_program(SETTINGS)
+        cached_program(SETTINGS)
     assert list(folder.iterdir()) == []
 
 
 def test_fresh_program_is_compiled_and_kept(compiler: Compiler, folder: Path) -> None:
     fresh_program(SETTINGS)
     fresh_program(SETTINGS)
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     assert compiler.calls == 2
 
 
@@ -189,18 +189,18 @@ def test_damaged_file_is_not_used_and_replaced(
     damage: object, compiler: Compiler, folder: Path
 ) -> None:
     assert callable(damage)
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     damage(only_file(folder))
-    assert kept_program(SETTINGS) == PROGRAM
-    assert kept_program(SETTINGS) == PROGRAM
+    assert cached_program(SETTINGS) == PROGRAM
+    assert cached_program(SETTINGS) == PROGRAM
     assert compiler.calls == 2
     assert not only_file(folder).is_symlink()
 
 
 def test_directory_in_place_of_a_file_is_left_alone(compiler: Compiler, folder: Path) -> None:
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     directory(only_file(folder))
-    assert kept_program(SETTINGS) == PROGRAM
+    assert cached_program(SETTINGS) == PROGRAM
     assert only_file(folder).is_dir()
 
 
@@ -212,9 +212,9 @@ def as_root() -> None:
 
 @pytest.mark.usefixtures("as_root")
 def test_file_of_another_owner_is_not_used(compiler: Compiler, folder: Path) -> None:
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     os.chown(only_file(folder), 1, 1)
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     assert compiler.calls == 2
     assert only_file(folder).stat().st_uid == os.geteuid()
 
@@ -222,11 +222,11 @@ def test_file_of_another_owner_is_not_used(compiler: Compiler, folder: Path) -> 
 @pytest.mark.usefixtures("as_root")
 @pytest.mark.parametrize("up", [0, 1, 2])
 def test_folder_of_another_owner_is_not_used(up: int, compiler: Compiler, folder: Path) -> None:
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     os.chown([folder, *folder.parents][up], 1, 1)
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     assert compiler.calls == 2
-    refused = kept_programs().refused
+    refused = cached_programs().refused
     assert [path for path, _ in refused] == [folder]
     assert "belongs to another user" in refused[0][1]
 
@@ -235,20 +235,20 @@ def test_folder_of_another_owner_is_not_used(up: int, compiler: Compiler, folder
 def test_folder_that_others_can_write_to_is_not_used(
     up: int, compiler: Compiler, folder: Path
 ) -> None:
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     [folder, *folder.parents][up].chmod(0o777)
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     assert compiler.calls == 2
-    assert "others can write to" in kept_programs().refused[0][1]
+    assert "others can write to" in cached_programs().refused[0][1]
 
 
 @pytest.mark.parametrize("up", [0, 1])
 def test_folder_is_not_followed_elsewhere(up: int, compiler: Compiler, folder: Path) -> None:
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     place = [folder, *folder.parents][up]
     elsewhere = place.rename(place.parent / "elsewhere")
     place.symlink_to(elsewhere)
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     assert compiler.calls == 2
 
 
@@ -263,12 +263,12 @@ def test_home_of_the_caller_of_sudo_is_left_alone(
         os.chown(path, 1, 1)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(theirs))
-    monkeypatch.setattr(kept, "_own_home", lambda: str(own))
-    kept_program(SETTINGS)
-    kept_program(SETTINGS)
+    monkeypatch.setattr(program_cache, "_own_home", lambda: str(own))
+    cached_program(SETTINGS)
+    cached_program(SETTINGS)
     assert compiler.calls == 1
     assert list((theirs / ".cache").iterdir()) == []
-    found = kept_programs()
+    found = cached_programs()
     assert (found.path, found.programs) == (own / ".cache/gotrace/bpf", 1)
     assert [path for path, _ in found.refused] == [theirs / ".cache/gotrace/bpf"]
 
@@ -278,10 +278,10 @@ def test_nothing_is_kept_where_there_is_no_place(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert kept_program(SETTINGS) == PROGRAM
-    assert kept_program(SETTINGS) == PROGRAM
+    assert cached_program(SETTINGS) == PROGRAM
+    assert cached_program(SETTINGS) == PROGRAM
     assert compiler.calls == 2
-    assert kept_programs().path is None
+    assert cached_programs().path is None
 
 
 def test_nothing_is_left_of_what_could_not_be_written(
@@ -292,12 +292,12 @@ def test_nothing_is_left_of_what_could_not_be_written(
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, limits[1]))
     try:
-        assert kept_program(SETTINGS) == PROGRAM
+        assert cached_program(SETTINGS) == PROGRAM
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, before)
     assert list(folder.iterdir()) == []
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     assert compiler.calls == 2
     only_file(folder)
 
@@ -306,7 +306,7 @@ def test_starts_at_the_same_time_do_not_disturb_one_another(
     compiler: Compiler, folder: Path
 ) -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda number: kept_program(SETTINGS), range(64)))
+        found = list(pool.map(lambda number: cached_program(SETTINGS), range(64)))
     assert found == [PROGRAM] * 64
     only_file(folder)
 
@@ -314,26 +314,26 @@ def test_starts_at_the_same_time_do_not_disturb_one_another(
 def test_room_is_bounded_and_what_was_used_last_stays(
     compiler: Compiler, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "_MAX_FILES", 3)
+    monkeypatch.setattr(program_cache, "_MAX_FILES", 3)
     trial = TrialSettings(fetch=1)
     shapes = (SETTINGS, SETTINGS.by_address(1), trial, trial.by_address(1))
     for number, shape in enumerate(shapes[:3]):
-        kept_program(shape)
+        cached_program(shape)
         newest = max(folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)
         os.utime(newest, (number, number))
-    kept_program(shapes[0])  # used again: the second is now the oldest
-    kept_program(shapes[3])
+    cached_program(shapes[0])  # used again: the second is now the oldest
+    cached_program(shapes[3])
     assert (compiler.calls, len(list(folder.iterdir()))) == (4, 3)
     for shape in (shapes[0], shapes[2], shapes[3]):
-        kept_program(shape)
+        cached_program(shape)
     assert compiler.calls == 4
-    monkeypatch.setattr(kept, "_MAX_BYTES", 1)
+    monkeypatch.setattr(program_cache, "_MAX_BYTES", 1)
     fresh_program(trial)
     assert list(folder.iterdir()) == []
 
 
 def test_what_was_never_finished_is_removed(compiler: Compiler, folder: Path) -> None:
-    kept_program(SETTINGS)
+    cached_program(SETTINGS)
     name = only_file(folder).name
     old, new = folder / f".{name}.{'0' * 16}", folder / f".{name}.{'1' * 16}"
     for path in (old, new, folder / "strange"):
@@ -348,20 +348,20 @@ def test_real_program_comes_back_as_it_was(folder: Path) -> None:
     compiled = fresh_program(SETTINGS)
     assert compiled.made_by  # the binding, libbcc, LLVM
     assert any("LLVM" in state or "libbcc" in state for state in compiled.made_by)
-    assert kept_program(SETTINGS) == compiled
+    assert cached_program(SETTINGS) == compiled
 
 
 def test_a_process_of_its_own_compiles(
     compiler: Compiler, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "_apart", False)
-    kept.compile_apart()
-    assert kept_program(SETTINGS) == PROGRAM
+    monkeypatch.setattr(program_cache, "_apart", False)
+    program_cache.compile_apart()
+    assert cached_program(SETTINGS) == PROGRAM
     assert compiler.calls == 0  # here
     assert only_file(folder).stat().st_size
     compiler.there = False
     with pytest.raises(NoCompilerError, match="no BCC"):
-        kept_program(SETTINGS.by_address(1))
-    monkeypatch.setattr(kept, "compile_program", lambda settings: os.kill(os.getpid(), 9))
+        cached_program(SETTINGS.by_address(1))
+    monkeypatch.setattr(program_cache, "compile_program", lambda settings: os.kill(os.getpid(), 9))
     with pytest.raises(LoadError, match="was killed"):
-        kept_program(SETTINGS.by_address(1))
+        cached_program(SETTINGS.by_address(1))

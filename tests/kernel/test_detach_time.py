@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gotrace.kernel import attach, removal
+from gotrace.kernel import attach, detach_time
 from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import AttachMethod, ProbeGroup
 from gotrace.probes.select import Selector
@@ -32,15 +32,15 @@ from tests.toolchains import FIXTURES, build, newest
 def test_a_long_end_is_said(
     count: int, seconds: float | None, said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removal, "removal_seconds", lambda asked: seconds)
-    text = removal.price(count)
+    monkeypatch.setattr(detach_time, "removal_seconds", lambda asked: seconds)
+    text = detach_time.price(count)
     assert (text is None) if said is None else (text is not None and said in text)
 
 
 def test_all_descriptors_are_closed() -> None:
     for count in (1, 200):
         descriptors = [os.open(os.devnull, os.O_RDONLY) for _ in range(count)]
-        removal.close_all(descriptors)
+        detach_time.close_all(descriptors)
         for descriptor in descriptors:
             with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
                 os.fstat(descriptor)
@@ -53,13 +53,13 @@ def test_no_estimate_where_the_trial_is_refused(monkeypatch: pytest.MonkeyPatch)
         raise PermissionError(errno.EACCES, "not permitted")
 
     monkeypatch.setattr(kernel, "open_uprobe", refused)
-    assert removal.removal_seconds(1000) is None
+    assert detach_time.removal_seconds(1000) is None
     assert len(os.listdir("/proc/self/fd")) == opened
 
 
 @pytest.mark.live
 def test_estimate_grows_with_the_number() -> None:
-    one = removal.removal_seconds(1)
+    one = detach_time.removal_seconds(1)
     assert one is not None and one > 0
 
 
