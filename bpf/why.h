@@ -18,6 +18,7 @@
  * the probe there.
  *
  * Settings (common.h), beside those of goroutine.h:
+ *   GOTRACE_WHY_PARTS     parts that the target's wait reasons need, a power of two up to 256
  *   GOTRACE_WHY_ROWS      tasks that can have calls open at once
  *   GOTRACE_WHY_SAVED     open calls within others
  *   GOTRACE_WHY_THREADS   threads of the target
@@ -53,7 +54,7 @@ enum why_part {
     WHY_UNKNOWN,   /* calls for which there was no room */
 };
 #define WHY_REASONS 16 /* from here on: wait reasons, as struct why_table has them */
-#define WHY_PARTS 64   /* a power of two */
+#define WHY_PARTS GOTRACE_WHY_PARTS
 
 #define WHY_STATE_BITS 7
 #define WHY_STATE_MASK 127ULL
@@ -99,7 +100,7 @@ struct why_seen {
 };
 
 /* A part of a call: ns << WHY_CELL_BITS | which; shared with gotrace/session/why/parts.py. */
-#define WHY_CELL_BITS 6
+#define WHY_CELL_BITS __builtin_ctz(WHY_PARTS)
 #define WHY_CELL_MASK (WHY_PARTS - 1)
 
 /*
@@ -117,8 +118,9 @@ struct why_report {
     u8 cells;
     u8 frames;
     u8 waker_frames;
-    u8 is_whole; /* 1 where parts are not cells */
-    u8 unused[2];
+    u8 is_whole;  /* 1 where parts are not cells */
+    u8 cell_bits; /* WHY_CELL_BITS */
+    u8 unused;
 };
 /* Room for all of that, by the bounds that the verifier knows: for twice as many frames. */
 #define WHY_REPORT_SIZE (sizeof(struct why_report) + 16 * WHY_PARTS + 32 * WHY_FRAMES)
@@ -532,6 +534,7 @@ static __always_inline u64 why_describe(struct why_row *row, struct why_row *bef
     report->is_woken = found->is_woken;
     report->cells = is_whole ? 0 : row->owned;
     report->is_whole = is_whole;
+    report->cell_bits = WHY_CELL_BITS;
     report->frames = found->frames;
     report->waker_frames = found->waker_frames;
     if (is_whole) {

@@ -140,6 +140,7 @@ class WhySettings(_Settings):
     """What is needed to know where time goes: bpf/why.h."""
 
     why: int = _shape(1)
+    why_parts: int = _shape()
     why_on_stack: bool = _shape()
     why_unnamed: bool = _shape()
     why_callers: bool = _shape()

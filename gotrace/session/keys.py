@@ -33,7 +33,7 @@ from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import Tasks, unwind_groups
 from gotrace.session.trace import MAX_STACK_FRAMES, Tables, TraceOptions, expected_types, sized
 from gotrace.session.trace_plan import Context, TraceChoices, TracePlan, make_trace_plan
-from gotrace.session.why.parts import BY_PROCESS, MAX_REPORT_SIZE, WhyProbes
+from gotrace.session.why.parts import BY_PROCESS, WhyProbes, max_report_size
 from gotrace.settings import HistogramSettings, KeySettings
 from gotrace.target.target import Target
 from gotrace.values.model import BytesValue, NamedValue, StringValue, Unavailable, Value
@@ -241,7 +241,7 @@ class KeyMeter(Probing):
             for value in call.probe.values
         )
         frames = MAX_STACK_FRAMES if asks_stack else int(asks_caller)
-        parts_size = MAX_REPORT_SIZE + 8 if why else 0
+        parts_size = max_report_size(len(why.names)) + 8 if why else 0
         self._tables = Tables(traced, TraceOptions(user_stack=frames), parts_size)
         of = [call.probe.of for call in traced.calls if call.probe.of is not None]
         sides = 2 if any(value.type.kind in SIGNED for value in of) else 1

@@ -35,7 +35,7 @@ from gotrace.session.trace_plan import (
     interfaces_in,
     steps_of,
 )
-from gotrace.session.why.parts import BY_PROCESS, MAX_REPORT_SIZE, WhyProbes
+from gotrace.session.why.parts import BY_PROCESS, WhyProbes, max_report_size
 from gotrace.settings import KeySettings, SignalSettings, TraceSettings, WhySettings
 from gotrace.target.target import Target
 
@@ -120,7 +120,7 @@ class CallTracer(Probing):
         Raises AttachError or LoadError.
         """
         self._contexts = traced.contexts
-        self._tables = Tables(traced, options, MAX_REPORT_SIZE + 8 if why else 0)
+        self._tables = Tables(traced, options, max_report_size(len(why.names)) + 8 if why else 0)
         self._why = why
         self._tasks = tasks
         plan = traced.plan

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 from gotrace.kernel.compiler import joined_source
@@ -24,14 +25,23 @@ typedef int8_t s8; typedef int16_t s16; typedef int32_t s32; typedef int64_t s64
 #undef __always_inline
 #define __always_inline inline
 """
+#: Settings that sizes of structs depend on, as most releases of Go have them.
+_SHAPES = {"GOTRACE_WHY_PARTS": 64}
 _DECLARATION = re.compile(r"^(?:struct|enum) \w+ \{$.*?^\};$|^#define [A-Z][^\n]*$", re.M | re.S)
 _FUNCTION = "^static __always_inline [^;{{}}]*?{}\\(.*?^}}$"
 
 
-def run_c(source: str, functions: list[str], body: str, directory: Path) -> str:
+def run_c(
+    source: str,
+    functions: list[str],
+    body: str,
+    directory: Path,
+    shapes: Mapping[str, int] | None = None,
+) -> str:
     """Return what a main function prints that may use a BPF source's structs, enums and macros.
 
     ``functions`` of that source, which must not use BPF maps or helpers, can be called too.
+    ``shapes`` are settings, by the names that they have in C.
     """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
@@ -44,7 +54,8 @@ def run_c(source: str, functions: list[str], body: str, directory: Path) -> str:
         assert found is not None, f"{source} has no function {name}"
         parts.append(found[0])
     program = directory / "program"
-    code = _PRELUDE + "\n".join(parts) + "\nint main(void) {\n" + body + "\nreturn 0; }\n"
+    defines = "".join(f"#define {name} {value}\n" for name, value in (shapes or _SHAPES).items())
+    code = _PRELUDE + defines + "\n".join(parts) + "\nint main(void) {\n" + body + "\nreturn 0; }\n"
     subprocess.run(
         [compiler, "-w", "-x", "c", "-", "-o", program], input=code, text=True, check=True
     )
@@ -54,9 +65,12 @@ def run_c(source: str, functions: list[str], body: str, directory: Path) -> str:
 class CLayout:
     """Ask for the values that a C struct's fields have when its bytes are 0, 1, 2, ..."""
 
-    def __init__(self, source: str, directory: Path) -> None:
+    def __init__(
+        self, source: str, directory: Path, shapes: Mapping[str, int] | None = None
+    ) -> None:
         self._source = source
         self._directory = directory
+        self._shapes = shapes
 
     def fields(self, struct: str, *fields: str) -> tuple[bytes, list[int]]:
         """Return the bytes of a struct, all different, and the values of its fields."""
@@ -68,6 +82,7 @@ class CLayout:
             "for (size_t i = 0; i < sizeof(it); i++) bytes[i] = i * 7 + (i >> 8);\n"
             f'memcpy(&it, bytes, sizeof(it)); printf("%zu ", sizeof(it));\n{show}',
             self._directory,
+            self._shapes,
         )
         size, *values = map(int, output.split())
         return bytes((i * 7 + (i >> 8)) & 0xFF for i in range(size)), values
@@ -75,4 +90,4 @@ class CLayout:
     def constants(self, *names: str) -> list[int]:
         """Return the values of enumerators, macros and other constant expressions."""
         show = "\n".join(f'printf("%llu ", (unsigned long long)({name}));' for name in names)
-        return list(map(int, run_c(self._source, [], show, self._directory).split()))
+        return list(map(int, run_c(self._source, [], show, self._directory, self._shapes).split()))

@@ -120,11 +120,23 @@ def test_a_record_that_is_cut_short_or_unknown_is_refused(raw: bytes) -> None:
         parse_call(raw)
 
 
-@given(st.binary(max_size=200), st.integers(0, 63))
+#: Flags that a block follows.
+BLOCKS = (
+    CallFlag.STACK | CallFlag.ENTRY_FLOATS | CallFlag.RETURN_FLOATS | CallFlag.WHY
+) | CallFlag.STARTED
+
+
+@given(st.binary(max_size=200), st.integers(0, int(sum(CallFlag))))
 def test_any_bytes_give_a_call_or_an_error(tail: bytes, flags: int) -> None:
-    for raw in (tail, HEADER.pack(1, 1, 1, 1, 1, 1, len(tail) % 9, 3, flags, 0, 0) + tail):
-        with contextlib.suppress(GotraceError):
-            parse_call(raw)
+    with contextlib.suppress(GotraceError):
+        parse_call(tail)
+    entry, back = len(tail) % 9, min(3, len(tail) // 9)
+    raw = HEADER.pack(1, 1, 1, 1, 1, 1, entry, back, flags, 0, 0) + tail
+    try:
+        assert parse_call(raw).undecided is bool(flags & CallFlag.UNDECIDED)
+    except GotraceError:
+        # Without blocks it is what its header says, whatever else it holds.
+        assert flags & BLOCKS or entry + back > len(tail)
 
 
 def test_records_of_two_cpus_come_out_by_time_once_they_are_old_enough() -> None:

@@ -81,6 +81,7 @@ ALL_OF_TRACE = replace(
 )
 #: What a run with --why has as well; the programs at its own probes, but for that at sched_switch.
 WHY = WhySettings(
+    why_parts=64,
     why_rows=8,
     why_saved=8,
     why_threads=8,

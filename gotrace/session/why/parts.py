@@ -29,8 +29,6 @@ __all__ = [
     "BLOCKED",
     "BY_PROCESS",
     "GC",
-    "MAX_REPORT_SIZE",
-    "PARTS",
     "TRACING",
     "UNKNOWN",
     "BandRows",
@@ -45,6 +43,7 @@ __all__ = [
     "WhyProbes",
     "call_parts",
     "kernel_offsets",
+    "max_report_size",
     "part_class",
     "part_names",
     "report_end",
@@ -60,8 +59,9 @@ TRACING = "tracing (estimate)"
 #: The time of calls for which there was no room.
 UNKNOWN = "unknown"
 
-PARTS = 64
+#: Parts before the first wait reason, and the most and fewest parts that the programs can have.
 _REASONS = 16
+_MIN_PARTS, _MAX_PARTS = 64, 256
 _FRAMES = 16
 
 
@@ -135,12 +135,22 @@ def _is_collector(reason: str) -> bool:
 
 
 def part_names(reasons: WaitReasons) -> tuple[str, ...]:
-    """Return the names of all parts, those of the reasons beginning at number 16."""
+    """Return the names of all parts, those of the reasons beginning at number 16.
+
+    There are as many as the programs have: 64, or the power of two that the reasons need. Raises
+    GotraceError.
+    """
+    count = max(_MIN_PARTS, 1 << (_REASONS + len(reasons) - 1).bit_length())
+    if count > _MAX_PARTS:
+        raise GotraceError(
+            f"--why has room for {_MAX_PARTS - _REASONS} reasons of waits, and the program has"
+            f" {len(reasons)}: this release of Go is too new for this gotrace"
+        )
     names = [_NAMES.get(Part(n), "") if n in _KNOWN else "" for n in range(_REASONS)]
-    for reason in reasons[: PARTS - _REASONS]:
+    for reason in reasons:
         prefix = GC if _is_collector(reason) else BLOCKED
         names.append(prefix + (reason or "for no reason given"))
-    return tuple(names + [_NAMES[Part.OTHER]] * (PARTS - len(names)))
+    return tuple(names + [_NAMES[Part.OTHER]] * (count - len(names)))
 
 
 _KNOWN = {part.value for part in Part}
@@ -148,7 +158,8 @@ _KNOWN = {part.value for part in Part}
 
 def _table(names: Sequence[str]) -> bytes:
     """Return struct why_table: the part of each wait reason, the class of each part."""
-    parts = [n + _REASONS if n < PARTS - _REASONS else Part.OTHER.value for n in range(256)]
+    numbers = range(_REASONS, len(names))
+    parts = [*numbers, *[Part.OTHER.value] * (256 - len(numbers))]
     classes = [None, *PartClass]
     return bytes(parts) + bytes(classes.index(part_class(name)) for name in names)
 
@@ -198,6 +209,7 @@ class WhyProbes:
         coroargs = [sites.coroarg for _, sites in self.files if sites.coroarg is not None]
         kernel = kernel_offsets()
         return WhySettings(
+            why_parts=len(self.names),
             why_rows=_ROWS,
             why_saved=_SAVED,
             why_threads=_THREADS,
@@ -397,34 +409,36 @@ class CallParts:
     longest: Longest | None
 
 
-_REPORT = struct.Struct("=QQQBBBBBB2x")  # struct why_report
-_CELL_BITS = 6
-#: Most bytes that a call's parts take in its record.
-MAX_REPORT_SIZE = _REPORT.size + 16 * PARTS + 32 * _FRAMES
+_REPORT = struct.Struct("=QQQBBBBBBBx")  # struct why_report
 _MASK = (1 << 64) - 1
+
+
+def max_report_size(parts: int) -> int:
+    """Return how many bytes the parts of a call take in its record at most."""
+    return _REPORT.size + 16 * parts + 32 * _FRAMES
 
 
 def report_end(data: bytes, at: int) -> int:
     """Return where a struct why_report, and what follows it, ends. Raises struct.error."""
-    *_, cells, frames, waker_frames, is_whole = _REPORT.unpack_from(data, at)
-    words: int = (2 * PARTS if is_whole else cells) + frames + waker_frames
+    *_, cells, frames, waker_frames, is_whole, bits = _REPORT.unpack_from(data, at)
+    words: int = (2 << bits if is_whole else cells) + frames + waker_frames
     return at + _REPORT.size + 8 * words
 
 
 def call_parts(data: bytes, names: Sequence[str]) -> CallParts:
     """Decode a struct why_report and what follows it. Raises struct.error."""
-    changes, ns, waker, part, is_woken, cells, frames, waker_frames, is_whole = _REPORT.unpack_from(
-        data
-    )
+    head = _REPORT.unpack_from(data)
+    changes, ns, waker, part, is_woken, cells, frames, waker_frames, is_whole, bits = head
     words = struct.unpack_from(f"={(len(data) - _REPORT.size) // 8}Q", data, _REPORT.size)
     own, stacks = words[:cells], words[cells:]
     if is_whole:
-        pairs = zip(words[:PARTS], words[PARTS : 2 * PARTS], strict=True)
+        count = 1 << bits
+        pairs = zip(words[:count], words[count : 2 * count], strict=True)
         differences = enumerate(now - before & _MASK for now, before in pairs)
-        own = tuple(passed << _CELL_BITS | number for number, passed in differences if passed)
-        stacks = words[2 * PARTS :]
+        own = tuple(passed << bits | number for number, passed in differences if passed)
+        stacks = words[2 * count :]
     longest = None
-    if ns and part < PARTS:
+    if ns and part < len(names):
         stack, waker_stack = stacks[:frames], stacks[frames : frames + waker_frames]
         longest = Longest(names[part], ns, waker if is_woken else None, waker_stack, stack)
     return CallParts(_from_cells(own, names), changes, longest)
@@ -434,8 +448,8 @@ def _from_cells(cells: Iterable[int], names: Sequence[str]) -> dict[str, int]:
     """Return parts by name, largest first: those that are called the same are one."""
     parts: dict[str, int] = {}
     for cell in cells:
-        name = names[cell % PARTS]
-        parts[name] = parts.get(name, 0) + (cell >> _CELL_BITS)
+        passed, number = divmod(cell, len(names))
+        parts[names[number]] = parts.get(names[number], 0) + passed
     return largest_first(parts)
 
 
@@ -456,7 +470,7 @@ def take_tracing_out(parts: Mapping[str, int], tracing: int | None) -> dict[str,
 def slow_parts(record: bytes, at: int, duration: int, names: Sequence[str]) -> dict[str, int]:
     """Return the parts at the end of a struct slow_call of bpf/latency.c. Raises struct.error."""
     (count,) = struct.unpack_from("=Q", record, at)
-    cells = struct.unpack_from(f"={count % PARTS}Q", record, at + 8)
+    cells = struct.unpack_from(f"={count % len(names)}Q", record, at + 8)
     return _from_cells(cells, names) if count else {UNKNOWN: duration}
 
 
@@ -489,9 +503,10 @@ class PartSums:
     @classmethod
     def from_row(cls, row: bytes, names: Sequence[str]) -> PartSums:
         """Decode struct why_sums of bpf/latency.c."""
-        cells = _SUMS.unpack(row)
+        count = len(names)
+        cells = struct.unpack(f"={2 * count}Q", row)
         sums = cls()
-        for name, ns, calls in zip(names, cells[:PARTS], cells[PARTS:], strict=True):
+        for name, ns, calls in zip(names, cells[:count], cells[count:], strict=True):
             if calls:
                 mine = sums.parts.setdefault(name, PartTotals())
                 mine.ns += ns
@@ -499,8 +514,6 @@ class PartSums:
         return sums
 
 
-_SUMS = struct.Struct(f"={2 * PARTS}Q")
-SUMS_SIZE = _SUMS.size
 _BAND = struct.Struct("=II")  # struct why_band
 
 
