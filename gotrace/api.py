@@ -65,6 +65,7 @@ from gotrace.session.waits.naming import (
 from gotrace.session.waits.probes import WaitState, wait_probes
 from gotrace.session.why.parts import WhyOptions, WhyProbes, why_probes
 from gotrace.session.why.price import MAX_SHARE, Priced, price_of
+from gotrace.target.process import process_numbers
 from gotrace.target.target import Target
 from gotrace.values.python import to_python
 
@@ -231,13 +232,14 @@ class Counts(Counter[str]):
         return f"<table><tr><th>function</th><th>calls</th></tr>{rows}</table>"
 
 
-def attach(pid: int, *others: int) -> Session:
+def attach(process: int | str, *others: int | str) -> Session:
     """Return a session on a running process, or on several, of one program or of more.
 
-    Raises ProcessError where there is none, UsageError for more than eight.
+    Each is given by its number or by its name, which stands for all processes that are called so.
+    Raises ProcessError if there is no such process, UsageError for more than eight.
     """
-    pids = tuple(dict.fromkeys((pid, *others)))
-    return Session(Target.of(pid, None) if len(pids) == 1 else Target.of(None, None, pids=pids))
+    pids = process_numbers((process, *others))
+    return Session(Target.of(pids[0], None) if len(pids) == 1 else Target.of(None, None, pids=pids))
 
 
 def start(command: Sequence[str]) -> Session:

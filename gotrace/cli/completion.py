@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from gotrace.elf.functions import FunctionTable
 from gotrace.elf.image import ElfImage
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.model import State
 from gotrace.gotypes.symbols import short_name
 from gotrace.kernel.attach import AttachMethod
@@ -25,7 +25,7 @@ from gotrace.kernel.rets import EmulateRet
 from gotrace.probes.pattern import NameList, split_target
 from gotrace.session.waits.probes import WaitState
 from gotrace.target.command import resolve_command
-from gotrace.target.process import file_test
+from gotrace.target.process import file_test, process_numbers
 from gotrace.target.target import Target
 
 __all__ = ["complete", "stepwise"]
@@ -93,10 +93,10 @@ def _excluded(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list
 
 def _pid(options: argparse.Namespace) -> int | None:
     """Return the process of ``-p``, the first of several: these run the same program."""
-    if "processes" not in options:
-        pid: int | None = options.pid
-        return pid
-    return next((pid for found in options.processes or () for pid in found), None)
+    try:
+        return process_numbers(options.processes)[0] if options.processes else None
+    except UsageError:
+        return None
 
 
 def _names(options: argparse.Namespace, binary: str | None, prefix: str) -> list[str]:

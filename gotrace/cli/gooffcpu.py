@@ -31,6 +31,7 @@ from gotrace.report.waits import totals_of, write_waits, write_waits_json
 from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRow, sum_rows
 from gotrace.session.waits.naming import FORM, NamedWait, WaitChoice, named_waits, profile_rows
 from gotrace.session.waits.probes import WaitState, wait_probes
+from gotrace.target.process import one_process
 from gotrace.target.target import Target
 from gotrace.text import printable
 
@@ -115,7 +116,8 @@ def _run(arguments: Sequence[str]) -> int:
     _check(options)
     output = run_output(options)
     with ExitStack() as opened:
-        target = Target.of(options.pid, options.command)
+        pid = one_process(options.pids, "gooffcpu traces") if options.pids else options.pid
+        target = Target.of(pid, options.command)
         opened.callback(target.close)
         _watch(options, target, output)
     return 0
@@ -127,9 +129,6 @@ def _check(options: argparse.Namespace) -> None:
         options.speedscope, options.pprof = options.pprof, None
     if options.folded and options.json:
         raise UsageError("give only one of --folded and --json")
-    if options.pids:
-        numbers = ", ".join(map(str, options.pids))
-        raise UsageError(f"-p takes one process here: give one of {numbers}")
     if options.open and options.interval:
         raise UsageError("--open is of the end of a run: leave out -i")
 

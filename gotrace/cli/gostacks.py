@@ -39,6 +39,7 @@ from gotrace.report.goroutines import (
     write_table,
 )
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.target.process import one_process
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, Waiter
 from gotrace.text import printable
@@ -72,7 +73,15 @@ def _parser() -> argparse.ArgumentParser:
         _EPILOG,
     )
     source = parser.add_mutually_exclusive_group(required=True)
-    source.add_argument("-p", "--pid", type=positive, help="read this process")
+    source.add_argument(
+        "-p",
+        "--pid",
+        action="append",
+        dest="processes",
+        default=[],
+        metavar="PROCESS",
+        help="read this process, by its number or name",
+    )
     source.add_argument(
         "--core", nargs=2, metavar=("FILE", "BINARY"), help="read a core file of a program"
     )
@@ -149,6 +158,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: Sequence[str]) -> int:
     options = parse_plain(_parser(), arguments)
+    options.pid = one_process(options.processes, "gostacks reads") if options.processes else None
     _check(options)
     output = make_output(options)
     choice = Choice(

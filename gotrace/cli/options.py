@@ -10,12 +10,11 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from enum import Enum
-from itertools import chain
 from typing import NoReturn, TypeVar
 
 from gotrace import __version__
 from gotrace.errors import GotraceError, UsageError
-from gotrace.target.process import cgroup_number, processes_called
+from gotrace.target.process import cgroup_number, process_numbers
 
 __all__ = [
     "SPEEDSCOPE",
@@ -127,10 +126,11 @@ def add_command_options(parser: argparse.ArgumentParser) -> None:
         "-p",
         "--pid",
         action="append",
-        type=_processes,
         dest="processes",
+        default=[],
         metavar="PROCESS",
-        help="trace this process only, by its number or name, or several of one program",
+        help="trace this process only, by its number or name; several by a list or a name that"
+        " they share",
     )
     target.add_argument(
         "-c",
@@ -345,21 +345,6 @@ SPEEDSCOPE = ".speedscope.json"
 _PROFILES = (".pb.gz", ".pprof", SPEEDSCOPE)
 
 
-def _processes(text: str) -> list[int]:
-    """Parse numbers and names of processes; a name means all processes that are called so."""
-    found: list[int] = []
-    for word in text.replace(",", " ").split() or [""]:
-        if re.fullmatch(r"[+-]?\d+", word):
-            if int(word) <= 0:
-                raise argparse.ArgumentTypeError(f"invalid positive number value: {word!r}")
-            found.append(int(word))
-        elif called := processes_called(word):
-            found += called
-        else:
-            raise argparse.ArgumentTypeError(f"no process is named {word!r}: give its number")
-    return found
-
-
 def _user(text: str) -> int:
     """Parse a user's number or name."""
     if text.isdecimal() and text.isascii() and int(text) < 1 << 32:
@@ -395,9 +380,9 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     """Parse a command line; what follows ``--`` is the command to start.
 
     Options may come before, between and after patterns.
-    Adds ``command``, a list of words or None; ``pid``, the one process of ``-p`` or None, and
-    ``pids`` where there are several. Raises UsageError. Under argcomplete it completes the shell's
-    command line instead, and does not return.
+    Adds ``command``, a list of words or None; ``pid``, the one process of ``-p`` or None,
+    ``pids`` where there are several, and ``by_name``, whether any is given by its name. Raises
+    UsageError. Under argcomplete it completes the shell's command line and does not return.
     """
     words = list(arguments)
     command: list[str] | None = None
@@ -409,7 +394,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     options = parse_plain(parser, ["--why" if word == _WAITS else word for word in words])
     if waits:
         options.why = WHY_WAITS
-    pids = tuple(dict.fromkeys(chain.from_iterable(options.processes or ())))
+    pids = process_numbers(options.processes)
+    options.by_name = any(re.search("[^0-9, ]", text) for text in options.processes)
     options.pid, options.pids = (pids[0], ()) if len(pids) == 1 else (None, pids)
     if command is not None and (options.cmd or options.pid or options.pids):
         raise UsageError("give only one of -p PID, -c CMD and -- CMD")

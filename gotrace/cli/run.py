@@ -117,14 +117,29 @@ def attached_notices(
         yield Notice(NoticeKind.WARNING, text)
     count = len(plan.functions) - sum(probe.is_entry for probe in refused)
     what = '", "'.join(options.patterns)
-    text = f'{doing} {count} function{"" if count == 1 else "s"} for "{what}"...'
+    text = f'{doing} {count} function{"" if count == 1 else "s"}{_of(options)} for "{what}"...'
     fields = {
         "functions": count,
+        "pids": list(_pids(options)),
         "patterns": options.patterns,
         "attach": attached.method.value,
         "ts": time.time(),
     }
     yield Notice(NoticeKind.ATTACHED, f"{text} Hit Ctrl-C to end.", fields)
+
+
+def _pids(options: argparse.Namespace) -> tuple[int, ...]:
+    """Return the processes that ``-p`` names."""
+    return options.pids or (() if options.pid is None else (options.pid,))
+
+
+def _of(options: argparse.Namespace) -> str:
+    """Return which processes are traced if that is not what was typed."""
+    pids = _pids(options)
+    if not (options.by_name or options.pids):
+        return ""
+    listed = ", ".join(map(str, pids))
+    return f" of {len(pids)} processes: {listed}" if len(pids) > 1 else f" of process {listed}"
 
 
 def problem_notices(problems: Sequence[str], is_json: bool) -> Iterator[Notice]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, UsageError
 
 __all__ = [
     "Executable",
@@ -24,6 +25,8 @@ __all__ = [
     "find_process",
     "fork",
     "in_initial_pid_namespace",
+    "one_process",
+    "process_numbers",
     "processes_called",
     "read_status",
 ]
@@ -265,6 +268,39 @@ def processes_called(name: str) -> list[int]:
         if wanted in names:
             found.append(number)
     return found
+
+
+def process_numbers(words: Iterable[str | int]) -> tuple[int, ...]:
+    """Return the numbers of processes that are given by number, by name, or as a list of these.
+
+    A name stands for all processes that are called so. Each word is ``12``, ``shop`` or
+    ``12,shop``. Raises UsageError.
+    """
+    found: list[int] = []
+    for text in words:
+        for word in str(text).replace(",", " ").split() or [""]:
+            if re.fullmatch(r"[+-]?\d+", word):
+                if int(word) <= 0:
+                    raise UsageError(f"{word} is not the number of a process")
+                found.append(int(word))
+            elif called := processes_called(word):
+                found += called
+            else:
+                raise UsageError(f"no process is named {word!r}: give its number")
+    return tuple(dict.fromkeys(found))
+
+
+def one_process(words: Iterable[str | int], action: str) -> int:
+    """Return the number of the one process that words name; ``action`` is what takes one.
+
+    Raises UsageError.
+    """
+    numbers = process_numbers(words)
+    if len(numbers) > 1:
+        each = [f"-p {number}" for number in numbers]
+        shown = " or ".join(each[:8]) + (" ..." if each[8:] else "")
+        raise UsageError(f"{action} one process, and there are {len(each)}: give {shown}")
+    return numbers[0]
 
 
 def file_test(pid: int | None) -> Callable[[str], bool]:

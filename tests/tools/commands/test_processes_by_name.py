@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One meaning of -p in all commands and in the library, and what is traced is said."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+import gotrace
+from gotrace.errors import UsageError
+from tests.toolchains import FIXTURES, build, newest
+from tests.tools.harness import Fixture, of_kind, run_tool, tool
+
+pytestmark = pytest.mark.live
+
+NAME = "shopfronts"
+
+
+@contextmanager
+def shops(directory: Path, count: int) -> Iterator[list[Fixture]]:
+    """Run a program several times, by a name that no other process has."""
+    program = directory / NAME
+    shutil.copy2(build(FIXTURES / "live_latency", newest()), program)
+    with ExitStack() as stack:
+        yield [stack.enter_context(Fixture([program])) for _ in range(count)]
+
+
+def test_a_name_that_several_processes_have(tmp_path: Path) -> None:
+    with shops(tmp_path, 2) as fixtures:
+        numbers = sorted(fixture.ready for fixture in fixtures)
+        listed = f"{numbers[0]}, {numbers[1]}"
+        for name in ("gofunccount", "gofunclatency", "gotrace"):
+            result = run_tool(name, "-p", NAME, "-d", "0.1", "main.short")
+            assert result.status == 0
+            assert f"Tracing 1 function of 2 processes: {listed} for " in result.lines[0]
+        result = run_tool("gofunccount", "--json", "-p", NAME, "-d", "0.1", "main.short")
+        assert of_kind(result, "attached")[0]["pids"] == numbers
+        with gotrace.attach(NAME) as go:
+            assert go.count("main.short", ready=go.stop)["main.short"] == 0
+        for name, does in (("gostacks", "reads"), ("gooffcpu", "traces")):
+            result = run_tool(name, "-p", NAME)
+            one = f"{name} {does} one process, and there are 2: "
+            choice = f"give -p {numbers[0]} or -p {numbers[1]}"
+            assert (result.status, result.errors) == (2, f"{name}: {one}{choice}\n")
+
+
+def test_a_name_that_one_process_has(tmp_path: Path) -> None:
+    with shops(tmp_path, 1) as [fixture]:
+        pid = fixture.ready
+        result = run_tool("gofunccount", "-p", NAME, "-d", "0.1", "main.short")
+        assert f"Tracing 1 function of process {pid} for " in result.lines[0]
+        result = run_tool("gofunccount", "-p", str(pid), "-d", "0.1", "main.short")
+        assert "Tracing 1 function for " in result.lines[0]
+        dump = run_tool("gostacks", "--json", "-p", NAME)
+        assert of_kind(dump, "dump")[0]["pid"] == pid
+        with tool("gooffcpu", "--force", "-p", NAME) as tracing:
+            assert f"of process {pid}" in tracing.end().lines[0]
+        with gotrace.attach(NAME) as go:
+            assert go.goroutines()
+
+
+def test_a_name_that_no_process_has() -> None:
+    for name in ("gofunccount", "gofunclatency", "gotrace", "gooffcpu", "gostacks"):
+        words = ("main.f",) if name != "gooffcpu" else ()
+        result = run_tool(name, "-p", "no-such-shop", *words)
+        message = "no process is named 'no-such-shop': give its number"
+        assert (result.status, result.errors) == (2, f"{name}: {message}\n")
+    with pytest.raises(UsageError, match="no process is named 'no-such-shop'"):
+        gotrace.attach("no-such-shop")
