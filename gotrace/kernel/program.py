@@ -75,16 +75,36 @@ class Map:
         """Return one entry's ``stride`` bytes, or None."""
         return kernel.map_lookup(self.fd, key, self.stride)
 
-    def read_array(self) -> bytes:
-        """Return the values of an array map, ``max_entries`` times ``stride`` bytes."""
-        try:
-            values = b"".join(values for _, values in self._batches())
-        except OSError:
-            values = b""
-        if len(values) == self.max_entries * self.stride:
-            return values
+    def sums(self) -> array[int]:
+        """Return the 64-bit words of an array map's entries, each added up over all CPUs.
+
+        That is done by chunks: all values together are 92 MB for 90,000 counters of 128 CPUs.
+        """
+        words = -(-self.value_size // 8)
+        nothing = bytes(self.stride)
+        sums = array("Q", [0]) * (words * self.max_entries)
+        at = 0
+        for values in self._array_chunks():
+            cells = memoryview(values).cast("Q")
+            for start in range(0, len(values), self.stride):
+                # Most counters of a large program are zero, which is seen soonest as bytes.
+                if values[start : start + self.stride] != nothing:
+                    row = cells[start // 8 : (start + self.stride) // 8].tolist()
+                    for word in range(words):
+                        sums[at + word] = sum(row[word::words])
+                at += words
+        return sums
+
+    def _array_chunks(self) -> Iterator[bytes]:
+        """Yield the values of an array map, some at a time."""
+        read = 0
         # No batch operation for this kind of map before Linux 5.13.
-        return b"".join(value for _, value in self.array_range(0, self.max_entries))
+        with suppress(OSError):
+            for _, values in self._batches():
+                read += len(values) // self.stride
+                yield values
+        for _, value in self.array_range(read, self.max_entries - read):
+            yield value
 
     def _batches(self) -> Iterator[tuple[bytes, bytes]]:
         return kernel.map_lookup_batch(self.fd, self.key_size, self.stride, self.max_entries)

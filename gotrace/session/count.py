@@ -45,16 +45,11 @@ class CallCounter(Probing):
         Counters only ever grow, so that what is counted while they are read belongs to the next
         take and nothing is lost between two.
         """
-        values = memoryview(self._map.read_array()).cast("Q")
-        cpus = len(values) // self._functions
-        totals = array("Q", values[::cpus].tolist())
-        for cpu in range(1, cpus):
-            for function, value in enumerate(values[cpu::cpus]):
-                totals[function] += value
+        totals = self._map.sums()
         counts = [total - seen for total, seen in zip(totals, self._seen, strict=True)]
         self._seen = totals
         return counts
 
     def has_seen(self) -> bool:
         """Return whether any call has been counted."""
-        return any(self._map.read_array())
+        return any(self._map.sums())

@@ -176,19 +176,14 @@ class _Counts:
         self._map = counters
         self._seen = array("Q", bytes(8 * rows))
 
-    def _totals(self) -> list[int]:
-        values = memoryview(self._map.read_array()).cast("Q")
-        cpus = len(values) // len(self._seen)
-        return [sum(values[at : at + cpus]) for at in range(0, len(values), cpus)]
-
     def used(self) -> list[int]:
         """Return the rows that have been counted in."""
-        return [row for row, total in enumerate(self._totals()) if total]
+        return [row for row, total in enumerate(self._map.sums()) if total]
 
     def take(self) -> dict[int, int]:
         """Return what has come since the last time, by row."""
         new: dict[int, int] = {}
-        for row, total in enumerate(self._totals()):
+        for row, total in enumerate(self._map.sums()):
             if total != self._seen[row]:
                 new[row] = total - self._seen[row]
                 self._seen[row] = total

@@ -120,7 +120,7 @@ class LatencyMeter(Probing):
         self.files = () if options.per_function else tasks.numbered if plan.program_names else ()
         rows = len(plan.functions) if options.per_function else len(self.files) or 1
         halves = 2 if options.intervals else 1
-        stripes = stripes_for(rows, halves, kernel.possible_cpus())
+        stripes = stripes_for(rows, halves, len(kernel.online_cpus()))
         bands = min(max(_MIN_BANDS, _BANDS_PER_ROW * rows * halves), _MAX_BANDS)
         settings = LatencySettings(
             site=with_rets(target.settings(), emulation),

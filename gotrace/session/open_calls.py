@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 import time
-from array import array
 from collections.abc import Callable, Sequence
 from enum import Enum
 
@@ -53,9 +52,8 @@ class Diagnostic(Enum):
 
 def diagnostics(program: BpfProgram) -> dict[Diagnostic, int]:
     """Return how often each irregularity has occurred so far."""
-    values = array("Q", program.map("diagnostics").read_array())
-    cpus = len(values) // len(Diagnostic)
-    return {what: sum(values[what.value * cpus : (what.value + 1) * cpus]) for what in Diagnostic}
+    sums = program.map("diagnostics").sums()
+    return {what: sums[what.value] for what in Diagnostic}
 
 
 _TASK = struct.Struct("=QQ")  # struct task_key of bpf/calls.h

@@ -467,7 +467,7 @@ def sized(settings: TraceSettings, open_calls: int, returns: bool) -> TraceSetti
 
 def buffer_pages() -> int:
     """Return how many pages each CPU's event buffer has: a power of two, of a common budget."""
-    pages = _BUFFER_BYTES // _PAGE // kernel.possible_cpus()
+    pages = _BUFFER_BYTES // _PAGE // len(kernel.online_cpus())
     return 1 << max(6, min(12, pages.bit_length() - 1))
 
 

@@ -7,6 +7,7 @@ import errno
 import os
 import struct
 import threading
+import tracemalloc
 from array import array
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -87,11 +88,12 @@ def test_array_is_read_at_once_as_one_by_one(program: BpfProgram) -> None:
     array = program.map("histograms")
     for index in (0, 13, 29):
         array.update(index.to_bytes(4, "little"), bytes([index + 1]) * array.value_size)
-    values = array.read_array()
-    assert len(values) == 30 * array.stride
-    assert values == b"".join(value for _, value in array.array_range(0, 30))
+    words = array.value_size // 8
+    sums = array.sums()
+    assert len(sums) == 30 * words
+    assert sums.tobytes() == b"".join(value for _, value in array.array_range(0, 30))
     assert [index for index, value in array.array_range(0, 30) if any(value)] == [0, 13, 29]
-    assert values[13 * array.stride] == 14
+    assert sums[13 * words] == int.from_bytes(bytes([14]) * 8, "little")
 
 
 @pytest.fixture(params=[1, 7, ROOM - 1, ROOM])
@@ -116,8 +118,24 @@ def test_chunks_of_an_array_stay_as_they_were_read(chunk: int) -> None:
     chunks = list(kernel.map_lookup_batch(counts.fd, 4, counts.stride, ROOM))
     assert len(chunks) == -(-ROOM // chunk)
     assert b"".join(chunk for _, chunk in chunks) == b"".join(values)
-    assert counts.read_array() == b"".join(values)
+    sums = [sum(struct.unpack(f"={counts.cpus}Q", value)) for value in values]
+    assert counts.sums().tolist() == sums
     program.close()
+
+
+def test_values_of_all_cpus_are_not_in_memory_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 90,000 functions and 128 CPUs they are 92 MB."""
+    monkeypatch.setattr(kernel, "_CHUNK_ENTRIES", 100)
+    monkeypatch.setattr(kernel, "_CHUNK_BYTES", 0)
+    program = BpfProgram(CountSettings(counters=50_000))
+    counts = program.map("counts")
+    tracemalloc.start()
+    sums = counts.sums()
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    program.close()
+    assert most < 8 * len(sums) + 100 * (4 + counts.stride) * 4 + 50_000
+    assert most < counts.max_entries * counts.stride
 
 
 def test_chunks_of_a_hash_stay_as_they_were_read(
@@ -158,14 +176,19 @@ def test_array_is_read_where_there_is_no_batch(
     program: BpfProgram, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array = program.map("diagnostics")
-    expected = array.read_array()
-    assert len(expected) == array.max_entries * array.stride
+    for index in range(array.max_entries):
+        values = [index * 100 + cpu for cpu in range(array.cpus)]
+        array.update(index.to_bytes(4, "little"), struct.pack(f"={array.cpus}Q", *values))
+    expected = array.sums()
+    assert expected[3] == sum(300 + cpu for cpu in range(array.cpus))
 
     def refuse(*arguments: int) -> tuple[bytes, bytes]:
         raise OSError(524, "ENOTSUPP")
 
     monkeypatch.setattr(kernel, "map_lookup_batch", refuse)
-    assert array.read_array() == expected
+    assert array.sums() == expected
+    for index in range(array.max_entries):
+        array.update(index.to_bytes(4, "little"), bytes(array.stride))
 
 
 def test_empty_queue_has_nothing(program: BpfProgram) -> None:
@@ -275,8 +298,7 @@ def test_runs_of_programs_are_counted_while_that_is_asked_for() -> None:
         try:
             function.call()
             runs, took = attached.statistics()["on_entry"]
-            counts = attached.program.map("counts").read_array()
-            assert runs == sum(memoryview(counts).cast("Q")) > 0
+            assert runs == sum(attached.program.map("counts").sums()) > 0
             assert took > 0
         finally:
             os.close(counting)

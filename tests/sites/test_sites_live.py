@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import subprocess
-from array import array
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -120,11 +119,10 @@ def run(
         try:
             assert not attached.failed
             printed, _ = process.communicate("go\n")
-            values = array("Q", attached.program.map("counts").read_array())
+            counts = attached.program.map("counts").sums()
         finally:
             attached.close()
-    cpus = len(values) // len(probes)
     hits: Counter[tuple[str, SiteKind, SiteForm]] = Counter()
-    for index, (name, site) in enumerate(probes):
-        hits[name, site.kind, site.form] += sum(values[index * cpus : (index + 1) * cpus])
+    for (name, site), count in zip(probes, counts, strict=True):
+        hits[name, site.kind, site.form] += count
     return hits, {name: int(calls) for name, calls in map(str.split, printed.splitlines())}

@@ -195,8 +195,8 @@ class WaitMeter(Probing):
 
     def losses(self) -> WaitLosses:
         """Return what has not been added up so far."""
-        earlier = memoryview(self._earlier.read_array()).cast("Q")
-        unseen, stacks = memoryview(self._losses.read_array()).cast("Q")
+        earlier = self._earlier.sums()
+        unseen, stacks = self._losses.sums()
         counted = sum(
             count
             for number, count in enumerate(earlier)

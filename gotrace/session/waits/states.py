@@ -176,11 +176,9 @@ class StateMeter(Probing):
         return list(self._taken())
 
     def _taken(self) -> Iterator[StateSum]:
-        cells = memoryview(self._sums.read_array()).cast("Q")
-        width = len(cells) // SUMS
+        sums = self._sums.sums()
         for number in range(SUMS):
-            row = cells[number * width : (number + 1) * width]
-            count, ns = sum(row[::2]), sum(row[1::2])
+            count, ns = sums[2 * number : 2 * number + 2]
             # The two are not read at one moment: with a wait comes its time, but perhaps later.
             count_before, ns_before = self._seen.get(number, (0, 0))
             if (count, ns) == (count_before, ns_before):
@@ -196,7 +194,7 @@ class StateMeter(Probing):
 
     def losses(self) -> dict[StateLoss, int]:
         """Return how often each of them has occurred so far."""
-        counts = memoryview(self._losses.read_array()).cast("Q")
+        counts = self._losses.sums()
         return {what: counts[what.value] for what in StateLoss}
 
     def forget(self, is_running: Callable[[int], bool]) -> None:

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read every kind of result from maps that come in many chunks, as with very many CPUs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import pytest
+
+import gotrace
+from gotrace.kernel import syscalls as kernel
+from gotrace.probes.spec import parse_key
+from gotrace.session.keys import KeyMeter, KeyOptions, plan_keyed
+from gotrace.session.latency import LatencyMeter, LatencyOptions
+from gotrace.session.open_calls import Diagnostic
+from gotrace.session.plan import plan_measuring, requests_for
+from gotrace.session.tasks import find_tasks
+from gotrace.session.trace_plan import parse_probes, probe_requests
+from gotrace.session.waits.states import StateKind, StateMeter, state_probes
+from gotrace.target.target import Target
+from gotrace.values.model import StringValue
+from tests.toolchains import FIXTURES, build, newest
+from tests.tools.harness import Fixture, elided
+
+pytestmark = pytest.mark.live
+
+#: No chunk that is read here has more; a hash map's has to hold its longest bucket.
+_FEW = 5
+
+
+@pytest.fixture(autouse=True)
+def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Have maps read by a few entries; return how many chunks each reading took, as they come."""
+    monkeypatch.setattr(kernel, "_CHUNK_ENTRIES", _FEW)
+    monkeypatch.setattr(kernel, "_CHUNK_BYTES", 0)
+    read: list[int] = []
+    original = kernel.map_lookup_batch
+
+    def counted(fd: int, key_size: int, value_size: int, count: int) -> Iterator[object]:
+        read.append(0)
+        at = len(read) - 1
+        for chunk in original(fd, key_size, value_size, count):
+            read[at] += 1
+            yield chunk
+
+    monkeypatch.setattr(kernel, "map_lookup_batch", counted)
+    return read
+
+
+@contextmanager
+def at_work(name: str) -> Iterator[tuple[Fixture, Target]]:
+    with Fixture([build(FIXTURES / name, newest())]) as fixture, ExitStack() as opened:
+        target = Target.of(fixture.ready, None)
+        opened.callback(target.close)
+        yield fixture, target
+        assert fixture.finish() == 0
+
+
+def test_counts(chunks: list[int]) -> None:
+    truth = {}
+    with at_work("live_count") as (fixture, _), gotrace.attach(fixture.ready) as go:
+
+        def work() -> None:
+            truth.update(fixture.work()["calls"])
+            go.stop()
+
+        counts: Counter[str] = Counter()
+        found = go.count("main.*", "reflect.*", "fmt.*", exclude=["main.loop"], ready=work)
+        for name, calls in found.items():
+            counts[elided(name)] += calls
+    assert {name: counts[name] for name in truth} == truth
+    assert max(chunks) > 50
+
+
+def test_rows_by_value(chunks: list[int]) -> None:
+    key = parse_key("key")
+    specs, _ = parse_probes(["main.handle"], None, False)
+    with at_work("live_keys") as (fixture, target):
+        traced = plan_keyed(
+            target,
+            probe_requests(specs, (), False),
+            [replace(spec, key=key) for spec in specs],
+            "count",
+            text_bytes=256,
+            returns=False,
+        )
+        tasks = find_tasks(target, traced.plan)
+        with KeyMeter(target, traced, tasks, KeyOptions(), None) as meter:
+            truth = fixture.work("1 2000 101")
+            meter.stop()
+            rows = meter.take().rows
+    seen = {}
+    for row in rows:
+        assert row.values is not None
+        (value,) = row.values
+        assert isinstance(value, StringValue)
+        seen[value.text.decode()] = row.calls
+    assert seen == truth["Keys"]
+    assert max(chunks) > 100
+
+
+def test_histograms_and_irregular_calls(chunks: list[int]) -> None:
+    with at_work("live_latency") as (fixture, target):
+        plan = plan_measuring(target, requests_for(["main.thrown", "main.task"], None))
+        tasks = find_tasks(target, plan)
+        options = LatencyOptions(per_function=True, per_goroutine=True)
+        with LatencyMeter(target, plan, tasks, options, None) as meter:
+            truth = fixture.work("panics workers")
+            meter.stop()
+            found, irregular = meter.take(), meter.diagnostics()
+            left = meter.open_calls()
+    assert truth["Unwound"] >= irregular[Diagnostic.UNWOUND] > 0
+    assert (irregular[Diagnostic.STACKS_FULL], left) == (0, 0)
+    workers = {one["Goid"]: one["Times"]["Calls"] for one in truth["Workers"]}
+    seen: Counter[int] = Counter()
+    for who, times in found.goroutines.items():
+        seen[who.goid] += times.times.count
+    assert {goid: seen[goid] for goid in workers} == workers
+    assert max(chunks) > len(workers) // _FEW
+
+
+def test_waits_by_stack(chunks: list[int]) -> None:
+    truth: dict[str, dict[str, int]] = {}
+    with at_work("live_waits") as (fixture, _), gotrace.attach(fixture.ready) as go:
+
+        def work() -> None:
+            truth.update(fixture.work("ways"))
+            go.stop()
+
+        waits = go.waits(force=True, ready=work)
+    seen: Counter[str] = Counter()
+    for wait in waits:
+        for frame in wait.stack:
+            seen[frame.function.removeprefix("main.")] += wait.count
+    assert {name: seen[name] for name in truth} == {n: known["count"] for n, known in truth.items()}
+    assert max(chunks) > 1
+
+
+def test_waits_by_reason(chunks: list[int]) -> None:
+    """As gotraced adds them up."""
+    with at_work("live_waits") as (fixture, target):
+        (file,) = target.binaries(None)
+        with StateMeter(state_probes(target, file), None) as meter:
+            truth = fixture.work("ways")
+            meter.stop()
+            sums, lost = meter.take(), meter.losses()
+    assert not any(lost.values())
+    blocked = {each.reason: each for each in sums if each.kind is StateKind.BLOCKED}
+    for name, reason in (("receives", "chan receive"), ("sends", "chan send")):
+        known = truth[name]
+        assert blocked[reason].count >= known["count"] > 0
+        assert blocked[reason].ns >= known["least"]
+    assert max(chunks) >= 258 // _FEW
