@@ -28,22 +28,54 @@ if TYPE_CHECKING:
         path,
         start,
     )
-    from gotrace.calls import Call, LostCalls, StackFrame, read
+    from gotrace.calls import Call, LongestWait, LostCalls, StackFrame, Why, read, write
     from gotrace.errors import GotraceError, NoMatchError, UsageError
     from gotrace.histogram import Histogram
-    from gotrace.values.python import Struct, Unavailable
+    from gotrace.kernel.attach import AttachError
+    from gotrace.kernel.compiler import LoadError
+    from gotrace.target.command import CommandError
+    from gotrace.target.process import ProcessError
+    from gotrace.values.python import (
+        Chan,
+        CutBytes,
+        CutDict,
+        CutList,
+        CutStr,
+        Duration,
+        Func,
+        GoError,
+        MapKey,
+        Pointer,
+        Struct,
+        Unavailable,
+    )
 
 __all__ = [
+    "AttachError",
     "Call",
     "CallStream",
+    "Chan",
+    "CommandError",
     "Counts",
+    "CutBytes",
+    "CutDict",
+    "CutList",
+    "CutStr",
+    "Duration",
+    "Func",
     "Function",
+    "GoError",
     "Goroutine",
     "GoroutineState",
     "GotraceError",
     "Histogram",
+    "LoadError",
+    "LongestWait",
     "LostCalls",
+    "MapKey",
     "NoMatchError",
+    "Pointer",
+    "ProcessError",
     "Session",
     "StackFrame",
     "Struct",
@@ -52,11 +84,13 @@ __all__ = [
     "UsageError",
     "Wait",
     "Waits",
+    "Why",
     "__version__",
     "attach",
     "path",
     "read",
     "start",
+    "write",
 ]
 
 __version__ = "0.1.0"
@@ -76,10 +110,27 @@ _HOMES = {
         "path",
         "start",
     ),
-    "gotrace.calls": ("Call", "StackFrame", "LostCalls", "read"),
+    "gotrace.calls": ("Call", "LongestWait", "LostCalls", "StackFrame", "Why", "read", "write"),
     "gotrace.errors": ("GotraceError", "NoMatchError", "UsageError"),
     "gotrace.histogram": ("Histogram",),
-    "gotrace.values.python": ("Struct", "Unavailable"),
+    "gotrace.kernel.attach": ("AttachError",),
+    "gotrace.kernel.compiler": ("LoadError",),
+    "gotrace.target.command": ("CommandError",),
+    "gotrace.target.process": ("ProcessError",),
+    "gotrace.values.python": (
+        "Chan",
+        "CutBytes",
+        "CutDict",
+        "CutList",
+        "CutStr",
+        "Duration",
+        "Func",
+        "GoError",
+        "MapKey",
+        "Pointer",
+        "Struct",
+        "Unavailable",
+    ),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

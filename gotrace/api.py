@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 from gotrace.calls import Call, LostCalls, StackFrame
 from gotrace.errors import GotraceError, UsageError
-from gotrace.goroutines.groups import Choice
+from gotrace.goroutines.groups import Choice, check_reasons
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Frame, Stack
 from gotrace.goroutines.model import Goroutine as ReadGoroutine
@@ -218,6 +218,22 @@ class Waits(list[Wait]):
             file.write(profiles.speedscope("waits", FORM, self._profile))
 
 
+class Latencies(dict[str, Histogram]):
+    """Histograms by function name; those that were not called are empty and not listed.
+
+    Any other name is a KeyError.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        super().__init__()
+        self._names = frozenset(names)
+
+    def __missing__(self, name: str) -> Histogram:
+        if name not in self._names:
+            raise KeyError(name)
+        return Histogram()
+
+
 class Counts(Counter[str]):
     """Calls by function name; those that were not called are 0 and not listed.
 
@@ -272,7 +288,13 @@ class Session:
         self._target = target
         self._file = file
         self._is_started = target.command is None
+        self._is_open = True
         self._runs: WeakSet[Run] = WeakSet()
+        self._lock = threading.Lock()
+        self._attaching_runs = 0
+        #: Whether ``stop`` has been called for a run that is not attached yet.
+        self._stop_asked = False
+        self._has_run = False
         self._streams: WeakSet[CallStream] = WeakSet()
 
     @property
@@ -287,6 +309,7 @@ class Session:
 
         Raises NoMatchError, which says what is near, where a pattern selects nothing.
         """
+        self._check_open()
         with _STARTING, _os_errors():
             found = select(self._target, self._requests(patterns, exclude, regexp), "trace")
             _refuse_partial(found.failed)
@@ -338,16 +361,16 @@ class Session:
         CPU it takes ``force``. Predicates such as ``$blocked > 5ms`` cost the same. ``regexp``:
         patterns are regular expressions.
 
-        Raises GotraceError: SpecError, NoMatchError, AttachError, LoadError and others.
+        Raises GotraceError: UsageError, NoMatchError, AttachError, LoadError and others.
         """
         _check(seconds, limit=limit, string_size=string_size)
         if not 0 <= depth <= 5:
             raise UsageError(f"depth is {depth}: give 0 to 5")
         choices = TraceChoices.of(string_size, depth, entry, floats)
-        with _STARTING, _os_errors():
+        with self._attaching():
             specs, failed = parse_probes(_some(probes), self.pid, regexp)
             _refuse_partial(failed)
-            requests = probe_requests(specs, _several(exclude), regexp, self._file)
+            requests = probe_requests(specs, _several("exclude", exclude), regexp, self._file)
             plan = make_plan(self._target, requests, returns=True, verb="trace")
             _refuse_partial(plan.failed)
             emulation = _emulation(emulate_ret)
@@ -394,7 +417,7 @@ class Session:
         """
         _check(seconds)
         with ExitStack() as opened:
-            with _STARTING, _os_errors():
+            with self._attaching():
                 requests = self._requests(patterns, exclude, regexp)
                 emulation = _emulation(emulate_ret)
                 plan = plan_counting(self._target, requests, emulation is not None)
@@ -468,7 +491,7 @@ class Session:
         if why and by_goroutine:
             raise UsageError("what the time went into is known by function: leave by_goroutine out")
         with ExitStack() as opened:
-            with _STARTING, _os_errors():
+            with self._attaching():
                 requests = self._requests(patterns, exclude, regexp)
                 plan = plan_measuring(self._target, requests)
                 _refuse_partial(plan.failed)
@@ -504,9 +527,11 @@ class Session:
         """
         from gotrace.goroutines.live import LiveGoroutines  # loads ctypes
 
+        self._check_open()
         if self._target.process is None or not self._is_started:
             raise UsageError("goroutines are those of a running process: attach(pid)")
         with _os_errors(), LiveGoroutines(self._target) as live:
+            GoFiles(self._target).check_functions(patterns)
             dump = live.take()
             chosen = Choice(functions=patterns, system=system).of(dump)
             chosen.sort(key=lambda goroutine: goroutine.goid)
@@ -536,10 +561,13 @@ class Session:
         the session is not of one process; GotraceError.
         """
         _check(seconds)
-        kind = WaitState(state)
+        kind, reasons = WaitState(state), _several("reasons", reasons)
         with ExitStack() as opened:
-            with _STARTING, _os_errors():
+            with self._attaching():
                 probes = wait_probes(self._target, kind)
+                check_reasons(reasons, probes.reasons)
+                if self._is_started:
+                    GoFiles(self._target).check_functions(inside)
                 self._refuse_price(probes, force, "waits()")
                 program = GoFiles(self._target).program() if self._is_started else None
                 meter = opened.enter_context(WaitMeter(probes, None))
@@ -556,16 +584,20 @@ class Session:
             raise LostCalls({what: count for what, count in lost.items() if count})
         with _STARTING, _os_errors():
             program = program or GoFiles(self._target).program()
-            choice = WaitChoice(inside, tuple(reasons), system, wakers)
+            choice = WaitChoice(inside, reasons, system, wakers)
             rows = named_waits(program, kind, [*period.rows, *unfinished], choice)
             return Waits(program, rows, period.others, losses.earlier)
 
     def stop(self) -> None:
         """End all runs that are attached; what they have seen is still returned.
 
-        May be called in any thread, and by ``ready``.
+        A run that is being attached ends as soon as it is, and so does a session's first run if
+        it has not begun. May be called in any thread, and by ``ready``.
         """
-        for run in list(self._runs):
+        with self._lock:
+            self._stop_asked = self._attaching_runs > 0 or not self._has_run
+            runs = list(self._runs)
+        for run in runs:
             run.stop()
 
     def wait(self) -> int:
@@ -581,6 +613,7 @@ class Session:
 
     def close(self) -> None:
         """Detach and close the files; a command that was started goes on."""
+        self._is_open = False
         for stream in list(self._streams):
             stream.close()
         command = self._target.command
@@ -614,7 +647,9 @@ class Session:
     def _requests(
         self, patterns: Sequence[str], exclude: Iterable[str], regexp: bool
     ) -> list[BinaryRequest]:
-        return requests_for(_some(patterns), self.pid, _several(exclude), regexp, self._file)
+        return requests_for(
+            _some(patterns), self.pid, _several("exclude", exclude), regexp, self._file
+        )
 
     def _start(self) -> None:
         """Release a command that waits."""
@@ -622,10 +657,32 @@ class Session:
             self._is_started = True
             self._target.start()
 
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise UsageError("this session is closed: use it within its with block")
+
+    @contextmanager
+    def _attaching(self) -> Iterator[None]:
+        """Attach a run: what ``stop`` is called for meanwhile."""
+        self._check_open()
+        with self._lock:
+            self._attaching_runs += 1
+        try:
+            with _STARTING, _os_errors():
+                yield
+        finally:
+            with self._lock:
+                self._attaching_runs -= 1
+
     def _begin(self, plan: ProbePlan, tracer: Probing, seconds: float | None) -> Run:
         self._start()
         run = Run(self._target, plan, tracer, seconds)
-        self._runs.add(run)
+        with self._lock:
+            self._runs.add(run)
+            self._has_run = True
+            is_asked, self._stop_asked = self._stop_asked, False
+        if is_asked:
+            run.stop()
         return run
 
 
@@ -701,6 +758,7 @@ class CallStream(Iterator[Call]):
         self._left = limit
         self._is_lossy = lossy
         self._is_over = False
+        self._has_ended = False
         self._due: list[bytes] = []  # the next is the last
         self._lost: dict[str, int] = {}
         self._next_reading = time.monotonic()
@@ -710,14 +768,18 @@ class CallStream(Iterator[Call]):
 
     def __next__(self) -> Call:
         """Return the next call. Raises LostCalls in place of the end; other GotraceErrors."""
-        if not self._is_open:
+        if self._has_ended:
             raise StopIteration
+        if not self._is_open:
+            raise UsageError("this trace is closed: iterate over it within its with block")
         try:
             with _os_errors():
                 call = self._next()
                 if call is None or self._left == 0:
+                    self._has_ended = True
                     self.close()
         except BaseException:
+            self._has_ended = True
             with suppress(GotraceError):  # what went wrong first is what counts
                 self.close()
             raise
@@ -830,7 +892,7 @@ class CallStream(Iterator[Call]):
 
 def _by_function(names: Sequence[ProgramFunction], period: Measurement) -> dict[str, Histogram]:
     """Return what was measured by name, which functions of several files may share."""
-    histograms: dict[str, Histogram] = {}
+    histograms = Latencies(name.text for name in names)
     for row, times in period.rows.items():
         histograms.setdefault(names[row].text, Histogram()).merge(times)
     for row, bands in period.why.items():
@@ -877,11 +939,11 @@ def _some(patterns: Sequence[str]) -> Sequence[str]:
     return patterns
 
 
-def _several(exclude: Iterable[str]) -> Iterable[str]:
-    """Return patterns to leave out; raise UsageError for one string, whose letters it would be."""
-    if isinstance(exclude, str):
-        raise UsageError(f"exclude takes several patterns: exclude=[{exclude!r}]")
-    return exclude
+def _several(name: str, patterns: Iterable[str]) -> tuple[str, ...]:
+    """Return patterns; raise UsageError for one string, whose letters they would be."""
+    if isinstance(patterns, str):
+        raise UsageError(f"{name} takes several patterns: {name}=[{patterns!r}]")
+    return tuple(patterns)
 
 
 def _refuse_partial(failed: Sequence[GotraceError]) -> None:

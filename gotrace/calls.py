@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from gotrace.errors import GotraceError
-from gotrace.values.python import GoError, Unavailable, from_json
+from gotrace.values.python import GoError, MapKey, Unavailable, as_json, from_json
 
-__all__ = ["Call", "LongestWait", "LostCalls", "StackFrame", "Why", "read"]
+__all__ = ["Call", "LongestWait", "LostCalls", "StackFrame", "Why", "read", "write"]
 
 
 class LostCalls(GotraceError):
@@ -124,8 +124,8 @@ class Call:
     def to_dict(self) -> dict[str, Any]:
         """Return a flat row for a table: values as ``args.NAME`` and ``results.NAME``.
 
-        They are plain Python objects: a struct is a dict, an error its message, what could not be
-        read None.
+        They are what JSON knows: a struct is a dict, an error its message, a time its text, bytes
+        are text or hex digits, what could not be read is None.
         """
         row: dict[str, Any] = {
             "time_ns": self.time_ns,
@@ -147,9 +147,53 @@ class Call:
             row["stack"] = [frame.function for frame in self.stack]
         return row
 
+    def to_json(self) -> str:
+        """Return the call on one line, as ``gotrace --json`` writes it and ``read`` reads it."""
+        results = self.results
+        row: dict[str, Any] = {
+            "kind": "call",
+            "ts_ns": self.time_ns,
+            "pid": self.pid,
+            "tid": self.tid,
+            "goid": self.goid,
+            "func": self.function,
+            "args": {name: as_json(value) for name, value in self.args.items()},
+            "results": None if results is None else {n: as_json(v) for n, v in results.items()},
+            "duration_ns": self.duration_ns,
+            "file": self.file,
+            "line": self.line,
+        }
+        if self.stack is not None:
+            row["stack"] = _frames(self.stack)
+        if self.stack_cut:
+            row["stack_cut"] = True
+        for name in ("message", "unwound", "probe_hits", "probe_ns", "program"):
+            if getattr(self, name) is not None:
+                row[name] = getattr(self, name)
+        if self.why is not None:
+            row["why"] = _why_row(self.why)
+        return json.dumps(row, separators=(",", ":")) + "\n"
+
+
+def _frames(stack: Sequence[StackFrame]) -> list[dict[str, Any]]:
+    return [{"func": each.function, "file": each.file, "line": each.line} for each in stack]
+
+
+def _why_row(why: Why) -> dict[str, Any]:
+    longest, fields = why.longest, None
+    if longest is not None:
+        waker = {"goid": longest.waker, "func": longest.waker_function}
+        fields = {
+            "part": longest.part,
+            "ns": longest.ns,
+            "waker": None if longest.waker is None else waker,
+            "stack": _frames(longest.stack),
+        }
+    return {"parts": dict(why.parts), "changes": why.changes, "longest": fields}
+
 
 #: Classes of values, some of which are of subclasses here.
-_PLAIN: tuple[Any, ...] = (bool, int, float, complex, str, bytes)
+_PLAIN: tuple[Any, ...] = (bool, int, float, str)
 
 
 def _plain(value: Any) -> Any:
@@ -160,15 +204,21 @@ def _plain(value: Any) -> Any:
         if isinstance(value, own):
             return own(value)
     if isinstance(value, Mapping):
+        if any(isinstance(key, MapKey) for key in value):
+            return [[_plain(key), _plain(inner)] for key, inner in value.items()]
         return {_plain_key(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [*map(_plain, value)]
-    return value if isinstance(value, datetime.datetime) else str(value)
+    if isinstance(value, bytes):
+        text = value.decode("utf-8", "replace")
+        return value.hex() if "\ufffd" in text else text
+    return value.isoformat() if isinstance(value, datetime.datetime) else str(value)
 
 
 def _plain_key(key: Any) -> Any:
     """Return a map's key as a plain object that can be a key: of what holds others, its text."""
-    return str(key) if isinstance(key, Mapping | tuple) else _plain(key)
+    plain = _plain(key)
+    return str(key) if isinstance(plain, dict | list) else plain
 
 
 def read(source: str | os.PathLike[str] | Iterable[str], *, lossy: bool = False) -> Iterator[Call]:
@@ -196,6 +246,20 @@ def read(source: str | os.PathLike[str] | Iterable[str], *, lossy: bool = False)
         raise GotraceError(f"cannot read {name}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
         raise GotraceError(f"cannot read {name}: not UTF-8, as gotrace --json writes") from error
+
+
+def write(path: str | os.PathLike[str], calls: Iterable[Call]) -> None:
+    """Write calls to a file that ``read`` reads, compressed if its name ends in ``.gz``.
+
+    Raises GotraceError if the file cannot be written.
+    """
+    name = os.fspath(path)
+    try:
+        with (gzip.open if name.endswith(".gz") else open)(name, "wt", encoding="utf-8") as file:
+            for call in calls:
+                file.write(call.to_json())
+    except OSError as error:
+        raise GotraceError(f"cannot write {name}: {error.strerror or error}") from error
 
 
 def _calls(lines: Iterable[str], name: str, lossy: bool) -> Iterator[Call]:

@@ -102,8 +102,50 @@ def test_leaving_the_loop_detaches(fixture: Fixture) -> None:
         go.trace("main.echo").close()
         assert_detached(fixture.ready, code)
         kept = go.trace("main.echo")
-    assert list(kept) == []
+    with pytest.raises(gotrace.UsageError, match="this trace is closed"):
+        next(kept)
     assert_detached(fixture.ready, code)
+
+
+def test_what_is_used_after_its_block_says_so(fixture: Fixture) -> None:
+    with gotrace.attach(fixture.ready) as go:
+        with go.trace("main.echo", seconds=0.1) as calls:
+            assert list(calls) == []
+        assert list(calls) == []  # it had ended
+    for use in (
+        lambda: go.trace("main.echo"),
+        lambda: go.count("main.echo"),
+        lambda: go.latency("main.echo"),
+        lambda: go.functions("main.echo"),
+        lambda: go.goroutines(),
+        lambda: go.waits(),
+    ):
+        with pytest.raises(gotrace.UsageError, match="this session is closed"):
+            use()
+
+
+def test_a_stop_before_the_probes_are_attached_counts(fixture: Fixture) -> None:
+    with gotrace.attach(fixture.ready) as go:
+        go.stop()
+        assert go.count("main.echo") == {}
+        assert go.count("main.echo", seconds=0.1, ready=lambda: fixture.work("goroutines"))
+        go.stop()  # of a run that has ended: the next one is another
+        assert go.count("main.echo", seconds=0.1, ready=lambda: fixture.work("goroutines"))
+
+
+def test_what_cannot_be_found_is_an_error(fixture: Fixture) -> None:
+    with gotrace.attach(fixture.ready) as go:
+        for look in (go.goroutines, go.waits):
+            with pytest.raises(gotrace.NoMatchError, match=r"main\.nope"):
+                look("main.nope")
+        with pytest.raises(gotrace.UsageError, match="wait for 'sleeep': reasons are 'sleep'"):
+            go.waits(reasons=["sleeep"])
+        with pytest.raises(gotrace.UsageError, match=r"reasons=\['sleep'\]"):
+            go.waits(reasons="sleep")
+        times = go.latency("main.echo", seconds=0.1)
+        assert not times and times["main.echo"].count == 0
+        with pytest.raises(KeyError):
+            times["main.nope"]
 
 
 def working(calls: gotrace.CallStream, fixture: Fixture) -> Iterator[gotrace.Call]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import pickle
 from collections.abc import Iterator
@@ -110,6 +111,28 @@ def test_a_row_is_flat_and_made_of_plain_objects() -> None:
     assert type(row["args.req"]) is dict
     took = gotrace.Call("f", {"d": to_python(DurationValue(5))}, None, None, 0, 1, 1, 1).to_dict()
     assert type(took["args.d"]) is int
+
+
+def test_a_call_can_be_written_and_read_again(tmp_path: Path) -> None:
+    stack = (StackFrame("main.handle", "/src/main.go", 12),)
+    calls = [one(line(stack=stack, message="x")), one(line(None, unwound=Unwinding.PANIC))]
+    for name in ("calls.ndjson", "calls.ndjson.gz"):
+        gotrace.write(tmp_path / name, calls)
+        assert list(gotrace.read(tmp_path / name)) == calls
+    for call in calls:
+        assert json.loads(json.dumps(call.to_dict())) == call.to_dict()
+        assert pickle.loads(pickle.dumps(call)) == call
+    with pytest.raises(gotrace.GotraceError, match="cannot write"):
+        gotrace.write(tmp_path / "no" / "folder", calls)
+
+
+def test_a_row_of_any_value_is_json() -> None:
+    moment = datetime.datetime.fromtimestamp(0, datetime.timezone.utc)
+    args = {"b": b"ok", "h": b"\xff", "c": complex(1, 2), "t": moment, "m": {(1, 2): 3}}
+    row = gotrace.Call("f", args, None, None, 0, 1, 1, 1).to_dict()
+    assert json.loads(json.dumps(row)) == row
+    assert (row["args.b"], row["args.h"], row["args.m"]) == ("ok", "ff", {"(1, 2)": 3})
+    assert row["args.t"] == "1970-01-01T00:00:00+00:00"
 
 
 LOST = '{"kind":"lost","message":"?","what":"reader","calls":%d}\n'

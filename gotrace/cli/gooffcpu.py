@@ -22,6 +22,7 @@ from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.cli.run import run_command, run_output, warning_to
 from gotrace.cli.why import accept_price
 from gotrace.errors import GotraceError, UsageError
+from gotrace.goroutines.groups import check_reasons
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.program import Program
 from gotrace.profiles import rows as profiles
@@ -138,6 +139,9 @@ def _watch(options: argparse.Namespace, target: Target, output: Output) -> None:
     if not probes.reasons:
         text = "why goroutines wait is not shown: runtime.waitReasonStrings was not found"
         output.notice(Notice(NoticeKind.WARNING, text))
+    check_reasons(options.reason, probes.reasons)
+    if target.command is None:
+        GoFiles(target).check_functions(options.inside)
     accept_price(probes, options.attach, options.force, "it", output)
     choice = WaitChoice(
         tuple(options.inside), tuple(options.reason), options.system, options.wakers

@@ -7,16 +7,27 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cached_property
 from heapq import nsmallest
 from itertools import filterfalse
 from operator import attrgetter
 
+from gotrace.errors import UsageError
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State
 from gotrace.goroutines.program import Program
 
-__all__ = ["Choice", "Group", "GroupKey", "changes", "grouped", "matcher", "stacks_with"]
+__all__ = [
+    "Choice",
+    "Group",
+    "GroupKey",
+    "changes",
+    "check_reasons",
+    "grouped",
+    "matcher",
+    "stacks_with",
+]
 
 #: What makes goroutines alike: state, reason, the frames that are shown, where they were created.
 GroupKey = tuple[State, str, tuple[Frame, ...], Frame | None]
@@ -94,6 +105,16 @@ def matcher(reason: str) -> Callable[[str], bool]:
         return re.fullmatch(".*".join(parts), reason) is not None
 
     return matches
+
+
+def check_reasons(patterns: Iterable[str], known: Iterable[str]) -> None:
+    """Raise UsageError for a pattern that none of the program's reasons of waits can match."""
+    reasons = [*filter(None, known)]
+    for pattern in patterns:
+        if reasons and not any(matcher(reason)(pattern) for reason in reasons):
+            near = get_close_matches(pattern, reasons, cutoff=0.4) or reasons[:3]
+            listed = ", ".join(map(repr, near))
+            raise UsageError(f"no goroutine can wait for {pattern!r}: reasons are {listed} ...")
 
 
 @dataclass

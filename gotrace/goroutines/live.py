@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from gotrace.elf.functions import FunctionTable
 from gotrace.errors import GotraceError
 from gotrace.goroutines.dump import Dump, take_dump
 from gotrace.goroutines.memory import ProcessMemory, is_loaded
@@ -21,6 +23,7 @@ from gotrace.target.target import Target, TargetBinary
 
 if TYPE_CHECKING:
     from gotrace.goroutines.arguments import Arguments
+    from gotrace.probes.pattern import NameList
 
 __all__ = ["GoFiles", "LiveGoroutines"]
 
@@ -92,6 +95,21 @@ class GoFiles:
         """Return what names addresses. Raises GotraceError where there is no Go program."""
         return Program(self.module(self.runtime()), self.find)
 
+    def check_functions(self, patterns: Iterable[str]) -> None:
+        """Raise NoMatchError for a pattern that no function can match, inlined ones included.
+
+        UsageError for a bad pattern; GotraceError.
+        """
+        from gotrace.probes.pattern import Pattern
+        from gotrace.probes.select import Selector
+
+        for text in patterns:
+            pattern, program = Pattern(text), self._target.binary(None)
+            files = chain([program], self._mapped_libraries())
+            names = chain.from_iterable(_all_names(file.functions) for file in files)
+            if not any(pattern.match(each).rows for each in names):
+                Selector([text]).select(program.functions, verb="find")
+
     def _mappings(self) -> list[MemoryMapping]:
         with suppress(ProcessError):
             return list(self._process.mappings())[:_MAX_FILES]
@@ -113,6 +131,16 @@ class GoFiles:
                 if library.functions.has_pclntab:
                     self._libraries[key] = library
         return self._libraries[key]
+
+
+def _all_names(table: FunctionTable) -> Iterator[NameList]:
+    """Yield the names of a file's functions, then of those that are inlined in them."""
+    from gotrace.probes.pattern import NameList
+
+    yield NameList(table.names, gccgo=not table.has_pclntab)
+    inlined = table.inlined_by_name()
+    if inlined is not None:
+        yield NameList(inlined.names)
 
 
 class LiveGoroutines:

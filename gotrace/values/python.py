@@ -15,7 +15,8 @@ could not be read is ``Unavailable``, which says why and equals nothing.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 from gotrace.values.go_syntax import GUESSED, go_syntax
@@ -49,9 +50,11 @@ __all__ = [
     "Duration",
     "Func",
     "GoError",
+    "MapKey",
     "Pointer",
     "Struct",
     "Unavailable",
+    "as_json",
     "from_json",
     "to_python",
 ]
@@ -101,6 +104,9 @@ class CutStr(str):
         cut.length = length
         return cut
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return CutStr, (str(self), self.length)
+
 
 class CutBytes(bytes):
     """The beginning of a slice or array of bytes; ``length`` is its true one, None if not known."""
@@ -111,6 +117,9 @@ class CutBytes(bytes):
         cut = super().__new__(cls, data)
         cut.length = length
         return cut
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return CutBytes, (bytes(self), self.length)
 
 
 class CutList(list[Any]):
@@ -128,6 +137,25 @@ class CutDict(dict[Any, Any]):
         super().__init__(entries)
         self.length = length
         self.why = why
+
+
+class MapKey:
+    """A map's key that equals itself only; ``value`` is what is known of it.
+
+    Keys are that if they were cut or could not be read, and if Python takes them for another key
+    of their map: in a map[any]int 1, 1.0 and true are three keys.
+    """
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __repr__(self) -> str:
+        return f"<key {self.value!r}>"
+
+    def __str__(self) -> str:
+        return str(self.value)
 
 
 class Duration(int):
@@ -334,17 +362,36 @@ def _sequence(value: SequenceValue) -> list[Any]:
 
 
 def _map(value: MapValue) -> dict[Any, Any]:
-    entries = {_key(to_python(key)): to_python(elem) for key, elem in value.entries}
-    if not value.is_cut:
-        return entries
-    return CutDict(entries, value.length, value.missing.why if value.missing else None)
+    pairs = ((to_python(key), to_python(elem)) for key, elem in value.entries)
+    return _dict(pairs, value.length, value.missing.why if value.missing else None)
+
+
+def _dict(pairs: Iterable[tuple[Any, Any]], length: int, why: str | None = None) -> dict[Any, Any]:
+    """Return entries as a dict in which each keeps its place, a CutDict if there are more."""
+    entries: dict[Any, Any] = {}
+    for original, elem in pairs:
+        key = _key(original)
+        if key is _NOT_WHOLE or key in entries:
+            key = MapKey(original)
+        entries[key] = elem
+    return entries if len(entries) == length else CutDict(entries, length, why)
+
+
+_NOT_WHOLE = object()
 
 
 def _key(key: Any) -> Any:
-    """Return a map's key as a hashable object: an array is a tuple."""
+    """Return a map's key as a hashable object, an array as a tuple; _NOT_WHOLE if it was cut."""
+    if isinstance(key, Unavailable | CutStr | CutBytes | CutList | dict):
+        return _NOT_WHOLE
+    if isinstance(key, GoError):
+        return _NOT_WHOLE if key.is_cut or key.guessed else key
     if isinstance(key, list):
-        return tuple(map(_key, key))
-    return repr(key) if isinstance(key, Unavailable | dict) else key
+        parts = tuple(map(_key, key))
+        return _NOT_WHOLE if _NOT_WHOLE in parts else parts
+    if isinstance(key, Struct):
+        return _NOT_WHOLE if any(_key(field) is _NOT_WHOLE for field in key.values()) else key
+    return key
 
 
 def _interface(value: InterfaceValue) -> Any:
@@ -430,10 +477,8 @@ def _json_elements(value: Mapping[str, Any]) -> list[Any]:
 def _json_entries(value: Mapping[str, Any]) -> dict[Any, Any]:
     entries = value["$entries"]
     pairs = entries.items() if isinstance(entries, dict) else entries
-    found = {_key(from_json(key)): from_json(elem) for key, elem in pairs}
-    if len(found) == value["$len"]:
-        return found
-    return CutDict(found, value["$len"], value.get("$unavailable"))
+    decoded = ((from_json(key), from_json(elem)) for key, elem in pairs)
+    return _dict(decoded, value["$len"], value.get("$unavailable"))
 
 
 def _json_error(value: Mapping[str, Any]) -> GoError:
@@ -460,3 +505,94 @@ _MARKS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
     "$unavailable": lambda value: Unavailable(value["$unavailable"]),
     "$value": lambda value: from_json(value["$value"]),
 }
+
+
+def as_json(value: Any) -> Any:
+    """Return an object of ``to_python`` or ``from_json`` as JSON that ``from_json`` reads back.
+
+    A datetime becomes its text, and a dict whose keys are strings reads back as a Struct.
+    """
+    if value is None or isinstance(value, bool):
+        return value
+    for kind, writer in _WRITERS:
+        if isinstance(value, kind):
+            return writer(value)
+    raise TypeError(f"not a value of a call: {value!r}")
+
+
+def _text_as_json(value: str) -> Any:
+    cut, text = _cut_as_json(value), _whole_text(value)
+    if isinstance(text, dict):
+        return {**text, **cut}
+    return {"$string": text, **cut} if cut or text.startswith("$") else text
+
+
+def _whole_text(value: str) -> str | dict[str, str]:
+    """Return a text, as its bytes in hex if they are not UTF-8."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return {"$hex": value.encode("utf-8", "surrogateescape").hex()}
+    return str(value)
+
+
+def _cut_as_json(value: object) -> dict[str, Any]:
+    if not isinstance(value, CutStr | CutBytes):
+        return {}
+    return {"$cut": True} if value.length is None else {"$len": value.length}
+
+
+def _float_as_json(value: float) -> Any:
+    if math.isnan(value):
+        return "NaN"
+    return f"{value:+}".title() if math.isinf(value) else float(value)
+
+
+def _elements_as_json(value: list[Any] | tuple[Any, ...]) -> Any:
+    elements = [*map(as_json, value)]
+    return {"$elements": elements, "$len": value.length} if isinstance(value, CutList) else elements
+
+
+def _mapping_as_json(value: Mapping[Any, Any]) -> Any:
+    pairs = [[as_json(key), as_json(elem)] for key, elem in value.items()]
+    if isinstance(value, CutDict):
+        why = {} if value.why is None else {"$unavailable": value.why}
+        return {"$entries": pairs, "$len": value.length, **why}
+    # A MapKey can be written as another key is.
+    if all(isinstance(key, str) and not key.startswith("$") for key in value):
+        return dict(pairs)
+    return {"$entries": pairs, "$len": len(pairs)}
+
+
+def _error_as_json(value: GoError) -> Any:
+    marks = {"$cut": value.is_cut, "$guessed": value.guessed}
+    fields = {
+        "$error": _whole_text(value.message),
+        "$type": value.type,
+        "$value": as_json(value.value),
+    }
+    return {**fields, **{name: True for name, is_set in marks.items() if is_set}}
+
+
+def _chan_as_json(value: Chan) -> Any:
+    size = {"$len": value.length, "$cap": value.capacity, "$closed": value.closed}
+    return {"$chan": f"{value.address:#x}", **size}
+
+
+#: By class, subclasses before what they are made of.
+_WRITERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (Pointer, lambda value: {"$pointer": f"{int(value):#x}"}),
+    (int, int),
+    (float, _float_as_json),
+    (complex, lambda value: {"$real": as_json(value.real), "$imag": as_json(value.imag)}),
+    (str, _text_as_json),
+    (bytes, lambda value: {"$hex": value.hex(), **_cut_as_json(value)}),
+    (list | tuple, _elements_as_json),
+    (Mapping, _mapping_as_json),
+    (MapKey, lambda value: as_json(value.value)),
+    (GoError, _error_as_json),
+    (Func, lambda value: {"$func": value.name}),
+    (Chan, _chan_as_json),
+    (Unavailable, lambda value: {"$unavailable": value.why}),
+    (datetime.datetime, datetime.datetime.isoformat),
+)

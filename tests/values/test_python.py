@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import json
 import pickle
@@ -39,6 +40,7 @@ from gotrace.values.python import (
     Pointer,
     Struct,
     Unavailable,
+    as_json,
     from_json,
     to_python,
 )
@@ -151,7 +153,61 @@ def test_times_durations_channels_functions_and_addresses() -> None:
 def test_arrays_and_unavailable_values_as_keys() -> None:
     pairs = SequenceValue("[2]int", (1, 2), 2), MissingValue("gone")
     found = to_python(MapValue("map[[2]int]bool", tuple((key, True) for key in pairs), 2))
-    assert found == {(1, 2): True, "<unavailable: gone>": True}
+    whole, unknown = found
+    assert whole == (1, 2)
+    assert repr(unknown) == "<key <unavailable: gone>>"
+
+
+def test_keys_that_are_not_known_or_alike_are_kept_apart() -> None:
+    """No entry of a map goes missing without a word."""
+    long = StringValue(b"k" * 256, 300)
+    ones: tuple[Value, ...] = (
+        InterfaceValue("any", "int", 1),
+        InterfaceValue("any", "float64", 1.0),
+        Nil("any"),
+    )
+    several: list[tuple[Value, ...]] = [(long,) * 6, (MissingValue("gone"),) * 6, ones]
+    for keys in several:
+        value = MapValue("map[any]int", tuple((key, n) for n, key in enumerate(keys)), len(keys))
+        for found in (to_python(value), from_json(json.loads(json.dumps(to_json(value))))):
+            assert len(found) == len(keys)
+            assert sorted(found.values()) == list(range(len(keys)))
+            written = from_json(json.loads(json.dumps(as_json(found))))
+            assert list(written.values()) == list(found.values())
+    fields = StructValue("main.K", (("Name", long),))
+    found = to_python(MapValue("map[main.K]int", ((fields, 1), (fields, 2)), 5))
+    assert (len(found), found.length) == (2, 5)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        StringValue(b"GE", 30),
+        BytesValue("[]uint8", b"\xff\xfe", 20),
+        SequenceValue("[]int", (1,), 9, 9),
+        MapValue("map[int]int", ((1, 2),), 5),
+        MapValue("map[bool]int", ((True, 2),), 1),
+        POINT,
+        StringValue(b"$dollar", 7),
+        StringValue(b"\xff", 1),
+        ErrorValue("*errors.errorString", "no\udcff", Nil("x")),
+        ErrorValue("*main.E", "known", POINT, guessed=True),
+        FuncValue("func()", 0x1000, "main.f"),
+        PointerValue("*int", 0xC0DE),
+        1.5,
+        complex(1, 2),
+    ],
+)
+def test_values_can_be_copied_and_written(value: Value) -> None:
+    found = to_python(value)
+    for other in (
+        pickle.loads(pickle.dumps(found)),
+        copy.deepcopy(found),
+        from_json(json.loads(json.dumps(as_json(found)))),
+    ):
+        text = isinstance(found, str) and found.encode("utf-8", "surrogateescape") == other
+        assert other == found or text
+        assert getattr(other, "length", None) == getattr(found, "length", None)
 
 
 def test_bytes_that_are_no_text_survive() -> None:

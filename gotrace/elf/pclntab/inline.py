@@ -401,6 +401,11 @@ class InlinedCalls:
             # A table may hold a name twice.
             self._rows[name] = sorted(self._rows[name] + found) if name in self._rows else found
 
+    @property
+    def names(self) -> list[str]:
+        """Return the names of all functions that are inlined anywhere."""
+        return list(self._rows)
+
     def count(self, name: str) -> int:
         """Return in how many places a function is inlined."""
         return len(self._rows.get(name, ()))
