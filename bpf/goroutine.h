@@ -3,7 +3,8 @@
  * Who is calling: the goroutine, or the thread where there is none.
  *
  * Settings (common.h), all from the target's runtime (gotrace/gotypes/runtime.py):
- *   GOTRACE_G_STACK_HI, GOTRACE_G_M, GOTRACE_G_GOID, GOTRACE_M_CURG   offsets
+ *   GOTRACE_G_STACK_HI, GOTRACE_G_M, GOTRACE_G_GOID, GOTRACE_M_CURG, GOTRACE_G_WAITREASON
+ *                        offsets
  *   GOTRACE_TLS_G        offset of g from the thread's FS base, as an unsigned number
  *   GOTRACE_TASK_FSBASE  offset of thread.fsbase in the kernel's task_struct; with 0, sites
  *                        that find g through TLS count as NO_GOROUTINE
@@ -54,6 +55,7 @@ struct layout {
     u64 g_startpc;
     u64 g_gopc;
     u64 m_curg;
+    u64 g_waitreason;
     u64 tls_g; /* 0 where that is not known */
 };
 

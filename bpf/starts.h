@@ -14,6 +14,7 @@ struct start {
     u64 parent; /* goid of the nearest one before it that had a traced call open */
     u64 at;     /* ns: when that executed a go statement */
     u64 since;  /* ns: when its outermost call had begun then */
+    u64 waited; /* its latest wait reason, when its own outermost call was entered */
 };
 
 /* What of it is sent, after the return addresses; shared with gotrace/session/events.py. */
@@ -21,6 +22,7 @@ struct sent_start {
     u64 parent;
     u64 at;
     u64 since;
+    u64 waited;
 };
 
 /*
@@ -63,6 +65,7 @@ int on_go(struct pt_regs *ctx)
         if (!own || own->goid != goid)
             return 0;
         start = *own;
+        start.waited = 0;
     }
     key.task = in_register ? ctx->bx : read_word(ctx->sp + 8);
     start.goid = read_word(key.task + OFFSET(g_goid, GOTRACE_G_GOID));
@@ -73,6 +76,23 @@ int on_go(struct pt_regs *ctx)
         stack->hits_ns += bpf_ktime_get_ns() - began;
     }
     return 0;
+}
+
+/*
+ * Note what a goroutine, of this g, has waited for last before it enters an outermost call: one that
+ * has waited for work may have it from elsewhere than what has started the goroutine.
+ */
+static __always_inline void note_wait(u64 cookie, u64 g, u64 goid, u64 tgid)
+{
+    struct task_key key = {.task = g, .tgid = tgid};
+    struct start *start = starts.lookup(&key);
+    u8 reason = 0;
+    if (!start || start->goid != goid)
+        return;
+    USE_LAYOUT(cookie, /* nothing */);
+    bpf_probe_read_user(&reason, sizeof(reason),
+                        (void *)(g + OFFSET(g_waitreason, GOTRACE_G_WAITREASON)));
+    start->waited = reason;
 }
 
 /* Append to an outermost call's record which go statement its goroutine, of this g, comes from. */
@@ -88,6 +108,7 @@ static __always_inline void append_start(struct call *call, u64 g, u64 tgid)
     put_word(call->payload + at, start->parent);
     put_word(call->payload + at + 8, start->at);
     put_word(call->payload + at + 16, start->since);
+    put_word(call->payload + at + 24, start->waited);
     call->length = at + sizeof(struct sent_start);
     call->event.flags |= EVENT_STARTED;
 }

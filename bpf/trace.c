@@ -435,8 +435,10 @@ int on_entry(struct pt_regs *ctx)
     u64 now = call_begins(&task, &owner, stack); /* last: before is not its time */
     stack->top.start = now;
 #ifdef GOTRACE_NESTED
-    if (stack->level == 1)
+    if (stack->level == 1) {
         stack->since = now;
+        note_wait(cookie, task.g, task.goid, owner.tgid);
+    }
 #endif
     stack->hits_ns += now - began;
     stack->top.before_ns = stack->hits_ns;

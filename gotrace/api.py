@@ -13,10 +13,10 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from html import escape
-from typing import Literal, overload
+from typing import Literal, TypeVar, overload
 from weakref import WeakSet
 
 from gotrace.calls import Call, LostCalls, StackFrame
@@ -49,10 +49,12 @@ from gotrace.session.tasks import Tasks, find_tasks
 from gotrace.session.trace import MAX_STACK_FRAMES, CallTracer, TraceOptions
 from gotrace.session.trace_plan import (
     TraceChoices,
+    TracePlan,
     make_trace_plan,
     parse_probes,
     probe_requests,
 )
+from gotrace.session.undisturbed import Opened
 from gotrace.session.waits.meter import WaitMeter
 from gotrace.session.waits.naming import (
     FORM,
@@ -93,6 +95,7 @@ _MAX_WARNINGS = 5
 #: Planning, compiling and attaching are done by one thread at a time: the compiler writes to
 #: standard error, which is redirected meanwhile, and the processes that hold probes are forked.
 _STARTING = threading.RLock()
+_T = TypeVar("_T")
 
 
 class TracingWarning(UserWarning):
@@ -296,6 +299,8 @@ class Session:
         self._stop_asked = False
         self._has_run = False
         self._streams: WeakSet[CallStream] = WeakSet()
+        self._opened = Opened()
+        self._opened.enter(closing(target))
 
     @property
     def pid(self) -> int | None:
@@ -367,36 +372,36 @@ class Session:
         if not 0 <= depth <= 5:
             raise UsageError(f"depth is {depth}: give 0 to 5")
         choices = TraceChoices.of(string_size, depth, entry, floats)
-        with self._attaching():
+        emulation = _emulation(emulate_ret)
+        wanted = TraceOptions(user_stack=MAX_STACK_FRAMES if stacks else 0)
+
+        def attach() -> tuple[TracePlan, Tasks, CallTracer, WhyProbes | None]:
             specs, failed = parse_probes(_some(probes), self.pid, regexp)
             _refuse_partial(failed)
             requests = probe_requests(specs, _several("exclude", exclude), regexp, self._file)
             plan = make_plan(self._target, requests, returns=True, verb="trace")
             _refuse_partial(plan.failed)
-            emulation = _emulation(emulate_ret)
             tasks = find_tasks(self._target, plan)
             traced = make_trace_plan(plan, specs, choices)
             _refuse_partial(traced.plan.failed)
-            wanted = TraceOptions(user_stack=MAX_STACK_FRAMES if stacks else 0)
             probes_of_why = None
             if why or traced.reads_parts:
                 asked = WhyOptions(callers=why, classes=traced.reads_parts)
                 probes_of_why = self._why(tasks, asked, force)
-            with ExitStack() as opened:
-                tracer = opened.enter_context(
-                    CallTracer(
-                        self._target, traced, tasks, wanted, None, None, probes_of_why, emulation
-                    )
-                )
-                _warn(tasks.warning, traced.plan, tracer.attached)
-                part_names = probes_of_why.names if probes_of_why else ()
-                decoders, undecided = call_decoders(
-                    traced, tasks, floats, None, part_names, shows_why=why
-                )
-                run = opened.enter_context(self._begin(traced.plan, tracer, seconds))
-                stream = CallStream(
-                    tracer, run, decoders, undecided, limit, lossy, opened.pop_all()
-                )
+            tracer = CallTracer(
+                self._target, traced, tasks, wanted, None, None, probes_of_why, emulation
+            )
+            return traced, tasks, opened.enter(tracer), probes_of_why
+
+        with Opened() as opened, self._attaching():
+            traced, tasks, tracer, probes_of_why = _started(opened, attach)
+            _warn(tasks.warning, traced.plan, tracer.attached)
+            part_names = probes_of_why.names if probes_of_why else ()
+            decoders, undecided = call_decoders(
+                traced, tasks, floats, None, part_names, shows_why=why
+            )
+            run = self._begin(opened, traced.plan, tracer, seconds)
+            stream = CallStream(self, tracer, run, decoders, undecided, limit, lossy, opened.keep())
         self._streams.add(stream)
         return stream
 
@@ -416,17 +421,20 @@ class Session:
         as ``trace`` does.
         """
         _check(seconds)
-        with ExitStack() as opened:
+        emulation = _emulation(emulate_ret)
+
+        def attach() -> tuple[ProbePlan, CallCounter]:
+            requests = self._requests(patterns, exclude, regexp)
+            plan = plan_counting(self._target, requests, emulation is not None)
+            _refuse_partial(plan.failed)
+            counter = CallCounter(self._target, plan, None, emulation=emulation)
+            return plan, opened.enter(counter)
+
+        with Opened() as opened:
             with self._attaching():
-                requests = self._requests(patterns, exclude, regexp)
-                emulation = _emulation(emulate_ret)
-                plan = plan_counting(self._target, requests, emulation is not None)
-                _refuse_partial(plan.failed)
-                counter = opened.enter_context(
-                    CallCounter(self._target, plan, None, emulation=emulation)
-                )
+                plan, counter = _started(opened, attach)
                 _warn(None, plan, counter.attached)
-                run = opened.enter_context(self._begin(plan, counter, seconds))
+                run = self._begin(opened, plan, counter, seconds)
             if ready is not None:
                 ready()
             with _os_errors():
@@ -490,22 +498,25 @@ class Session:
         _check(seconds)
         if why and by_goroutine:
             raise UsageError("what the time went into is known by function: leave by_goroutine out")
-        with ExitStack() as opened:
+        emulation = _emulation(emulate_ret)
+        wanted = LatencyOptions(per_function=True, per_goroutine=by_goroutine)
+
+        def attach() -> tuple[ProbePlan, Tasks, LatencyMeter]:
+            requests = self._requests(patterns, exclude, regexp)
+            plan = plan_measuring(self._target, requests)
+            _refuse_partial(plan.failed)
+            tasks = find_tasks(self._target, plan)
+            probes_of_why = self._why(tasks, WhyOptions(), force) if why else None
+            meter = LatencyMeter(
+                self._target, plan, tasks, wanted, None, None, probes_of_why, emulation
+            )
+            return plan, tasks, opened.enter(meter)
+
+        with Opened() as opened:
             with self._attaching():
-                requests = self._requests(patterns, exclude, regexp)
-                plan = plan_measuring(self._target, requests)
-                _refuse_partial(plan.failed)
-                tasks = find_tasks(self._target, plan)
-                wanted = LatencyOptions(per_function=True, per_goroutine=by_goroutine)
-                emulation = _emulation(emulate_ret)
-                probes_of_why = self._why(tasks, WhyOptions(), force) if why else None
-                meter = opened.enter_context(
-                    LatencyMeter(
-                        self._target, plan, tasks, wanted, None, None, probes_of_why, emulation
-                    )
-                )
+                plan, tasks, meter = _started(opened, attach)
                 _warn(tasks.warning, plan, meter.attached)
-                run = opened.enter_context(self._begin(plan, meter, seconds))
+                run = self._begin(opened, plan, meter, seconds)
             if ready is not None:
                 ready()
             with _os_errors():
@@ -562,16 +573,20 @@ class Session:
         """
         _check(seconds)
         kind, reasons = WaitState(state), _several("reasons", reasons)
-        with ExitStack() as opened:
+
+        def attach() -> tuple[Program | None, WaitMeter]:
+            probes = wait_probes(self._target, kind)
+            check_reasons(reasons, probes.reasons)
+            if self._is_started:
+                GoFiles(self._target).check_functions(inside)
+            self._refuse_price(probes, force, "waits()")
+            program = GoFiles(self._target).program() if self._is_started else None
+            return program, opened.enter(WaitMeter(probes, None))
+
+        with Opened() as opened:
             with self._attaching():
-                probes = wait_probes(self._target, kind)
-                check_reasons(reasons, probes.reasons)
-                if self._is_started:
-                    GoFiles(self._target).check_functions(inside)
-                self._refuse_price(probes, force, "waits()")
-                program = GoFiles(self._target).program() if self._is_started else None
-                meter = opened.enter_context(WaitMeter(probes, None))
-                run = opened.enter_context(self._begin(meter.plan, meter, seconds))
+                program, meter = _started(opened, attach)
+                run = self._begin(opened, meter.plan, meter, seconds)
             if ready is not None:
                 ready()
             with _os_errors():
@@ -616,10 +631,7 @@ class Session:
         self._is_open = False
         for stream in list(self._streams):
             stream.close()
-        command = self._target.command
-        if command is not None and self._is_started:
-            command.ended()
-        self._target.close()
+        self._opened.close()
 
     def __enter__(self) -> Session:
         return self
@@ -668,15 +680,20 @@ class Session:
         with self._lock:
             self._attaching_runs += 1
         try:
-            with _STARTING, _os_errors():
+            with _os_errors():
                 yield
         finally:
             with self._lock:
                 self._attaching_runs -= 1
 
-    def _begin(self, plan: ProbePlan, tracer: Probing, seconds: float | None) -> Run:
-        self._start()
-        run = Run(self._target, plan, tracer, seconds)
+    def _begin(
+        self, opened: Opened, plan: ProbePlan, tracer: Probing, seconds: float | None
+    ) -> Run:
+        def begin() -> Run:
+            self._start()
+            return opened.enter(Run(self._target, plan, tracer, seconds))
+
+        run = opened.do(begin)
         with self._lock:
             self._runs.add(run)
             self._has_run = True
@@ -739,15 +756,17 @@ class CallStream(Iterator[Call]):
 
     def __init__(
         self,
+        session: Session,
         tracer: CallTracer,
         run: Run,
         decoders: Sequence[CallDecoder],
         undecided: Undecided,
         limit: int | None,
         lossy: bool,
-        opened: ExitStack,
+        opened: Opened,
     ) -> None:
-        """Take over an attached tracer and its run; ``opened`` closes both."""
+        """Take over a session's attached tracer and its run; ``opened`` closes both."""
+        self._session = session  # whose files live as long
         self._opened = opened
         self._owner = os.getpid()
         self._tracer = tracer
@@ -951,12 +970,24 @@ def _refuse_partial(failed: Sequence[GotraceError]) -> None:
         raise failed[0]
 
 
+def _started(opened: Opened, action: Callable[[], _T]) -> _T:
+    """Return what an action returns that plans, compiles and attaches."""
+
+    def one_by_one() -> _T:
+        with _STARTING:
+            return action()
+
+    return opened.do(one_by_one)
+
+
 @contextmanager
 def _os_errors() -> Iterator[None]:
     """Turn what the system refuses into a GotraceError."""
     try:
         yield
     except OSError as error:
+        if error.errno is None:
+            raise  # a TimeoutError, say, of the caller's own handler of a signal
         what = f"{error.filename}: " if error.filename else ""
         raise GotraceError(f"cannot trace: {what}{error.strerror or error}") from error
 

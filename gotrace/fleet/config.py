@@ -160,7 +160,7 @@ class SpanSpec:
     """Calls to be sent as spans, at most ``rate`` a second of them for each program.
 
     ``why``: with what their time goes into. ``trace_context``: in the traces of the program's own
-    spans that their contexts hold.
+    spans that their contexts hold. ``inherit``: below the calls that have started their goroutines.
     """
 
     name: str | None
@@ -170,6 +170,7 @@ class SpanSpec:
     rate: float = 10.0
     why: bool = False
     trace_context: bool = True
+    inherit: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,6 +425,7 @@ class _Reader:
             rate,
             row.get("why", False),
             row.get("trace_context", True),
+            row.get("inherit", True),
         )
 
     def _waits(self, row: bool | Mapping[str, Any], targets: tuple[str, ...]) -> WaitsSpec | None:

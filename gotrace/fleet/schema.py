@@ -89,6 +89,7 @@ SCHEMA: Final[dict[str, Any]] = {
                 rate=_TEXT,
                 why={"type": "boolean"},
                 trace_context={"type": "boolean"},
+                inherit={"type": "boolean"},
             )
         ),
         otlp=_record(

@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,8 +20,9 @@ from gotrace.fleet.otlp import Attribute, FinishedCall
 from gotrace.fleet.probing import Cost, Probe, Spent
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.forest import Forest, LeftOut
-from gotrace.fleet.telemetry.nesting import Call, Origin, Tree
+from gotrace.fleet.telemetry.nesting import Call, Goroutine, Origin, Tree
 from gotrace.fleet.telemetry.price import refuse_price
+from gotrace.gotypes.wait_reasons import find_wait_reasons
 from gotrace.kernel.attach import Attached
 from gotrace.probes.spec import ProbeSpec, parse_key
 from gotrace.session.decode import DecodedCall, call_decoders
@@ -237,6 +238,21 @@ class SpanProbe(Probe):
         )
         self.problems = [*problems, *traced.plan.problems, *map(str, traced.plan.failed)]
         self.problems += start_problems(tasks)
+        #: Numbers of functions of which no kind of span is below what has started its goroutine.
+        self._apart = {
+            number
+            for number, call in enumerate(traced.calls)
+            if not any(kind.spec.inherit for kind in self._kinds_of(call))
+        }
+        #: Goroutines that have waited for work, at most so many.
+        self._workers: OrderedDict[Goroutine, None] = OrderedDict()
+        #: Numbers of reasons.
+        self._waits_for_work = {
+            number
+            for file in tasks.files
+            for number, reason in enumerate(find_wait_reasons(file.image) or ())
+            if reason.startswith(_WAITS_FOR_WORK)
+        }
 
     @property
     def _attached(self) -> Attached:
@@ -259,13 +275,34 @@ class SpanProbe(Probe):
                 log.error("spans: %s", printable(str(error)))
                 continue
             seen = _Seen(record, is_wanted)
-            ended = _ended(call, seen)
+            ended = self._ended(call, seen)
             if call.start_ns:
                 self._forest.add(ended, time.monotonic())
             else:  # only its entry: nothing is known to be within it
                 self._send([(ended, None)], None)
         self._forest.overdue(time.monotonic())
         self._read_ns += time.thread_time_ns() - began
+
+    def _ended(self, call: CallRecord, seen: _Seen) -> Call[_Seen]:
+        """Return what a record says of where its call belongs."""
+        origin = None
+        if (start := call.started) is not None and call.function not in self._apart:
+            if start.waited in self._waits_for_work:
+                self._workers[call.tgid, call.goid] = None
+                if len(self._workers) > _MAX_WORKERS:
+                    self._workers.popitem(last=False)
+            has_waited = (call.tgid, call.goid) in self._workers
+            origin = Origin((call.tgid, start.goid), start.at_ns, start.since_ns, has_waited)
+        return Call(
+            (call.tgid, call.goid or -call.tid),
+            call.start_ns,
+            call.end_ns,
+            call.nested,
+            seen,
+            len(seen.record),
+            call.starts,
+            origin,
+        )
 
     def _send(
         self, tree: Tree[_Seen], above: _Above | LeftOut | None
@@ -298,10 +335,8 @@ class SpanProbe(Probe):
         None where it was not sent, for its rate.
         """
         decoder = self._decoders[function_of(record)]
-        probes = [probe for probe, _ in decoder.traced.parts] or [decoder.traced.spec]
-        kinds = [kind for kind in self._kinds if any(kind.probe is probe for probe in probes)]
         now = time.monotonic()
-        kinds = [kind for kind in kinds if kind.rate.allows(now)]
+        kinds = [kind for kind in self._kinds_of(decoder.traced) if kind.rate.allows(now)]
         sent = None
         try:
             found = decoder.by_probe(record) if kinds else []
@@ -318,6 +353,11 @@ class SpanProbe(Probe):
                     self._sink.put(span)
                     sent = sent or _Above(_Ids(span.trace, span.span), within)
         return sent
+
+    def _kinds_of(self, call: TracedCall) -> list[_Kind]:
+        """Return the kinds of spans that want a function's calls."""
+        probes = [probe for probe, _ in call.parts] or [call.spec]
+        return [kind for kind in self._kinds if any(kind.probe is probe for probe in probes)]
 
     def _finished(self, kind: _Kind, call: DecodedCall, epoch: int) -> FinishedCall:
         function = call.function
@@ -375,23 +415,10 @@ class SpanProbe(Probe):
 
 
 _LAST_TURNS = 10
-
-
-def _ended(call: CallRecord, seen: _Seen) -> Call[_Seen]:
-    """Return what a record says of where its call belongs."""
-    origin = None
-    if (start := call.started) is not None:
-        origin = Origin((call.tgid, start.goid), start.at_ns, start.since_ns)
-    return Call(
-        (call.tgid, call.goid or -call.tid),
-        call.start_ns,
-        call.end_ns,
-        call.nested,
-        seen,
-        len(seen.record),
-        call.starts,
-        origin,
-    )
+_MAX_WORKERS = 1 << 13
+#: How reasons begin for which workers wait that others hand work to, or that hand on what they have
+#: done. After "IO wait" or "sleep" a goroutine goes on with its own.
+_WAITS_FOR_WORK = ("chan receive", "chan send", "select", "sync.Cond.Wait")
 
 
 def _held(call: DecodedCall) -> _Ids | None:

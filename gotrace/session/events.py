@@ -44,7 +44,7 @@ HEADER = struct.Struct("<QQQIIIHHQQQ")
 _END = struct.Struct("<Q").unpack_from
 _FUNCTION = struct.Struct("<32xI").unpack_from
 _BLOCK = struct.Struct("<II")
-_START = struct.Struct("<QQQ")  # struct sent_start of bpf/starts.h
+_START = struct.Struct("<QQQQ")  # struct sent_start of bpf/starts.h
 _MAX_FRAMES = 1024  # more than any stack that BPF can walk
 
 _CPU_BYTES = 4
@@ -105,12 +105,14 @@ class Start:
     """The go statement that a goroutine comes from, itself or by way of others between.
 
     ``goid`` is the goroutine that had a traced call open and executed it, ``at_ns`` when that was,
-    ``since_ns`` when the outermost of these calls had begun.
+    ``since_ns`` when the outermost of these calls had begun. ``waited`` is the number of the
+    goroutine's latest wait reason when it entered its own outermost call.
     """
 
     goid: int
     at_ns: int
     since_ns: int
+    waited: int = 0
 
 
 class Unwinding(Enum):

@@ -59,7 +59,12 @@ class Tasks:
         if self.layout is None:
             return TaskSettings()
         if self.layouts:
-            return TaskSettings(task_fsbase=task_fsbase_offset(), layouts=len(self.layouts))
+            # What a run asks why things take time of is alike in all files.
+            return TaskSettings(
+                g_waitreason=self.layout.g_waitreason,
+                task_fsbase=task_fsbase_offset(),
+                layouts=len(self.layouts),
+            )
         settings = TaskSettings(
             g_stack_hi=self.layout.g_stack_hi,
             g_m=self.layout.g_m,
@@ -68,6 +73,7 @@ class Tasks:
             g_startpc=self.layout.g_startpc,
             g_gopc=self.layout.g_gopc,
             m_curg=self.layout.m_curg,
+            g_waitreason=self.layout.g_waitreason,
         )
         fsbase, offset = task_fsbase_offset(), self.layout.tls_offset
         if fsbase is None or offset is None:
@@ -116,7 +122,16 @@ class Tasks:
 
 
 #: struct layout of bpf/goroutine.h: fields of RuntimeLayout, and that of ``tls_offset``.
-_OFFSETS = ("g_stack_hi", "g_m", "g_goid", "g_sched_sp", "g_startpc", "g_gopc", "m_curg")
+_OFFSETS = (
+    "g_stack_hi",
+    "g_m",
+    "g_goid",
+    "g_sched_sp",
+    "g_startpc",
+    "g_gopc",
+    "m_curg",
+    "g_waitreason",
+)
 _LAYOUT = struct.Struct(f"={len(_OFFSETS) + 1}Q")
 
 

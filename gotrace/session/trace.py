@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
 
 from gotrace.capture.ops import Op, OpCode
 from gotrace.capture.payload import Subplan
@@ -35,6 +33,7 @@ from gotrace.session.trace_plan import (
     interfaces_in,
     steps_of,
 )
+from gotrace.session.undisturbed import Meanwhile
 from gotrace.session.why.parts import BY_PROCESS, WhyProbes, max_report_size
 from gotrace.settings import KeySettings, SignalSettings, TraceSettings, WhySettings
 from gotrace.target.target import Target
@@ -64,7 +63,7 @@ _SAVED_BYTES = 64 << 20  # of kernel memory, for the arguments of open calls
 _CALL_OVERHEAD = 1024  # struct call without its payload, and the map's own
 _STACKS = _OUTER_CALLS = _WAITING = 1 << 14
 _STARTS = 1 << 15  # goroutines whose start is kept, 4 MB
-_SENT_START = 24  # bytes of struct sent_start
+_SENT_START = 32  # bytes of struct sent_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +155,7 @@ class CallTracer(Probing):
         #: Whether ``acquire`` has returned all there is, after ``stop``.
         self.exhausted = False
         # The verifier runs meanwhile.
-        with _Meanwhile(lambda: expected_types(traced)) as self._subplans:
+        with Meanwhile(lambda: expected_types(traced)) as self._subplans:
             self.attached: Attached = attach(settings, groups, forced, self._prepare, announce)
         program = self.attached.program
         self._open = (
@@ -236,49 +235,6 @@ class CallTracer(Probing):
     def diagnostics(self) -> dict[Diagnostic, int]:
         """Return how often each irregularity has occurred so far."""
         return diagnostics(self.attached.program)
-
-
-_T = TypeVar("_T")
-
-
-class _Meanwhile(Generic[_T]):
-    """What a thread of its own finds out, or this one where no thread can be started.
-
-    The thread has ended when the result has been taken: what is forked after that finds none.
-    """
-
-    def __init__(self, action: Callable[[], _T]) -> None:
-        """Start ``action``."""
-        self._action = action
-        self._found: _T | None = None
-        self._error: BaseException | None = None
-        self._thread: threading.Thread | None = threading.Thread(target=self._run)
-        try:
-            self._thread.start()
-        except RuntimeError:
-            self._thread = None
-            self._run()
-
-    def _run(self) -> None:
-        try:
-            self._found = self._action()
-        except BaseException as error:
-            self._error = error
-
-    def result(self) -> _T:
-        """Wait for the result and return it; raise what the action has raised."""
-        if self._thread is not None:
-            self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._found  # type: ignore[return-value]  # it may be None
-
-    def __enter__(self) -> _Meanwhile[_T]:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._thread is not None:
-            self._thread.join()
 
 
 def expected_types(traced: TracePlan) -> dict[int, Subplan]:

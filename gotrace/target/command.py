@@ -112,3 +112,5 @@ class Command:
             os.close(self._failure)
             self._go = self._failure = -1
             self.reap()
+        else:
+            self.ended()

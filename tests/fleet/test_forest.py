@@ -235,6 +235,19 @@ def test_calls_wait_no_longer_than_what_they_wait_for(monkeypatch: pytest.Monkey
     assert places.take() == [("forgotten", None)]
 
 
+def test_work_that_is_waited_for_after_the_call_is_below_none() -> None:
+    places = Places()
+    grown: Forest[str, str] = Forest(places.send)
+    worker, plain = Origin((1, 1), 3, 2, has_waited=True), Origin((1, 1), 3, 2)
+    grown.add(call("waits", 2, 6, 7, worker), 0.0)
+    grown.add(call("above", 1, 2, 10), 0.0)
+    assert places.take() == [("above", None), ("waits", "above")]
+    grown.add(call("within", 2, 8, 12, worker), 0.0)
+    grown.add(call("after", 2, 13, 14, worker), 0.0)
+    grown.add(call("own", 3, 13, 14, plain), 0.0)
+    assert places.take() == [("within", "above"), ("after", None), ("own", "above")]
+
+
 def test_what_waits_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nesting, "MAX_BYTES", 100)
     places = Places()

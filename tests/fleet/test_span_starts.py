@@ -124,6 +124,27 @@ def test_a_goroutine_can_outlive_the_call_that_has_started_it(tmp_path: Path) ->
 
 @pytest.mark.live
 @pytest.mark.apart
+@each_toolchain
+def test_work_that_a_pool_waits_for_is_not_of_the_call_that_started_it(
+    toolchain: Toolchain, tmp_path: Path
+) -> None:
+    run(program(toolchain, tmp_path), "pool")
+
+
+@pytest.mark.live
+@pytest.mark.apart
+def test_a_kind_of_span_may_inherit_nothing(tmp_path: Path) -> None:
+    with sending(program(newest(), tmp_path), (CALL, "100000/s, inherit: off")) as (
+        fixture,
+        received,
+    ):
+        calls = fixture.work("pool")["calls"]
+        received.wait_for_spans(calls)
+    assert not [span for _, span in received.spans if span.parent_span_id]
+
+
+@pytest.mark.live
+@pytest.mark.apart
 def test_what_calls_start_is_left_out_with_them(tmp_path: Path) -> None:
     outermost = (f'{CALL} (parent == "")', "1/h")
     with sending(program(newest(), tmp_path), outermost, BELOW) as (fixture, received):

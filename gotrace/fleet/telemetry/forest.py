@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from operator import attrgetter
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gotrace.fleet.telemetry import nesting
 from gotrace.fleet.telemetry.nesting import Call, Goroutine, Nesting, Origin, Tree
@@ -65,11 +65,21 @@ class _Sent(Generic[P]):
     def end(self) -> int:
         return self.ends[0]
 
-    def at(self, moment: int) -> P | LeftOut | None:
-        """Return the place of the innermost call that was open at a moment within the tree."""
+    def _open_at(self, moment: int) -> int:
+        """Return the row of the innermost call that was open at a moment within the tree."""
         row = bisect_right(self.starts, moment) - 1
         while row > 0 and self.ends[row] < moment:
             row = self.parents[row]
+        return row
+
+    def above(self, call: Call[Any], origin: Origin) -> P | LeftOut | None:
+        """Return the place that an outermost call of a goroutine is below which was started here.
+
+        None for work that the goroutine has waited for after the call that started it had ended.
+        """
+        row = self._open_at(origin.at)
+        if origin.has_waited and self.ends[row] < call.start:
+            return None
         return self.places[row]
 
 
@@ -190,7 +200,7 @@ class Forest(Generic[T, P]):
             return
         for memory in (self._sent, self._unsent):
             if (found := memory.find(origin.goroutine, origin.at)) is not None:
-                self._place(tree, found.at(origin.at), now)
+                self._place(tree, found.above(tree[0][0], origin), now)
                 return
         if _is_overdue(origin.since, now):
             self._place(tree, None, now)
@@ -247,7 +257,7 @@ class Forest(Generic[T, P]):
             first = bisect_left(waiting, sent.start, key=_moment)
             last = bisect_right(waiting, sent.end, key=_moment)
             for one in self._cut(sent.goroutine, first, last):
-                ready.append((one.tree, sent.at(one.origin.at)))
+                ready.append((one.tree, sent.above(one.tree[0][0], one.origin)))
 
 
 def _moment(waiting: _Waiting[T]) -> int:

@@ -28,11 +28,13 @@ class Origin:
     """The go statement that a goroutine comes from; times in ns by the clock of the calls.
 
     ``goroutine`` executed it, ``at``, within calls of which the outermost began at ``since``.
+    ``has_waited``: before the call whose origin this is, the goroutine has waited for work last.
     """
 
     goroutine: Goroutine
     at: int
     since: int
+    has_waited: bool = False
 
 
 @dataclass(frozen=True, slots=True)

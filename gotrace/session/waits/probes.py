@@ -65,7 +65,6 @@ class WaitProbes:
             open=goroutines,
             stacks=stacks,
             rows=rows,
-            g_waitreason=layout.g_waitreason,
             g_sched_pc=layout.g_sched_pc,
             g_sched_bp=layout.g_sched_bp,
             g_coroarg=coroargs[0] if coroargs else None,

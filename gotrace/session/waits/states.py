@@ -20,7 +20,7 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.session.lifetime import Probing
 from gotrace.session.plan import ProbePlan
 from gotrace.session.why.parts import KernelOffsets, kernel_offsets
-from gotrace.settings import StateSettings
+from gotrace.settings import StateSettings, TaskSettings
 from gotrace.sites.scheduler import SchedulerSites, scheduler_sites
 from gotrace.sites.sites import Site, SiteError
 from gotrace.target.process import in_initial_pid_namespace
@@ -89,7 +89,7 @@ class StateProbes:
             states=goroutines,
             processes=_PROCESSES,
             quota_threads=_QUOTA_THREADS,
-            g_waitreason=self.file.runtime.g_waitreason,
+            tasks=TaskSettings(g_waitreason=self.file.runtime.g_waitreason),
             g_coroarg=self.sites.coroarg,
             task_pid=quota.pid if quota else None,
             task_state=quota.state if quota else None,

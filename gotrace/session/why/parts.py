@@ -219,7 +219,6 @@ class WhyProbes:
             why_callers=self.options.callers,
             why_classes=1 if self.options.classes else None,
             g_status=layout.g_atomicstatus,
-            g_waitreason=layout.g_waitreason,
             g_syscallpc=layout.g_syscallpc,
             g_sched_pc=layout.g_sched_pc,
             g_sched_bp=layout.g_sched_bp,

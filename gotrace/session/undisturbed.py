@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Do things in threads of their own, where exceptions of signals' handlers do not arrive.
+
+Python runs the handlers of signals in the main thread, between any two instructions: Ctrl-C, or a
+timeout that raises, could lose a descriptor or a child process that was about to be noted down.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, suppress
+from typing import Generic, TypeVar
+
+from gotrace.errors import GotraceError
+
+__all__ = ["Meanwhile", "Opened"]
+
+_T = TypeVar("_T")
+
+
+class Meanwhile(Generic[_T]):
+    """What a thread of its own finds out, or this one if no thread can be started.
+
+    The thread has ended when the result has been taken: what is forked after that finds none. It
+    goes on if the wait for it is interrupted.
+    """
+
+    def __init__(self, action: Callable[[], _T]) -> None:
+        """Start ``action``."""
+        self._action = action
+        self._found: _T | None = None
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = threading.Thread(target=self._run)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            self._thread = None
+            self._run()
+
+    def _run(self) -> None:
+        try:
+            self._found = self._action()
+        except BaseException as error:
+            self._error = error
+
+    def result(self) -> _T:
+        """Wait for the result and return it; raise what the action has raised."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._error is not None:
+            try:
+                raise self._error
+            finally:
+                self._error = None  # whose traceback has this
+        return self._found  # type: ignore[return-value]  # it may be None
+
+    def __enter__(self) -> Meanwhile[_T]:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._thread is not None:
+            self._thread.join()
+
+
+class Opened:
+    """What a run or a session has opened, closed as a whole; a context manager that does so.
+
+    If opening is interrupted, closing waits until that is done, or it is not begun any more.
+    """
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._lock = threading.RLock()
+        self._is_kept = False
+        self._is_closed = False
+
+    def do(self, action: Callable[[], _T]) -> _T:
+        """Return what ``action``, which may ``enter`` what it opens, returns in another thread."""
+
+        def if_open() -> _T:
+            if self._is_closed:
+                raise GotraceError("cannot attach: interrupted")
+            return action()
+
+        return self._alone(if_open)
+
+    def _alone(self, action: Callable[[], _T]) -> _T:
+        def locked() -> _T:
+            with self._lock:
+                return action()
+
+        if threading.current_thread() is not threading.main_thread():
+            return locked()
+        return Meanwhile(locked).result()
+
+    def enter(self, opened: AbstractContextManager[_T]) -> _T:
+        """Return what a context manager gives, which is left when all is closed."""
+        return self._stack.enter_context(opened)
+
+    def keep(self) -> Opened:
+        """Return this, which the end of its ``with`` block does not close unless it fails."""
+        self._is_kept = True
+        return self
+
+    def close(self) -> None:
+        """Close all, the last first. Raises what closing raises."""
+        self._alone(self._close)
+
+    def _close(self) -> None:
+        self._is_closed = True
+        self._stack.close()
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is not None:
+            with suppress(GotraceError):  # what went wrong first is what counts
+                self.close()
+        elif not self._is_kept:
+            self.close()
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            if not self._is_closed:
+                self.close()
