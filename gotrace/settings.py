@@ -137,7 +137,7 @@ class TaskSettings(_Settings):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhySettings(_Settings):
-    """What is needed to know where time goes: bpf/why.h."""
+    """What is needed to know where time goes: bpf/why.h, and parts.h to add that up."""
 
     why: int = _shape(1)
     why_parts: int = _shape()
@@ -149,6 +149,7 @@ class WhySettings(_Settings):
     why_saved: int = _size(why_saved=1)
     why_threads: int = _size(why_threads=1)
     why_sites: int = _size(why_sites=1)
+    why_bands: int | None = _size(None, why_bands=1)
     g_status: int = _value()
     g_waitreason: int = _value()
     g_syscallpc: int = _value()
@@ -296,7 +297,6 @@ class LatencySettings(_PairingSettings):
     outermost: int | None = _shape(None)
     by_file: int | None = _shape(None)
     slower: int | None = _value(None)
-    why_bands: int | None = _size(None, why_bands=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -180,6 +180,13 @@ _ROWS = 1 << 14
 _SAVED = 1 << 13
 _THREADS = 1 << 15
 _SITE = struct.Struct("=qq")  # struct why_site
+_MIN_BANDS, _MAX_BANDS = 1 << 10, 1 << 13
+_BANDS_PER_HISTOGRAM = 64
+
+
+def _bands(histograms: int) -> int:
+    """Return for how many of their buckets there is room to keep parts apart."""
+    return min(max(_MIN_BANDS, _BANDS_PER_HISTOGRAM * histograms), _MAX_BANDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +209,11 @@ class WhyProbes:
     names: tuple[str, ...]
     release: tuple[int, int]
 
-    def settings(self) -> WhySettings:
-        """Return the settings of bpf/why.h. Raises GotraceError."""
+    def settings(self, histograms: int | None = None) -> WhySettings:
+        """Return the settings of bpf/why.h. Raises GotraceError.
+
+        ``histograms`` is of how many the parts are added up, None where they are not.
+        """
         layout = self.tasks.layout
         assert layout is not None
         coroargs = [sites.coroarg for _, sites in self.files if sites.coroarg is not None]
@@ -214,6 +224,7 @@ class WhyProbes:
             why_saved=_SAVED,
             why_threads=_THREADS,
             why_sites=max(1, len(self._probes())),
+            why_bands=_bands(histograms) if histograms else None,
             why_on_stack=not layout.g_in_register,
             why_unnamed=self.release < _NAMED_SINCE,
             why_callers=self.options.callers,
@@ -502,7 +513,7 @@ class PartSums:
 
     @classmethod
     def from_row(cls, row: bytes, names: Sequence[str]) -> PartSums:
-        """Decode struct why_sums of bpf/latency.c."""
+        """Decode struct why_sums of bpf/parts.h."""
         count = len(names)
         cells = struct.unpack(f"={2 * count}Q", row)
         sums = cls()
@@ -518,10 +529,10 @@ _BAND = struct.Struct("=II")  # struct why_band
 
 
 class BandRows:
-    """Read the maps ``why_bands`` and ``why_rest`` of bpf/latency.c."""
+    """Read the maps ``why_bands`` and ``why_rest`` of bpf/parts.h."""
 
     def __init__(self, bands: Map, rest: Map, rows: int, names: Sequence[str]) -> None:
-        """Take over the maps; ``rows`` is the setting of bpf/latency.c."""
+        """Take over the maps; ``rows`` is the setting of bpf/histogram.h."""
         self._bands = bands
         self._rest = rest
         self._rows = rows

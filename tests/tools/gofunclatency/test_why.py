@@ -462,6 +462,89 @@ def test_keys_and_predicates_on_parts_add_calls_up() -> None:
     assert len(result.errors.splitlines()) == 1
 
 
+#: What the calls of each group wait for, if they do; they do nothing else of any length.
+GROUPS = {
+    "sleeps": "blocked: sleep",
+    "computes": "running",
+    "locks": "blocked: sync.Mutex.Lock",
+}
+
+
+def exact(row: Json) -> dict[str, int]:
+    """Return the parts of a row, in ns, which add up to its time."""
+    parts = row["why"]["parts"]
+    assert sum(part["ns"] for part in parts.values()) == row["sum_ns"], row
+    assert all(0 < part["calls"] <= row["count"] for part in parts.values()), row
+    return {name: part["ns"] for name, part in parts.items()}
+
+
+@pytest.mark.parametrize(
+    "options", [("--by", "what"), ("--by", "what, $blocked > 1ms"), ("-i", "0.3", "--by", "what")]
+)
+def test_each_row_of_by_has_its_parts(options: tuple[str, ...]) -> None:
+    truth, result = run(program(), ["groups"], "gofunclatency", *options, "main.does")
+    calls_by: Counter[str] = Counter()
+    parts_by: dict[str, Counter[str]] = {}
+    for row in of_kind(result, "histogram"):
+        what = row["by"]["what"]
+        calls_by[what] += row["count"]
+        parts_by.setdefault(what, Counter()).update(exact(row))
+        if "$blocked > 1ms" in row["by"]:
+            blocked = row["by"]["$blocked > 1ms"]
+            assert blocked is (GROUPS[what] != "running") or row["count"] < 3
+    assert calls_by == {what: truth[what] for what in GROUPS}
+    for what, part in GROUPS.items():
+        machine = sum(ns for name, ns in parts_by[what].items() if name in _OF_THE_MACHINE - {part})
+        assert parts_by[what][part] > 0.9 * (parts_by[what].total() - machine), parts_by[what]
+        others = {part for group, part in GROUPS.items() if group != what} - {"running"}
+        assert not others & parts_by[what].keys()
+    [summary] = of_kind(result, "summary")
+    assert (summary["what"], summary["calls"]) == ("unwound", 1)
+
+
+def test_calls_without_a_row_have_their_parts_too() -> None:
+    truth, result = run(
+        *(program(), ["groups"], "gofunclatency", "--rows", "1", "--by", "what"),
+        *("main.does", "main.does1"),
+    )
+    rows = of_kind(result, "histogram")
+    found = {(row["func"], row["by"] and row["by"]["what"]): exact(row) for row in rows}
+    assert len(found) == 2 and (None, None) in found
+    assert sum(row["count"] for row in rows) == 2 * sum(truth[what] for what in GROUPS)
+    (known,) = {what for _, what in found} - {None}
+    others = {part for what, part in GROUPS.items() if what != known}
+    assert others <= found[None, None].keys()
+
+
+def test_rows_of_recipes_and_of_stacks_have_their_parts() -> None:
+    path = build(FIXTURES / "live_recipes", newest())
+    with Fixture([path]) as fixture:
+        words = ("--why", "--force", "-p", str(fixture.ready), "@http.server")
+        with (
+            tool("gofunclatency", "--json", *words) as measuring,
+            tool("gofunclatency", *words) as showing,
+            tool("gofunclatency", "--json", *words, "--by", "$stack") as by_stack,
+        ):
+            fixture.work("")
+            results = measuring.end(), by_stack.end()
+            text = showing.end()
+        assert fixture.finish() == 0
+    for result in results:
+        rows = of_kind(result, "histogram")
+        assert rows and all(exact(row) for row in rows)
+    lines = text.lines
+    heads = [at for at, line in enumerate(lines) if line.startswith("where the time went ")]
+    named = [at for at, line in enumerate(lines) if line.startswith("req.Method = ")]
+    assert len(heads) == len(named) == len(of_kind(results[0], "histogram"))
+    assert all(name < head for name, head in zip(named, heads, strict=True))
+
+
+def test_parts_are_not_in_profiles_of_stacks() -> None:
+    result = run_tool("gofunclatency", "--why", "-f", f"{program()}:main.does")
+    assert result.status == 2 and "--by '$stack' --why" in result.errors
+    assert len(result.errors.splitlines()) == 1
+
+
 def test_the_library_says_why() -> None:
     with Fixture([program()]) as fixture, gotrace.attach(fixture.ready) as go:
 
