@@ -35,6 +35,7 @@ __all__ = [
     "TraceSettings",
     "TrialSettings",
     "WaitSettings",
+    "WaitedSettings",
     "WhySettings",
 ]
 
@@ -136,6 +137,16 @@ class TaskSettings(_Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitedSettings(_Settings):
+    """Where the kernel counts how long a task has waited for a CPU: bpf/why.h."""
+
+    task_run_delay: int = _value()
+    task_last_queued: int = _value()
+    cfs_rq_rq: int = _value()
+    rq_clock: int = _value()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WhySettings(_Settings):
     """What is needed to know where time goes: bpf/why.h, and parts.h to add that up."""
 
@@ -161,6 +172,7 @@ class WhySettings(_Settings):
     task_throttled: int | None = _value(None)
     task_cfs_rq: int | None = _value(None)
     cfs_rq_throttled: int | None = _value(None)
+    waited: WaitedSettings | None = field(default=None, metadata=_part(WaitedSettings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

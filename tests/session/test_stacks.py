@@ -31,6 +31,7 @@ from gotrace.settings import (
     TaskSettings,
     TraceSettings,
     TrialSettings,
+    WaitedSettings,
     WaitSettings,
     WhySettings,
 )
@@ -99,6 +100,8 @@ WHY = WhySettings(
     task_pid=8,
     task_state=8,
     task_throttled=8,
+    task_cfs_rq=8,
+    waited=WaitedSettings(task_run_delay=8, task_last_queued=8, cfs_rq_rq=8, rq_clock=8),
 )
 #: Where its parts are added up.
 SUMMED = replace(WHY, why_bands=8)

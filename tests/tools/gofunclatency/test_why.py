@@ -6,11 +6,14 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -259,7 +262,14 @@ WAITS = {
     "main.timers": ("blocked: chan receive",),
 }
 #: What any call can have beside, on a busy machine.
-_OF_THE_MACHINE = {"running", "runnable", "preempted", "tracing (estimate)", "blocked: kernel"}
+_OF_THE_MACHINE = {
+    "running",
+    "runnable",
+    "preempted",
+    "waiting for CPU",
+    "tracing (estimate)",
+    "blocked: kernel",
+}
 
 
 def check_waits(rows: list[Json], truth: Json) -> None:
@@ -341,6 +351,48 @@ def test_a_spinner_beside_it_is_preemption() -> None:
     assert row["why"]["parts"]["preempted"] > 0.2 * row["duration_ns"]
     assert "throttled" not in row["why"]["parts"]
     assert row["why"]["longest"]["part"] == "preempted"
+
+
+@contextmanager
+def _busy(cpu: set[int], many: int) -> Iterator[None]:
+    """Keep a CPU busy with so many processes."""
+    spin = [sys.executable, "-c", "while True: pass"]
+    with ExitStack() as opened:
+        for _ in range(many):
+            process = subprocess.Popen(spin, preexec_fn=lambda: os.sched_setaffinity(0, cpu))
+            opened.callback(process.wait)
+            opened.callback(process.kill)
+        yield
+
+
+def test_a_wait_in_the_kernel_ends_when_the_thread_can_run() -> None:
+    """Beside what the kernel counts of the thread: how long it waited for a CPU.
+
+    Others have that, which are more urgent. The kernel may also run them between the call and where
+    the program asks.
+    """
+    cpu = {min(os.sched_getaffinity(0))}
+
+    def below_others() -> None:
+        os.sched_setaffinity(0, cpu)
+        os.nice(10)
+
+    env = {**os.environ, "GODEBUG": "asyncpreemptoff=1"}
+    with Fixture([program()], preexec_fn=below_others, env=env) as fixture:
+        words = ("--json", "--why", "--force", "-p", str(fixture.ready), "main.naps")
+        with tool("gotrace", *words) as tracing:
+            with _busy(cpu, 3):
+                truth = fixture.work("naps")
+            result = tracing.end()
+        assert fixture.finish() == 0
+    (row,) = calls(result)
+    add_up([row])
+    parts, waited = row["why"]["parts"], truth["waited"]
+    assert 10 * LONG <= parts["blocked: kernel"] < 10.2 * LONG, parts
+    assert waited > LONG / 4, "the CPU was not busy"
+    ours = parts["waiting for CPU"] + parts.get("preempted", 0)
+    assert abs(ours - waited) < 0.02 * waited + LONG / 5, (parts, waited)
+    assert parts["waiting for CPU"] > waited / 2, (parts, waited)
 
 
 def test_a_quota_used_up_is_throttling() -> None:
