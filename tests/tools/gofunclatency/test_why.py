@@ -287,7 +287,8 @@ def check_waits(rows: list[Json], truth: Json) -> None:
         # Who wakes it began to wait before it did, which a machine that is busy can hold up.
         assert parts[found] > 0.4 * LONG, (name, parts)
         if found == "blocked: kernel":
-            assert row["why"]["longest"]["part"] == found
+            # On a busy machine it takes longer to get a CPU.
+            assert row["why"]["longest"]["part"] in (found, "waiting for CPU")
         elif found == "syscall":
             functions = [frame["func"] for frame in row["why"]["longest"]["stack"]]
             assert functions.index("syscall.Nanosleep") < functions.index(name), functions
