@@ -9,11 +9,14 @@
  *   GOTRACE_OUTERMOST    leave out calls within other traced calls of the same goroutine
  *   GOTRACE_SLOWER       nanoseconds from which on a call is reported by itself
  *   GOTRACE_WHY          1 where the parts of times are added up, with the settings of why.h and
- *   GOTRACE_WHY_BANDS    rows of parts, one for each bucket of a histogram that has calls
+ *                        parts.h
  *   GOTRACE_HISTOGRAM_ROWS  histograms, twice where intervals are kept apart
  */
 #include "calls.h"
 #include "histogram.h"
+#ifdef GOTRACE_WHY
+#include "parts.h"
+#endif
 #include "ret.h"
 
 /* In a key's tgid: of a process that has no number in the user's pid namespace. */
@@ -24,19 +27,6 @@ struct goroutine_key {
     u32 tgid;
     u32 row; /* generation * ROWS + row */
 };
-
-#ifdef GOTRACE_WHY
-/* The parts of calls, added up. */
-struct why_sums {
-    u64 ns[WHY_PARTS];
-    u64 calls[WHY_PARTS]; /* that have such a part */
-};
-
-struct why_band {
-    u32 row; /* generation * ROWS + row */
-    u32 bucket;
-};
-#endif
 
 struct goroutine_row {
     struct histogram times;
@@ -86,21 +76,10 @@ BPF_QUEUE(ended, struct goroutine_key, 65536);
 BPF_PERF_OUTPUT(slow);
 #endif
 
-#ifdef GOTRACE_WHY
-/* why_bands: parts of calls by duration; filled on first use, emptied like histograms. */
-BPF_HASH(why_bands, struct why_band, struct why_sums, GOTRACE_WHY_BANDS);
-
-/* why_rest: key = generation * ROWS + row; parts of calls for which why_bands had no room. */
-BPF_ARRAY(why_rest, struct why_sums, GOTRACE_HISTOGRAM_ROWS);
-
-/* why_none: value 0 is all zeros, too large for a program's stack. */
-BPF_ARRAY(why_none, struct why_sums, 1);
-
-#ifdef GOTRACE_SLOWER
+#if defined(GOTRACE_WHY) && defined(GOTRACE_SLOWER)
 /* reports: key = task whose call returns; room for what is reported, gone when it is. */
 BPF_HASH(reports, struct task_key, struct slow_call, GOTRACE_WHY_ROWS);
 BPF_ARRAY(report_blank, struct slow_call, 1);
-#endif
 #endif
 
 int on_entry(struct pt_regs *ctx)
@@ -115,76 +94,6 @@ int on_entry(struct pt_regs *ctx)
         stack->top.start = call_begins(&task, &owner, stack); /* last: before is not its time */
     return 0;
 }
-
-#ifdef GOTRACE_WHY
-/* Where the parts of calls of a duration are added up. */
-static __always_inline struct why_sums *why_sums(u32 number, u64 elapsed)
-{
-    struct why_band key = {.row = number, .bucket = bucket_of(elapsed)};
-    struct why_sums *sums = why_bands.lookup(&key);
-    if (sums)
-        return sums;
-    u32 zero = 0;
-    struct why_sums *blank = why_none.lookup(&zero);
-    if (blank) {
-        why_bands.insert(&key, blank);
-        sums = why_bands.lookup(&key);
-    }
-    return sums ? sums : why_rest.lookup(&number);
-}
-
-/* Add the parts of a call. */
-static __always_inline void add_parts(struct why_row *row, struct why_sums *sums)
-{
-#pragma clang loop unroll(disable)
-    for (int i = 0; i < WHY_PARTS && i < row->owned; i++) {
-        u64 cell = row->own[i], part = cell & WHY_CELL_MASK;
-        __sync_fetch_and_add(&sums->ns[part], cell >> WHY_CELL_BITS);
-        __sync_fetch_and_add(&sums->calls[part], 1);
-    }
-}
-
-/* Add the time of a call whose parts are not known. */
-static __always_inline void add_unknown(struct why_sums *sums, u64 ns)
-{
-    __sync_fetch_and_add(&sums->ns[WHY_UNKNOWN], ns);
-    __sync_fetch_and_add(&sums->calls[WHY_UNKNOWN], 1);
-}
-
-/* Add the parts of a call that ends to those of others; row is 0 where they are not known. */
-static __always_inline void add_why(struct why_row *row, u64 elapsed, struct why_sums *sums)
-{
-    if (!sums)
-        return;
-    if (row)
-        add_parts(row, sums);
-    else
-        add_unknown(sums, elapsed);
-}
-
-/* A call that has ended, for the parts of all calls of its row. */
-struct parted {
-    struct why_key row;
-    struct call_key place;
-    u64 number;
-    u64 elapsed;
-};
-
-/*
- * Add the parts of a call. Called: inlined, the verifier would follow its two loops over parts for
- * each call that can return at once.
- */
-int add_to_parts(struct pt_regs *argument)
-{
-    struct parted *call = ARGUMENT(argument);
-    struct why_key key = call->row;
-    struct call_key place = call->place;
-    add_why(why_own(&key, &place), call->elapsed, why_sums(call->number, call->elapsed));
-    return 0;
-}
-
-static u64 (*call_add_to_parts)(struct parted *call) = CALLED(ADD_TO_PARTS, struct parted);
-#endif
 
 #ifdef GOTRACE_GOROUTINES
 /* A call that has ended, for the histograms of its goroutine. */

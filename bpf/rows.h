@@ -11,11 +11,15 @@
  *   GOTRACE_TIMES        1 where rows have histograms, with the settings of histogram.h
  *   GOTRACE_OF           1 where these are of a value, not of durations: values below zero have
  *                        histograms of their own, after those of all rows
+ *   GOTRACE_WHY_BANDS    where rows have the parts of times as well, with the settings of parts.h
  */
 #pragma once
 #include "interpreter.h"
 #if GOTRACE_TIMES
 #include "histogram.h"
+#endif
+#ifdef GOTRACE_WHY_BANDS
+#include "parts.h"
 #endif
 
 #define ROW_OF_OTHERS 0
@@ -88,11 +92,12 @@ static __always_inline u32 take_row(struct call *call)
     return found ? *found : ROW_OF_OTHERS;
 }
 
-static __always_inline void add_call(struct call *call, u64 duration)
+/* Add a call; return 1 where its row has a histogram that it is in, whose number is then stored. */
+static __always_inline int add_call(struct call *call, u64 duration, u32 *number)
 {
     if (call->event.flags & EVENT_UNDECIDED) {
         count_diagnostic(CALLS_UNDECIDED, 1);
-        return;
+        return 0;
     }
     u32 row = ROW_OF_OTHERS;
     if (!call->key_full) {
@@ -107,14 +112,15 @@ static __always_inline void add_call(struct call *call, u64 duration)
         u64 *unmeasured = row_unmeasured.lookup(&row);
         if (unmeasured)
             __sync_fetch_and_add(unmeasured, 1);
-        return;
+        return 0;
     }
     if (call->is_negative)
         row += GOTRACE_KEY_ROWS;
     duration = call->measured;
 #endif
 #if GOTRACE_TIMES
-    u32 number = 0;
-    add_to_row(row, duration, call->event.hits, &number);
+    return add_to_row(row, duration, call->event.hits, number);
+#else
+    return 0;
 #endif
 }

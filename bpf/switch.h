@@ -7,7 +7,8 @@
  *   GOTRACE_TASK_PID, GOTRACE_TASK_STATE   offsets in the kernel's task_struct; without them these
  *                                programs are left out
  *   GOTRACE_TASK_THROTTLED       likewise: Linux 6.18
- *   GOTRACE_TASK_CFS_RQ, GOTRACE_CFS_RQ_THROTTLED  before: of se.cfs_rq, and of throttle_count
+ *   GOTRACE_TASK_CFS_RQ          of se.cfs_rq
+ *   GOTRACE_CFS_RQ_THROTTLED     before Linux 6.18: of throttle_count
  */
 #pragma once
 #include "stack.h"
@@ -23,7 +24,7 @@ static __always_inline int is_throttled(u64 task)
     u32 count = 0;
 #ifdef GOTRACE_TASK_THROTTLED
     bpf_probe_read_kernel(&count, 1, (void *)(task + GOTRACE_TASK_THROTTLED));
-#elif defined(GOTRACE_TASK_CFS_RQ)
+#elif defined(GOTRACE_CFS_RQ_THROTTLED)
     u64 queue = 0;
     bpf_probe_read_kernel(&queue, sizeof(queue), (void *)(task + GOTRACE_TASK_CFS_RQ));
     bpf_probe_read_kernel(&count, sizeof(count), (void *)(queue + GOTRACE_CFS_RQ_THROTTLED));

@@ -10,7 +10,8 @@
  *   GOTRACE_USER_STACK   at most so many of them
  *   GOTRACE_BEHIND       bytes of the payload that return addresses and float registers want
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
- *   GOTRACE_WHY          1 where the parts of durations are reported, with the settings of why.h
+ *   GOTRACE_WHY          1 where the parts of durations are reported, or added up, or what predicates
+ *                        ask for, with the settings of why.h
  *   GOTRACE_SAVED_BLOCKS 1 where operations at a return look at blocks of the entry; optional
  *   GOTRACE_NESTED       where calls say whether they were made within others, and which go statement
  *                        their goroutine comes from: of so many goroutines; optional
@@ -197,10 +198,14 @@ static __always_inline void append_stack(struct work *w, u64 frame)
 }
 
 #ifdef GOTRACE_WHY
-/* Append what the time of a call that ends went into; is_unwound is a constant. */
+/*
+ * Append what the time of a call that ends went into; is_unwound is a constant. Of calls that are
+ * added up it is reported where their key asks for it.
+ */
 static __always_inline void append_why(struct call *call, struct why_key *key,
                                        struct call_key *place, int is_unwound)
 {
+#if !defined(GOTRACE_KEY) || defined(GOTRACE_WHY_CLASSES)
     struct why_row *before, *row = why_rows_of(key, place, &before);
     u64 at = (call->length + 7) & ~7;
     BOUND(at, GOTRACE_PAYLOAD - 1);
@@ -208,6 +213,7 @@ static __always_inline void append_why(struct call *call, struct why_key *key,
         return;
     call->length = at + why_describe(row, before, call->payload + at, is_unwound);
     call->event.flags |= EVENT_WHY;
+#endif
 }
 
 /* What of the time of a call that returns predicates ask for. */
@@ -225,7 +231,8 @@ static __always_inline void classify(struct work *w, struct why_key *key, struct
 static __always_inline void submit(struct pt_regs *ctx, struct call *call)
 {
 #ifdef GOTRACE_KEY
-    add_call(call, call->event.end - call->event.start);
+    u32 number = 0;
+    add_call(call, call->event.end - call->event.start, &number);
 #else
     u64 size = call->length;
     BOUND(size, 2 * GOTRACE_PAYLOAD - 1);
@@ -524,7 +531,16 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
 #ifdef GOTRACE_WHY
         append_why(&w->call, &row, key, 0);
 #endif
+#ifdef GOTRACE_WHY_BANDS
+        u32 number = 0;
+        struct parted parted = {.row = row, .place = *key, .elapsed = w->duration};
+        if (add_call(&w->call, w->duration, &number)) {
+            parted.number = number;
+            call_add_to_parts(&parted);
+        }
+#else
         finish(ctx, w, plan->flags);
+#endif
     }
 #ifdef GOTRACE_NESTED
     else if (key->level == 1 && open->before)

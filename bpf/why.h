@@ -30,6 +30,8 @@
  *                         a wait that of who ended it
  *   GOTRACE_G_STATUS, GOTRACE_G_WAITREASON, GOTRACE_G_SYSCALLPC, GOTRACE_G_SCHED_PC,
  *   GOTRACE_G_SCHED_BP, GOTRACE_G_COROARG  offsets in the target's runtime.g; the last one optional
+ *   GOTRACE_TASK_RUN_DELAY, GOTRACE_TASK_LAST_QUEUED, GOTRACE_CFS_RQ_RQ, GOTRACE_RQ_CLOCK  offsets in
+ *                         the kernel's structs, with GOTRACE_TASK_CFS_RQ; optional, all or none
  *   those of switch.h
  */
 #pragma once
@@ -47,6 +49,7 @@ enum why_part {
     WHY_PREEMPTED, /* ran, but for the kernel, which ran another thread */
     WHY_THROTTLED, /* likewise, for its CPU quota was used up */
     WHY_KERNEL,    /* likewise, for it waits in the kernel: for a page, for a lock */
+    WHY_WOKEN,     /* likewise, for that wait is over and there is no CPU yet; no state */
     WHY_TRACING,   /* the programs here held it */
     WHY_STOPPED,   /* share of runnable in which the world was stopped */
     WHY_RUNTIME,   /* a wait without a reason of its own */
@@ -132,6 +135,7 @@ struct why_row {
     u64 out;     /* when the thread was taken off the CPU in WHY_TRACING, else 0 */
     u64 kind;    /* of the part that this is */
     u64 held[4]; /* ns off the CPU in WHY_TRACING, from WHY_PREEMPTED on */
+    u64 waited;  /* waited_for_cpu of the thread when it was taken off the CPU for WHY_KERNEL */
     u64 stopped; /* how long the world had been stopped when it became runnable */
     u64 classes[WHY_CLASSES];
     u64 owned;          /* how many parts the call has that returns: seen's, less those before it */
@@ -388,7 +392,7 @@ static __always_inline u64 let_go(struct why_row *row, struct why_row *saved)
     if (!now)
         return 0;
 #pragma clang loop unroll(full)
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 4; i++) {
         u64 off = row->held[i];
         if (!off)
             continue;
@@ -712,14 +716,38 @@ int on_start_world(struct pt_regs *ctx)
     return 0;
 }
 
+/*
+ * How long a task that is off its CPU has waited for one in its life, in ns: as the kernel counts
+ * that, up to when it was queued last, and from then on by its run queue's clock.
+ */
+static __always_inline u64 waited_for_cpu(u64 task)
+{
+    u64 delay = 0;
+#ifdef GOTRACE_TASK_RUN_DELAY
+    u64 queued = 0, queue = 0, clock = 0;
+    bpf_probe_read_kernel(&delay, sizeof(delay), (void *)(task + GOTRACE_TASK_RUN_DELAY));
+    bpf_probe_read_kernel(&queued, sizeof(queued), (void *)(task + GOTRACE_TASK_LAST_QUEUED));
+    if (!queued)
+        return delay;
+    bpf_probe_read_kernel(&queue, sizeof(queue), (void *)(task + GOTRACE_TASK_CFS_RQ));
+    bpf_probe_read_kernel(&queue, sizeof(queue), (void *)(queue + GOTRACE_CFS_RQ_RQ));
+    bpf_probe_read_kernel(&clock, sizeof(clock), (void *)(queue + GOTRACE_RQ_CLOCK));
+    if (clock > queued)
+        delay += clock - queued;
+#endif
+    return delay;
+}
+
 /* The thread of a row is taken off its CPU. */
-static __always_inline void off_cpu(u32 tid, u64 id, u64 tgid, u64 now, u64 kind)
+static __always_inline void off_cpu(u32 tid, u64 task, u64 id, u64 tgid, u64 now, u64 kind)
 {
     struct why_key key = {.id = id, .tgid = tgid};
     struct why_row *row = id ? why_rows.lookup(&key) : 0;
     if (!row || row->tid != tid)
         return;
     u64 state = row->word & WHY_STATE_MASK, part = 0, ns = 0;
+    if (kind == WHY_KERNEL && (state == WHY_RUNNING || state == WHY_TRACING))
+        row->waited = waited_for_cpu(task);
     if (state == WHY_RUNNING) {
         if (change(row, now, kind, &part, &ns))
             add_part(row, part, ns);
@@ -729,21 +757,35 @@ static __always_inline void off_cpu(u32 tid, u64 id, u64 tgid, u64 now, u64 kind
     }
 }
 
+/* How much of ns off the CPU, in which it has waited in the kernel, its thread could have run. */
+static __always_inline u64 woken_for(struct why_row *row, u64 task, u64 ns)
+{
+    u64 waited = waited_for_cpu(task) - row->waited;
+    return waited < ns ? waited : ns;
+}
+
 /* It is back on one. */
-static __always_inline void on_cpu(u32 tid, u64 id, u64 tgid, u64 now)
+static __always_inline void on_cpu(u32 tid, u64 task, u64 id, u64 tgid, u64 now)
 {
     struct why_key key = {.id = id, .tgid = tgid};
     struct why_row *row = id ? why_rows.lookup(&key) : 0;
     if (!row || row->tid != tid)
         return;
-    u64 state = row->word & WHY_STATE_MASK, part = 0, ns = 0;
+    u64 state = row->word & WHY_STATE_MASK, part = 0, ns = 0, woken = 0;
     if (state == WHY_PREEMPTED || state == WHY_THROTTLED || state == WHY_KERNEL) {
         if (change(row, now, WHY_RUNNING, &part, &ns)) {
-            add_part(row, part, ns);
-            longest(row, part, ns);
+            if (part == WHY_KERNEL)
+                woken = woken_for(row, task, ns);
+            add_part(row, part, ns - woken);
+            longest(row, part, ns - woken);
+            add_part(row, WHY_WOKEN, woken);
+            longest(row, WHY_WOKEN, woken);
         }
     } else if (state == WHY_TRACING && row->out) {
-        row->held[(row->kind - WHY_PREEMPTED) & 3] += now - row->out;
+        if (row->kind == WHY_KERNEL)
+            woken = woken_for(row, task, now - row->out);
+        row->held[(row->kind - WHY_PREEMPTED) & 3] += now - row->out - woken;
+        row->held[WHY_WOKEN - WHY_PREEMPTED] += woken;
         row->out = 0;
     }
 }
@@ -760,13 +802,13 @@ static __always_inline void switched(u64 task, u64 next, u64 waits)
         u64 kind = waits ? WHY_KERNEL : is_throttled(task) ? WHY_THROTTLED : WHY_PREEMPTED;
 #pragma clang loop unroll(full)
         for (int i = 0; i < 3; i++)
-            off_cpu(tid, thread->ids[i], thread->tgid, now, kind);
+            off_cpu(tid, task, thread->ids[i], thread->tgid, now, kind);
     }
     bpf_probe_read_kernel(&tid, sizeof(tid), (void *)(next + GOTRACE_TASK_PID));
     thread = why_threads.lookup(&tid);
     if (thread) {
 #pragma clang loop unroll(full)
         for (int i = 0; i < 3; i++)
-            on_cpu(tid, thread->ids[i], thread->tgid, now);
+            on_cpu(tid, next, thread->ids[i], thread->tgid, now);
     }
 }

@@ -35,6 +35,7 @@ __all__ = [
     "TraceSettings",
     "TrialSettings",
     "WaitSettings",
+    "WaitedSettings",
     "WhySettings",
 ]
 
@@ -137,8 +138,18 @@ class TaskSettings(_Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WaitedSettings(_Settings):
+    """Where the kernel counts how long a task has waited for a CPU: bpf/why.h."""
+
+    task_run_delay: int = _value()
+    task_last_queued: int = _value()
+    cfs_rq_rq: int = _value()
+    rq_clock: int = _value()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WhySettings(_Settings):
-    """What is needed to know where time goes: bpf/why.h."""
+    """What is needed to know where time goes: bpf/why.h, and parts.h to add that up."""
 
     why: int = _shape(1)
     why_parts: int = _shape()
@@ -150,6 +161,7 @@ class WhySettings(_Settings):
     why_saved: int = _size(why_saved=1)
     why_threads: int = _size(why_threads=1)
     why_sites: int = _size(why_sites=1)
+    why_bands: int | None = _size(None, why_bands=1)
     g_status: int = _value()
     g_syscallpc: int = _value()
     g_sched_pc: int = _value()
@@ -160,6 +172,7 @@ class WhySettings(_Settings):
     task_throttled: int | None = _value(None)
     task_cfs_rq: int | None = _value(None)
     cfs_rq_throttled: int | None = _value(None)
+    waited: WaitedSettings | None = field(default=None, metadata=_part(WaitedSettings))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +309,6 @@ class LatencySettings(_PairingSettings):
     outermost: int | None = _shape(None)
     by_file: int | None = _shape(None)
     slower: int | None = _value(None)
-    why_bands: int | None = _size(None, why_bands=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

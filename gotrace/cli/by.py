@@ -98,10 +98,12 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
         raise UsageError(
             f"{asked} excludes -g, --slower and --outermost: --by '$goid', ($duration > 10ms)"
         )
-    if options.why is not None:
-        raise UsageError(f"{asked} excludes --why: ask for a part, as in --by '$blocked > 5ms'")
-    if options.of is not None and unit != 1:
-        raise UsageError("--of excludes -u and -m: what is measured is not a time")
+    if options.of is not None and (unit != 1 or options.why is not None):
+        raise UsageError("--of excludes -u, -m and --why: what is measured is not a time")
+    if options.why is not None and _wants_stacks(options):
+        raise UsageError(
+            "folded stacks and profiles have no parts: --by '$stack' --why prints both"
+        )
     key = _key_of(options)
     output = run_output(options)
     with ExitStack() as opened:
@@ -140,7 +142,9 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
             write_latencies(output, interval, options.timestamp)
 
         is_time = options.of is None
-        wanted = KeyOptions(is_time, options.interval is not None, unit, options.rows)
+        wanted = KeyOptions(
+            is_time, options.why is not None, options.interval is not None, unit, options.rows
+        )
         _add_up(options, target, traced, wanted, output, "measured", write)
         return status_of(traced.plan.failed)
 
@@ -202,8 +206,8 @@ def _add_up(
     if tasks.warning:
         output.notice(Notice(NoticeKind.WARNING, tasks.warning))
     why = None
-    if traced.reads_parts:
-        why = prepared_why(options, target, tasks, output, classes=True)
+    if wanted.parts or traced.reads_parts:
+        why = prepared_why(options, target, tasks, output, classes=traced.reads_parts)
     announce = warning_to(output)
     emulation = ret_emulation(options.emulate_ret, options.attach)
     with (
@@ -253,7 +257,7 @@ def _groups(
     names = plan.names
     rows = sorted(period.rows, key=lambda row: row.times.sum if row.times else 0)
     return [
-        LatencyGroup(name, row.times, by=row.by(key.texts) or {}, program=program)
+        LatencyGroup(name, row.times, why=row.why, by=row.by(key.texts) or {}, program=program)
         for row in (rows[-options.top :] if options.top else rows)
         for program, name in [_NO_NAME if row.function is None else names[row.function]]
         if row.times is not None
@@ -385,4 +389,6 @@ _FOOTER = {
         "{} call{s} left out: whether the predicate wants them is not known"
     ),
     Diagnostic.EXTREMES_LOST: "{} time{s} a call may be missing from the minimum or maximum",
+    Diagnostic.WHY_FULL: "{} call{s} whose time is shown as unknown: there was no room for more",
+    Diagnostic.WHY_THREADS_FULL: "{} time{s} a thread could not be followed: there were too many",
 }

@@ -66,6 +66,7 @@ examples:
   gofunclatency --why -p 1234 main.handle         and what the time went into
   gofunclatency --slower 10ms -p 1234 main.handle print each call of 10 ms and more as well
   gofunclatency --by r.Method -p 1234 main.handle one for each value of an argument
+  gofunclatency --why -p 1234 @http.server        one for each endpoint, and what the time went into
   gofunclatency --of 'len(p)' -p 1234 os.(*File).Write  of sizes instead of times
   gofunclatency main.parse -- ./tool file.txt     start a program and measure from its first call
 """

@@ -33,7 +33,13 @@ from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import Tasks, unwind_groups
 from gotrace.session.trace import MAX_STACK_FRAMES, Tables, TraceOptions, expected_types, sized
 from gotrace.session.trace_plan import Context, TraceChoices, TracePlan, make_trace_plan
-from gotrace.session.why.parts import BY_PROCESS, WhyProbes, max_report_size
+from gotrace.session.why.parts import (
+    BY_PROCESS,
+    BandRows,
+    PartSums,
+    WhyProbes,
+    max_report_size,
+)
 from gotrace.settings import HistogramSettings, KeySettings
 from gotrace.target.target import Target
 from gotrace.values.model import BytesValue, NamedValue, StringValue, Unavailable, Value
@@ -51,12 +57,14 @@ _UNKNOWN = Unavailable("not captured")
 class KeyOptions:
     """What rows have: ``times`` histograms of durations, by ``intervals``, ``unit`` in ns.
 
-    Where the probes have a value that histograms are to be of, they are of that. ``rows`` is how
+    Where the probes have a value that histograms are to be of, they are of that. ``parts``: rows
+    have what the time of their calls went into, beside ``times``. ``rows`` is how
     many there are at most, beside that of all other calls. ``open_calls`` is for how many
     goroutines with open calls there is room, None for the most.
     """
 
     times: bool = False
+    parts: bool = False
     intervals: bool = False
     unit: int = 1
     rows: int = 1024
@@ -69,7 +77,8 @@ class KeyRow:
 
     ``function`` is the plan's number, and ``values`` go with the key's expressions; both are None
     in the row of the others. ``times`` is None where durations are not measured, ``measured`` where
-    no other value of theirs is.
+    no other value of theirs is. ``why`` is what the times went into, by bucket of the histogram,
+    under None what there was no room to keep by bucket; it is None where that was not asked for.
     """
 
     function: int | None
@@ -77,6 +86,7 @@ class KeyRow:
     calls: int
     times: Histogram | None = None
     measured: ValueHistogram | None = None
+    why: Mapping[int | None, PartSums] | None = None
 
     def by(self, texts: Sequence[str]) -> dict[str, Value] | None:
         """Return the values by the texts of their expressions, None in the row of the others."""
@@ -159,6 +169,7 @@ class _Found:
     calls: int
     times: Histogram | None = None
     measured: ValueHistogram | None = None
+    why: dict[int | None, PartSums] | None = None
 
     def add(self, other: _Found) -> None:
         """Add what another row has."""
@@ -167,6 +178,13 @@ class _Found:
             self.times.merge(other.times)
         if self.measured is not None and other.measured is not None:
             self.measured.merge(other.measured)
+        if self.why is not None and other.why is not None:
+            for bucket, sums in other.why.items():
+                self.why.setdefault(bucket, PartSums()).merge(sums)
+
+    def row(self, function: int | None, values: tuple[Value, ...] | None) -> KeyRow:
+        """Return it as what is said of calls that have these values."""
+        return KeyRow(function, values, self.calls, self.times, self.measured, self.why)
 
 
 class _Counts:
@@ -217,8 +235,8 @@ class KeyMeter(Probing):
     ) -> None:
         """Load the plans and attach, to RETs first; ``announce`` is as for ``attach``.
 
-        ``why`` is needed where expressions ask what the time of calls went into; ``emulation`` is
-        as ``ret_emulation`` returns it. Raises AttachError or LoadError.
+        ``why`` is needed where expressions or rows ask what the time of calls went into;
+        ``emulation`` is as ``ret_emulation`` returns it. Raises AttachError or LoadError.
         """
         #: Whether some calls are left out when they are entered.
         self.has_predicates = any(call.probe.predicate is not None for call in traced.calls)
@@ -236,7 +254,7 @@ class KeyMeter(Probing):
             for value in call.probe.values
         )
         frames = MAX_STACK_FRAMES if asks_stack else int(asks_caller)
-        parts_size = max_report_size(len(why.names)) + 8 if why else 0
+        parts_size = max_report_size(len(why.names)) + 8 if why and traced.reads_parts else 0
         self._tables = Tables(traced, TraceOptions(user_stack=frames), parts_size)
         of = [call.probe.of for call in traced.calls if call.probe.of is not None]
         sides = 2 if any(value.type.kind in SIGNED for value in of) else 1
@@ -264,7 +282,7 @@ class KeyMeter(Probing):
             key_rows=rows,
             keys=rows,
         )
-        of_why = why.settings() if why else None
+        of_why = why.settings(rows * halves if options.parts else None) if why else None
         settings = self._tables.settings(target, tasks, by, of_why, emulation)
         if options.open_calls is not None:
             settings = sized(settings, options.open_calls, bool(returning))
@@ -293,6 +311,10 @@ class KeyMeter(Probing):
                 if of
                 else HistogramRows(*maps, rows, halves, 1)
             )
+        self._bands: BandRows | None = None
+        if why is not None and options.parts:
+            bands = program.map("why_bands"), program.map("why_rest")
+            self._bands = BandRows(*bands, rows, why.names)
         self._open = (
             OpenCalls(program, "saved_calls", "why_saved", by_process=BY_PROCESS)
             if why
@@ -326,7 +348,15 @@ class KeyMeter(Probing):
             self.stop()
         taken = self._times.take(half)
         if self._unmeasured is None:
-            return KeyPeriod(self._merged({row: _Found(t.count, t) for row, t in taken.items()}))
+            parts = self._bands.take(half) if self._bands else None
+            return KeyPeriod(
+                self._merged(
+                    {
+                        row: _Found(t.count, t, why=None if parts is None else parts.get(row, {}))
+                        for row, t in taken.items()
+                    }
+                )
+            )
         found: dict[int, _Found] = {}
         for row, unknown in self._unmeasured.take().items():
             found[row] = _Found(unknown, measured=ValueHistogram(unknown=unknown))
@@ -344,16 +374,13 @@ class KeyMeter(Probing):
         others: list[KeyRow] = []
         for row, what in found.items():
             if row == _OTHERS:
-                others = [KeyRow(None, None, what.calls, what.times, what.measured)]
+                others = [what.row(None, None)]
                 continue
             function, values = self._key(row)
             same = merged.setdefault((function, repr(values)), (function, values, what))[2]
             if same is not what:
                 same.add(what)
-        rows = [
-            KeyRow(function, values, what.calls, what.times, what.measured)
-            for function, values, what in merged.values()
-        ]
+        rows = [what.row(function, values) for function, values, what in merged.values()]
         return [*rows, *others]
 
     def _key(self, row: int) -> tuple[int, tuple[Value, ...]]:

@@ -35,8 +35,6 @@ _GOROUTINES = 1 << 13
 _SLOW_PAGES = 64  # of each CPU's buffer
 _SLOW_BYTES = 1 << 20  # read at a time
 _SLOW = struct.Struct("=QQQIIQQ")  # struct slow_call, without the parts of its time
-_MIN_BANDS, _MAX_BANDS = 1 << 10, 1 << 13
-_BANDS_PER_ROW = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,6 @@ class LatencyMeter(Probing):
         rows = len(plan.functions) if options.per_function else len(self.files) or 1
         halves = 2 if options.intervals else 1
         stripes = stripes_for(rows, halves, len(kernel.online_cpus()))
-        bands = min(max(_MIN_BANDS, _BANDS_PER_ROW * rows * halves), _MAX_BANDS)
         settings = LatencySettings(
             site=with_rets(target.settings(), emulation),
             tasks=tasks.settings(),
@@ -132,8 +129,7 @@ class LatencyMeter(Probing):
             outermost=1 if options.outermost else None,
             by_file=1 if self.files else None,
             slower=options.slower,
-            why=why.settings() if why else None,
-            why_bands=bands if why else None,
+            why=why.settings(rows * halves) if why else None,
         )
         groups = [
             *(why.groups() if why else ()),

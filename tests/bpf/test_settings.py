@@ -34,7 +34,7 @@ COMMENT = re.compile(r"/\*.*?\*/", re.S)
 MAP = re.compile(r"\bBPF_[A-Z_]+\((?:\"\w+\", [^;]*?, [^;]*?, )?(\w+), (?:[^;]*?, )?([^,;]+)\);")
 #: What a source is given with others, though it has no use for it.
 UNREAD: dict[type[ProgramSettings], set[str]] = {
-    TraceSettings: {"g_startpc", "g_gopc", "histogram_rows"},
+    TraceSettings: {"g_startpc", "g_gopc"},
     TrialSettings: {"task_features"},
     StateSettings: {"g_startpc", "g_gopc", "g_sched_sp", "task_features"},
     WaitSettings: {"g_startpc", "g_gopc", "g_sched_sp", "task_features"},

@@ -51,6 +51,8 @@ from tests.session.test_stacks import (
     ONE_PROCESS,
     PAIRED,
     PER_GOROUTINE,
+    SUMMED,
+    TIMED,
     WHY,
 )
 from tests.tools.harness import (
@@ -113,10 +115,11 @@ def _ret_programs() -> str:
     """Load the largest programs that carry out RETs, and those that share maps with them."""
     seen = []
     for settings in (
-        replace(PER_GOROUTINE, why=WHY, why_bands=8, slower=1),
+        replace(PER_GOROUTINE, why=SUMMED, slower=1),
         ALL_OF_TRACE,
         replace(ALL_OF_TRACE, why=WHY, payload=8192),
         replace(ALL_OF_KEYED, why=replace(WHY, why_callers=False)),
+        replace(TIMED, why=replace(SUMMED, why_callers=False)),
     ):
         # With the look at the thread's features, whatever this machine's threads can have.
         site = with_rets(ONE_PROCESS, RetEmulation(8))

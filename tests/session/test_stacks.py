@@ -31,6 +31,7 @@ from gotrace.settings import (
     TaskSettings,
     TraceSettings,
     TrialSettings,
+    WaitedSettings,
     WaitSettings,
     WhySettings,
 )
@@ -98,7 +99,11 @@ WHY = WhySettings(
     task_pid=8,
     task_state=8,
     task_throttled=8,
+    task_cfs_rq=8,
+    waited=WaitedSettings(task_run_delay=8, task_last_queued=8, cfs_rq_rq=8, rq_clock=8),
 )
+#: Where its parts are added up.
+SUMMED = replace(WHY, why_bands=8)
 SCHEDULER = (
     "on_status",
     "on_preempt",
@@ -132,6 +137,12 @@ ALL_OF_KEYED = replace(
     interfaces=True,
     predicates=True,
     payload=4096,
+)
+assert ALL_OF_KEYED.by is not None
+#: Of times, whose parts can be added up as well.
+TIMED = replace(
+    ALL_OF_KEYED,
+    by=replace(ALL_OF_KEYED.by, of=None, durations=HistogramSettings.of(64, 2, 1, 1000)),
 )
 WAITS = WaitSettings(
     tasks=OFFSETS,
@@ -186,8 +197,8 @@ SHAPES: list[tuple[ProgramSettings, tuple[str, ...]]] = [
     ),
     (replace(TRACE, has_stacks=True, user_stack=64, behind=520, site=BY_ADDRESS), PAIRED),
     (replace(ALL_OF_TRACE, site=ONE_PROCESS), (*PAIRED, "on_signal")),
-    (replace(LATENCY, why=replace(WHY, why_callers=False), why_bands=8), (*PAIRED, *SCHEDULER)),
-    (replace(PER_GOROUTINE, site=ONE_PROCESS, why=WHY, why_bands=8, slower=1), PAIRED),
+    (replace(LATENCY, why=replace(SUMMED, why_callers=False)), (*PAIRED, *SCHEDULER)),
+    (replace(PER_GOROUTINE, site=ONE_PROCESS, why=SUMMED, slower=1), PAIRED),
     (
         replace(ALL_OF_TRACE, site=ONE_PROCESS, why=WHY, payload=8192),
         (*PAIRED, *SCHEDULER, "on_signal"),
@@ -195,6 +206,7 @@ SHAPES: list[tuple[ProgramSettings, tuple[str, ...]]] = [
     (replace(KEYED, returns=False), ("on_entry",)),
     (replace(ALL_OF_KEYED, site=ONE_PROCESS), PAIRED),
     (replace(ALL_OF_KEYED, site=ONE_PROCESS, why=replace(WHY, why_callers=False)), PAIRED),
+    (replace(TIMED, site=ONE_PROCESS, why=replace(SUMMED, why_callers=False)), PAIRED),
     (WAITS, ("on_status", "on_coroutine")),
     (replace(WAITS, site=replace(ONE_PROCESS, site_by_ip=8)), ("on_status",)),
     (replace(WAITS, state=1), ("on_status",)),
@@ -229,7 +241,7 @@ def test_no_program_shares_a_stack(settings: ProgramSettings, functions: tuple[s
 
 
 @pytest.mark.parametrize("function", ["on_switch", "on_switch_without_state"])
-@pytest.mark.parametrize("settings", [replace(LATENCY, why=WHY, why_bands=8), STATES])
+@pytest.mark.parametrize("settings", [replace(LATENCY, why=SUMMED), STATES])
 def test_no_program_at_a_tracepoint_does(settings: ProgramSettings, function: str) -> None:
     compiled = BpfProgram(settings)
     try:

@@ -22,6 +22,8 @@ from tests.session.test_stacks import (
     PAIRED,
     PER_GOROUTINE,
     SHAPES,
+    SUMMED,
+    TIMED,
     TRACE,
     WHY,
 )
@@ -37,9 +39,9 @@ MOST_PARTS = replace(WHY, why_parts=256)
 #: The largest runs of each tool, and those that took the verifier longest.
 LARGEST: list[ProgramSettings] = [
     replace(PER_GOROUTINE, site=ONE_PROCESS, slower=1),
-    replace(PER_GOROUTINE, site=ONE_PROCESS, slower=1, why=WHY, why_bands=8),
-    replace(PER_GOROUTINE, site=ONE_PROCESS, slower=1, why=WHY, why_bands=8, outermost=1),
-    replace(PER_GOROUTINE, site=ONE_PROCESS, slower=1, why=MOST_PARTS, why_bands=8),
+    replace(PER_GOROUTINE, site=ONE_PROCESS, slower=1, why=SUMMED),
+    replace(PER_GOROUTINE, site=ONE_PROCESS, slower=1, why=SUMMED, outermost=1),
+    replace(PER_GOROUTINE, site=ONE_PROCESS, slower=1, why=replace(MOST_PARTS, why_bands=8)),
     replace(TRACE, predicates=True, steps=MAX_STEPS),
     replace(TRACE, predicates=True, arithmetic=True, steps=MAX_STEPS),
     replace(TRACE, predicates=True, contexts=1, steps=MAX_STEPS),
@@ -62,6 +64,16 @@ LARGEST: list[ProgramSettings] = [
         saved_blocks=True,
         contexts=1,
         why=replace(MOST_PARTS, why_callers=False),
+        steps=MAX_KEYED_STEPS,
+    ),
+    replace(
+        TIMED,
+        site=ONE_PROCESS,
+        arithmetic=True,
+        saved_words=True,
+        saved_blocks=True,
+        contexts=1,
+        why=replace(MOST_PARTS, why_callers=False, why_bands=8),
         steps=MAX_KEYED_STEPS,
     ),
 ]

@@ -36,6 +36,7 @@ _STATES = {
     "preempted": "Running",
     "throttled": "Running",
     "blocked: kernel": "Running",
+    "waiting for CPU": "Running",
     "tracing (estimate)": "Running",
     "runnable": "Runnable",
     "gc: world stopped": "Runnable",

@@ -20,7 +20,7 @@ from gotrace.kernel.btf import kernel_field
 from gotrace.kernel.cookie import cookie
 from gotrace.kernel.program import BpfProgram, Map
 from gotrace.session.tasks import Tasks
-from gotrace.settings import WhySettings
+from gotrace.settings import WaitedSettings, WhySettings
 from gotrace.sites.scheduler import SchedulerSites, scheduler_sites
 from gotrace.sites.sites import Site, SiteError
 from gotrace.target.target import Target, TargetBinary
@@ -76,11 +76,12 @@ class Part(IntEnum):
     PREEMPTED = 7
     THROTTLED = 8
     KERNEL = 9
-    TRACING = 10
-    STOPPED = 11
-    RUNTIME = 12
-    OTHER = 13
-    UNKNOWN = 14
+    WOKEN = 10
+    TRACING = 11
+    STOPPED = 12
+    RUNTIME = 13
+    OTHER = 14
+    UNKNOWN = 15
 
 
 class PartClass(Enum):
@@ -104,6 +105,7 @@ _NAMES = {
     Part.PREEMPTED: "preempted",
     Part.THROTTLED: "throttled",
     Part.KERNEL: BLOCKED + "kernel",
+    Part.WOKEN: "waiting for CPU",
     Part.TRACING: "running",  # the programs held it: what they took is estimated as a whole
     Part.STOPPED: GC + "world stopped",
     Part.RUNTIME: GC + "runtime",
@@ -116,6 +118,7 @@ _CLASSES = {
     "syscall": PartClass.SYSCALL,
     "cgo": PartClass.SYSCALL,
     "preempted": PartClass.PREEMPTED,
+    "waiting for CPU": PartClass.PREEMPTED,
     "throttled": PartClass.THROTTLED,
     TRACING: PartClass.RUNNING,
 }
@@ -180,6 +183,13 @@ _ROWS = 1 << 14
 _SAVED = 1 << 13
 _THREADS = 1 << 15
 _SITE = struct.Struct("=qq")  # struct why_site
+_MIN_BANDS, _MAX_BANDS = 1 << 10, 1 << 13
+_BANDS_PER_HISTOGRAM = 64
+
+
+def _bands(histograms: int) -> int:
+    """Return for how many of their buckets there is room to keep parts apart."""
+    return min(max(_MIN_BANDS, _BANDS_PER_HISTOGRAM * histograms), _MAX_BANDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +212,11 @@ class WhyProbes:
     names: tuple[str, ...]
     release: tuple[int, int]
 
-    def settings(self) -> WhySettings:
-        """Return the settings of bpf/why.h. Raises GotraceError."""
+    def settings(self, histograms: int | None = None) -> WhySettings:
+        """Return the settings of bpf/why.h. Raises GotraceError.
+
+        ``histograms`` is of how many the parts are added up, None where they are not.
+        """
         layout = self.tasks.layout
         assert layout is not None
         coroargs = [sites.coroarg for _, sites in self.files if sites.coroarg is not None]
@@ -214,6 +227,7 @@ class WhyProbes:
             why_saved=_SAVED,
             why_threads=_THREADS,
             why_sites=max(1, len(self._probes())),
+            why_bands=_bands(histograms) if histograms else None,
             why_on_stack=not layout.g_in_register,
             why_unnamed=self.release < _NAMED_SINCE,
             why_callers=self.options.callers,
@@ -228,6 +242,7 @@ class WhyProbes:
             task_throttled=kernel.throttled,
             task_cfs_rq=kernel.queue,
             cfs_rq_throttled=kernel.count,
+            waited=kernel.waited,
         )
 
     def _probes(self) -> list[tuple[TargetBinary, _Probe]]:
@@ -299,13 +314,14 @@ _NAMED_SINCE = (1, 20)
 
 @dataclass(frozen=True, slots=True)
 class KernelOffsets:
-    """Offsets in the kernel's structs; ``queue`` and ``count`` without ``throttled`` only."""
+    """Offsets in the kernel's structs; ``count`` without ``throttled`` only."""
 
     pid: int
     state: int
     throttled: int | None
     queue: int | None
     count: int | None
+    waited: WaitedSettings | None = None
 
 
 def kernel_offsets() -> KernelOffsets:
@@ -322,9 +338,22 @@ def kernel_offsets() -> KernelOffsets:
     throttled = kernel_field(("task_struct", "throttled"))  # Linux 6.18
     queue = kernel_field(("task_struct", "se"), ("sched_entity", "cfs_rq"))
     count = kernel_field(("cfs_rq", "throttle_count"))
-    if throttled is not None or queue is None or count is None:
-        queue = count = None
-    return KernelOffsets(pid, state, throttled, queue, count)
+    if throttled is not None or queue is None:
+        count = None
+    return KernelOffsets(pid, state, throttled, queue, count, _waited() if queue else None)
+
+
+def _waited() -> WaitedSettings | None:
+    """Return where it is counted how long tasks wait for a CPU, None without CONFIG_SCHED_INFO."""
+    info = ("task_struct", "sched_info")
+    run_delay = kernel_field(info, ("sched_info", "run_delay"))
+    last_queued = kernel_field(info, ("sched_info", "last_queued"))
+    queue, clock = kernel_field(("cfs_rq", "rq")), kernel_field(("rq", "clock"))
+    if run_delay is None or last_queued is None or queue is None or clock is None:
+        return None
+    return WaitedSettings(
+        task_run_delay=run_delay, task_last_queued=last_queued, cfs_rq_rq=queue, rq_clock=clock
+    )
 
 
 def why_probes(target: Target, tasks: Tasks, options: WhyOptions) -> WhyProbes:
@@ -501,7 +530,7 @@ class PartSums:
 
     @classmethod
     def from_row(cls, row: bytes, names: Sequence[str]) -> PartSums:
-        """Decode struct why_sums of bpf/latency.c."""
+        """Decode struct why_sums of bpf/parts.h."""
         count = len(names)
         cells = struct.unpack(f"={2 * count}Q", row)
         sums = cls()
@@ -517,10 +546,10 @@ _BAND = struct.Struct("=II")  # struct why_band
 
 
 class BandRows:
-    """Read the maps ``why_bands`` and ``why_rest`` of bpf/latency.c."""
+    """Read the maps ``why_bands`` and ``why_rest`` of bpf/parts.h."""
 
     def __init__(self, bands: Map, rest: Map, rows: int, names: Sequence[str]) -> None:
-        """Take over the maps; ``rows`` is the setting of bpf/latency.c."""
+        """Take over the maps; ``rows`` is the setting of bpf/histogram.h."""
         self._bands = bands
         self._rest = rest
         self._rows = rows

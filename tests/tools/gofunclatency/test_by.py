@@ -406,7 +406,8 @@ def test_what_cannot_be_done_is_refused(by: str, probe: str, reason: str) -> Non
     [
         (["--of", "key"], "this is a string: --of is of a whole number"),
         (["--of", "shard, deep"], "histograms are of one value"),
-        (["--of", "shard", "-u"], "excludes -u and -m"),
+        (["--of", "shard", "--why"], "excludes -u, -m and --why"),
+        (["--of", "shard", "-u"], "excludes -u, -m and --why"),
         (["-f", "-i", "1"], "excludes --json, -i and --top"),
     ],
 )
