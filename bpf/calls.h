@@ -17,7 +17,7 @@
  */
 #pragma once
 #include "atomic.h"
-#include "goroutine.h"
+#include "scheduler.h"
 #include "switch.h"
 
 #ifndef CALL_DROPPED
@@ -93,9 +93,7 @@ struct stack {
     /* Since the outermost call was entered, only ever added to: */
     u64 hits;    /* of probes */
     u64 hits_ns; /* that programs took for them, where the program measures that */
-#ifdef GOTRACE_WHY
-    u64 scratch;
-#endif
+    u64 scratch; /* a variable each value of which the verifier would follow */
 #ifdef KEEPS_STARTS
     u64 since; /* ns: when the outermost call was entered */
     u64 went;  /* ns: when a goroutine was last started within it; may be of an earlier one */
@@ -283,8 +281,7 @@ static __always_inline int drop_deeper(struct pt_regs *ctx, struct task *task,
 #endif
 #endif
     struct call_key key = {.task = owner->task, .tgid = owner->tgid};
-    /* Kept in the map: the verifier would follow each value that a variable can have. */
-    volatile u64 *stays = &stack->level;
+    volatile u64 *stays = &stack->scratch;
     *stays = 0;
 #pragma clang loop unroll(disable)
     for (int bit = LEVEL_BITS - 1; bit >= 0; bit--) {
@@ -306,6 +303,7 @@ static __always_inline int drop_deeper(struct pt_regs *ctx, struct task *task,
             is_left = 1;
         }
     }
+    stack->level = *stays;
     count_diagnostic(UNWOUND, open - *stays);
 #ifdef CALL_UNWOUND
     if (!how)

@@ -17,7 +17,7 @@
  *   GOTRACE_QUOTA_THREADS threads that can be without quota at once
  *   GOTRACE_G_WAITREASON, GOTRACE_G_COROARG  offsets in the target's runtime.g; the last one optional
  */
-#include "goroutine.h"
+#include "scheduler.h"
 #include "switch.h"
 
 /* Keys of state_sums beside wait reasons, which are bytes; shared with session/waits/states.py. */
@@ -85,13 +85,6 @@ static __always_inline void add_up(u32 what, u64 ns)
     __sync_fetch_and_add(&sum->ns, ns);
 }
 
-static __always_inline u32 reason_of(u64 g)
-{
-    u8 reason = 0;
-    bpf_probe_read_user(&reason, sizeof(reason), (void *)(g + GOTRACE_G_WAITREASON));
-    return reason;
-}
-
 /* A goroutine's status changes: G_WAITING and G_RUNNABLE are added up, all others are not. */
 static __always_inline void changes(u64 g, u64 status)
 {
@@ -121,7 +114,7 @@ static __always_inline void changes(u64 g, u64 status)
          * A wait that ends by running is none: the goroutine's thread has done something for it on
          * its system stack, and the collector was not to wait for that.
          */
-        add_up(reason_of(g), now - since);
+        add_up(sched_wait_reason(g), now - since);
     open->status = status;
     open->since = begins ? now : 0;
 }
@@ -130,30 +123,27 @@ static __always_inline void changes(u64 g, u64 status)
 int on_status(struct pt_regs *ctx)
 {
     u64 cookie = 0;
-    u32 old = ctx->bx, new = ctx->cx;
     if (!site_hit(ctx, &cookie))
         return 0;
-    /* Copying a stack goes around casgstatus in most releases, and is running. */
-    if (new == G_WAITING || new == G_RUNNABLE || old == G_WAITING || old == G_RUNNABLE)
-        changes(ctx->ax, new);
+    struct status_change to = sched_status_change(ctx);
+    if (to.new == G_WAITING || to.new == G_RUNNABLE || to.old == G_WAITING || to.old == G_RUNNABLE)
+        changes(to.g, to.new);
     return 0;
 }
 
-/* At runtime.coroswitch_m(gp): gp waits, and runs the goroutine at the beginning of gp.coroarg. */
+/* At runtime.coroswitch_m(gp): gp waits, and another goroutine runs in its place. */
 int on_coroutine(struct pt_regs *ctx)
 {
     u64 cookie = 0;
     if (!site_hit(ctx, &cookie))
         return 0;
-    u64 g = ctx->ax;
+    u64 g = sched_goroutine(ctx);
 #ifdef GOTRACE_G_COROARG
-    struct state_key key = {.tgid = bpf_get_current_pid_tgid() >> 32};
-    u64 coro = read_word(g + GOTRACE_G_COROARG);
-    key.g = coro ? read_word(coro) : 0;
+    struct state_key key = {.g = sched_coroutine(g), .tgid = bpf_get_current_pid_tgid() >> 32};
     struct open_state *open = key.g ? open_states.lookup(&key) : 0;
     if (open && open->since) {
         /* It runs at once. */
-        add_up(reason_of(key.g), bpf_ktime_get_ns() - open->since);
+        add_up(sched_wait_reason(key.g), bpf_ktime_get_ns() - open->since);
         open->since = 0;
     }
 #endif

@@ -19,7 +19,7 @@
  *   GOTRACE_G_WAITREASON, GOTRACE_G_SCHED_PC, GOTRACE_G_SCHED_BP, GOTRACE_G_COROARG
  *                         offsets in the target's runtime.g; the last one optional
  */
-#include "goroutine.h"
+#include "scheduler.h"
 
 #define MAX_FRAMES 128 /* of a stack; shared with gotrace/session/waits/meter.py */
 
@@ -161,13 +161,6 @@ static __always_inline u64 own_stack(struct pt_regs *ctx, u64 cookie, u64 end)
     return known_stack(read_word(entry), frame, end);
 }
 
-static __always_inline u32 reason_of(u64 g)
-{
-    u8 reason = 0;
-    bpf_probe_read_user(&reason, sizeof(reason), (void *)(g + GOTRACE_G_WAITREASON));
-    return reason;
-}
-
 /* A goroutine gets into the state. */
 static __always_inline void begins(struct pt_regs *ctx, u64 cookie, u64 g, u32 before)
 {
@@ -186,7 +179,7 @@ static __always_inline void begins(struct pt_regs *ctx, u64 cookie, u64 g, u32 b
                                 : known_stack(read_word(g + GOTRACE_G_SCHED_PC),
                                               read_word(g + GOTRACE_G_SCHED_BP), ~0ULL);
     wait->before = before;
-    wait->reason = reason_of(g);
+    wait->reason = sched_wait_reason(g);
     wait->since = bpf_ktime_get_ns();
 }
 
@@ -195,7 +188,7 @@ static __always_inline void ends(struct pt_regs *ctx, u64 cookie, u64 g, int cou
 {
     u64 now = bpf_ktime_get_ns();
     struct open_wait *wait = open.lookup(&g);
-    u32 reason = reason_of(g);
+    u32 reason = sched_wait_reason(g);
     if (!wait || !wait->since) {
         u64 *count = wait || !counts ? 0 : earlier.lookup(&reason);
         if (count)
@@ -237,16 +230,15 @@ int on_status(struct pt_regs *ctx)
     u64 cookie = 0;
     if (!site_hit(ctx, &cookie))
         return 0;
-    u64 g = ctx->ax;
-    u32 old = ctx->bx, new = ctx->cx;
-    if (new == GOTRACE_STATE)
-        begins(ctx, cookie, g, old);
-    else if (old == GOTRACE_STATE && new != G_COPYSTACK)
+    struct status_change to = sched_status_change(ctx);
+    if (to.new == GOTRACE_STATE)
+        begins(ctx, cookie, to.g, to.old);
+    else if (to.old == GOTRACE_STATE && to.new != G_COPYSTACK)
         /*
          * A wait that ends by running is none: the goroutine's thread has done something for it on
          * its system stack, and the collector was not to wait for that.
          */
-        ends(ctx, cookie, g, GOTRACE_STATE != G_WAITING || new == G_RUNNABLE);
+        ends(ctx, cookie, to.g, GOTRACE_STATE != G_WAITING || to.new == G_RUNNABLE);
     return 0;
 }
 
@@ -268,19 +260,15 @@ int on_syscall_end(struct pt_regs *ctx)
     return 0;
 }
 
-/* At runtime.coroswitch_m(gp): gp waits, and runs the goroutine at the beginning of gp.coroarg. */
+/* At runtime.coroswitch_m(gp): gp waits, and another goroutine runs in its place. */
 int on_coroutine(struct pt_regs *ctx)
 {
     u64 cookie = 0;
     if (!site_hit(ctx, &cookie))
         return 0;
-    u64 g = ctx->ax;
-#ifdef GOTRACE_G_COROARG
-    u64 coro = read_word(g + GOTRACE_G_COROARG);
-    u64 next = coro ? read_word(coro) : 0;
+    u64 g = sched_goroutine(ctx), next = sched_coroutine(g);
     if (next)
         ends(ctx, cookie, next, 1);
-#endif
     begins(ctx, cookie, g, G_RUNNING);
     return 0;
 }

@@ -23,7 +23,6 @@
  *   GOTRACE_WHY_SAVED     open calls within others
  *   GOTRACE_WHY_THREADS   threads of the target
  *   GOTRACE_WHY_SITES     probed sites of casgstatus and reentersyscall, in all files
- *   GOTRACE_WHY_ON_STACK  1 where the runtime's functions take arguments on the stack (Go < 1.17)
  *   GOTRACE_WHY_UNNAMED   1 where waits on the system stack may not say their reason (Go < 1.20)
  *   GOTRACE_WHY_CLASSES   1 where predicates ask for them; optional
  *   GOTRACE_WHY_CALLERS   1 where the longest wait or system call is kept with its stack, and with
@@ -265,13 +264,11 @@ static __always_inline int longest(struct why_row *row, u64 part, u64 ns)
 /* Return the part that a wait is, now that it ends. */
 static __always_inline u64 part_of_wait(u64 g, u64 state)
 {
-    u8 reason = 0;
     u32 zero = 0;
     struct why_table *table = why_tables.lookup(&zero);
-    bpf_probe_read_user(&reason, sizeof(reason), (void *)(g + GOTRACE_G_WAITREASON));
     if (!table)
         return WHY_OTHER;
-    u64 part = table->parts[reason];
+    u64 part = table->parts[(u8)sched_wait_reason(g)];
 #if GOTRACE_WHY_UNNAMED
     /* What goes on running has waited for none: the reason may be that of an earlier wait. */
     if (state == WHY_RUNNING && table->classes[part & (WHY_PARTS - 1)] != CLASS_GC)
@@ -576,20 +573,13 @@ int on_status(struct pt_regs *ctx)
     u64 cookie = 0;
     if (!site_hit(ctx, &cookie))
         return 0;
-#if GOTRACE_WHY_ON_STACK
-    u64 arguments[2] = {};
-    bpf_probe_read_user(arguments, sizeof(arguments),
-                        (void *)(ctx->sp + (cookie >> COOKIE_SP_SHIFT) + 8));
-    u64 g = arguments[0];
-    u32 old = arguments[1], new = arguments[1] >> 32;
-#else
-    u64 g = ctx->ax;
-    u32 old = ctx->bx, new = ctx->cx;
-#endif
+    struct status_change to = sched_status_change(ctx);
+    u64 g = to.g;
+    u32 new = to.new;
     struct why_key key = {.id = g, .tgid = bpf_get_current_pid_tgid() >> 32};
     struct why_row *row = why_rows.lookup(&key);
-    /* Copying a stack goes around casgstatus in most releases, and is running. */
-    if (!row || old == G_COPYSTACK || new == G_COPYSTACK)
+    /* What copies a stack is running. */
+    if (!row || to.old == G_COPYSTACK || new == G_COPYSTACK)
         return 0;
     if (new == G_RUNNING) {
         bind(row, &key, 0);
@@ -620,12 +610,7 @@ int on_preempt(struct pt_regs *ctx)
     u64 cookie = 0;
     if (!site_hit(ctx, &cookie))
         return 0;
-#if GOTRACE_WHY_ON_STACK
-    u64 g = read_word(ctx->sp + (cookie >> COOKIE_SP_SHIFT) + 8);
-#else
-    u64 g = ctx->ax;
-#endif
-    struct why_key key = {.id = g, .tgid = bpf_get_current_pid_tgid() >> 32};
+    struct why_key key = {.id = sched_goroutine(ctx), .tgid = bpf_get_current_pid_tgid() >> 32};
     struct why_row *row = why_rows.lookup(&key);
     if (row)
         go_on(row, &key, WHY_SCAN);
@@ -662,19 +647,18 @@ int on_syscall_end(struct pt_regs *ctx)
 }
 
 #ifdef GOTRACE_G_COROARG
-/* At runtime.coroswitch_m(gp): gp waits, and runs the goroutine at the beginning of gp.coroarg. */
+/* At runtime.coroswitch_m(gp): gp waits, and another goroutine runs in its place. */
 int on_coroutine(struct pt_regs *ctx)
 {
     u64 cookie = 0;
     if (!site_hit(ctx, &cookie))
         return 0;
-    u64 g = ctx->ax;
+    u64 g = sched_goroutine(ctx);
     struct why_key key = {.id = g, .tgid = bpf_get_current_pid_tgid() >> 32};
     struct why_row *row = why_rows.lookup(&key);
     if (row)
         go_on(row, &key, WHY_WAITING);
-    u64 coro = read_word(g + GOTRACE_G_COROARG);
-    key.id = coro ? read_word(coro) : 0;
+    key.id = sched_coroutine(g);
     row = key.id ? why_rows.lookup(&key) : 0;
     if (row) {
         bind(row, &key, 0);

@@ -153,7 +153,6 @@ class WhySettings(_Settings):
 
     why: int = _shape(1)
     why_parts: int = _shape()
-    why_on_stack: bool = _shape()
     why_unnamed: bool = _shape()
     why_callers: bool = _shape()
     why_classes: int | None = _shape(None)

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 #: struct stack: how many calls are open. More may follow.
-STACK_LEVEL = struct.Struct("=48xQ16x")
+STACK_LEVEL = struct.Struct("=48xQ24x")
 
 
 class Diagnostic(Enum):

@@ -87,7 +87,6 @@ WHY = WhySettings(
     why_saved=8,
     why_threads=8,
     why_sites=2,
-    why_on_stack=False,
     why_unnamed=True,
     why_callers=True,
     why_classes=1,

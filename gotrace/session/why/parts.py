@@ -228,7 +228,6 @@ class WhyProbes:
             why_threads=_THREADS,
             why_sites=max(1, len(self._probes())),
             why_bands=_bands(histograms) if histograms else None,
-            why_on_stack=not layout.g_in_register,
             why_unnamed=self.release < _NAMED_SINCE,
             why_callers=self.options.callers,
             why_classes=1 if self.options.classes else None,
