@@ -1001,6 +1001,8 @@ def _warn(first: str | None, plan: ProbePlan, attached: Attached) -> None:
         for refused in plan.refused(attached.failed)
     ]
     texts += [inlined.text("seen") for inlined in plan.inlined()]
+    if only := plan.only_inlined():
+        texts.append(only.text("seen"))
     for text in texts[:_MAX_WARNINGS]:
         warnings.warn(text, TracingWarning, stacklevel=3)
     if len(texts) > _MAX_WARNINGS:

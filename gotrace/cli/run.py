@@ -160,10 +160,11 @@ def problem_notices(problems: Sequence[str], is_json: bool) -> Iterator[Notice]:
 
 
 def inlined_notices(plan: ProbePlan, verb: str) -> Iterator[Notice]:
-    """Yield warnings about traced functions that are also inlined, where no probe sees them.
+    """Yield warnings about functions that are inlined, where no probe sees them.
 
-    ``verb`` is what the tool does with a call, in the past tense. Plans of many functions get
-    none: there it is the rule.
+    ``verb`` is what the tool does with a call, in the past tense. Traced functions that are also
+    inlined get none where they are many: there it is the rule. Those that exist only inlined have
+    a line in all.
     """
     found = plan.inlined()
     for inlined in found[:_MAX_PROBLEMS]:
@@ -172,6 +173,8 @@ def inlined_notices(plan: ProbePlan, verb: str) -> Iterator[Notice]:
     if len(found) > _MAX_PROBLEMS:
         text = f"and {len(found) - _MAX_PROBLEMS} more functions are also inlined: see --list"
         yield Notice(NoticeKind.WARNING, text)
+    if only := plan.only_inlined():
+        yield Notice(NoticeKind.WARNING, only.text(verb), only.fields)
 
 
 def warning_to(output: Output) -> Callable[[str], None]:

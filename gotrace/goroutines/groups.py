@@ -170,8 +170,8 @@ class Group:
 def grouped(dump: Dump, goroutines: Iterable[Goroutine], system: bool = False) -> list[Group]:
     """Return goroutines of a dump in groups, the largest first.
 
-    ``system``: frames of the runtime's functions are shown as well. They are where all frames are
-    such.
+    ``system``: wrappers and the runtime's functions are shown as well. The latter are where all
+    frames are such.
     """
     # First by what is compared fast: nearly all that are alike share a stack.
     cells: defaultdict[tuple[int, str, int, int], list[Goroutine]] = defaultdict(list)
@@ -181,7 +181,7 @@ def grouped(dump: Dump, goroutines: Iterable[Goroutine], system: bool = False) -
     groups: dict[GroupKey, Group] = {}
     for alike in cells.values():
         first = alike[0]
-        every = [frame for frame in dump.program.frames(first.stack) if not frame.is_elided]
+        every = [f for f in dump.program.frames(first.stack) if system or not f.is_elided]
         chosen = every if system else [frame for frame in every if frame.is_shown]
         creation = dump.program.creation(first.created_by)
         if creation is not None and not (creation.is_shown or system):

@@ -131,6 +131,29 @@ class Selector:
         rows = _by_address(table, sorted(chosen - excluded))
         return Selection(rows, tuple(unmatched))
 
+    def only_inlined(self, table: Table, inlined: Iterable[str]) -> list[str]:
+        """Return which functions, of those ``inlined``, are meant by patterns and are nowhere else.
+
+        A pattern without a wildcard means one function, which it selects.
+        """
+        patterns = [pattern for pattern in self.patterns if pattern.has_wildcard]
+        if not patterns:
+            return []
+        own = set(map(elide_type_arguments, table.names))
+        others = {name for name in inlined if elide_type_arguments(name) not in own}
+        found = NameList(sorted(others))
+        selected = NameList(table.names, gccgo=not table.has_pclntab)
+
+        def rows(pattern: Pattern) -> Iterable[int]:
+            match = pattern.match(found)
+            # What it leaves out of import paths it leaves out of the same ones.
+            is_same = not match.heads or match.heads == pattern.match(selected).heads
+            return match.rows if is_same else ()
+
+        chosen = {row for pattern in patterns for row in rows(pattern)}
+        chosen -= {row for pattern in self.excludes for row in rows(pattern)}
+        return [found.names[row] for row in sorted(chosen)]
+
     @staticmethod
     def _matched(table: Table, names: NameList, pattern: Pattern) -> Match:
         """Return what a pattern matches; raise UsageError where it fits several packages."""

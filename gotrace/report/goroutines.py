@@ -111,8 +111,8 @@ def write_goroutines(
 ) -> None:
     """Write goroutines one by one, as runtime.Stack does, but for arguments.
 
-    What a goroutine waits for is last in the brackets. ``system``: the runtime's functions are
-    shown as well. ``arguments`` reads those of frames, where they are wanted.
+    What a goroutine waits for is last in the brackets. ``system``: the runtime's functions and
+    wrappers are shown as well. ``arguments`` reads those of frames, where they are wanted.
     """
     for one in goroutines:
         notes = [one.status]
@@ -123,10 +123,12 @@ def write_goroutines(
         if one.awaited is not None:
             notes.append(_awaited_text(one.awaited))
         out.write(f"\ngoroutine {one.goid} [{', '.join(notes)}]:\n")
-        placed = [pair for pair in _placed(program, one, arguments) if not pair[0].is_elided]
-        shown = [pair for pair in placed if system or pair[0].is_shown] or placed
-        texts = [_arguments_text(known) for _, known in shown]
-        _write_stack(out, [frame for frame, _ in shown], one, texts)
+        placed = _placed(program, one, arguments)
+        if not system:
+            placed = [pair for pair in placed if not pair[0].is_elided]
+            placed = [pair for pair in placed if pair[0].is_shown] or placed
+        texts = [_arguments_text(known) for _, known in placed]
+        _write_stack(out, [frame for frame, _ in placed], one, texts)
         creation = program.creation(one.created_by)
         if creation is not None and (creation.is_shown or system) and one.goid != 1:
             parent = f" in goroutine {one.parent}" if one.parent else ""

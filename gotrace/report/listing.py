@@ -14,7 +14,7 @@ from itertools import islice
 from gotrace.elf.pclntab.inline import InlinedCall, InlinedCalls
 from gotrace.errors import GotraceError
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
-from gotrace.session.plan import Check, ProbePlan, Selections
+from gotrace.session.plan import Check, ProbePlan, Selections, only_inlined
 from gotrace.sites.sites import FunctionSites
 from gotrace.target.target import TargetBinary
 from gotrace.text import in_program, printable
@@ -41,6 +41,8 @@ def list_plan(plan: ProbePlan, output: Output) -> None:
         for sites in binary.functions:
             writer.write(sites)
     writer.end()
+    if only := plan.only_inlined():
+        output.notice(Notice(NoticeKind.WARNING, only.text("listed"), only.fields))
 
 
 def list_functions(
@@ -87,6 +89,8 @@ def list_functions(
         writer.end()
     for problem in by_kind(problems):
         output.notice(Notice(NoticeKind.WARNING, problem))
+    if only := only_inlined(found.selected, programs):
+        output.notice(Notice(NoticeKind.WARNING, only.text("listed"), only.fields))
     if not any_usable:
         raise failed[-1]
     return tuple(failed)

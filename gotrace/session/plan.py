@@ -30,6 +30,7 @@ __all__ = [
     "BinaryRequest",
     "Check",
     "Inlined",
+    "OnlyInlined",
     "ProbePlan",
     "ProgramFunction",
     "Refused",
@@ -38,6 +39,7 @@ __all__ = [
     "make_plan",
     "measurable",
     "once",
+    "only_inlined",
     "plan_counting",
     "plan_measuring",
     "requests_for",
@@ -46,7 +48,10 @@ __all__ = [
     "to_be_traced",
 ]
 
+_MAX_NAMED = 3  # functions that exist only inlined
 _MAX_LOOKED_UP = 200  # functions: of more it is the rule that some are also inlined
+
+_Programs = Mapping[TargetBinary, str]
 
 #: How the caller of a function of a file is found, and that file's number in cookies.
 TaskOf = Callable[[TargetBinary, Function], tuple[TaskKind, int]]
@@ -82,12 +87,13 @@ def _not_excused(
 class Selected:
     """The functions that one request selects in one file, before their sites are chosen.
 
-    ``request`` is the request's number.
+    ``request`` is the request's number, and ``selector`` its own.
     """
 
     request: int
     binary: TargetBinary
     rows: Sequence[int]
+    selector: Selector
 
     def sites(
         self, returns: bool, values: bool = True, at_rets: bool = False
@@ -142,12 +148,14 @@ Check = Callable[[FunctionSites], Verdict]
 class BinaryPlan:
     """What is to be traced in one file; every one of ``functions`` has an entry site.
 
-    ``request`` is the number of the request, or probe, that asks for it.
+    ``request`` is the number of the request, or probe, that asks for it, and ``selector`` what it
+    asks for.
     """
 
     binary: TargetBinary
     functions: tuple[FunctionSites, ...]
     request: int = 0
+    selector: Selector | None = None
 
 
 class ProgramFunction(NamedTuple):
@@ -186,6 +194,46 @@ class Inlined:
         """Return the warning; ``verb`` is what is done with a call, in the past tense."""
         places = f"{self.places} place{'' if self.places == 1 else 's'}"
         return f"{self.function} is also inlined in {places}: not {verb} there"
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyInlined:
+    """Functions that patterns mean and that exist only inlined, by name."""
+
+    functions: tuple[str, ...]
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """Return what the warning has in JSON."""
+        return {"what": "only_inlined", "names": list(self.functions)}
+
+    def text(self, verb: str) -> str:
+        """Return the warning; ``verb`` is what is done with a call, in the past tense."""
+        many, names = len(self.functions), ", ".join(self.functions[:_MAX_NAMED])
+        how = "exists only inlined and is" if many == 1 else "exist only inlined and are"
+        if many > 1:
+            more = f" and {many - _MAX_NAMED:,} more" if many > _MAX_NAMED else ""
+            names = f"{many:,} functions ({names}{more})"
+        return f"{names} {how} not {verb}: build with -gcflags=all=-l"
+
+
+def only_inlined(found: Iterable[BinaryPlan | Selected], programs: _Programs) -> OnlyInlined | None:
+    """Return which functions of those that are asked for exist only inlined, None for none.
+
+    ``programs`` are the names of files where several programs are traced.
+    """
+    names: dict[str, None] = {}
+    inlined: dict[TargetBinary, Sequence[str]] = {}
+    for one in found:
+        file, selector = one.binary, one.selector
+        if selector is None or not any(pattern.has_wildcard for pattern in selector.patterns):
+            continue
+        if file not in inlined:
+            index = file.functions.inlined_by_name()
+            inlined[file] = index.names if index else ()
+        for name in selector.only_inlined(file.functions, inlined[file]):
+            names[in_program(programs.get(file), name)] = None
+    return OnlyInlined(tuple(names)) if names else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +331,10 @@ class ProbePlan:
                 found = file.binary.functions.inlined_calls(names)
                 places.update(in_program(program, call.name) for call in found)
         return [Inlined(name, count) for name, count in places.most_common()]
+
+    def only_inlined(self) -> OnlyInlined | None:
+        """Return which functions that are asked for exist only inlined, None for none."""
+        return only_inlined(self.binaries, self.program_names)
 
     def _every(self) -> Iterator[FunctionSites]:
         return (sites for plan in self.binaries for sites in plan.functions)
@@ -449,7 +501,7 @@ def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Sele
         except GotraceError as error:
             failed.append((number, error))
             continue
-        selected.append(Selected(number, binaries[0], selection.rows))
+        selected.append(Selected(number, binaries[0], selection.rows, request.selector))
         failed += [(number, NoMatchError(text)) for text in selection.unmatched]
     if not selected:
         raise failed[0][1]
@@ -492,7 +544,7 @@ def _in_several(
         if texts:
             chosen = [pattern for pattern in selector.patterns if pattern.text in texts]
             selection = selector.only(chosen).select(binary.functions, verb=verb)
-            found.selected.append(Selected(number, binary, selection.rows))
+            found.selected.append(Selected(number, binary, selection.rows, selector))
     return found
 
 
@@ -530,7 +582,9 @@ def make_plan(
             if verdict.usable:
                 usable.append(sites)
         if usable:
-            plans.append(BinaryPlan(selected.binary, tuple(usable), selected.request))
+            plans.append(
+                BinaryPlan(selected.binary, tuple(usable), selected.request, selected.selector)
+            )
             usable_requests.append(selected.request)
             problems += reasons
         else:

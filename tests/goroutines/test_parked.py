@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import os
 import re
+import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,9 +16,10 @@ from pathlib import Path
 import pytest
 
 from gotrace.goroutines.dump import Dump
+from gotrace.goroutines.groups import grouped
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.model import Frame, Goroutine
-from gotrace.report.goroutines import spoken
+from gotrace.report.goroutines import spoken, write_goroutines
 from gotrace.target.target import Target
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain
 from tests.tools.harness import Fixture
@@ -148,6 +152,50 @@ def test_dump_is_what_the_program_itself_writes(toolchain: Toolchain, mode: str)
     }
     wanted = truth["Addresses"]
     assert {name: awaited.get(name) for name in wanted} == wanted
+
+
+def quit_with_all_frames(fixture: Fixture) -> dict[int, Printed]:
+    """End a fixture with the dump that Go writes with GOTRACEBACK=system, and return that."""
+    fixture.signal(signal.SIGQUIT)
+    assert fixture.wait() == 2
+    parts = fixture.errors.split("\n\n")
+    goroutines = [part for part in parts if re.match(r"goroutine [1-9]", part)]
+    text = "\n\n".join(goroutines)
+    return parse(re.sub(r"^(goroutine \d+) gp=\S+ m=\S+( mp=\S+)?", r"\1", text, flags=re.M))
+
+
+@pytest.mark.live
+@each_toolchain
+@pytest.mark.parametrize("mode", ["default", "stripped", "unoptimized"])
+def test_all_frames_are_those_of_go_s_dump_with_all(toolchain: Toolchain, mode: str) -> None:
+    """Wrappers too, and the runtime's functions and goroutines, which may have gone on since."""
+    program = build(PARKED, toolchain, flags=BUILD_MODES[mode])
+    with Fixture([program], env={**os.environ, "GOTRACEBACK": "system"}) as fixture:
+        dump = take(fixture.ready)
+        own = quit_with_all_frames(fixture)
+    text = io.StringIO()
+    write_goroutines(text, dump.program, dump.goroutines, system=True)
+    ours = parse(text.getvalue())
+    for goid, printed in own.items():
+        if printed.is_elided:  # of more than 100 the innermost are printed in any release
+            mine = ours[goid].frames[: _MAX_PRINTED // 2]
+            ours[goid] = dataclasses.replace(printed, frames=mine)
+            own[goid] = dataclasses.replace(printed, frames=printed.frames[: _MAX_PRINTED // 2])
+    users = {one.goid for one in dump.goroutines if not one.is_system}
+    assert {goid: ours[goid] for goid in users} == {goid: own[goid] for goid in users}
+    assert sum(ours[goid] == own.get(goid) for goid in ours.keys() - users) >= 2
+    names = {name for printed in ours.values() for name, _ in printed.frames}
+    wrapped = {
+        frame.function
+        for goroutine in dump.goroutines
+        for frame in dump.program.frames(goroutine.stack)
+        if frame.is_elided
+    }
+    assert wrapped and {spoken(name) for name in wrapped} <= names
+    for system in (True, False):
+        groups = grouped(dump, dump.goroutines, system)
+        seen = {frame.function for group in groups for frame in group.key[2]}
+        assert wrapped <= seen if system else not wrapped & seen
 
 
 def assert_same(command: list[Path], at_least: int, functions: set[str]) -> None:

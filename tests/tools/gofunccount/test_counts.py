@@ -121,6 +121,24 @@ def test_many_functions_at_once_leave_the_target_right() -> None:
     assert of_kind(result, "attached")[0]["functions"] > 1000
 
 
+@each_toolchain
+def test_functions_that_exist_only_inlined_are_named(toolchain: Toolchain) -> None:
+    path = program(toolchain)
+    # Go 1.15 inlines one more.
+    expected = ["main.inlined", "main.known"] if toolchain.minor == "1.15" else ["main.inlined"]
+    with Fixture([path]) as fixture:
+        _, result = count_on(fixture, "main.*")
+        assert fixture.finish() == 0
+    listed = run_tool("gofunccount", "--json", "-l", f"{path}:main.*")
+    for found in (result, listed):
+        (warning,) = [w for w in of_kind(found, "warning") if w.get("what") == "only_inlined"]
+        assert warning["names"] == expected
+        assert "main.inlined" in warning["message"] and "-gcflags=all=-l" in warning["message"]
+    left_out = run_tool("gofunccount", "-l", "-x", "main.in*", "-x", "main.k*", f"{path}:main.*")
+    one = run_tool("gofunccount", "-l", f"{path}:main.smallFrame")
+    assert "only inlined" not in left_out.errors + one.errors
+
+
 def test_function_without_an_exact_site_is_named_and_left_out() -> None:
     with Fixture([program(newest())]) as fixture:
         _, result = count_on(fixture, "main.loop", "main.leaf")
