@@ -42,6 +42,7 @@ __all__ = [
 
 _MAX_PROBLEMS = 5
 _MOSTLY = 0.5  # share of the time
+_INTERRUPTED = 130  # what shells make of an end by SIGINT
 
 
 def requests_of(options: argparse.Namespace) -> list[BinaryRequest]:
@@ -230,7 +231,7 @@ def mostly_tracing(shares: Mapping[str, float]) -> Iterator[Notice]:
     share, name = most[-1]
     part = f"{min(99, round(100 * share))}%"
     whose = f"{name}'s time" if name else "the time measured"
-    others = f", and most of that of {len(most) - 1} others" if len(most) > 1 else ""
+    others = counted(", and most of that of {} other{s}", len(most) - 1) if most[1:] else ""
     yield Notice(
         NoticeKind.SUMMARY,
         f"about {part} of {whose} is tracing, of calls within its calls{others}: trace fewer"
@@ -293,9 +294,8 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
             _explain()
         print(f"{name}: out of memory: raise ulimit -v, or trace fewer functions", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted before tracing began", file=sys.stderr)
-        return 1
+    except KeyboardInterrupt:  # before tracing began
+        return _INTERRUPTED
 
 
 def _explain(log: str = "") -> None:
