@@ -453,8 +453,17 @@ def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Sele
         failed += [(number, NoMatchError(text)) for text in selection.unmatched]
     if not selected:
         raise failed[0][1]
+    notes += _foreign(one.binary for one in selected)
     reported = _not_excused(failed, requests, (one.request for one in selected))
     return Selections(tuple(selected), tuple(reported), tuple(notes), target.is_one_program)
+
+
+def _foreign(files: Iterable[TargetBinary]) -> Iterator[str]:
+    """Yield a line for each program that is not Go's; its functions can be traced all the same."""
+    for file in dict.fromkeys(files):
+        if not (file.functions.is_go or file.image.is_shared_library):
+            path = file.image.display
+            yield f"{path} is not a Go program: its functions are those of its symbols"
 
 
 @dataclass(slots=True)
