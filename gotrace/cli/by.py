@@ -21,6 +21,7 @@ from gotrace.cli.run import (
     not_shown,
     refuse_partial,
     run_output,
+    split_of,
     status_of,
     target_of,
     warning_to,
@@ -170,7 +171,9 @@ def _plan(
 
     Without it that is done only where an expression needs it.
     """
-    specs, failed = parse_probes(options.patterns, options.pid, options.regexp, formats=False)
+    specs, failed = parse_probes(
+        options.patterns, options.regexp, formats=False, split=split_of(options)
+    )
     for spec in specs:
         if spec.format is not None:
             raise UsageError(f"{spec.pattern}: a format is for gotrace: --by shows the values")

@@ -29,6 +29,7 @@ from gotrace.cli.run import (
     refuse_partial,
     run_command,
     run_output,
+    split_of,
     status_of,
     target_of,
     warning_to,
@@ -191,7 +192,7 @@ def _run(arguments: Sequence[str]) -> int:
         return list_recipes(options)
     options.interval = None
     _check(options)
-    specs, failed = parse_probes(options.patterns, options.pid, options.regexp)
+    specs, failed = parse_probes(options.patterns, options.regexp, split=split_of(options))
     if not options.list:
         filters = {"goid": options.goid, "tid": options.tid}
         wanted = {name: number for name, number in filters.items() if number is not None}

@@ -22,7 +22,7 @@ from gotrace.text import counted, printable
 if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes, needs none of it
     from gotrace.kernel.attach import Attached
     from gotrace.session.open_calls import Diagnostic
-    from gotrace.session.plan import BinaryRequest, ProbePlan
+    from gotrace.session.plan import BinaryRequest, ProbePlan, Split
 
 __all__ = [
     "attached_notices",
@@ -35,6 +35,7 @@ __all__ = [
     "requests_of",
     "run_command",
     "run_output",
+    "split_of",
     "status_of",
     "target_of",
     "warning_to",
@@ -49,7 +50,14 @@ def requests_of(options: argparse.Namespace) -> list[BinaryRequest]:
     """Return what the options' patterns ask for."""
     from gotrace.session.plan import requests_for
 
-    return requests_for(options.patterns, options.pid, options.exclude, options.regexp)
+    return requests_for(options.patterns, options.exclude, options.regexp, split=split_of(options))
+
+
+def split_of(options: argparse.Namespace) -> Split:
+    """Return what separates the binary from the pattern, for the target that the options name."""
+    from gotrace.session.plan import splitting
+
+    return splitting(_pids(options), options.command)
 
 
 def target_of(options: argparse.Namespace) -> Target:
