@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes
 __all__ = [
     "attached_notices",
     "inlined_notices",
+    "lost_notice",
     "make_output",
     "mostly_tracing",
     "not_shown",
@@ -194,10 +195,12 @@ def not_shown(
     texts: Mapping[Diagnostic, str],
     lost: Container[Diagnostic],
     plan: ProbePlan,
+    of: int,
 ) -> Iterator[Notice]:
     """Yield a notice for each irregularity that has occurred and has one of ``texts``.
 
-    ``texts`` are templates of ``counted``; those that are not ``lost`` are summaries.
+    ``texts`` are templates of ``counted``; those that are not ``lost`` are summaries. ``of`` is how
+    many calls there were, the lost ones included.
     """
     if open_calls:
         text = counted("{} call{s} still open at the end", open_calls)
@@ -206,9 +209,31 @@ def not_shown(
         yield Notice(NoticeKind.SUMMARY, text, {"what": "open", "calls": open_calls})
     for what, count in counts.items():
         if count and what in texts:
-            kind = NoticeKind.LOST if what in lost else NoticeKind.SUMMARY
-            text = counted(texts[what], count) + _more(what, counts, plan)
-            yield Notice(kind, text, {"what": what.name.lower(), "calls": count})
+            template, name = texts[what] + _more(what, counts, plan), what.name.lower()
+            if what in lost:
+                yield lost_notice(name, template, count, of)
+            else:
+                yield Notice(
+                    NoticeKind.SUMMARY, counted(template, count), {"what": name, "calls": count}
+                )
+
+
+def lost_notice(what: str, template: str, count: int, of: int) -> Notice:
+    """Return the notice of calls that are missing, with their share of all.
+
+    Of what is not calls there is none.
+    """
+    fields: dict[str, object] = {"what": what, "calls": count}
+    calls = "{} call{s} "
+    if not template.startswith(calls):
+        return Notice(NoticeKind.LOST, counted(template, count), fields)
+    of = max(of, count)
+    text = f"{count:,} of {counted('{:,} call{s}', of)} ({_percent(count / of)}) "
+    return Notice(NoticeKind.LOST, text + template.removeprefix(calls), {**fields, "of": of})
+
+
+def _percent(share: float) -> str:
+    return "less than 0.1%" if share < 0.001 else f"{share:.1%}"
 
 
 def _more(what: Diagnostic, counts: Mapping[Diagnostic, int], plan: ProbePlan) -> str:

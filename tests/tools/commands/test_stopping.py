@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from tests.toolchains import FIXTURES, build, newest
-from tests.tools.harness import Fixture, Process, code_at, sites, tool_command
+from tests.tools.harness import Fixture, Process, code_at, of_kind, run_tool, sites, tool_command
 
 pytestmark = pytest.mark.live
 
@@ -166,6 +166,20 @@ def test_duration(run: str, pace: str) -> None:
     assert status == (0 if pace == "all" else 1), tracing.errors
     times = [call["ts_ns"] for call in calls_in(lines if pace == "all" else lines[:-1])]
     assert not times or max(times) - min(times) <= 1_000_000_000
+
+
+def test_lost_calls_have_their_share() -> None:
+    """Calls that are shown and calls that are lost are all that there were."""
+    with storm() as fixture:
+        words = ("-p", str(fixture.ready), "--json", "--entry", "-U", "-d", "1", "main.hit")
+        result = run_tool("gotrace", *words)
+    lost = of_kind(result, "lost")
+    assert lost, "the storm is too weak"
+    shown = len(of_kind(result, "call"))
+    for one in lost:
+        assert one["of"] == shown + sum(each["calls"] for each in lost)
+        assert one["message"].startswith(f"{one['calls']:,} of {one['of']:,} calls (")
+        assert "try a predicate" in one["message"]
 
 
 @pytest.mark.parametrize("run", ["stacks", "json"])
