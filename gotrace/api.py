@@ -39,11 +39,13 @@ from gotrace.session.plan import (
     BinaryRequest,
     ProbePlan,
     ProgramFunction,
+    Split,
     make_plan,
     plan_counting,
     plan_measuring,
     requests_for,
     select,
+    splitting,
 )
 from gotrace.session.tasks import Tasks, find_tasks
 from gotrace.session.trace import MAX_STACK_FRAMES, CallTracer, TraceOptions
@@ -376,7 +378,7 @@ class Session:
         wanted = TraceOptions(user_stack=MAX_STACK_FRAMES if stacks else 0)
 
         def attach() -> tuple[TracePlan, Tasks, CallTracer, WhyProbes | None]:
-            specs, failed = parse_probes(_some(probes), self.pid, regexp)
+            specs, failed = parse_probes(_some(probes), regexp, split=self._split())
             _refuse_partial(failed)
             requests = probe_requests(specs, _several("exclude", exclude), regexp, self._file)
             plan = make_plan(self._target, requests, returns=True, verb="trace")
@@ -660,8 +662,14 @@ class Session:
         self, patterns: Sequence[str], exclude: Iterable[str], regexp: bool
     ) -> list[BinaryRequest]:
         return requests_for(
-            _some(patterns), self.pid, _several("exclude", exclude), regexp, self._file
+            _some(patterns), _several("exclude", exclude), regexp, self._file, self._split()
         )
+
+    def _split(self) -> Split:
+        """Return what separates the binary from the pattern."""
+        command = self._target.command
+        pids = [process.tgid for process in self._target.watched]
+        return splitting([] if command else pids, [command.path] if command else None)
 
     def _start(self) -> None:
         """Release a command that waits."""

@@ -44,6 +44,7 @@ ROOMS = (
     "doctor",
     "cli",
     "fleet",
+    "start",
 )
 MAX_SHARE = 0.15  # of all lines, with the packages within it
 #: Package or module directly under gotrace -> those it may import besides itself.

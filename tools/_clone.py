@@ -5,7 +5,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import site
 import sys
+
+if sys.flags.no_site:
+    site.main()
 
 __all__ = ["command"]
 
@@ -22,7 +26,7 @@ def command(name: str, package: str = "cli") -> int:
     if sys.executable != python and os.access(python, os.X_OK):
         packages = _packages(environment)
         if packages is None:
-            os.execv(python, [python, *sys.argv])
+            os.execv(python, [python, "-S", *sys.argv])
         sys.path.insert(_first_packages(), packages)
     # As a tuple: of a comparison with version_info itself, linters say that it cannot be true.
     if tuple(sys.version_info) < (3, 10):

@@ -51,9 +51,16 @@ Description: {summary}
  which is not in Debian.
 """
 SCRIPT = """\
-#!/usr/bin/python3
+#!/usr/bin/python3 -S
+import _signal
+
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # also while the interpreter's own is imported
+
+import site
 import sys
 
+site.main()
 from {module} import {function}
 
 sys.exit({function}())

@@ -21,6 +21,7 @@ from gotrace.cli.run import (
     not_shown,
     refuse_partial,
     run_output,
+    split_of,
     status_of,
     target_of,
     warning_to,
@@ -174,7 +175,9 @@ def _plan(
 
     Without it that is done only where an expression needs it.
     """
-    specs, failed = parse_probes(options.patterns, options.pid, options.regexp, formats=False)
+    specs, failed = parse_probes(
+        options.patterns, options.regexp, formats=False, split=split_of(options)
+    )
     for spec in specs:
         if spec.format is not None:
             raise UsageError(f"{spec.pattern}: a format is for gotrace: --by shows the values")
@@ -224,14 +227,15 @@ def _add_up(
             meter.poll()
             return False
 
-        others = 0
+        others = calls = 0
         for seconds in pace(
             options, waiter, target, plan, output, meter, poll, _POLL, meter.has_seen
         ):
             period = meter.take()
+            calls += sum(row.calls for row in period.rows)
             others += sum(row.calls for row in period.rows if row.function is None)
             write(plan, period, seconds)
-        for notice in (*_footer(meter, plan, others), *detached(meter)):
+        for notice in (*_footer(meter, plan, others, calls), *detached(meter)):
             output.notice(notice)
 
 
@@ -360,8 +364,8 @@ def _cost(calibration: Calibration | None) -> ProbeCost | None:
         return None
 
 
-def _footer(meter: KeyMeter, plan: ProbePlan, others: int) -> Iterator[Notice]:
-    """Yield what the rows do not hold; ``others`` calls found no room."""
+def _footer(meter: KeyMeter, plan: ProbePlan, others: int, calls: int) -> Iterator[Notice]:
+    """Yield what the rows do not hold; ``others`` of ``calls`` in them found no room."""
     if others:
         yield Notice(
             NoticeKind.SUMMARY,
@@ -373,7 +377,9 @@ def _footer(meter: KeyMeter, plan: ProbePlan, others: int) -> Iterator[Notice]:
     texts = dict(_FOOTER)
     if meter.has_predicates:
         del texts[Diagnostic.UNMATCHED]  # calls that a predicate left out return as well
-    yield from not_shown(meter.open_calls(), meter.diagnostics(), texts, meter.LOSSES, plan)
+    counts = meter.diagnostics()
+    of = calls + sum(counts[what] for what in meter.LOSSES)
+    yield from not_shown(meter.open_calls(), counts, texts, meter.LOSSES, plan, of)
 
 
 _FOOTER = {

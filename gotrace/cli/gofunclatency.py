@@ -198,7 +198,7 @@ def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, outpu
             if meter.exhausted:
                 break
         meter.drop()
-        for notice in (*_footer(meter, plan), *tracing.notices()):
+        for notice in (*_footer(meter, plan, tracing.calls), *tracing.notices()):
             output.notice(notice)
         for notice in detached(meter):
             output.notice(notice)
@@ -261,6 +261,11 @@ class _Tracing:
                 self._problem = f"the probes' own cost could not be measured: {why}"
         return self._cost
 
+    @property
+    def calls(self) -> int:
+        """Return how many calls were measured."""
+        return sum(total.count for total in self._totals.values())
+
     def add(self, period: Measurement) -> None:
         """Take note of what was measured in an interval."""
         names = row_names(self.plan, self.files, not self.files)
@@ -319,9 +324,11 @@ _FOOTER = {
 }
 
 
-def _footer(meter: LatencyMeter, plan: ProbePlan) -> Iterator[Notice]:
-    """Yield what the histograms do not hold."""
-    yield from not_shown(meter.open_calls(), meter.diagnostics(), _FOOTER, meter.LOSSES, plan)
+def _footer(meter: LatencyMeter, plan: ProbePlan, measured: int) -> Iterator[Notice]:
+    """Yield what the histograms do not hold; they hold ``measured`` calls."""
+    counts = meter.diagnostics()
+    of = measured + sum(counts[what] for what in meter.LOSSES)
+    yield from not_shown(meter.open_calls(), counts, _FOOTER, meter.LOSSES, plan, of)
 
 
 _NOTABLE = 0.02  # of the median

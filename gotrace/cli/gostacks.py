@@ -209,7 +209,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.output and options.output.endswith(SPEEDSCOPE):
         options.speedscope, options.output = options.output, None
     forms = {
-        "--all": options.all,
+        "--all": options.all and not options.json,  # JSON has each goroutine anyway
         "--json": options.json,
         "--folded": options.folded,
         "--output": options.output,
@@ -227,7 +227,7 @@ def _check(options: argparse.Namespace) -> None:
     files = options.output or options.speedscope
     if options.args and (repeats or files or options.folded):
         raise UsageError("--args is for one dump as text or with --json")
-    if options.interval and (options.folded or files or options.all):
+    if options.interval and (options.folded or files or forms["--all"]):
         raise UsageError("-i prints what has changed: leave out -a, -f, -o and --speedscope")
 
 

@@ -24,11 +24,13 @@ from gotrace.cli.pace import detached, listen, pace, turns, waiter_for
 from gotrace.cli.run import (
     attached_notices,
     inlined_notices,
+    lost_notice,
     mostly_tracing,
     not_shown,
     refuse_partial,
     run_command,
     run_output,
+    split_of,
     status_of,
     target_of,
     warning_to,
@@ -191,7 +193,7 @@ def _run(arguments: Sequence[str]) -> int:
         return list_recipes(options)
     options.interval = None
     _check(options)
-    specs, failed = parse_probes(options.patterns, options.pid, options.regexp)
+    specs, failed = parse_probes(options.patterns, options.regexp, split=split_of(options))
     if not options.list:
         filters = {"goid": options.goid, "tid": options.tid}
         wanted = {name: number for name, number in filters.items() if number is not None}
@@ -320,7 +322,7 @@ def _trace(
             printer.finish()
         if profile is not None:
             profile.write(output)
-        footer = _footer(tracer, traced.plan, undecided)
+        footer = _footer(tracer, traced.plan, undecided, printer.taken)
         for notice in (*footer, *printer.notices(calibration)):
             output.notice(notice)
         for notice in detached(tracer):
@@ -404,6 +406,11 @@ class _Printer:
         if not isinstance(output, JsonOutput) and profile is None:
             output.heading((CPU_HEADING if options.cpu else "") + CALL_HEADING)
             self._out.flush()
+
+    @property
+    def taken(self) -> int:
+        """Return how many calls were written, or left out by what they hold."""
+        return self._seen
 
     @property
     def has_seen(self) -> bool:
@@ -496,7 +503,10 @@ _FOOTER = {
     ),
     Diagnostic.SAVED_FULL: "{} call{s} not shown: too many were open to keep their arguments",
     Diagnostic.NO_GOROUTINE: "{} hit{s} not shown: no goroutine could be found",
-    Diagnostic.EVENTS_LOST: "{} call{s} lost: they came faster than they could be taken",
+    Diagnostic.EVENTS_LOST: (
+        "{} call{s} lost: they came faster than they could be taken; try a predicate, or"
+        " gofunclatency --by, which adds them up in the kernel"
+    ),
     Diagnostic.WHY_FULL: "{} call{s} whose time is shown as unknown: there was no room for more",
     Diagnostic.WHY_THREADS_FULL: "{} time{s} a thread could not be followed: there were too many",
     Diagnostic.WORK_BUSY: "{} call{s} lost: no buffer was free",
@@ -504,21 +514,28 @@ _FOOTER = {
 }
 
 
-def _footer(tracer: CallTracer, plan: ProbePlan, undecided: Undecided) -> Iterator[Notice]:
-    """Yield what the lines do not show."""
-    yield from not_shown(tracer.open_calls(), tracer.diagnostics(), _FOOTER, tracer.LOSSES, plan)
-    if undecided.calls:
-        text = (
-            counted("{} call{s} not shown: ", undecided.calls)
-            + "the predicate could not be decided, since it looks at more of a string than is"
-            " copied, at memory that could not be read, or at a context that is not followed"
-        )
-        fields = {"what": "undecided", "calls": undecided.calls}
-        yield Notice(NoticeKind.LOST, text, fields)
+_UNDECIDED = (
+    "{} call{s} not shown: the predicate could not be decided, since it looks at more of a string"
+    " than is copied, at memory that could not be read, or at a context that is not followed"
+)
+_DROPPED = (
+    "{} call{s} lost: they came faster than they could be shown; try a predicate, or"
+    " GOTRACE_DRAIN=30, which goes on for as many seconds after the end"
+)
+
+
+def _footer(
+    tracer: CallTracer, plan: ProbePlan, undecided: Undecided, taken: int
+) -> Iterator[Notice]:
+    """Yield what the lines do not show; ``taken`` is how many calls were taken from the kernel."""
+    counts, open_calls = tracer.diagnostics(), tracer.open_calls()
     dropped = tracer.losses.total + tracer.window.losses.total
+    of = taken + dropped + sum(counts[what] for what in tracer.LOSSES)
+    yield from not_shown(open_calls, counts, _FOOTER, tracer.LOSSES, plan, of)
+    if undecided.calls:
+        yield lost_notice("undecided", _UNDECIDED, undecided.calls, of)
     if dropped:
-        text = counted("{} call{s} lost: they came faster than they could be shown", dropped)
-        yield Notice(NoticeKind.LOST, text, {"what": "reader", "calls": dropped})
+        yield lost_notice("reader", _DROPPED, dropped, of)
     if tracer.window.late:
         text = counted("{} call{s} shown out of order", tracer.window.late)
         yield Notice(NoticeKind.SUMMARY, text, {"what": "late", "calls": tracer.window.late})

@@ -47,7 +47,7 @@ def list_recipes(options: argparse.Namespace) -> int:
 
 def _is_in(recipe: Recipe, target: Target) -> bool:
     """Return whether a process has any function of a recipe."""
-    specs, _ = parse_probes([f"@{recipe.name}"], None)
+    specs, _ = parse_probes([f"@{recipe.name}"])
     for request in probe_requests(specs):
         try:
             select(target, [request], "trace")

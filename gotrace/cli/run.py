@@ -22,11 +22,12 @@ from gotrace.text import counted, printable
 if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes, needs none of it
     from gotrace.kernel.attach import Attached
     from gotrace.session.open_calls import Diagnostic
-    from gotrace.session.plan import BinaryRequest, ProbePlan
+    from gotrace.session.plan import BinaryRequest, ProbePlan, Split
 
 __all__ = [
     "attached_notices",
     "inlined_notices",
+    "lost_notice",
     "make_output",
     "mostly_tracing",
     "not_shown",
@@ -35,6 +36,7 @@ __all__ = [
     "requests_of",
     "run_command",
     "run_output",
+    "split_of",
     "status_of",
     "target_of",
     "warning_to",
@@ -42,13 +44,21 @@ __all__ = [
 
 _MAX_PROBLEMS = 5
 _MOSTLY = 0.5  # share of the time
+_INTERRUPTED = 130  # what shells make of an end by SIGINT
 
 
 def requests_of(options: argparse.Namespace) -> list[BinaryRequest]:
     """Return what the options' patterns ask for."""
     from gotrace.session.plan import requests_for
 
-    return requests_for(options.patterns, options.pid, options.exclude, options.regexp)
+    return requests_for(options.patterns, options.exclude, options.regexp, split=split_of(options))
+
+
+def split_of(options: argparse.Namespace) -> Split:
+    """Return what separates the binary from the pattern, for the target that the options name."""
+    from gotrace.session.plan import splitting
+
+    return splitting(_pids(options), options.command)
 
 
 def target_of(options: argparse.Namespace) -> Target:
@@ -188,10 +198,12 @@ def not_shown(
     texts: Mapping[Diagnostic, str],
     lost: Container[Diagnostic],
     plan: ProbePlan,
+    of: int,
 ) -> Iterator[Notice]:
     """Yield a notice for each irregularity that has occurred and has one of ``texts``.
 
-    ``texts`` are templates of ``counted``; those that are not ``lost`` are summaries.
+    ``texts`` are templates of ``counted``; those that are not ``lost`` are summaries. ``of`` is how
+    many calls there were, the lost ones included.
     """
     if open_calls:
         text = counted("{} call{s} still open at the end", open_calls)
@@ -200,9 +212,31 @@ def not_shown(
         yield Notice(NoticeKind.SUMMARY, text, {"what": "open", "calls": open_calls})
     for what, count in counts.items():
         if count and what in texts:
-            kind = NoticeKind.LOST if what in lost else NoticeKind.SUMMARY
-            text = counted(texts[what], count) + _more(what, counts, plan)
-            yield Notice(kind, text, {"what": what.name.lower(), "calls": count})
+            template, name = texts[what] + _more(what, counts, plan), what.name.lower()
+            if what in lost:
+                yield lost_notice(name, template, count, of)
+            else:
+                yield Notice(
+                    NoticeKind.SUMMARY, counted(template, count), {"what": name, "calls": count}
+                )
+
+
+def lost_notice(what: str, template: str, count: int, of: int) -> Notice:
+    """Return the notice of calls that are missing, with their share of all.
+
+    Of what is not calls there is none.
+    """
+    fields: dict[str, object] = {"what": what, "calls": count}
+    calls = "{} call{s} "
+    if not template.startswith(calls):
+        return Notice(NoticeKind.LOST, counted(template, count), fields)
+    of = max(of, count)
+    text = f"{count:,} of {counted('{:,} call{s}', of)} ({_percent(count / of)}) "
+    return Notice(NoticeKind.LOST, text + template.removeprefix(calls), {**fields, "of": of})
+
+
+def _percent(share: float) -> str:
+    return "less than 0.1%" if share < 0.001 else f"{share:.1%}"
 
 
 def _more(what: Diagnostic, counts: Mapping[Diagnostic, int], plan: ProbePlan) -> str:
@@ -233,7 +267,7 @@ def mostly_tracing(shares: Mapping[str, float]) -> Iterator[Notice]:
     share, name = most[-1]
     part = f"{min(99, round(100 * share))}%"
     whose = f"{name}'s time" if name else "the time measured"
-    others = f", and most of that of {len(most) - 1} others" if len(most) > 1 else ""
+    others = counted(", and most of that of {} other{s}", len(most) - 1) if most[1:] else ""
     yield Notice(
         NoticeKind.SUMMARY,
         f"about {part} of {whose} is tracing, of calls within its calls{others}: trace fewer"
@@ -296,9 +330,8 @@ def run_command(name: str, run: Callable[[Sequence[str]], int], arguments: Seque
             _explain()
         print(f"{name}: out of memory: raise ulimit -v, or trace fewer functions", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print(f"{name}: interrupted before tracing began", file=sys.stderr)
-        return 1
+    except KeyboardInterrupt:  # before tracing began
+        return _INTERRUPTED
 
 
 def _explain(log: str = "") -> None:

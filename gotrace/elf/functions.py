@@ -62,6 +62,10 @@ _NO_WRAPPERS = frozenset(
 )
 
 
+#: Symbols by which gccgo's programs, and its library, are known; GCC itself writes ``main.cold``.
+_ONLY_IN_GO, _GO_RUNTIME = frozenset({"main.main", "__go_init_main"}), "runtime."
+
+
 class Origin(Enum):
     """Where a function is known from."""
 
@@ -108,6 +112,13 @@ class FunctionTable:
     def has_pclntab(self) -> bool:
         """Return whether the binary has Go's own function table."""
         return self._rows is not None
+
+    @cached_property
+    def is_go(self) -> bool:
+        """Return whether a Go compiler made the binary: gccgo's have only symbols to tell."""
+        return self.has_pclntab or any(
+            name in _ONLY_IN_GO or name.startswith(_GO_RUNTIME) for name in self.names
+        )
 
     @cached_property
     def go_version(self) -> GoVersion | None:

@@ -484,7 +484,7 @@ def _read_file_header(data: mmap.mmap, display: str) -> FileHeader:
     registers of other machines are known.
     """
     if data[:4] != b"\x7fELF":
-        raise ElfError(f"{display}: not an ELF file")
+        raise ElfError(f"{display}: not an ELF file, so not a Go program")
     if len(data) < _FILE_HEADER.size:
         raise ElfError(f"{display}: the file is truncated: no whole ELF header")
     (

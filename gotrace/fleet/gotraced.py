@@ -81,8 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
         failure, status = f"{what}{error.strerror or error}", 1
-    except KeyboardInterrupt:
-        failure, status = "interrupted", 1
     if debug:
         traceback.print_exc()
     print(f"gotraced: {printable(failure)}", file=sys.stderr)

@@ -193,11 +193,11 @@ def open_target(program: Program) -> Target:
 def plan_metric(spec: MetricSpec, target: Target, program: Program) -> Planned:
     """Plan a metric's probes in a program. Raises GotraceError, NoMatchError among these."""
     if not _is_keyed(spec):
-        requests = requests_for([spec.probe], None, file=program.path)
+        requests = requests_for([spec.probe], file=program.path)
         if spec.type is MetricType.COUNTER:
             return Planned(plan_counting(target, requests), None)
         return Planned(plan_measuring(target, requests), None)
-    specs, failed = parse_probes([spec.probe], None, formats=False)
+    specs, failed = parse_probes([spec.probe], formats=False)
     if failed:
         raise failed[0]
     is_counter = spec.type is MetricType.COUNTER

@@ -99,7 +99,7 @@ def _probe(spec: SpanSpec) -> ProbeSpec:
     """Return the probe that captures a span's expressions. Raises GotraceError."""
     texts = [text for _, text in spec.attributes]
     words = " ".join(["%v"] * len(texts)) or "."
-    specs, failed = parse_probes([", ".join([f'{spec.probe} "{words}"', *texts])], None)
+    specs, failed = parse_probes([", ".join([f'{spec.probe} "{words}"', *texts])])
     if failed:
         raise failed[0]
     wanted = _EXTRAS.expressions if spec.trace_context else _EXTRAS.expressions[:_TRACE]

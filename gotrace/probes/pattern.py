@@ -128,7 +128,8 @@ def split_target(
     """Split `[BINARY:]PATTERN` into the binary's path (None when not given) and the pattern.
 
     Both parts may hold colons. The binary is the longest text up to some colon that ``exists``
-    calls a regular file, else the longest without a slash that ``which`` finds on PATH.
+    calls a regular file, else the longest that ``which`` finds, on PATH and among programs that
+    are traced.
 
     Raises UsageError when the text begins like a path to a file that is not there, or when one of
     the two parts is missing.
@@ -140,15 +141,20 @@ def split_target(
             if exists(head):
                 return head, _pattern_after(head, text)
         for head in heads:
-            if "/" not in head and (path := which(head)):
+            if path := which(head):
                 return path, _pattern_after(head, text)
     if not text or text.startswith(":"):
         raise UsageError(f"no function pattern in {quote(text)}: expected [BINARY:]PATTERN")
     if "/" in text and exists(text):
         raise UsageError(f"{quote(text)} is a file: say what to match in it, {_example(text)}")
     if heads and _names_a_file(heads[-1]):
-        where = "" if "/" in heads[-1] else " here or on PATH"
-        raise UsageError(f"no file {quote(heads[-1])}{where} (given in {quote(text)})")
+        head = heads[-1]
+        if "/" in head:
+            raise UsageError(f"no file {quote(head)} (given in {quote(text)})")
+        raise UsageError(
+            f"no file {quote(head)} here or on PATH, and no program of this name is traced (given"
+            f" in {quote(text)}): type its path, or -p PROCESS {quote(text[len(head) + 1 :])}"
+        )
     return None, text
 
 

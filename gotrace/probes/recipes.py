@@ -122,7 +122,12 @@ def find_recipe(name: str) -> Recipe:
         if os.sep not in name and path.is_file():
             return _read(name, path)
     names = [path.name.removesuffix(_SUFFIX) for f in _folders() for path in f.glob(f"*{_SUFFIX}")]
-    hint = did_you_mean(name, names) or "gotrace --recipes lists those that there are"
+    within = sorted({f"@{known}" for known in names if name and known.startswith(f"{name}.")})
+    if within:
+        hint = f"there {'are' if within[1:] else 'is'} {', '.join(within)}"
+    else:
+        near = did_you_mean(f"@{name}", [f"@{known}" for known in names])
+        hint = near or "gotrace --recipes lists those that there are"
     raise UsageError(f"there is no recipe @{name}: {hint}")
 
 

@@ -6,9 +6,11 @@ The commands and the library ask alike: requests from patterns, then a plan for 
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 from gotrace.elf.functions import Function
@@ -21,7 +23,7 @@ from gotrace.probes.pattern import quote, split_target
 from gotrace.probes.select import Selector
 from gotrace.sites.prologue import PLAIN_RET
 from gotrace.sites.sites import FunctionSites, Site, SiteForm, function_sites
-from gotrace.target.process import file_test
+from gotrace.target.process import Process, ends_so, file_test
 from gotrace.target.target import Target, TargetBinary
 from gotrace.text import in_program
 
@@ -35,6 +37,7 @@ __all__ = [
     "ProgramFunction",
     "Refused",
     "Selected",
+    "Split",
     "Verdict",
     "make_plan",
     "measurable",
@@ -44,6 +47,7 @@ __all__ = [
     "plan_measuring",
     "requests_for",
     "select",
+    "splitting",
     "to_be_measured",
     "to_be_traced",
 ]
@@ -440,21 +444,43 @@ def _jumps(sites: FunctionSites, traced: Container[int]) -> Jumps:
     return Jumps.TRACED if is_indirect or any(t in traced for t in sites.jumps_to) else Jumps.AWAY
 
 
+#: What separates a binary from a pattern.
+Split = Callable[[str], tuple[str | None, str]]
+
+
+def splitting(pids: Sequence[int], command: Sequence[str] | None = None) -> Split:
+    """Return what separates the binary from the pattern where processes or a command are traced.
+
+    The word before the colon may be what the program of one of them is called. Absolute paths may
+    also be those of the process, where it is one.
+    """
+    processes = [Process(pid) for pid in pids]
+
+    def which(name: str) -> str | None:
+        if any(process.is_called(name) for process in processes):
+            return name
+        if command and ends_so(command[0], name):
+            return name
+        return shutil.which(name)
+
+    exists = file_test(pids[0] if len(pids) == 1 else None)
+    return partial(split_target, exists=exists, which=which)
+
+
 def requests_for(
     patterns: Iterable[str],
-    pid: int | None,
     exclude: Iterable[str] = (),
     regexp: bool = False,
     file: str | None = None,
+    split: Split = split_target,
 ) -> list[BinaryRequest]:
-    """Group patterns by the file that each names, or else ``file``.
+    """Group patterns by the file that each names, as ``split`` says, or else ``file``.
 
-    Absolute paths may also be those of process ``pid``. Raises UsageError.
+    Raises UsageError.
     """
     by_file: dict[str | None, list[str]] = {}
-    exists = file_test(pid)
     for text in patterns:
-        named, pattern = split_target(text, exists)
+        named, pattern = split(text)
         by_file.setdefault(named or file, []).append(pattern)
     excluded = list(exclude)
     return [
@@ -505,8 +531,17 @@ def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Sele
         failed += [(number, NoMatchError(text)) for text in selection.unmatched]
     if not selected:
         raise failed[0][1]
+    notes += _foreign(one.binary for one in selected)
     reported = _not_excused(failed, requests, (one.request for one in selected))
     return Selections(tuple(selected), tuple(reported), tuple(notes), target.is_one_program)
+
+
+def _foreign(files: Iterable[TargetBinary]) -> Iterator[str]:
+    """Yield a line for each program that is not Go's; its functions can be traced all the same."""
+    for file in dict.fromkeys(files):
+        if not (file.functions.is_go or file.image.is_shared_library):
+            path = file.image.display
+            yield f"{path} is not a Go program: its functions are those of its symbols"
 
 
 @dataclass(slots=True)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -61,10 +60,9 @@ from gotrace.probes.typed import (
     unit_of,
 )
 from gotrace.session.dynamic_types import DynamicTypes
-from gotrace.session.plan import BinaryRequest, ProbePlan
+from gotrace.session.plan import BinaryRequest, ProbePlan, Split
 from gotrace.sites.decode import float_written, step_over
 from gotrace.sites.sites import FunctionSites, SiteForm
-from gotrace.target.process import file_test
 from gotrace.target.target import TargetBinary
 from gotrace.values.fit_width import MAX_FIELDS
 
@@ -212,15 +210,16 @@ class TracePlan:
 
 
 def parse_probes(
-    texts: Iterable[str], pid: int | None, regexp: bool = False, formats: bool = True
+    texts: Iterable[str],
+    regexp: bool = False,
+    formats: bool = True,
+    split: Split = split_target,
 ) -> tuple[list[ProbeSpec], list[GotraceError]]:
     """Return the probes, and the errors of texts whose file is not there.
 
     Raise the first of these errors if no text is a probe, and SpecError for any text that cannot be
-    understood: nothing is started that was not asked for. Absolute paths may also be those of
-    process ``pid``. ``formats``: recipes come with theirs.
+    understood: nothing is started that was not asked for. ``formats``: recipes come with theirs.
     """
-    exists = file_test(pid)
     specs: list[ProbeSpec] = []
     failed: list[GotraceError] = []
     for text in whole_probes(texts, regexp=regexp):
@@ -228,7 +227,6 @@ def parse_probes(
             if is_recipe(text):
                 specs += _from_recipe(text, formats)
                 continue
-            split = functools.partial(split_target, exists=exists)
             specs.append(parse_probe(text, regex=regexp, split=split))
         except SpecError:
             raise

@@ -21,6 +21,7 @@ __all__ = [
     "ProcessError",
     "cgroup_number",
     "ended_processes",
+    "ends_so",
     "file_test",
     "find_process",
     "fork",
@@ -87,6 +88,18 @@ class Process:
             return os.readlink(self.executable).removesuffix(" (deleted)")
         except OSError as error:
             raise _gone(self.tgid, error) from error
+
+    def is_called(self, name: str) -> bool:
+        """Return whether a name before a colon is this process's: its program's, or its own.
+
+        A program's is any end of its path, with the process's number or not: ``shop``,
+        ``bin/shop``, ``shop[12]``.
+        """
+        try:
+            own = _text(f"/proc/{self.tgid}/comm").rstrip("\n")
+            return name == own or ends_so(self.executable_name, name.removesuffix(f"[{self.tgid}]"))
+        except (OSError, GotraceError):
+            return False
 
     def program(self) -> Executable | None:
         """Return what the process runs now, or None when it has ended."""
@@ -301,6 +314,11 @@ def one_process(words: Iterable[str | int], action: str) -> int:
         shown = " or ".join(each[:8]) + (" ..." if each[8:] else "")
         raise UsageError(f"{action} one process, and there are {len(each)}: give {shown}")
     return numbers[0]
+
+
+def ends_so(path: str, name: str) -> bool:
+    """Return whether a name is the end of a path, from the beginning of a part of it."""
+    return f"/{path}".endswith(f"/{name}") and not name.startswith(("/", "."))
 
 
 def file_test(pid: int | None) -> Callable[[str], bool]:

@@ -18,6 +18,7 @@ from gotrace.target.process import (
     Executable,
     Process,
     ProcessError,
+    ends_so,
     find_process,
     in_initial_pid_namespace,
 )
@@ -151,12 +152,20 @@ class Target:
         return replace(settings, tgid=number, seen_tgid=None if number == seen else seen)
 
     def binaries(self, name: str | None) -> list[TargetBinary]:
-        """Return what ``binary`` does: one file, but the executable of each of several programs."""
-        if name is not None or self.process is not None or not self.programs:
+        """Return what ``binary`` does: one file, but the executable of each of several programs.
+
+        A name that is no file's, but what programs of the target are called, means these.
+        """
+        programs = (self.process,) if self.process is not None else self.programs
+        if name is not None and not os.path.isfile(name):
+            if self.command is not None:
+                name = None if ends_so(self.command.path, name) else name
+            elif called := tuple(one for one in programs if one.is_called(name)):
+                name, programs = None, called
+        if name is not None or self.process is not None or not programs:
             return [self.binary(name)]
         return [
-            self._opened(one.executable, one.executable_name, found_in=one.tgid)
-            for one in self.programs
+            self._opened(one.executable, one.executable_name, found_in=one.tgid) for one in programs
         ]
 
     def binary(self, name: str | None) -> TargetBinary:

@@ -76,7 +76,7 @@ def test_functions_whose_time_is_mostly_tracing_are_named() -> None:
     (notice,) = notices(lambda: cost, rows, "main.fib", "main.g", "main.h")
     assert notice.message == (
         "about 99% of main.fib's time is tracing, of calls within its calls, and most of that of 1"
-        " others: trace fewer functions"
+        " other: trace fewer functions"
     )
     assert notice.fields == {"what": "mostly_tracing", "functions": 2}
     (notice,) = notices(lambda: cost, {0: rows[1]}, "main.f", "main.g")

@@ -12,7 +12,7 @@ import pytest
 
 from gotrace.cli.gofunccount import _parser
 from gotrace.cli.options import parse
-from gotrace.cli.run import attached_notices, run_command
+from gotrace.cli.run import attached_notices, lost_notice, run_command
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached, AttachMethod, Point
 from gotrace.kernel.cookie import TaskKind, cookie
@@ -90,3 +90,26 @@ def test_debug_is_an_option_of_the_tool_alone(
     lines = capsys.readouterr().err.splitlines()
     assert lines[-1] == "gofunccount: cannot be done"
     assert (len(lines) > 1) == explained
+
+
+@pytest.mark.parametrize(
+    ("count", "of", "text"),
+    [
+        (1204, 80113, "1,204 of 80,113 calls (1.5%) lost: too fast"),
+        (1, 80113, "1 of 80,113 calls (less than 0.1%) lost: too fast"),
+        (1, 1, "1 of 1 call (100.0%) lost: too fast"),
+        (2, 1, "2 of 2 calls (100.0%) lost: too fast"),
+    ],
+)
+def test_lost_calls_and_their_share(count: int, of: int, text: str) -> None:
+    notice = lost_notice("reader", "{} call{s} lost: too fast", count, of)
+    assert notice.message == text
+    assert notice.fields == {"what": "reader", "calls": count, "of": max(of, count)}
+
+
+def test_of_lost_hits_there_is_no_share() -> None:
+    notice = lost_notice("no_goroutine", "{} hit{s} not shown", 2, 9)
+    assert (notice.message, notice.fields) == (
+        "2 hits not shown",
+        {"what": "no_goroutine", "calls": 2},
+    )

@@ -157,7 +157,7 @@ def test_descriptor_outlives_the_path(binary: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("offset", "content", "message"),
     [
-        (0, b"\x7fELG", "not an ELF file"),
+        (0, b"\x7fELG", "not an ELF file, so not a Go program"),
         (4, b"\1", "32-bit"),
         (5, b"\2", "big-endian"),
         (16, struct.pack("<H", 1), "object file"),

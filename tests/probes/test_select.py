@@ -51,6 +51,7 @@ class FakeTable:
     inlined: Sequence[FakeCall] = ()
     other: int = 10**6
     has_pclntab: bool = True
+    is_go: bool = True
     image: FakeImage = field(default_factory=FakeImage)
 
     def function(self, row: int, /) -> FakeFunction:
@@ -76,6 +77,14 @@ def explain(table: Table, *patterns: str, regex: bool = False, verb: str = "coun
     assert caught.value.exit_code == 3
     assert message.isprintable()
     return message
+
+
+def test_program_that_is_not_go_is_called_so() -> None:
+    table = FakeTable(["main", "main.cold"], has_pclntab=False, is_go=False)
+    assert explain(table, "main.*x") == (
+        "no function matches 'main.*x' in ./app, which is not a Go program (it has 2 in all:"
+        " gofunccount -l shows them)"
+    )
 
 
 def suggested(table: Table, pattern: str) -> list[str]:

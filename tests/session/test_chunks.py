@@ -77,7 +77,7 @@ def test_counts(chunks: list[int]) -> None:
 
 def test_rows_by_value(chunks: list[int]) -> None:
     key = parse_key("key")
-    specs, _ = parse_probes(["main.handle"], None, False)
+    specs, _ = parse_probes(["main.handle"])
     with at_work("live_keys") as (fixture, target):
         traced = plan_keyed(
             target,
@@ -104,7 +104,7 @@ def test_rows_by_value(chunks: list[int]) -> None:
 
 def test_histograms_and_irregular_calls(chunks: list[int]) -> None:
     with at_work("live_latency") as (fixture, target):
-        plan = plan_measuring(target, requests_for(["main.thrown", "main.task"], None))
+        plan = plan_measuring(target, requests_for(["main.thrown", "main.task"]))
         tasks = find_tasks(target, plan)
         options = LatencyOptions(per_function=True, per_goroutine=True)
         with LatencyMeter(target, plan, tasks, options, None) as meter:

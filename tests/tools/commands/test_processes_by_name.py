@@ -20,11 +20,15 @@ pytestmark = pytest.mark.live
 NAME = "shopfronts"
 
 
+def _program() -> Path:
+    return build(FIXTURES / "live_latency", newest())
+
+
 @contextmanager
 def shops(directory: Path, count: int) -> Iterator[list[Fixture]]:
     """Run a program several times, by a name that no other process has."""
     program = directory / NAME
-    shutil.copy2(build(FIXTURES / "live_latency", newest()), program)
+    shutil.copy2(_program(), program)
     with ExitStack() as stack:
         yield [stack.enter_context(Fixture([program])) for _ in range(count)]
 
@@ -61,6 +65,36 @@ def test_a_name_that_one_process_has(tmp_path: Path) -> None:
             assert f"of process {pid}" in tracing.end().lines[0]
         with gotrace.attach(NAME) as go:
             assert go.goroutines()
+
+
+def test_a_name_before_the_colon(tmp_path: Path) -> None:
+    """What tables call a program of several is what a probe may call it, the file here or not."""
+    other = tmp_path / "other"
+    other.mkdir()
+    with shops(tmp_path, 1) as [one], shops(other, 1) as [two], Fixture([_program()]) as third:
+        probe = f"{NAME}:main.short"
+        for name in ("gofunccount", "gofunclatency", "gotrace"):
+            result = run_tool(name, "-p", str(one.ready), "-d", "0.1", probe)
+            assert "Tracing 1 function for " in result.lines[0], result.errors
+        pids = f"{one.ready},{third.ready}"
+        listed = run_tool("gofunccount", "-l", "-p", pids, probe, "live_latency:main.recurse")
+        names = [line.split()[0] for line in listed.lines]
+        assert names == ["NAME", probe, "live_latency:main.recurse"], listed.errors
+        pids = f"{one.ready},{two.ready}"
+        listed = run_tool("gotrace", "-l", "-p", pids, f"other/{probe}")
+        assert listed.lines[1].startswith("main.short"), listed.errors
+        listed = run_tool("gotrace", "-l", "-p", pids, probe)
+        assert [line.split(":")[0] for line in listed.lines[1:]] == [
+            f"{tmp_path.name}/{NAME}",
+            f"other/{NAME}",
+        ]
+        with gotrace.attach(one.ready) as go:
+            assert go.count(probe, ready=go.stop)["main.short"] == 0
+        result = run_tool("gotrace", "-p", str(third.ready), probe)
+        assert result.status == 2
+        assert "no program of this name is traced" in result.errors
+    result = run_tool("gofunccount", "-l", probe, "--", tmp_path / NAME)
+    assert result.lines[1].startswith("main.short"), result.errors
 
 
 def test_a_name_that_no_process_has() -> None:

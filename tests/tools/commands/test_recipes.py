@@ -169,8 +169,12 @@ def test_the_manual_lists_all_recipes() -> None:
 
 
 def test_a_recipe_that_is_not_there() -> None:
-    with pytest.raises(UsageError, match=r"did you mean http\.server"):
+    with pytest.raises(UsageError, match=r"did you mean @http\.server"):
         find_recipe("http.sever")
+    with pytest.raises(UsageError, match=r"@http: there are @http\.client, @http\.server$"):
+        find_recipe("http")
+    with pytest.raises(UsageError, match=r"@process: there is @process\.start$"):
+        find_recipe("process")
     with pytest.raises(UsageError, match=r"may be followed by a \(PREDICATE\) only"):
         split_recipe('@sql "%s", query')
     assert split_recipe("/bin/shop:@sql ($duration > 1s)") == (

@@ -47,6 +47,8 @@ def test_one_by_one_is_what_go_prints(parked: Fixture) -> None:
 def test_all_forms_have_the_same_stacks(parked: Fixture, tmp_path: Path) -> None:
     result = run_tool("gostacks", "--json", "-p", str(parked.ready))
     head, rows = of_kind(result, "dump"), of_kind(result, "goroutine")
+    each = run_tool("gostacks", "--all", "--json", "-p", str(parked.ready))
+    assert [row["goid"] for row in of_kind(each, "goroutine")] == [row["goid"] for row in rows]
     assert head[0]["shown"] == len(rows) > 25 and head[0]["moved"] == 0
     by_json: Counter[str] = Counter()
     for row in rows:

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import re
 import select
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.toolchains import FIXTURES, build, newest
-from tests.tools.harness import Fixture, Process, code_at, sites, tool_command
+from tests.tools.harness import Fixture, Process, code_at, of_kind, run_tool, sites, tool_command
 
 pytestmark = pytest.mark.live
 
@@ -165,6 +168,20 @@ def test_duration(run: str, pace: str) -> None:
     assert not times or max(times) - min(times) <= 1_000_000_000
 
 
+def test_lost_calls_have_their_share() -> None:
+    """Calls that are shown and calls that are lost are all that there were."""
+    with storm() as fixture:
+        words = ("-p", str(fixture.ready), "--json", "--entry", "-U", "-d", "1", "main.hit")
+        result = run_tool("gotrace", *words)
+    lost = of_kind(result, "lost")
+    assert lost, "the storm is too weak"
+    shown = len(of_kind(result, "call"))
+    for one in lost:
+        assert one["of"] == shown + sum(each["calls"] for each in lost)
+        assert one["message"].startswith(f"{one['calls']:,} of {one['of']:,} calls (")
+        assert "try a predicate" in one["message"]
+
+
 @pytest.mark.parametrize("run", ["stacks", "json"])
 def test_greatest_number_of_events(run: str) -> None:
     words = (*RUNS[run], "-M", "5000")
@@ -188,3 +205,46 @@ def test_calls_of_a_storm_are_in_order_and_whole() -> None:
     assert numbers
     for own in numbers.values():
         assert own == sorted(set(own))
+
+
+@pytest.mark.parametrize(
+    "name", ["gofunccount", "gofunclatency", "gooffcpu", "gostacks", "gotrace", "gotraced"]
+)
+def test_interrupt_at_the_start(name: str, tmp_path: Path) -> None:
+    """Whatever is being imported, read or attached, the end is quiet."""
+    program = build(FIXTURES / "live_count", newest())
+    configuration = tmp_path / "gotraced.yaml"
+    configuration.write_text(
+        f"targets: [{{name: a, exe: {program}}}]\n"
+        "listen: 127.0.0.1:0\n"
+        "metrics: [{name: leaf, type: counter, probe: main.leaf}]\n"
+    )
+    configuration.chmod(0o600)
+    with Fixture([program]) as fixture:
+        words: list[str | Path] = ["-p", str(fixture.ready)]
+        if name == "gotraced":
+            words = ["--config", configuration]
+        elif name.startswith("gof"):
+            words = [f"{program}:main.*"]
+        elif name == "gotrace":
+            words = ["main.*", "--", program]
+        for _ in range(30):
+            with Process(tool_command(name, *words)) as starting:
+                starting.ends_within(random.uniform(0, 0.5))
+                starting.signal(SIGINT)
+                status = starting.wait()
+            # The interpreter catches SIGINT some lines before any of ours can be run.
+            ours = r'File "(?!<)(?!.*/tools/go\w+", line \d,)'
+            assert not re.search(ours, starting.errors), starting.errors
+            assert status in (0, 130, -SIGINT) or "frozen" in starting.errors, starting.errors
+
+
+def test_interrupt_leaves_what_is_ignored_ignored() -> None:
+    """What a shell's script runs with ``&`` outlives Ctrl-C until it traces."""
+
+    def ignore() -> None:
+        signal.signal(SIGINT, signal.SIG_IGN)
+
+    with Process(tool_command("gotrace", "--version"), preexec_fn=ignore) as starting:
+        starting.signal(SIGINT)
+        assert starting.wait() == 0

@@ -116,6 +116,16 @@ def test_processes_by_their_names() -> None:
     assert_error(run_tool("gofunccount", "-p", name, "main.x"), 2, f"no process is named '{name}'")
 
 
+def test_what_is_not_a_go_program_is_called_so() -> None:
+    shell = os.path.realpath("/bin/bash")
+    assert_error(run_tool("gofunccount", f"{shell}:main.*"), 3, f"{shell}, which is not a Go progr")
+    listed = run_tool("gofunccount", "-l", f"{shell}:*")
+    assert listed.status == 0
+    assert f"{shell} is not a Go program: its functions are those of its symbols\n" in listed.errors
+    own = run_tool("gofunccount", "-l", f"{program()}:main.leaf")
+    assert "not a Go program" not in own.errors
+
+
 def test_help_and_version_end_well() -> None:
     for name in TOOLS:
         shown = run_tool(name, "--help")
