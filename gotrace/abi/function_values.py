@@ -126,6 +126,10 @@ class FunctionValues:
             alike = signature_locations(written, function.name, code)
             if alike.size == own:
                 return alike
+        if signature.endswith("()"):
+            raise SignatureError(
+                f"{function.name} has arguments or results: type it without (), or its signature"
+            )
         raise SignatureError(
             f"signature {signature!r} is not that of {function.name}, whose arguments and"
             f" results take {own} bytes of stack, not {places.size}: look at the source of the"

@@ -13,6 +13,14 @@ from enum import Enum
 from typing import NoReturn, TypeVar
 
 from gotrace import __version__
+from gotrace.cli.habits import (
+    check_shell,
+    check_words,
+    mistake,
+    refuse_long_options,
+    two_targets,
+    which_functions,
+)
 from gotrace.errors import GotraceError, UsageError
 from gotrace.target.process import cgroup_number, process_numbers
 
@@ -39,7 +47,7 @@ __all__ = [
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
+        raise UsageError(mistake(self, message))
 
 
 def new_parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
@@ -373,7 +381,10 @@ def parse_plain(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> ar
         from gotrace.cli.completion import complete
 
         complete(parser)
-    return parser.parse_intermixed_args(list(arguments))
+    refuse_long_options(parser, arguments)
+    options = parser.parse_intermixed_args(list(arguments))
+    check_words(parser.prog, options)
+    return options
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
@@ -397,9 +408,10 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     pids = process_numbers(options.processes)
     options.by_name = any(re.search("[^0-9, ]", text) for text in options.processes)
     options.pid, options.pids = (pids[0], ()) if len(pids) == 1 else (None, pids)
-    if command is not None and (options.cmd or options.pid or options.pids):
-        raise UsageError("give only one of -p PID, -c CMD and -- CMD")
+    if command is not None and (options.cmd or pids):
+        raise UsageError(two_targets(command))
     if options.cmd:
+        check_shell(options.cmd)
         try:
             command = shlex.split(options.cmd)
         except ValueError as error:
@@ -409,7 +421,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     alone = ("doctor", "compile", "recipes")
     traces = not any(getattr(options, name, False) for name in alone)
     if traces and not getattr(options, "patterns", True):
-        raise UsageError(f"which functions? Give a PATTERN (see {parser.prog} --help)")
+        raise UsageError(which_functions(parser.prog, options, command))
     if traces and hasattr(options, "patterns"):
         from gotrace.probes.pattern import whole_probes
 

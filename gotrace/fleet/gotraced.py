@@ -43,7 +43,8 @@ _TURN = 1.0  # seconds
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see {self.prog} --help)")
+        what = "type gotraced --config FILE to trace, --check FILE to validate a configuration"
+        raise UsageError(f"{message}: {what} (see {self.prog} --help)")
 
 
 def _parser() -> argparse.ArgumentParser:

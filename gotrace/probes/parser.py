@@ -236,6 +236,15 @@ _FUNCTIONS: dict[str, tuple[MeasureFunction | TextFunction | ChangeFunction, int
 _INSTEAD = {"=": "==", ":=": "==", "~": "contains()", "++": "+ 1", "--": "- 1"}
 _PREFIXES = ("!", "-", "*", "+", "^", "&")
 _WORDS_INSTEAD = {"and": "&&", "or": "||", "not": "!", "is": "==", "AND": "&&", "OR": "||"}
+#: Functions of bcc's and bpftrace's expressions.
+_CALLS_INSTEAD = {
+    "str": "strings are shown as they are: leave out str()",
+    "buf": "bytes are shown as they are: leave out buf()",
+    "STRCMP": 'texts are compared by ==, as in (name == "x")',
+    "strcmp": 'texts are compared by ==, as in (name == "x")',
+    "strncmp": 'texts are compared by ==, or by prefix(name, "x")',
+    "strlen": "it is len() here",
+}
 _MAX_DEPTH = 50
 _MAX_NODES = 200
 
@@ -293,6 +302,8 @@ class Parser:
     def _refuse_operator(self) -> None:
         """Raise for operators of Go and of other languages that mean nothing here."""
         token = self.token
+        if token.text == "@":
+            raise self.error("all values are the user's: leave out @user")
         known = {TokenKind.OPERATOR: _INSTEAD, TokenKind.NAME: _WORDS_INSTEAD}.get(token.kind, {})
         if instead := known.get(token.text):
             raise self.error(f"no such operator: did you mean {instead}?")
@@ -323,6 +334,8 @@ class Parser:
             elif self.at("["):
                 operand = self._index(operand)
             elif self.at("("):
+                if isinstance(operand, NameExpr) and operand.name in _CALLS_INSTEAD:
+                    raise self._source.error(operand.span, _CALLS_INSTEAD[operand.name])
                 raise self.error(
                     f"only {', '.join(f'{name}()' for name in _FUNCTIONS)} can be called: "
                     "code of the traced program is never run"

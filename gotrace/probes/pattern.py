@@ -149,6 +149,8 @@ def split_target(
         raise UsageError(f"{quote(text)} is a file: say what to match in it, {_example(text)}")
     if heads and _names_a_file(heads[-1]):
         head = heads[-1]
+        if advice := _of_other_tools(head, text[len(head) + 1 :]):
+            raise UsageError(advice)
         if "/" in head:
             raise UsageError(f"no file {quote(head)} (given in {quote(text)})")
         raise UsageError(
@@ -156,6 +158,42 @@ def split_target(
             f" in {quote(text)}): type its path, or -p PROCESS {quote(text[len(head) + 1 :])}"
         )
     return None, text
+
+
+#: How other tools begin probes of functions of programs, and of anything else.
+_OF_FUNCTIONS = frozenset(("p", "r", "u", "ur", "uprobe", "uretprobe"))
+_OF_OTHERS = frozenset(
+    (
+        *("c", "pthread", "t", "tracepoint", "rawtracepoint", "k", "kprobe", "kr", "kretprobe"),
+        *("kfunc", "kretfunc", "fentry", "fexit", "usdt", "interval", "profile", "software"),
+    )
+)
+
+
+def _of_other_tools(head: str, rest: str) -> str:
+    """Return what to type for a probe as other tools write it, nothing for others."""
+    if head in _OF_FUNCTIONS:
+        probe = re.sub(r"\s*[{/] .*|\s*\{.*", "", rest.lstrip(":"))
+        found = re.fullmatch(r'([^"]*)"([^"]*)"', probe)
+        probe = "".join(found.groups()) if found and ":" in found[1] else probe
+        return f"'{head}:' is left out, as calls have entry and return: type {quote(probe)}"
+    if head in _OF_OTHERS:
+        return (
+            f"{quote(f'{head}:{rest}')} is not of a Go program, and these tools trace such only:"
+            " use bpftrace or bcc"
+        )
+    if head.endswith(".go") and rest.isdecimal():
+        return (
+            f"{quote(f'{head}:{rest}')} is a line: give the function that it is in; --list shows"
+            " where functions begin, as in --list 'main.*'"
+        )
+    name = rest.lstrip(":")
+    if head.isidentifier() and name.isidentifier():
+        return (
+            f"no file {quote(head)} here or on PATH: if a function is meant, type"
+            f" {quote(f'{head}.{name}')}"
+        )
+    return ""
 
 
 def _pattern_after(head: str, text: str) -> str:

@@ -8,9 +8,12 @@ or simply mistyped is the everyday failure of a tracer, and each has an answer i
 
 from __future__ import annotations
 
+import fnmatch
 import heapq
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
@@ -25,6 +28,7 @@ __all__ = ["Selection", "Selector", "Table"]
 
 _SHOWN = 3  # suggestions, inlined places, patterns: as many as one line bears
 _MAX_FUZZY = 200  # characters: longer names are pasted, not mistyped
+_MAX_STARS = 3  # as a regular expression takes its time with more
 _GRAMS = 20
 _FINALISTS = 200  # names compared letter by letter
 # Made by the compiler, but not in place of another function: their calls are calls of their own.
@@ -219,12 +223,32 @@ class _Explanation:
         problem = f"no function matches {quote(self.typed)} in {where}"
         names = self._like_the_glob() if self.pattern.has_wildcard else self._like_the_name()
         if not names:
-            return problem + self._how_many()
+            other = self._other_syntax()
+            return f"{problem}: {other}" if other else problem + self._how_many()
         suggestions = [quote(name) for name in names[:_SHOWN]]
         return f"{problem}: did you mean {_listed(suggestions, 'or')}?"
 
     def _how_many(self) -> str:
         return f" (it has {len(self.names.names):,} in all: gofunccount -l shows them)"
+
+    def _other_syntax(self) -> str:
+        """Return how to type what would match as a regular expression, a shell's pattern, a list.
+
+        Only * is special in a pattern; commas and spaces are between the words of a command line.
+        """
+        if len(self.typed) > _MAX_FUZZY or self.typed.count("*") > _MAX_STARS:
+            return ""
+        words = re.split(r"[\s,;|]+", self.typed)
+        found = [word for word in words if word and Pattern(word).match(self.names).rows]
+        if found:
+            return f"a pattern is one word: type {' '.join(map(quote, found[:_SHOWN]))}"
+        braces = self.typed.translate(str.maketrans("{,}", "(|)"))
+        shell = fnmatch.translate(self.typed).removeprefix("(?s:").rpartition(")")[0]
+        for text in (self.typed, self.typed.strip("/"), braces, shell):
+            with suppress(UsageError):
+                if Pattern(text, regex=True).match(self.names).rows:
+                    return f"only * is special in a pattern: for this type -r {quote(text)}"
+        return ""
 
     def _inlined(self) -> str:
         """Explain a function that exists only where it was inlined."""
@@ -277,6 +301,8 @@ class _Explanation:
             return not is_function, other, not has_case, is_alien, len(name), name
 
         rows = sorted(self._respelled(self.keys), key=rank)
+        if not rows and self._is_package():
+            return [f"{self.typed}.*"]
         rows = rows or _similar(wanted, self.keys) or self._in_other_packages()
         rows.sort(key=self.table.is_wrapper)
         names = [spoken[row] for row in rows]
@@ -298,9 +324,10 @@ class _Explanation:
         return package_of(names[row])
 
     def _is_package(self) -> bool:
-        start = f"{self.typed}."
-        rows = (row for row, name in enumerate(self.names.all_spoken) if name.startswith(start))
-        return any(self._package(row) == self.typed for row in rows)
+        """Return whether a package is typed, or the end of its path."""
+        ends = (self.typed, f"/{self.typed}")
+        paths = (self._package(row) for row in range(len(self.names.names)))
+        return any(path == ends[0] or path.endswith(ends[1]) for path in paths)
 
     def _like_the_glob(self) -> list[str]:
         """Return names that a glob misses by case or parentheses, else globs that match some."""

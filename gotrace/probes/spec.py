@@ -199,6 +199,8 @@ def parse_probe(text: str, *, regex: bool = False, split: _Split = split_target)
     parsed = _format(source, parser)
     values = _values(parser) if parsed is not None else ()
     if parser.token.kind is not TokenKind.END:
+        if text[start:end] == "func":
+            raise source.error(Span(start, end), "functions are written without 'func'")
         raise _unexpected(parser, predicate is not None, parsed is not None)
     if parsed is not None:
         _check_count(source, parsed[0], parsed[1], values)
@@ -365,7 +367,10 @@ def _unexpected(parser: Parser, after_predicate: bool, after_format: bool) -> Sp
         return parser.error('a format is written in double quotes, "..."')
     if after_predicate:
         return parser.error('expected "FORMAT", EXPR... or the end after the predicate')
-    return parser.error(f"{_EXPECTED} after the function: put a condition in parentheses")
+    return parser.error(
+        f"{_EXPECTED} after the function: put a condition in parentheses, and a further function"
+        " into quotes of its own"
+    )
 
 
 def _check_count(

@@ -298,6 +298,8 @@ def process_numbers(words: Iterable[str | int]) -> tuple[int, ...]:
                 found.append(int(word))
             elif called := processes_called(word):
                 found += called
+            elif "/" in word and processes_called(os.path.basename(word)):
+                raise UsageError(f"{word!r} is a path: type -p {os.path.basename(word)}")
             else:
                 raise UsageError(f"no process is named {word!r}: give its number")
     return tuple(dict.fromkeys(found))

@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users of other tools type first, and what is to be typed here.
+
+The tools are funccount, funclatency, trace, stackcount, argdist, offcputime and profile of bcc,
+bpftrace, perf, strace, ltrace, Delve and pprof. tests/tools/habits.txt has whole command lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os.path
+import re
+from collections.abc import Sequence
+
+from gotrace.errors import UsageError
+from gotrace.probes.pattern import quote
+from gotrace.target.process import processes_called
+
+__all__ = [
+    "check_shell",
+    "check_words",
+    "mistake",
+    "refuse_long_options",
+    "two_targets",
+    "which_functions",
+]
+
+_BARE = "a function is given without an option, as in 'main.handle'"
+_PROCESS = "-p PROCESS takes the number or the name of a process"
+_STACK = "-U prints the goroutine's stack, --stack-depth N its N innermost frames"
+_GOROUTINES = "stacks are those of goroutines, without an option"
+_EVERY = "-f adds up the goroutines' stacks"
+
+#: Options of other tools, and what there is here in their place.
+_ELSEWHERE: dict[str, str] = {
+    **dict.fromkeys(("-e", "--exec", "--filter", "--func", "--function", "--event"), _BARE),
+    **dict.fromkeys(("-n", "-P", "--process", "--name", "--comm", "--tgid"), _PROCESS),
+    **dict.fromkeys(("-K", "-k", "-w", "--stack"), _STACK),
+    **dict.fromkeys(("-j", "--format"), "--json prints JSON"),
+    **dict.fromkeys(("-D", "-v"), "--debug shows the compiler's messages"),
+    **dict.fromkeys(("--timeout", "--seconds"), "-d TIME ends a run"),
+    "--command": "-c CMD starts a command, and so does -- CMD at the end",
+    "--ebpf": "leave it out",
+    "--return": "a call's line has its results: leave it out",
+    "--stack-storage-size": "leave it out",
+    "-F": "all goroutines are read at once, and not sampled: -i TIME repeats that",
+    "-H": "gofunclatency --of EXPR makes histograms of a value, as in --of n main.handle",
+    "-I": "types are read from the program, and -i TIME prints so often",
+    "-L": "--tid N is for one thread, -p PID for a process",
+    "-V": "--version prints the version",
+    "-a": "a program's path is for all processes that run it, as in ./shop:main.handle",
+    "-i": "-i TIME is for the tools that add up: gofunccount, gofunclatency, gooffcpu",
+    "-s": "-Z BYTES shows more of strings, --stack-depth N prints N frames",
+    "-u": "--uid USER is for the processes of a user",
+}
+#: The same where a tool has something else.
+_OF_TOOLS: dict[str, dict[str, str]] = {
+    "gofunccount": {
+        **dict.fromkeys(("-K", "-U", "-k", "-s", "--stack"), _EVERY),
+        "-C": "--by EXPR counts each value of an argument, as in --by n main.handle",
+        "-P": "--by '$pid' has a row for each process",
+        "-n": "-d TIME ends a run, --top N prints the N largest",
+        "-t": "-p PID is for one process",
+    },
+    "gofunclatency": {"-n": "-d TIME ends a run, --top N prints the N largest"},
+    "gooffcpu": {
+        **dict.fromkeys(("-K", "-U", "-k", "-u"), _GOROUTINES),
+        "-m": "--top N prints the longest",
+        "-t": "-p PID is for one process",
+    },
+    "gostacks": {
+        **dict.fromkeys(("-K", "-U", "-k", "-u"), _GOROUTINES),
+        **dict.fromkeys(("-l", "-t"), "-a prints each goroutine with its stack"),
+        **dict.fromkeys(("-s", "-w"), "--state, --reason and a PATTERN choose goroutines"),
+    },
+}
+
+#: What an option takes, where nothing follows it.
+_VALUES = {
+    "-c/--cmd": "-c starts a command, as in -c './server -v', and gofunccount counts calls",
+    "-g/--goroutine": "-g takes the number of a goroutine, and without it all are shown",
+    "-p/--pid": "-p takes the number or the name of a process",
+    "--core": "type --core CORE PROGRAM",
+}
+_DUMPS = "-a prints each goroutine, as debug=2 of net/http/pprof does"
+
+_COMMANDS = frozenset(
+    (
+        *("attach", "b", "break", "core", "dump", "exec", "goroutine", "goroutines"),
+        *("probe", "record", "stat", "top", "trace"),
+    )
+)
+_PICTURES = (".svg", ".html", ".png")
+_LEAST_PID = 300  # kernel threads have those below it; nobody asks for as many seconds
+_NUMBER = re.compile(r"\d+(?:\.\d*)?(?:ms|s|m)?")
+_VERB = re.compile(r"%[-+# \d.]*[a-z],?")
+_SHELL = frozenset(("&&", "||", "|", ";", "&", ">", "<", ">>"))
+
+
+def mistake(parser: argparse.ArgumentParser, message: str) -> str:
+    """Return what to say in place of a message of argparse's."""
+    help = f"(see {parser.prog} --help)"
+    if found := re.match(r"unrecognized arguments: (\S+)", message):
+        word = found[1]
+        advice = _instead(parser, word) if word.startswith("-") else _stray(parser.prog, word)
+        if advice:
+            return f"there is no {word} here: {advice} {help}"
+    found = re.match(r"argument (\S+): expected .*argument", message)
+    if found and found[1] in _VALUES:
+        return f"{message}: {_VALUES[found[1]]}"
+    if found := re.match(r"argument (\S+): ignored explicit argument", message):
+        advice = f": {_DUMPS}" if parser.prog == "gostacks" and found[1] == "--debug" else ""
+        return f"{found[1]} takes no value{advice} {help}"
+    if message.startswith("one of the arguments -p/--pid --core"):
+        return f"which process? Type {parser.prog} -p PID, or {parser.prog} --core CORE PROGRAM"
+    return f"{message} {help}"
+
+
+def _instead(parser: argparse.ArgumentParser, word: str) -> str:
+    """Return what there is in place of another tool's option; nothing where that is not known."""
+    option = word.partition("=")[0]
+    if not option.startswith("--"):
+        option = option[:2]
+    if found := _OF_TOOLS.get(parser.prog, {}).get(option) or _ELSEWHERE.get(option):
+        return found
+    known = [name for name in parser._option_string_actions if name.startswith("--")]
+    alike = difflib.get_close_matches(option, known, 1) if option.startswith("--") else []
+    return f"did you mean {alike[0]}?" if alike else ""
+
+
+def _stray(tool: str, word: str) -> str:
+    """Return what to type for a word that no option takes, by a tool that has no patterns."""
+    if tool != "gooffcpu":
+        return ""
+    if _NUMBER.fullmatch(word):
+        return _number(word, has_interval=True)
+    if os.path.isfile(word):
+        return f"type {tool} -- {word} to start it, -p PID for a process"
+    return f"--in {quote(word)} is for waits within a function's calls"
+
+
+def _number(word: str, has_interval: bool) -> str:
+    if word.isdecimal() and int(word) >= _LEAST_PID and os.path.exists(f"/proc/{word}"):
+        return f"-p {word} is for the process, -p PID,{word} for several"
+    interval = f", -i {word} prints so often" if has_interval else ""
+    return f"-d {word} ends a run after that time{interval}, -p {word} is for a process"
+
+
+def refuse_long_options(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Raise UsageError for a long option with one dash, as Go's own tools have them.
+
+    It would be read as several short ones.
+    """
+    for word in words:
+        option = "-" + word.partition("=")[0]
+        if re.fullmatch(r"--[a-z][a-z-]+", option) and option in parser._option_string_actions:
+            raise UsageError(f"long options have two dashes: type -{word}")
+
+
+def check_words(tool: str, options: argparse.Namespace) -> None:
+    """Raise UsageError for words that cannot be meant where they are, before anything starts.
+
+    Alone among other patterns they would be one of several that come to nothing.
+    """
+    if getattr(options, "output", None) in ("json", "text", "ndjson"):
+        asked = options.output
+        raise UsageError(f"-o names a file: type --json for JSON, -o ./{asked} for such a file")
+    file = getattr(options, "output", None) or getattr(options, "pprof", None) or ""
+    if file.endswith(_PICTURES):
+        raise UsageError(
+            f"{quote(file)}: pictures are not drawn: -f prints stacks for flamegraph.pl, and -o"
+            " x.speedscope.json writes what speedscope shows"
+        )
+    for path in getattr(options, "exclude", ()):
+        if "/" in path and os.path.isfile(path):
+            raise UsageError(
+                f"-x leaves functions out, and {quote(path)} is a file: type"
+                f" {quote(f'{path}:main.*')} for functions in it"
+            )
+    patterns: list[str] = getattr(options, "patterns", [])
+    if patterns and not getattr(options, "regexp", False):
+        _check_patterns(tool, options, patterns)
+
+
+def _check_patterns(tool: str, options: argparse.Namespace, patterns: Sequence[str]) -> None:
+    first, *others = patterns
+    if first in ("help", "version"):
+        raise UsageError(f"type {tool} --{first}")
+    if first in _COMMANDS and (others or not options.processes or tool == "gostacks"):
+        process = "" if options.processes else ", and give the process by -p PID"
+        raise UsageError(f"{tool} has no subcommands: leave out {quote(first)}{process}")
+    for word in patterns:
+        others = [other for other in patterns if other != word]
+        if _NUMBER.fullmatch(word):
+            advice = _number(word, hasattr(options, "interval"))
+            raise UsageError(f"{quote(word)} is not a function: {advice}")
+        if _VERB.fullmatch(word):
+            raise UsageError(
+                f"{quote(word)} is a part of a format: put the whole probe into single quotes, as"
+                " in 'main.handle \"%d\", n'"
+            )
+        if others and "/" in word and ":" not in word and os.path.isfile(word):
+            raise UsageError(
+                f"{quote(word)} is a file: type {quote(f'{word}:{others[0]}')} for all processes"
+                f" that run it, {tool} {quote(others[0])} -- {word} to start it"
+            )
+        if others and not options.processes and word.isidentifier() and processes_called(word):
+            raise UsageError(f"{quote(word)} is not a function: -p {word} is for the process")
+
+
+def check_shell(text: str) -> None:
+    """Raise UsageError for a command that a shell would have to read."""
+    if shell := _SHELL.intersection(text.split()):
+        raise UsageError(
+            f"-c starts no shell, so {quote(min(shell))} means nothing: give one program and its"
+            " arguments"
+        )
+
+
+def two_targets(command: Sequence[str]) -> str:
+    """Return what to say to a command beside another one, or a process."""
+    if command[:1] == ["sleep"] and len(command) > 1:
+        return f"-- starts what is traced, and not the clock: type -d {command[1]} to end a run"
+    return "give only one of -p PID, -c CMD and -- CMD"
+
+
+def which_functions(tool: str, options: argparse.Namespace, command: Sequence[str] | None) -> str:
+    """Return what to say where there is no pattern."""
+    if command:
+        where = f" before --: {tool} 'main.*' -- {command[0]}"
+    elif getattr(options, "exclude", ()):
+        where = ": -x only leaves some of its functions out"
+    else:
+        where = f", as in 'main.*' (see {tool} --help)"
+    return f"which functions? Give a PATTERN{where}"

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Type what users of other tools type first: it works, or the first line says what to type."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.toolchains import FIXTURES, build, newest
+from tests.tools.harness import CLONE, Fixture
+
+pytestmark = pytest.mark.live
+
+_LINES = (Path(__file__).parents[1] / "habits.txt").read_text().splitlines()
+#: Command line, exit status, and a part of what it prints.
+HABITS = [
+    (line[2:], int(said[0]), said[2:]) for line, said in pairwise(_LINES) if line.startswith("$ ")
+]
+
+#: What would go on until Ctrl-C.
+_ENDLESS = ("gofunccount", "gofunclatency", "gooffcpu", "gotrace")
+
+
+@pytest.fixture(scope="module")
+def bakery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fixture]:
+    """A running program, in its own directory: ``cwd`` of each command line."""
+    directory = tmp_path_factory.mktemp("bakery")
+    program = build(FIXTURES / "live_bakery", newest(), name="bakery")
+    shutil.copy(program, directory / "bakery")
+    (directory / "gotraced.yaml").write_text("targets: []\n")
+    with Fixture([directory / "bakery"], cwd=directory, patience=900) as fixture:
+        yield fixture
+
+
+def test_the_table_is_whole() -> None:
+    assert len(HABITS) >= 200
+    assert len({line for line, _, _ in HABITS}) == len(HABITS)
+    assert {status for _, status, _ in HABITS} == {0, 2, 3}
+    assert all(part for _, _, part in HABITS)
+
+
+@pytest.mark.parametrize(("line", "status", "part"), HABITS, ids=[line for line, _, _ in HABITS])
+def test_habit(bakery: Fixture, line: str, status: int, part: str) -> None:
+    directory = os.readlink(f"/proc/{bakery.ready}/cwd")
+    tool, *words = shlex.split(line.replace("1234", str(bakery.ready)))
+    end = ["-d", "0.1"] if tool in _ENDLESS else []  # before the words: -- may be among them
+    done = subprocess.run(
+        [tool, *end, *words],
+        cwd=directory,
+        env={**os.environ, "PATH": f"{CLONE / 'tools'}:{directory}:{os.environ['PATH']}"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    part = part.replace("1234", str(bakery.ready))
+    assert done.returncode == status, done
+    if status:
+        assert done.stdout == ""  # nothing has begun
+        (said,) = done.stderr.splitlines()
+        assert said.startswith(f"{tool}: ") and part in said, said
+    else:
+        lines = done.stdout.splitlines()
+        heading = [row for row in lines if row.startswith("Tracing ")]
+        results = (
+            lines if part.startswith("Tracing") else [row for row in lines if row not in heading]
+        )
+        assert any(part in row for row in results), done
