@@ -499,7 +499,7 @@ class Session:
         """
         _check(seconds)
         if why and by_goroutine:
-            raise UsageError("what the time went into is known by function: leave by_goroutine out")
+            raise UsageError("why=True works by function: leave out by_goroutine")
         emulation = _emulation(emulate_ret)
         wanted = LatencyOptions(per_function=True, per_goroutine=by_goroutine)
 
@@ -542,7 +542,7 @@ class Session:
 
         self._check_open()
         if self._target.process is None or not self._is_started:
-            raise UsageError("goroutines are those of a running process: attach(pid)")
+            raise UsageError("goroutines() needs a running process: use attach(pid)")
         with _os_errors(), LiveGoroutines(self._target) as live:
             GoFiles(self._target).check_functions(patterns)
             dump = live.take()
@@ -624,7 +624,7 @@ class Session:
         """
         command = self._target.command
         if command is None:
-            raise UsageError("only a command that was started here can be waited for")
+            raise UsageError("wait() needs a command that start() has started")
         self._start()
         return os.waitstatus_to_exitcode(command.reap())
 
@@ -962,7 +962,7 @@ def _check(seconds: float | None, **numbers: int | None) -> None:
 
 def _some(patterns: Sequence[str]) -> Sequence[str]:
     if not patterns:
-        raise UsageError("which functions? Give a pattern, such as 'main.*'")
+        raise UsageError("no functions were given: type a pattern, such as 'main.*'")
     return patterns
 
 

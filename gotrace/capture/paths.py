@@ -130,9 +130,9 @@ class _PathWalker:
     def walk(self, steps: Sequence[PathStep]) -> None:
         for step in steps:
             if self.word or self.constant is not None:
-                raise PathError("a length has no parts: len and cap end a path")
+                raise PathError("a length has no fields: len() and cap() end an expression")
             if self.is_type:
-                raise PathError("a type has no parts: type ends a path")
+                raise PathError("a type has no fields: type() ends an expression")
             if self.span is not None:
                 self._measure_id(step)
                 continue
@@ -176,7 +176,7 @@ class _PathWalker:
 
     def _measure_id(self, step: PathStep) -> None:
         if step is not PathMark.LEN or self.type is not _STRING:
-            raise PathError("the id of a trace or span has no parts: compare all of it")
+            raise PathError("the id of a trace or span has no fields: compare the whole id")
         self.type = _INT
 
     def _field(self, name: str) -> None:
@@ -205,10 +205,10 @@ class _PathWalker:
             self.type = found.elem
             return
         if not isinstance(found, SliceType) and found.kind is not Kind.STRING:
-            raise PathError(f"{found.name} has no elements that can be had by their number")
+            raise PathError(f"{found.name} cannot be indexed")
         elem = found.elem if isinstance(found, SliceType) else _BYTE
         if index < 0 or (index + 1) * elem.size > self._most:
-            raise PathError(f"element {index} of {found.name} is too far from its beginning")
+            raise PathError(f"element {index} of {found.name} is beyond the part that can be read")
         self._enter(_Region(elem.size, index), 2 * _WORD)
         self.areas[-1].start = index * elem.size
         self.type = elem

@@ -86,7 +86,9 @@ def count_by(options: argparse.Namespace) -> int:
             list_plan(traced.plan, output)
         else:
             if traced.reads_parts:
-                raise UsageError("what time goes into takes gofunclatency --by: it is not counted")
+                raise UsageError(
+                    "gofunccount cannot group by parts of the time: type gofunclatency --by"
+                )
             wanted = KeyOptions(rows=options.rows)
             _add_up(options, target, traced, wanted, output, "counted", write)
         return status_of(traced.plan.failed)
@@ -97,13 +99,14 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
     asked = "--of" if options.of is not None else "--by"
     if options.goroutine or options.outermost or options.slower is not None:
         raise UsageError(
-            f"{asked} excludes -g, --slower and --outermost: --by '$goid', ($duration > 10ms)"
+            f"{asked} cannot be combined with -g, --slower and --outermost: use --by '$goid' and"
+            " the predicate ($duration > 10ms)"
         )
     if options.of is not None and (unit != 1 or options.why is not None):
-        raise UsageError("--of excludes -u, -m and --why: what is measured is not a time")
+        raise UsageError("--of measures a value, not a time: leave out -u, -m and --why")
     if options.why is not None and _wants_stacks(options):
         raise UsageError(
-            "folded stacks and profiles have no parts: --by '$stack' --why prints both"
+            "folded stacks and profiles cannot show parts of the time: use --by '$stack' --why"
         )
     key = _key_of(options)
     output = run_output(options)
@@ -164,7 +167,7 @@ def _of_of(options: argparse.Namespace) -> KeyText | None:
         return None
     of = parse_key(text)
     if len(of.expressions) > 1:
-        raise UsageError(f"--of {text!r}: histograms are of one value")
+        raise UsageError(f"--of {text!r}: give one value to make histograms of")
     return of
 
 
@@ -180,7 +183,7 @@ def _plan(
     )
     for spec in specs:
         if spec.format is not None:
-            raise UsageError(f"{spec.pattern}: a format is for gotrace: --by shows the values")
+            raise UsageError(f"{spec.pattern}: --by takes no format: it shows the values")
     traced = plan_keyed(
         target,
         probe_requests(specs, options.exclude, options.regexp),

@@ -18,7 +18,7 @@ def run_compile(options: argparse.Namespace) -> int:
     Raises UsageError where the options name something to trace, and GotraceError.
     """
     if options.patterns or options.command is not None or options.pid is not None:
-        raise UsageError("--compile traces nothing: give it alone")
+        raise UsageError("--compile takes no other options: it traces nothing")
     kept = precompile()
     place = printable(str(kept.path))
     print(f"{kept.programs} compiled programs, {kept.size >> 10} kB, are kept in {place}")

@@ -24,7 +24,7 @@ def run_doctor(options: argparse.Namespace) -> int:
     options name something to trace.
     """
     if options.patterns or options.command is not None:
-        raise UsageError("--doctor traces nothing: give it at most -p PID")
+        raise UsageError("--doctor traces nothing: give it no more than -p PID")
     if options.pids:
         raise UsageError("--doctor examines one process: give one -p PID")
     possible = write_findings(make_output(options), _examined(options))

@@ -131,7 +131,7 @@ def _check(options: argparse.Namespace) -> None:
     if options.folded and options.json:
         raise UsageError("give only one of --folded and --json")
     if options.open and options.interval:
-        raise UsageError("--open is of the end of a run: leave out -i")
+        raise UsageError("--open adds waits that are open when the run ends: leave out -i")
 
 
 def _watch(options: argparse.Namespace, target: Target, output: Output) -> None:

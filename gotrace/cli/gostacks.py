@@ -223,12 +223,12 @@ def _check(options: argparse.Namespace) -> None:
     if options.core and repeats:
         raise UsageError("a core file does not change: leave out -i and --watch")
     if options.duration and not repeats:
-        raise UsageError("-d is for -i and --watch")
+        raise UsageError("-d needs -i or --watch")
     files = options.output or options.speedscope
     if options.args and (repeats or files or options.folded):
-        raise UsageError("--args is for one dump as text or with --json")
+        raise UsageError("--args needs a single dump, as text or with --json")
     if options.interval and (options.folded or files or forms["--all"]):
-        raise UsageError("-i prints what has changed: leave out -a, -f, -o and --speedscope")
+        raise UsageError("-i prints changes: leave out -a, -f, -o and --speedscope")
 
 
 def _chosen(dump: Dump, choice: Choice) -> list[Goroutine]:

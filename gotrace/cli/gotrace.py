@@ -233,7 +233,7 @@ def _check(options: argparse.Namespace) -> None:
         options.pprof, options.output = options.output, None
     if options.folded or options.pprof:
         if options.json:
-            raise UsageError("a profile has no calls by themselves: leave out --json")
+            raise UsageError("--json cannot be combined with -f or a profile: leave it out")
         options.user_stack = True
 
 

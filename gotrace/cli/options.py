@@ -312,7 +312,7 @@ def _recipes_keys(patterns: Sequence[str]) -> list[str] | None:
     from gotrace.probes.recipes import find_recipe, split_recipe
 
     if not all(map(is_recipe, patterns)):
-        raise UsageError("recipes and patterns do not go together: give --by")
+        raise UsageError("recipes and patterns cannot be combined without a common key: give --by")
     keys = {probe.by for text in patterns for probe in find_recipe(split_recipe(text)[1]).probes}
     if len(keys) > 1:
         raise UsageError(f"these recipes have different keys: give --by, {' or '.join(keys)}")
@@ -339,7 +339,7 @@ def _profile(options: argparse.Namespace) -> str | None:
         return None
     asked = "-f" if profile is None else f"-o {profile}"
     if options.json or options.interval is not None or options.top:
-        raise UsageError(f"{asked} excludes --json, -i and --top: it has all stacks of the run")
+        raise UsageError(f"{asked} has all stacks of the run: leave out --json, -i and --top")
     if options.folded and profile is not None:
         raise UsageError(f"{asked} excludes -f: give one of them")
     options.by = [*(options.by or []), *([] if "$stack" in (options.by or []) else ["$stack"])]

@@ -327,11 +327,11 @@ class _Reader:
             raise self.document.error(("spans",), "spans are sent by OTLP: give otlp an endpoint")
         listen = self._listen(data["listen"]) if "listen" in data else None
         if listen is None and otlp is None:
-            raise self.document.error((), "results go nowhere: give listen, or otlp")
+            raise self.document.error((), "there is nowhere to send results: give listen or otlp")
         budget = self._share(("budget",), data.get("budget", _DEFAULT_BUDGET))
         pprof = data.get("pprof", False)
         if pprof and listen is None:
-            raise self.document.error(("pprof",), "profiles are asked for by HTTP: give listen")
+            raise self.document.error(("pprof",), "profiles are served by HTTP: give listen")
         return Config(targets, metrics, spans, listen, otlp, budget, pprof, waits)
 
     def _rows(self, key: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
@@ -366,7 +366,9 @@ class _Reader:
             reason = f"{name!r} is not a metric's name: letters, digits and _, as in store_get"
             raise self.document.error((*path, "name"), reason)
         if name.startswith(_OWN_PREFIXES):
-            raise self.document.error((*path, "name"), f"{name!r}: that prefix is gotraced's own")
+            raise self.document.error(
+                (*path, "name"), f"{name!r}: this prefix is reserved for gotraced"
+            )
         if kind is MetricType.COUNTER and name.endswith("_total"):
             bare = name.removesuffix("_total")
             raise self.document.error((*path, "name"), f"_total is added: call it {bare!r}")
@@ -384,7 +386,7 @@ class _Reader:
                     raise self.document.error((*path, only), f"{only} is for histograms")
         of = self._key((*path, "of"), {"of": row["of"]}) if "of" in row else None
         if of is not None and len(of.expressions) > 1:
-            raise self.document.error((*path, "of"), "a histogram is of one value")
+            raise self.document.error((*path, "of"), "a histogram needs one value")
         buckets = (
             self._buckets((*path, "buckets"), row["buckets"], of) if "buckets" in row else None
         )
@@ -452,9 +454,11 @@ class _Reader:
         except GotraceError as error:
             raise self.document.error(path, str(error)) from error
         if spec.binary is not None:
-            raise self.document.error(path, "a probe names no file: the targets do")
+            raise self.document.error(
+                path, "a probe cannot name a file: list the file among the targets"
+            )
         if spec.format is not None:
-            raise self.document.error(path, "a format is for gotrace: labels have the values")
+            raise self.document.error(path, "a metric takes no format: labels have the values")
 
     def _key(self, path: Path, expressions: Mapping[str, Any]) -> KeyText | None:
         """Parse expressions, each by itself first so that an error has its line."""
@@ -477,7 +481,9 @@ class _Reader:
         low = self._amount((*path, "from"), row.get("from", 1 if of else "1us"), of is None)
         high = self._amount((*path, "to"), row.get("to", 1 << 32 if of else "16s"), of is None)
         if not 0 < low < high < 1 << 43:
-            raise self.document.error(path, "buckets go from a positive value to a larger one")
+            raise self.document.error(
+                path, "buckets need a positive first value and a larger last one"
+            )
         return Buckets(low, high, row.get("per_octave", 1))
 
     def _amount(self, path: Path, value: str | float, is_time: bool) -> int:

@@ -210,7 +210,7 @@ def plan_metric(spec: MetricSpec, target: Target, program: Program) -> Planned:
         returns=not is_counter and spec.of is None,
     )
     if traced.reads_parts:
-        raise GotraceError("what the time of calls goes into is not supported in metrics")
+        raise GotraceError("a metric cannot group by parts of the time")
     return Planned(traced.plan, traced)
 
 

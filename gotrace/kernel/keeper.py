@@ -98,7 +98,7 @@ class Keeper:
         while len(data) < size:
             part = self._ours.recv(size - len(data))
             if not part:
-                raise GotraceError("cannot attach: the process that was to do it was killed")
+                raise GotraceError("cannot attach: its helper process was killed")
             data += part
         return data
 

@@ -86,7 +86,7 @@ def _compiled(settings: ProgramSettings) -> Compiled:
         data = results.read()
         os.waitpid(pid, 0)
     if not data:
-        raise LoadError("cannot compile the BPF program: the process that was to do it was killed")
+        raise LoadError("cannot compile the BPF program: its helper process was killed")
     compiled, error = pickle.loads(data)
     if error is not None:
         raise error

@@ -58,7 +58,8 @@ def ret_emulation(wanted: EmulateRet, forced: AttachMethod | None) -> RetEmulati
     if forced is AttachMethod.ADDRESS:
         raise GotraceError(
             "RETs cannot be carried out with --attach perf-ip: a program finds its site by the"
-            " instruction pointer there, which another tracer may have moved: leave one of both out"
+            " instruction pointer there, which another tracer may have moved: leave out one of the"
+            " two options"
         )
     if not steps_can_be_skipped():
         raise GotraceError(

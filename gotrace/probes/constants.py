@@ -88,7 +88,7 @@ def _with_article(name: str) -> str:
 def default_constant(constant: Untyped) -> Constant:
     """Convert a constant to the type that Go gives it by default; raises ConstantError."""
     if constant.kind is LiteralKind.NIL:
-        raise ConstantError("nil is alone here: compare something with it")
+        raise ConstantError("nil needs something to be compared with, as in err != nil")
     return converted(constant, basic_type(_DEFAULT[constant.kind]))
 
 
@@ -212,9 +212,9 @@ def fold_arithmetic(how: BinaryOperator, left: Untyped, right: Untyped) -> Untyp
         value = parts[0] / parts[1] if how is BinaryOperator.DIVIDE else _WHOLE[how](*parts)  # type: ignore[arg-type]
     else:
         if Fraction(one).denominator != 1 or Fraction(other).denominator != 1:
-            raise ConstantError(f"{how.value} is of whole numbers")
+            raise ConstantError(f"{how.value} needs whole numbers")
         if how in SHIFTS and not 0 <= other <= _MAX_SHIFT:
-            raise ConstantError(f"a shift is by 0 to {_MAX_SHIFT} bits")
+            raise ConstantError(f"a shift count must be 0 to {_MAX_SHIFT} bits")
         value = whole_arithmetic(how, int(one), int(other))
     if value.numerator.bit_length() > _MAX_BITS:
         raise ConstantError("the number is too large")

@@ -313,7 +313,7 @@ class Parser:
         if token.kind is not TokenKind.OPERATOR or token.text not in _PREFIXES:
             return self._postfix()
         if token.text == "&":
-            raise self.error("addresses cannot be taken here; pointers have them: %p prints one")
+            raise self.error("an address cannot be taken: print a pointer with %p")
         self.take()
         self._depth += 1
         if self._depth > _MAX_DEPTH:
@@ -347,11 +347,11 @@ class Parser:
     def _field(self, operand: Expression) -> Expression:
         self.take()
         if self.token.kind is TokenKind.FLOAT or self.token.kind is TokenKind.INT:
-            raise self.error("a field's name is expected after the dot, and [0] for an index")
+            raise self.error("expected the name of a field after the dot; an index is written [0]")
         if self.at("("):
             return self._assertion(operand)
         if self.token.kind is not TokenKind.NAME:
-            raise self.error("a field's name is expected after the dot")
+            raise self.error("expected the name of a field after the dot")
         name = self.take()
         return FieldExpr(operand, name.text, span=Span(operand.span.start, name.span.end))
 
@@ -367,7 +367,7 @@ class Parser:
         text = self._source.text[opening.span.end : token.span.start].strip()
         span = Span(operand.span.start, token.span.end)
         if text in ("", "type"):
-            raise self._source.error(span, "a type is expected, as in rw.(*net/http.response)")
+            raise self._source.error(span, "expected a type, as in rw.(*net/http.response)")
         return AssertExpr(operand, text, span=span)
 
     def _index(self, operand: Expression) -> Expression:
@@ -419,7 +419,7 @@ class Parser:
         if token.text in _FUNCTIONS and self.at("("):
             return self._call(token)
         if token.text == "not" and self.token.kind is TokenKind.NAME:
-            raise self._source.error(token.span, "no such operator: did you mean !?")
+            raise self._source.error(token.span, "no such operator: use ! for not")
         return NameExpr(token.text, span=token.span)
 
     def _call(self, name: Token) -> Expression:

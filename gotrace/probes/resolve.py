@@ -369,7 +369,9 @@ class _Resolver:
         operand = self._operand(expression.operand)
         of = _through_pointers(operand.type)[1]
         if isinstance(operand, Operand) and operand.path.steps[-1:] in _IDS:
-            raise self._error(expression, "an id has no parts: compare all of it, or by prefix()")
+            raise self._error(
+                expression, "an id has no fields: compare the whole id, or use prefix()"
+            )
         if isinstance(expression, IndexExpr) and isinstance(of, MapType):
             index = Untyped(LiteralKind.INT, expression.index, span=expression.span)
             return self._lookup(expression, operand, index)
@@ -398,13 +400,13 @@ class _Resolver:
     def _operand(self, expression: Expression) -> Typed:
         typed = self.resolve(expression)
         if not isinstance(typed, Operand | Walk | Lookup):
-            raise self._error(expression, "only parameters, results and parts of them have parts")
+            raise self._error(expression, "only a parameter or result has fields and elements")
         return typed
 
     def _lookup(self, expression: Expression, operand: Typed, key: Typed) -> Typed:
         """Resolve an index that is no plain number, or one of a map."""
         if not isinstance(operand, Operand | Walk | Lookup):
-            raise self._error(expression, "only parameters, results and parts of them have parts")
+            raise self._error(expression, "only a parameter or result has fields and elements")
         steps, of = _through_pointers(operand.type)
         if steps:
             operand = self._stepped(operand, steps, of, expression)
@@ -421,11 +423,11 @@ class _Resolver:
             if isinstance(key, Untyped):
                 key = converted(key, INT)
                 if isinstance(key.value, int) and key.value < 0:
-                    raise self._error(key, "an index is not below zero")
+                    raise self._error(key, "an index must not be negative")
         except ConstantError as error:
             raise self._error(key, str(error)) from error
         if key.type.kind not in INTEGERS:
-            raise self._error(key, f"an index is a whole number, this is {described(key.type)}")
+            raise self._error(key, f"an index must be a whole number, not {described(key.type)}")
         try:
             _, elem = element(of, 0)
         except StepError as error:
@@ -526,7 +528,7 @@ class _Resolver:
                 return replace(fold_arithmetic(operator, left, right), span=expression.span)
             if operator in SHIFTS:
                 if isinstance(left, Untyped):
-                    raise ConstantError("a constant is shifted by a constant only")
+                    raise ConstantError("a constant can only be shifted by a constant")
                 if isinstance(right, Untyped):
                     right = converted(right, basic_type(Kind.UINT))
             elif isinstance(left, Untyped):
@@ -542,7 +544,7 @@ class _Resolver:
         self._refuse_operand(operator, right)
         if operator not in SHIFTS and left.type.name != right.type.name:
             both = f"{described(left.type)} and {described(right.type)}"
-            raise self._error(expression, f"{both}: numbers of one type go with {operator.value}")
+            raise self._error(expression, f"{both}: {operator.value} needs numbers of one type")
         is_division = operator in (BinaryOperator.DIVIDE, BinaryOperator.REMAINDER)
         is_zero = isinstance(right, Constant) and right.value == 0
         if is_division and is_zero and right.type.kind in INTEGERS:
@@ -681,9 +683,9 @@ def _at_return(typed: Typed) -> Typed:
             return replace(typed, operand=operand, key=_at_return(typed.key))
         return replace(typed, operand=operand)
     if not isinstance(typed, Operand) or typed.path.root.kind is not RootKind.PARAMETER:
-        raise StepError("$exit() is of an argument, or what that leads to")
+        raise StepError("$exit() takes an argument, or something that an argument leads to")
     if not typed.path.steps and typed.type.kind not in _LEADING:
-        raise StepError("this is not changed by the call: leave $exit() out")
+        raise StepError("a call cannot change this value: leave out $exit()")
     root = typed.path.root
     late = Root(RootKind.EXIT, root.index, root.name)
     return replace(typed, path=AccessPath(late, typed.path.steps))

@@ -165,7 +165,7 @@ class ProbeSpec:
         value = resolve(self.of.source, expression, scope)
         if value.type.kind not in INTEGERS:
             raise self.of.source.error(
-                expression.span, f"this is {described(value.type)}: --of is of a whole number"
+                expression.span, f"this is {described(value.type)}: --of needs a whole number"
             )
         return value
 

@@ -178,7 +178,7 @@ def _character(text: str, at: int, quote: str) -> tuple[bytes, int]:
     if quote == "`":
         return (b"" if character == "\r" else _encoded(character, at)), 1
     if character == "\n":
-        raise LiteralError("a line ends inside of the quotes: write \\n, or use `...`", at)
+        raise LiteralError("the line ends within the quotes: write \\n, or use `...`", at)
     if character != "\\":
         return _encoded(character, at), 1
     match = _ESCAPE.match(text, at)

@@ -175,7 +175,7 @@ class Calibration:
         """
         if self._found is None:
             if not select.select([self._pipe], [], [], wait)[0]:
-                raise GotraceError("it took too long")
+                raise GotraceError("calibrating took too long")
             data = b"".join(iter(lambda: os.read(self._pipe, 4096), b""))
             self._found = pickle.loads(data) if data else GotraceError("its process was killed")
         if isinstance(self._found, ProbeCost):

@@ -526,7 +526,7 @@ class _Planner:
             )
             raise self._spec.source.error(
                 Span(0, len(self._spec.source.text)),
-                f"it asks for what is known when {sites.function.name} returns: {remedy}",
+                f"it uses values that are only known when {sites.function.name} returns: {remedy}",
             )
         entry = self._phase(places, places.parameters, paths[Phase.ENTRY], text_bytes)
         result = None
@@ -738,7 +738,8 @@ class _Planner:
             if taken is None:
                 raise self._spec.of.source.error(
                     self._spec.of.expressions[0].span,
-                    f"the kernel cannot read this {probe.of.type.name}, and makes the histograms",
+                    "histograms are made in the kernel, which cannot read this"
+                    f" {probe.of.type.name}",
                 )
             key[phase_of(probe.of)] += taken
         entry = entry.with_key(key[Phase.ENTRY])

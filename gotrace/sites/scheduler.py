@@ -60,7 +60,7 @@ def scheduler_sites(table: FunctionTable) -> SchedulerSites:
     """
     status = _needed(table, "runtime.casgstatus")
     if status.form is SiteForm.FIRST:
-        raise SiteError("its scheduler could only be watched by single-stepping it")
+        raise SiteError("watching its scheduler would take single-stepping")
     fast = any(
         _COMPARE_AND_SWAP.search(_code(table, function))
         for name in ("runtime.reentersyscall", "runtime.exitsyscall")

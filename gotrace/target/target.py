@@ -181,7 +181,7 @@ class Target:
             if name is None and self.programs:
                 return self.binaries(name)[0]
             if name is None:
-                raise UsageError("what is to be traced? Give -p PID, -c CMD or BINARY:PATTERN")
+                raise UsageError("nothing to trace: type -p PID, -c CMD or BINARY:PATTERN")
             path = _file_named(name)
             return self._opened(path, path)
         if name is None:

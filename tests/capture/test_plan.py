@@ -428,10 +428,10 @@ def test_a_path_takes_only_the_pieces_that_it_needs() -> None:
     [
         (["nothing"], "main.p has no field nothing"),
         ([PathMark.DEREF], "main.p is not a pointer"),
-        ([0], "main.p has no elements"),
+        ([0], "main.p cannot be indexed"),
         ([PathMark.LEN], "main.p has no len"),
-        (["list", 1000], "too far"),
-        (["list", PathMark.LEN, PathMark.LEN], "a length has no parts"),
+        (["list", 1000], "beyond the part"),
+        (["list", PathMark.LEN, PathMark.LEN], "a length has no fields"),
         (["three", 3], "has no element 3"),
     ],
 )

@@ -299,10 +299,10 @@ def valid(expression: str) -> Typed | None:
         known = (
             "does not fit",
             "division by zero",
-            "a shift is by",
+            "a shift count",
             "compared with",
             "too large",
-            "constant only",
+            "shifted by a constant",
         )
         assert any(words in str(error) for words in known), error
         return None

@@ -102,7 +102,7 @@ class WaitProbes:
 def wait_probes(target: Target, state: WaitState) -> WaitProbes:
     """Return what has to be probed. Raises GotraceError where that is not possible."""
     if target.process is None:
-        raise UsageError("waits are those of one process: give -p PID, or a command")
+        raise UsageError("waits need one process: give -p PID or a command")
     found = GoFiles(target).all_with_runtime()
     files = []
     for file in found:

@@ -331,8 +331,7 @@ def kernel_offsets() -> KernelOffsets:
         state = kernel_field(("task_struct", "state"))
     if pid is None or state is None:
         raise GotraceError(
-            "to know threads by, --why and waits need the kernel's BTF, /sys/kernel/btf/vmlinux:"
-            " CONFIG_DEBUG_INFO_BTF"
+            "--why and waits need kernel BTF (/sys/kernel/btf/vmlinux): CONFIG_DEBUG_INFO_BTF"
         )
     throttled = kernel_field(("task_struct", "throttled"))  # Linux 6.18
     queue = kernel_field(("task_struct", "se"), ("sched_entity", "cfs_rq"))
@@ -377,8 +376,8 @@ def why_probes(target: Target, tasks: Tasks, options: WhyOptions) -> WhyProbes:
             raise GotraceError(f"{display}: --why has not found why goroutines of {version} wait")
         if names is not None and (names != part_names(reasons) or not _alike(files)):
             raise GotraceError(
-                f"--why watches runtimes that are alike, and {_described(files[0][0])} and"
-                f" {_described(file)} are not: trace them one by one"
+                f"--why cannot watch different runtimes in one run: {_described(files[0][0])} and"
+                f" {_described(file)} differ: trace them one by one"
             )
         names = part_names(reasons)
     assert names is not None

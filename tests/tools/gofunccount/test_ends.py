@@ -152,7 +152,7 @@ def test_kill_of_the_keeper_is_told() -> None:
         fixture.work()
         assert fixture.finish() == 0
     assert result.status == 1
-    assert result.errors.endswith("gotrace-keeper, was killed: what came after that is missing\n")
+    assert result.errors.endswith("gotrace-keeper, was killed: later results are missing\n")
     assert "Detaching...\n" in result.lines
 
 

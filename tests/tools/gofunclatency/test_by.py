@@ -404,7 +404,7 @@ def test_what_cannot_be_done_is_refused(by: str, probe: str, reason: str) -> Non
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["--of", "key"], "this is a string: --of is of a whole number"),
+        (["--of", "key"], "this is a string: --of needs a whole number"),
         (["--of", "shard, deep"], "histograms are of one value"),
         (["--of", "shard", "--why"], "excludes -u, -m and --why"),
         (["--of", "shard", "-u"], "excludes -u, -m and --why"),
