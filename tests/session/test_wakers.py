@@ -44,4 +44,8 @@ class Names:
 )
 def test_the_poller_is_who_took_from_it(names: str, woken_by: WokenBy) -> None:
     stack = cast(Any, tuple(f"runtime.{name}" for name in names.split()))
-    assert _Wakers(cast(Any, Names()))._find(EndedBy.GOROUTINE, stack)[0] is woken_by
+    wakers = _Wakers(cast(Any, Names()))
+    assert wakers._find(EndedBy.GOROUTINE, stack, True)[0] is woken_by
+    # What does not wait for input and output the poller does not find.
+    other = WokenBy.RUNTIME if woken_by is WokenBy.NETWORK else woken_by
+    assert wakers._find(EndedBy.GOROUTINE, stack, False)[0] is other

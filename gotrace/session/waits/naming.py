@@ -45,9 +45,11 @@ class WokenBy(Enum):
 
 #: What all waits end in: profiles begin with their callers, as Go's own block profile does.
 _PARKING = frozenset({"runtime.gopark", "runtime.goparkunlock"})
+#: What goroutines wait for that the network poller can find, in Go's words of any release.
+_POLLED = "IO wait"
 #: Functions of the runtime that make goroutines runnable that the network poller has found, by
-#: themselves or by runtime.injectglist, which the collector and others use for theirs (callers of
-#: netpoll in src/runtime/proc.go of Go 1.19 to 1.27).
+#: themselves or by runtime.injectglist (callers of netpoll in src/runtime/proc.go of Go 1.19 to
+#: 1.27). They do that for the collector's goroutines and others as well.
 _POLLERS = frozenset(
     {
         "runtime.findRunnable",
@@ -111,24 +113,26 @@ class _Wakers:
     """Wakers by their stacks."""
 
     program: Program
-    _known: dict[tuple[EndedBy, Stack], tuple[WokenBy | None, str | None]] = field(
+    _known: dict[tuple[EndedBy, Stack, bool], tuple[WokenBy | None, str | None]] = field(
         default_factory=dict
     )
 
     def of(self, row: WaitRow) -> tuple[WokenBy | None, str | None]:
-        key = row.ended_by, row.ended_by_stack
+        key = row.ended_by, row.ended_by_stack, row.reason == _POLLED
         if key not in self._known:
             self._known[key] = self._find(*key)
         return self._known[key]
 
-    def _find(self, ended_by: EndedBy, stack: Stack) -> tuple[WokenBy | None, str | None]:
+    def _find(
+        self, ended_by: EndedBy, stack: Stack, is_polled: bool
+    ) -> tuple[WokenBy | None, str | None]:
         frames = self.program.frames(stack)
         names = [frame.function for frame in frames if not frame.is_elided]
         if ended_by is EndedBy.NONE:
             return None, None
         ending = _enders(names)
         if _POLLERS & ending:  # who starts the world again does that on the way, too
-            return WokenBy.NETWORK, None
+            return (WokenBy.NETWORK if is_polled else WokenBy.RUNTIME), None
         if _INJECTS in ending:  # for the collector, the scavenger and the like
             return WokenBy.RUNTIME, None
         if ended_by is EndedBy.GOROUTINE and not self.program.is_system_stack(stack):

@@ -94,6 +94,35 @@ def test_waits_are_those_that_the_program_knows(toolchain: Toolchain) -> None:
     check_ways(*run(program(toolchain), ["ways"], "--json"))
 
 
+#: What ends waits of a function for a reason, if it is always the same.
+WOKEN_BY = {
+    ("main.receives", "chan receive"): "goroutine",
+    ("main.sends", "chan send"): "goroutine",
+    ("main.selects", "select"): "goroutine",
+    ("main.locks", "sync.Mutex.Lock"): "goroutine",
+    ("main.sleeps", "sleep"): "timer",
+    ("main.waitsForTimer", "chan receive"): "timer",
+    ("main.selectsWithTimeout", "select"): "timer",
+    ("main.readsPipe", "IO wait"): "network poller",
+    ("main.readsUntil", "IO wait"): "timer",
+    ("main.readsClosed", "IO wait"): "goroutine",
+    ("main.collects", "wait for GC cycle"): "runtime",
+    ("main.allocates", "GC assist wait"): "runtime",
+}
+
+
+@each_known
+def test_each_wait_is_ended_by_what_ends_it(toolchain: Toolchain) -> None:
+    _, result = run(program(toolchain), ["ways", "wakers"], "--json", "--system")
+    for (function, reason), woken_by in WOKEN_BY.items():
+        reasons = {reason, "semacquire"} if function == "main.locks" else {reason}
+        rows = [row for row in within(result, function) if row["reason"] in reasons]
+        assert {row["woken_by"] for row in rows} == {woken_by}, (function, reason)
+    # Goroutines of the runtime's own, too, which its scheduler looks for beside the poller.
+    polled = [row for row in of_kind(result, "wait") if row["woken_by"] == "network poller"]
+    assert {row["reason"] for row in polled} == {"IO wait"}
+
+
 @pytest.mark.parametrize("mode", ["stripped", "pie"])
 def test_so_they_are_without_symbols(mode: str) -> None:
     check_ways(*run(program(mode=mode), ["ways"], "--json"))
