@@ -161,7 +161,7 @@ def time_in(heap: LastPage, location: int) -> Value:
 
 def whole_location(heap: LastPage) -> bytes:
     zone = heap.put(heap.string(b"CET") + words(3600, 0))
-    return heap.string(b"X") + bytes(64) + words(0, 100, zone)
+    return heap.string(b"X") + words(zone, 2, 2) + bytes(40) + words(0, 100, zone)
 
 
 @pytest.mark.parametrize("there", range(8, 104, 8))
@@ -174,7 +174,7 @@ def test_a_location_of_which_a_part_is_there_gives_no_zone(there: int) -> None:
 def test_a_zone_of_which_a_part_is_there_is_not_taken() -> None:
     heap = LastPage()
     zone = heap.put_last(heap.string(b"CET"))
-    location = heap.put(heap.string(b"X") + bytes(64) + words(0, 100, zone))
+    location = heap.put(heap.string(b"X") + words(zone, 2, 2) + bytes(40) + words(0, 100, zone))
     assert time_in(heap, location) == TimeValue(0, 0, None)
     assert time_in(heap, heap.put(whole_location(heap))) == TimeValue(0, 0, "CET", 3600)
 
