@@ -33,6 +33,71 @@ static __always_inline int source_beyond(struct work *w, struct op *op)
     return !(op->block & OTHER_PHASE) && w->base + op->block >= MAX_BLOCKS;
 }
 
+/* Note what is missing of a text or slice, for OP_MORE. */
+static __always_inline void note_rest(struct work *w, struct op *op, u64 pointer, u64 count)
+{
+    u64 most = op->more & ~MORE_ELEMENTS, index = w->noted;
+    u64 size = count > most ? most : count * op->size;
+    if (size > most)
+        size = most;
+    if (size <= op->limit || index >= MAX_RESTS)
+        return;
+    BOUND(index, MAX_RESTS - 1);
+    u32 is_elements = !!(op->more & MORE_ELEMENTS);
+    w->rests[index].address = pointer + op->limit;
+    w->rests[index].size = size - op->limit;
+    w->rests[index].is_elements = is_elements;
+    w->left[is_elements]++;
+    w->noted++;
+}
+
+/* Divide the room that what is usual has left: what comes next may take a part of it. */
+static __always_inline void give_room(struct work *w, struct op *op)
+{
+    u32 length = (w->call.length + 7) & ~7;
+    if (op->at) {
+        u32 end = block_of(w, 0)->start + op->limit;
+        if (end > w->end)
+            end = w->end;
+        w->spare = end > length ? end - length : 0;
+    }
+    u32 limit = length + (w->spare * op->size / (op->at2 ? op->at2 : 1) & ~7);
+    w->limit = limit < w->end ? limit : w->end;
+}
+
+/* Copy the next rest of a kind, as far as its share of the room goes; return 0 when none is left. */
+static __always_inline int copy_rest(struct work *w, struct op *op)
+{
+    u64 index = w->next_rest;
+    if (index >= w->noted || index >= MAX_RESTS) {
+        w->next_rest = 0;
+        return 0;
+    }
+    w->next_rest++;
+    BOUND(index, MAX_RESTS - 1);
+    u64 address = w->rests[index].address;
+    u32 size = w->rests[index].size, is_elements = !!op->at;
+    if (w->rests[index].is_elements != is_elements)
+        return 1;
+    u32 left = w->left[is_elements]--;
+    u32 *header = begin_block(w);
+    if (!header)
+        return 1;
+    /* With what the next one's header takes; so no share is smaller than one before it. */
+    u32 share = (w->limit - w->call.length + 16) / (left ? left : 1);
+    share = share > 16 ? share - 16 : 0;
+    if (size > share)
+        size = share;
+    *header = size;
+    if (size && append_memory(w, address, size)) {
+        size = MEMORY_PAGE - (address & (MEMORY_PAGE - 1));
+        *header = size;
+        if (!room(w, size) || append_memory(w, address, size))
+            *header = BLOCK_FAULT;
+    }
+    return 1;
+}
+
 /* Copy what a pointer leads to into a new block; return 0 when the operations on it can go on. */
 static __always_inline int run_deref(struct work *w, struct op *op)
 {
@@ -47,9 +112,11 @@ static __always_inline int run_deref(struct work *w, struct op *op)
     if (op->code == OP_DEREF_N) {
         if (!block_word(w, op->block, op->at2, 8, &count))
             return -1;
+        count = count > op->start ? count - op->start : 0;
         size = count > op->limit ? op->limit : count * size;
         if (size > op->limit)
             size = op->limit;
+        pointer += pointer ? (u64)op->start * op->size : 0;
     } else {
         pointer += pointer ? op->limit : 0;
     }
@@ -83,6 +150,8 @@ static __always_inline int run_deref(struct work *w, struct op *op)
         if (op->code == OP_DEREF_N && op->size == 1)
             return -1;
         size = first;
+    } else if (op->more) {
+        note_rest(w, op, pointer, count);
     }
     block->start = start;
     block->size = size;
@@ -111,7 +180,9 @@ static __always_inline int run_iface(struct work *w, struct op *op)
     }
     /* Types are known by where they are in the file: each process may have that elsewhere. */
     u64 key = w->file << TYPE_FILE_SHIFT | (type - bias);
-    u32 *plan = (type - bias) >> TYPE_FILE_SHIFT ? 0 : types.lookup(&key);
+    if (op->limit)
+        key |= DEEP;
+    u32 *plan = (type - bias) >= DEEP ? 0 : types.lookup(&key);
     if (!plan) {
         *header = BLOCK_UNKNOWN_TYPE;
         return -1;
@@ -169,6 +240,13 @@ static __always_inline int step(struct work *w, struct op *op)
     case OP_DEREF:
     case OP_DEREF_N:
         failed = run_deref(w, op);
+        break;
+    case OP_ROOM:
+        give_room(w, op);
+        break;
+    case OP_MORE:
+        if (copy_rest(w, op))
+            w->pc--;
         break;
 #if GOTRACE_SAVED_WORDS
     case OP_SAVED: {
@@ -310,6 +388,11 @@ static __always_inline void run(struct work *w, u32 first)
     w->unknown = 0;
     w->dropped = 0;
     w->full = 0;
+    w->end = w->limit;
+    w->noted = 0;
+    w->next_rest = 0;
+    w->left[0] = 0;
+    w->left[1] = 0;
 #ifdef GOTRACE_CONTEXTS
     w->walk.tab = 0;
 #endif

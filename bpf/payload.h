@@ -113,6 +113,13 @@ struct waiting {
     struct call call;
 };
 
+/* What is missing of a text or slice that is longer than what is copied first. */
+struct rest {
+    u64 address;
+    u32 size;
+    u32 is_elements;
+};
+
 #ifdef GOTRACE_CONTEXTS
 /* What became of the search for a span; those after WALK_FOUND are sent, without their sign. */
 enum walk_result {
@@ -153,6 +160,11 @@ struct work {
     u32 dropped;
     u32 full;  /* block 0 is cut: there is no more of it, and no block after it */
     u32 limit; /* of the payload's length in this phase */
+    u32 end;   /* the same, for all of the parts that the room is divided into */
+    u32 spare; /* bytes that are divided */
+    u32 noted; /* rests, and how many of each kind are left to copy */
+    u32 left[2];
+    u32 next_rest;
     u32 pc;
     u32 phase; /* 0 entry, 1 return */
     u32 base;  /* number of the running plan's block 0 */
@@ -163,6 +175,7 @@ struct work {
 #ifdef GOTRACE_CONTEXTS
     struct span_walk walk;
 #endif
+    struct rest rests[MAX_RESTS];
     struct block result_blocks[MAX_BLOCKS];
     struct wait wait; /* with call: a struct waiting */
     struct call call;

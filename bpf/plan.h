@@ -11,7 +11,9 @@
  */
 #pragma once
 
-#define MAX_BLOCKS 64
+#define MAX_BLOCKS 128
+#define MAX_RESTS 16              /* texts and slices of which more is copied, a power of two */
+#define MORE_ELEMENTS 0x80000000u /* in op.more: of a slice's elements, not of a text */
 #define MAX_NESTING 4
 /*
  * A search looks at the first positions of a string, some in a step, and takes a limited number of steps:
@@ -25,7 +27,8 @@
 #define PREDICATE_STACK 16 /* values, a power of two */
 #define CLOSURE_CONTEXT 0x20
 #define MEMORY_PAGE 4096
-#define TYPE_FILE_SHIFT 48 /* above addresses of user space */
+#define TYPE_FILE_SHIFT 48 /* above addresses of user space, and DEEP */
+#define DEEP (1ULL << 47)  /* the plan of a type with more pointers than usual */
 
 enum op_code {
     OP_END = 0,
@@ -36,6 +39,8 @@ enum op_code {
     OP_DEREF_N = 5,
     OP_IFACE = 6,
     OP_SPAN = 7,
+    OP_ROOM = 8,
+    OP_MORE = 9,
     OP_PUSH_CONST = 16,
     OP_PUSH_FIELD = 17,
     OP_PUSH_SPECIAL = 18,
@@ -125,8 +130,8 @@ struct op {
     u32 size;
     u32 limit;
     u16 skip;
-    u16 pad;
-    u32 pad2;
+    u16 start;
+    u32 more;
 };
 
 struct constant {

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain, zip_longest
 
 from gotrace.capture.ops import (
     MAX_BLOCKS,
@@ -14,6 +16,7 @@ from gotrace.capture.ops import (
     Op,
     OpCode,
     Position,
+    Rest,
     SpanPart,
 )
 from gotrace.capture.payload import BEYOND, FixedReader, PayloadReader, Reader
@@ -22,14 +25,40 @@ from gotrace.values.model import Value
 
 __all__ = [
     "Builder",
+    "Extra",
     "FloatHole",
     "Node",
+    "plan_flat",
     "with_key",
 ]
 
 _MAX_AT = 0xFFFF
 _WORD = 8
 _SPAN_BYTES = 40  # a length, and the digits of a trace's id
+#: Block numbers of what is planned first, and of each kind of what comes after it.
+_BLOCKS = 64
+
+_Task = Callable[[], None]
+
+
+class Extra(enum.IntEnum):
+    """What can be asked for beyond what is usual.
+
+    What is usual is planned first, as if nothing more had been asked for. Of the room that this
+    leaves, each kind has a part that is its own, whether the others were asked for or not: so none
+    of them takes away what another one shows. Within a kind, what a smaller limit shows comes
+    first.
+    """
+
+    TEXT = 0
+    FLAT_ELEMENTS = 1
+    ELEMENTS = 2
+    POINTERS = 3
+    INTERFACES = 4  # what more pointers lead to within interfaces
+
+
+#: Their parts of the room, in proportion to those of the others that a plan has.
+_WEIGHTS = (3, 1, 2, 3, 3)
 
 
 class Node:
@@ -37,9 +66,10 @@ class Node:
 
     ``type``, ``size`` and ``align`` are those of the value's image in memory. ``flat``: for types
     that need no bytes but their own image, what reads an image at an offset; None for others.
+    ``extends``: of a flat one, more can be asked for than its image has.
     """
 
-    __slots__ = ("align", "flat", "size", "type")
+    __slots__ = ("align", "extends", "flat", "size", "type")
 
     def __init__(self, go_type: GoType) -> None:
         """Take the type."""
@@ -47,11 +77,12 @@ class Node:
         self.size = go_type.size
         self.align = max(go_type.align, 1)
         self.flat: Callable[[bytes, int], Value] | None = None
+        self.extends = False
 
     def plan(self, builder: Builder, position: Position) -> Reader:
         """Plan what the value at a position needs beyond its image; return what reads it."""
         end = position.offset + self.size
-        if self.flat is not None and end <= position.end:
+        if self.flat is not None and end <= position.end and not self.extends:
             if not builder.holes(position, self.size):
                 return _Flat(self, self.flat, position)
             return self.plan_with_holes(builder, position)
@@ -104,6 +135,13 @@ class _Flat(Reader):
         ]
 
 
+def plan_flat(node: Node, position: Position) -> Reader:
+    """Return what reads a flat value from its image, and nothing that it extends to."""
+    assert node.flat is not None
+    is_there = position.offset + node.size <= position.end
+    return _Flat(node, node.flat, position) if is_there else FixedReader(BEYOND)
+
+
 @dataclass(frozen=True, slots=True)
 class FloatHole:
     """``size`` bytes at an offset of the root image that come from a float register."""
@@ -116,12 +154,21 @@ class FloatHole:
 class Builder:
     """The operations of one plan under construction, its blocks numbered, within limits.
 
-    What is refused for a limit is None; the value then reads as Unavailable.
+    What is refused for a limit is None; the value then reads as Unavailable. ``usual``: the limits
+    of what is planned first.
     """
 
-    def __init__(self, limits: CaptureLimits, ops: int) -> None:
-        """Take the limits and how many operations there may be, END aside."""
+    def __init__(
+        self, limits: CaptureLimits, ops: int, *, is_nested: bool = False, is_deep: bool = False
+    ) -> None:
+        """Take the limits and how many operations there may be, END aside.
+
+        ``is_nested``: it is a plan for what an interface holds, which is as usual but for texts
+        and elements that need nothing but their own bytes; ``is_deep``: with more pointers.
+        """
         self.limits = limits
+        self.usual = limits.usual
+        self.owner = 0  # which of the plan's values is being planned
         self.ops: list[Op] = []
         self.float_holes: list[FloatHole] = []
         self.bound = 0
@@ -129,13 +176,18 @@ class Builder:
         self._steps: list[BlockOp] = []
         self._max_ops = ops
         self._next = 1
-        self._now: list[Callable[[], None]] = []
-        self._late: list[Callable[[], None]] = []
+        self._blocks = 1
+        self._most_blocks = MAX_BLOCKS if is_nested else _BLOCKS
+        self._kinds = set(Extra) if not is_nested else {Extra.POINTERS} if is_deep else set()
+        self._extra: Extra | None = None  # what is being planned, None for what is usual
+        self._extras: dict[Extra, dict[int, list[tuple[int, _Task]]]] = {}
+        self._now: list[tuple[int, _Task]] = []
+        self._late: list[tuple[int, _Task]] = []
 
     @property
     def blocks(self) -> int:
         """Return how many block numbers are taken, block 0 included."""
-        return self._next
+        return max(self._next, self._blocks)
 
     @property
     def steps(self) -> tuple[BlockOp, ...]:
@@ -173,23 +225,49 @@ class Builder:
         *,
         skip: int = 0,
         number: int | None = None,
+        start: int = 0,
+        more: int = 0,
     ) -> int | None:
         """Copy elements of ``size`` bytes, ``limit`` bytes at most; return the block's number.
 
         The pointer and the count are in the same block. ``number`` gives a block's number again.
+        ``start``: the first element. ``more``: of how many bytes the rest may be copied later, in
+        what is usual only.
         """
         if self._is_full or not 0 < size < 1 << 32 or not 0 < limit < self.limits.payload:
             return None
         number = self._number(number)
-        op = Op(OpCode.DEREF_N, number, at.block, at.offset, count.offset, size, limit, skip)
+        if self._extra is not None:
+            more = 0
+        op = Op(
+            OpCode.DEREF_N,
+            number,
+            at.block,
+            at.offset,
+            count.offset,
+            size,
+            limit,
+            skip,
+            start,
+            more,
+        )
         return self._block(op, max(at.offset, count.offset) + _WORD, limit)
 
-    def iface(self, go_type: GoType, type_word: Position, data_word: Position) -> int | None:
-        """Go on by the dynamic type of an interface; return the number of its block."""
+    def iface(
+        self, go_type: GoType, type_word: Position, data_word: Position, *, is_deep: bool = False
+    ) -> int | None:
+        """Go on by the dynamic type of an interface; return the number of its block.
+
+        ``is_deep``: more pointers than usual are followed.
+        """
         if self._is_full:
             return None
-        op = Op(OpCode.IFACE, self._next, type_word.block, type_word.offset, data_word.offset)
+        source, at, at2 = type_word.block, type_word.offset, data_word.offset
+        op = Op(OpCode.IFACE, self._next, source, at, at2, limit=int(is_deep))
         block = self._block(op, max(type_word.offset, data_word.offset) + _WORD, 0)
+        if block is not None:
+            self.extra(Extra.TEXT)
+            self.extra(Extra.FLAT_ELEMENTS)
         if block is not None and isinstance(go_type, InterfaceType):
             self._interfaces[go_type.name] = go_type
         return block
@@ -200,7 +278,7 @@ class Builder:
         That begins with the length of what is asked for; the bytes are in the next one as well.
         """
         number = self._next
-        if self._is_full or number + 1 >= MAX_BLOCKS:
+        if self._is_full or number + 1 >= self._most_blocks:
             return None
         op = Op(OpCode.SPAN, number, at.block, at.offset, int(part))
         if self._block(op, at.offset + 2 * _WORD, _SPAN_BYTES) is None:
@@ -221,27 +299,113 @@ class Builder:
         # What an operation skips has to be there: else it would go on after the plan's END.
         if len(self.ops) + op.skip >= self._max_ops or end > _MAX_AT:
             return None
-        if number + max(0, op.skip - 1) >= MAX_BLOCKS:
+        if number + max(0, op.skip - 1) >= self._most_blocks:
             return None
         self._next = max(self._next, number + 1)
-        self.ops.append(op)
+        self.ops.append(op._replace(reg=_in_kernel(number), block=_in_kernel(op.block)))
         self._steps.append(
-            BlockOp(op.code, number, op.block, end, op.at, op.at2, op.skip, op.size, op.limit)
+            BlockOp(
+                op.code,
+                number,
+                op.block,
+                end,
+                op.at,
+                op.at2,
+                op.skip,
+                op.size,
+                op.limit,
+                op.start,
+                op.more,
+            )
         )
         self.bound = (self.bound + 7 & ~7) + 8 + size
         return number
 
-    def defer(self, task: Callable[[], None], *, late: bool = False) -> None:
+    def defer(self, task: _Task, *, late: bool = False) -> None:
         """Have a task run after all of the present level; ``late``: after its siblings."""
-        (self._late if late else self._now).append(task)
+        (self._late if late else self._now).append((self.owner, task))
 
     def run(self) -> None:
-        """Run what has been deferred, level by level, until nothing is left."""
+        """Run what has been deferred, level by level, until nothing is left.
+
+        In a level the plan's values take turns, so that a large one does not take all.
+        """
         while self._now or self._late:
-            tasks = self._now + self._late
+            tasks = _by_turns(self._now) + _by_turns(self._late)
             self._now, self._late = [], []
-            for task in tasks:
+            for self.owner, task in tasks:
                 task()
+
+    def extra(self, kind: Extra, rank: int = 0, task: _Task | None = None) -> bool:
+        """Have a task run after all that is usual; return whether there will be such a time.
+
+        Those of the lowest ``rank`` come first. Without a task: there is more of the kind.
+        """
+        if self._extra is not None and {self._extra, kind} != {Extra.POINTERS}:
+            return False
+        if kind not in self._kinds:
+            return False
+        tasks = self._extras.setdefault(kind, {})
+        if task is not None:
+            tasks.setdefault(rank, []).append((self.owner, task))
+        return True
+
+    def run_extras(self, payload: int, ops: int) -> None:
+        """Run what more was asked for; ``payload``: bytes of all, ``ops``: of each kind."""
+        limits, usual = self.limits, self.usual
+        is_asked = {
+            Extra.TEXT: limits.text_bytes > usual.text_bytes,
+            Extra.FLAT_ELEMENTS: limits.slice_elements > usual.slice_elements,
+            Extra.ELEMENTS: limits.slice_elements > usual.slice_elements,
+            Extra.POINTERS: limits.depth > usual.depth,
+            Extra.INTERFACES: limits.depth > usual.depth,
+        }
+        parts = sum(_WEIGHTS[kind] for kind in self._extras)
+        room = Op(OpCode.ROOM, 0, 0, 1, parts, 0, payload)
+        for kind in Extra:
+            if kind not in self._extras or not is_asked[kind]:
+                continue
+            room = room._replace(size=_WEIGHTS[kind])
+            self._blocks = self.blocks
+            self._next = (kind - 1) * _BLOCKS
+            self._most_blocks = kind * _BLOCKS
+            if kind is Extra.INTERFACES:
+                # Of one type or another they can be large: each has room of its own.
+                tasks = self._extras[kind][0]
+                room = room._replace(at2=parts * len(tasks))
+                for _, task in tasks:
+                    self._mark(room)
+                    room = room._replace(at=0)
+                    self._extra = kind
+                    self._max_ops = len(self.ops) + 1
+                    task()
+                continue
+            self._mark(room)
+            room = room._replace(at=0)
+            if kind in (Extra.TEXT, Extra.FLAT_ELEMENTS):
+                rest = Rest.TEXT if kind is Extra.TEXT else Rest.ELEMENTS
+                self._mark(Op(OpCode.MORE, at=rest))
+                continue
+            self._run_extra(kind, ops)
+        self._extra = None
+
+    def run_pointers(self, ops: int) -> None:
+        """Run what more pointers than usual lead to, of a deep plan of what an interface holds."""
+        if Extra.POINTERS in self._extras:
+            self._run_extra(Extra.POINTERS, ops)
+
+    def _run_extra(self, kind: Extra, ops: int) -> None:
+        self._extra = kind
+        self._max_ops = len(self.ops) + ops
+        tasks = self._extras[kind]
+        while tasks:
+            self._now = tasks.pop(min(tasks))
+            self.run()
+
+    def _mark(self, op: Op) -> None:
+        """Add an operation that makes no block of a number."""
+        self.ops.append(op)
+        self._steps.append(BlockOp(op.code, 0, 0, 0, op.at, op.at2, 0, op.size, op.limit, 0, 0))
 
     def holes(self, position: Position, size: int) -> list[FloatHole]:
         """Return which float registers hold parts of a value in the root image."""
@@ -253,6 +417,20 @@ class Builder:
             for hole in self.float_holes
             if hole.offset < end and hole.offset + hole.size > start
         ]
+
+
+def _in_kernel(number: int) -> int:
+    """Return the number that the kernel knows a block by: no kind looks at blocks of another."""
+    return number if number < MAX_BLOCKS else _BLOCKS + number % _BLOCKS
+
+
+def _by_turns(tasks: Sequence[tuple[int, _Task]]) -> list[tuple[int, _Task]]:
+    """Return tasks with the first of each owner first, then the second ones, and so on."""
+    owned: dict[int, list[tuple[int, _Task]]] = {}
+    for task in tasks:
+        owned.setdefault(task[0], []).append(task)
+    turns = chain.from_iterable(zip_longest(*owned.values()))
+    return [task for task in turns if task is not None]
 
 
 def with_key(ops: Sequence[Op], key: Sequence[Op] | None) -> list[Op]:

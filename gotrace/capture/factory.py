@@ -9,6 +9,7 @@ from gotrace.capture.builder import Node
 from gotrace.capture.interfaces import ERROR_INTERFACES, InterfaceNode, is_direct, make_subplan
 from gotrace.capture.maps import MAX_INLINE, ChanNode, IndirectNode, MapNode, map_layout
 from gotrace.capture.nodes import (
+    MAX_ELEMENTS,
     AddressNode,
     ArrayNode,
     ByteArrayNode,
@@ -45,8 +46,6 @@ _POINTER_SHAPE = "go.shape.*"
 _MAX_NESTING = 3
 #: Types nested by value, which only damaged debug information does without end.
 _MAX_PARTS = 40
-#: Elements of one array that are captured one by one.
-_MAX_ELEMENTS = 64
 
 #: Interfaces that are followed at any depth: messages of errors are made of them.
 _ALWAYS_FOLLOWED = ERROR_INTERFACES | {"net.Addr"}
@@ -69,6 +68,7 @@ class NodeFactory:
         to look at of slices within maps or slices, if fewer than of others.
         """
         self.limits = limits
+        self._depth = limits.usual.depth
         self._keyed = keyed
         self._elements_within = elements_within
         self._release = release
@@ -78,7 +78,7 @@ class NodeFactory:
 
     def node(self, go_type: GoType) -> Node:
         """Return the node that captures values of a type; raise what its lazy references do."""
-        return self._node(go_type, self.limits.depth, 0, 0)
+        return self._node(go_type, self._depth, 0, 0)
 
     def subplan_for(self, go_type: GoType, direct: bool | None = None) -> Subplan:
         """Return how an interface's value is captured when its dynamic type is a given one.
@@ -111,7 +111,7 @@ class NodeFactory:
             if go_type.elem.kind is Kind.UINT8:
                 return ByteArrayNode(go_type, self.limits.text_bytes)
             elem = self._node(go_type.elem, depth, nesting, parts)
-            return ArrayNode(go_type, elem, min(self.limits.slice_elements, _MAX_ELEMENTS))
+            return ArrayNode(go_type, elem, min(self.limits.slice_elements, MAX_ELEMENTS))
         if isinstance(go_type, PointerType):
             return self._pointer(go_type, depth, nesting)
         if isinstance(go_type, SliceType):
@@ -120,7 +120,8 @@ class NodeFactory:
             return self._map(go_type, depth, nesting)
         if go_type.kind is Kind.INTERFACE:
             followed = depth > 0 or go_type.name in _ALWAYS_FOLLOWED
-            return InterfaceNode(go_type, followed)
+            rank = 0 if followed else self._rank(depth)
+            return InterfaceNode(go_type, followed or self._goes_on(depth), rank)
         if go_type.kind is Kind.CHAN:
             return ChanNode(go_type)
         if go_type.kind is Kind.FUNC:
@@ -133,12 +134,32 @@ class NodeFactory:
 
     def _pointer(self, go_type: PointerType, depth: int, nesting: int) -> Node:
         # All pointers have one shape, that of *uint8, whatever they point to.
-        if depth <= 0 or go_type.name.startswith(_POINTER_SHAPE):
+        if not self._goes_on(depth) or go_type.name.startswith(_POINTER_SHAPE):
             return PointerNode(go_type)
         elem = go_type.elem
         if elem.kind is Kind.INVALID and elem.size == 0:
             return PointerNode(go_type)
-        return PointerNode(go_type, self._node(elem, depth - 1, nesting, 0))
+        rank = self._rank(depth)
+        if not rank:
+            target = self._node(elem, depth - 1, nesting, 0)
+            return PointerNode(go_type, lambda: target)
+        # Made when its turn comes: there is no end of them.
+        return PointerNode(go_type, lambda: self._node(elem, depth - 1, nesting, 0), rank)
+
+    def _goes_on(self, depth: int) -> bool:
+        """Return whether a pointer that is below so many more is followed, if there is room.
+
+        ``depth`` is 0 and less below as many as usual. Of the first of these it is to be known
+        that they are there, whatever else is asked for.
+        """
+        more = self.limits.depth - self._depth
+        if self.limits != self.limits.usual:
+            more = max(more, 1)
+        return depth > -more
+
+    def _rank(self, depth: int) -> int:
+        """Return how many pointers more than usual are followed with one below so many."""
+        return max(1 - depth, 0)
 
     def _slice(self, go_type: SliceType, depth: int, nesting: int) -> Node:
         elem = go_type.elem
@@ -154,7 +175,7 @@ class NodeFactory:
         if layout is None or nesting >= _MAX_NESTING - 1:
             return MapNode(go_type)
         key, elem = (self._entry(part, depth, nesting + 1) for part in (go_type.key, go_type.elem))
-        return MapNode(go_type, layout, key, elem)
+        return MapNode(go_type, layout, key, elem, self._rank(depth))
 
     def _entry(self, go_type: GoType, depth: int, nesting: int) -> Node:
         """Return the node of a map's key or value as it is in the bucket."""
@@ -163,7 +184,7 @@ class NodeFactory:
             return node
         pointer = PointerType(f"*{go_type.name}", Kind.POINTER, 8, 8, Lazy.of(go_type))
         self._types.append(pointer)
-        return IndirectNode(PointerNode(pointer, node))
+        return IndirectNode(PointerNode(pointer, lambda: node))
 
 
 def _time(go_type: GoType) -> Node | None:

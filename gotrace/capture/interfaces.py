@@ -7,7 +7,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gotrace.capture.builder import Builder, Node, with_key
+from gotrace.capture.builder import Builder, Extra, Node, with_key
 from gotrace.capture.ops import CaptureLimits, FieldRef, Op, OpCode, Position
 from gotrace.capture.payload import (
     REFUSED,
@@ -68,11 +68,15 @@ def is_direct(go_type: GoType, release: tuple[int, int] | None) -> bool:
 class InterfaceNode(Node):
     """An interface: its dynamic type and, when followed, its dynamic value."""
 
-    __slots__ = ("_followed", "_is_error")
+    __slots__ = ("_followed", "_is_error", "_rank")
 
-    def __init__(self, go_type: GoType, followed: bool) -> None:
-        """Take the type, and whether to look at the value."""
+    def __init__(self, go_type: GoType, followed: bool, rank: int = 0) -> None:
+        """Take the type, and whether to look at the value.
+
+        ``rank``: how many pointers more than usual have been followed with this one.
+        """
         super().__init__(go_type)
+        self._rank = rank
         self._is_error = go_type.name in ERROR_INTERFACES
         self._followed = followed
 
@@ -84,13 +88,21 @@ class InterfaceNode(Node):
             def follow() -> None:
                 reader.block = builder.iface(self.type, position, position.plus(8))
                 reader.refused = reader.block is None
+                if reader.block is not None:
+                    builder.extra(Extra.INTERFACES, 0, follow_more)
 
-            builder.defer(follow, late=True)
+            def follow_more() -> None:
+                reader.deep = builder.iface(self.type, position, position.plus(8), is_deep=True)
+
+            if self._rank:
+                builder.extra(Extra.POINTERS, self._rank, lambda: builder.defer(follow, late=True))
+            else:
+                builder.defer(follow, late=True)
         return reader
 
 
 class _InterfaceReader(Reader):
-    __slots__ = ("_end", "_is_error", "_name", "_offset", "_source", "block", "refused")
+    __slots__ = ("_end", "_is_error", "_name", "_offset", "_source", "block", "deep", "refused")
 
     def __init__(self, name: str, position: Position, is_error: bool) -> None:
         self._name = name
@@ -99,6 +111,7 @@ class _InterfaceReader(Reader):
         self._end = position.offset + 16
         self._is_error = is_error
         self.block: int | None = None
+        self.deep: int | None = None
         self.refused = False
 
     def read(self, payload: PayloadReader) -> Value:
@@ -112,6 +125,9 @@ class _InterfaceReader(Reader):
         found = None if block is None else payload.children.get(block)
         if found is None:
             return self._unread(payload, word, data)
+        deep = None if self.deep is None else payload.children.get(self.deep)
+        if deep is not None and deep[1].takes_over(found[1]):
+            found = deep
         subplan, child = found
         value = subplan.reader.read(child)
         dynamic = subplan.type.name
@@ -183,13 +199,14 @@ def make_subplan(
     limits: CaptureLimits,
     direct: bool,
     keyed: bool = False,
+    is_deep: bool = False,
 ) -> Subplan:
     """Return how the value of an interface is captured when its dynamic type is a given one.
 
     ``direct``: the interface's second word is the value itself, not a pointer to it. ``keyed``: it
-    may be part of a key.
+    may be part of a key. ``is_deep``: more pointers than usual are followed.
     """
-    builder = Builder(limits, limits.subplan_ops - 1)
+    builder = Builder(limits, limits.subplan_ops - 1, is_nested=True, is_deep=is_deep)
     word = Position(0, 0, 8)
     if direct:
         reader = node.plan(builder, word)
@@ -203,8 +220,14 @@ def make_subplan(
         else:
             reader = _Boxed(block, node.plan(builder, Position(block, 0, size)))
     builder.run()
+    builder.run_pointers(limits.subplan_ops)
     ops = (*with_key(builder.ops, reader.key() if keyed else None), Op(OpCode.END))
-    return Subplan(go_type, ops, builder.steps, builder.blocks, reader, builder.interfaces)
+    deep = None
+    if limits.depth > limits.usual.depth and not is_deep:
+        more = replace(limits.usual, depth=limits.depth)
+        deep = make_subplan(go_type, node, more, direct, is_deep=True)
+    steps = builder.steps
+    return Subplan(go_type, ops, steps, builder.blocks, reader, builder.interfaces, deep)
 
 
 class _Boxed(Reader):

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gotrace.capture.builder import Builder, Node
+from gotrace.capture.builder import Builder, Extra, Node, plan_flat
 from gotrace.capture.ops import Position
 from gotrace.capture.payload import (
     BEYOND,
@@ -126,7 +127,7 @@ class MapNode(Node):
     Of several groups where entries need nothing but their own bytes, else of one.
     """
 
-    __slots__ = ("_elem", "_key", "_layout")
+    __slots__ = ("_elem", "_key", "_layout", "_rank")
 
     def __init__(
         self,
@@ -134,9 +135,14 @@ class MapNode(Node):
         layout: MapLayout | None = None,
         key: Node | None = None,
         elem: Node | None = None,
+        rank: int = 0,
     ) -> None:
-        """Take the map's type, its layout, and nodes of keys and values as they are in memory."""
+        """Take the map's type, its layout, and nodes of keys and values as they are in memory.
+
+        ``rank``: how many pointers more than usual are followed with those in keys and values.
+        """
         super().__init__(go_type)
+        self._rank = rank
         self._layout = layout if key is not None and elem is not None else None
         self._key = key
         self._elem = elem
@@ -178,7 +184,18 @@ class MapNode(Node):
         if block is None:
             return
         count = min(_SLOTS, builder.limits.map_entries)
-        builder.defer(lambda: self._plan_slots(builder, reader, block, count, size))
+        plan = functools.partial(self._plan_slots, builder, reader, block, count, size)
+        if not reader.flat:
+            builder.defer(plan)
+            return
+        self._plan_slots(builder, reader, block, count, size, plan_flat)
+        if self.leads_on:
+            builder.extra(Extra.POINTERS, self._rank, plan)
+
+    @property
+    def leads_on(self) -> bool:
+        """Return whether more can be asked for than keys and values have in place."""
+        return any(part is not None and part.extends for part in (self._key, self._elem))
 
     @property
     def _size(self) -> int:
@@ -212,15 +229,25 @@ class MapNode(Node):
         return block
 
     def _plan_slots(
-        self, builder: Builder, reader: _MapReader, block: int, count: int, size: int
+        self,
+        builder: Builder,
+        reader: _MapReader,
+        block: int,
+        count: int,
+        size: int,
+        flatly: Callable[[Node, Position], Reader] | None = None,
     ) -> None:
         layout, key, elem = self._layout, self._key, self._elem
         assert layout is not None and key is not None and elem is not None
-        for index in range(count):
-            at = layout.keys + index * layout.key_stride
-            key_reader = key.plan(builder, Position(block, at, size))
-            at = layout.elems + index * layout.elem_stride
-            reader.slots.append((key_reader, elem.plan(builder, Position(block, at, size))))
+        reader.is_flat = flatly is not None
+        plan = flatly or (lambda node, position: node.plan(builder, position))
+        reader.slots = [
+            (
+                plan(key, Position(block, layout.keys + index * layout.key_stride, size)),
+                plan(elem, Position(block, layout.elems + index * layout.elem_stride, size)),
+            )
+            for index in range(count)
+        ]
 
 
 class _MapReader(PointedReader):
@@ -228,6 +255,7 @@ class _MapReader(PointedReader):
         "_layout",
         "flat",
         "group",
+        "is_flat",
         "most",
         "several",
         "slots",
@@ -242,6 +270,7 @@ class _MapReader(PointedReader):
         self.slots: list[tuple[Reader, Reader]] = []
         self.several: int | None = None
         self.flat: tuple[Callable[[bytes, int], Value], Callable[[bytes, int], Value]] | None = None
+        self.is_flat = True
         self.most = 0
 
     def found(self, payload: PayloadReader, address: int, block: int) -> Value:
@@ -301,7 +330,12 @@ class _MapReader(PointedReader):
             for slot, control in enumerate(data[at : at + _SLOTS]):
                 if len(entries) == self.most:
                     break
-                if layout.present(control):
+                if not layout.present(control):
+                    continue
+                if not self.is_flat and at == start and slot < len(self.slots):
+                    key_reader, elem_reader = self.slots[slot]
+                    entries.append((key_reader.read(payload), elem_reader.read(payload)))
+                else:
                     key_at = at + layout.keys + slot * layout.key_stride
                     elem_at = at + layout.elems + slot * layout.elem_stride
                     entries.append((key(data, key_at), elem(data, elem_at)))

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import struct
 from collections.abc import Callable, Sequence
 
-from gotrace.capture.builder import Builder, FloatHole, Node
-from gotrace.capture.ops import MAX_KEY_TEXT, FieldRef, Op, OpCode, Position
+from gotrace.capture.builder import Builder, Extra, FloatHole, Node, plan_flat
+from gotrace.capture.ops import MAX_KEY_TEXT, MORE_ELEMENTS, FieldRef, Op, OpCode, Position
 from gotrace.capture.payload import (
     REFUSED,
     FixedReader,
@@ -37,6 +38,7 @@ from gotrace.values.model import (
 from gotrace.values.stdlib_text import address_text, hardware_address_text
 
 __all__ = [
+    "MAX_ELEMENTS",
     "AddressNode",
     "ArrayNode",
     "ByteArrayNode",
@@ -54,6 +56,9 @@ __all__ = [
 ]
 
 _Flat = Callable[[bytes, int], Value]
+
+#: Most elements of a slice or array that are captured one by one.
+MAX_ELEMENTS = 64
 
 _FORMATS = {
     Kind.BOOL: "<?",
@@ -228,9 +233,12 @@ class _Bytes(Node):
         reader = self.reader(position)
 
         def copy() -> None:
-            limit = self._most or builder.limits.text_bytes
-            reader.block = builder.deref_n(position, position.plus(8), 1, limit)
+            limit = self._most or builder.usual.text_bytes
+            most = builder.limits.text_bytes
+            more = most if most > limit else 0
+            reader.block = builder.deref_n(position, position.plus(8), 1, limit, more=more)
             reader.limit = limit
+            builder.extra(Extra.TEXT)
 
         builder.defer(copy)
         return reader
@@ -270,7 +278,9 @@ class _BytesReader(Reader):
         if copied <= 0:
             return b"" if length == 0 else payload.why(block)
         start = payload.starts[block]
-        return payload.data[start : start + min(copied, length) if length > 0 else start]
+        if length <= 0:
+            return b""
+        return payload.data[start : start + min(copied, length)] + payload.rest(block)
 
 
 class StringNode(_Bytes):
@@ -298,9 +308,10 @@ class _StringReader(_BytesReader):
             copied = payload.lengths[block]
             if copied > 0:
                 start = payload.starts[block]
-                return StringValue(payload.data[start : start + min(copied, length)], length)
-        text = self.text(payload, length)
-        return StringValue(text, length) if isinstance(text, bytes) else text
+                text = payload.data[start : start + min(copied, length)]
+                return StringValue(text + payload.rest(block) if copied < length else text, length)
+        found = self.text(payload, length)
+        return StringValue(found, length) if isinstance(found, bytes) else found
 
 
 class _NamedStringReader(_StringReader):
@@ -374,6 +385,7 @@ class StructNode(Node):
             for field, node in zip(go_type.fields, nodes, strict=True)
         )
         self.flat = _flat_struct(go_type.name, self._fields)
+        self.extends = any(node.extends for node in nodes)
 
     @property
     def is_divisible(self) -> bool:
@@ -425,6 +437,7 @@ class ArrayNode(Node):
         self._length = max(go_type.length, 0)
         self._shown = min(self._length, shown)
         self.flat = _flat_array(go_type.name, elem, self._length, self._shown)
+        self.extends = elem.extends
 
     @property
     def is_divisible(self) -> bool:
@@ -433,11 +446,34 @@ class ArrayNode(Node):
 
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
         """Plan the elements."""
-        readers = [
-            self._elem.plan(builder, position.plus(index * self._elem.size))
-            for index in range(self._shown)
-        ]
-        return _ArrayReader(self.type.name, self._length, readers)
+        elem, size = self._elem, self._elem.size
+        usual = min(self._shown, builder.usual.slice_elements)
+        readers = [elem.plan(builder, position.plus(index * size)) for index in range(usual)]
+        if elem.flat is not None:
+            rest = range(usual, self._shown)
+            readers += [plan_flat(elem, position.plus(index * size)) for index in rest]
+        elif self._length > usual:
+
+            def more_of(start: int) -> None:
+                for index in range(start, min(2 * start, self._length)):
+                    readers.append(elem.plan(builder, position.plus(index * size)))
+
+            builder.extra(Extra.ELEMENTS)
+            for start in _rounds(usual, min(self._length, builder.limits.slice_elements)):
+                builder.extra(Extra.ELEMENTS, start, functools.partial(more_of, start))
+        return _ArrayReader(self.type.name, self._length, readers, self._shown)
+
+
+def _rounds(usual: int, most: int) -> list[int]:
+    """Return where rounds of more elements begin, each of which has as many as there were before.
+
+    They are the same whatever is asked for, and those that begin below that come.
+    """
+    starts = []
+    while usual and usual < min(most, MAX_ELEMENTS):
+        starts.append(usual)
+        usual *= 2
+    return starts
 
 
 def _flat_array(
@@ -452,15 +488,16 @@ def _flat_array(
 
 
 class _ArrayReader(Reader):
-    __slots__ = ("_length", "_name", "_readers")
+    __slots__ = ("_length", "_name", "_readers", "_shown")
 
-    def __init__(self, name: str, length: int, readers: Sequence[Reader]) -> None:
+    def __init__(self, name: str, length: int, readers: Sequence[Reader], shown: int) -> None:
         self._name = name
         self._length = length
-        self._readers = tuple(readers)
+        self._readers = readers
+        self._shown = shown
 
     def read(self, payload: PayloadReader) -> Value:
-        elements = tuple([reader.read(payload) for reader in self._readers])
+        elements = tuple([reader.read(payload) for reader in self._readers[: self._shown]])
         return SequenceValue(self._name, elements, self._length)
 
     def key(self) -> Sequence[Op] | None:
@@ -541,14 +578,21 @@ def _flat_pointer(name: str) -> Callable[[bytes, int], Value]:
 class PointerNode(Node):
     """A pointer, and what it points to where a node for that is given."""
 
-    __slots__ = ("_target",)
+    __slots__ = ("_rank", "_target")
 
-    def __init__(self, go_type: GoType, target: Node | None = None) -> None:
-        """Take the pointer's type and the target's node, None not to follow the pointer."""
+    def __init__(
+        self, go_type: GoType, target: Callable[[], Node] | None = None, rank: int = 0
+    ) -> None:
+        """Take the pointer's type and what makes the target's node, None not to follow it.
+
+        ``rank``: how many pointers more than usual have been followed with this one.
+        """
         super().__init__(go_type)
         self._target = target
-        if target is None:
+        self._rank = rank
+        if target is None or rank:
             self.flat = _flat_pointer(go_type.name)
+            self.extends = target is not None
 
     def location_at(self, position: Position) -> FieldRef:
         """Return where the address is."""
@@ -557,10 +601,12 @@ class PointerNode(Node):
     def plan_parts(self, builder: Builder, position: Position) -> Reader:
         """Plan to copy what the pointer points to."""
         reader = _PointerReader(self.type.name, position)
-        target = self._target
-        assert target is not None
+        make = self._target
+        assert make is not None
 
         def follow() -> None:
+            reader.is_followed = True
+            target = make()
             size = min(target.size, builder.limits.struct_bytes)
             if target.size == 0:
                 reader.target = target.plan(builder, Position(position.block, 0, 0))
@@ -569,17 +615,21 @@ class PointerNode(Node):
             if block is not None:
                 reader.target = target.plan(builder, Position(block, 0, size))
 
-        builder.defer(follow)
+        if self._rank:
+            builder.extra(Extra.POINTERS, self._rank, follow)
+        else:
+            builder.defer(follow)
         return reader
 
 
 class _PointerReader(Reader):
-    __slots__ = ("_block", "_name", "_offset", "block", "target")
+    __slots__ = ("_block", "_name", "_offset", "block", "is_followed", "target")
 
     def __init__(self, name: str, position: Position) -> None:
         self._name = name
         self._block = position.block
         self._offset = position.offset
+        self.is_followed = False
         self.block: int | None = None
         self.target: Reader | None = None
 
@@ -591,7 +641,7 @@ class _PointerReader(Reader):
         if address == 0:
             return Nil(self._name)
         if self.target is None:
-            return PointerValue(self._name, address, REFUSED)
+            return PointerValue(self._name, address, REFUSED if self.is_followed else None)
         if self.block is not None and payload.lengths[self.block] < 0:
             return PointerValue(self._name, address, payload.why(self.block))
         return PointerValue(self._name, address, self.target.read(payload))
@@ -629,36 +679,56 @@ class SliceNode(Node):
 
         def copy() -> None:
             limits = builder.limits
-            count = limits.slice_elements
-            if self._most is not None:
-                count = min(count, self._most)
-            if elem.size:
-                # One element at least, in part if need be.
-                count = min(count, max(1, limits.struct_bytes // elem.size))
-                limit = min(count * elem.size, limits.struct_bytes)
-                reader.block = builder.deref_n(position, position.plus(8), elem.size, limit)
-                if reader.block is None:
-                    return
-                reader.size = elem.size
-                if elem.flat is not None and elem.size <= limit:
-                    reader.flat = elem.flat
-                    return
-            ends = [(index + 1) * elem.size for index in range(count)]
-            reader.elements = [
-                elem.plan(
-                    builder, _element(reader.block, position, end, elem.size, limits.struct_bytes)
-                )
-                for end in ends
-            ]
+            reader.shown = self._count(limits.slice_elements, limits.struct_bytes)
+            count = self._count(builder.usual.slice_elements, limits.struct_bytes)
+            if not elem.size:
+                nowhere = Position(position.block, 0, 0)
+                reader.elements = [elem.plan(builder, nowhere) for _ in range(reader.shown)]
+                return
+            limit = min(count * elem.size, limits.struct_bytes)
+            most = self._count(MAX_ELEMENTS, limits.struct_bytes) * elem.size
+            is_flat = elem.flat is not None and elem.size <= limit
+            more = most | MORE_ELEMENTS if is_flat and reader.shown > count else 0
+            size = elem.size
+            block = builder.deref_n(position, position.plus(8), size, limit, more=more)
+            reader.block = block
+            if block is None:
+                return
+            reader.size = size
+            if is_flat:
+                reader.flat = elem.flat
+            if not is_flat or elem.extends:
+                reader.elements = self._planned(builder, block, count)
+            if most // size > count:
+                builder.extra(Extra.FLAT_ELEMENTS if is_flat else Extra.ELEMENTS)
+                if not is_flat:
+                    for start in _rounds(count, min(most // size, limits.slice_elements)):
+                        builder.extra(Extra.ELEMENTS, start, functools.partial(more_of, start))
+
+        def more_of(start: int) -> None:
+            count = self._count(2 * start, builder.limits.struct_bytes) - start
+            size = elem.size
+            block = builder.deref_n(position, position.plus(8), size, count * size, start=start)
+            if block is not None:
+                reader.more.append((block, self._planned(builder, block, count)))
 
         builder.defer(copy)
         return reader
 
+    def _count(self, wanted: int, most_bytes: int) -> int:
+        """Return how many of so many elements are copied: one at least, in part if need be."""
+        assert self._elem is not None
+        if self._most is not None:
+            wanted = min(wanted, self._most)
+        size = self._elem.size
+        return min(wanted, max(1, most_bytes // size)) if size else wanted
 
-def _element(block: int | None, position: Position, end: int, size: int, most: int) -> Position:
-    if block is None:
-        return Position(position.block, 0, 0)
-    return Position(block, end - size, min(end, most))
+    def _planned(self, builder: Builder, block: int, count: int) -> list[Reader]:
+        elem, most = self._elem, builder.limits.struct_bytes
+        assert elem is not None
+        size = elem.size
+        places = [(index * size, min((index + 1) * size, most)) for index in range(count)]
+        return [elem.plan(builder, Position(block, at, end)) for at, end in places]
 
 
 def _flat_slice(name: str) -> Callable[[bytes, int], Value]:
@@ -670,7 +740,18 @@ def _flat_slice(name: str) -> Callable[[bytes, int], Value]:
 
 
 class _SliceReader(Reader):
-    __slots__ = ("_end", "_name", "_offset", "_source", "block", "elements", "flat", "size")
+    __slots__ = (
+        "_end",
+        "_name",
+        "_offset",
+        "_source",
+        "block",
+        "elements",
+        "flat",
+        "more",
+        "shown",
+        "size",
+    )
 
     def __init__(self, name: str, position: Position) -> None:
         self._name = name
@@ -681,6 +762,8 @@ class _SliceReader(Reader):
         self.size = 0
         self.flat: Callable[[bytes, int], Value] | None = None
         self.elements: Sequence[Reader] = ()
+        self.more: list[tuple[int, Sequence[Reader]]] = []
+        self.shown = 0
 
     def read(self, payload: PayloadReader) -> Value:
         source = self._source
@@ -691,7 +774,7 @@ class _SliceReader(Reader):
         )
         if pointer == 0:
             return Nil(self._name)
-        elements = self._elements(payload, length)
+        elements = self._elements(payload, length)[: max(self.shown, 1)]
         return SequenceValue(self._name, elements, length, capacity)
 
     def _elements(self, payload: PayloadReader, length: int) -> tuple[Value, ...]:
@@ -705,12 +788,24 @@ class _SliceReader(Reader):
             return (REFUSED if block is None else payload.why(block),)
         copied = payload.lengths[block]
         flat = self.flat
-        if flat is not None:
-            start = payload.starts[block]
-            count = min(length, copied // size)
-            return tuple([flat(payload.data, start + index * size) for index in range(count)])
-        count = min(length, -(-copied // size))
-        return tuple([reader.read(payload) for reader in self.elements[:count]])
+        if flat is None:
+            count = min(length, -(-copied // size))
+            elements = [reader.read(payload) for reader in self.elements[:count]]
+            for number, readers in self.more:
+                if len(elements) == length or payload.lengths[number] <= 0:
+                    break
+                count = -(-payload.lengths[number] // size)
+                elements += [reader.read(payload) for reader in readers[:count]]
+            return tuple(elements)
+        count = min(length, copied // size)
+        # Some may have been planned for what they lead to.
+        elements = [reader.read(payload) for reader in self.elements[:count]]
+        start = payload.starts[block]
+        rest = range(len(elements), count)
+        elements += [flat(payload.data, start + index * size) for index in rest]
+        more = payload.rest(block) if count < length else b""
+        elements += [flat(more, at) for at in range(0, len(more) - size + 1, size)]
+        return tuple(elements)
 
     def location(self) -> FieldRef:
         return FieldRef(self._source, self._offset + 8, 8, True)

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import enum
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 __all__ = [
+    "DEEP",
     "MAX_BLOCKS",
     "MAX_CONTEXTS",
     "MAX_KEY_TEXT",
     "MAX_NESTING",
+    "MAX_RESTS",
+    "MORE_ELEMENTS",
     "OTHER_PHASE",
     "PREDICATE_STACK",
     "SIGNED_OPERAND",
@@ -24,6 +27,7 @@ __all__ = [
     "Op",
     "OpCode",
     "Position",
+    "Rest",
     "SpanPart",
     "SpecialCode",
     "Status",
@@ -32,13 +36,19 @@ __all__ = [
 ]
 
 #: Blocks of one phase, block 0 and those of subplans included.
-MAX_BLOCKS = 64
+MAX_BLOCKS = 128
+#: Of how many strings and slices more is copied than is planned first.
+MAX_RESTS = 16
 #: How deep IFACE goes into interfaces within interfaces.
 MAX_NESTING = 4
 #: Most bytes of a text in a key: KEY_TEXT_BYTES of bpf/payload.h.
 MAX_KEY_TEXT = 256
 #: How many values a predicate can have on its stack.
 PREDICATE_STACK = 16
+#: Set in the address of a dynamic type: of its plan with more pointers than usual.
+DEEP = 1 << 47
+#: Set in Op.more: it is of elements, not of a text.
+MORE_ELEMENTS = 1 << 31
 #: Set in an operation's block: a block of the entry, asked for at the return.
 OTHER_PHASE = 0x8000
 
@@ -54,6 +64,8 @@ class OpCode(enum.IntEnum):
     DEREF_N = 5
     IFACE = 6
     SPAN = 7
+    ROOM = 8
+    MORE = 9
     PUSH_CONST = 16
     PUSH_FIELD = 17
     PUSH_SPECIAL = 18
@@ -158,6 +170,13 @@ MEMORY_PAGE = 4096
 _OP = struct.Struct("<BBHHHIIHHI")
 
 
+class Rest(enum.IntEnum):
+    """What MORE goes on with, in ``at``."""
+
+    TEXT = 0
+    ELEMENTS = 1
+
+
 class Op(NamedTuple):
     """One operation; what the fields mean depends on ``code``:
 
@@ -165,13 +184,20 @@ class Op(NamedTuple):
     most 64. STACK: append ``size`` bytes from ``limit`` above the stack pointer at entry.
     DEREF: into block ``reg``, copy ``size`` bytes from ``limit`` after the pointer that is in
     ``block`` at ``at``. DEREF_N: the same, with a count in ``block`` at ``at2``, copy
-    min(count * ``size``, ``limit``) bytes. IFACE: go on by the type word at ``at``, for the data
-    word at ``at2``. When one of these three copies nothing, the next ``skip`` operations are
-    skipped. SAVED, at the return: append ``size`` bytes, at most 8, of the entry's block 0 at
-    ``at``. SPAN: into block ``reg``, a SpanPart (``at2``) of the span that the context.Context in
-    ``block`` at ``at`` holds, see bpf/context.h; the next block number is taken, too. Predicates:
-    see bpf/predicate.h. ARITHMETIC leaves a number of ``size`` bytes;
-    ``limit``: that on its right is signed.
+    min(count * ``size``, ``limit``) bytes, from element ``start`` on; of up to ``more`` bytes the
+    rest is noted for MORE. IFACE: go on by the type word at ``at``, for the data word at ``at2``;
+    where ``limit`` is 1, by the plan that is DEEP. When one of these three copies nothing, the next
+    ``skip`` operations are skipped. SAVED, at the return: append ``size`` bytes, at most 8, of the
+    entry's block 0 at ``at``. SPAN: into block ``reg``, a SpanPart (``at2``) of the span that the
+    context.Context in ``block`` at ``at`` holds, see bpf/context.h; the next block number is taken,
+    too.
+
+    ROOM: what comes next, up to another ROOM, may take ``size`` of ``at2`` parts of what the first
+    of them (``at`` 1) has left of ``limit`` bytes. MORE: copy what has been noted of texts or of
+    elements (``at``, a Rest), each its share of the room.
+
+    Predicates: see bpf/predicate.h. ARITHMETIC leaves a number of ``size`` bytes; ``limit``: that
+    on its right is signed.
 
     Keys, see bpf/key.h. KEY_FIELD appends ``reg`` bytes of ``block`` at ``at``. KEY_TEXT appends
     the text in block ``at2``, of which at most ``limit`` bytes were copied and whose length is in
@@ -189,6 +215,8 @@ class Op(NamedTuple):
     size: int = 0
     limit: int = 0
     skip: int = 0
+    start: int = 0
+    more: int = 0
 
     @property
     def looks_back(self) -> bool:
@@ -197,7 +225,7 @@ class Op(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the operation's 24 bytes as the interpreter's struct op has them."""
-        return _OP.pack(*self, 0, 0)
+        return _OP.pack(*self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +246,21 @@ class CaptureLimits:
     payload: int = 4096
     ops: int = 96
     subplan_ops: int = 32
+
+    @property
+    def usual(self) -> CaptureLimits:
+        """Return the limits of what is planned first; what is beyond them, when that is there.
+
+        So whoever asks for more still gets what is there without it.
+        """
+        usual = CaptureLimits()
+        return replace(
+            self,
+            string_bytes=min(self.string_bytes, usual.string_bytes),
+            depth=min(self.depth, usual.depth),
+            slice_elements=min(self.slice_elements, usual.slice_elements),
+            map_entries=min(self.map_entries, usual.map_entries),
+        )
 
     @property
     def text_bytes(self) -> int:
@@ -272,3 +315,5 @@ class BlockOp(NamedTuple):
     skip: int
     size: int
     limit: int
+    start: int
+    more: int

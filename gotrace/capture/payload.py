@@ -12,11 +12,14 @@ from gotrace.capture.ops import (
     BLOCK_CUT,
     MAX_BLOCKS,
     MAX_NESTING,
+    MAX_RESTS,
+    MORE_ELEMENTS,
     BlockOp,
     FieldRef,
     Op,
     OpCode,
     Position,
+    Rest,
 )
 from gotrace.gotypes.types import GoType, InterfaceType
 from gotrace.values.model import Nil, Unavailable, Value
@@ -39,6 +42,7 @@ __all__ = [
 _WORD = 8
 #: A payload and what is read after it: four times the largest payload.
 _MAX_BYTES = 1 << 15
+_NOWHERE = 1 << 32  # beyond any payload
 
 # What PayloadReader.lengths says a block is: bytes, or one of these.
 _ABSENT = -1
@@ -81,6 +85,8 @@ class PayloadReader:
     __slots__ = (
         "_cut",
         "_end",
+        "_noted",
+        "_rests",
         "_steps",
         "children",
         "context",
@@ -113,6 +119,14 @@ class PayloadReader:
         self.floats: frozenset[int] | None = None
         self.no_floats = ""
         self._steps = steps
+        # What is missing of long texts and slices: all of a payload, and where it is of this part.
+        self._noted: list[tuple[Rest, PayloadReader, int]] = []
+        self._rests: dict[int, tuple[int, int]] = {}
+
+    def rest(self, block: int) -> bytes:
+        """Return what has been copied of a block's text or slice beyond the block."""
+        start, size = self._rests.get(block, (0, 0))
+        return self.data[start : start + size]
 
     def find_blocks(self, at: int, nesting: int = 0) -> int:
         """Walk over the blocks from an offset on; return where the next one would begin."""
@@ -129,12 +143,20 @@ class PayloadReader:
     def _walk(self, at: int, nesting: int, unread: dict[int, BlockOp]) -> int:
         """Find the blocks that the kernel made; ``unread`` gets those that it could not read."""
         data, starts, lengths = self.data, self.starts, self.lengths
-        total = self._end
-        skip = 0
+        total = limit = self._end
+        spare = skip = 0
         for step in self._steps:
-            code, number, block, end, type_at, data_at, skipped, _, _ = step
+            code, number, block, end, type_at, data_at, skipped, size, most, _, more = step
             if skip:
                 skip -= 1
+                continue
+            if code is OpCode.ROOM:
+                start = (at + 7) & ~7
+                spare = max(most - start, 0) if type_at else spare
+                self._end = limit = min(total, start + (spare * size // data_at & ~7))
+                continue
+            if code is OpCode.MORE:
+                at = self._find_rests(at, Rest(type_at))
                 continue
             lengths[number] = _ABSENT
             self._cut.pop(number, None)
@@ -142,8 +164,12 @@ class PayloadReader:
                 skip = skipped
                 continue
             at = (at + 7) & ~7
-            if at + 8 > total:
-                return total
+            if at + 8 > limit:
+                if at + 8 > total:
+                    return total
+                lengths[number] = _LIMIT
+                skip = skipped
+                continue
             header = _header_at(data, at + 4)[0]
             at += 8
             if header < 0x80000000:
@@ -158,6 +184,11 @@ class PayloadReader:
                 at += header
                 if not header:
                     skip = skipped
+                elif more and number not in self._cut:
+                    (count,) = word_at(data, starts[block] + data_at)
+                    if count * size > most and len(self._noted) < MAX_RESTS:
+                        is_text = not more & MORE_ELEMENTS
+                        self._noted.append((Rest.TEXT if is_text else Rest.ELEMENTS, self, number))
                 continue
             lengths[number] = status = _NIL - (header & 0xFF)
             if status != _KNOWN:
@@ -165,18 +196,35 @@ class PayloadReader:
                 if status == _FAULT:
                     unread[number] = step
             elif code is OpCode.IFACE:
-                at = self._enter(
-                    number, starts[block] + type_at, starts[block] + data_at, at, nesting
-                )
+                at = self._enter(step, at, nesting)
         return at
 
-    def _enter(self, number: int, type_at: int, data_at: int, at: int, nesting: int) -> int:
-        (word,) = word_at(self.data, type_at)
+    def _find_rests(self, at: int, kind: Rest) -> int:
+        """Find what has been copied of the rests of a kind; return where that ends."""
+        for noted, payload, number in self._noted:
+            if noted is not kind:
+                continue
+            at = (at + 7) & ~7
+            if at + 8 > self._end:
+                continue
+            header = _header_at(self.data, at + 4)[0]
+            at += 8
+            if header < BLOCK_CUT:
+                size = min(header, self._end - at)
+                payload._rests[number] = at, size
+                at += size
+        return at
+
+    def _enter(self, step: BlockOp, at: int, nesting: int) -> int:
+        start = self.starts[step.block]
+        (word,) = word_at(self.data, start + step.at)
         subplan = self.context.subplan(word)
+        if subplan is not None and step.limit:
+            subplan = subplan.deep
         if subplan is None or nesting >= MAX_NESTING:
             # Without the plan it is not known where its blocks end: none after it is found.
-            return self._end
-        child = self._child(number, subplan, data_at)
+            return _NOWHERE
+        child = self._child(step.number, subplan, start + step.at2)
         at = child.find_blocks(at, nesting + 1)
         self.data = child.data
         return at
@@ -185,6 +233,7 @@ class PayloadReader:
         child = PayloadReader(self.data, self.context, subplan.steps, subplan.blocks, self._end)
         child.starts[0] = data_at
         child.lengths[0] = _WORD
+        child._noted = self._noted
         self.children[number] = (subplan, child)
         return child
 
@@ -202,12 +251,19 @@ class PayloadReader:
 
     def _run(self, step: BlockOp, nesting: int) -> bool:
         """Do what the interpreter does at a step; return whether that has given a block bytes."""
+        most = step.more & ~MORE_ELEMENTS
+        return (most > 0 and self._read(step, nesting, most)) or self._read(step, nesting, 0)
+
+    def _read(self, step: BlockOp, nesting: int, most: int) -> bool:
+        """Do that with ``most`` bytes of a text or of elements, 0 for those of its limit."""
         number, start = step.number, self.starts[step.block]
+        if step.code in (OpCode.ROOM, OpCode.MORE):
+            return False
         if self.lengths[step.block] < step.end:
             self.lengths[number] = _ABSENT
             return False
         if step.code is OpCode.IFACE:
-            self.lengths[number] = self._follow(number, start + step.at, start + step.at2, nesting)
+            self.lengths[number] = self._follow(step, nesting)
             return False
         if step.code is OpCode.SPAN:
             return False
@@ -215,7 +271,8 @@ class PayloadReader:
         size, offset = step.size, step.limit
         if step.code is OpCode.DEREF_N:
             (count,) = word_at(self.data, start + step.at2)
-            size, offset = min(count * size, step.limit), 0
+            offset = step.start * size
+            size = min(max(count - step.start, 0) * size, most or step.limit)
         if not size or not pointer:
             self.lengths[number] = _NIL if size else 0
             return False
@@ -241,19 +298,36 @@ class PayloadReader:
             return self.data[at : at + first] + bytes(rest)
         return None
 
-    def _follow(self, number: int, type_at: int, data_at: int, nesting: int) -> int:
+    def _follow(self, step: BlockOp, nesting: int) -> int:
         """Read an interface's value as its dynamic type says; return the block's status."""
-        (word,) = word_at(self.data, type_at)
+        start = self.starts[step.block]
+        (word,) = word_at(self.data, start + step.at)
         # Asking for the name of a type makes its plan.
         if not word or self.context.type_name(word) is None:
             return _UNKNOWN if word else _NIL
         subplan = self.context.subplan(word)
+        if subplan is not None and step.limit:
+            subplan = subplan.deep
         if subplan is None or nesting >= MAX_NESTING:
             return _LIMIT if subplan else _UNKNOWN
-        child = self._child(number, subplan, data_at)
+        child = self._child(step.number, subplan, start + step.at2)
         child._read_missing({}, {0}, nesting + 1)
         self.data = child.data
         return _KNOWN
+
+    def takes_over(self, usual: PayloadReader) -> bool:
+        """Return whether all is here that another reading of the same value has, and take it over.
+
+        That is one in which no more pointers than usual were followed, but more of texts copied.
+        """
+        for number, length in enumerate(usual.lengths):
+            if length >= 0 > self.lengths[number] and number not in usual.children:
+                return False
+        for number, (_, child) in usual.children.items():
+            if number not in self.children or not self.children[number][1].takes_over(child):
+                return False
+        self._rests.update(usual._rests)
+        return True
 
     def is_nil(self, block: int) -> bool:
         """Return whether a block is missing because its pointer was nil."""
@@ -379,6 +453,7 @@ class Subplan:
     """How an interface's value of one dynamic type is captured; ``ops`` end with END.
 
     ``interfaces`` are the types of the interfaces within it whose values are captured as well.
+    ``deep``: the same with more pointers than usual, where that was asked for.
     """
 
     type: GoType
@@ -387,3 +462,4 @@ class Subplan:
     blocks: int
     reader: Reader
     interfaces: tuple[InterfaceType, ...] = ()
+    deep: Subplan | None = None

@@ -16,8 +16,9 @@ with the subplan of a dynamic type, whose block 0 is the data word and whose blo
 from IFACE's own. So the same walk over the plan that wrote a payload finds every block in it:
 that is ``PayloadReader.find_blocks``, after which values are read in any order, by block number.
 
-Values are planned breadth first: what all values hold directly comes before what their pointers
-lead to, so that a limit cuts the deepest first.
+Values are planned breadth first, and by turns: what all values hold directly comes before what
+their pointers lead to, so that a limit cuts the deepest first. What is usual comes before what is
+there since more was asked for (``Extra``).
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ _SUBPLAN_BYTES = 1024
 class PlacedNode(NamedTuple):
     """A value to capture: ``pieces`` say where its image is; None: not known, for ``problem``.
 
-    ``first``: plan it, whatever its depth, before the others, since a predicate needs it.
+    ``first``: plan it before the others, since an expression of the user's asks for it.
     """
 
     name: str
@@ -123,18 +124,25 @@ def plan_phase(values: Sequence[PlacedNode], limits: CaptureLimits) -> PhasePlan
     """
     builder = Builder(limits, limits.ops - 1)
     image = _Image(builder)
-    positions = [image.add(value) for value in values]
+    turns = sorted(range(len(values)), key=lambda index: not values[index].first)
+    places = {index: image.add(values[index]) for index in turns}
+    positions = [places[index] for index in range(len(values))]
     builder.bound = image.size
     readers: dict[int, Reader] = {}
     for is_first in (True, False):
         for index, (value, position) in enumerate(zip(values, positions, strict=True)):
             if value.first is is_first:
+                builder.owner = index
                 readers[index] = _reader(builder, value, position)
         builder.run()
         if is_first:
             early = len(builder.ops)
     interfaces = sum(op.code is OpCode.IFACE for op in builder.ops)
     bound = min((builder.bound + 7 & ~7) + interfaces * _SUBPLAN_BYTES, limits.payload)
+    usual = len(builder.ops)
+    builder.run_extras(limits.payload, limits.ops * 2 // 3)
+    if len(builder.ops) > usual:
+        bound = limits.payload
     return PhasePlan(
         (*builder.ops, Op(OpCode.END)),
         tuple(

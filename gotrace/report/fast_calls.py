@@ -165,7 +165,8 @@ def plain_phase(plan: PhasePlan, addresses: bool = False) -> PlainPhase | None:
         if kind is Kind.STRING:
             blocks[location.bytes_block] = index
     # What a pointer leads to is not plain while that is nil: all blocks left are such values'.
-    order = tuple(blocks[step.number] for step in plan.steps)
+    # A text of which more is to come is not plain.
+    order = tuple(blocks[step.number] for step in plan.steps if step.number)
     return PlainPhase(tuple(values), order, plan.image_size)
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from gotrace.capture.ops import Op, OpCode
+from gotrace.capture.ops import DEEP, MAX_BLOCKS, Op, OpCode
 from gotrace.capture.payload import Subplan
 from gotrace.gotypes.contexts import ContextType
 from gotrace.kernel import syscalls as kernel
@@ -26,11 +26,10 @@ from gotrace.session.open_calls import (
 )
 from gotrace.session.tasks import Tasks, signal_groups, start_groups, unwind_groups
 from gotrace.session.trace_plan import (
-    MAX_KEYED_STEPS,
-    MAX_STEPS,
     TracedCall,
     TracePlan,
     interfaces_in,
+    most_steps,
     steps_of,
 )
 from gotrace.session.undisturbed import Meanwhile
@@ -60,7 +59,7 @@ _FLOAT_BLOCK = 8 + 8 * 15
 #: Bytes that there can be for a call's values; a per-CPU value has at most 32 KB.
 PAYLOADS = (256, 512, 1024, 2048, 4096, 8192)
 _SAVED_BYTES = 64 << 20  # of kernel memory, for the arguments of open calls
-_CALL_OVERHEAD = 1024  # struct call without its payload, and the map's own
+_CALL_OVERHEAD = 1536  # struct call without its payload, and the map's own
 _STACKS = _OUTER_CALLS = _WAITING = 1 << 14
 _STARTS = 1 << 15  # goroutines whose start is kept, 4 MB
 _SENT_START = 32  # bytes of struct sent_start
@@ -249,8 +248,10 @@ def expected_types(traced: TracePlan) -> dict[int, Subplan]:
 def _by_file(file: int, subplans: Iterable[tuple[int, Subplan]]) -> Iterator[tuple[int, Subplan]]:
     """Yield plans by the key that the map ``types`` has: files of programs share addresses."""
     for address, subplan in subplans:
-        if not address >> TYPE_FILE_SHIFT:
+        if address < DEEP:
             yield file << TYPE_FILE_SHIFT | address, subplan
+            if subplan.deep is not None:
+                yield file << TYPE_FILE_SHIFT | DEEP | address, subplan.deep
 
 
 class Tables:
@@ -376,7 +377,7 @@ class Tables:
         plans = [call.entry.ops for call in self._calls]
         plans += [call.result.ops for call in self._calls if call.result]
         keyed = any(call.spec.key is not None for call in self._calls)
-        return min(MAX_KEYED_STEPS if keyed else MAX_STEPS, max(map(steps_of, plans)))
+        return max(min(most_steps(ops, keyed), steps_of(ops)) for ops in plans)
 
     def fill(self, program: BpfProgram, subplans: Mapping[int, Subplan]) -> None:
         """Fill the maps; ``subplans`` are by the keys of ``_by_file``."""
@@ -441,7 +442,7 @@ def _padded(size: int) -> int:
 
 
 _WAIT = struct.Struct("=2Q16s2Q")  # struct wait of bpf/payload.h
-_CALL_HEAD = struct.Struct("=15Q64QII")  # struct call up to its event
+_CALL_HEAD = struct.Struct(f"=15Q{MAX_BLOCKS}QII")  # struct call up to its event
 
 
 def _waiting_record(value: bytes) -> bytes | None:

@@ -14,7 +14,7 @@ from gotrace.abi.locations import CapturedValue, FunctionLocations, PlacedValue
 from gotrace.capture.factory import NodeFactory
 from gotrace.capture.interfaces import is_direct
 from gotrace.capture.nodes import OpaqueNode
-from gotrace.capture.ops import CaptureLimits, FieldRef, Op, OpCode
+from gotrace.capture.ops import MAX_RESTS, CaptureLimits, FieldRef, Op, OpCode
 from gotrace.capture.paths import place_captured, place_value
 from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase
@@ -67,6 +67,7 @@ from gotrace.target.target import TargetBinary
 from gotrace.values.fit_width import MAX_FIELDS
 
 __all__ = [
+    "MAX_EXTENDED_STEPS",
     "MAX_KEYED_STEPS",
     "MAX_STEPS",
     "MAX_TEXT_BYTES",
@@ -76,6 +77,7 @@ __all__ = [
     "TracedCall",
     "interfaces_in",
     "make_trace_plan",
+    "most_steps",
     "parse_probes",
     "probe_requests",
     "steps_of",
@@ -84,6 +86,8 @@ __all__ = [
 
 #: Most steps that the kernel takes for one phase of a call: the verifier looks at each.
 MAX_STEPS = 160
+#: The same where more is asked for than is usual.
+MAX_EXTENDED_STEPS = 640
 #: The same where calls are added up by keys: each step can do more.
 MAX_KEYED_STEPS = 96
 _PHASE_BYTES = 3584  # of an entry, and of a return: both, floats and 94 frames fit 8192
@@ -622,7 +626,7 @@ class _Planner:
             for path in paths:
                 share = limits.most_text_bytes // len(paths)
                 needed[path] = max(share, needed.get(path, 0))
-        return {path: max(count, limits.text_bytes) for path, count in needed.items()}
+        return {path: max(count, limits.usual.text_bytes) for path, count in needed.items()}
 
     def _phase(
         self,
@@ -693,10 +697,9 @@ class _Planner:
         room = {Phase.ENTRY: _MAX_PREDICATE, Phase.RETURN: _MAX_PREDICATE if result else 0}
         compiled = self._compiled(probe.predicate, locate, room)
         # A search that takes all steps would leave none for what is captured after it.
-        most = MAX_KEYED_STEPS if self._choices.keyed else MAX_STEPS
-        if _takes_too_long(compiled.entry, entry, most):
+        if _takes_too_long(compiled.entry, entry, self._choices.keyed):
             room[Phase.ENTRY] = 0
-        if result and _takes_too_long(compiled.result, result, most):
+        if result and _takes_too_long(compiled.result, result, self._choices.keyed):
             room[Phase.RETURN] = 0
         return self._compiled(probe.predicate, locate, room)
 
@@ -858,15 +861,23 @@ def string_problem(needed: int, limits: CaptureLimits) -> str | None:
     )
 
 
-def _takes_too_long(predicate: tuple[Op, ...], plan: PhasePlan, most: int) -> bool:
+def _takes_too_long(predicate: tuple[Op, ...], plan: PhasePlan, keyed: bool) -> bool:
     ops = (*predicate, *plan.ops)
-    return any(map(_is_search, predicate)) and steps_of(ops) > most
+    return any(map(_is_search, predicate)) and steps_of(ops) > most_steps(ops, keyed)
+
+
+def most_steps(ops: Sequence[Op], keyed: bool) -> int:
+    """Return how many steps a phase's operations may take."""
+    if keyed:
+        return MAX_KEYED_STEPS
+    return MAX_EXTENDED_STEPS if any(op.code is OpCode.ROOM for op in ops) else MAX_STEPS
 
 
 def steps_of(ops: Sequence[Op]) -> int:
     """Return how many steps a phase's operations take at most."""
     nested = sum(op.code is OpCode.IFACE for op in ops) * _NESTED_STEPS
-    return len(ops) + nested + sum(map(_is_search, ops)) * SEARCH_STEPS
+    rests = sum(op.code is OpCode.MORE for op in ops) * MAX_RESTS
+    return len(ops) + nested + rests + sum(map(_is_search, ops)) * SEARCH_STEPS
 
 
 def _is_search(op: Op) -> bool:

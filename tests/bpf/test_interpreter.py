@@ -17,7 +17,15 @@ from typing import Any
 import pytest
 
 from gotrace.abi.assign import CLOSURE_CONTEXT
-from gotrace.capture.ops import MAX_NESTING, OTHER_PHASE, Op, OpCode, Status
+from gotrace.capture.ops import (
+    MAX_BLOCKS,
+    MAX_NESTING,
+    MORE_ELEMENTS,
+    OTHER_PHASE,
+    Op,
+    OpCode,
+    Status,
+)
 from gotrace.session.events import CallRecord
 from tests.bpf.interpreter import CONSTANTS, PAYLOAD, STEPS, Arena, Interpreter
 from tests.capture import reference
@@ -26,7 +34,7 @@ from tests.capture.reference import Machine
 pytestmark = pytest.mark.live
 
 REGISTERS = (*range(9), CLOSURE_CONTEXT.index)
-BLOCKS = 64  # numbers that plans give, up to the bound; subplans go beyond it
+BLOCKS = MAX_BLOCKS  # numbers that plans give, up to the bound; subplans go beyond it
 END = Op(OpCode.END)
 _KERNEL = 0xFFFF_8880_0000_1000
 _NOT_CANONICAL = 0x1234_5678_9ABC_DEF0
@@ -76,10 +84,10 @@ class Maker:
             result, own = self.plan(5)
             if self.random.random() < 0.6:
                 result += self.predicate(own, shape)
-            result.append(END)
+            result += [*self.extras(own), END]
         if self.random.random() < 0.6:
             entry += self.predicate(shape, None)
-        entry.append(END)
+        entry += [*self.extras(shape), END]
         stack = self.arena.start + Arena.STACK + 8 * self.random.randrange(mmap.PAGESIZE // 8)
         at_entry, at_return = ({n: self.word() for n in REGISTERS} for _ in range(2))
         reserved = self.random.choice((0, 0, 8, 320, 640))
@@ -187,7 +195,24 @@ class Maker:
         shape.blocks[number] = limit
         beside = at + 8 if block else self.in_image(shape)
         size = self.random.choice((1, 1, 8, 24))
-        return Op(OpCode.DEREF_N, number, block, at, beside, size, limit)
+        start = self.random.choice((0, 0, 0, 1, 3))
+        more = self.random.choice((0, 100, 700))
+        more |= MORE_ELEMENTS if more and size > 1 else 0
+        return Op(OpCode.DEREF_N, number, block, at, beside, size, limit, 0, start, more)
+
+    def extras(self, shape: Shape) -> list[Op]:
+        """Return what comes after the usual: parts of the room, rests, and more of the same."""
+        ops: list[Op] = []
+        parts = self.random.sample((1, 1, 2, 3), k=self.random.randrange(4))
+        rests = [0, 1]
+        for number, part in enumerate(parts):
+            limit = self.random.choice((200, 500, 900))
+            ops.append(Op(OpCode.ROOM, at=int(not number), at2=7, size=part, limit=limit))
+            if rests and self.random.random() < 0.6:
+                ops.append(Op(OpCode.MORE, at=rests.pop(self.random.randrange(len(rests)))))
+            else:
+                ops += self.captures(shape, 3)
+        return ops
 
     def iface(self, shape: Shape) -> Op:
         block, at = self.source(shape)

@@ -15,6 +15,7 @@ from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import CLOSURE_CONTEXT
 from gotrace.capture import ops as capture_ops
 from gotrace.capture.ops import (
+    MAX_BLOCKS,
     ArithmeticCode,
     ComparisonCode,
     Op,
@@ -70,12 +71,13 @@ def enumerators(name: str) -> list[str]:
 
 
 def test_op(c: CLayout) -> None:
-    fields = ("code", "reg", "block", "at", "at2", "size", "limit", "skip")
+    fields = ("code", "reg", "block", "at", "at2", "size", "limit", "skip", "start", "more")
     row, values = c.fields("op", *fields)
-    op = Op(OpCode.DEREF_N, 0xF1, 0xF203, 0xF405, 0xF607, 0xF8090A0B, 0xFC0D0E0F, 0xF011)
+    op = Op(OpCode.DEREF_N, 0xF1, 0xF203, 0xF405, 0xF607, 0xF8090A0B, 0xFC0D0E0F, 0xF011, 0xF213)
+    op = op._replace(more=0xF4151617)
     assert len(op.pack()) == len(row)
     assert list(capture_ops._OP.unpack(row)[: len(fields)]) == values
-    assert capture_ops._OP.unpack(op.pack())[:8] == tuple(getattr(op, name) for name in fields)
+    assert capture_ops._OP.unpack(op.pack()) == tuple(getattr(op, name) for name in fields)
 
 
 def test_every_op_code(c: CLayout) -> None:
@@ -134,7 +136,15 @@ def test_digits_of_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_bounds_and_marks(c: CLayout) -> None:
     marks = ("OTHER_PHASE", "BLOCK_CUT", "SIGNED_OPERAND")
-    names = ("MAX_BLOCKS", "MAX_NESTING", "MEMORY_PAGE", "PREDICATE_STACK", *marks)
+    names = (
+        "MAX_BLOCKS",
+        "MAX_RESTS",
+        "MORE_ELEMENTS",
+        "MAX_NESTING",
+        "MEMORY_PAGE",
+        "PREDICATE_STACK",
+        *marks,
+    )
     assert c.constants(*names) == [getattr(capture_ops, name) for name in names]
     assert c.constants("CLOSURE_CONTEXT") == [CLOSURE_CONTEXT.index]
     searches = ("SEARCHED_BYTES", "SEARCH_STRIDE", "SEARCH_STEPS")
@@ -248,7 +258,7 @@ def test_record_that_waits_is_found() -> None:
 
     def value(at_entry: int) -> bytes:
         wait = trace._WAIT.pack(1, 2, bytes(16), at_entry, 0)
-        head = trace._CALL_HEAD.pack(*[0] * 79, len(payload), 0)
+        head = trace._CALL_HEAD.pack(*[0] * (15 + MAX_BLOCKS), len(payload), 0)
         return wait + head + event + payload + bytes(PAYLOAD - 16)
 
     record = trace._waiting_record(value(0))

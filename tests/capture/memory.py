@@ -11,7 +11,7 @@ from types import TracebackType
 from gotrace.abi.assign import Piece, Stack
 from gotrace.capture.builder import Node
 from gotrace.capture.factory import NodeFactory
-from gotrace.capture.ops import CaptureLimits, Op
+from gotrace.capture.ops import DEEP, CaptureLimits, Op
 from gotrace.capture.payload import ReadContext, Subplan
 from gotrace.capture.plan import PhasePlan, PlacedNode, plan_phase, read_phase
 from gotrace.gotypes.types import (
@@ -131,7 +131,9 @@ class KnownTypes(ReadContext):
 
     @property
     def ops(self) -> dict[int, tuple[Op, ...]]:
-        return {word: subplan.ops for word, subplan in self.subplans.items()}
+        ops = {word: subplan.ops for word, subplan in self.subplans.items()}
+        deep = {w | DEEP: s.deep.ops for w, s in self.subplans.items() if s.deep}
+        return ops | deep
 
 
 _STACK = 0x7F0000000000
@@ -143,6 +145,7 @@ def capture_all(
     heap: Heap,
     limits: CaptureLimits | None = None,
     context: KnownTypes | None = None,
+    steps: int = 96,
 ) -> tuple[list[Value], PhasePlan, bytes]:
     """Capture values whose images are on the stack; return the plan and the payload as well."""
     context = context or KnownTypes()
@@ -156,7 +159,7 @@ def capture_all(
     plan = plan_phase(placed, limits)
     memory = Memory({**heap.ranges, _STACK: stack})
     machine = Machine(memory, stack_pointer=_STACK, subplans=context.ops)
-    outcome = run_reference(plan.ops, machine, payload=plan.payload_bound)
+    outcome = run_reference(plan.ops, machine, payload=plan.payload_bound, steps=steps)
     return read_phase(plan, outcome.payload, context), plan, outcome.payload
 
 

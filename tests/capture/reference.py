@@ -6,19 +6,24 @@ For tests of plans, and as the plain statement of what the operations mean.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import struct
 from collections.abc import Mapping, Sequence
 
 from gotrace.capture.ops import (
     BLOCK_CUT,
+    DEEP,
     MAX_BLOCKS,
     MAX_NESTING,
+    MAX_RESTS,
     MEMORY_PAGE,
+    MORE_ELEMENTS,
     OTHER_PHASE,
     ArithmeticCode,
     Op,
     OpCode,
+    Rest,
     Status,
 )
 
@@ -35,12 +40,14 @@ class Memory:
 
     def __init__(self, ranges: Mapping[int, bytes]) -> None:
         """Take the ranges; they do not overlap."""
-        self._ranges = dict(ranges)
+        self._ranges = sorted(ranges.items())
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return bytes, None where any of them is not there."""
-        for start, data in self._ranges.items():
-            if start <= address and address + size <= start + len(data):
+        found = bisect.bisect_right(self._ranges, address, key=lambda held: held[0]) - 1
+        if found >= 0:
+            start, data = self._ranges[found]
+            if address + size <= start + len(data):
                 return data[address - start : address - start + size]
         return None
 
@@ -87,7 +94,9 @@ def run_reference(
 class _Run:
     def __init__(self, machine: Machine, payload: int, steps: int) -> None:
         self._machine = machine
-        self._most = payload
+        self._most = self._room = payload
+        self._spare = 0
+        self._rests: list[tuple[Rest, int, int]] = []
         self._left = steps
         self._out = bytearray()
         self._blocks: dict[int, bytes] = {}
@@ -119,6 +128,14 @@ class _Run:
                 if not self._deref(op, base):
                     at += op.skip
                     assert at < len(ops), "a plan goes on behind its END"
+            elif op.code is OpCode.ROOM:
+                start = len(self._out) + 7 & ~7
+                if op.at:
+                    self._spare = max(min(self._room, op.limit) - start, 0)
+                end = start + (self._spare * op.size // op.at2 & ~7)
+                self._most = min(end, self._room)
+            elif op.code is OpCode.MORE:
+                self._more(Rest(op.at))
             elif op.code is OpCode.IFACE:
                 found = self._iface(op, base, nesting)
                 if found is None:
@@ -182,10 +199,13 @@ class _Run:
         size = op.size
         if op.code is OpCode.DEREF_N:
             count = self._word(op, base, op.at2)
+            if count is not None:
+                count = max(count - op.start, 0)
         if pointer is None or count is None or not self._has_room():
             return False
         if op.code is OpCode.DEREF_N:
             size = min(count * size, op.limit)
+            pointer = pointer + op.start * op.size & _MASK if pointer else 0
         elif pointer:
             pointer = pointer + op.limit & _MASK
         if count == 0:
@@ -211,7 +231,26 @@ class _Run:
             return True
         self._header(size, data)
         self._blocks[number] = data
+        wanted = min(count * op.size, op.more & ~MORE_ELEMENTS) - op.limit
+        if op.more and wanted > 0 and len(self._rests) < MAX_RESTS:
+            kind = Rest.ELEMENTS if op.more & MORE_ELEMENTS else Rest.TEXT
+            self._rests.append((kind, pointer + op.limit, wanted))
         return True
+
+    def _more(self, kind: Rest) -> None:
+        """Copy each rest of a kind as far as its share of the room goes."""
+        rests = [(address, wanted) for noted, address, wanted in self._rests if noted is kind]
+        for turn, (address, wanted) in enumerate(rests):
+            self._steps += 1
+            if not self._has_room():
+                continue
+            room = self._most - (len(self._out) + 7 & ~7) - 8
+            size = min(wanted, max((room + 16) // (len(rests) - turn) - 16, 0))
+            data = self._machine.memory.read(address, size) if size else b""
+            first = MEMORY_PAGE - address % MEMORY_PAGE
+            if data is None and first < size:
+                data = self._machine.memory.read(address, first)
+            self._header(Status.FAULT if data is None else len(data), data or b"")
 
     def _iface(self, op: Op, base: int, nesting: int) -> Sequence[Op] | None:
         number = base + op.reg
@@ -219,7 +258,7 @@ class _Run:
         word, data = self._word(op, base, op.at), self._word(op, base, op.at2)
         if word is None or data is None:
             return None
-        plan = self._machine.subplans.get(word)
+        plan = self._machine.subplans.get(word | (DEEP if op.limit else 0))
         header = Status.KNOWN_TYPE
         if word == 0:
             header = Status.NIL

@@ -135,23 +135,24 @@ def test_strings_are_cut() -> None:
 
 def test_breadth_first() -> None:
     inner = struct_of("main.inner", s=STRING)
-    outer = struct_of("main.outer", p=pointer_to(inner))
-    limits = CaptureLimits(depth=2, ops=6)
+    outer = struct_of("main.outer", p=slice_of(inner))
+    limits = CaptureLimits(ops=6)
     nodes = [NodeFactory(limits).node(t) for t in (pointer_to(outer), STRING)]
     heap = Heap()
-    deep = heap.put(struct.pack("<Q", heap.put(heap.string(b"deep"))))
+    deep = heap.put(heap.slice([heap.string(b"deep")]))
     values, plan, _ = capture_all(
         nodes, [struct.pack("<Q", deep), heap.string(b"near")], heap, limits
     )
     # STACK, STACK, the pointer, the string, then one of the two below the pointer.
-    assert [op.code for op in plan.ops] == [2 + 1, 3, 4, 5, 4, 0]
+    assert [op.code for op in plan.ops] == [2 + 1, 3, 4, 5, 5, 0]
     pointer, near = values
     assert near == StringValue(b"near", 4)
     assert isinstance(pointer, PointerValue)
     assert isinstance(pointer.target, StructValue)
     found = pointer.target.field("p")
-    assert isinstance(found, PointerValue)
-    assert found.target == StructValue("main.inner", (("s", Unavailable("capture limit reached")),))
+    assert isinstance(found, SequenceValue)
+    refused = StructValue("main.inner", (("s", Unavailable("capture limit reached")),))
+    assert found.elements == (refused,)
 
 
 def test_operations_and_blocks_are_bounded() -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from gotrace.kernel.program import AttachKind, BpfProgram
-from gotrace.session.trace_plan import MAX_KEYED_STEPS, MAX_STEPS
+from gotrace.session.trace_plan import MAX_EXTENDED_STEPS, MAX_KEYED_STEPS
 from gotrace.settings import ProgramSettings
 from tests.session.loaded import verified_instructions
 from tests.session.test_stacks import (
@@ -42,9 +42,9 @@ LARGEST: list[ProgramSettings] = [
     replace(PER_GOROUTINE, site=ONE_PROCESS, slower=1, why=SUMMED),
     replace(PER_GOROUTINE, site=ONE_PROCESS, slower=1, why=SUMMED, outermost=1),
     replace(PER_GOROUTINE, site=ONE_PROCESS, slower=1, why=replace(MOST_PARTS, why_bands=8)),
-    replace(TRACE, predicates=True, steps=MAX_STEPS),
-    replace(TRACE, predicates=True, arithmetic=True, steps=MAX_STEPS),
-    replace(TRACE, predicates=True, contexts=1, steps=MAX_STEPS),
+    replace(TRACE, predicates=True, steps=MAX_EXTENDED_STEPS),
+    replace(TRACE, predicates=True, arithmetic=True, steps=MAX_EXTENDED_STEPS),
+    replace(TRACE, predicates=True, contexts=1, steps=MAX_EXTENDED_STEPS),
     replace(
         ALL_OF_TRACE,
         site=ONE_PROCESS,
@@ -54,7 +54,7 @@ LARGEST: list[ProgramSettings] = [
         contexts=1,
         why=MOST_PARTS,
         payload=8192,
-        steps=MAX_STEPS,
+        steps=MAX_EXTENDED_STEPS,
     ),
     replace(
         ALL_OF_KEYED,
