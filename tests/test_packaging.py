@@ -171,3 +171,23 @@ def test_demo_agrees_with_its_server(tmp_path: Path) -> None:
     counted = re.search(r"counted (\d+) calls of main\.computeE, gofunccount saw (\d+)", output)
     assert counted is not None
     assert int(counted[1]) == int(counted[2]) > 0
+
+
+@pytest.mark.parametrize("argument", ["", "demo", "demo-fleet", "test"])
+def test_setup_installs_what_all_commands_need(argument: str) -> None:
+    script = (CLONE / "tools" / "setup.sh").read_text()
+    code = script[script.index("import configparser") : script.index("\nPYTHON\n")]
+    listed = run(sys.executable, "-c", code, argument, cwd=CLONE).split()
+    for name in ("capstone", "pyelftools", "PyYAML", "opentelemetry-sdk", "prometheus-client"):
+        assert any(line.startswith(name) for line in listed), name
+    assert any(line.startswith("pytest>") for line in listed) == (argument == "test")
+
+
+def test_no_page_names_a_package_of_ours_on_an_index() -> None:
+    """gotrace is on none: what is there by this name is someone else's."""
+    pages = [*CLONE.glob("*.md"), *(CLONE / "docs").rglob("*"), *(CLONE / "gotrace").rglob("*.py")]
+    pages += [path for path in (CLONE / "deploy").rglob("*") if path.is_file()]
+    wrong = re.compile(r"gotrace\[|pip3? install (-\S+ )*['\"]?gotrace|pipx \w+ gotrace")
+    for page in pages:
+        if page.suffix in {".md", ".8", ".txt", ".py", ".yaml", ".service", ""} and page.is_file():
+            assert not wrong.search(page.read_text()), page

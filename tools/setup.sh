@@ -3,10 +3,10 @@
 # Install what gotrace needs and this machine lacks: setup.sh [demo | demo-fleet | test | kernels]
 #
 # Runtime: the distribution's BCC binding for the system's Python, and a virtual environment .venv
-# that sees the binding. With "demo": also a Go toolchain when there is none, which compiles the
-# example server. With "demo-fleet": that, what gotraced needs, and a collector. With "test": all of
-# it, and the tests' tools. With "kernels": an emulator for guests, and the Go releases that their
-# programs are compiled with.
+# that sees the binding and has what all commands need, gotraced included. With "demo": also a Go
+# toolchain when there is none, which compiles the example server. With "demo-fleet": that, and a
+# collector. With "test": all of it, and the tests' tools. With "kernels": an emulator for guests,
+# and the Go releases that their programs are compiled with.
 set -eu
 cd "$(dirname "$0")/.."
 venv=.venv
@@ -95,8 +95,8 @@ setup = configparser.ConfigParser()
 setup.read("setup.cfg")
 print(setup["options"]["install_requires"].strip())
 extras = setup["options.extras_require"]
-groups = {"test": ("fleet", "test", "demo-fleet"), "demo-fleet": ("fleet", "demo-fleet")}
-for name in groups.get(sys.argv[1], (sys.argv[1],)):
+groups = {"test": ("test", "demo-fleet")}
+for name in ("fleet", *groups.get(sys.argv[1], (sys.argv[1],))):
     if name in extras:  # of "demo" and "" pip knows nothing
         print("\n".join(line for line in extras[name].split("\n") if line and line[0] != "#"))
 PYTHON

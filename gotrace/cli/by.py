@@ -19,6 +19,7 @@ from gotrace.cli.run import (
     attached_notices,
     inlined_notices,
     not_shown,
+    probe_cost_of,
     refuse_partial,
     run_output,
     split_of,
@@ -27,10 +28,9 @@ from gotrace.cli.run import (
     warning_to,
 )
 from gotrace.cli.why import prepared_why
-from gotrace.errors import GotraceError, UsageError
+from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import shown_names
 from gotrace.kernel.rets import ret_emulation
-from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import NO_KEY, KeyText, parse_key
 from gotrace.profiles import rows as profiles
 from gotrace.profiles.pprof import CodeMapping, ValueType
@@ -60,7 +60,6 @@ from gotrace.text import counted
 __all__ = ["count_by", "measure_by"]
 
 _POLL = 1.0  # seconds
-_MAX_WAIT = 0.8  # seconds, for a measurement that was begun before attaching
 
 #: Writes what came in an interval of a length in seconds.
 _Write = Callable[[ProbePlan, KeyPeriod, float], None]
@@ -140,9 +139,8 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
                 )
                 return
             groups = _groups(options, plan, key, period)
-            interval = Interval(
-                groups, [], time.time(), seconds, unit, _cost(calibration), options.short
-            )
+            cost = probe_cost_of(calibration) if calibration else None
+            interval = Interval(groups, [], time.time(), seconds, unit, cost, options.short)
             write_latencies(output, interval, options.timestamp)
 
         is_time = options.of is None
@@ -355,16 +353,6 @@ def _stack_row(names: Sequence[ProgramFunction], key: KeyText, row: KeyRow) -> S
     root = [] if program is None else [StackFrame(program)]
     labels = {text: by_text(value) for text, value in by.items()}
     return StackRow([own, *frames, *cut, *root], labels, values)
-
-
-def _cost(calibration: Calibration | None) -> ProbeCost | None:
-    """Return what probes cost, None where that could not be measured."""
-    if calibration is None:
-        return None
-    try:
-        return calibration.cost(_MAX_WAIT)
-    except (GotraceError, OSError):
-        return None
 
 
 def _footer(meter: KeyMeter, plan: ProbePlan, others: int, calls: int) -> Iterator[Notice]:

@@ -7,7 +7,7 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gotrace.cli.options import (
     add_emulation_option,
@@ -22,6 +22,7 @@ from gotrace.cli.pace import detached, listen, pace, waiter_for
 from gotrace.cli.run import (
     attached_notices,
     inlined_notices,
+    probe_cost_of,
     refuse_partial,
     requests_of,
     run_command,
@@ -33,7 +34,9 @@ from gotrace.cli.run import (
 from gotrace.gotypes.symbols import shown_names
 from gotrace.kernel.rets import RetEmulation, ret_emulation
 from gotrace.report.counts import CountRow, CountTable, write_counts
-from gotrace.report.output import Output
+from gotrace.report.durations import duration
+from gotrace.report.output import Notice, NoticeKind, Output
+from gotrace.session.calibrate import Calibration, hit_costs
 from gotrace.session.count import CallCounter
 from gotrace.session.plan import (
     ProbePlan,
@@ -42,6 +45,7 @@ from gotrace.session.plan import (
     select,
     to_be_traced,
 )
+from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
 
 __all__ = ["main"]
@@ -105,8 +109,10 @@ def _count(
     emulation: RetEmulation | None,
 ) -> None:
     announce = warning_to(output)
+    hits = _Hits(plan)
     with (
         waiter_for(target) as waiter,
+        Calibration(lambda: hit_costs(hits.forms, options.attach, emulation)) as calibration,
         CallCounter(target, plan, options.attach, announce, emulation) as counter,
     ):
         listen(waiter, counter)
@@ -116,11 +122,64 @@ def _count(
             output.notice(notice)
         names = plan.names
         shown = shown_names((function.name for function in names), options.short)
+        seconds = 0.0
         for length in pace(options, waiter, target, plan, output, counter, seen=counter.has_seen):
-            table = _table(options, names, counter.take(), length)
-            write_counts(output, table, options.timestamp, shown)
+            counts = counter.take()
+            hits.add(counts)
+            seconds += length
+            write_counts(output, _table(options, names, counts, length), options.timestamp, shown)
+        each = probe_cost_of(calibration)
+        for notice in hits.cost(seconds, each) if each is not None else ():
+            output.notice(notice)
         for notice in detached(counter):
             output.notice(notice)
+
+
+_NOTABLE = 0.01  # of one CPU
+
+
+class _Hits:
+    """How often probes were hit: where the kernel emulates the instruction, where it steps it."""
+
+    def __init__(self, plan: ProbePlan) -> None:
+        every = (sites.entry for part in plan.binaries for sites in part.functions)
+        self._forms = [
+            SiteForm.FIRST if entry and entry.form is SiteForm.FIRST else SiteForm.EMULATED
+            for entry in every
+        ]
+        self.forms = set(self._forms)
+        self._hits: Counter[SiteForm] = Counter()
+
+    def add(self, counts: Sequence[int]) -> None:
+        """Take note of the calls of each function."""
+        for form, count in zip(self._forms, counts, strict=True):
+            self._hits[form] += count
+
+    def cost(self, seconds: float, each: Mapping[SiteForm, int]) -> Iterator[Notice]:
+        """Yield what the hits took, ``each`` so many ns, if that is 1% of one CPU or more."""
+        total = sum(each[form] * hits for form, hits in self._hits.items())
+        share = total / (seconds * 1e9)
+        if share < _NOTABLE:
+            return
+        parts = [
+            f"{hits:,} {_HITS[form]} of {duration(each[form])}"
+            for form, hits in self._hits.items()
+            if hits
+        ]
+        yield Notice(
+            NoticeKind.SUMMARY,
+            f"counting took about {share:.0%} of one CPU: {' and '.join(parts)}",
+            {
+                "what": "cost",
+                "ns": total,
+                "share": round(share, 4),
+                "hits": self._hits[SiteForm.EMULATED],
+                "stepped_hits": self._hits[SiteForm.FIRST],
+            },
+        )
+
+
+_HITS = {SiteForm.EMULATED: "hits", SiteForm.FIRST: "single-stepped hits"}
 
 
 def _table(

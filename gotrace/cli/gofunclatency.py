@@ -244,7 +244,7 @@ class _Tracing:
     """What part of a run's measured time is the probes' own."""
 
     plan: ProbePlan
-    calibration: Calibration
+    calibration: Calibration[ProbeCost]
     files: Sequence[TargetBinary] = ()
     _totals: dict[str, Histogram] = field(default_factory=dict)
     _least_median: float = float("inf")

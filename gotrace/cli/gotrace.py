@@ -27,6 +27,7 @@ from gotrace.cli.run import (
     lost_notice,
     mostly_tracing,
     not_shown,
+    probe_cost_of,
     refuse_partial,
     run_command,
     run_output,
@@ -37,7 +38,7 @@ from gotrace.cli.run import (
 )
 from gotrace.cli.stream import Patience, takes_more
 from gotrace.cli.why import add_why_options, prepared_why
-from gotrace.errors import GotraceError, UsageError
+from gotrace.errors import UsageError
 from gotrace.kernel.rets import ret_emulation
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
@@ -293,7 +294,9 @@ def _trace(
         # JSON lines have what tracing took, which was measured while the tracer was made. It is
         # waited for before tracing is said to have begun: calls would find no reader meanwhile.
         returning = any(call.result for call in traced.calls)
-        cost = _cost(calibration) if returning and isinstance(output, JsonOutput) else None
+        cost = None
+        if returning and isinstance(output, JsonOutput):
+            cost = probe_cost_of(calibration, _MAX_WAIT)
         for notice in attached_notices(options, traced.plan, tracer.attached, "Tracing"):
             output.notice(notice)
         for notice in inlined_notices(traced.plan, "shown"):
@@ -328,14 +331,6 @@ def _trace(
         for notice in detached(tracer):
             output.notice(notice)
     return traced.plan
-
-
-def _cost(calibration: Calibration) -> ProbeCost | None:
-    """Return what probes cost without their programs, None where that is not known."""
-    try:
-        return calibration.cost(_MAX_WAIT)
-    except (GotraceError, OSError):
-        return None
 
 
 class _Profile:
@@ -478,9 +473,9 @@ class _Printer:
             self._hits[function] += hits
             self._hits_ns[function] += hits_ns
 
-    def notices(self, calibration: Calibration) -> Iterator[Notice]:
+    def notices(self, calibration: Calibration[ProbeCost]) -> Iterator[Notice]:
         """Yield what there is to say of the durations at the end."""
-        cost = _cost(calibration) if self._hits.total() else None
+        cost = probe_cost_of(calibration, _MAX_WAIT) if self._hits.total() else None
         if cost is not None:
             yield from mostly_tracing(
                 {

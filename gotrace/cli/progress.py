@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Say on a terminal that a start takes its time, until there is something else to say."""
+"""Say that a start takes its time, until there is something else to say."""
 
 from __future__ import annotations
 
 import os
+import select
 import sys
 import threading
 import time
@@ -11,26 +12,29 @@ from contextlib import suppress
 
 __all__ = ["Progress"]
 
-_PATIENCE = 1.0  # seconds in which nothing is said
+_PATIENCE = 1.0  # seconds in which nothing is said on a terminal
+_LONGER = 3.0  # where the line stays
 _CLEAR = b"\r\x1b[K"
 
 
 class Progress:
     """One line on standard error that is there from a second after the start until ``end``.
 
+    What cannot take it back, a pipe, a file or a dumb terminal, gets it once, and later.
+
     Written by another thread, with write(2) alone: this process forks meanwhile, and a lock that
     the thread holds would never be released in a child.
     """
 
     def __init__(self, name: str) -> None:
-        """Begin for a command of this name, where standard error is a terminal that takes it."""
+        """Begin for a command of this name."""
         self._name = name
         self._begun = time.monotonic()
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
-        if not sys.stderr.isatty() or os.environ.get("TERM") in (None, "dumb"):
-            return
-        self._thread = threading.Thread(target=self._run, daemon=True)
+        takes_back = sys.stderr.isatty() and os.environ.get("TERM") not in (None, "dumb")
+        run = self._run if takes_back else self._run_once
+        self._thread = threading.Thread(target=run, daemon=True)
         try:
             self._thread.start()
         except RuntimeError:  # no further thread
@@ -40,16 +44,27 @@ class Progress:
         shown = False
         while not self._over.wait(_PATIENCE):
             passed = time.monotonic() - self._begun
-            text = f"{self._name}: reading the program and placing probes... {passed:.0f} s"
-            self._write(_CLEAR + text.encode())
+            self._write(_CLEAR + f"{self._text} {passed:.0f} s".encode())
             shown = True
         if shown:
             self._write(_CLEAR)
 
+    def _run_once(self) -> None:
+        if not self._over.wait(_LONGER):
+            self._write(f"{self._text}\n".encode())
+
+    @property
+    def _text(self) -> str:
+        return f"{self._name}: reading the program and placing probes..."
+
     @staticmethod
     def _write(data: bytes) -> None:
+        """Write what is taken at once: the start does not wait for a reader."""
         with suppress(OSError):
-            os.write(2, data)
+            room = select.poll()
+            room.register(2, select.POLLOUT)
+            if room.poll(0):
+                os.write(2, data)
 
     def end(self) -> None:
         """Clear the line, for good."""

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from gotrace.cli.progress import Progress
 from gotrace.cli.stream import Patience, open_standard_streams, result_file, result_stream
@@ -21,6 +21,7 @@ from gotrace.text import counted, printable
 
 if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes, needs none of it
     from gotrace.kernel.attach import Attached
+    from gotrace.session.calibrate import Calibration
     from gotrace.session.open_calls import Diagnostic
     from gotrace.session.plan import BinaryRequest, ProbePlan, Split
 
@@ -31,6 +32,7 @@ __all__ = [
     "make_output",
     "mostly_tracing",
     "not_shown",
+    "probe_cost_of",
     "problem_notices",
     "refuse_partial",
     "requests_of",
@@ -41,6 +43,8 @@ __all__ = [
     "target_of",
     "warning_to",
 ]
+
+_T = TypeVar("_T")
 
 _MAX_PROBLEMS = 5
 _MOSTLY = 0.5  # share of the time
@@ -274,6 +278,14 @@ def mostly_tracing(shares: Mapping[str, float]) -> Iterator[Notice]:
         " functions",
         {"what": "mostly_tracing", "functions": len(most)},
     )
+
+
+def probe_cost_of(calibration: Calibration[_T], wait: float = 0.8) -> _T | None:
+    """Return what probes cost, None where that is not known within ``wait`` seconds."""
+    try:
+        return calibration.cost(wait)
+    except (GotraceError, OSError):
+        return None
 
 
 def refuse_partial(options: argparse.Namespace, failed: Sequence[GotraceError]) -> None:

@@ -29,14 +29,13 @@ examples:
   gotraced --check /etc/gotraced.yaml     validate it, and say what would be traced here
   gotraced --config /etc/gotraced.yaml    trace until SIGTERM; SIGHUP reads the file again
 """
+_OTLP = "opentelemetry-exporter-otlp-proto-"
+#: Modules of other packages, and what pip calls these.
 _EXTRA = {
-    name: f"gotraced needs {package}, which is not installed: pip install 'gotrace[fleet]'"
-    for name, package in (
-        ("yaml", "PyYAML"),
-        ("jsonschema", "jsonschema"),
-        ("prometheus_client", "prometheus-client"),
-        ("opentelemetry", "opentelemetry-sdk and its OTLP exporters"),
-    )
+    "yaml": "PyYAML",
+    "jsonschema": "jsonschema",
+    "prometheus_client": "prometheus-client",
+    "opentelemetry": f"opentelemetry-sdk {_OTLP}http {_OTLP}grpc",
 }
 _TURN = 1.0  # seconds
 
@@ -78,7 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         missing = (error.name or "").partition(".")[0]
         if missing not in _EXTRA:
             raise
-        failure, status = _EXTRA[missing], 1
+        failure, status = (
+            f"{missing} is not installed, which this configuration needs: make setup in a clone,"
+            f" or pip install {_EXTRA[missing]}",
+            1,
+        )
     except OSError as error:
         what = f"{error.filename}: " if error.filename else ""
         failure, status = f"{what}{error.strerror or error}", 1
@@ -96,19 +99,23 @@ def _run(arguments: Sequence[str]) -> int:
     # Imported late: --help and completion need none of the extra.
     from gotrace.fleet.config import load_config
 
+    config = load_config(options.config or options.check)
+    from gotrace.fleet.daemon import Daemon
+
+    if config.otlp is not None:
+        from gotrace.fleet.otlp import load_exporter
+
+        load_exporter(config.otlp.protocol)
     if options.check is not None:
         from gotrace.fleet.check import check
 
-        return check(load_config(options.check), sys.stdout)
-    config = load_config(options.config)
+        return check(config, sys.stdout)
     level = logging.INFO if options.verbose or options.debug else logging.WARNING
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("gotraced: %(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
     log.setLevel(level)
     warnings.simplefilter("ignore")  # of the library's: what they say is in the log
-    from gotrace.fleet.daemon import Daemon
-
     with ExitStack() as closing:
         daemon = Daemon(options.config, config)
         closing.callback(daemon.close)

@@ -14,6 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 
 from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
@@ -29,7 +30,7 @@ from gotrace.fleet.series import Bucketed, Metric, Point
 from gotrace.fleet.telemetry.waits import WaitPoint, families
 from gotrace.target.containers import Container, Containers
 
-__all__ = ["FinishedCall", "Otlp", "metrics_data"]
+__all__ = ["FinishedCall", "Otlp", "load_exporter", "metrics_data"]
 
 log = logging.getLogger("gotraced")
 
@@ -231,9 +232,21 @@ def _context(trace: int, span: int) -> SpanContext:
 _MAX_CLOSING = 2.0  # seconds
 
 
+def load_exporter(protocol: Protocol) -> None:
+    """Import what sending takes: only the one that is asked for, as gRPC's library takes 10 MB.
+
+    Raises ModuleNotFoundError.
+    """
+    if protocol is Protocol.GRPC:
+        # Its threads are not to be looked after in processes that are forked to hold probes.
+        os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    for what in ("metric_exporter", "trace_exporter"):
+        import_module(f"opentelemetry.exporter.otlp.proto.{protocol.value}.{what}")
+
+
 def _exporters(spec: OtlpSpec) -> tuple[MetricExporter, SpanExporter]:
     headers = dict(spec.headers)
-    # Only the one that is asked for: gRPC's library takes 10 MB.
+    load_exporter(spec.protocol)
     if spec.protocol is Protocol.HTTP:
         from opentelemetry.exporter.otlp.proto.http import metric_exporter, trace_exporter
 
@@ -245,8 +258,6 @@ def _exporters(spec: OtlpSpec) -> tuple[MetricExporter, SpanExporter]:
                 f"{spec.endpoint}/v1/traces", headers=headers, timeout=spec.timeout
             ),
         )
-    # Its threads are not to be looked after in processes that are forked to hold probes.
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     from opentelemetry.exporter.otlp.proto.grpc import metric_exporter as grpc_metrics
     from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc_traces
 

@@ -8,8 +8,9 @@ import pickle
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Generic, TypeVar
 
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
@@ -32,7 +33,9 @@ from gotrace.sites.sites import Site, SiteForm, SiteKind
 from gotrace.target.process import Process, fork
 from gotrace.target.target import Target
 
-__all__ = ["Calibration", "probe_cost", "trap_cost"]
+__all__ = ["Calibration", "hit_costs", "probe_cost", "trap_cost"]
+
+_T = TypeVar("_T")
 
 _BATCHES = 15
 _CALLS = 20  # a batch
@@ -94,6 +97,23 @@ def trap_cost(
     return ProbeCost(_each(entered - bare, _CALLS), _each(both - bare, 2 * _CALLS))
 
 
+def hit_costs(
+    forms: Collection[SiteForm], method: AttachMethod | None, emulation: RetEmulation | None = None
+) -> dict[SiteForm, int]:
+    """Return what a counted call costs (ns) at entries of each form: FIRST, EMULATED.
+
+    Parameters and errors as for ``probe_cost``.
+    """
+    costs = {}
+    for form in sorted(forms, key=lambda form: form.value):
+        with _empty_function(form) as (function, entry, _):
+            bare = _batch_time(function)
+            settings = CountSettings(site=with_rets(_here(), emulation), counters=1)
+            with _attached(settings, [_group(function, "on_entry", entry)], method):
+                costs[form] = _each(_batch_time(function) - bare, _CALLS)
+    return costs
+
+
 def _each(nanoseconds: float, times: int) -> int:
     return max(0, round(nanoseconds / times))
 
@@ -136,9 +156,10 @@ def _batch_time(function: OwnFunction) -> float:
 
 
 def _timed(function: OwnFunction) -> int:
-    began = time.perf_counter_ns()
+    """Return what a batch takes of this thread's time: others may want the CPU as well."""
+    began = time.thread_time_ns()
     function.call()
-    return time.perf_counter_ns() - began
+    return time.thread_time_ns() - began
 
 
 def _measured(attached: Attached) -> int:
@@ -148,15 +169,15 @@ def _measured(attached: Attached) -> int:
     return rows.take(0).get(0, Histogram()).percentile(0.5)
 
 
-class Calibration:
+class Calibration(Generic[_T]):
     """A measurement made in a process of its own, while the run starts.
 
     Where there is a second CPU, it costs the start next to nothing.
     """
 
-    def __init__(self, measure: Callable[[], ProbeCost]) -> None:
+    def __init__(self, measure: Callable[[], _T]) -> None:
         """Start ``measure`` there."""
-        self._found: ProbeCost | Exception | None = None
+        self._found: _T | Exception | None = None
         self._pid = 0
         self._pipe, pipe = os.pipe()
         try:
@@ -168,7 +189,7 @@ class Calibration:
         finally:
             os.close(pipe)
 
-    def cost(self, wait: float) -> ProbeCost:
+    def cost(self, wait: float) -> _T:
         """Return what was measured, after waiting for it for at most ``wait`` seconds.
 
         Raises GotraceError or OSError where it could not be measured, or not by then.
@@ -178,9 +199,9 @@ class Calibration:
                 raise GotraceError("calibrating took too long")
             data = b"".join(iter(lambda: os.read(self._pipe, 4096), b""))
             self._found = pickle.loads(data) if data else GotraceError("its process was killed")
-        if isinstance(self._found, ProbeCost):
-            return self._found
-        raise self._found
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found
 
     def close(self) -> None:
         """End the process, whether or not it has finished."""
@@ -192,19 +213,19 @@ class Calibration:
             os.close(self._pipe)
             self._pipe = -1
 
-    def __enter__(self) -> Calibration:
+    def __enter__(self) -> Calibration[_T]:
         return self
 
     def __exit__(self, *error: object) -> None:
         self.close()
 
 
-def _report(measure: Callable[[], ProbeCost], pipe: int) -> None:
+def _report(measure: Callable[[], _T], pipe: int) -> None:
     """Measure and write the result (runs in the child, and does not return)."""
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         let_go(pipe)
-        found: ProbeCost | Exception
+        found: _T | Exception
         try:
             found = measure()
         except OSError as error:

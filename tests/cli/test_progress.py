@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line that says that a start takes its time, on a terminal of its own."""
+"""The line that says that a start takes its time, on a terminal of its own and in a pipe."""
 
 from __future__ import annotations
 
 import os
 import pty
 import re
+import subprocess
 import sys
 
 _START = """
@@ -47,3 +48,26 @@ def test_a_start_that_takes_long_is_said_to_on_one_line_that_goes_away() -> None
 
 def test_a_terminal_that_cannot_take_it_back_is_left_alone() -> None:
     assert b"placing" not in terminal(term="dumb", until=b"")
+
+
+def test_where_the_line_stays_it_is_written_once() -> None:
+    command = [sys.executable, "-c", _START]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, text=True, stdin=pipe, stdout=pipe, stderr=pipe) as start:
+        assert start.stderr is not None
+        assert start.stderr.readline() == "gotrace: reading the program and placing probes...\n"
+        assert start.communicate("\n") == ("over\n", "")
+
+
+def test_a_start_does_not_wait_for_a_reader() -> None:
+    reading, writing = os.pipe2(os.O_NONBLOCK)
+    try:
+        while True:
+            os.write(writing, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(writing, True)
+    code = _START.replace("input()", "import time; time.sleep(4)")
+    done = subprocess.run([sys.executable, "-c", code], stderr=writing, timeout=60, check=True)
+    assert done.returncode == 0
+    os.close(reading)
+    os.close(writing)

@@ -383,9 +383,16 @@ def test_check_says_what_would_be_traced(server: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("module", "package"),
-    [("yaml", "PyYAML"), ("jsonschema", "jsonschema"), ("prometheus_client", "prometheus-client")],
+    [
+        ("yaml", "PyYAML"),
+        ("jsonschema", "jsonschema"),
+        ("prometheus_client", "prometheus-client"),
+        ("opentelemetry.exporter.otlp.proto.http", "opentelemetry-sdk "),
+    ],
 )
+@pytest.mark.parametrize("option", ["--config", "--check"])
 def test_without_its_packages_it_says_what_to_install(
+    option: str,
     module: str,
     package: str,
     tmp_path: Path,
@@ -396,11 +403,18 @@ def test_without_its_packages_it_says_what_to_install(
     for name in list(sys.modules):
         if name.startswith("gotrace.fleet.") and name != "gotrace.fleet.gotraced":
             monkeypatch.delitem(sys.modules, name)
+    if "." in module:
+        otlp = "{endpoint: 'http://[::1]:9', protocol: http}"
+        config.write_text(f"{config.read_text()}\notlp: {otlp}\n")
+        for name in list(sys.modules):
+            if name.startswith(module):
+                monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    assert main(["--config", str(config)]) == 1
-    assert capsys.readouterr().err == (
-        f"gotraced: gotraced needs {package}, which is not installed:"
-        " pip install 'gotrace[fleet]'\n"
+    assert main([option, str(config)]) == 1
+    what = module.partition(".")[0]
+    assert capsys.readouterr().err.startswith(
+        f"gotraced: {what} is not installed, which this configuration needs: make setup in a clone,"
+        f" or pip install {package}"
     )
 
 

@@ -52,8 +52,8 @@ Json = dict[str, Any]
 
 #: Seconds, more than anything here takes on a slow machine; an emulated one needs more.
 _HANGS = float(os.environ.get("GOTRACE_PATIENCE", "100"))
-#: How a warning begins that depends on the machine alone.
-_SLOW_REMOVAL = "the kernel is still removing probes"
+#: What is in lines that depend on the machine alone.
+_SLOW = ("the kernel is still removing probes", ": reading the program and placing probes...")
 
 
 def default_signals() -> None:
@@ -98,7 +98,7 @@ class Process:
     def _read_errors(self, stream: IO[str]) -> None:
         lines = stream.read().splitlines(keepends=True)
         # What a busy machine says in any run.
-        self.errors = "".join(line for line in lines if not line.startswith(_SLOW_REMOVAL))
+        self.errors = "".join(line for line in lines if not any(slow in line for slow in _SLOW))
 
     @property
     def pid(self) -> int:

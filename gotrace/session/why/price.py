@@ -9,6 +9,7 @@ from typing import Protocol
 
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import AttachMethod, Point, ProbeGroup, attach
+from gotrace.overhead import ProbeCost
 from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.settings import CountSettings
 from gotrace.sites.sites import SiteForm
@@ -87,7 +88,7 @@ def _numbered(point: Point, points: list[Point]) -> Point:
     return replace(point, cookie=point.cookie >> 32 << 32 | points.index(point))
 
 
-def _hit_cost(calibration: Calibration) -> int:
+def _hit_cost(calibration: Calibration[ProbeCost]) -> int:
     """Return what a hit costs here, in ns; what it does elsewhere where that takes too long."""
     try:
         return calibration.cost(_MAX_WAIT).own

@@ -23,7 +23,16 @@ from typing import Any
 import pytest
 
 from tests.toolchains import FIXTURES, build, newest
-from tests.tools.harness import Fixture, Process, code_at, of_kind, run_tool, sites, tool_command
+from tests.tools.harness import (
+    Fixture,
+    Process,
+    code_at,
+    json_counts,
+    of_kind,
+    run_tool,
+    sites,
+    tool_command,
+)
 
 pytestmark = pytest.mark.live
 
@@ -166,6 +175,19 @@ def test_duration(run: str, pace: str) -> None:
     assert status == (0 if pace == "all" else 1), tracing.errors
     times = [call["ts_ns"] for call in calls_in(lines if pace == "all" else lines[:-1])]
     assert not times or max(times) - min(times) <= 1_000_000_000
+
+
+def test_what_counting_took_is_said() -> None:
+    with storm() as fixture:
+        pid = str(fixture.ready)
+        result = run_tool("gofunccount", "-p", pid, "--json", "-d", "2", "main.hit", "main.leaf")
+        text = run_tool("gofunccount", "-p", pid, "-d", "2", "main.hit")
+    counted = json_counts(result, ("main.hit", "main.leaf"))
+    (cost,) = [one for one in of_kind(result, "summary") if one["what"] == "cost"]
+    assert cost["hits"] == counted["main.hit"]
+    assert cost["stepped_hits"] == counted["main.leaf"]
+    assert cost["ns"] > 100 * (cost["hits"] + cost["stepped_hits"])
+    assert "counting took about " in text.errors and " of one CPU: " in text.errors
 
 
 def test_lost_calls_have_their_share() -> None:
