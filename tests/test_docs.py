@@ -303,7 +303,9 @@ def test_api_example_runs_on_the_example_server(example: str, server: int, tmp_p
     env = newest().env() | {"PYTHONPATH": str(CLONE)}
     done = subprocess.run(run, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=90)
     assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    # The go command has such functions, as most programs do.
+    warned = [line for line in done.stderr.splitlines() if "only inlined" not in line]
+    assert warned == []
     assert done.stdout or "print" not in example
 
 
