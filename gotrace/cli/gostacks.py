@@ -243,8 +243,8 @@ def _chosen(dump: Dump, choice: Choice) -> list[Goroutine]:
             )
         users = sum(not goroutine.is_system for goroutine in dump.goroutines)
         raise NoMatchError(
-            f"no goroutine is as asked for, of {users:,}, and of the runtime's own"
-            f" {len(dump.goroutines) - users:,}"
+            f"no goroutine matches ({users:,} of the program,"
+            f" {len(dump.goroutines) - users:,} of the runtime)"
         )
     return chosen
 

@@ -341,7 +341,7 @@ def _profile(options: argparse.Namespace) -> str | None:
     if options.json or options.interval is not None or options.top:
         raise UsageError(f"{asked} has all stacks of the run: leave out --json, -i and --top")
     if options.folded and profile is not None:
-        raise UsageError(f"{asked} excludes -f: give one of them")
+        raise UsageError(f"{asked} and -f cannot be combined: give one of them")
     options.by = [*(options.by or []), *([] if "$stack" in (options.by or []) else ["$stack"])]
     if profile is not None:
         options.output = None

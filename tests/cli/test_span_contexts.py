@@ -137,7 +137,7 @@ def test_calls_are_added_up_by_traces(program: Path) -> None:
     [
         ('main.inside "%s", $trace', "no parameter that is a context.Context or an *http.Request"),
         ('main.handle "%s", $trace(key)', "is of a context.Context, and this is a string"),
-        ('main.handle "%d", $trace[0]', "an id has no parts: compare all of it"),
+        ('main.handle "%d", $trace[0]', "an id has no fields: compare the whole id"),
         ("main.handle ($trace)", "compare it, as in"),
     ],
 )

@@ -105,8 +105,8 @@ def test_groups_and_choices(parked: Fixture) -> None:
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        (["main.nothing"], 3, "no goroutine is as asked for"),
-        (["--longer", "1000h"], 3, "no goroutine is as asked for"),
+        (["main.nothing"], 3, "no goroutine matches"),
+        (["--longer", "1000h"], 3, "no goroutine matches"),
         (["--longer", "soon"], 2, "invalid length of time"),
         (["--state", "asleep"], 2, "is for --reason"),
         (["-a", "-f"], 2, "give only one of --all and --folded"),

@@ -389,7 +389,7 @@ def test_calls_that_did_not_return_are_reported() -> None:
             "cannot be added up by r, a map[string]int",
         ),
         ('r.header["Host"][0]', HANDLE, "an entry of a map, or an element, which the kernel"),
-        ("key", f'{HANDLE} "%s", key', "a format is for gotrace"),
+        ("key", f'{HANDLE} "%s", key', "--by takes no format"),
         ("key", f'{HANDLE} (key < "a")', "the kernel cannot decide this"),
         ("contains($stack, 1)", HANDLE, "looks for a constant"),
     ],
@@ -405,10 +405,10 @@ def test_what_cannot_be_done_is_refused(by: str, probe: str, reason: str) -> Non
     ("arguments", "reason"),
     [
         (["--of", "key"], "this is a string: --of needs a whole number"),
-        (["--of", "shard, deep"], "histograms are of one value"),
-        (["--of", "shard", "--why"], "excludes -u, -m and --why"),
-        (["--of", "shard", "-u"], "excludes -u, -m and --why"),
-        (["-f", "-i", "1"], "excludes --json, -i and --top"),
+        (["--of", "shard, deep"], "give one value to make histograms of"),
+        (["--of", "shard", "--why"], "leave out -u, -m and --why"),
+        (["--of", "shard", "-u"], "leave out -u, -m and --why"),
+        (["-f", "-i", "1"], "leave out --json, -i and --top"),
     ],
 )
 def test_options_that_do_not_go_together(arguments: list[str], reason: str) -> None:
