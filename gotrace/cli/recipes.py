@@ -31,6 +31,7 @@ def list_recipes(options: argparse.Namespace) -> int:
                     "needs": recipe.needs,
                     "note": recipe.note,
                     "example": recipe.example,
+                    "names": list(dict.fromkeys(n for p in recipe.probes for n, _ in p.names)),
                     "functions": [probe.function for probe in recipe.probes],
                     "here": here,
                 }

@@ -8,7 +8,8 @@ the folders of ``GOTRACE_RECIPES`` and in ``~/.config/gotrace/recipes``, which c
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,9 +21,14 @@ __all__ = ["Recipe", "RecipeProbe", "find_recipe", "recipes", "split_recipe"]
 _SUFFIX = ".txt"
 _MAX_BYTES = 1 << 16
 _HEAD = {"description", "needs", "note", "example"}
-_PROBE = {"probe", "signature", "when", "format", "by"}
+_PROBE = {"probe", "signature", "name", "when", "format", "by"}
 _NEEDED = {"probe", "by"}
-_REPEATED = "signature"
+_REPEATED = {"signature", "name"}
+_NAME = re.compile(r"([A-Za-z_]\w*) = (.+)")
+#: Texts are passed over, and so is what is a field, or a function.
+_WORD = re.compile(r'"(?:\\.|[^"\\])*"|`[^`]*`|(?<![\w.$])[A-Za-z_]\w*(?![\w(])')
+#: What has to be in parentheses where it is put; * and / are in types as well.
+_OPERATOR = re.compile(r"[-+%&|^<>=!\s]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,8 @@ class RecipeProbe:
 
     ``signatures`` are for programs that do not describe it: the first that fits is taken. ``when``
     is a predicate without its parentheses; ``format`` is what gotrace shows, ``by`` what the other
-    tools group calls by.
+    tools group calls by. ``names`` are the recipe's own names and what they stand for, which a
+    user's predicate may have; in the others they are replaced.
     """
 
     function: str
@@ -39,15 +46,29 @@ class RecipeProbe:
     when: str | None
     format: str | None
     by: str
+    names: tuple[tuple[str, str], ...] = ()
 
     def text(self, binary: str | None, predicate: str, with_format: bool) -> str:
         """Return the probe as a user would write it; ``predicate`` is the user's own, or empty."""
-        conditions = [condition for condition in (self.when, predicate) if condition]
+        own = _expanded(predicate, dict(self.names))
+        conditions = [condition for condition in (self.when, own) if condition]
         joined = " && ".join(f"({condition})" for condition in conditions)
         parts = [f"{binary}:{self.function}" if binary else self.function]
         parts += [f"({joined})"] if joined else []
         parts += [self.format] if with_format and self.format else []
         return " ".join(parts)
+
+
+def _expanded(text: str, names: Mapping[str, str]) -> str:
+    """Return expressions with a recipe's names replaced by what they stand for."""
+
+    def meant(match: re.Match[str]) -> str:
+        expression = names.get(match[0])
+        if expression is None:
+            return match[0]
+        return f"({expression})" if _OPERATOR.search(expression) else expression
+
+    return _WORD.sub(meant, text)
 
 
 def _unformatted(probes: Sequence[RecipeProbe]) -> list[RecipeProbe]:
@@ -60,7 +81,8 @@ def _unformatted(probes: Sequence[RecipeProbe]) -> list[RecipeProbe]:
         conditions = dict.fromkeys(probe.when for probe in same)
         when = " || ".join(f"({text})" for text in conditions) if None not in conditions else None
         signatures = tuple(text for probe in same for text in probe.signatures)
-        first = replace(same[0], signatures=signatures)
+        shared = tuple(name for name in same[0].names if all(name in one.names for one in same))
+        first = replace(same[0], signatures=signatures, names=shared)
         joined.append(replace(first, when=when) if len(conditions) > 1 else first)
     return joined
 
@@ -131,6 +153,22 @@ def find_recipe(name: str) -> Recipe:
     raise UsageError(f"there is no recipe @{name}: {hint}")
 
 
+def _probe(paragraph: Mapping[str, str], path: Path) -> RecipeProbe:
+    """Return the probe of a paragraph. Raises UsageError."""
+    names: dict[str, str] = {}
+    for line in paragraph.get("name", "").splitlines():
+        match = _NAME.fullmatch(line)
+        if match is None:
+            raise UsageError(f"recipe {path}: name: {line}: expected NAME = EXPRESSION")
+        names[match[1]] = match[2]
+    when, shown, by = (
+        None if text is None else _expanded(text, names)
+        for text in (paragraph.get("when"), paragraph.get("format"), paragraph["by"])
+    )
+    signatures = tuple(paragraph.get("signature", "").splitlines())
+    return RecipeProbe(paragraph["probe"], signatures, when, shown, by or "", tuple(names.items()))
+
+
 def _read(name: str, path: Path) -> Recipe:
     """Read a recipe: paragraphs of ``key: value`` lines, the head and then one for each probe."""
     try:
@@ -147,7 +185,7 @@ def _read(name: str, path: Path) -> Recipe:
             continue
         key, colon, value = line.partition(":")
         known = _HEAD if len(paragraphs) == 1 else _PROBE
-        if key == _REPEATED and key in paragraphs[-1]:
+        if key in _REPEATED and key in paragraphs[-1]:
             value = f"{paragraphs[-1].pop(key)}\n{value.strip()}"
         if not colon or key not in known or key in paragraphs[-1] or not value.strip():
             expected = ", ".join(sorted(known))
@@ -160,15 +198,6 @@ def _read(name: str, path: Path) -> Recipe:
     if missing or not rest:
         what = ", ".join(sorted(missing)) or "a paragraph with a probe"
         raise UsageError(f"recipe {path}: it has no {what}")
-    probes = tuple(
-        RecipeProbe(
-            paragraph["probe"],
-            tuple(paragraph.get(_REPEATED, "").splitlines()),
-            paragraph.get("when"),
-            paragraph.get("format"),
-            paragraph["by"],
-        )
-        for paragraph in rest
-    )
+    probes = tuple(_probe(paragraph, path) for paragraph in rest)
     note, example = head.get("note"), head.get("example")
     return Recipe(name, path, head["description"], head["needs"], note, example, probes)

@@ -53,7 +53,11 @@ Json = dict[str, Any]
 #: Seconds, more than anything here takes on a slow machine; an emulated one needs more.
 _HANGS = float(os.environ.get("GOTRACE_PATIENCE", "100"))
 #: What is in lines that depend on the machine alone.
-_SLOW = ("the kernel is still removing probes", ": reading the program and placing probes...")
+_SLOW = (
+    "the kernel is still removing probes",
+    ": reading the program and placing probes...",
+    "counting took about ",
+)
 
 
 def default_signals() -> None:

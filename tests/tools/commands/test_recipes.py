@@ -85,6 +85,43 @@ def test_recipes_come_with_keys_and_take_predicates() -> None:
 
 @pytest.mark.live
 @pytest.mark.apart
+def test_predicates_take_a_recipes_own_names() -> None:
+    path = build(FIXTURES / "live_recipes", newest())
+    with Fixture([path]) as fixture:
+        recipe = '@http.server (status >= 400 && method == "GET" && bytes > 0)'
+        with tool("gotrace", "--json", "-p", str(fixture.ready), recipe) as tracing:
+            truth = fixture.work("")
+            shown = [call["message"] for call in of_kind(tracing.end(), "call")]
+        assert fixture.finish() == 0
+    wanted = [text for text in truth["http.server"] if text.startswith("404 GET ")]
+    assert wanted
+    assert sorted(shown) == sorted(wanted)
+
+
+def test_names_are_replaced_where_they_are_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOTRACE_RECIPES", str(tmp_path))
+    (tmp_path / "mine.txt").write_text(
+        "description: d\nneeds: main\n\n"
+        "probe: main.f\nname: rest = size - n\nname: path = req.Path\n"
+        'when: rest > 0\nformat: "path %s, rest %d", path, rest\nby: path\n'
+    )
+    [probe] = find_recipe("mine").probes
+    assert probe.by == "req.Path"
+    assert probe.format == '"path %s, rest %d", req.Path, (size - n)'
+    assert probe.text(None, 'rest * 2 > 4 && req.path == "path" && $path', False) == (
+        'main.f (((size - n) > 0) && ((size - n) * 2 > 4 && req.path == "path" && $path))'
+    )
+    (tmp_path / "bad.txt").write_text(
+        "description: d\nneeds: main\n\nprobe: main.f\nname: rest\nby: n\n"
+    )
+    with pytest.raises(UsageError, match="name: rest: expected NAME = EXPRESSION"):
+        find_recipe("bad")
+
+
+@pytest.mark.live
+@pytest.mark.apart
 def test_goroutines_are_counted_by_function_and_place() -> None:
     path = build(FIXTURES / "live_recipes", newest())
     with Fixture([path]) as fixture:
@@ -111,6 +148,9 @@ def test_the_list_marks_what_a_process_has() -> None:
 
 def test_every_recipe_can_be_parsed() -> None:
     for recipe in recipes():
+        for probe in recipe.probes:
+            for name, _ in probe.names:
+                parse_probe(probe.text(None, f"{name} != nil", False))
         assert recipe.example and f"@{recipe.name}" in recipe.example
         for probe in recipe.probes:
             parse_key(probe.by)

@@ -146,7 +146,11 @@ def test_kill_of_the_keeper_is_told() -> None:
     with Fixture([program()]) as fixture:
         with tool("gofunccount", "-p", str(fixture.ready), *NAMES) as counting:
             children = Path(f"/proc/{counting.pid}/task/{counting.pid}/children").read_text()
-            (keeper,) = (int(child) for child in children.split())
+            (keeper,) = (
+                int(child)
+                for child in children.split()
+                if Path(f"/proc/{child}/comm").read_text() == "gotrace-keeper\n"
+            )
             os.kill(keeper, signal.SIGKILL)
             result = counting.end()
         fixture.work()
