@@ -205,6 +205,8 @@ class ElfImage:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
+            if isinstance(error, PermissionError):
+                reason = f"{reason}: run as who may read it, or with CAP_DAC_READ_SEARCH"
             raise ElfError(f"{display}: cannot open: {reason}") from None
         try:
             identity = FileIdentity.of(descriptor)

@@ -66,21 +66,16 @@ class ProcessMemory:
 
     Reads by process_vm_readv, or where that is forbidden (by a container's seccomp filter) through
     /proc/PID/mem, which is opened first: so the process whose memory it is cannot be mistaken for
-    another one with its number. Neither stops it.
+    another one with its number. Neither stops it. The file belongs to the process's user: others
+    need more than CAP_SYS_PTRACE for it (CAP_DAC_READ_SEARCH), and do without it.
     """
 
     def __init__(self, process: Process) -> None:
         """Open the memory. Raises ProcessError where that is not allowed or the process ended."""
+        self._process = process
         self._pid = process.tgid
-        try:
-            self._file = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-        except PermissionError:
-            raise ProcessError(
-                f"the memory of process {self._pid} may not be read: run as root or with"
-                " CAP_SYS_PTRACE"
-            ) from None
-        except OSError:
-            raise ProcessError(f"there is no process {self._pid}") from None
+        self._file: int | None = None
+        self._program = process.program()
         libc = ctypes.CDLL(None, use_errno=True)
         self._readv = getattr(libc, "process_vm_readv", None)
         if self._readv is not None:
@@ -94,18 +89,50 @@ class ProcessMemory:
                 word,
             ]
             self._readv.restype = ctypes.c_ssize_t
+        try:
+            self._file = os.open(f"/proc/{self._pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        except PermissionError:
+            self._read_code()
+        except OSError:
+            raise ProcessError(f"there is no process {self._pid}") from None
 
     def close(self) -> None:
         """Close the memory."""
-        os.close(self._file)
+        if self._file is not None:
+            os.close(self._file)
 
     def read(self, address: int, size: int) -> bytes | None:
         """Return bytes at an address, None where they cannot be read."""
         try:
-            content = os.pread(self._file, size, address)
+            content = self._read_alone(address, size)
         except (OSError, OverflowError):
             return None
         return content if len(content) == size else None
+
+    def _read_alone(self, address: int, size: int) -> bytes:
+        """Read one place, as much of it as can be. Raises OSError or OverflowError."""
+        if self._file is not None:
+            return os.pread(self._file, size, address)
+        if self._readv is None:
+            raise PermissionError
+        content = bytearray(size)
+        buffer = (ctypes.c_char * size).from_buffer(content)
+        local, place = array("Q", (ctypes.addressof(buffer), size)), array("Q", (address, size))
+        done = self._readv(self._pid, local.buffer_info()[0], 1, place.buffer_info()[0], 1, 0)
+        del buffer
+        if done < 0:
+            raise OSError(ctypes.get_errno(), "process_vm_readv")
+        return bytes(content[:done])
+
+    def _read_code(self) -> None:
+        """Raise ProcessError where memory cannot be read without its file."""
+        if self._is_there():
+            return
+        if self._process.program() is None:
+            raise ProcessError(f"there is no process {self._pid}")
+        raise ProcessError(
+            f"the memory of process {self._pid} may not be read: run as root or with CAP_SYS_PTRACE"
+        )
 
     def gather(self, places: Sequence[int]) -> bytearray:
         """Return the bytes at places; raise ProcessError when the process has ended."""
@@ -154,7 +181,9 @@ class ProcessMemory:
             return len(places)
         reason = ctypes.get_errno()
         if done < 0 and reason in (errno.EPERM, errno.ENOSYS):
-            self._readv = None  # /proc/PID/mem was opened all the same
+            self._readv = None
+            if self._file is None:  # it was permitted before: the process has other rights now
+                self._read_code()
             return 0
         if not self._is_there():
             raise ProcessError(f"process {self._pid} has ended")
@@ -171,7 +200,7 @@ class ProcessMemory:
         """Read places through the file; return how many words of ``places`` that were."""
         for address, size, at in zip(places[0::2], places[1::2], parts[0::2], strict=True):
             try:
-                content = os.pread(self._file, size, address)
+                content = self._read_alone(address, size)
             except (OSError, OverflowError):
                 content = b""
             if len(content) != size:
@@ -184,11 +213,14 @@ class ProcessMemory:
     def _is_there(self) -> bool:
         """Return whether the memory that was opened is still that of a process.
 
-        A program's own code can be read; of memory that is gone nothing is read.
+        A program's own code can be read; of memory that is gone nothing is read. Without the file,
+        the process must run the same program still.
         """
+        if self._file is None and self._process.program() != self._program:
+            return False
         try:
             with open(f"/proc/{self._pid}/maps", "rb") as maps:
                 line = maps.readline()
-            return bool(line) and len(os.pread(self._file, 1, int(line.split(b"-")[0], 16))) == 1
+            return bool(line) and len(self._read_alone(int(line.split(b"-")[0], 16), 1)) == 1
         except (OSError, ValueError):
             return False

@@ -122,7 +122,9 @@ def _folders() -> Iterator[Path]:
         if folder:
             yield Path(folder)
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    yield Path(config) / "gotrace" / "recipes"
+    own = Path(config) / "gotrace" / "recipes"
+    if os.access(own, os.R_OK | os.X_OK):  # HOME may be another user's
+        yield own
     yield Path(__file__).parent.parent / "recipes"
 
 

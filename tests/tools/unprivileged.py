@@ -40,10 +40,14 @@ class PublicCopy:
         """Return the command line of a tool for a user with these capabilities and no others."""
         granted = ",".join(f"+{capability}" for capability in capabilities)
         rights = [f"--inh-caps={granted}", f"--ambient-caps={granted}"] if granted else []
+        return [*NOBODY, *rights, "env", *self.python_command(name), *map(str, arguments)]
+
+    def python_command(self, name: str) -> list[str]:
+        """Return the command line of a tool, for env."""
         python = os.path.realpath(CLONE / ".venv" / "bin" / "python")
         code = f"import sys; from gotrace.cli.{name} import main; sys.exit(main())"
         path = f"PYTHONPATH={self.directory}:{self.directory / 'packages'}"
-        return [*NOBODY, *rights, "env", path, python, "-c", code, *map(str, arguments)]
+        return [path, python, "-c", code]
 
     def run(
         self,

@@ -63,14 +63,14 @@ def calls(number: int) -> int:
     return (number * 2654435761 & 0xFFFFFFFF) >> 27
 
 
-def write_program(directory: Path) -> Path:
-    """Write the program's sources, a hundred packages, and return their directory."""
-    packages = [f"p{number:03}" for number in range(FUNCTIONS // PACKAGE)]
+def write_program(directory: Path, functions: int = FUNCTIONS) -> Path:
+    """Write the program's sources, a package for each thousand, and return their directory."""
+    packages = [f"p{number:03}" for number in range(functions // PACKAGE)]
     for number, name in enumerate(packages):
         own = range(number * PACKAGE, (number + 1) * PACKAGE)
-        functions = "".join(map(_FUNCTION.format, own))
+        code = "".join(map(_FUNCTION.format, own))
         (directory / name).mkdir(parents=True)
-        text = _PACKAGE.format(number, functions, ", ".join(f"F{each:05}" for each in own))
+        text = _PACKAGE.format(number, code, ", ".join(f"F{each:05}" for each in own))
         (directory / name / "functions.go").write_text(text)
     imports = "\n".join(f'\t"fixture/{name}"' for name in packages)
     every = ", ".join(f"{name}.All" for name in packages)
