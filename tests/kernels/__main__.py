@@ -138,7 +138,7 @@ def order_of(
         skips=one.skips,
         all_skips=not quick,
         rounds=rounds // 3 if quick else rounds,
-        only=list(only),
+        only=list(only or one.only),
         minutes=minutes,
         seed=seed,
     )
@@ -176,7 +176,7 @@ def _try(
     finally:
         slots.give(taken)
     outcome.seconds = time.monotonic() - before
-    if outcome.problem is None and not (options.only or options.quick):
+    if outcome.problem is None and not (options.only or options.quick or guest.release.only):
         keep(name, outcome.results)
     return outcome
 

@@ -25,6 +25,7 @@ from gotrace.kernel.syscalls import open_uprobe
 from tests.kernels.checking import Checks
 from tests.kernels.detaching import How, measure
 from tests.kernels.order import Order, Result, read_order
+from tests.kernels.possible import check_possible
 from tests.kernels.rets import check_rets, rets_refused
 from tests.kernels.runs import (
     LATENCY,
@@ -82,6 +83,7 @@ def main(path: Path) -> int:
         check_rets(checks)
     elif order.pairs:
         checks.run("RETs: refused", "", rets_refused)
+    check_possible(checks)
     if _REMOVAL_TIMES in order.only:
         checks.run(_REMOVAL_TIMES, "", partial(_removal_times, order.methods))
     if _STEPS in order.only:

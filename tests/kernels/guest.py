@@ -85,11 +85,14 @@ def command_line(
     threads = "multi" if guest.cpus > 1 and not guest.together else "single"
     # On a busy host the timer's first ticks come late, which kernels would take for a broken one.
     boot = f"console=ttyS0 quiet panic=-1 random.trust_cpu=on no_timer_check {guest.boot}".strip()
+    cpus = guest.cpus
+    if guest.release.possible:
+        boot, cpus = f"{boot} maxcpus={cpus}", guest.release.possible
     return [
         # A guest ends with whoever runs it, however that ends.
         *("setpriv", "--pdeathsig", "KILL", "nice", "-n", "5", "qemu-system-x86_64"),
         *("-accel", f"tcg,thread={threads}", "-M", "q35"),
-        *("-cpu", "max,-cx16", "-smp", str(guest.cpus), "-m", str(_MEMORY_MB)),
+        *("-cpu", "max,-cx16", "-smp", str(cpus), "-m", str(_MEMORY_MB)),
         *("-display", "none", "-monitor", "none", "-nic", "none", "-no-reboot"),
         *("-kernel", str(kernel.image), "-initrd", str(initrd), "-append", boot),
         *(word for disk in disks for word in ("-drive", disk)),

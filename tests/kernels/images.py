@@ -73,7 +73,7 @@ def kernels_dir() -> Path:
 
 def kernel(release: Release) -> Kernel:
     """Return a kernel, fetched where it is missing or a newer one is out. Raises FetchError."""
-    place = kernels_dir() / release.name
+    place = kernels_dir() / release.kernel
     with _locked(place):
         known = _read(place / "kernel.json")
         if known is None or _stale(place / "kernel.json"):

@@ -8,13 +8,28 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-__all__ = ["SOAK", "STANDARD", "Order", "Result", "parse_result", "read_order"]
+__all__ = [
+    "MANY",
+    "MANY_FUNCTIONS",
+    "POSSIBLE",
+    "SOAK",
+    "STANDARD",
+    "Order",
+    "Result",
+    "parse_result",
+    "read_order",
+]
 
 _PREFIX = "@check "
 
 #: The check that takes as long as asked for, and the one that needs compiled tests.
 SOAK = "RETs: soak"
 STANDARD = "RETs: standard library"
+
+#: The checks of a guest with many more possible processors than there are online, and a program of
+#: more functions than a chunk of a map has counters for then.
+POSSIBLE = ("possible: counts", "possible: latencies", "possible: keys", "possible: waits")
+MANY, MANY_FUNCTIONS = "live_functions", 5_000
 
 
 @dataclass(frozen=True, slots=True)

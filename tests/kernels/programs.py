@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tests.debian import FetchError
+from tests.kernels.order import MANY, MANY_FUNCTIONS
 from tests.kernels.standard import SUITES, suite_name
 from tests.real.targets import HOME
 from tests.real.test_standard import compiled_tests
 from tests.toolchains import FIXTURES, Toolchain, build, toolchain
+from tests.tools.gofunccount.test_many import write_program
 
 __all__ = ["MINORS", "NAMES", "programs", "standard_tests"]
 
 MINORS = ("1.19", "1.27")
-NAMES = ("live_count", "live_latency", "live_relay", "live_steps", "trace_values")
+NAMES = ("live_count", "live_latency", "live_relay", "live_steps", "live_waits", "trace_values")
 
 #: A server and its client, of tests/real, by the newer release only.
 _SERVER = ("serve", "client")
@@ -33,6 +36,9 @@ def programs() -> dict[str, Path]:
             found[f"{name}-{minor}"] = build(FIXTURES / name, _go(minor), flags=flags)
     for name in _SERVER:
         found[f"{name}-{MINORS[-1]}"] = build(HOME / name, _go(MINORS[-1]))
+    with TemporaryDirectory() as directory:
+        source = write_program(Path(directory) / MANY, MANY_FUNCTIONS)
+        found[f"{MANY}-{MINORS[-1]}"] = build(source, _go(MINORS[-1]))
     return found
 
 

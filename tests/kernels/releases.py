@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tests.debian import FetchError
+from tests.kernels.order import POSSIBLE
 
 __all__ = ["QUICK", "RELEASES", "KernelPackages", "Release", "choose", "release"]
 
@@ -21,6 +22,8 @@ class Release:
     where it is empty. ``methods`` are the ways to attach that it has, best first, and ``pairs`` is
     whether it has what gofunclatency and gotrace need (Linux 5.12), ``skips`` whether a program can
     take the place of an instruction (6.18): all three are what the guest is held to.
+    Of ``possible`` processors, where it is not 0, the others are there and not online, as in
+    virtual machines that can be given more; ``only`` are the checks that are then made.
     """
 
     name: str
@@ -31,6 +34,13 @@ class Release:
     skips: bool = False
     cpus: int = 1
     boot: str = ""
+    possible: int = 0
+    only: tuple[str, ...] = ()
+
+    @property
+    def kernel(self) -> str:
+        """Return the name of the release whose kernel this is."""
+        return self.name.partition("-")[0]
 
 
 #: Debian's cloud kernels, oldest first. The last two are preemptible and have two processors, as
@@ -42,6 +52,7 @@ RELEASES = (
     Release("6.12", "trixie", "6.12."),
     Release("6.18", "trixie-backports", "6.18.", skips=True, cpus=2, boot="preempt=full"),
     Release("newest", "trixie-backports", "", skips=True, cpus=2),
+    Release("newest-128", "trixie-backports", "", skips=True, cpus=2, possible=128, only=POSSIBLE),
 )
 
 #: Those that are tried where time is short.

@@ -12,7 +12,7 @@ import pytest
 
 from tests.kernels import guest, images
 from tests.kernels.__main__ import Outcome, line, order_of, summarise
-from tests.kernels.order import Order, Result, parse_result, read_order
+from tests.kernels.order import POSSIBLE, Order, Result, parse_result, read_order
 from tests.kernels.releases import RELEASES, release
 
 ORDER = Order(
@@ -122,6 +122,15 @@ def test_work_image_has_the_clone_and_the_programs(
     wanted = {"order.json", "fixtures/live_count-1.27", "clone/tools/gotrace"}
     assert wanted | {"clone/bpf/count.c", "clone/tests/kernels/guest/start"} <= set(seen)
     assert not any(name.startswith("clone/tests/fixtures/") for name in seen)
+
+
+def test_processors_that_are_not_there() -> None:
+    one = guest.Guest(release("newest-128"), 2, "", 60.0)
+    kernel = images.Kernel(Path("vmlinuz"), (), "7.3.4")
+    words = guest.command_line(one, kernel, Path("root"), Path("initrd"), Path("work"), Path("log"))
+    assert words[words.index("-smp") + 1] == "128"
+    assert words[words.index("-append") + 1].endswith(" maxcpus=2")
+    assert order_of(one.release, False, 60, []).only == list(POSSIBLE)
 
 
 @pytest.mark.parametrize("one", RELEASES, ids=lambda one: one.name)
