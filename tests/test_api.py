@@ -277,7 +277,7 @@ def test_errors_are_those_of_the_commands(fixture: Fixture) -> None:
                 use("main.Nest")
             with pytest.raises(gotrace.GotraceError, match=r"main\.Nest"):
                 use("main.nest", "main.Nest")  # one of several
-            with pytest.raises(gotrace.GotraceError, match="which functions"):
+            with pytest.raises(gotrace.GotraceError, match="no functions were given"):
                 use()
         with pytest.raises(gotrace.GotraceError, match="no_such"):
             go.trace("main.nest (no_such > 1)")

@@ -78,7 +78,7 @@ def test_one_of_several_patterns_may_match_nothing(fixture: Fixture) -> None:
         (["-p", "1", "main.x", "--", "true"], "only one of"),
         (["-c", "true 'x", "main.x"], "true 'x"),
         (["main.x", "--"], "no command"),
-        (["main.x"], "what is to be traced"),
+        (["main.x"], "nothing to trace"),
         (["/no/such/file:main.x"], "/no/such/file"),
         (["nosuchprogramhere:main.x"], "nosuchprogramhere"),
         (["-r", "-p", "1", "main.("], "main.("),
