@@ -307,3 +307,25 @@ def test_what_is_not_traced_is_a_warning(fixture: Fixture) -> None:
     [own] = [one for one in caught if one.category is gotrace.TracingWarning]
     assert str(own.message).startswith(start)
     assert own.filename == __file__
+
+
+HANDLER = "main.(*Store).handleGet"
+
+
+def test_deeper_values_of_a_handler_have_room() -> None:
+    """The example of docs/api.md: neither the receiver nor the ResponseWriter takes it all."""
+    usual = handled({})
+    for more in ({"depth": 2}, {"depth": 5, "string_size": 1792}):
+        call = handled(more)
+        request = call.args["r"]
+        assert (request.Method, request.URL.Path) == ("GET", "/get/42")
+        assert request.RequestURI == usual.args["r"].RequestURI == "/get/42"
+        items = [found.args["s"]["items"] for found in (call, usual)]
+        assert len(items[0]) == len(items[1]) > 0
+
+
+def handled(more: dict[str, int]) -> gotrace.Call:
+    with Fixture([build(FIXTURES / "trace_server", newest())]) as fixture:
+        with gotrace.attach(fixture.ready) as go:
+            (call,) = working(go.trace(HANDLER, limit=1, **more), fixture)  # type: ignore[arg-type]
+        return call

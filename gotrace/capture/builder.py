@@ -178,6 +178,7 @@ class Builder:
         self._next = 1
         self._blocks = 1
         self._most_blocks = MAX_BLOCKS if is_nested else _BLOCKS
+        self._is_deep = is_deep
         self._kinds = set(Extra) if not is_nested else {Extra.POINTERS} if is_deep else set()
         self._extra: Extra | None = None  # what is being planned, None for what is usual
         self._extras: dict[Extra, dict[int, list[tuple[int, _Task]]]] = {}
@@ -237,7 +238,7 @@ class Builder:
         if self._is_full or not 0 < size < 1 << 32 or not 0 < limit < self.limits.payload:
             return None
         number = self._number(number)
-        if self._extra is not None:
+        if self._extra is not None or self._is_deep:
             more = 0
         op = Op(
             OpCode.DEREF_N,

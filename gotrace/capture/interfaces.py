@@ -224,8 +224,7 @@ def make_subplan(
     ops = (*with_key(builder.ops, reader.key() if keyed else None), Op(OpCode.END))
     deep = None
     if limits.depth > limits.usual.depth and not is_deep:
-        more = replace(limits.usual, depth=limits.depth)
-        deep = make_subplan(go_type, node, more, direct, is_deep=True)
+        deep = make_subplan(go_type, node, limits, direct, is_deep=True)
     steps = builder.steps
     return Subplan(go_type, ops, steps, builder.blocks, reader, builder.interfaces, deep)
 

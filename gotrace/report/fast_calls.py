@@ -13,6 +13,7 @@ import json
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from json.encoder import encode_basestring_ascii
 from typing import cast
 
@@ -145,7 +146,9 @@ def plain_phase(plan: PhasePlan, addresses: bool = False) -> PlainPhase | None:
     """
     values = []
     blocks: dict[int | None, int] = {}
-    interfaces = {step.at: step.number for step in plan.steps if step.code is OpCode.IFACE}
+    # Values to which there is more than usual are not plain.
+    usual = list(takewhile(lambda step: step.code is not OpCode.ROOM, plan.steps))
+    interfaces = {step.at: step.number for step in usual if step.code is OpCode.IFACE}
     zeros = read_phase(plan, bytes(plan.image_size), ReadContext())
     for index, ((_, at, node), reader) in enumerate(zip(plan.root, plan.readers, strict=True)):
         zero, kind, location = zeros[index], node.type.kind, reader.location()
@@ -165,8 +168,7 @@ def plain_phase(plan: PhasePlan, addresses: bool = False) -> PlainPhase | None:
         if kind is Kind.STRING:
             blocks[location.bytes_block] = index
     # What a pointer leads to is not plain while that is nil: all blocks left are such values'.
-    # A text of which more is to come is not plain.
-    order = tuple(blocks[step.number] for step in plan.steps if step.number)
+    order = tuple(blocks[step.number] for step in usual)
     return PlainPhase(tuple(values), order, plan.image_size)
 
 

@@ -448,3 +448,10 @@ def test_what_paths_lead_to_is_plain_unless_it_is_behind_a_pointer_or_nowhere() 
 def test_strings_whose_bytes_are_refused_have_no_fast_way() -> None:
     assert plain_phase(plan([STRING, STRING], CaptureLimits(ops=7))) is not None
     assert plain_phase(plan([STRING, STRING], CaptureLimits(ops=6))) is None
+
+
+def test_limits_beyond_the_usual_change_nothing_for_values_that_are_plain() -> None:
+    more = CaptureLimits(string_bytes=1000, depth=3, slice_elements=20)
+    error = InterfaceType("error", Kind.INTERFACE, 16, 8, False)
+    for types in ([basic_type(Kind.STRING)], [basic_type(Kind.INT), error]):
+        assert plain_phase(plan(types, more)) == plain_phase(plan(types, CaptureLimits()))

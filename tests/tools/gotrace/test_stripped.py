@@ -80,7 +80,7 @@ def test_receiver_that_is_a_value(minor: str | None, receiver: str) -> None:
     method = "net/http.serverHandler.ServeHTTP"
     probe = f"{method}({receiver}rw http.ResponseWriter, req *http.Request)"
     rows = of_kind(trace(program(minor), f'{probe} "%s", req.URL.Path'), "call")
-    assert [row["message"] for row in rows] == ["/", "/users/42", "/search"]
+    assert [row["message"] for row in rows] == ["/", "/users/42", "/search", "/get/42"]
 
 
 def test_position_independent_program() -> None:
