@@ -509,10 +509,7 @@ _FOOTER = {
 }
 
 
-_UNDECIDED = (
-    "{} call{s} not shown: the predicate could not be decided, since it looks at more of a string"
-    " than is copied, at memory that could not be read, or at a context that is not followed"
-)
+_UNDECIDED = "{} call{s} not shown: the predicate could not be decided: "
 _DROPPED = (
     "{} call{s} lost: they came faster than they could be shown; try a predicate, or"
     " GOTRACE_DRAIN=30, which goes on for as many seconds after the end"
@@ -528,7 +525,11 @@ def _footer(
     of = taken + dropped + sum(counts[what] for what in tracer.LOSSES)
     yield from not_shown(open_calls, counts, _FOOTER, tracer.LOSSES, plan, of)
     if undecided.calls:
-        yield lost_notice("undecided", _UNDECIDED, undecided.calls, of)
+        reasons = undecided.reasons
+        causes = ", ".join(f"{why} ({calls:,})" for why, calls in reasons.most_common())
+        notice = lost_notice("undecided", _UNDECIDED, undecided.calls, of)
+        fields = {**notice.fields, "reasons": dict(reasons)}
+        yield Notice(notice.kind, notice.message + causes, fields)
     if dropped:
         yield lost_notice("reader", _DROPPED, dropped, of)
     if tracer.window.late:

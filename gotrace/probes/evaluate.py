@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import operator
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gotrace.capture.nodes import shortest_float32
@@ -66,7 +66,7 @@ from gotrace.values.model import (
     unwrapped,
 )
 
-__all__ = ["NO_RESULT", "Specials", "decide", "evaluate"]
+__all__ = ["NO_RESULT", "Specials", "decide", "evaluate", "why_undecided"]
 
 #: What the ``$`` names mean in one call; text as str, durations in nanoseconds, stacks as values.
 Specials = Mapping[SpecialName, int | str | SequenceValue]
@@ -84,6 +84,7 @@ class _Text(NamedTuple):
 
 
 _NOT_CAPTURED = Unavailable("not captured")
+_CUT_TEXT = "a string is longer than what is copied of it"
 DIVIDED_BY_ZERO = Unavailable("division by zero")
 NO_ELEMENT = Unavailable("there is no such element")
 _DIVISIONS = {BinaryOperator.DIVIDE, BinaryOperator.REMAINDER}
@@ -129,6 +130,12 @@ def decide(predicate: Typed, values: Mapping[AccessPath, Value], specials: Speci
     if truth is not None:
         return truth
     return None if True in evaluation.outcomes(predicate) else False
+
+
+def why_undecided(predicate: Typed, values: Mapping[AccessPath, Value], specials: Specials) -> str:
+    """Return why ``decide`` gave None: the first thing that is not known."""
+    evaluation = _Evaluation(values, specials)
+    return next(evaluation.unknown(predicate), _CUT_TEXT)
 
 
 def _special(name: SpecialName, specials: Specials) -> Value:
@@ -198,6 +205,23 @@ class _Evaluation:
         ):
             return frozenset({truth})
         return frozenset({True, False})
+
+    def unknown(self, expression: Typed) -> Iterator[str]:
+        """Yield why conditions of an expression are unknown that may be true or false."""
+        if isinstance(expression, Logic):
+            yield from self.unknown(expression.left)
+            yield from self.unknown(expression.right)
+        elif isinstance(expression, Not):
+            yield from self.unknown(expression.operand)
+        elif len(self.outcomes(expression)) > 1:
+            parts: list[Typed] = [expression]
+            if isinstance(expression, Comparison):
+                parts = [expression.left, expression.right]
+            elif isinstance(expression, NilTest | TextTest):
+                parts = [expression.operand]
+            found = map(self._value, parts)
+            reasons = [value.why for value in found if isinstance(value, Unavailable)]
+            yield reasons[0] if reasons else _CUT_TEXT
 
     def _is_missing(self, operand: Operand) -> bool:
         """Return whether there is no such value.

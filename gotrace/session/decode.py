@@ -10,6 +10,7 @@ are ``gotrace.report.fast_calls``'.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from gotrace.calls import LongestWait, StackFrame, Why
 from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.overhead import ProbeCost
-from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate
+from gotrace.probes.evaluate import NO_RESULT, Specials, decide, evaluate, why_undecided
 from gotrace.probes.scope import PART_SPECIALS, STACK_TYPE, Phase, SpecialName
 from gotrace.probes.spec import ProbeSpec, ResolvedProbe
 from gotrace.probes.typed import AccessPath, Operand, Typed
@@ -115,10 +116,15 @@ class DecodedCall:
 
 
 class Undecided:
-    """The number of calls of which it could not be decided whether predicates want them."""
+    """The calls of which it could not be decided whether predicates want them, by reason."""
 
     def __init__(self) -> None:
-        self.calls = 0
+        self.reasons: Counter[str] = Counter()
+
+    @property
+    def calls(self) -> int:
+        """Return how many there are."""
+        return self.reasons.total()
 
 
 class CallDecoder:
@@ -354,7 +360,8 @@ class CallDecoder:
         if predicate is None:
             return True
         decided = decide(predicate, found, specials)
-        self._undecided.calls += decided is None
+        if decided is None:
+            self._undecided.reasons[why_undecided(predicate, found, specials)] += 1
         return decided is True
 
     def _evaluated(

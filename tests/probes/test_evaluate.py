@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import pytest
 
 from gotrace.probes.constants import RELATIONS
-from gotrace.probes.evaluate import NO_RESULT, decide, evaluate
+from gotrace.probes.evaluate import NO_RESULT, decide, evaluate, why_undecided
 from gotrace.probes.parser import BinaryOperator
 from gotrace.probes.spec import parse_probe
 from gotrace.probes.typed import AccessPath, Typed, operands
@@ -187,6 +187,34 @@ def test_undecided_is_what_more_bytes_might_keep(
     typed = predicate(expression)
     captured = values_of(typed, {"key": key, "ok": False, "i8": 1, "r": GONE})
     assert decide(typed, captured, SPECIALS) is decided
+
+
+@pytest.mark.parametrize(
+    ("expression", "key", "why"),
+    [
+        ('contains(key, "x")', CUT_TEXT, "a string is longer than what is copied of it"),
+        ('!contains(key, "x")', Unavailable("memory not readable"), "memory not readable"),
+        (
+            'contains(key, "x") || r.URL.Path == "a"',
+            Unavailable("type not known"),
+            "type not known",
+        ),
+        (
+            'r.URL.Path == "a" || contains(key, "x")',
+            CUT_TEXT,
+            "a string is longer than what is copied of it",
+        ),
+        ("len(key) > 1000", Unavailable("capture limit reached"), "capture limit reached"),
+        # One of two texts is of no interest where the other one cannot be read.
+        ("key == lower(key)", Unavailable("memory not readable"), "memory not readable"),
+    ],
+)
+def test_what_was_not_known_is_the_reason(expression: str, key: Value, why: str) -> None:
+    typed = predicate(expression)
+    captured = dict.fromkeys((operand.path for operand in operands(typed)), key)
+    captured |= values_of(typed, {"r": GONE})
+    assert decide(typed, captured, SPECIALS) is None
+    assert why_undecided(typed, captured, SPECIALS) == why
 
 
 def test_values_of_a_format_are_evaluated() -> None:

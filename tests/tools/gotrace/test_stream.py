@@ -412,6 +412,16 @@ def test_depth(depth: int) -> None:
     assert fine == {"p": None, "r": None, "text": "fine", "n": 78}
 
 
+def test_what_was_not_known_of_an_undecided_call_is_said() -> None:
+    probe = 'main.wild (contains(text, "x") || $comm == "another")'
+    _, result = trace(program(), "pointers", "--json", probe)
+    assert calls_of(result, "main.wild") == []
+    (row,) = of_kind(result, "lost")
+    assert (row["what"], row["calls"]) == ("undecided", 1)
+    assert row["reasons"] == {"memory not readable": 1}
+    assert row["message"].endswith("could not be decided: memory not readable (1)")
+
+
 def test_greatest_number_of_events() -> None:
     with Fixture([program()]) as fixture:
         words = ("--json", "-M", "7", "-p", str(fixture.ready), "main.nest")
