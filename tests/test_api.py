@@ -320,8 +320,7 @@ def test_deeper_values_of_a_handler_have_room() -> None:
         request = call.args["r"]
         assert (request.Method, request.URL.Path) == ("GET", "/get/42")
         assert request.RequestURI == usual.args["r"].RequestURI == "/get/42"
-        items = [found.args["s"]["items"] for found in (call, usual)]
-        assert len(items[0]) == len(items[1]) > 0
+        assert len(call.args["s"]["items"]) > 0
 
 
 def handled(more: dict[str, int]) -> gotrace.Call:

@@ -22,6 +22,7 @@ from gotrace.gotypes.types import (
     PointerType,
     SliceType,
     StructType,
+    basic_type,
 )
 from gotrace.values.go_syntax import GUESSED
 from gotrace.values.model import (
@@ -47,13 +48,14 @@ from gotrace.values.scalars import (
     Directive,
     address,
     character,
+    filled,
     floating,
     integer,
     pad,
     plain_text,
     text,
 )
-from gotrace.values.stdlib_text import duration_text, time_text
+from gotrace.values.stdlib_text import duration_text, time_syntax, time_text
 
 __all__ = [
     "Format",
@@ -64,6 +66,7 @@ __all__ = [
     "verb_problem",
 ]
 
+_BYTE = basic_type(Kind.UINT8)
 _UNSIGNED = {Kind.UINT, Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64, Kind.UINTPTR}
 
 
@@ -104,13 +107,21 @@ class Printer:
         if isinstance(value, Unavailable):
             return pad(f"<unavailable: {value.why}>", directive)
         if self._verb == "T":
-            return pad(
-                "<nil>" if _is_nil_interface(value, of) else _type_name(value, of), directive
-            )
+            if _is_nil_interface(value, of):
+                return filled("<nil>", directive)
+            name = _type_name(value, of).encode("utf-8", "surrogateescape")
+            return text(name, len(name), replace(directive, verb="s"))
         if self._verb == "p":
             return self._pointer_verb(value, of)
+        if self._syntax and isinstance(value, TextValue | TimeValue):
+            # Their fields are not known.
+            shown = time_syntax(value) if isinstance(value, TimeValue) else value.text
+            encoded = shown.encode("utf-8", "surrogateescape")
+            return text(encoded, len(encoded), replace(directive, verb="s"))
         if not self._syntax and self._verb in "vsxXq":
-            content = _text_of(value)
+            # A verb that does not fit leaves methods aside, where there is more than they say.
+            is_raw = directive.is_misfit and isinstance(value, ErrorValue | DurationValue)
+            content = None if is_raw else _text_of(value)
             if content is not None:
                 mark = GUESSED if isinstance(value, ErrorValue) and value.guessed else ""
                 return text(content, _length_of(value, len(content)), directive, mark)
@@ -144,7 +155,7 @@ class Printer:
         directive, verb = self._directive, self._verb
         if isinstance(value, bool):
             if verb in "vt":
-                return pad("true" if value else "false", directive)
+                return filled("true" if value else "false", directive)
         elif isinstance(value, int):
             return self._integer(value, of, name)
         elif isinstance(value, float | complex):
@@ -160,7 +171,7 @@ class Printer:
         if verb in "cqU":
             return character(value, directive)
         if self._syntax and _is_unsigned(of, name):
-            return pad(f"{value:#x}", directive)
+            return integer(value, directive, "x")
         if verb == "v":
             return integer(value, replace(directive, flags=directive.flags - {"#"}), "d")
         if verb in "dboOxX":
@@ -170,11 +181,8 @@ class Printer:
     def _bytes(self, value: BytesValue, depth: int) -> str:
         if self._verb in "sqxX":
             return text(value.data, value.length, self._directive)
-        elements = [f"{byte:#x}" if self._syntax else self._byte(byte) for byte in value.data]
+        elements = [self._integer(byte, _BYTE, "") for byte in value.data]
         return self._joined(elements, value.length, _literal(value.type, depth))
-
-    def _byte(self, byte: int) -> str:
-        return self._integer(byte, None, "") if self._verb != "v" else str(byte)
 
     def _joined(self, elements: list[str], length: int | None, name: str) -> str:
         if length is None or len(elements) < length:
@@ -235,7 +243,7 @@ class Printer:
             return f"({_short(value.type)})({place:#x})"
         if self._verb == "v":
             return address(place, self._directive)
-        if self._verb in "dboOxX":
+        if self._verb in "dboxX":
             return integer(place, self._directive)
         return self._bad(value, of)
 
@@ -257,35 +265,36 @@ class Printer:
         if self._verb == "v":
             if self._syntax:
                 if kind is Kind.INTERFACE:
-                    return pad("<nil>", self._directive) if depth == 0 else f"{name}(nil)"
+                    return filled("<nil>", self._directive) if depth == 0 else f"{name}(nil)"
                 return (
                     f"({name})(nil)" if name.startswith(("*", "func", "chan")) else f"{name}(nil)"
                 )
             if kind is Kind.SLICE:
                 return "[]"
-            return "map[]" if kind is Kind.MAP else pad("<nil>", self._directive)
+            if kind is Kind.MAP:
+                return "map[]"
+            # What is within another value is not filled up.
+            is_inner = kind is Kind.INTERFACE and depth
+            return "<nil>" if is_inner else filled("<nil>", self._directive)
         if kind is Kind.INTERFACE:
-            return f"%!{self._verb}(<nil>)"
+            return "<nil>" if depth else f"%!{self._verb}(<nil>)"
         if kind is Kind.SLICE:
             is_bytes = name.startswith(("[]uint8", "[]byte"))
             return self._bytes(BytesValue(name, b"", 0), depth) if is_bytes else "[]"
         if kind is Kind.MAP:
             return "map[]"
-        if self._verb in "dboOxX":
+        if self._verb in "dboxX":
             return integer(0, self._directive)
         return self._bad(value, of)
 
     def _bad(self, value: Value, of: GoType | None) -> str:
         """Return that the verb does not fit, as Go does: ``%!d(string=hi)``."""
-        name = _type_name(value, of)
-        if isinstance(value, PointerValue | FuncValue | ChanValue):
-            place = value.pc if isinstance(value, FuncValue) else value.address
-            return f"%!{self._verb}({name}={place:#x})"
-        if isinstance(value, Nil):
-            is_interface = _is_nil_interface(value, of)
-            return f"%!{self._verb}({'' if is_interface else f'{name}='}<nil>)"
-        shown = Printer(Directive("v", self._directive.flags - {"#", "+"})).value(value, of, 0)
-        return f"%!{self._verb}({name}={shown})"
+        if _is_nil_interface(value, of):
+            return f"%!{self._verb}(<nil>)"
+        if isinstance(value, FuncValue):
+            value = replace(value, name=None)
+        shown = Printer(replace(self._directive, verb="v", is_misfit=True)).value(value, of, 0)
+        return f"%!{self._verb}({_type_name(value, of)}={shown})"
 
 
 def _text_of(value: Value) -> bytes | None:
@@ -326,8 +335,9 @@ def _is_unsigned(of: GoType | None, name: str) -> bool:
 def _float(value: float | complex, directive: Directive, single: bool) -> str:
     if isinstance(value, complex):
         # The width is that of each part.
+        flags = directive.flags - ({"#"} if directive.go_syntax else set())
         plus = replace(directive, verb="g" if directive.verb == "v" else directive.verb)
-        signed = replace(plus, flags=directive.flags | {"+"})
+        signed = replace(plus, flags=flags | {"+"})
         real = floating(value.real, directive, single=single)
         return f"({real}{floating(value.imag, signed, single=single)}i)"
     return floating(value, directive, single=single)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = [
     "Directive",
     "address",
     "character",
+    "filled",
     "floating",
     "integer",
     "pad",
@@ -26,7 +27,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Directive:
-    """One verb of a format, with its flags: ``%-10.3f``; ``start`` and ``end`` in the format."""
+    """One verb of a format, with its flags: ``%-10.3f``; ``start`` and ``end`` in the format.
+
+    ``is_misfit``: the verb is ``v`` in place of one that does not fit the value, whose flags are
+    those of that one.
+    """
 
     verb: str
     flags: frozenset[str] = frozenset()
@@ -35,16 +40,17 @@ class Directive:
     start: int = 0
     end: int = 0
     text: str = ""
+    is_misfit: bool = False
 
     @property
     def go_syntax(self) -> bool:
         """Return whether this is ``%#v``."""
-        return self.verb == "v" and "#" in self.flags
+        return self.verb == "v" and "#" in self.flags and not self.is_misfit
 
     @property
     def field_names(self) -> bool:
         """Return whether this is ``%+v``."""
-        return self.verb == "v" and "+" in self.flags
+        return self.verb == "v" and "+" in self.flags and not self.is_misfit
 
 
 def pad(content: str, directive: Directive, count: int | None = None, fill: str = " ") -> str:
@@ -55,6 +61,11 @@ def pad(content: str, directive: Directive, count: int | None = None, fill: str 
     missing = (directive.width or 0) - (len(content) if count is None else count)
     padding = fill * missing
     return content + " " * missing if "-" in directive.flags else padding + content
+
+
+def filled(content: str, directive: Directive) -> str:
+    """Fill up to the width with what the flags say."""
+    return pad(content, directive, None, _fill(directive))
 
 
 def _fill(directive: Directive) -> str:
@@ -72,7 +83,7 @@ def _pad_number(sign: str, digits: str, directive: Directive) -> str:
 def _sign(negative: bool, directive: Directive) -> str:
     if negative:
         return "-"
-    signed = directive.verb != "v" and "+" in directive.flags
+    signed = "+" in directive.flags and not directive.field_names
     return "+" if signed else " " if " " in directive.flags else ""
 
 
@@ -92,15 +103,17 @@ def integer(value: int, directive: Directive, verb: str = "") -> str:
     elif "0" in directive.flags and "-" not in directive.flags:
         # Zeros fill up the width before the prefix comes in front of them.
         digits = digits.zfill((directive.width or 0) - len(sign))
-    if verb == "O" or ("#" in directive.flags and not (verb == "o" and digits.startswith("0"))):
+    if "#" in directive.flags:
+        octal = "" if digits.startswith("0") else "0"
+        digits = (octal if base == "o" else prefix) + digits
+    if verb == "O":
         digits = prefix + digits
     return pad(sign + digits, directive)
 
 
 def address(value: int, directive: Directive) -> str:
     """Format an address: ``0xc000012345``, without the prefix for ``%#p``."""
-    bare = directive.verb == "p" and "#" in directive.flags
-    return pad(format(value, "x" if bare else "#x"), directive)
+    return integer(value, replace(directive, flags=directive.flags ^ {"#"}), "x")
 
 
 def character(code: int, directive: Directive) -> str:
@@ -133,7 +146,7 @@ def floating(value: float, directive: Directive, *, single: bool = False) -> str
     """
     verb, precision = directive.verb, directive.precision
     sign = "-" if math.copysign(1, value) < 0 and not math.isnan(value) else ""
-    plus = "+" in directive.flags and verb != "v"
+    plus = "+" in directive.flags and not directive.field_names
     if not sign:
         sign = "+" if plus else " " if " " in directive.flags else ""
     if math.isinf(value) or math.isnan(value):
@@ -154,7 +167,7 @@ def floating(value: float, directive: Directive, *, single: bool = False) -> str
             magnitude = struct.unpack("<f", struct.pack("<f", magnitude))[0]
         kind = {"v": "g", "F": "f", "G": "g", "E": "e"}.get(verb, verb)
         digits = format(magnitude, f".{6 if precision is None else precision}{kind}")
-    if "#" in directive.flags and verb not in "vb":
+    if "#" in directive.flags and verb != "b" and not directive.go_syntax:
         digits = _sharp(digits, verb, precision)
     if verb in "GEX":
         digits = digits.upper()
@@ -206,7 +219,7 @@ def _sharp(digits: str, verb: str, precision: int | None) -> str:
     As fmtFloat of src/fmt/format.go does it, which takes the x of ``0x`` for a digit.
     """
     number, mark, exponent = digits.partition("p" if verb in "xX" else "e")
-    wanted = (6 if precision is None else precision) if verb in "gGx" else 0
+    wanted = (6 if precision is None else precision) if verb in "vgGx" else 0
     wanted -= len(number.replace(".", "").lstrip("0"))
     if "." not in number:
         wanted -= number == "0"
@@ -258,11 +271,16 @@ def _escaped(char: str) -> str:
 def quoted(content: bytes, directive: Directive | None = None) -> str:
     """Quote text as ``%q`` does: ``%+q`` in ASCII, ``%#q`` in backquotes where possible."""
     flags = directive.flags if directive else frozenset()
-    if "#" in flags and not (directive and directive.verb == "v"):
+    if directive and "#" in flags and not directive.go_syntax:
         decoded = content.decode("utf-8", "backslashreplace")
-        if content.isascii() and decoded.isprintable() and "`" not in decoded:
+        if decoded.isprintable() and not set(decoded) & {"`", "\ufeff"} and _is_utf8(content):
             return f"`{decoded}`"
-    return _quote(content, '"', "+" in flags)
+    return _quote(content, '"', "+" in flags and not (directive and directive.verb == "v"))
+
+
+def _is_utf8(content: bytes) -> bool:
+    decoded = content.decode("utf-8", "replace")
+    return "\ufffd" not in decoded
 
 
 def _quote(content: bytes, mark: str, ascii_only: bool) -> str:

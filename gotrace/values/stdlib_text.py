@@ -18,6 +18,7 @@ __all__ = [
     "duration_text",
     "hardware_address_text",
     "ipv6_text",
+    "time_syntax",
     "time_text",
 ]
 
@@ -29,6 +30,10 @@ _DAY = 86_400
 # Days from 1 January of year 0 to 1970, in the proleptic Gregorian calendar, and in 400 years.
 _DAYS_TO_1970 = 719_528
 _DAYS_OF_400_YEARS = 146_097
+_MONTHS = (
+    *("January", "February", "March", "April", "May", "June", "July"),
+    *("August", "September", "October", "November", "December"),
+)
 
 
 def duration_text(nanoseconds: int) -> str:
@@ -70,6 +75,17 @@ def time_text(value: TimeValue) -> str:
         whole, nanoseconds = divmod(abs(value.monotonic), _SECOND)
         shown += f" m={sign}{whole}.{nanoseconds:09d}"
     return shown
+
+
+def time_syntax(value: TimeValue) -> str:
+    """Return a time.Time in UTC as its GoString method does; another one as ``time_text``."""
+    if value.zone != "UTC" or value.offset:
+        return time_text(value)
+    days, seconds = divmod(value.seconds, _DAY)
+    year, month, day = _date(days).rsplit("-", 2)
+    minutes, second = divmod(seconds, 60)
+    parts = (int(year), f"time.{_MONTHS[int(month) - 1]}", int(day), *divmod(minutes, 60), second)
+    return f"time.Date({', '.join(map(str, parts))}, {value.nanoseconds}, time.UTC)"
 
 
 def _date(days: int) -> str:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import random
 import re
 import struct
 import subprocess
@@ -83,10 +84,14 @@ NESTED_VALUE = StructValue(
     (
         ("P", POINT_VALUE),
         ("Err", BOOM),
-        ("Any", InterfaceValue("interface {}", "uint8", 7)),
+        ("Any", InterfaceValue("interface {}", "uint8", 7, UINT8)),
         ("Tags", SequenceValue("[]string", (string("x"), string("y")), 2, 2)),
     ),
 )
+
+
+def any_of(name: str, value: Value, of: GoType | None = None) -> InterfaceValue:
+    return InterfaceValue("interface {}", name, value, of)
 
 
 @dataclass(frozen=True)
@@ -289,6 +294,82 @@ CASES = [
     Case("(chan int)(nil)", Nil("chan int"), "%v %T %#v %p"),
     Case("(func())(nil)", Nil("func()"), "%v %T %#v"),
     Case("net.IPv4(10, 0, 0, 1)", TextValue("net.IP", "10.0.0.1"), "%v %s %q %T %10v|"),
+    Case("time.Unix(1700000000, 5).UTC()", TimeValue(1_700_000_000, 5), "%v %#v %s %q %12.3s|"),
+    Case("time.Time{}", TimeValue(-62_135_596_800, 0), "%#v"),
+    Case(
+        '[]any{[]byte("ab"), "c", nil, 7}',
+        SequenceValue(
+            "[]interface {}",
+            (
+                any_of("[]uint8", BytesValue("[]uint8", b"ab", 2, 2)),
+                any_of("string", string("c")),
+                Nil("interface {}"),
+                any_of("int", 7, INT),
+            ),
+            4,
+            4,
+        ),
+        "%-12v| %12T %6s| %x %#v",
+        slice_of(ANY),
+    ),
+    Case(
+        'any([]byte("abc"))',
+        any_of("[]uint8", BytesValue("[]uint8", b"abc", 3, 3), slice_of(UINT8)),
+        "%-12v| %12T %.3T %5d|",
+        ANY,
+    ),
+    Case(
+        '[]string{"a", "b c", "\u00b5", "`"}',
+        SequenceValue("[]string", tuple(map(string, ("a", "b c", "\u00b5", "`"))), 4, 4),
+        "%#q %+q %+#q %12T| %d",
+        slice_of(STRING),
+    ),
+    Case(
+        '[][]byte{[]byte("a"), nil}',
+        SequenceValue("[][]uint8", (BytesValue("[]uint8", b"a", 1, 1), Nil("[]uint8")), 2, 2),
+        "%v %s %#v %5v|",
+        slice_of(slice_of(UINT8)),
+    ),
+    Case("[3]byte{1, 2, 3}", BytesValue("[3]uint8", b"\1\2\3", 3), "%v %x %#v %4v| %t"),
+    Case(
+        "[]float64{1.5, -2}",
+        SequenceValue("[]float64", (1.5, -2.0), 2, 2),
+        "%v %.2f %8v| %8s|",
+        slice_of(basic_type(Kind.FLOAT64)),
+    ),
+    Case(
+        "[]State{1, 2}",
+        SequenceValue(
+            "[]main.State", (NamedValue("main.State", 1), NamedValue("main.State", 2)), 2
+        ),
+        "%v %5d| %s",
+        slice_of(basic_type(Kind.INT, "main.State")),
+    ),
+    Case(
+        '[]error{errors.New("boom"), nil}',
+        SequenceValue("[]error", (BOOM, Nil("error")), 2, 2),
+        "%v %6s| %q",
+        slice_of(ERROR),
+    ),
+    Case(
+        'map[string][]byte{"k": []byte("v")}',
+        MapValue("map[string][]uint8", ((string("k"), BytesValue("[]uint8", b"v", 1, 1)),), 1),
+        "%v %s %4v| %d",
+        MapType("map[string][]uint8", Kind.MAP, 8, 8, Lazy.of(STRING), Lazy.of(slice_of(UINT8))),
+    ),
+    Case(
+        "[]time.Duration{1500}",
+        SequenceValue("[]time.Duration", (DurationValue(1500),), 1, 1),
+        "%v %s %d %8v| %#q",
+        slice_of(basic_type(Kind.INT64, "time.Duration")),
+    ),
+    Case('Bytes("ab")', BytesValue("main.Bytes", b"ab", 2, 2), "%v %s %#v %T %5v|"),
+    Case(
+        "[]complex128{1i}",
+        SequenceValue("[]complex128", (1j,), 1, 1),
+        "%v %.1f %#v %8v|",
+        slice_of(basic_type(Kind.COMPLEX128)),
+    ),
     Case("http.Header{}", MapValue("net/http.Header", (), 0), "%v %T %#v"),
     Case("&http.Request{}", PointerValue("*net/http.Request", 1), "%T"),
     Case("map[string]*http.Request{}", MapValue("map[string]*net/http.Request", (), 0), "%T"),
@@ -311,6 +392,7 @@ import ({imports})
 type State int
 type Key string
 type numbers []int
+type Bytes []byte
 type P struct {{ X int; Name string; U uint8; Next *int }}
 type Q struct {{ P P; Err error; Any any; Tags []string }}
 
@@ -342,6 +424,37 @@ def test_values_print_as_go_prints_them(tmp_path: Path) -> None:
             wrong.append(f"{template!r} of {case.go}: {got!r}, and Go says {truth!r}")
     assert wrong == []
     assert len(pairs) > 500
+
+
+def test_random_flags_and_verbs_print_as_go_prints_them(tmp_path: Path) -> None:
+    """Go writes control characters; and it knows methods, and addresses that tests make up."""
+    chance = random.Random(7)
+    pairs: list[tuple[Case, str]] = []
+    cases = [case for case in CASES if "&http" not in case.go]
+    while len(pairs) < 4000:
+        case = chance.choice(cases)
+        verb = chance.choice("vTtbcdoOqxXUeEfFgGs" + "vvqsxT")
+        has_method = re.search(r"errors|time\.[UT]|net|http", case.go) is not None
+        if (has_method and verb not in "vsqxXT") or "0x1000" in case.go or "\\a" in case.go:
+            continue
+        flags = "".join(flag for flag in "+-# 0" if chance.random() < 0.25)
+        width, precision = (
+            chance.choice(("", "", "3", "12")),
+            chance.choice(("", "", ".", ".1", ".5")),
+        )
+        if "#" in flags and verb == "v" and re.search("errors|net", case.go):
+            continue
+        pairs.append((case, f"%{flags}{width}{precision}{verb}"))
+    calls = [f"fmt.Sprintf({json.dumps(template)}, {case.go})" for case, template in pairs]
+    imports = '"encoding/json"; "errors"; "fmt"; "math"; "net"; "net/http"; "os"; "time"'
+    calls += ["net.IPv4len", "http.MethodGet"]
+    expected = go_says(tmp_path, [f"fmt.Sprint({call})" for call in calls], imports)
+    wrong = []
+    for (case, template), truth in zip(pairs, expected, strict=False):
+        got = format_values(parse_format(template), [case.value], [case.type])
+        if got != plain_text(truth.encode()):
+            wrong.append(f"{template!r} of {case.go}: {got!r}, and Go says {truth!r}")
+    assert wrong == []
 
 
 def test_text_with_escapes_is_padded_as_what_it_stands_for(tmp_path: Path) -> None:
