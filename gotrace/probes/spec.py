@@ -275,8 +275,8 @@ def _signature_end(source: Source, start: int) -> int:
     if '""' in inside or _CONDITION.search(inside):
         raise source.error(
             Span(start, close + 1),
-            "a predicate is set off from the function by a space (without one, the parentheses "
-            "hold the types of its parameters)",
+            "put a space before a predicate: without one, the parentheses hold the types of"
+            " parameters",
         )
     results = _past_spaces(text, close + 1)
     if results == len(text) or text[results] in QUOTES:
