@@ -48,8 +48,8 @@ BPF_HASH(site_by_ip, u64, u64, GOTRACE_SITE_BY_IP);
 #endif
 
 /*
- * halted: value 0 = 1 once the run is over, set from user space. Hits count no longer then,
- * although it may take the kernel a while to remove the probes.
+ * halted: value 0 = 1 until all probes are in place, and once the run is over, set from user space.
+ * Hits do not count then, although it takes the kernel a while to place and remove the probes.
  */
 BPF_ARRAY(halted, u32, 1);
 

@@ -527,9 +527,9 @@ def _footer(
     if undecided.calls:
         reasons = undecided.reasons
         causes = ", ".join(f"{why} ({calls:,})" for why, calls in reasons.most_common())
-        notice = lost_notice("undecided", _UNDECIDED, undecided.calls, of)
-        fields = {**notice.fields, "reasons": dict(reasons)}
-        yield Notice(notice.kind, notice.message + causes, fields)
+        # Without a share: calls that the kernel has left out are not counted.
+        fields = {"what": "undecided", "calls": undecided.calls, "reasons": dict(reasons)}
+        yield Notice(NoticeKind.LOST, counted(_UNDECIDED, undecided.calls) + causes, fields)
     if dropped:
         yield lost_notice("reader", _DROPPED, dropped, of)
     if tracer.window.late:

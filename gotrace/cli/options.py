@@ -324,6 +324,10 @@ def _check_bare(patterns: Sequence[str], tool: str, regexp: bool) -> None:
     for pattern in patterns:
         if not regexp and (found := re.search(r"""\s+(?=[("`])""", pattern.rstrip())):
             function, condition = pattern[: found.start()], pattern[found.end() :]
+            if "$panicked" in condition:
+                raise UsageError(
+                    f"{tool} adds calls up where they return: type gotrace '{function} {condition}'"
+                )
             raise UsageError(
                 f"{tool} takes {condition!r} only with --by: type {tool} --by '$func'"
                 f" '{function} {condition}'"

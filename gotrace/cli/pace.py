@@ -76,6 +76,8 @@ def pace(
         message = f"{missed} was replaced before it was started: what runs now is not traced"
         output.notice(Notice(NoticeKind.WARNING, message, {"path": missed}))
     started = since = time.monotonic()
+    if target.command is None:
+        since = tracer.attached.began
     end = started + options.duration if options.duration else None
     tick = started + options.interval if options.interval else None
     look = started + Lifetime.PERIOD

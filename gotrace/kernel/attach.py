@@ -86,21 +86,28 @@ class Attached:
     failed: dict[Point, OSError] = field(default_factory=dict)
     _keepers: list[Keeper] = field(default_factory=list)
     _killed: bool = False
+    #: When hits began to count, by time.monotonic.
+    began: float = 0.0
     _halted: Map | None = None
     _stopped: float | None = None  # when, by time.monotonic
 
     def add(self, groups: Sequence[ProbeGroup]) -> None:
         """Attach all points, some in each of the groups, whose functions are loaded.
 
-        Groups are attached in order. Raises AttachError.
+        Groups are attached in order. Hits count once all probes are in place, from ``began`` on:
+        attaching thousands takes longer than a short interval. Raises AttachError.
         """
         if self.method is AttachMethod.MULTI and any(group.pid for group in groups):
             multi_filters_by_process()  # what is found out in the keeper is forgotten with it
         self._halted = self.program.map("halted")
+        self._halted.update(_ZERO, _ONE)
         probes = _Probes(self.program, self.method, self.functions)
         keeper = Keeper(lambda: probes.attach(groups), probes.detach, probes.held)
         self._keepers.append(keeper)
         self.failed |= keeper.result
+        if self._stopped is None:
+            self._halted.update(_ZERO, _ZERO)
+        self.began = time.monotonic()
 
     def statistics(self) -> dict[str, tuple[int, int]]:
         """Return how often each function has run, and for how many ns: see ``program_statistics``.
@@ -127,7 +134,7 @@ class Attached:
             self._stopped = time.monotonic()
         with suppress(OSError):  # hits go on to count until the probes are removed
             if self._halted is not None:
-                self._halted.update(bytes(4), (1).to_bytes(4, "little"))
+                self._halted.update(_ZERO, _ONE)
         for keeper in reversed(self._keepers):
             keeper.release()
 
@@ -175,6 +182,7 @@ class Attached:
 
 
 _PATIENCE = 1.1  # seconds
+_ZERO, _ONE = bytes(4), (1).to_bytes(4, "little")
 
 
 @dataclass

@@ -44,7 +44,8 @@ class Notice:
 class TextOutput:
     """Results to ``out``, the frame around them to ``frame``, everything else to ``err``.
 
-    ``quiet`` leaves out headings and all notices but those of what is missing. ``frame`` is
+    ``quiet`` leaves out headings and all notices but those of what is missing or not traced.
+    ``frame`` is
     ``out`` where it is not given. ``before`` is called before each notice.
     """
 
@@ -71,7 +72,7 @@ class TextOutput:
         """Write a notice as a line."""
         if self._before is not None:
             self._before()
-        if self._quiet and notice.kind is not NoticeKind.LOST:
+        if self._quiet and notice.kind not in (NoticeKind.LOST, NoticeKind.WARNING):
             return
         framing = notice.kind in (NoticeKind.ATTACHED, NoticeKind.DETACHED)
         stream = self._frame if framing else self._err

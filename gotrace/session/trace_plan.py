@@ -213,6 +213,19 @@ class TracePlan:
         )
 
 
+def _taken(name: str, spec: ProbeSpec, earlier: ProbeSpec) -> str:
+    """Return what to say of a function that an earlier probe has; raise UsageError for conditions.
+
+    Calls that are added up have one key and one predicate: a second one would be ignored.
+    """
+    if spec.key is not None and (spec.predicate is not None or earlier.predicate is not None):
+        raise UsageError(
+            f"two probes are for {name}, and calls are added up by one condition: give one probe,"
+            " with conditions joined by ||"
+        )
+    return f"{name} is traced by an earlier probe"
+
+
 def parse_probes(
     texts: Iterable[str],
     regexp: bool = False,
@@ -300,7 +313,7 @@ def make_trace_plan(
                 if spec.recipe is not None and spec.recipe == wanted[key][0].recipe:
                     is_shared = True
                 elif spec.key is not None or spec.signature not in (None, wanted[key][0].signature):
-                    problems.append(f"{sites.function.name} is traced by an earlier probe")
+                    problems.append(_taken(sites.function.name, spec, wanted[key][0]))
                 else:
                     is_shared = True
                 continue

@@ -5,14 +5,20 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from gotrace.kernel import syscalls as kernel
+from gotrace.doctor.trials import _CODE, _attach, _here
+from gotrace.kernel import attach
 from gotrace.kernel.attach import AttachMethod, Point, ProbeGroup, _MethodUnavailable, _Probes
+from gotrace.kernel.keeper import Keeper
+from gotrace.kernel.own_function import own_function
 from gotrace.kernel.program import BpfProgram
+from gotrace.settings import CountSettings
 
 ENTRIES = [Point(0x100, 0x100, 1), Point(0x200, 0x200, 2)]
 RETS = [Point(0x1F0, 0x1F0, 1), Point(0x2F0, 0x2F0, 2)]
@@ -64,3 +70,31 @@ def test_another_error_among_them_says_that_the_attachment_is_known(
 ) -> None:
     why = missing(monkeypatch, {0x1F0: errno.EOPNOTSUPP, 0x2F0: errno.EINVAL})
     assert why == os.strerror(errno.EOPNOTSUPP)
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("method", AttachMethod)
+def test_hits_count_once_all_probes_are_in_place(
+    method: AttachMethod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attaching takes long where functions are many: a first interval would have more calls."""
+    with own_function(_CODE) as function:
+
+        class BusyKeeper(Keeper):
+            def _outcome(self) -> Any:
+                result = super()._outcome()
+                for _ in range(7):
+                    function.call()
+                return result
+
+        monkeypatch.setattr(attach, "Keeper", BusyKeeper)
+        settings = CountSettings(site=_here(), counters=2)
+        before = time.monotonic()
+        attached = _attach(function, "on_entry", settings, method)
+        try:
+            assert before < attached.began <= time.monotonic()
+            for _ in range(5):
+                function.call()
+            assert attached.program.map("counts").sums()[1] == 5
+        finally:
+            attached.close()

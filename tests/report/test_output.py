@@ -60,7 +60,7 @@ def test_quiet_leaves_out_all_but_results_and_what_is_missing() -> None:
     output.heading("HEADS\n")
     for kind in NoticeKind:
         output.notice(Notice(kind, f"this is {kind.value}"))
-    assert (out.getvalue(), err.getvalue()) == ("", "this is lost\n")
+    assert (out.getvalue(), err.getvalue()) == ("", "this is warning\nthis is lost\n")
 
 
 def test_notices_of_a_file_of_results_are_said_in_words_too() -> None:

@@ -79,6 +79,7 @@ def test_one_of_several_patterns_may_match_nothing(fixture: Fixture) -> None:
         (["-c", "true 'x", "main.x"], "true 'x"),
         (["main.x", "--"], "no command"),
         (["main.x"], "nothing to trace"),
+        (["main.x ($panicked)"], "type gotrace 'main.x ($panicked)'"),
         (["/no/such/file:main.x"], "/no/such/file"),
         (["nosuchprogramhere:main.x"], "nosuchprogramhere"),
         (["-r", "-p", "1", "main.("], "main.("),

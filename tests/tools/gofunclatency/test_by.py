@@ -401,6 +401,15 @@ def test_what_cannot_be_done_is_refused(by: str, probe: str, reason: str) -> Non
     assert result.errors.count("\n") == 1
 
 
+def test_two_conditions_for_one_function_are_refused() -> None:
+    """The second would be ignored."""
+    path = build(FIXTURES / "live_keys", newest())
+    probes = (f'{path}:{HANDLE} (key == "a")', f'{path}:{HANDLE} (key == "b")')
+    result = run_tool("gofunccount", "--by", "key", *probes)
+    assert result.status == 2 and "with conditions joined by ||" in result.errors
+    assert result.errors.count("\n") == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
