@@ -11,9 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from gotrace.kernel import syscalls as kernel
 from gotrace.doctor.trials import _CODE, _attach, _here
 from gotrace.kernel import attach
+from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import AttachMethod, Point, ProbeGroup, _MethodUnavailable, _Probes
 from gotrace.kernel.keeper import Keeper
 from gotrace.kernel.own_function import own_function
