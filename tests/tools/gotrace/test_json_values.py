@@ -42,3 +42,15 @@ def test_nothing_of_a_value_is_left_out(toolchain: Toolchain) -> None:
 def test_results_by_their_numbers(toolchain: Toolchain) -> None:
     (call,) = calls(toolchain, 'main.sizeless "%s %v %s %v", $ret1, $ret3, $ret4, $ret5')
     assert call["message"] == "first1 [] fourth1 <nil>"
+
+
+@each_toolchain
+def test_memory_that_is_written_before_it_is_looked_at_is_not_taken_for_new(
+    toolchain: Toolchain,
+) -> None:
+    """When the record is read, the program may have filled what make had returned."""
+    rows = calls(toolchain, "main.makeNew")
+    found = [row["results"]["$ret"]["$elements"] for row in rows]
+    assert len(found) == 100
+    unread = [{"$unavailable": "memory not readable"}]
+    assert all(elements in (unread, [0] * 8) for elements in found)
