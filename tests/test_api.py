@@ -253,7 +253,7 @@ def test_all_processes_that_run_a_file(fixture: Fixture) -> None:
         other.work("goroutines")
         calls.stop()
         assert Counter(call.pid for call in calls) == {fixture.ready: 1200, other.ready: 1200}
-        with pytest.raises(gotrace.GotraceError, match="only a command"):
+        with pytest.raises(gotrace.GotraceError, match="wait\\(\\) needs a command"):
             go.wait()
 
 

@@ -58,7 +58,7 @@ class Extra(enum.IntEnum):
 
 
 #: Their parts of the room, in proportion to those of the others that a plan has.
-_WEIGHTS = (3, 1, 2, 3, 3)
+_WEIGHTS = (3, 1, 2, 8, 3)
 
 
 class Node:

@@ -176,8 +176,8 @@ class Attached:
         self.program.close()
         if self._killed:
             raise AttachError(
-                "the process that held the probes, gotrace-keeper, was killed: what came after that"
-                " is missing"
+                "the process that held the probes, gotrace-keeper, was killed: later results"
+                " are missing"
             )
 
 
