@@ -93,8 +93,8 @@ class Machine(Enum):
     AMD64 = 62
 
 
-#: R_X86_64_RELATIVE.
-_RELATIVE = {Machine.AMD64: 8}
+#: R_X86_64_RELATIVE and R_X86_64_64.
+_RELOCATIONS = {Machine.AMD64: (8, 1)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,9 +287,8 @@ class ElfImage:
 
     @cached_property
     def relocations(self) -> Relocations:
-        """Return the relative relocations, read on first use."""
-        kind = _RELATIVE[self.machine]
-        return Relocations(self._dynamic, kind, self.read, self.display)
+        """Return the relocations of words, read on first use."""
+        return Relocations(self._dynamic, *_RELOCATIONS[self.machine], self.read, self.display)
 
     def section(self, name: str) -> Section | None:
         """Return the first section of a name, None when there is none."""

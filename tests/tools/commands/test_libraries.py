@@ -139,6 +139,21 @@ def test_values_in_a_plugin(toolchain: Toolchain) -> None:
 
 
 @each_end
+def test_types_of_a_plugin_in_interfaces(toolchain: Toolchain) -> None:
+    """Its descriptors of types lead to one another by symbols."""
+    host, path = plugin(toolchain)
+    truth, result = run("gotrace", [host, path], [f"{path}:*.hold"], by_pid=True)
+    values = re.findall(r"hold\(v=(.*)\) = true", "".join(result.lines))
+    held = [re.sub(r"^(&?)[^{]*\.(item|Int)\{", r"\1\2{", value) for value in values]
+    wanted = []
+    for n in range(truth["calls"]):
+        wanted += [f'item{{name: "held", n: {n}}}', f'&item{{name: "led to", n: {n}}}']
+        words = f"big.nat{{big.Word({n})}}" if n else "nil"
+        wanted.append(f"Int{{neg: false, abs: {words}}}")
+    assert held == wanted
+
+
+@each_end
 def test_panics_and_goroutines_that_end_in_a_plugin_are_noticed(toolchain: Toolchain) -> None:
     """A plugin has functions of the runtime of its own; goroutines that it starts return there."""
     host, path = plugin(toolchain)
