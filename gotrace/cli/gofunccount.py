@@ -136,6 +136,7 @@ def _count(
 
 
 _NOTABLE = 0.01  # of one CPU
+_LEAST_NS = 5_000_000  # of a short run a few hits can be a large share
 
 
 class _Hits:
@@ -156,10 +157,10 @@ class _Hits:
             self._hits[form] += count
 
     def cost(self, seconds: float, each: Mapping[SiteForm, int]) -> Iterator[Notice]:
-        """Yield what the hits took, ``each`` so many ns, if that is 1% of one CPU or more."""
+        """Yield what the hits took, ``each`` so many ns, if that is 1% of one CPU and 5 ms or more."""
         total = sum(each[form] * hits for form, hits in self._hits.items())
         share = total / (seconds * 1e9)
-        if share < _NOTABLE:
+        if share < _NOTABLE or total < _LEAST_NS:
             return
         parts = [
             f"{hits:,} {_HITS[form]} of {duration(each[form])}"

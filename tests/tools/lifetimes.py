@@ -31,7 +31,7 @@ def assert_all_calls(name: str, result: Result, calls: int) -> None:
         assert len(of_kind(result, "call")) == calls
     assert of_kind(result, "lost") == []
     whats = {row["what"] for row in of_kind(result, "summary")}
-    assert whats <= {"probe_cost", "late"}, result.lines
+    assert whats <= {"probe_cost", "cost", "late"}, result.lines
 
 
 def trace_children(path: Path, children: int, *words: str) -> int:
