@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -312,19 +314,20 @@ def test_what_is_not_traced_is_a_warning(fixture: Fixture) -> None:
 HANDLER = "main.(*Store).handleGet"
 
 
-def test_deeper_values_of_a_handler_have_room() -> None:
+def test_deeper_values_of_a_handler_have_room(tmp_path: Path) -> None:
     """The example of docs/api.md: neither the receiver nor the ResponseWriter takes it all."""
-    usual = handled({})
+    path = shutil.copy(build(FIXTURES / "trace_server", newest()), tmp_path)
+    usual = handled(path, {})
     for more in ({"depth": 2}, {"depth": 5, "string_size": 1792}):
-        call = handled(more)
+        call = handled(path, more)
         request = call.args["r"]
         assert (request.Method, request.URL.Path) == ("GET", "/get/42")
         assert request.RequestURI == usual.args["r"].RequestURI == "/get/42"
         assert len(call.args["s"]["items"]) > 0
 
 
-def handled(more: dict[str, int]) -> gotrace.Call:
-    with Fixture([build(FIXTURES / "trace_server", newest())]) as fixture:
+def handled(path: Path | str, more: dict[str, int]) -> gotrace.Call:
+    with Fixture([path]) as fixture:
         with gotrace.attach(fixture.ready) as go:
             (call,) = working(go.trace(HANDLER, limit=1, **more), fixture)  # type: ignore[arg-type]
         return call

@@ -157,7 +157,7 @@ class _Hits:
             self._hits[form] += count
 
     def cost(self, seconds: float, each: Mapping[SiteForm, int]) -> Iterator[Notice]:
-        """Yield what the hits took, ``each`` so many ns, if that is 1% of one CPU and 5 ms or more."""
+        """Yield what the hits took, ``each`` so many ns, from 1% of one CPU and 5 ms on."""
         total = sum(each[form] * hits for form, hits in self._hits.items())
         share = total / (seconds * 1e9)
         if share < _NOTABLE or total < _LEAST_NS:

@@ -30,6 +30,7 @@ from gotrace.gotypes.types import (
     MapType,
     basic_type,
 )
+from gotrace.session.trace_plan import MAX_EXTENDED_STEPS
 from gotrace.values.go_syntax import go_syntax
 from gotrace.values.model import (
     InterfaceValue,
@@ -315,11 +316,11 @@ def test_hostile_memory(
     limits = CaptureLimits(depth=depth)
     factory = NodeFactory(limits, release)
     plan = _plan(shown, factory, limits)
-    assert len(plan.ops) <= limits.ops
+    assert len(plan.ops) <= MAX_EXTENDED_STEPS
     context = Anything(factory)
     machine = Machine(Garbage(seed), stack_pointer=0xC000000000, subplans=context)
     outcome = run_reference(plan.ops, machine, payload=plan.payload_bound)
-    assert outcome.steps <= limits.ops
+    assert outcome.steps <= MAX_EXTENDED_STEPS
     assert len(outcome.payload) <= plan.payload_bound <= limits.payload
     for value in read_phase(plan, outcome.payload, context):
         assert go_syntax(value).isprintable()

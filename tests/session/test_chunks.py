@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -51,8 +53,8 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @contextmanager
-def at_work(name: str) -> Iterator[tuple[Fixture, Target]]:
-    with Fixture([build(FIXTURES / name, newest())]) as fixture, ExitStack() as opened:
+def at_work(path: Path) -> Iterator[tuple[Fixture, Target]]:
+    with Fixture([path]) as fixture, ExitStack() as opened:
         target = Target.of(fixture.ready, None)
         opened.callback(target.close)
         yield fixture, target
@@ -61,7 +63,10 @@ def at_work(name: str) -> Iterator[tuple[Fixture, Target]]:
 
 def test_counts(chunks: list[int]) -> None:
     truth = {}
-    with at_work("live_count") as (fixture, _), gotrace.attach(fixture.ready) as go:
+    with (
+        at_work(build(FIXTURES / "live_count", newest())) as (fixture, _),
+        gotrace.attach(fixture.ready) as go,
+    ):
 
         def work() -> None:
             truth.update(fixture.work()["calls"])
@@ -75,10 +80,11 @@ def test_counts(chunks: list[int]) -> None:
     assert max(chunks) > 50
 
 
-def test_rows_by_value(chunks: list[int]) -> None:
+def test_rows_by_value(chunks: list[int], tmp_path: Path) -> None:
+    copied = shutil.copy(build(FIXTURES / "live_keys", newest()), tmp_path)
     key = parse_key("key")
     specs, _ = parse_probes(["main.handle"])
-    with at_work("live_keys") as (fixture, target):
+    with at_work(Path(copied)) as (fixture, target):
         traced = plan_keyed(
             target,
             probe_requests(specs, (), False),
@@ -103,7 +109,7 @@ def test_rows_by_value(chunks: list[int]) -> None:
 
 
 def test_histograms_and_irregular_calls(chunks: list[int]) -> None:
-    with at_work("live_latency") as (fixture, target):
+    with at_work(build(FIXTURES / "live_latency", newest())) as (fixture, target):
         plan = plan_measuring(target, requests_for(["main.thrown", "main.task"]))
         tasks = find_tasks(target, plan)
         options = LatencyOptions(per_function=True, per_goroutine=True)
@@ -124,7 +130,10 @@ def test_histograms_and_irregular_calls(chunks: list[int]) -> None:
 
 def test_waits_by_stack(chunks: list[int]) -> None:
     truth: dict[str, dict[str, int]] = {}
-    with at_work("live_waits") as (fixture, _), gotrace.attach(fixture.ready) as go:
+    with (
+        at_work(build(FIXTURES / "live_waits", newest())) as (fixture, _),
+        gotrace.attach(fixture.ready) as go,
+    ):
 
         def work() -> None:
             truth.update(fixture.work("ways"))
@@ -141,7 +150,7 @@ def test_waits_by_stack(chunks: list[int]) -> None:
 
 def test_waits_by_reason(chunks: list[int]) -> None:
     """As gotraced adds them up."""
-    with at_work("live_waits") as (fixture, target):
+    with at_work(build(FIXTURES / "live_waits", newest())) as (fixture, target):
         (file,) = target.binaries(None)
         with StateMeter(state_probes(target, file), None) as meter:
             truth = fixture.work("ways")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -569,8 +570,8 @@ def test_calls_without_a_row_have_their_parts_too() -> None:
     assert others <= found[None, None].keys()
 
 
-def test_rows_of_recipes_and_of_stacks_have_their_parts() -> None:
-    path = build(FIXTURES / "live_recipes", newest())
+def test_rows_of_recipes_and_of_stacks_have_their_parts(tmp_path: Path) -> None:
+    path = shutil.copy(build(FIXTURES / "live_recipes", newest()), tmp_path)
     with Fixture([path]) as fixture:
         words = ("--why", "--force", "-p", str(fixture.ready), "@http.server")
         with (
