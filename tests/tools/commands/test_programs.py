@@ -196,7 +196,7 @@ def test_where_time_goes_is_asked_of_runtimes_that_are_alike(tmp_path: Path) -> 
         result = run_tool("gofunclatency", "--why", "-p", pids, "main.price")
     (line,) = result.errors.splitlines()
     assert result.status == 1
-    assert re.search(r"/cart \(go1\.19\S*\) and \S*/shop \(go1\.27\S*\) are not: trace them", line)
+    assert re.search(r"/cart \(go1\.19\S*\) and \S*/shop \(go1\.27\S*\) differ: trace them", line)
     alike = {"till": ("1.26", 3), "shop": PROGRAMS["shop"]}
     truth, result = run(tmp_path, "gofunclatency", "--json", "--why", "main.price", programs=alike)
     histograms = of_kind(result, "histogram")
