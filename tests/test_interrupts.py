@@ -67,7 +67,8 @@ def _interrupted(error: type[BaseException], seconds: float) -> Iterator[None]:
 def _children() -> set[int]:
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
-        found |= set(map(int, (task / "children").read_text().split()))
+        with suppress(OSError):  # a thread that ends
+            found |= set(map(int, (task / "children").read_text().split()))
     return found
 
 

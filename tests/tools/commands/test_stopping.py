@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Any
 
 import pytest
@@ -250,7 +251,8 @@ def test_interrupt_at_the_start(name: str, tmp_path: Path) -> None:
         elif name == "gotrace":
             words = ["main.*", "--", program]
         for _ in range(30):
-            with Process(tool_command(name, *words)) as starting:
+            # A command that was started goes on: it ends by itself at the end of its input.
+            with Process(tool_command(name, *words), stdin=DEVNULL) as starting:
                 starting.ends_within(random.uniform(0, 0.5))
                 starting.signal(SIGINT)
                 status = starting.wait()
