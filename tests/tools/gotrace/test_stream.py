@@ -273,7 +273,8 @@ def test_large_arguments_leave_room_for_the_rest() -> None:
     assert [row["args"]["id"] for row in calls] == list(range(5))
     for row in calls:
         n = row["args"]["id"]
-        assert {"$unavailable": "capture limit reached"} in row["args"]["c"]["$value"].values()
+        refused, last = {"$unavailable": "capture limit reached"}, row["args"]["c"]["$value"]
+        assert last == refused or refused in last.values()
         error = {"$error": "full", "$type": "*errors.errorString"}
         expected = {"n": n, "text": "of the result", "f": n / 2}
         assert {key: row["results"][key] for key in expected} == expected
