@@ -107,6 +107,8 @@ class Attached:
         self.failed |= keeper.result
         if self._stopped is None:
             self._halted.update(_ZERO, _ZERO)
+            if self._stopped is not None:  # a signal's handler stopped it in between
+                self._halted.update(_ZERO, _ONE)
         self.began = time.monotonic()
 
     def statistics(self) -> dict[str, tuple[int, int]]:
