@@ -179,6 +179,31 @@ def test_commands_and_library_ask_the_same_layer(path: Path) -> None:
     assert strange == set()
 
 
+def calls_in(path: Path) -> set[str]:
+    """Return the names of functions and classes that a module calls."""
+    called = (
+        node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+    )
+    return {name.id for name in called if isinstance(name, ast.Name)}
+
+
+def test_a_measurement_starts_in_one_way() -> None:
+    """By a request: nobody else makes what attaches, or finds out what that takes."""
+    apart = {"find_tasks", "why_probes", "Prepared"}
+    made = {
+        node.name
+        for path in (GOTRACE / "session").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        and {base.id for base in node.bases if isinstance(base, ast.Name)} & {"Probing", "Paired"}
+    }
+    assert {"CallCounter", "CallTracer", "WaitMeter"} < made
+    users = [path for path in modules() if GOTRACE / "session" not in path.parents]
+    found = {path.stem: calls_in(path) & (made | apart) for path in users}
+    # A check of a configuration attaches nothing.
+    assert {name: calls for name, calls in found.items() if calls} == {"check": {"find_tasks"}}
+
+
 def imports_among(sources: Mapping[str, str]) -> dict[str, set[str]]:
     """Return module -> other modules among ``sources`` (name -> text) that it imports anywhere.
 

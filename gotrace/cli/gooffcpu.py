@@ -7,7 +7,7 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 
 from gotrace.cli.options import (
     SPEEDSCOPE,
@@ -18,20 +18,17 @@ from gotrace.cli.options import (
     one_of,
     parse,
 )
-from gotrace.cli.pace import detached, listen, pace, waiter_for
-from gotrace.cli.run import run_command, run_output, warning_to
-from gotrace.cli.why import accept_price
+from gotrace.cli.pace import pace, running
+from gotrace.cli.run import run_command, run_output
+from gotrace.cli.why import accepting
 from gotrace.errors import GotraceError, UsageError
-from gotrace.goroutines.groups import check_reasons
-from gotrace.goroutines.live import GoFiles
-from gotrace.goroutines.program import Program
 from gotrace.profiles import rows as profiles
 from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.report.waits import totals_of, write_waits, write_waits_json
-from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRow, sum_rows
+from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRequest, WaitRow, sum_rows
 from gotrace.session.waits.naming import FORM, NamedWait, WaitChoice, named_waits, profile_rows
-from gotrace.session.waits.probes import WaitState, wait_probes
+from gotrace.session.waits.probes import WaitState
 from gotrace.target.process import one_process
 from gotrace.target.target import Target
 from gotrace.text import printable
@@ -116,11 +113,16 @@ def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
     _check(options)
     output = run_output(options)
-    with ExitStack() as opened:
-        pid = one_process(options.pids, "gooffcpu traces") if options.pids else options.pid
-        target = Target.of(pid, options.command)
-        opened.callback(target.close)
-        _watch(options, target, output)
+    pid = one_process(options.pids, "gooffcpu traces") if options.pids else options.pid
+    with closing(Target.of(pid, options.command)) as target:
+        request = WaitRequest(
+            target=target,
+            forced=options.attach,
+            state=options.state,
+            inside=options.inside,
+            reasons=options.reason,
+        )
+        _watch(options, request, output)
     return 0
 
 
@@ -134,30 +136,20 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("--open adds waits that are open when the run ends: leave out -i")
 
 
-def _watch(options: argparse.Namespace, target: Target, output: Output) -> None:
-    probes = wait_probes(target, options.state)
-    if not probes.reasons:
-        text = "why goroutines wait is not shown: runtime.waitReasonStrings was not found"
-        output.notice(Notice(NoticeKind.WARNING, text))
-    check_reasons(options.reason, probes.reasons)
-    if target.command is None:
-        GoFiles(target).check_functions(options.inside)
-    accept_price(probes, options.attach, options.force, "it", output)
+def _watch(options: argparse.Namespace, request: WaitRequest, output: Output) -> None:
     choice = WaitChoice(
         tuple(options.inside), tuple(options.reason), options.system, options.wakers
     )
-    announce = warning_to(output)
-    with (
-        waiter_for(target) as waiter,
-        WaitMeter(probes, options.attach, announce) as meter,
-    ):
-        listen(waiter, meter)
-        writer = _Writer(options, target, output, choice)
-        output.notice(_attached(options, target, meter))
-        for length in pace(options, waiter, target, meter.plan, output, meter):
+    with running(request, output, accepting(options, output, "it")) as run:
+        meter = run.meter
+        for note in run.warnings():
+            output.notice(Notice(NoticeKind.WARNING, note.text, note.fields))
+        writer = _Writer(options, meter, run.target, output, choice)
+        output.notice(_attached(options, run.target, meter))
+        for length in pace(options, run, output):
             writer.write(meter.take(), meter.open() if meter.stopped else [], length)
         writer.finish(output)
-        for notice in (*_footer(writer, meter), *detached(meter)):
+        for notice in _footer(writer, meter):
             output.notice(notice)
 
 
@@ -177,13 +169,18 @@ class _Writer:
     """The results of a run: what is printed of each interval, and what is written at the end."""
 
     def __init__(
-        self, options: argparse.Namespace, target: Target, output: Output, choice: WaitChoice
+        self,
+        options: argparse.Namespace,
+        meter: WaitMeter,
+        target: Target,
+        output: Output,
+        choice: WaitChoice,
     ) -> None:
         self._options = options
+        self._meter = meter
         self._target = target
         self._output = output
         self._choice = choice
-        self._program: Program | None = None
         self._rows: list[WaitRow] = []
         self._began = time.time_ns()
         self._length = 0.0
@@ -191,15 +188,6 @@ class _Writer:
         self.counts_open: bool = options.open
         #: Waits that had not ended, of those that are wanted.
         self.open: list[NamedWait] = []
-        if target.command is None:
-            self._program = GoFiles(target).program()
-
-    @property
-    def program(self) -> Program:
-        """Return what names addresses; of a command once it runs."""
-        if self._program is None:
-            self._program = GoFiles(self._target).program()
-        return self._program
 
     def write(self, period: WaitPeriod, still_open: Sequence[WaitRow], length: float) -> None:
         """Write an interval's waits; ``still_open`` are those that have not ended with the run."""
@@ -215,7 +203,7 @@ class _Writer:
         if isinstance(self._output, JsonOutput):
             fields = {"pid": self._target.pid, "ts": round(time.time(), 6), "seconds": length}
             shown = waits[: options.top] if options.top else waits
-            write_waits_json(self._output, self.program, shown, totals, fields)
+            write_waits_json(self._output, self._meter.program, shown, totals, fields)
         elif options.folded:
             self._fold(waits)
         else:
@@ -223,13 +211,13 @@ class _Writer:
             self._output.out.write(f"\n{clock}")
             what = f"process {self._target.pid}"
             out, top = self._output.out, options.top
-            write_waits(out, self.program, waits, totals, what, options.system, top)
+            write_waits(out, self._meter.program, waits, totals, what, options.system, top)
 
     def _named(self, rows: Sequence[WaitRow]) -> list[NamedWait]:
-        return named_waits(self.program, self._options.state, rows, self._choice)
+        return named_waits(self._meter.program, self._options.state, rows, self._choice)
 
     def _fold(self, waits: Sequence[NamedWait]) -> None:
-        profiles.folded(self._output.out, FORM, profile_rows(self.program, waits))
+        profiles.folded(self._output.out, FORM, profile_rows(self._meter.program, waits))
         self._output.out.flush()
 
     def finish(self, output: Output) -> None:
@@ -241,10 +229,10 @@ class _Writer:
         waits = self._named(self._rows)
         if options.folded and options.interval is None:
             self._fold(waits)
-        rows = profile_rows(self.program, waits)
+        rows = profile_rows(self._meter.program, waits)
         if options.pprof:
             length = round(self._length * 1e9)
-            mappings = self.program.mappings()
+            mappings = self._meter.program.mappings()
             content = profiles.pprof(FORM, rows, mappings, self._began, length)
             self._write_file(options.pprof, content, waits, output)
         if options.speedscope:

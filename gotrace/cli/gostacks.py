@@ -41,7 +41,7 @@ from gotrace.report.goroutines import (
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.target.process import one_process
 from gotrace.target.target import Target
-from gotrace.target.wait import Reason, Waiter
+from gotrace.target.wait import Reason, SignalWaiter
 from gotrace.text import printable
 
 if TYPE_CHECKING:
@@ -335,7 +335,8 @@ def _repeat(
     interval = options.interval or 1.0
     first: dict[GroupKey, int] | None = None
     before: dict[GroupKey, int] = {}
-    with Waiter(target.process.exit_descriptor()) as waiter:
+    with SignalWaiter() as waiter:
+        waiter.watch([target.process])
         tick = time.monotonic()
         end = tick + options.duration if options.duration else None
         while True:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 
 from gotrace.cli.run import make_output, target_of
 from gotrace.errors import GotraceError
@@ -20,8 +21,10 @@ __all__ = ["list_recipes"]
 def list_recipes(options: argparse.Namespace) -> int:
     """Print each recipe; with a process, whether that has its functions. Return the status."""
     output = make_output(options)
-    target = target_of(options) if options.pid is not None or options.pids else None
-    try:
+    with ExitStack() as opened:
+        target = None
+        if options.pid is not None or options.pids:
+            target = opened.enter_context(target_of(options))
         for recipe in recipes():
             here = None if target is None else _is_in(recipe, target)
             if isinstance(output, JsonOutput):
@@ -39,9 +42,6 @@ def list_recipes(options: argparse.Namespace) -> int:
                 continue
             mark = "" if here is None else "* " if here else "  "
             output.out.write(printable(f"{mark}@{recipe.name:<14} {recipe.description}") + "\n")
-    finally:
-        if target is not None:
-            target.close()
     output.out.flush()
     return 0
 

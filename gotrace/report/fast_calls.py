@@ -65,7 +65,7 @@ def line_of(decoder: CallDecoder, clock: Clock, as_json: bool, style: LineStyle 
     """
 
     def decoded(record: bytes) -> str:
-        calls = decoder.all(record)
+        calls = [call for _, call in decoder.calls(record)]
         if style.cpu:
             calls = [replace(call, cpu=cpu_of(record)) for call in calls]
         if as_json:
@@ -77,7 +77,7 @@ def line_of(decoder: CallDecoder, clock: Clock, as_json: bool, style: LineStyle 
     # What the kernel has decided by registers alone adds nothing to the record.
     if compiled is not None and (compiled.rest is not None or any(traced.paths.values())):
         return decoded
-    if traced.spec.format is not None or traced.parts or style.cpu:
+    if traced.spec.format is not None or len(traced.parts) > 1 or style.cpu:
         return decoded
     entry = plain_phase(traced.entry, addresses=not as_json)
     result = plain_phase(traced.result, addresses=not as_json) if traced.result else None
