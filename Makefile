@@ -13,7 +13,7 @@ AS_ROOT = sudo -H env "PATH=$$PATH" GOTRACE_LIVE=1 PYTHONDONTWRITEBYTECODE=1 \
 endif
 
 .PHONY: help setup setup-test setup-kernels check test lint test-real test-kernels \
-	test-kernels-quick test-packages bench demo demo-fleet deb clean
+	test-kernels-quick test-packages test-install bench demo demo-fleet wheel bundle deb clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -58,8 +58,21 @@ test-kernels-quick: setup-kernels ## The same on 6.1 and the newest, in eight mi
 test-packages: setup-test ## Install the Debian package in a chroot, and build the image: ten minutes, 500 MB
 	$(AS_ROOT) GOTRACE_PACKAGES=1 $(PYTHON) -m pytest tests/packages
 
-deb: setup ## Make a Debian package in dist/
-	@$(PYTHON) tools/deb.py dist
+test-install: wheel bundle ## Install the wheel and the bundle where there is no LLVM, and measure that
+	$(AS_ROOT) GOTRACE_PACKAGES=1 $(PYTHON) -m pytest -s tests/packages/test_install.py
+
+# As root, or with sudo: BCC creates the maps of what it compiles.
+wheel: setup ## Make a wheel in dist/ that carries compiled BPF programs; the first takes minutes
+	@mkdir -p dist
+	@$(AS_ROOT) $(PYTHON) tools/package.py wheel
+
+bundle: wheel ## Make dist/gotrace.tar.gz: unpack it anywhere, and run what is in bin
+	@$(PYTHON) tools/package.py bundle $(WHEEL)
+
+deb: wheel ## Make a Debian package in dist/
+	@$(PYTHON) tools/deb.py $(WHEEL) dist
+
+WHEEL = $(shell ls -t dist/gotrace-*.whl | head -1)
 
 bench: setup-test ## Measure the cost of tracing beside that of other tracers, as ratios
 	$(AS_ROOT) $(PYTHON) -m tests.bench

@@ -57,6 +57,7 @@ def _machine() -> Iterator[Finding]:
     yield machine.memory_limits(own)
     yield machine.python()
     yield machine.bcc_binding()
+    yield machine.packaged_compiled()
     yield machine.compiled_programs()
     yield machine.capstone_library()
     yield machine.elf_library()

@@ -18,7 +18,7 @@ from gotrace.kernel.btf import task_fsbase_offset
 from gotrace.kernel.compiler import import_binding
 from gotrace.kernel.own_function import own_function
 from gotrace.kernel.privileges import Capability
-from gotrace.kernel.program_cache import cached_programs
+from gotrace.kernel.program_cache import cached_programs, packaged_programs
 from gotrace.target.process import in_initial_pid_namespace
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "memory_limits",
     "mounts",
     "open_files",
+    "packaged_compiled",
     "perf_call",
     "pid_namespace",
     "privileges",
@@ -246,9 +247,25 @@ def bcc_binding() -> Finding:
 
 def _no_compiler(found: str, cure: str) -> Finding:
     """Say that nothing can be compiled: what was compiled and is kept can still run."""
+    packaged = packaged_programs()
+    if packaged is not None and packaged.problem is None:
+        found += ": what neither comes with the package nor is kept cannot run"
+        return Finding("bcc", State.WARN, found, cure)
     if not cached_programs().programs:
         return Finding("bcc", State.FAIL, found, cure)
     return Finding("bcc", State.WARN, f"{found}: what is not kept cannot run", cure)
+
+
+def packaged_compiled() -> Finding:
+    """Say how many compiled programs the package carries, and who has compiled them."""
+    name, packaged = "packaged programs", packaged_programs()
+    if packaged is None:
+        return Finding(name, State.OK, "none: this is a clone, or was installed from sources")
+    found = f"{packaged.programs}, {packaged.size >> 10} kB, {packaged.path}"
+    if packaged.problem is not None:
+        advice = "install the package again: until then each program is compiled"
+        return Finding(name, State.WARN, f"{found} is not used: {packaged.problem}", advice)
+    return Finding(name, State.OK, f"{found}, compiled by {packaged.compiler}")
 
 
 def compiled_programs() -> Finding:

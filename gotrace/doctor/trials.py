@@ -18,11 +18,12 @@ from gotrace.doctor.finding import Finding, State
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
 from gotrace.kernel.btf import task_fsbase_offset
-from gotrace.kernel.compiler import NoCompilerError, load_compiler
+from gotrace.kernel.compiler import NoCompilerError, Origin, load_compiler
 from gotrace.kernel.cookie import cookie
 from gotrace.kernel.features import multi_filters_by_process
 from gotrace.kernel.own_function import OwnFunction, own_function
 from gotrace.kernel.program import AttachKind, BpfProgram, LoadError
+from gotrace.kernel.program_cache import is_packaged
 from gotrace.kernel.rets import EmulateRet, ret_emulation
 from gotrace.session.trace import buffer_pages
 from gotrace.settings import (
@@ -35,6 +36,7 @@ from gotrace.settings import (
     TaskSettings,
     TraceSettings,
     TrialSettings,
+    WaitSettings,
 )
 from gotrace.sites.sites import Site, SiteForm, SiteKind
 from gotrace.target.process import Process
@@ -146,31 +148,70 @@ def _has_compiler() -> bool:
     return True
 
 
-def _program_of(tool: str, error: LoadError | None = None) -> Finding:
-    """Return whether a tool's program has been compiled and verified."""
+def _program(settings: ProgramSettings, functions: Sequence[str]) -> BpfProgram:
+    """Load a program as a run would: of the package, compiled now, or kept. Raises LoadError."""
+    fresh = not is_packaged(settings) and _has_compiler()
+    program = BpfProgram(settings, fresh)
+    program.load(functions, AttachKind.PERF_EVENT)
+    return program
+
+
+def _program_of(tool: str, program: BpfProgram | LoadError) -> Finding:
+    """Return where a tool's program comes from and whether it has been verified."""
     name = f"program of {tool}"
-    if error is None:
-        found = "compiles" if _has_compiler() else "is kept"
-        return Finding(name, State.OK, f"{found}, and the kernel's verifier accepts it")
-    return Finding(name, State.FAIL, str(error), _NEWER, error.log)
+    if isinstance(program, LoadError):
+        return Finding(name, State.FAIL, str(program), _NEWER, program.log)
+    found = _COMES[program.origin]
+    return Finding(name, State.OK, f"{found}, and the kernel's verifier accepts it")
+
+
+_COMES = {
+    Origin.PACKAGE: "comes with the package",
+    Origin.CACHE: "is kept",
+    Origin.COMPILER: "compiles",
+}
+
+
+def _count() -> list[Finding]:
+    try:
+        program = _program(CountSettings(site=_here(), counters=1), ["on_entry"])
+    except LoadError as error:
+        return [_program_of("gofunccount", error)]
+    return [_program_of("gofunccount", program)]
 
 
 def _latency() -> list[Finding]:
     try:
-        program = BpfProgram(_latency_settings(), fresh=_has_compiler())
-        program.load(_PAIRED, AttachKind.PERF_EVENT)
+        program = _program(_latency_settings(), _PAIRED)
     except LoadError as error:
         return [_program_of("gofunclatency", error)]
-    return [_program_of("gofunclatency")]
+    return [_program_of("gofunclatency", program)]
 
 
 def _trace() -> list[Finding]:
     try:
-        program = BpfProgram(_trace_settings(), fresh=_has_compiler())
-        program.load((*_PAIRED, "on_signal"), AttachKind.PERF_EVENT)
+        program = _program(_trace_settings(), (*_PAIRED, "on_signal"))
     except LoadError as error:
         return [_program_of("gotrace", error)]
-    return [_program_of("gotrace"), _buffers(program)]
+    return [_program_of("gotrace", program), _buffers(program)]
+
+
+def _waits() -> list[Finding]:
+    settings = WaitSettings(
+        site=_here(),
+        tasks=_callers(),
+        state=4,
+        open=1 << 13,
+        stacks=1 << 13,
+        rows=1 << 13,
+        g_sched_pc=0,
+        g_sched_bp=0,
+    )
+    try:
+        program = _program(settings, ["on_status"])
+    except LoadError as error:
+        return [_program_of("gooffcpu", error)]
+    return [_program_of("gooffcpu", program)]
 
 
 def _buffers(program: BpfProgram) -> Finding:
@@ -298,8 +339,10 @@ _NEEDS = {
 }
 
 _TRIALS = (
+    _Trial("program of gofunccount", _count),
     _Trial("program of gofunclatency", _latency),
     _Trial("program of gotrace", _trace),
+    _Trial("program of gooffcpu", _waits),
     _Trial("attach", _rungs),
     _Trial("atomic fetch", _fetch),
     _Trial("signals from BPF", _signal),

@@ -14,7 +14,8 @@ import resource
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +30,7 @@ __all__ = [
     "LoadError",
     "MapShape",
     "NoCompilerError",
+    "Origin",
     "bpf_directory",
     "compile_program",
     "compiler_flags",
@@ -109,6 +111,14 @@ class MapShape:
     flags: int
 
 
+class Origin(Enum):
+    """Where a compiled program comes from."""
+
+    PACKAGE = "the package"
+    CACHE = "the user's cache"
+    COMPILER = "the compiler"
+
+
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """A compiled source: each function's instructions, and the maps that they refer to by number.
@@ -120,6 +130,7 @@ class Compiled:
     maps: tuple[MapShape, ...]
     functions: Mapping[str, bytes]
     made_by: tuple[str, ...] = ()
+    origin: Origin = field(default=Origin.COMPILER, compare=False)
 
 
 _MARK = 0x676F_7472_6163  # SETTING of bpf/common.h, above 16 bits of number

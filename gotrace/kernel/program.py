@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.compiler import LoadError, MapShape, load_error, patched
+from gotrace.kernel.compiler import LoadError, MapShape, Origin, load_error, patched
 from gotrace.kernel.linked import Linked, linked, load_linked
 from gotrace.kernel.missing_features import missing_feature
 from gotrace.kernel.program_cache import cached_program, fresh_program
@@ -155,6 +155,11 @@ class BpfProgram:
             self.close()
             what = f"cannot create the maps of bpf/{self.source}"
             raise load_error(what, str(error), "") from error
+
+    @property
+    def origin(self) -> Origin:
+        """Return where the compiled source comes from."""
+        return self._compiled.origin
 
     def load(self, functions: Iterable[str], kind: AttachKind) -> dict[str, int]:
         """Load functions and return their descriptors, which live as long as the program.

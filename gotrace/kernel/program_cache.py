@@ -9,6 +9,10 @@ A file is found by a digest of the sources and of the settings that shape them; 
 the compiler consisted of, and the kernel. Where one of these has changed, the program is compiled
 again. Where there is no compiler, it is taken as it is: the verifier looks at what it does in any
 case.
+
+A package can carry compiled programs in ``gotrace/_compiled``, which are looked for first. Their
+names are the same digests, so that none is used whose sources are not those of the package. They
+are trusted as the package's modules are.
 """
 
 from __future__ import annotations
@@ -21,9 +25,10 @@ import pwd
 import re
 import stat
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import NoReturn
@@ -34,6 +39,7 @@ from gotrace.kernel.compiler import (
     LoadError,
     MapShape,
     NoCompilerError,
+    Origin,
     bpf_directory,
     compile_program,
     compiler_flags,
@@ -43,14 +49,27 @@ from gotrace.kernel.compiler import (
 from gotrace.settings import ProgramSettings
 from gotrace.target.process import fork
 
-__all__ = ["CachedPrograms", "cached_program", "cached_programs", "compile_apart", "fresh_program"]
+__all__ = [
+    "MANIFEST",
+    "CachedPrograms",
+    "PackagedPrograms",
+    "cached_program",
+    "cached_programs",
+    "compile_apart",
+    "fresh_program",
+    "is_packaged",
+    "package_program",
+    "packaged_programs",
+    "program_key",
+    "shape_of",
+]
 
 #: What the format of a file begins with; changes with how programs are compiled or put down.
 _FORMAT = b"gotrace compiled program 1\n"
 _NAME = re.compile(r"[0-9a-f]{40}-[0-9a-f]{8}")
 _TEMPORARY = re.compile(r"\.[0-9a-f]{40}-[0-9a-f]{8}\.[0-9a-f]{16}")
 _MAX_FILE_BYTES = 4 << 20
-_MAX_BYTES, _MAX_FILES = 64 << 20, 512
+_MAX_BYTES, _MAX_FILES = 64 << 20, 1024
 _DAY, _HOUR = 86400.0, 3600.0
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -109,20 +128,25 @@ def _compile_here(settings: ProgramSettings, writing: int) -> NoReturn:
 
 
 def cached_program(settings: ProgramSettings) -> Compiled:
-    """Return a source compiled for these settings: as it was kept, or compiled now and kept.
+    """Return a source compiled for these settings: of the package, as kept, or compiled and kept.
 
     Raises LoadError, and NoCompilerError where it is not kept and cannot be compiled.
     """
+    key = program_key(settings)
+    packaged = _packaged(key)
+    if packaged is not None:
+        return packaged
     with _folder() as folder:
         if folder is None:
-            return _compiled(settings)
-        key = _key(settings)
+            with _without_compiler(settings):
+                return _compiled(settings)
         name = f"{key}-{_kernel()}"
         found = folder.read(name)
         if found is not None and all(map(_is_unchanged, found.made_by)):
             return found
         try:
-            return folder.write(name, _compiled(settings))
+            with _without_compiler(settings):
+                return folder.write(name, _compiled(settings))
         except NoCompilerError:
             if found is None:
                 found = next(folder.all_of(key), None)
@@ -131,12 +155,31 @@ def cached_program(settings: ProgramSettings) -> Compiled:
             return found
 
 
+@contextmanager
+def _without_compiler(settings: ProgramSettings) -> Iterator[None]:
+    """Say, where nothing can be compiled, what a run needs to do with what the package has."""
+    try:
+        yield
+    except NoCompilerError as error:
+        packaged = packaged_programs()
+        if packaged is None or packaged.problem is not None:
+            raise
+        from gotrace.kernel.unpackaged import what_to_leave_out
+
+        shapes = packaged.shapes.get(settings.source, ())
+        omitted = what_to_leave_out(shape_of(settings), shapes)
+        cure = f", or leave out {omitted}" if omitted else ""
+        raise NoCompilerError(
+            f"this run needs a BPF program that the package does not have, and {error}{cure}"
+        ) from error
+
+
 def fresh_program(settings: ProgramSettings) -> Compiled:
     """Compile a source for these settings, keep and return it; raise as ``cached_program``."""
     compiled = compile_program(settings)
     with _folder() as folder:
         if folder is not None:
-            folder.write(f"{_key(settings)}-{_kernel()}", compiled)
+            folder.write(f"{program_key(settings)}-{_kernel()}", compiled)
     return compiled
 
 
@@ -145,7 +188,7 @@ def _is_unchanged(state: str) -> bool:
     return file_state(state.split(" ", 2)[2]) == state
 
 
-def _key(settings: ProgramSettings) -> str:
+def program_key(settings: ProgramSettings) -> str:
     """Return what distinguishes a source and a shape from all others."""
     texts = [joined_source(settings.source), *_system_headers(), os.uname().machine]
     texts += compiler_flags(settings)
@@ -174,29 +217,15 @@ class _Folder:
 
     def read(self, name: str) -> Compiled | None:
         """Return the program in a file, None where there is none that can be used."""
-        # Not blocking: on what should not be here, such as a pipe, it would.
-        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        try:
-            file = os.open(name, flags, dir_fd=self.descriptor)
-        except OSError:
+        data = _trusted(name, self.descriptor, _problem, os.O_NOFOLLOW)
+        compiled = _unpacked(data) if data is not None else None
+        if compiled is None:
             return None
-        try:
-            found = os.fstat(file)
-            if (
-                not stat.S_ISREG(found.st_mode)
-                or _problem(found)
-                or found.st_size > _MAX_FILE_BYTES
-            ):
-                return None
-            data = os.read(file, found.st_size)
-            if time.time() - found.st_mtime > _DAY:  # those used last are kept longest
-                with suppress(OSError):
-                    os.utime(file)
-        except OSError:
-            return None
-        finally:
-            os.close(file)
-        return _unpacked(data)
+        with suppress(OSError):
+            used = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False).st_mtime
+            if time.time() - used > _DAY:  # those used last are kept longest
+                os.utime(name, dir_fd=self.descriptor, follow_symlinks=False)
+        return replace(compiled, origin=Origin.CACHE)
 
     def all_of(self, key: str) -> Iterator[Compiled]:
         """Yield the programs of a source and shape, for whatever kernel and by what compiler."""
@@ -254,6 +283,30 @@ class _Folder:
             if is_left_over or kept > _MAX_FILES or size > _MAX_BYTES:
                 with suppress(OSError):
                     os.unlink(name, dir_fd=self.descriptor)
+
+
+def _trusted(
+    path: str | Path,
+    folder: int | None,
+    problem: Callable[[os.stat_result], str | None],
+    flags: int = 0,
+) -> bytes | None:
+    """Return what is in a regular file that has no ``problem``, None where it cannot be used."""
+    # Not blocking: on what should not be here, such as a pipe, it would.
+    flags |= os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        file = os.open(path, flags, dir_fd=folder)
+    except OSError:
+        return None
+    try:
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode) or problem(found) or found.st_size > _MAX_FILE_BYTES:
+            return None
+        return os.read(file, found.st_size)
+    except OSError:
+        return None
+    finally:
+        os.close(file)
 
 
 def _packed(compiled: Compiled) -> bytes:
@@ -356,6 +409,105 @@ def _open(base: Path) -> int:
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _PARTS = ("gotrace", "bpf")
+
+
+#: What a package says of its programs.
+MANIFEST = "manifest.json"
+
+
+def _package_folder() -> Path:
+    """Return where a package has its compiled programs; a clone has none."""
+    return Path(__file__).parent.parent / "_compiled"
+
+
+def _package_problem(found: os.stat_result) -> str | None:
+    """Return why what a package has is not trusted as its modules are, None where it is.
+
+    Whoever can write to a module needs no compiled program.
+    """
+    module = os.stat(__file__)
+    if found.st_uid not in (0, os.geteuid(), module.st_uid):
+        return "it belongs to another user than the package's modules"
+    others = found.st_mode & _OTHERS_WRITE & ~module.st_mode
+    if others or (found.st_mode & stat.S_IWGRP and found.st_gid != module.st_gid):
+        return "others can write to it, and not to the package's modules"
+    return None
+
+
+def _packaged(key: str) -> Compiled | None:
+    """Return a program of the package, None where it has none that can be used."""
+    folder = _package_folder()
+    try:
+        if _package_problem(os.stat(folder)):
+            return None
+    except OSError:
+        return None
+    data = _trusted(folder / key, None, _package_problem)
+    if data is None:
+        return None
+    try:
+        compiled = _unpacked(zlib.decompress(data))
+    except zlib.error:
+        return None
+    return None if compiled is None else replace(compiled, origin=Origin.PACKAGE)
+
+
+def is_packaged(settings: ProgramSettings) -> bool:
+    """Return whether the package has the program of these settings."""
+    return _packaged(program_key(settings)) is not None
+
+
+def package_program(settings: ProgramSettings, folder: Path) -> tuple[str, tuple[str, ...]]:
+    """Put a program, as it is kept or compiled now, into a package's folder.
+
+    Return its key, and the files of the compiler: what is written does not have these, as they are
+    this machine's. Raises as ``cached_program``.
+    """
+    key, compiled = program_key(settings), cached_program(settings)
+    data = _packed(replace(compiled, made_by=()))
+    (folder / key).write_bytes(zlib.compress(data, 9))
+    return key, compiled.made_by
+
+
+def shape_of(settings: ProgramSettings) -> frozenset[str]:
+    """Return what distinguishes a program from others of its source, as the manifest has it."""
+    definitions = (each.removeprefix("GOTRACE_") for each in settings.definitions())
+    return frozenset(re.sub(r"=SETTING\(.*", "", each) for each in definitions)
+
+
+@dataclass(frozen=True, slots=True)
+class PackagedPrograms:
+    """What a package carries: its folder, how many programs, their size, who compiled them.
+
+    ``problem`` says why they are not used, None where they are. ``shapes`` has, by source, the
+    definitions of each program.
+    """
+
+    path: Path
+    programs: int
+    size: int
+    compiler: str
+    problem: str | None
+    shapes: Mapping[str, Sequence[frozenset[str]]]
+
+
+def packaged_programs() -> PackagedPrograms | None:
+    """Return what this package carries, None where it carries nothing, as a clone does."""
+    folder = _package_folder()
+    try:
+        found = os.stat(folder)
+        text = (folder / MANIFEST).read_text(encoding="utf-8")
+        manifest = json.loads(text)
+        shapes: dict[str, list[frozenset[str]]] = {}
+        size = 0
+        for each in manifest["programs"]:
+            shapes.setdefault(each["source"], []).append(frozenset(each["shape"]))
+            size += (folder / each["file"]).stat().st_size
+        problem = _package_problem(found)
+        count = len(manifest["programs"])
+        return PackagedPrograms(folder, count, size, manifest["compiler"]["name"], problem, shapes)
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 @contextmanager

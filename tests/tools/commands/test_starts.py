@@ -49,7 +49,7 @@ def test_default_runs_need_what_is_usual(tmp_path: Path) -> None:
         assert done.status == 0
     found = {path.name.partition("-")[0] for path in (tmp_path / "gotrace" / "bpf").iterdir()}
     assert len(found) == 3
-    assert found <= {program_cache._key(settings) for settings in common_settings()}
+    assert found <= {program_cache.program_key(settings) for settings in common_settings()}
 
 
 def test_usual_programs_are_compiled_in_time(

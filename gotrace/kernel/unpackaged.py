@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What to leave out of a run whose program no package carries, so that it needs no compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+__all__ = ["what_to_leave_out"]
+
+#: What a user has asked for, by the settings that only then are there, or have another value.
+_ASKED = {
+    "EMULATE_RET": "--emulate-ret=on",
+    "WHY": "--why",
+    "WHY_CALLERS": "--why",
+    "WHY_CLASSES": "--why",
+    "WHY_PARTS": "--why",
+    "WHY_UNNAMED": "--why",
+    "WHY_BANDS": "--why",
+    "SLOWER": "--slower",
+    "GOROUTINES": "-g",
+    "OUTERMOST": "--outermost",
+    "UNIT": "-u and -m",
+    "OF": "--of",
+    "KEY": "--by",
+    "STACK_KEY": "$stack in --by",
+    "HAS_STACKS": "-U, $stack and $caller",
+    "CONTEXTS": "$trace and $sampled",
+    "ARITHMETIC": "arithmetic in predicates",
+    "SAVED_WORDS": "parameters in what is decided at the return",
+    "SAVED_BLOCKS": "parameters in what is decided at the return",
+    "STARTS": "spans",
+    "RETURNS": "--entry",
+    "PAYLOAD": "long values (-Z, --elements)",
+    "PREDICATES": "predicates",
+    "INTERFACES": "values of interfaces",
+    "WAITING": "values of floats (--no-fp)",
+    "BY_FILE": "all programs but one",
+    "LAYOUTS": "all programs but one",
+    "TGID_1": "all processes but one",
+}
+
+
+def what_to_leave_out(shape: frozenset[str], others: Sequence[frozenset[str]]) -> str | None:
+    """Return what a run has to do without to need one of the other programs of its source.
+
+    It is as little as possible, and None if there is no such thing: the kernel needs another
+    program, or there is no program that differs in what a user asks for alone.
+    """
+    found = [asked for each in others if (asked := _asked(shape, each)) is not None]
+    fewest = min(map(len, found), default=0)
+    return next((" and ".join(asked) for asked in found if len(asked) == fewest), None)
+
+
+def _asked(shape: frozenset[str], other: frozenset[str]) -> list[str] | None:
+    """Return what makes a shape another one, None where that is not only what is asked for."""
+    own, others = _names(shape - other), _names(other - shape)
+    comes_along = _WITH_THEM | _WITH_WHY if "WHY" in own else _WITH_THEM
+    if not own <= _ASKED.keys() | comes_along or not others <= own:
+        return None
+    return list(dict.fromkeys(words for name, words in _ASKED.items() if name in own))
+
+
+def _names(definitions: frozenset[str]) -> set[str]:
+    return {each.partition("=")[0] for each in definitions}
+
+
+#: What is there only with one of these: of --by, of floats, of processes, and of --why.
+_WITH_THEM = {
+    *("KEYS", "KEY_ROWS", "TIMES", "ROWS", "STRIPES", "HISTOGRAMS", "HISTOGRAM_ROWS", "WIDE"),
+    *("FLOATS", "TASK_BLOCKED"),
+    *(f"TGID_{number}" for number in range(2, 9)),
+}
+_WITH_WHY = {
+    *("WHY_ROWS", "WHY_SAVED", "WHY_SITES", "WHY_THREADS", "TASK_PID", "TASK_STATE"),
+    *("TASK_THROTTLED", "TASK_CFS_RQ", "CFS_RQ_THROTTLED", "CFS_RQ_RQ", "RQ_CLOCK"),
+    *("TASK_RUN_DELAY", "TASK_LAST_QUEUED", "G_STATUS", "G_SYSCALLPC", "G_SCHED_PC"),
+    *("G_SCHED_BP", "G_COROARG"),
+}

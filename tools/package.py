@@ -1,0 +1,194 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: Apache-2.0
+"""Make a wheel with compiled BPF programs, or of such a wheel a bundle that needs no pip.
+
+    tools/package.py wheel [-o DIRECTORY] [--programs FOLDER]
+    tools/package.py bundle [-o DIRECTORY] WHEEL
+
+BCC compiles the programs here, which takes root, or the rights that loading takes. They are kept in
+root's cache, so that the next wheel takes the time of those that have changed. Two wheels of a
+commit, and two bundles, are equal byte for byte if compiler and packages are the same; the manifest
+of the programs names the compiler.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+__all__ = ["main"]
+
+CLONE = Path(__file__).resolve().parents[1]
+COMPILED = Path("gotrace", "_compiled")
+#: The bundle's dependencies are for this Python and newer, and for each C library since 2014's.
+OLDEST_PYTHON = "3.10"
+PLATFORM = "manylinux2014_x86_64"
+_ENTRY_POINTS = r"lib/gotrace-[^/]*/entry_points\.txt"
+_ZIP_BEGINS = 315532800  # 1980
+_LAUNCHER = """\
+#!/usr/bin/python3 -I
+# SPDX-License-Identifier: Apache-2.0
+import os
+import signal
+import sys
+
+if sys.version_info < (3, 10):
+    sys.exit("{name}: gotrace needs Python 3.10 or newer; %s is %s" % (
+        sys.executable, sys.version.split()[0]))
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+folder = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+sys.path.insert(0, os.path.join(folder, "lib"))
+from {module} import {function}
+
+sys.exit({function}())
+"""
+
+
+def main() -> int:
+    """Make what is asked for and print its path."""
+    parser = argparse.ArgumentParser(description="Make a wheel or a bundle of this clone.")
+    commands = parser.add_subparsers(dest="what", required=True)
+    wheel = commands.add_parser("wheel", help="make a wheel with compiled BPF programs")
+    wheel.add_argument("--programs", type=Path, help="a folder of compiled programs")
+    bundle = commands.add_parser("bundle", help="make a folder with all dependencies, packed")
+    bundle.add_argument("wheel", type=Path)
+    for command in (wheel, bundle):
+        command.add_argument("-o", dest="directory", default=Path("dist"), type=Path)
+    options = parser.parse_args()
+    try:
+        with tempfile.TemporaryDirectory(prefix="gotrace-package-") as place:
+            if options.what == "wheel":
+                made = _make_wheel(Path(place), options.programs)
+            else:
+                made = _make_bundle(Path(place), options.wheel)
+            options.directory.mkdir(parents=True, exist_ok=True)
+            print(shutil.copy(made, options.directory))
+    except (OSError, subprocess.CalledProcessError) as error:
+        print(f"package: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _make_wheel(place: Path, programs: Path | None) -> Path:
+    """Make the wheel of a copy, as a build leaves files in its tree, and return its path."""
+    source = place / "source"
+    ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info", "tests")
+    shutil.copytree(CLONE, source, ignore=ignored)
+    shutil.rmtree(source / COMPILED, ignore_errors=True)
+    if programs is not None:
+        shutil.copytree(programs, source / COMPILED)
+    else:
+        (source / COMPILED).mkdir()
+        _compile(source)
+    environment = {"SOURCE_DATE_EPOCH": str(_commit_time())}
+    words = ("-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(place), str(source))
+    _python(*words, more=environment)
+    (wheel,) = place.glob("gotrace-*.whl")
+    _settle(wheel)
+    return wheel
+
+
+def _compile(source: Path) -> None:
+    """Compile the programs of a copy into it."""
+    code = (
+        "from pathlib import Path; from gotrace.doctor.precompile import package_programs;"
+        f"package_programs(Path({str(COMPILED)!r}))"
+    )
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "gotrace", "wheel")
+    _python("-c", code, cwd=source, more={"XDG_CACHE_HOME": str(cache)})
+
+
+def _python(*words: str, cwd: Path | None = None, more: Mapping[str, str]) -> None:
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **more}
+    # stdout has the path of what is made, and nothing else.
+    command = [sys.executable, *words]
+    subprocess.run(command, cwd=cwd, env=environment, check=True, stdout=subprocess.DEVNULL)
+
+
+def _commit_time() -> int:
+    """Return when the commit was made, or what SOURCE_DATE_EPOCH says."""
+    given = os.environ.get("SOURCE_DATE_EPOCH")
+    if given is None:
+        command = ["git", "-C", str(CLONE), "log", "-1", "--format=%ct"]
+        try:
+            given = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        except (OSError, subprocess.CalledProcessError):
+            given = "0"  # an archive of the sources, not a clone
+    return max(int(given), _ZIP_BEGINS)
+
+
+def _settle(wheel: Path) -> None:
+    """Put the files of a wheel in order, with rights and times that are not the clone's."""
+    with zipfile.ZipFile(wheel) as archive:
+        files = {each.filename: archive.read(each) for each in archive.infolist()}
+    # What a wheel is comes last (the wheel format recommends it).
+    order = sorted(files, key=lambda name: (".dist-info/" in name, name))
+    date = time.gmtime(_commit_time())[:6]
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for name in order:
+            entry = zipfile.ZipInfo(name, date)
+            entry.create_system = 3  # Unix
+            entry.external_attr = 0o100644 << 16
+            archive.writestr(entry, files[name], zipfile.ZIP_DEFLATED, 9)
+
+
+def _make_bundle(place: Path, wheel: Path) -> Path:
+    """Unpack a wheel and its dependencies beside each other, pack that, and return its path."""
+    wheels = place / "wheels"
+    words = ("-m", "pip", "download", "--quiet", "-d", str(wheels), "--only-binary", ":all:")
+    target = ("--python-version", OLDEST_PYTHON, "--platform", PLATFORM)
+    _python(*words, *target, str(wheel), more={})
+    files: dict[str, bytes] = {}
+    for path in sorted(wheels.iterdir()):
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                if not name.endswith("/"):
+                    files[_place(name)] = archive.read(name)
+    (entries,) = (name for name in files if re.fullmatch(_ENTRY_POINTS, name))
+    for line in files[entries].decode().splitlines():
+        name, equals, entry = line.partition(" = ")
+        if equals:
+            module, _, function = entry.partition(":")
+            text = _LAUNCHER.format(name=name, module=module, function=function)
+            files[f"bin/{name}"] = text.encode()
+    for name in ("README.md", "LICENSE"):
+        files[name] = (CLONE / name).read_bytes()
+    bundle = place / "gotrace.tar.gz"
+    with (
+        bundle.open("wb") as stream,
+        gzip.GzipFile("", "wb", 9, stream, mtime=_commit_time()) as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for name in sorted(files):
+            member = tarfile.TarInfo(f"gotrace/{name}")
+            member.size, member.mtime = len(files[name]), _commit_time()
+            member.mode = 0o755 if name.startswith("bin/") else 0o644
+            member.uname = member.gname = "root"
+            tar.addfile(member, io.BytesIO(files[name]))
+    return bundle
+
+
+def _place(name: str) -> str:
+    """Return where the bundle has a wheel's file: modules in lib, man pages in share."""
+    _, data, rest = name.partition(".data/data/")
+    if data:
+        return rest
+    _, data, rest = name.partition(".data/purelib/")
+    return f"lib/{rest or name}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
