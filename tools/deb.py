@@ -1,10 +1,11 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: Apache-2.0
-"""Make a Debian package of this clone: tools/deb.py [DIRECTORY]
+"""Make a Debian package of a wheel that has compiled programs: tools/deb.py WHEEL [DIRECTORY]
 
 What Python's own packaging installs is put where Debian's Python looks, so that setup.cfg remains
 the only list of what gotrace consists of. Dependencies are Debian's packages, by their names there;
-what gotraced sends OTLP with is not in Debian.
+what gotraced sends OTLP with is not in Debian. BCC is recommended only: what the package does not
+have compiled takes it.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ Architecture: amd64
 Section: devel
 Priority: optional
 Maintainer: the gotrace maintainers <root@localhost>
-Depends: python3 (>= 3.10), python3-bpfcc, python3-capstone (>= 4.0.2), python3-pyelftools (>= 0.29)
-Recommends: python3-yaml, python3-jsonschema, python3-prometheus-client
+Depends: python3 (>= 3.10), python3-capstone (>= 4.0.2), python3-pyelftools (>= 0.29)
+Recommends: python3-bpfcc, python3-yaml, python3-jsonschema, python3-prometheus-client
 Suggests: python3-argcomplete
 Installed-Size: {size}
 Description: {summary}
@@ -46,8 +47,11 @@ Description: {summary}
  show where all goroutines are, and add up where they wait. The program is
  neither rebuilt nor restarted, and what is traced of it is counted exactly.
  .
+ Programs for the kernel are compiled for all usual runs. Others need BCC, which
+ python3-bpfcc brings.
+ .
  The daemon gotraced makes metrics of Go functions for Prometheus; it needs the
- recommended packages. Sending by OTLP needs OpenTelemetry's SDK for Python,
+ other recommended packages. Sending by OTLP needs OpenTelemetry's SDK for Python,
  which is not in Debian.
 """
 SCRIPT = """\
@@ -91,25 +95,25 @@ set -e
 
 def main() -> int:
     """Write the package into a directory and print its path."""
-    parser = argparse.ArgumentParser(description="Make a Debian package of this clone.")
+    parser = argparse.ArgumentParser(description="Make a Debian package of a wheel.")
+    parser.add_argument("wheel", type=Path, help="what make wheel has made")
     parser.add_argument("directory", nargs="?", default="dist", type=Path)
     options = parser.parse_args()
     try:
-        print(build(options.directory))
+        print(build(options.wheel, options.directory))
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"deb: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def build(directory: Path) -> Path:
+def build(wheel: Path, directory: Path) -> Path:
     """Make the package and return its path. Raises OSError or CalledProcessError."""
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="gotrace-deb-") as temporary:
         place = Path(temporary)
         place.chmod(0o755)
         tree = place / "tree"
-        wheel = _wheel(place)
         version = wheel.name.split("-")[1]
         summary = _install(wheel, tree)
         _add_documents(tree)
@@ -122,23 +126,14 @@ def build(directory: Path) -> Path:
     return file
 
 
-def _wheel(place: Path) -> Path:
-    """Return what Python's packaging makes of a copy: a build leaves files in its tree."""
-    source = place / "source"
-    ignored = shutil.ignore_patterns(".*", "__pycache__", "build", "dist", "*.egg-info", "tests")
-    shutil.copytree(CLONE, source, ignore=ignored)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", str(place)]
-    subprocess.run([*command, str(source)], check=True, stdout=subprocess.DEVNULL)
-    (wheel,) = place.glob("gotrace-*.whl")
-    return wheel
-
-
 def _install(wheel: Path, tree: Path) -> str:
     """Put a wheel's files in their places, and return its summary."""
     modules = tree / MODULES
     modules.mkdir(parents=True)
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(modules)
+    if not (modules / "gotrace" / "_compiled").is_dir():
+        raise OSError(f"{wheel} has no compiled BPF programs: make wheel")
     (data,) = modules.glob("gotrace-*.data")
     (info,) = modules.glob("gotrace-*.dist-info")
     (tree / MAN).mkdir(parents=True)

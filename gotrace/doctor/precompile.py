@@ -201,9 +201,9 @@ def _traces() -> Iterator[ProgramSettings]:
             yield _trace(payload, returns, floats, has_stacks=True, **values)
         if not predicates:
             continue
-        for payload in (*small, large):
+        for payload in (*small, large) if not floats else ():
             yield _trace(payload, returns, floats, arithmetic=True, **values)
-            if returns and not floats:
+            if returns:
                 # Results are compared with parameters.
                 yield _trace(payload, returns, floats, saved_words=True, **values)
                 yield _trace(payload, returns, floats, saved_blocks=True, **values)
@@ -230,10 +230,12 @@ def _keyed() -> Iterator[ProgramSettings]:
             counted = KeySettings(times=False, durations=_TIMES, **shared)
             for more in saved[: 3 if returns and predicates else 1]:
                 yield _trace(payload, returns, False, by=counted, **values, **more)
-            yield _trace(payload, returns, False, by=counted, has_stacks=True, **values)
-            wide = replace(_TIMES, wide=1)
-            measured = KeySettings(times=True, of=1, durations=wide, **shared)
-            yield _trace(payload, returns, False, by=measured, **values)
+            if not predicates:
+                yield _trace(payload, returns, False, by=counted, has_stacks=True, **values)
+            if not interfaces:
+                wide = replace(_TIMES, wide=1)
+                measured = KeySettings(times=True, of=1, durations=wide, **shared)
+                yield _trace(payload, returns, False, by=measured, **values)
         for unit in _MAYBE:
             timed = KeySettings(times=True, durations=replace(_TIMES, unit=unit), **shared)
             yield _trace(payload, True, False, by=timed, **values)
@@ -251,12 +253,13 @@ def _states() -> Iterator[ProgramSettings]:
             yield _with_quota(settings, kernel)
 
 
-def package_programs(folder: Path) -> int:
+def package_programs(folder: Path, settings: Sequence[ProgramSettings] = ()) -> int:
     """Put the programs of a package into its folder, and return how many there are.
 
-    They are taken from the cache, or compiled and kept. Raises LoadError, OSError.
+    They are those of ``packaged_settings`` if no others are given. They are taken from the cache,
+    or compiled and kept. Raises LoadError, OSError.
     """
-    settings = list(packaged_settings())
+    settings = settings or list(packaged_settings())
     with _processes() as pool:
         packed = list(pool.map(partial(package_program, folder=folder), settings))
     programs = [

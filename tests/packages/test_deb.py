@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.packages.roots import in_copy, needs_all, root
+from gotrace.settings import CountSettings
+from tests.packages.roots import FULL, in_copy, needs_all, root
+from tests.packages.wheels import make_wheel
 from tests.test_packaging import SEVEN_CALLS
 from tests.toolchains import build, newest
 from tests.tools.harness import CLONE
@@ -43,7 +45,8 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("dpkg-deb") is None:
         pytest.skip("no dpkg-deb here")
     place = tmp_path_factory.mktemp("deb")
-    command: list[str | Path] = [sys.executable, CLONE / "tools" / "deb.py", place]
+    wheel = make_wheel(place, settings=[CountSettings(counters=1)] if not FULL else None)
+    command: list[str | Path] = [sys.executable, CLONE / "tools" / "deb.py", wheel, place]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return Path(done.stdout.strip())
@@ -69,11 +72,12 @@ def test_contents_and_dependencies(package: Path) -> None:
     found = fields(package)
     depends = re.sub(r" \([^)]*\)", "", found["Depends"]).split(", ")
     required = listed(SETUP["options"]["install_requires"])
-    assert set(depends) == {"python3", "python3-bpfcc", *map(debian, required)}
+    assert set(depends) == {"python3", *map(debian, required)}
     fleet = {debian(each) for each in listed(SETUP["options.extras_require"]["fleet"])}
     recommended = set(found["Recommends"].split(", "))
     assert {name for name in fleet - recommended if "opentelemetry" not in name} == set()
-    assert recommended <= fleet
+    assert recommended <= fleet | {"python3-bpfcc"}
+    assert f"{modules}/_compiled/manifest.json" in modes
 
 
 #: What is left of files, but for what dpkg, Python's caches and logs have changed.
