@@ -58,7 +58,7 @@ test-kernels-quick: setup-kernels ## The same on 6.1 and the newest, in eight mi
 test-packages: setup-test ## Install the Debian package in a chroot, and build the image: ten minutes, 500 MB
 	$(AS_ROOT) GOTRACE_PACKAGES=1 $(PYTHON) -m pytest tests/packages
 
-test-install: wheel bundle ## Install the wheel and the bundle where there is no LLVM, and measure that
+test-install: bundle deb ## Install without LLVM, and measure that: wheel, bundle, Debian package
 	$(AS_ROOT) GOTRACE_PACKAGES=1 $(PYTHON) -m pytest -s tests/packages/test_install.py
 
 # As root, or with sudo: BCC creates the maps of what it compiles.

@@ -155,7 +155,7 @@ def _make_bundle(place: Path, wheel: Path) -> Path:
     for path in sorted(wheels.iterdir()):
         with zipfile.ZipFile(path) as archive:
             for name in archive.namelist():
-                if not name.endswith("/"):
+                if not name.endswith("/") and ".data/scripts/" not in name:
                     files[_place(name)] = archive.read(name)
     (entries,) = (name for name in files if re.fullmatch(_ENTRY_POINTS, name))
     for line in files[entries].decode().splitlines():
