@@ -96,7 +96,7 @@ def packaged_settings() -> Iterator[ProgramSettings]:
 
     These are the common ones, for kernels other than this, too, and what the commands of the README
     and the cookbook load beside them, with what is alike: an expression may read an interface or
-    not, and a value takes any room. ``python -m tests.packages.shapes`` says what is missing.
+    not, and a value takes any room.
     """
     seen = set()
     for settings in _packaged():
@@ -233,6 +233,8 @@ def _keyed() -> Iterator[ProgramSettings]:
             if not predicates:
                 yield _trace(payload, returns, False, by=counted, has_stacks=True, **values)
             if not interfaces:
+                if payload != small[-1]:
+                    yield _trace(payload, returns, False, by=counted, contexts=1, **values)
                 wide = replace(_TIMES, wide=1)
                 measured = KeySettings(times=True, of=1, durations=wide, **shared)
                 yield _trace(payload, returns, False, by=measured, **values)

@@ -46,6 +46,7 @@ from gotrace.kernel.compiler import (
     file_state,
     joined_source,
 )
+from gotrace.kernel.instructions import CALL, INSTRUCTION
 from gotrace.settings import ProgramSettings
 from gotrace.target.process import fork
 
@@ -464,9 +465,30 @@ def package_program(settings: ProgramSettings, folder: Path) -> tuple[str, tuple
     this machine's. Raises as ``cached_program``.
     """
     key, compiled = program_key(settings), cached_program(settings)
+    if any(_PROBE_READ in calls for calls in map(_helpers, compiled.functions.values())):
+        raise LoadError(
+            f"bpf/{settings.source} was compiled for kernels before Linux 5.5: make the package"
+            " where /proc/kallsyms names bpf_probe_read_user"
+        )
     data = _packed(replace(compiled, made_by=()))
     (folder / key).write_bytes(zlib.compress(data, 9))
     return key, compiled.made_by
+
+
+#: bpf_probe_read: BCC has it called in the place of bpf_probe_read_user and bpf_probe_read_kernel
+#: if /proc/kallsyms does not name these (seen of BCC 0.26). Nothing else of a machine was found to
+#: change what it compiles.
+_PROBE_READ = 4
+
+
+def _helpers(code: bytes) -> set[int]:
+    """Return the numbers of the helpers that instructions call."""
+    found = set()
+    for at in range(0, len(code), INSTRUCTION.size):
+        operation, registers, _, constant = INSTRUCTION.unpack_from(code, at)
+        if operation == CALL and registers >> 4 == 0:
+            found.add(constant)
+    return found
 
 
 def shape_of(settings: ProgramSettings) -> frozenset[str]:

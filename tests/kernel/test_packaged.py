@@ -15,7 +15,8 @@ from gotrace.doctor import machine
 from gotrace.doctor.finding import State
 from gotrace.doctor.precompile import packaged_settings
 from gotrace.kernel import program_cache
-from gotrace.kernel.compiler import NoCompilerError, Origin
+from gotrace.kernel.compiler import LoadError, NoCompilerError, Origin
+from gotrace.kernel.instructions import CALL, EXIT, encode
 from gotrace.kernel.program_cache import (
     MANIFEST,
     cached_program,
@@ -89,6 +90,21 @@ def test_nothing_of_the_machine_is_in_it(package: Path, compiler: Compiler) -> N
 
 def only_program_of(folder: Path, settings: ProgramSettings) -> Path:
     return folder / program_key(settings)
+
+
+def test_programs_of_old_kernels_are_not_packaged(
+    compiler: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for helper in (112, 4):  # bpf_probe_read_user, bpf_probe_read
+        code = encode((CALL, 0, 0, helper), (EXIT, 0, 0, 0))
+        compiler.compiled = replace(PROGRAM, functions={"on_entry": code})
+        settings = SETTINGS if helper == 4 else SETTINGS.by_address(1)
+        if helper == 112:
+            package_program(settings, tmp_path)
+            continue
+        with pytest.raises(LoadError, match=r"before Linux 5\.5: make the package where"):
+            package_program(settings, tmp_path)
 
 
 def test_other_sources_are_not_served(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
