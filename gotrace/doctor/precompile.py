@@ -210,6 +210,11 @@ def _traces() -> Iterator[ProgramSettings]:
                 both: dict[str, Any] = {"saved_words": True, "saved_blocks": True}
                 yield _trace(payload, returns, floats, **both, **values)
                 yield _trace(payload, returns, floats, contexts=1, **values)
+    # Of gotraced, which knows what calls are within others, and of which trace.
+    for payload, interfaces, predicates in product((*small, large), _EITHER, _EITHER):
+        values = {"interfaces": interfaces, "predicates": predicates, "nested": 1}
+        yield _trace(payload, True, False, **values)
+        yield _trace(payload, True, False, contexts=1, **values)
     for why in _why(True, None, None):
         for payload, interfaces, predicates in product((*small, large), _EITHER, _EITHER):
             values = {"interfaces": interfaces, "predicates": predicates}

@@ -28,7 +28,7 @@ _ASKED = {
     "ARITHMETIC": "arithmetic in predicates",
     "SAVED_WORDS": "parameters in what is decided at the return",
     "SAVED_BLOCKS": "parameters in what is decided at the return",
-    "STARTS": "spans",
+    "NESTED": "spans",
     "RETURNS": "--entry",
     "PAYLOAD": "long values (-Z, --elements)",
     "PREDICATES": "predicates",
