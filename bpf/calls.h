@@ -508,9 +508,11 @@ int on_recovery(struct pt_regs *ctx)
     struct stack *stack = stacks.lookup(&owner);
     if (!stack)
         return 0;
-    USE_LAYOUT(cookie, 0);
-    u64 hi = read_word(task.g + OFFSET(g_stack_hi, GOTRACE_G_STACK_HI));
-    u64 sp = read_word(task.g + OFFSET(g_sched_sp, GOTRACE_G_SCHED_SP));
+    struct layout *layout = layout_of(cookie);
+    if (!layout)
+        return 0;
+    u64 hi = read_word(task.g + OFFSET(layout, g_stack_hi, GOTRACE_G_STACK_HI));
+    u64 sp = read_word(task.g + OFFSET(layout, g_sched_sp, GOTRACE_G_SCHED_SP));
     drop_unwound(ctx, &task, &owner, stack, hi - sp, EVENT_PANIC, AGAIN_RECOVERY);
     stack->hits++;
     if (!stack->level)

@@ -97,7 +97,10 @@ static __always_inline void take_span(struct work *w)
  */
 int find_span(struct pt_regs *argument)
 {
-    struct work *w = ARGUMENT(argument);
+    struct work *w = opaque(argument);
+    if (!w)
+        return 0;
+    w = opaque(w);
     struct span_walk *walk = &w->walk;
     u64 tab = walk->tab, data = walk->data;
     walk->result = WALK_TOO_LONG;

@@ -62,21 +62,23 @@ struct layout {
 /* layouts: key = number of a file, as cookies have it. Filled before attaching. */
 BPF_ARRAY(layouts, struct layout, GOTRACE_LAYOUTS);
 
+/* Return what offsets are taken from; 0 where they are not known. */
 static __always_inline struct layout *layout_of(u64 cookie)
 {
     u32 file = cookie >> COOKIE_FILE_SHIFT & COOKIE_FILE_MASK;
     return layouts.lookup(&file);
 }
 
-/* What offsets are taken from: declares a layout, or returns failed. */
-#define USE_LAYOUT(cookie, failed)             \
-    struct layout *layout = layout_of(cookie); \
-    if (!layout)                               \
-    return failed
-#define OFFSET(field, setting) (layout->field)
+/* An offset: a layout's field, or where there are none the setting. */
+#define OFFSET(layout, field, setting) ((layout)->field)
 #else
-#define USE_LAYOUT(cookie, failed)
-#define OFFSET(field, setting) (setting)
+/* All files have those of the settings: a pointer that nothing is read from, but not 0. */
+static __always_inline struct layout *layout_of(u64 cookie)
+{
+    return (struct layout *)1;
+}
+
+#define OFFSET(layout, field, setting) (setting)
 #endif
 
 static __always_inline u64 g_from_tls(u64 cookie)
@@ -84,13 +86,11 @@ static __always_inline u64 g_from_tls(u64 cookie)
     u64 base = 0, offset = GOTRACE_TASK_FSBASE;
     if (!offset)
         return 0;
-    USE_LAYOUT(cookie, 0);
-#ifdef GOTRACE_LAYOUTS
-    if (!layout->tls_g)
+    struct layout *layout = layout_of(cookie);
+    if (!layout || !OFFSET(layout, tls_g, 1))
         return 0;
-#endif
     bpf_probe_read_kernel(&base, sizeof(base), (void *)(bpf_get_current_task() + offset));
-    return base ? read_word(base + OFFSET(tls_g, GOTRACE_TLS_G)) : 0;
+    return base ? read_word(base + OFFSET(layout, tls_g, GOTRACE_TLS_G)) : 0;
 }
 
 /* Fill in the task; return 0 where a goroutine was to be found and was not. */
@@ -112,11 +112,13 @@ static __always_inline int find_task(struct pt_regs *ctx, u64 cookie, struct tas
 #ifdef GOTRACE_WHY
     task->row = g;
 #endif
-    USE_LAYOUT(cookie, 0);
-    task->stack_hi = read_word(g + OFFSET(g_stack_hi, GOTRACE_G_STACK_HI));
+    struct layout *layout = layout_of(cookie);
+    if (!layout)
+        return 0;
+    task->stack_hi = read_word(g + OFFSET(layout, g_stack_hi, GOTRACE_G_STACK_HI));
     if (!task->stack_hi)
         return 0;
-    task->goid = read_word(g + OFFSET(g_goid, GOTRACE_G_GOID));
+    task->goid = read_word(g + OFFSET(layout, g_goid, GOTRACE_G_GOID));
     if (task->goid) {
         task->id = task->goid;
         task->g = g;
@@ -124,10 +126,10 @@ static __always_inline int find_task(struct pt_regs *ctx, u64 cookie, struct tas
     }
     /* g0 or gsignal: its frames stay on this thread, the work is mostly curg's. */
     task->id = g;
-    u64 m = read_word(g + OFFSET(g_m, GOTRACE_G_M));
-    u64 curg = m ? read_word(m + OFFSET(m_curg, GOTRACE_M_CURG)) : 0;
+    u64 m = read_word(g + OFFSET(layout, g_m, GOTRACE_G_M));
+    u64 curg = m ? read_word(m + OFFSET(layout, m_curg, GOTRACE_M_CURG)) : 0;
     if (curg) {
-        task->goid = read_word(curg + OFFSET(g_goid, GOTRACE_G_GOID));
+        task->goid = read_word(curg + OFFSET(layout, g_goid, GOTRACE_G_GOID));
         task->g = curg;
     }
     return 1;

@@ -366,7 +366,10 @@ static __always_inline int step(struct work *w, struct op *op)
  */
 int run_operation(struct pt_regs *argument)
 {
-    struct work *w = ARGUMENT(argument);
+    struct work *w = opaque(argument);
+    if (!w)
+        return PLAN_ENDED;
+    w = opaque(w);
     u32 pc = w->pc++;
     struct op *op = ops.lookup(&pc);
     if (!op || w->dropped)

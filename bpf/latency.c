@@ -125,7 +125,10 @@ static __always_inline u32 shown_process(u64 tgid)
  */
 int add_to_goroutine(struct pt_regs *argument)
 {
-    struct measured *call = ARGUMENT(argument);
+    struct measured *call = opaque(argument);
+    if (!call)
+        return 0;
+    call = opaque(call);
     u32 number = call->number;
     struct goroutine_key key = {
         .goid = call->goid, .tgid = shown_process(call->tgid), .row = number};
@@ -150,8 +153,8 @@ int add_to_goroutine(struct pt_regs *argument)
 #else
         if (found && call->g) {
 #endif
-            found->startpc = read_word(call->g + OFFSET(g_startpc, GOTRACE_G_STARTPC));
-            found->gopc = read_word(call->g + OFFSET(g_gopc, GOTRACE_G_GOPC));
+            found->startpc = read_word(call->g + OFFSET(layout, g_startpc, GOTRACE_G_STARTPC));
+            found->gopc = read_word(call->g + OFFSET(layout, g_gopc, GOTRACE_G_GOPC));
         }
     }
     if (found) {

@@ -88,7 +88,10 @@ struct parted {
  */
 int add_to_parts(struct pt_regs *argument)
 {
-    struct parted *call = ARGUMENT(argument);
+    struct parted *call = opaque(argument);
+    if (!call)
+        return 0;
+    call = opaque(call);
     struct why_key key = call->row;
     struct call_key place = call->place;
     add_why(why_own(&key, &place), call->elapsed, why_sums(call->number, call->elapsed));

@@ -30,6 +30,12 @@
 #define TYPE_FILE_SHIFT 48 /* above addresses of user space, and DEEP */
 #define DEEP (1ULL << 47)  /* the plan of a type with more pointers than usual */
 
+/* What one operation, or a step of one, leaves to be done. */
+enum progress {
+    PLAN_GOES_ON,
+    PLAN_ENDED,
+};
+
 enum op_code {
     OP_END = 0,
     OP_REG = 1,

@@ -42,12 +42,14 @@ int on_go(struct pt_regs *ctx)
     u64 cookie = 0;
     if (!site_hit(ctx, &cookie))
         return 0;
-    USE_LAYOUT(cookie, 0);
+    struct layout *layout = layout_of(cookie);
+    if (!layout)
+        return 0;
     int in_register = (cookie & COOKIE_G_REGISTER) != 0;
     u64 g0 = in_register ? ctx->r14 : g_from_tls(cookie);
-    u64 m = g0 ? read_word(g0 + OFFSET(g_m, GOTRACE_G_M)) : 0;
-    u64 curg = m ? read_word(m + OFFSET(m_curg, GOTRACE_M_CURG)) : 0;
-    u64 goid = curg ? read_word(curg + OFFSET(g_goid, GOTRACE_G_GOID)) : 0;
+    u64 m = g0 ? read_word(g0 + OFFSET(layout, g_m, GOTRACE_G_M)) : 0;
+    u64 curg = m ? read_word(m + OFFSET(layout, m_curg, GOTRACE_M_CURG)) : 0;
+    u64 goid = curg ? read_word(curg + OFFSET(layout, g_goid, GOTRACE_G_GOID)) : 0;
     if (!goid)
         return 0;
     struct task_key key = {.task = goid, .tgid = bpf_get_current_pid_tgid() >> 32};
@@ -68,7 +70,7 @@ int on_go(struct pt_regs *ctx)
         start.waited = 0;
     }
     key.task = in_register ? ctx->bx : read_word(ctx->sp + 8);
-    start.goid = read_word(key.task + OFFSET(g_goid, GOTRACE_G_GOID));
+    start.goid = read_word(key.task + OFFSET(layout, g_goid, GOTRACE_G_GOID));
     if (starts.update(&key, &start))
         count_diagnostic(STARTS_LOST, 1);
     if (stack) {
@@ -87,11 +89,11 @@ static __always_inline void note_wait(u64 cookie, u64 g, u64 goid, u64 tgid)
     struct task_key key = {.task = g, .tgid = tgid};
     struct start *start = starts.lookup(&key);
     u8 reason = 0;
-    if (!start || start->goid != goid)
+    struct layout *layout = layout_of(cookie);
+    if (!start || start->goid != goid || !layout)
         return;
-    USE_LAYOUT(cookie, /* nothing */);
     bpf_probe_read_user(&reason, sizeof(reason),
-                        (void *)(g + OFFSET(g_waitreason, GOTRACE_G_WAITREASON)));
+                        (void *)(g + OFFSET(layout, g_waitreason, GOTRACE_G_WAITREASON)));
     start->waited = reason;
 }
 

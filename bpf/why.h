@@ -374,7 +374,7 @@ static __always_inline u64 hold(struct why_row *row, u64 now)
 static __always_inline void add_part_of(struct why_row *row, u64 part, u64 ns)
 {
     if (row) {
-        asm volatile("" : "+r"(row));
+        row = opaque(row);
         add_part(row, part, ns);
     }
 }
