@@ -256,14 +256,14 @@ static __always_inline void describe(struct unwound *call, struct stack *stack,
  * whether some are left, which are then the task's as before: it was seen how they ended, and they
  * are too many for one run.
  */
-static __always_inline int drop_deeper(struct pt_regs *ctx, struct task *task,
-                                       struct task_key *owner, struct stack *stack, u64 depth,
-                                       u32 how)
+static __always_inline bool drop_deeper(struct pt_regs *ctx, struct task *task,
+                                        struct task_key *owner, struct stack *stack, u64 depth,
+                                        u32 how)
 {
     u64 open = stack->level;
-    int is_left = 0;
+    bool is_left = false;
     if (!open || stack->top.depth <= depth)
-        return 0;
+        return false;
 #ifdef CALL_UNWOUND
     struct unwound call = {.end = how ? bpf_ktime_get_ns() : 0, .how = how};
     describe(&call, stack, &stack->top);
@@ -300,7 +300,7 @@ static __always_inline int drop_deeper(struct pt_regs *ctx, struct task *task,
         if (next) {
             stack->top = *next;
             *stays = key.level;
-            is_left = 1;
+            is_left = true;
         }
     }
     stack->level = *stays;
@@ -349,40 +349,40 @@ static __always_inline void drop_unwound(struct pt_regs *ctx, struct task *task,
     drop_deeper(0, task, owner, stack, depth, ENDED_UNSEEN);
 }
 
-/* Fill in owner and depth; return 0 where the hit has to be ignored. */
-static __always_inline int locate(struct pt_regs *ctx, u64 cookie, struct task *task,
-                                  struct task_key *owner, u64 *depth)
+/* Fill in owner and depth; return false where the hit has to be ignored. */
+static __always_inline bool locate(struct pt_regs *ctx, u64 cookie, struct task *task,
+                                   struct task_key *owner, u64 *depth)
 {
     if (!find_task(ctx, cookie, task)) {
         count_diagnostic(NO_GOROUTINE, 1);
-        return 0;
+        return false;
     }
     owner->task = task->id;
     owner->tgid = bpf_get_current_pid_tgid() >> 32;
     *depth = task->stack_hi - (ctx->sp + (cookie >> COOKIE_SP_SHIFT));
-    return 1;
+    return true;
 }
 
 /*
  * Return whether the latest call, at the depth of one that is entered, has led to that by a tail
  * jump: then it returns to the same place. A function that is there already was called again.
  */
-static __always_inline int is_tail_call(struct task_key *owner, struct stack *stack, u64 depth,
-                                        u64 function, u64 return_pc)
+static __always_inline bool is_tail_call(struct task_key *owner, struct stack *stack, u64 depth,
+                                         u64 function, u64 return_pc)
 {
     if (stack->top.return_pc != return_pc || stack->top.function == function)
-        return 0;
+        return false;
     struct call_key key = {.task = owner->task, .tgid = owner->tgid, .level = stack->level};
 #pragma clang loop unroll(disable)
     for (int i = 1; i < MAX_TAIL_JUMPS; i++) {
         key.level--;
         struct open_call *outer = outer_calls.lookup(&key);
         if (!outer || outer->depth != depth)
-            return 1;
+            return true;
         if (outer->function == function)
-            return 0;
+            return false;
     }
-    return 0;
+    return false;
 }
 
 /*
@@ -526,18 +526,18 @@ int on_recovery(struct pt_regs *ctx)
 
 /*
  * At runtime.goexit1: the goroutine has run its last frame, whatever is open was unwound. Fill in
- * owner and task; return 0 where the hit has to be ignored.
+ * owner and task; return false where the hit has to be ignored.
  */
-static __always_inline int goroutine_ended(struct pt_regs *ctx, struct task *task,
-                                           struct task_key *owner)
+static __always_inline bool goroutine_ended(struct pt_regs *ctx, struct task *task,
+                                            struct task_key *owner)
 {
     u64 cookie = 0, depth = 0;
     if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, task, owner, &depth))
-        return 0;
+        return false;
     struct stack *stack = stacks.lookup(owner);
     if (stack) {
         drop_unwound(ctx, task, owner, stack, 0, EVENT_GOEXIT, AGAIN_GOEXIT);
         forget_task(task, owner);
     }
-    return 1;
+    return true;
 }

@@ -163,7 +163,8 @@ static __always_inline void append_span(struct work *w, struct op *op)
     struct span_walk *walk = &w->walk;
     struct block *block = block_of(w, op->reg), *digits = block_of(w, op->reg + 1);
     u64 tab = 0, data = 0, size = 0;
-    u32 what = op->at2, is_within = w->base + op->reg + 1 < MAX_BLOCKS;
+    u32 what = op->at2;
+    bool is_within = w->base + op->reg + 1 < MAX_BLOCKS;
     if (is_within) {
         block->start = digits->start = 0;
         block->size = digits->size = 0;

@@ -93,8 +93,8 @@ static __always_inline u64 g_from_tls(u64 cookie)
     return base ? read_word(base + OFFSET(layout, tls_g, GOTRACE_TLS_G)) : 0;
 }
 
-/* Fill in the task; return 0 where a goroutine was to be found and was not. */
-static __always_inline int find_task(struct pt_regs *ctx, u64 cookie, struct task *task)
+/* Fill in the task; return false where a goroutine was to be found and was not. */
+static __always_inline bool find_task(struct pt_regs *ctx, u64 cookie, struct task *task)
 {
     u64 g = 0;
     if (cookie & COOKIE_G_REGISTER) {
@@ -107,22 +107,22 @@ static __always_inline int find_task(struct pt_regs *ctx, u64 cookie, struct tas
 #ifdef GOTRACE_WHY
         task->row = task->id;
 #endif
-        return 1;
+        return true;
     }
 #ifdef GOTRACE_WHY
     task->row = g;
 #endif
     struct layout *layout = layout_of(cookie);
     if (!layout)
-        return 0;
+        return false;
     task->stack_hi = read_word(g + OFFSET(layout, g_stack_hi, GOTRACE_G_STACK_HI));
     if (!task->stack_hi)
-        return 0;
+        return false;
     task->goid = read_word(g + OFFSET(layout, g_goid, GOTRACE_G_GOID));
     if (task->goid) {
         task->id = task->goid;
         task->g = g;
-        return 1;
+        return true;
     }
     /* g0 or gsignal: its frames stay on this thread, the work is mostly curg's. */
     task->id = g;
@@ -132,5 +132,5 @@ static __always_inline int find_task(struct pt_regs *ctx, u64 cookie, struct tas
         task->goid = read_word(curg + OFFSET(layout, g_goid, GOTRACE_G_GOID));
         task->g = curg;
     }
-    return 1;
+    return true;
 }

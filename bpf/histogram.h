@@ -122,14 +122,14 @@ static __always_inline void add_value(struct histogram *row, u64 value, u64 hits
     atomic_max(&row->inverted_min, ~value);
 }
 
-/* Store a row's number, which is within the half that is written; return 0 if there is none. */
-static __always_inline int row_number(u32 row, u32 *number)
+/* Store a row's number, which is within the half that is written; return whether there is one. */
+static __always_inline bool row_number(u32 row, u32 *number)
 {
     u32 zero = 0, *half = generation.lookup(&zero);
     if (!half)
-        return 0;
+        return false;
     *number = *half * GOTRACE_ROWS + row;
-    return 1;
+    return true;
 }
 
 /* Add a value to the histogram of a row, by that number. */
@@ -141,11 +141,11 @@ static __always_inline void add_to_number(u32 number, u64 value, u64 hits)
         add_value(values, value, hits);
 }
 
-/* Add a value to a row's histogram in number, the row within the half; return 0 if there is none. */
-static __always_inline int add_to_row(u32 row, u64 value, u64 hits, u32 *number)
+/* Add a value to the histogram of a row, whose number is stored; return whether there is one. */
+static __always_inline bool add_to_row(u32 row, u64 value, u64 hits, u32 *number)
 {
     if (!row_number(row, number))
-        return 0;
+        return false;
     add_to_number(*number, value, hits);
-    return 1;
+    return true;
 }

@@ -22,13 +22,13 @@
 #endif
 
 /* Return whether the block that an operation makes has no number left. */
-static __always_inline int beyond_blocks(struct work *w, struct op *op)
+static __always_inline bool beyond_blocks(struct work *w, struct op *op)
 {
     return w->base + op->reg >= MAX_BLOCKS;
 }
 
 /* Return whether the block that an operation looks at had no number left. */
-static __always_inline int source_beyond(struct work *w, struct op *op)
+static __always_inline bool source_beyond(struct work *w, struct op *op)
 {
     return !(op->block & OTHER_PHASE) && w->base + op->block >= MAX_BLOCKS;
 }
@@ -65,41 +65,41 @@ static __always_inline void give_room(struct work *w, struct op *op)
     w->limit = limit < w->end ? limit : w->end;
 }
 
-/* Copy the next rest of a kind, as far as its share of the room goes; return 0 when none is left. */
-static __always_inline int copy_rest(struct work *w, struct op *op)
+/* Copy the next rest of a kind, as far as its share of the room goes. */
+static __always_inline enum progress copy_rest(struct work *w, struct op *op)
 {
     u64 index = w->next_rest;
     if (index >= w->noted || index >= MAX_RESTS) {
         w->next_rest = 0;
-        return 0;
+        return ENDED;
     }
     w->next_rest++;
     BOUND(index, MAX_RESTS - 1);
     u64 address = w->rests[index].address;
     u32 size = w->rests[index].size, is_elements = !!op->at;
     if (w->rests[index].is_elements != is_elements)
-        return 1;
+        return GOES_ON;
     u32 left = w->left[is_elements]--;
     u32 *header = begin_block(w);
     if (!header)
-        return 1;
+        return GOES_ON;
     /* With what the next one's header takes; so no share is smaller than one before it. */
     u32 share = (w->limit - w->call.length + 16) / (left ? left : 1);
     share = share > 16 ? share - 16 : 0;
     if (size > share)
         size = share;
     *header = size;
-    if (size && append_memory(w, address, size)) {
+    if (size && !append_memory(w, address, size)) {
         size = MEMORY_PAGE - (address & (MEMORY_PAGE - 1));
         *header = size;
-        if (!room(w, size) || append_memory(w, address, size))
+        if (!room(w, size) || !append_memory(w, address, size))
             *header = BLOCK_FAULT;
     }
-    return 1;
+    return GOES_ON;
 }
 
-/* Copy what a pointer leads to into a new block; return 0 when the operations on it can go on. */
-static __always_inline int run_deref(struct work *w, struct op *op)
+/* Copy what a pointer leads to into a new block; return whether the operations on it can go on. */
+static __always_inline bool run_deref(struct work *w, struct op *op)
 {
     struct block *block = block_of(w, op->reg);
     if (!beyond_blocks(w, op)) {
@@ -108,10 +108,10 @@ static __always_inline int run_deref(struct work *w, struct op *op)
     }
     u64 pointer = 0, count = 1, size = op->size;
     if (source_beyond(w, op) || !block_word(w, op->block, op->at, 8, &pointer))
-        return -1;
+        return false;
     if (op->code == OP_DEREF_N) {
         if (!block_word(w, op->block, op->at2, 8, &count))
-            return -1;
+            return false;
         count = count > op->start ? count - op->start : 0;
         size = count > op->limit ? op->limit : count * size;
         if (size > op->limit)
@@ -122,61 +122,61 @@ static __always_inline int run_deref(struct work *w, struct op *op)
     }
     u32 *header = begin_block(w);
     if (!header)
-        return -1;
+        return false;
     if (!count) {
         if (!beyond_blocks(w, op))
             block->start = w->call.length;
-        return -1;
+        return false;
     }
     if (!pointer) {
         *header = BLOCK_NIL;
-        return -1;
+        return false;
     }
     if (!room(w, size) || beyond_blocks(w, op)) {
         *header = BLOCK_LIMIT;
-        return -1;
+        return false;
     }
     u32 start = w->call.length;
     *header = size;
-    if (append_memory(w, pointer, size)) {
+    if (!append_memory(w, pointer, size)) {
         /* Of a page that was never touched, user space may know what it would hold. */
         u32 first = MEMORY_PAGE - (pointer & (MEMORY_PAGE - 1));
-        if (first >= size || append_memory(w, pointer, first)) {
+        if (first >= size || !append_memory(w, pointer, first)) {
             *header = BLOCK_FAULT;
-            return -1;
+            return false;
         }
         *header = first | BLOCK_CUT;
         /* Conditions on a text are not decided by a part of it. */
         if (op->code == OP_DEREF_N && op->size == 1)
-            return -1;
+            return false;
         size = first;
     } else if (op->more) {
         note_rest(w, op, pointer, count);
     }
     block->start = start;
     block->size = size;
-    return 0;
+    return true;
 }
 
-/* Go on with the plan of an interface's dynamic type, where it has one. */
-static __always_inline int run_iface(struct work *w, struct op *op)
+/* Go on with the plan of an interface's dynamic type; return whether it has one. */
+static __always_inline bool run_iface(struct work *w, struct op *op)
 {
     u64 type = 0, data = 0, bias = w->call.event.flags & ~(u64)EVENT_FLAGS;
     if (source_beyond(w, op) || !block_word(w, op->block, op->at, 8, &type) ||
         !block_word(w, op->block, op->at2, 8, &data))
-        return -1;
+        return false;
 #ifdef GOTRACE_KEY
     if (!w->nested)
         w->keyed = op->size;
     if (w->keyed)
-        key_word(w, type ? type - bias : 0, 1);
+        key_word(w, type ? type - bias : 0, true);
 #endif
     u32 *header = begin_block(w);
     if (!header)
-        return -1;
+        return false;
     if (!type) {
         *header = BLOCK_NIL;
-        return -1;
+        return false;
     }
     /* Types are known by where they are in the file: each process may have that elsewhere. */
     u64 key = w->file << TYPE_FILE_SHIFT | (type - bias);
@@ -185,12 +185,12 @@ static __always_inline int run_iface(struct work *w, struct op *op)
     u32 *plan = (type - bias) >= DEEP ? 0 : types.lookup(&key);
     if (!plan) {
         *header = BLOCK_UNKNOWN_TYPE;
-        return -1;
+        return false;
     }
     u64 level = w->nested;
     if (level >= MAX_NESTING || beyond_blocks(w, op)) {
         *header = BLOCK_LIMIT;
-        return -1;
+        return false;
     }
     *header = BLOCK_KNOWN_TYPE;
     u32 start = block_of(w, op->block)->start + op->at2;
@@ -203,13 +203,13 @@ static __always_inline int run_iface(struct work *w, struct op *op)
     struct block *word = block_of(w, 0);
     word->start = start;
     word->size = 8;
-    return 0;
+    return true;
 }
 
-/* Execute one operation; return 1 when the plan has ended. */
-static __always_inline int step(struct work *w, struct op *op)
+/* Execute one operation of a plan. */
+static __always_inline enum progress step(struct work *w, struct op *op)
 {
-    int failed = 0;
+    bool succeeded = true;
     switch (op->code) {
     case OP_REG: {
         u64 number = op->reg == CLOSURE_CONTEXT ? REGISTERS - 1 : op->reg & 0xf;
@@ -234,18 +234,18 @@ static __always_inline int step(struct work *w, struct op *op)
         }
         break;
     case OP_STACK:
-        if (!room(w, op->size) || append_memory(w, w->sp + op->limit, op->size))
+        if (!room(w, op->size) || !append_memory(w, w->sp + op->limit, op->size))
             w->full = 1;
         break;
     case OP_DEREF:
     case OP_DEREF_N:
-        failed = run_deref(w, op);
+        succeeded = run_deref(w, op);
         break;
     case OP_ROOM:
         give_room(w, op);
         break;
     case OP_MORE:
-        if (copy_rest(w, op))
+        if (copy_rest(w, op) == GOES_ON)
             w->pc--;
         break;
 #if GOTRACE_SAVED_WORDS
@@ -260,7 +260,7 @@ static __always_inline int step(struct work *w, struct op *op)
 #endif
 #if GOTRACE_INTERFACES
     case OP_IFACE:
-        failed = run_iface(w, op);
+        succeeded = run_iface(w, op);
         break;
 #endif
 #ifdef GOTRACE_CONTEXTS
@@ -311,7 +311,7 @@ static __always_inline int step(struct work *w, struct op *op)
         push(w, !pop(w));
         break;
     case OP_STRING_TEST:
-        if (string_test(w, op))
+        if (string_test(w, op) == GOES_ON)
             w->pc--;
         break;
     case OP_KEEP_IF: {
@@ -334,7 +334,7 @@ static __always_inline int step(struct work *w, struct op *op)
             key_text(w, op);
         break;
     case OP_KEY_CALLER:
-        key_word(w, read_word(w->sp), 1);
+        key_word(w, read_word(w->sp), true);
         break;
     case OP_KEY_VALUE: {
         u64 value = pop(w);
@@ -348,32 +348,32 @@ static __always_inline int step(struct work *w, struct op *op)
 #endif
     default: /* OP_END */
         if (!w->nested)
-            return 1;
+            return ENDED;
         w->nested--;
         u64 level = w->nested;
         BOUND(level, NESTED_SLOTS - 1);
         w->pc = w->return_pc[level];
         w->base = w->return_base[level];
     }
-    if (failed)
+    if (!succeeded)
         w->pc += op->skip;
-    return 0;
+    return GOES_ON;
 }
 
 /*
- * Run a plan's next operation; return 1 when the plan has ended. Called: inlined, the verifier would
+ * Run a plan's next operation; return an enum progress. Called: inlined, the verifier would
  * follow all branches again for each operation that a plan may have.
  */
 int run_operation(struct pt_regs *argument)
 {
     struct work *w = opaque(argument);
     if (!w)
-        return PLAN_ENDED;
+        return ENDED;
     w = opaque(w);
     u32 pc = w->pc++;
     struct op *op = ops.lookup(&pc);
     if (!op || w->dropped)
-        return 1;
+        return ENDED;
     return step(w, op);
 }
 
@@ -404,7 +404,7 @@ static __always_inline void run(struct work *w, u32 first)
     root->size = 0xffff; /* filled as the plan says, which does not look beyond, unless full */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < GOTRACE_STEPS; i++)
-        if (call_run_operation(w))
+        if (call_run_operation(w) == ENDED)
             return;
     w->call.event.flags |= EVENT_UNDECIDED;
 }

@@ -27,7 +27,7 @@ static __always_inline void begin_key(struct call *call, u32 function)
 }
 
 /* Append a word; known: whether it could be read. */
-static __always_inline void key_word(struct work *w, u64 word, int known)
+static __always_inline void key_word(struct work *w, u64 word, bool known)
 {
     struct call *call = &w->call;
     u64 at = call->key.length, part = call->key_parts++;
@@ -58,7 +58,7 @@ static __always_inline void measure(struct work *w, struct op *op)
 static __always_inline void key_field(struct work *w, struct op *op)
 {
     u64 word = 0;
-    int known = !w->full && block_word(w, op->block, op->at, op->reg & 0xf, &word);
+    bool known = !w->full && block_word(w, op->block, op->at, op->reg & 0xf, &word);
     u32 shift = 64 - 8 * (op->reg & 0xf);
     word <<= shift & 63;
     key_word(w, word >> (shift & 63), known);
@@ -70,11 +70,11 @@ static __always_inline void key_text(struct work *w, struct op *op)
     struct call *call = &w->call;
     struct block *block = block_of(w, op->at2);
     u64 length = 0, size = block->size, place = block->start;
-    int known = !w->full && block_word(w, op->block, op->at, 8, &length);
+    bool known = !w->full && block_word(w, op->block, op->at, 8, &length);
     if (!length)
         size = 0;
     else if (!place || !size)
-        known = 0;
+        known = false;
     if (size > op->limit)
         size = op->limit;
     key_word(w, length > size ? size | KEY_CUT : size, known);

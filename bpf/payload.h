@@ -205,7 +205,7 @@ static __always_inline u8 *payload(struct work *w)
     return w->call.payload;
 }
 
-static __always_inline int room(struct work *w, u32 size)
+static __always_inline bool room(struct work *w, u32 size)
 {
     return !w->full && w->call.length + size <= w->limit;
 }
@@ -230,28 +230,28 @@ static __always_inline void append_word(struct work *w, u64 word, u32 size)
     w->call.length += size;
 }
 
-/* Copy memory of the target after what is there; return 0 when done. */
-static __always_inline int append_memory(struct work *w, u64 address, u32 size)
+/* Copy memory of the target after what is there; return whether it could be read. */
+static __always_inline bool append_memory(struct work *w, u64 address, u32 size)
 {
     u64 at = w->call.length, bytes = size;
     BOUND(at, GOTRACE_PAYLOAD - 1);
     BOUND(bytes, GOTRACE_PAYLOAD - 1);
     if (bpf_probe_read_user(payload(w) + at, bytes, (void *)address))
-        return -1;
+        return false;
     w->call.length += size;
-    return 0;
+    return true;
 }
 
-/* Read a word of a block; return 0 when the block does not reach there. */
-static __always_inline int block_word(struct work *w, u32 number, u32 at, u32 size, u64 *word)
+/* Read a word of a block; return whether the block reaches there. */
+static __always_inline bool block_word(struct work *w, u32 number, u32 at, u32 size, u64 *word)
 {
     struct block *block = block_of(w, number);
     if (at + size > block->size)
-        return 0;
+        return false;
     u64 place = block->start + at;
     BOUND(place, GOTRACE_PAYLOAD - 1);
     *word = get_word(payload(w) + place);
-    return 1;
+    return true;
 }
 
 /* Begin a block: eight bytes, the second four of which are its header, which is returned. */

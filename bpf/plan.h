@@ -30,10 +30,10 @@
 #define TYPE_FILE_SHIFT 48 /* above addresses of user space, and DEEP */
 #define DEEP (1ULL << 47)  /* the plan of a type with more pointers than usual */
 
-/* What one operation, or a step of one, leaves to be done. */
+/* Whether a plan has ended, or an operation that is run more than once. */
 enum progress {
-    PLAN_GOES_ON,
-    PLAN_ENDED,
+    GOES_ON,
+    ENDED,
 };
 
 enum op_code {

@@ -34,8 +34,8 @@ static __always_inline void push_field(struct work *w, struct op *op)
 static __always_inline void compare(struct work *w, u32 how)
 {
     u64 b = pop(w), a = pop(w);
-    int less = how & SIGNED_OPERAND ? (s64)a < (s64)b : a < b;
-    int equal = a == b;
+    bool less = how & SIGNED_OPERAND ? (s64)a < (s64)b : a < b;
+    bool equal = a == b;
     switch (how & 7) {
     case COMPARE_EQUAL:
         push(w, equal);
@@ -120,7 +120,7 @@ static __always_inline void arithmetic(struct work *w, struct op *op)
 }
 
 /* Return whether a constant is at a place of the payload; any bytes may follow it. */
-static __always_inline int is_at(struct work *w, u64 place, struct constant *constant)
+static __always_inline bool is_at(struct work *w, u64 place, struct constant *constant)
 {
     u64 differs = 0;
     BOUND(place, GOTRACE_PAYLOAD - 1);
@@ -151,12 +151,12 @@ static __always_inline u64 first_match(struct work *w, u64 place, struct constan
 }
 
 /*
- * Test a string against a constant; return 1 where a search has to go on, by the same operation
- * once more. op->size is how many bytes of a string are captured at most: one of that size may go
+ * Test a string against a constant; where that goes on, it is by the same operation once more.
+ * op->size is how many bytes of a string are captured at most: one of that size may go
  * on. Where the search has not found the constant and that is so, or the search ends for its own
  * bounds, user space decides.
  */
-static __always_inline int string_test(struct work *w, struct op *op)
+static __always_inline enum progress string_test(struct work *w, struct op *op)
 {
     u32 number = op->limit;
     struct constant *constant = constants.lookup(&number);
@@ -164,7 +164,7 @@ static __always_inline int string_test(struct work *w, struct op *op)
     if (!constant || !block->start) {
         w->unknown = 1;
         push(w, 0);
-        return 0;
+        return ENDED;
     }
     u64 at = w->search, length = constant->length, size = block->size, skipped = 0;
     if (op->reg == TEST_CONTAINS)
@@ -176,18 +176,18 @@ static __always_inline int string_test(struct work *w, struct op *op)
                 w->search = 0;
                 w->search_steps = 0;
                 push(w, 1);
-                return 0;
+                return ENDED;
             }
             at++;
         }
         w->search = at;
         if (op->reg == TEST_CONTAINS && ++w->search_steps < SEARCH_STEPS)
-            return 1;
+            return GOES_ON;
     }
     if (op->reg == TEST_CONTAINS && (size >= op->size || at + length <= size))
         w->unknown = 1;
     w->search = 0;
     w->search_steps = 0;
     push(w, 0);
-    return 0;
+    return ENDED;
 }

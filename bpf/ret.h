@@ -43,11 +43,11 @@ static __always_inline u64 popped(struct pt_regs *ctx, u64 cookie)
 }
 
 /* Return whether the thread's RETs are checked against a shadow stack, which nothing here writes. */
-static __always_inline int has_shadow_stack(void)
+static __always_inline bool has_shadow_stack(void)
 {
     u64 offset = GOTRACE_TASK_FEATURES, features = 0;
     if (!offset)
-        return 0;
+        return false;
     void *place = (void *)(bpf_get_current_task() + offset);
     return bpf_probe_read_kernel(&features, sizeof(features), place) || features & SHADOW_STACK;
 }

@@ -92,12 +92,12 @@ static __always_inline u32 take_row(struct call *call)
     return found ? *found : ROW_OF_OTHERS;
 }
 
-/* Add a call; return 1 where its row has a histogram that it is in, whose number is then stored. */
-static __always_inline int add_call(struct call *call, u64 duration, u32 *number)
+/* Add a call; return whether its row has a histogram that it is in, whose number is then stored. */
+static __always_inline bool add_call(struct call *call, u64 duration, u32 *number)
 {
     if (call->event.flags & EVENT_UNDECIDED) {
         count_diagnostic(CALLS_UNDECIDED, 1);
-        return 0;
+        return false;
     }
     u32 row = ROW_OF_OTHERS;
     if (!call->key_full) {
@@ -112,7 +112,7 @@ static __always_inline int add_call(struct call *call, u64 duration, u32 *number
         u64 *unmeasured = row_unmeasured.lookup(&row);
         if (unmeasured)
             __sync_fetch_and_add(unmeasured, 1);
-        return 0;
+        return false;
     }
     if (call->is_negative)
         row += GOTRACE_KEY_ROWS;
@@ -121,6 +121,6 @@ static __always_inline int add_call(struct call *call, u64 duration, u32 *number
 #if GOTRACE_TIMES
     return add_to_row(row, duration, call->event.hits, number);
 #else
-    return 0;
+    return false;
 #endif
 }

@@ -45,7 +45,7 @@ int on_go(struct pt_regs *ctx)
     struct layout *layout = layout_of(cookie);
     if (!layout)
         return 0;
-    int in_register = (cookie & COOKIE_G_REGISTER) != 0;
+    bool in_register = (cookie & COOKIE_G_REGISTER) != 0;
     u64 g0 = in_register ? ctx->r14 : g_from_tls(cookie);
     u64 m = g0 ? read_word(g0 + OFFSET(layout, g_m, GOTRACE_G_M)) : 0;
     u64 curg = m ? read_word(m + OFFSET(layout, m_curg, GOTRACE_M_CURG)) : 0;

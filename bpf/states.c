@@ -91,7 +91,7 @@ static __always_inline void changes(u64 g, u64 status)
     u32 tgid = bpf_get_current_pid_tgid() >> 32;
     struct state_key key = {.g = g, .tgid = tgid};
     struct open_state *open = open_states.lookup(&key);
-    int begins = status == G_WAITING || status == G_RUNNABLE;
+    bool begins = status == G_WAITING || status == G_RUNNABLE;
     if (!open) {
         struct open_state none = {};
         u8 one = 1;

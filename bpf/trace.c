@@ -191,7 +191,7 @@ static __always_inline void append_stack(struct work *w, u64 frame)
     header[-1] = count;
     header[0] = pc != 0;
 #if GOTRACE_STACK_KEY
-    key_word(w, hash, 1);
+    key_word(w, hash, true);
 #endif
     w->call.event.flags |= EVENT_STACK;
 #endif
@@ -203,7 +203,7 @@ static __always_inline void append_stack(struct work *w, u64 frame)
  * added up it is reported where their key asks for it.
  */
 static __always_inline void append_why(struct call *call, struct why_key *key,
-                                       struct call_key *place, int is_unwound)
+                                       struct call_key *place, bool is_unwound)
 {
 #if !defined(GOTRACE_KEY) || defined(GOTRACE_WHY_CLASSES)
     struct why_row *before, *row = why_rows_of(key, place, &before);
@@ -271,7 +271,7 @@ static __always_inline void report_unwound(struct pt_regs *ctx, struct task_key 
         append_start(saved, call->g, owner->tgid);
 #endif
 #ifdef GOTRACE_WHY
-    append_why(saved, call->row, &key, 1);
+    append_why(saved, call->row, &key, true);
 #endif
 #if GOTRACE_FLOATS
     if (saved->has_floats)
@@ -294,22 +294,22 @@ static __always_inline void give_up_waiting(struct pt_regs *ctx)
     waiting.delete(&tid);
 }
 
-/* Have the float registers brought; return 0 where that is not possible. */
-static __always_inline int wait_for_floats(struct work *w, u64 pc, u64 sp, u64 flag)
+/* Have the float registers brought; return whether that is possible. */
+static __always_inline bool wait_for_floats(struct work *w, u64 pc, u64 sp, u64 flag)
 {
     u32 tid = bpf_get_current_pid_tgid();
     if (signal_is_blocked())
-        return 0;
+        return false;
     w->wait.pc = pc;
     w->wait.sp = sp;
     w->wait.flag = flag;
     if (waiting.update(&tid, (struct waiting *)&w->wait))
-        return 0;
+        return false;
     if (bpf_send_signal_thread(SIGURG)) {
         waiting.delete(&tid);
-        return 0;
+        return false;
     }
-    return 1;
+    return true;
 }
 
 /* At the entry of the runtime's signal handler. */
@@ -529,7 +529,7 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
             append_start(&w->call, task->g, key->tgid);
 #endif
 #ifdef GOTRACE_WHY
-        append_why(&w->call, &row, key, 0);
+        append_why(&w->call, &row, key, false);
 #endif
 #ifdef GOTRACE_WHY_BANDS
         u32 number = 0;

@@ -246,19 +246,19 @@ static __always_inline u32 walk(u64 *stack, u64 pc, u64 frame)
     return count;
 }
 
-/* Keep the longest time in a state but running; whether it is one is returned. */
-static __always_inline int longest(struct why_row *row, u64 part, u64 ns)
+/* Keep the longest time in a state but running; return whether this is one. */
+static __always_inline bool longest(struct why_row *row, u64 part, u64 ns)
 {
     struct why_longest *found = &row->seen.longest;
     if (part == WHY_RUNNING || part == WHY_TRACING || ns <= found->ns)
-        return 0;
+        return false;
     found->ns = ns;
     found->part = part;
     found->is_woken = 0;
     found->waker = 0;
     found->frames = 0;
     found->waker_frames = 0;
-    return 1;
+    return true;
 }
 
 /* Return the part that a wait is, now that it ends. */
@@ -290,7 +290,7 @@ static __always_inline enum why_ended go_on(struct why_row *row, struct why_key 
     u64 part = 0, ns = 0, now = change(row, bpf_ktime_get_ns(), state, &part, &ns);
     if (!now)
         return NOTHING_LONG;
-    int waited = part == WHY_WAITING;
+    bool waited = part == WHY_WAITING;
     if (waited)
         part = part_of_wait(key->id, state);
     if (part == WHY_RUNNABLE) {
@@ -520,10 +520,10 @@ static __always_inline struct why_row *why_own(struct why_key *key, struct call_
 
 /*
  * Copy what is reported of a call to a place with room for all of it; return its size. is_whole is
- * a constant: 0 where its parts have been worked out.
+ * a constant: false where its parts have been worked out.
  */
 static __always_inline u64 why_describe(struct why_row *row, struct why_row *before, u8 *place,
-                                        int is_whole)
+                                        bool is_whole)
 {
     struct why_longest *found = &row->seen.longest;
     struct why_report *report = (struct why_report *)place;
@@ -559,7 +559,7 @@ static __always_inline u64 why_describe(struct why_row *row, struct why_row *bef
 }
 
 /* Whether pc is in runtime.cgocall. */
-static __always_inline int is_cgo(u64 ip, u64 cookie, u64 pc)
+static __always_inline bool is_cgo(u64 ip, u64 cookie, u64 pc)
 {
     u32 number = cookie & COOKIE_INDEX_MASK;
     struct why_site *site = why_sites.lookup(&number);
@@ -592,7 +592,7 @@ int on_status(struct pt_regs *ctx)
         else if (ended == LONGEST_SYSCALL) /* there was no processor: this is the system stack */
             called(row, read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP));
     } else if (new == G_SYSCALL) {
-        int cgo = is_cgo(ctx->ip, cookie, read_word(g + GOTRACE_G_SYSCALLPC));
+        bool cgo = is_cgo(ctx->ip, cookie, read_word(g + GOTRACE_G_SYSCALLPC));
         go_on(row, &key, cgo ? WHY_CGO : WHY_SYSCALL);
     } else if (new == G_WAITING) {
         go_on(row, &key, WHY_WAITING);

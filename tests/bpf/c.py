@@ -15,6 +15,7 @@ from tests.live import skip_or_fail
 __all__ = ["CLayout", "run_c"]
 
 _PRELUDE = """\
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>

@@ -22,6 +22,7 @@ from tests.live import skip_or_fail
 _CASES = 300_000
 
 _HEAD = """\
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -76,7 +77,7 @@ _COUNT = """\
     static type name##_value[size]; \\
     static type *name##_lookup(u32 *key) { return &name##_value[*key]; } \\
     static struct { type *(*lookup)(u32 *); } name = {name##_lookup}
-static int site_hit(struct pt_regs *ctx, u64 *cookie) { *cookie = attach_cookie(ctx); return 1; }
+static bool site_hit(struct pt_regs *ctx, u64 *cookie) { *cookie = attach_cookie(ctx); return 1; }
 """
 
 _BODY = """\
