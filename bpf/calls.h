@@ -153,7 +153,7 @@ enum again {
 };
 BPF_PROG_ARRAY(again, AGAIN);
 
-static __always_inline void count_diagnostic(u32 what, u64 times)
+static __always_inline void diagnostics_count(u32 what, u64 times)
 {
     u64 *count = diagnostics.lookup(&what);
     if (count)
@@ -165,7 +165,7 @@ static __always_inline void count_diagnostic(u32 what, u64 times)
 #endif
 
 /* Return when a call begins that was just made the task's latest: now. */
-static __always_inline u64 call_begins(struct task *task, struct task_key *owner,
+static __always_inline u64 calls_begin(struct task *task, struct task_key *owner,
                                        struct stack *stack)
 {
 #ifdef GOTRACE_WHY
@@ -192,7 +192,7 @@ static __always_inline struct stack *insert_task(struct task_key *owner)
 {
     struct stack none = {};
     if (stacks.update(owner, &none)) {
-        count_diagnostic(STACKS_FULL, 1);
+        diagnostics_count(STACKS_FULL, 1);
         return 0;
     }
     count_rows(1);
@@ -216,7 +216,7 @@ static __always_inline void forget_task(struct task *task, struct task_key *owne
 }
 
 /* Let the row of a task rest that has no call open any more. */
-static __always_inline void rest_task(struct task *task, struct task_key *owner)
+static __always_inline void calls_rest(struct task *task, struct task_key *owner)
 {
 #ifdef GOTRACE_WHY
     why_left(owner, task->row, 0);
@@ -227,7 +227,7 @@ static __always_inline void rest_task(struct task *task, struct task_key *owner)
 }
 
 /* Make the next outer call the top again. */
-static __always_inline void pop_call(struct task_key *owner, struct stack *stack)
+static __always_inline void calls_pop(struct task_key *owner, struct stack *stack)
 {
     stack->level--;
     if (!stack->level)
@@ -304,10 +304,10 @@ static __always_inline bool drop_deeper(struct pt_regs *ctx, struct task *task,
         }
     }
     stack->level = *stays;
-    count_diagnostic(UNWOUND, open - *stays);
+    diagnostics_count(UNWOUND, open - *stays);
 #ifdef CALL_UNWOUND
     if (!how)
-        count_diagnostic(UNWOUND_UNSEEN, open - *stays);
+        diagnostics_count(UNWOUND_UNSEEN, open - *stays);
 #endif
 #pragma clang loop unroll(disable)
     for (int i = 0; i < (how ? MAX_UNWOUND : MAX_CLEARED) && open > *stays; i++) {
@@ -350,11 +350,11 @@ static __always_inline void drop_unwound(struct pt_regs *ctx, struct task *task,
 }
 
 /* Fill in owner and depth; return false where the hit has to be ignored. */
-static __always_inline bool locate(struct pt_regs *ctx, u64 cookie, struct task *task,
-                                   struct task_key *owner, u64 *depth)
+static __always_inline bool calls_locate(struct pt_regs *ctx, u64 cookie, struct task *task,
+                                         struct task_key *owner, u64 *depth)
 {
-    if (!find_task(ctx, cookie, task)) {
-        count_diagnostic(NO_GOROUTINE, 1);
+    if (!goroutine_find_task(ctx, cookie, task)) {
+        diagnostics_count(NO_GOROUTINE, 1);
         return false;
     }
     owner->task = task->id;
@@ -400,8 +400,8 @@ static __always_inline void hit_in_goroutine(struct task *task, struct task_key 
 }
 
 /* Count a hit that opens no call, and the time that its program took. */
-static __always_inline void hit_in_open_calls(struct task *task, struct task_key *owner,
-                                              u64 nanoseconds)
+static __always_inline void calls_count_hit(struct task *task, struct task_key *owner,
+                                            u64 nanoseconds)
 {
     hit_in_goroutine(task, owner);
     struct stack *stack = stacks.lookup(owner);
@@ -413,7 +413,7 @@ static __always_inline void hit_in_open_calls(struct task *task, struct task_key
 
 #ifdef GOTRACE_WHY
 /* Make the verifier forget what a value can be: it would follow each of them to the end. */
-static __always_inline u64 unknown(struct stack *stack, u64 value)
+static __always_inline u64 calls_unknown(struct stack *stack, u64 value)
 {
     volatile u64 *scratch = &stack->scratch;
     *scratch = value;
@@ -422,7 +422,7 @@ static __always_inline u64 unknown(struct stack *stack, u64 value)
 #endif
 
 /* Return how many hits there were within the latest call, before that of its RET. */
-static __always_inline u64 hits_within(struct stack *stack)
+static __always_inline u64 calls_hits_within(struct stack *stack)
 {
     return stack->hits - stack->top.before;
 }
@@ -431,8 +431,8 @@ static __always_inline u64 hits_within(struct stack *stack)
  * Open a call: make it the task's latest and return its stack, with top.start yet to be set.
  * Return 0 where it cannot be kept.
  */
-static __always_inline struct stack *enter(struct task *task, struct task_key *owner, u64 depth,
-                                           u64 cookie)
+static __always_inline struct stack *calls_enter(struct task *task, struct task_key *owner,
+                                                 u64 depth, u64 cookie)
 {
     struct stack *stack = stacks.lookup(owner);
     if (!stack) {
@@ -454,7 +454,7 @@ static __always_inline struct stack *enter(struct task *task, struct task_key *o
         struct call_key key = {.task = owner->task, .tgid = owner->tgid, .level = stack->level};
         struct open_call outer = stack->top;
         if (outer_calls.update(&key, &outer)) {
-            count_diagnostic(OUTER_CALLS_FULL, 1);
+            diagnostics_count(OUTER_CALLS_FULL, 1);
             return 0;
         }
     }
@@ -471,22 +471,22 @@ static __always_inline struct stack *enter(struct task *task, struct task_key *o
  * above it; 0 where that call was not seen to be entered. The hit of the RET is then yet to be
  * counted in the calls that stay.
  */
-static __always_inline struct stack *leaving(struct task *task, struct task_key *owner, u64 depth,
-                                             u64 function)
+static __always_inline struct stack *calls_leaving(struct task *task, struct task_key *owner,
+                                                   u64 depth, u64 function)
 {
     hit_in_goroutine(task, owner);
     struct stack *stack = stacks.lookup(owner);
     if (!stack) {
-        count_diagnostic(UNMATCHED, 1);
+        diagnostics_count(UNMATCHED, 1);
         return 0;
     }
     drop_deeper(0, task, owner, stack, depth, ENDED_UNSEEN);
     if (stack->level && stack->top.depth == depth && stack->top.function == function)
         return stack;
-    count_diagnostic(UNMATCHED, 1);
+    diagnostics_count(UNMATCHED, 1);
     stack->hits++;
     if (!stack->level)
-        rest_task(task, owner);
+        calls_rest(task, owner);
     return 0;
 }
 
@@ -499,7 +499,7 @@ int on_recovery(struct pt_regs *ctx)
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
-    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &task, &owner, &depth) || !task.g)
+    if (!site_hit(ctx, &cookie) || !calls_locate(ctx, cookie, &task, &owner, &depth) || !task.g)
         return 0;
     owner.task = task.goid;
 #ifdef GOTRACE_WHY
@@ -508,7 +508,7 @@ int on_recovery(struct pt_regs *ctx)
     struct stack *stack = stacks.lookup(&owner);
     if (!stack)
         return 0;
-    struct layout *layout = layout_of(cookie);
+    struct layout *layout = goroutine_layout(cookie);
     if (!layout)
         return 0;
     u64 hi = read_word(task.g + OFFSET(layout, g_stack_hi, GOTRACE_G_STACK_HI));
@@ -516,7 +516,7 @@ int on_recovery(struct pt_regs *ctx)
     drop_unwound(ctx, &task, &owner, stack, hi - sp, EVENT_PANIC, AGAIN_RECOVERY);
     stack->hits++;
     if (!stack->level)
-        rest_task(&task, &owner);
+        calls_rest(&task, &owner);
 #ifdef GOTRACE_WHY
     else
         why_left(&owner, task.row, stack->level);
@@ -528,11 +528,11 @@ int on_recovery(struct pt_regs *ctx)
  * At runtime.goexit1: the goroutine has run its last frame, whatever is open was unwound. Fill in
  * owner and task; return false where the hit has to be ignored.
  */
-static __always_inline bool goroutine_ended(struct pt_regs *ctx, struct task *task,
-                                            struct task_key *owner)
+static __always_inline bool calls_goroutine_ended(struct pt_regs *ctx, struct task *task,
+                                                  struct task_key *owner)
 {
     u64 cookie = 0, depth = 0;
-    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, task, owner, &depth))
+    if (!site_hit(ctx, &cookie) || !calls_locate(ctx, cookie, task, owner, &depth))
         return false;
     struct stack *stack = stacks.lookup(owner);
     if (stack) {

@@ -17,7 +17,7 @@ int fetch(struct pt_regs *ctx)
 {
     u32 zero = 0;
     u64 *word = words.lookup(&zero);
-    return word ? compare_and_swap(word, 0, 1) & 1 : 0;
+    return word ? atomic_compare_and_swap(word, 0, 1) & 1 : 0;
 }
 #endif
 
@@ -25,7 +25,7 @@ int fetch(struct pt_regs *ctx)
 /* Linux 5.5. */
 int send_signal(struct pt_regs *ctx)
 {
-    if (is_target())
+    if (site_is_target())
         bpf_send_signal_thread(SIGURG);
     return 0;
 }

@@ -30,7 +30,7 @@ BPF_HASH(waiting, u32, struct waiting, GOTRACE_WAITING);
  * where this is a signal handler, which runs with all signals blocked, start that again as soon as
  * it has ended: a traced function of the handler's would then keep its thread there for good.
  */
-static __always_inline bool signal_is_blocked(void)
+static __always_inline bool floats_signal_is_blocked(void)
 {
     u64 blocked = ~0ULL, offset = GOTRACE_TASK_BLOCKED;
     if (offset)
@@ -39,7 +39,7 @@ static __always_inline bool signal_is_blocked(void)
 }
 
 /* Append a block of float registers to a call, where there is room. */
-static __always_inline void append_floats(struct call *call, u64 *floats, u64 flag)
+static __always_inline void floats_append(struct call *call, u64 *floats, u64 flag)
 {
     u64 at = (call->length + 7) & ~7;
     if (at + 8 + 8 * FLOAT_REGISTERS > GOTRACE_PAYLOAD)
@@ -49,15 +49,15 @@ static __always_inline void append_floats(struct call *call, u64 *floats, u64 fl
     if (at > GOTRACE_PAYLOAD - 8 - 8 * FLOAT_REGISTERS)
         return;
     u64 mask = (1 << FLOAT_REGISTERS) - 1;
-    put_word(call->payload + at, mask);
+    payload_put_word(call->payload + at, mask);
     for (int i = 0; i < FLOAT_REGISTERS; i++)
-        put_word(call->payload + at + 8 + 8 * i, floats[i]);
+        payload_put_word(call->payload + at + 8 + 8 * i, floats[i]);
     call->length = at + 8 + 8 * FLOAT_REGISTERS;
     call->event.flags |= flag;
 }
 
 /* Read the registers out of a signal frame; return whether it is of the expected moment. */
-static __always_inline bool read_floats(struct wait *wait, u64 ucontext, u64 *floats)
+static __always_inline bool floats_read(struct wait *wait, u64 ucontext, u64 *floats)
 {
     if (read_word(ucontext + UCONTEXT_PC) != wait->pc ||
         read_word(ucontext + UCONTEXT_SP) != wait->sp)

@@ -63,7 +63,7 @@ struct layout {
 BPF_ARRAY(layouts, struct layout, GOTRACE_LAYOUTS);
 
 /* Return what offsets are taken from; 0 where they are not known. */
-static __always_inline struct layout *layout_of(u64 cookie)
+static __always_inline struct layout *goroutine_layout(u64 cookie)
 {
     u32 file = cookie >> COOKIE_FILE_SHIFT & COOKIE_FILE_MASK;
     return layouts.lookup(&file);
@@ -73,7 +73,7 @@ static __always_inline struct layout *layout_of(u64 cookie)
 #define OFFSET(layout, field, setting) ((layout)->field)
 #else
 /* All files have those of the settings: a pointer that nothing is read from, but not 0. */
-static __always_inline struct layout *layout_of(u64 cookie)
+static __always_inline struct layout *goroutine_layout(u64 cookie)
 {
     return (struct layout *)1;
 }
@@ -81,12 +81,12 @@ static __always_inline struct layout *layout_of(u64 cookie)
 #define OFFSET(layout, field, setting) (setting)
 #endif
 
-static __always_inline u64 g_from_tls(u64 cookie)
+static __always_inline u64 goroutine_g_from_tls(u64 cookie)
 {
     u64 base = 0, offset = GOTRACE_TASK_FSBASE;
     if (!offset)
         return 0;
-    struct layout *layout = layout_of(cookie);
+    struct layout *layout = goroutine_layout(cookie);
     if (!layout || !OFFSET(layout, tls_g, 1))
         return 0;
     bpf_probe_read_kernel(&base, sizeof(base), (void *)(bpf_get_current_task() + offset));
@@ -94,13 +94,13 @@ static __always_inline u64 g_from_tls(u64 cookie)
 }
 
 /* Fill in the task; return false where a goroutine was to be found and was not. */
-static __always_inline bool find_task(struct pt_regs *ctx, u64 cookie, struct task *task)
+static __always_inline bool goroutine_find_task(struct pt_regs *ctx, u64 cookie, struct task *task)
 {
     u64 g = 0;
     if (cookie & COOKIE_G_REGISTER) {
         g = ctx->r14;
     } else if (cookie & COOKIE_G_TLS) {
-        g = g_from_tls(cookie);
+        g = goroutine_g_from_tls(cookie);
     } else {
         task->id = TASK_THREAD | (u32)bpf_get_current_pid_tgid();
         task->stack_hi = ~0ULL;
@@ -112,7 +112,7 @@ static __always_inline bool find_task(struct pt_regs *ctx, u64 cookie, struct ta
 #ifdef GOTRACE_WHY
     task->row = g;
 #endif
-    struct layout *layout = layout_of(cookie);
+    struct layout *layout = goroutine_layout(cookie);
     if (!layout)
         return false;
     task->stack_hi = read_word(g + OFFSET(layout, g_stack_hi, GOTRACE_G_STACK_HI));

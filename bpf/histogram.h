@@ -65,7 +65,7 @@ static __always_inline u64 log2_of(u64 value)
     return exponent + above(value >> exponent, 0x1);
 }
 
-static __always_inline u64 bucket_of(u64 value)
+static __always_inline u64 histogram_bucket(u64 value)
 {
     if (value < SUB_BUCKETS)
         return value;
@@ -87,21 +87,21 @@ static __always_inline void atomic_max(u64 *place, u64 value)
     for (int round = 0; round < 4; round++) {
         if (seen >= value)
             return;
-        u64 found = compare_and_swap(place, seen, value);
+        u64 found = atomic_compare_and_swap(place, seen, value);
         if (found == seen)
             return;
         seen = found;
     }
-    count_diagnostic(EXTREMES_LOST, 1);
+    diagnostics_count(EXTREMES_LOST, 1);
 }
 
 /*
  * Add one value, and the hits of probes that it contains the cost of. Atomic: rows may be shared by
  * CPUs, and the kernel may preempt this program.
  */
-static __always_inline void add_value(struct histogram *row, u64 value, u64 hits)
+static __always_inline void histogram_add_value(struct histogram *row, u64 value, u64 hits)
 {
-    u64 bucket = bucket_of(value);
+    u64 bucket = histogram_bucket(value);
     /*
      * What a compiler knows of it, it leaves out or says in other registers: not to the verifier.
      * That of Linux 6.1 follows a branch that is never taken, with bounds that exclude each other,
@@ -123,7 +123,7 @@ static __always_inline void add_value(struct histogram *row, u64 value, u64 hits
 }
 
 /* Store a row's number, which is within the half that is written; return whether there is one. */
-static __always_inline bool row_number(u32 row, u32 *number)
+static __always_inline bool histogram_number(u32 row, u32 *number)
 {
     u32 zero = 0, *half = generation.lookup(&zero);
     if (!half)
@@ -133,19 +133,19 @@ static __always_inline bool row_number(u32 row, u32 *number)
 }
 
 /* Add a value to the histogram of a row, by that number. */
-static __always_inline void add_to_number(u32 number, u64 value, u64 hits)
+static __always_inline void histogram_add(u32 number, u64 value, u64 hits)
 {
     u32 index = number * GOTRACE_STRIPES + bpf_get_smp_processor_id() % GOTRACE_STRIPES;
     struct histogram *values = histograms.lookup(&index);
     if (values)
-        add_value(values, value, hits);
+        histogram_add_value(values, value, hits);
 }
 
 /* Add a value to the histogram of a row, whose number is stored; return whether there is one. */
-static __always_inline bool add_to_row(u32 row, u64 value, u64 hits, u32 *number)
+static __always_inline bool histogram_add_to_row(u32 row, u64 value, u64 hits, u32 *number)
 {
-    if (!row_number(row, number))
+    if (!histogram_number(row, number))
         return false;
-    add_to_number(*number, value, hits);
+    histogram_add(*number, value, hits);
     return true;
 }

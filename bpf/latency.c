@@ -87,11 +87,11 @@ int on_entry(struct pt_regs *ctx)
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
-    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &task, &owner, &depth))
+    if (!site_hit(ctx, &cookie) || !calls_locate(ctx, cookie, &task, &owner, &depth))
         return 0;
-    struct stack *stack = enter(&task, &owner, depth, cookie);
+    struct stack *stack = calls_enter(&task, &owner, depth, cookie);
     if (stack)
-        stack->top.start = call_begins(&task, &owner, stack); /* last: before is not its time */
+        stack->top.start = calls_begin(&task, &owner, stack); /* last: before is not its time */
     return 0;
 }
 
@@ -115,7 +115,7 @@ struct measured {
 /* The process in a goroutine's key: as the user sees it, else a number that no process has. */
 static __always_inline u32 shown_process(u64 tgid)
 {
-    u32 seen = user_pid_tgid() >> 32;
+    u32 seen = site_user_pid_tgid() >> 32;
     return seen ? seen : OTHER_NAMESPACE | (u32)tgid;
 }
 
@@ -145,10 +145,10 @@ int add_to_goroutine(struct pt_regs *argument)
             u8 yes = 1;
             struct goroutine_key name = {.goid = key.goid, .tgid = key.tgid};
             if (named.update(&name, &yes))
-                count_diagnostic(ENDED_FULL, 1);
+                diagnostics_count(ENDED_FULL, 1);
         }
 #ifdef GOTRACE_LAYOUTS
-        struct layout *layout = layout_of(call->cookie);
+        struct layout *layout = goroutine_layout(call->cookie);
         if (found && call->g && layout) {
 #else
         if (found && call->g) {
@@ -160,14 +160,14 @@ int add_to_goroutine(struct pt_regs *argument)
     if (found) {
 #ifdef GOTRACE_WHY
         struct why_key row = {.id = call->row, .tgid = call->tgid};
-        add_why(why_rows.lookup(&row), call->elapsed, &found->why);
+        parts_add(why_rows.lookup(&row), call->elapsed, &found->why);
 #endif
-        add_value(&found->times, call->elapsed, call->hits);
+        histogram_add_value(&found->times, call->elapsed, call->hits);
         return 0;
     }
     struct histogram *rest = folded.lookup(&number);
     if (rest)
-        add_value(rest, call->elapsed, call->hits);
+        histogram_add_value(rest, call->elapsed, call->hits);
     return 0;
 }
 
@@ -180,7 +180,7 @@ static __always_inline void report_slow(struct pt_regs *ctx, struct task *task,
                                         struct task_key *owner, struct open_call *call, u64 hits,
                                         u64 now)
 {
-    u64 seen = user_pid_tgid();
+    u64 seen = site_user_pid_tgid();
 #ifdef GOTRACE_WHY
     /* With its parts it is too large for a program's stack. */
     u32 zero = 0;
@@ -188,7 +188,7 @@ static __always_inline void report_slow(struct pt_regs *ctx, struct task *task,
     if (blank && !reports.update(owner, blank))
         report = reports.lookup(owner);
     if (!report) {
-        count_diagnostic(SLOW_LOST, 1);
+        diagnostics_count(SLOW_LOST, 1);
         return;
     }
     struct why_key key = {.id = task->row, .tgid = owner->tgid};
@@ -208,7 +208,7 @@ static __always_inline void report_slow(struct pt_regs *ctx, struct task *task,
     report->function = call->function;
     report->hits = hits;
     if (slow.perf_submit(ctx, report, size))
-        count_diagnostic(SLOW_LOST, 1);
+        diagnostics_count(SLOW_LOST, 1);
 #ifdef GOTRACE_WHY
     reports.delete(owner);
 #endif
@@ -226,7 +226,7 @@ static __always_inline void record(struct pt_regs *ctx, u64 cookie, struct task 
 #else
     u32 row = GOTRACE_ROWS > 1 ? call->function : 0;
 #endif
-    if (!row_number(row, &number))
+    if (!histogram_number(row, &number))
         return;
 #ifdef GOTRACE_WHY
     struct parted parted = {
@@ -237,7 +237,7 @@ static __always_inline void record(struct pt_regs *ctx, u64 cookie, struct task 
     };
     call_add_to_parts(&parted);
 #endif
-    add_to_number(number, elapsed, hits);
+    histogram_add(number, elapsed, hits);
 #ifdef GOTRACE_GOROUTINES
     struct measured measured = {.goid = task->goid,
                                 .g = task->g,
@@ -275,17 +275,17 @@ int on_return(struct pt_regs *ctx)
     struct task_key owner = {};
     if (!site_hit(ctx, &cookie))
         return 0;
-    begin_ret(ctx, &cookie);
-    if (!locate(ctx, cookie, &task, &owner, &depth))
+    ret_begin(ctx, &cookie);
+    if (!calls_locate(ctx, cookie, &task, &owner, &depth))
         return RET_HIT;
-    struct stack *stack = leaving(&task, &owner, depth, cookie & COOKIE_INDEX_MASK);
+    struct stack *stack = calls_leaving(&task, &owner, depth, cookie & COOKIE_INDEX_MASK);
     if (!stack)
         return RET_HIT;
 #ifdef GOTRACE_WHY
     struct why_key row = {.id = task.row, .tgid = owner.tgid};
     now = why_leaving(&row, now);
-    task.goid = unknown(stack, task.goid);
-    task.g = unknown(stack, task.g);
+    task.goid = calls_unknown(stack, task.goid);
+    task.g = calls_unknown(stack, task.g);
 #endif
     /* Functions that came here by tail jumps return with this one. */
 #pragma clang loop unroll(disable)
@@ -295,8 +295,8 @@ int on_return(struct pt_regs *ctx)
         if (i && stack->top.return_pc != read_word(ctx->sp))
             break;
         struct open_call call = stack->top;
-        u64 hits = hits_within(stack), level = stack->level;
-        pop_call(&owner, stack);
+        u64 hits = calls_hits_within(stack), level = stack->level;
+        calls_pop(&owner, stack);
 #ifdef GOTRACE_OUTERMOST
         if (stack->level) {
 #ifdef GOTRACE_WHY
@@ -310,7 +310,7 @@ int on_return(struct pt_regs *ctx)
     }
     stack->hits++;
     if (!stack->level)
-        rest_task(&task, &owner);
+        calls_rest(&task, &owner);
 #ifdef GOTRACE_WHY
     else
         why_left(&owner, task.row, stack->level);
@@ -322,7 +322,7 @@ int on_return(struct pt_regs *ctx)
 int on_return(struct pt_regs *ctx)
 {
     if (returned(ctx))
-        end_ret(ctx);
+        ret_end(ctx);
     return 0;
 }
 #endif
@@ -331,7 +331,7 @@ int on_goexit(struct pt_regs *ctx)
 {
     struct task task = {};
     struct task_key owner = {};
-    if (!goroutine_ended(ctx, &task, &owner))
+    if (!calls_goroutine_ended(ctx, &task, &owner))
         return 0;
 #ifdef GOTRACE_GOROUTINES
     struct goroutine_key key = {.goid = task.goid, .tgid = shown_process(owner.tgid)};
@@ -339,7 +339,7 @@ int on_goexit(struct pt_regs *ctx)
         return 0;
     named.delete(&key);
     if (ended.push(&key, 0))
-        count_diagnostic(ENDED_FULL, 1);
+        diagnostics_count(ENDED_FULL, 1);
 #endif
     return 0;
 }

@@ -32,7 +32,7 @@ BPF_ARRAY(why_none, struct why_sums, 1);
 /* Where the parts of calls of a duration are added up. */
 static __always_inline struct why_sums *why_sums(u32 number, u64 elapsed)
 {
-    struct why_band key = {.row = number, .bucket = bucket_of(elapsed)};
+    struct why_band key = {.row = number, .bucket = histogram_bucket(elapsed)};
     struct why_sums *sums = why_bands.lookup(&key);
     if (sums)
         return sums;
@@ -64,7 +64,7 @@ static __always_inline void add_unknown(struct why_sums *sums, u64 ns)
 }
 
 /* Add the parts of a call that ends to those of others; row is 0 where they are not known. */
-static __always_inline void add_why(struct why_row *row, u64 elapsed, struct why_sums *sums)
+static __always_inline void parts_add(struct why_row *row, u64 elapsed, struct why_sums *sums)
 {
     if (!sums)
         return;
@@ -94,7 +94,7 @@ int add_to_parts(struct pt_regs *argument)
     call = opaque(call);
     struct why_key key = call->row;
     struct call_key place = call->place;
-    add_why(why_own(&key, &place), call->elapsed, why_sums(call->number, call->elapsed));
+    parts_add(why_own(&key, &place), call->elapsed, why_sums(call->number, call->elapsed));
     return 0;
 }
 

@@ -190,27 +190,27 @@ struct work {
  * (CONFIG_HAVE_EFFICIENT_UNALIGNED_ACCESS), but where the compiler knows, it moves bytes one by
  * one.
  */
-static __always_inline u64 get_word(u8 *place)
+static __always_inline u64 payload_get_word(u8 *place)
 {
     return *(u64 *)place;
 }
 
-static __always_inline void put_word(u8 *place, u64 word)
+static __always_inline void payload_put_word(u8 *place, u64 word)
 {
     *(u64 *)place = word;
 }
 
-static __always_inline u8 *payload(struct work *w)
+static __always_inline u8 *payload_bytes(struct work *w)
 {
     return w->call.payload;
 }
 
-static __always_inline bool room(struct work *w, u32 size)
+static __always_inline bool payload_has_room(struct work *w, u32 size)
 {
     return !w->full && w->call.length + size <= w->limit;
 }
 
-static __always_inline struct block *block_of(struct work *w, u32 number)
+static __always_inline struct block *payload_block(struct work *w, u32 number)
 {
     u64 index = number & OTHER_PHASE ? number : w->base + number;
     BOUND(index, MAX_BLOCKS - 1);
@@ -218,50 +218,51 @@ static __always_inline struct block *block_of(struct work *w, u32 number)
 }
 
 /* Append the low bytes of a word, at most 8. */
-static __always_inline void append_word(struct work *w, u64 word, u32 size)
+static __always_inline void payload_append_word(struct work *w, u64 word, u32 size)
 {
     u64 at = w->call.length;
-    if (!room(w, size)) {
+    if (!payload_has_room(w, size)) {
         w->full = 1;
         return;
     }
     BOUND(at, GOTRACE_PAYLOAD - 1);
-    put_word(payload(w) + at, word);
+    payload_put_word(payload_bytes(w) + at, word);
     w->call.length += size;
 }
 
 /* Copy memory of the target after what is there; return whether it could be read. */
-static __always_inline bool append_memory(struct work *w, u64 address, u32 size)
+static __always_inline bool payload_append_memory(struct work *w, u64 address, u32 size)
 {
     u64 at = w->call.length, bytes = size;
     BOUND(at, GOTRACE_PAYLOAD - 1);
     BOUND(bytes, GOTRACE_PAYLOAD - 1);
-    if (bpf_probe_read_user(payload(w) + at, bytes, (void *)address))
+    if (bpf_probe_read_user(payload_bytes(w) + at, bytes, (void *)address))
         return false;
     w->call.length += size;
     return true;
 }
 
 /* Read a word of a block; return whether the block reaches there. */
-static __always_inline bool block_word(struct work *w, u32 number, u32 at, u32 size, u64 *word)
+static __always_inline bool payload_block_word(struct work *w, u32 number, u32 at, u32 size,
+                                               u64 *word)
 {
-    struct block *block = block_of(w, number);
+    struct block *block = payload_block(w, number);
     if (at + size > block->size)
         return false;
     u64 place = block->start + at;
     BOUND(place, GOTRACE_PAYLOAD - 1);
-    *word = get_word(payload(w) + place);
+    *word = payload_get_word(payload_bytes(w) + place);
     return true;
 }
 
 /* Begin a block: eight bytes, the second four of which are its header, which is returned. */
-static __always_inline u32 *begin_block(struct work *w)
+static __always_inline u32 *payload_begin_block(struct work *w)
 {
     u64 at = (w->call.length + 7) & ~7;
     if (w->full || at + 8 > w->limit)
         return 0;
     w->call.length = at + 8;
     BOUND(at, GOTRACE_PAYLOAD - 1);
-    put_word(payload(w) + at, 0);
-    return (u32 *)(payload(w) + at + 4);
+    payload_put_word(payload_bytes(w) + at, 0);
+    return (u32 *)(payload_bytes(w) + at + 4);
 }

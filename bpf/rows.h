@@ -57,14 +57,14 @@ BPF_PERCPU_ARRAY(row_unmeasured, u64, GOTRACE_KEYS);
 static __always_inline u32 new_row(struct row_numbers *numbers)
 {
     u64 seen = numbers->spare;
-    if (seen && compare_and_swap(&numbers->spare, seen, 0) == seen)
+    if (seen && atomic_compare_and_swap(&numbers->spare, seen, 0) == seen)
         return seen;
 #pragma clang loop unroll(disable)
     for (int i = 0; i < ROW_TRIES; i++) {
         seen = numbers->taken;
         if (seen + 1 >= GOTRACE_KEY_ROWS)
             break;
-        if (compare_and_swap(&numbers->taken, seen, seen + 1) == seen)
+        if (atomic_compare_and_swap(&numbers->taken, seen, seen + 1) == seen)
             return seen + 1;
     }
     return ROW_OF_OTHERS;
@@ -88,15 +88,15 @@ static __always_inline u32 take_row(struct call *call)
     u32 *found = rows.lookup(&call->key);
     /* Another CPU may have been first with this key: the row waits for the next one. */
     if (!found || *found != row)
-        compare_and_swap(&numbers->spare, 0, row);
+        atomic_compare_and_swap(&numbers->spare, 0, row);
     return found ? *found : ROW_OF_OTHERS;
 }
 
 /* Add a call; return whether its row has a histogram that it is in, whose number is then stored. */
-static __always_inline bool add_call(struct call *call, u64 duration, u32 *number)
+static __always_inline bool rows_add_call(struct call *call, u64 duration, u32 *number)
 {
     if (call->event.flags & EVENT_UNDECIDED) {
-        count_diagnostic(CALLS_UNDECIDED, 1);
+        diagnostics_count(CALLS_UNDECIDED, 1);
         return false;
     }
     u32 row = ROW_OF_OTHERS;
@@ -119,7 +119,7 @@ static __always_inline bool add_call(struct call *call, u64 duration, u32 *numbe
     duration = call->measured;
 #endif
 #if GOTRACE_TIMES
-    return add_to_row(row, duration, call->event.hits, number);
+    return histogram_add_to_row(row, duration, call->event.hits, number);
 #else
     return false;
 #endif

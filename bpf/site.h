@@ -66,7 +66,7 @@ static __always_inline u64 pid_tgid(void)
 }
 
 /* What the user is shown of them. */
-static __always_inline u64 user_pid_tgid(void)
+static __always_inline u64 site_user_pid_tgid(void)
 {
 #ifdef GOTRACE_SEEN_TGID
     return (u64)GOTRACE_SEEN_TGID << 32 | (u32)pid_tgid();
@@ -92,7 +92,7 @@ static __always_inline bool in_cgroup(void)
 #define EVERY_USER (~0ULL)
 
 /* Whether a hit counts: the run goes on and it is the target's. */
-static __always_inline bool is_target(void)
+static __always_inline bool site_is_target(void)
 {
     u32 zero = 0, *over = halted.lookup(&zero);
     if (!over || *over)
@@ -115,8 +115,8 @@ static __always_inline bool is_target(void)
 /* Store the cookie of the site that was hit; return whether the hit is a call of the target. */
 static __always_inline bool site_hit(struct pt_regs *ctx, u64 *cookie)
 {
-    keep_own_stack(ctx);
-    if (!is_target())
+    stack_keep_own(ctx);
+    if (!site_is_target())
         return false;
 #ifdef GOTRACE_SITE_BY_IP
     u64 ip = ctx->ip;

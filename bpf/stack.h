@@ -23,7 +23,7 @@
 BPF_PROG_ARRAY(nowhere, 1);
 
 /* To be called by each program, directly or through site_hit(). */
-static __always_inline void keep_own_stack(struct pt_regs *ctx)
+static __always_inline void stack_keep_own(struct pt_regs *ctx)
 {
     /* The code segment's privilege level, which is 3 at every uprobe; the verifier cannot know. */
     if (!(ctx->cs & 3)) {

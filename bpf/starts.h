@@ -42,11 +42,11 @@ int on_go(struct pt_regs *ctx)
     u64 cookie = 0;
     if (!site_hit(ctx, &cookie))
         return 0;
-    struct layout *layout = layout_of(cookie);
+    struct layout *layout = goroutine_layout(cookie);
     if (!layout)
         return 0;
     bool in_register = (cookie & COOKIE_G_REGISTER) != 0;
-    u64 g0 = in_register ? ctx->r14 : g_from_tls(cookie);
+    u64 g0 = in_register ? ctx->r14 : goroutine_g_from_tls(cookie);
     u64 m = g0 ? read_word(g0 + OFFSET(layout, g_m, GOTRACE_G_M)) : 0;
     u64 curg = m ? read_word(m + OFFSET(layout, m_curg, GOTRACE_M_CURG)) : 0;
     u64 goid = curg ? read_word(curg + OFFSET(layout, g_goid, GOTRACE_G_GOID)) : 0;
@@ -72,7 +72,7 @@ int on_go(struct pt_regs *ctx)
     key.task = in_register ? ctx->bx : read_word(ctx->sp + 8);
     start.goid = read_word(key.task + OFFSET(layout, g_goid, GOTRACE_G_GOID));
     if (starts.update(&key, &start))
-        count_diagnostic(STARTS_LOST, 1);
+        diagnostics_count(STARTS_LOST, 1);
     if (stack) {
         stack->hits++;
         stack->hits_ns += bpf_ktime_get_ns() - began;
@@ -84,12 +84,12 @@ int on_go(struct pt_regs *ctx)
  * Note what a goroutine, of this g, has waited for last before it enters an outermost call: one that
  * has waited for work may have it from elsewhere than what has started the goroutine.
  */
-static __always_inline void note_wait(u64 cookie, u64 g, u64 goid, u64 tgid)
+static __always_inline void starts_note_wait(u64 cookie, u64 g, u64 goid, u64 tgid)
 {
     struct task_key key = {.task = g, .tgid = tgid};
     struct start *start = starts.lookup(&key);
     u8 reason = 0;
-    struct layout *layout = layout_of(cookie);
+    struct layout *layout = goroutine_layout(cookie);
     if (!start || start->goid != goid || !layout)
         return;
     bpf_probe_read_user(&reason, sizeof(reason),
@@ -98,7 +98,7 @@ static __always_inline void note_wait(u64 cookie, u64 g, u64 goid, u64 tgid)
 }
 
 /* Append to an outermost call's record which go statement its goroutine, of this g, comes from. */
-static __always_inline void append_start(struct call *call, u64 g, u64 tgid)
+static __always_inline void starts_append(struct call *call, u64 g, u64 tgid)
 {
     struct task_key key = {.task = g, .tgid = tgid};
     struct start *start = starts.lookup(&key);
@@ -107,16 +107,16 @@ static __always_inline void append_start(struct call *call, u64 g, u64 tgid)
     if (!start || start->goid != call->event.goid ||
         at > GOTRACE_PAYLOAD - sizeof(struct sent_start))
         return;
-    put_word(call->payload + at, start->parent);
-    put_word(call->payload + at + 8, start->at);
-    put_word(call->payload + at + 16, start->since);
-    put_word(call->payload + at + 24, start->waited);
+    payload_put_word(call->payload + at, start->parent);
+    payload_put_word(call->payload + at + 8, start->at);
+    payload_put_word(call->payload + at + 16, start->since);
+    payload_put_word(call->payload + at + 24, start->waited);
     call->length = at + sizeof(struct sent_start);
     call->event.flags |= EVENT_STARTED;
 }
 
 /* What a call's flags say of goroutines that were started, the latest at the time went. */
-static __always_inline u64 started_within(u64 went, u64 start)
+static __always_inline u64 starts_within(u64 went, u64 start)
 {
     return (went > start) * EVENT_STARTS;
 }

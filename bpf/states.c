@@ -159,7 +159,7 @@ static __always_inline void switched(u64 task, u64 next, u64 waits)
     u32 tgid = ids >> 32, tid = ids;
     if (!over || *over)
         return;
-    if (!waits && processes.lookup(&tgid) && is_throttled(task)) {
+    if (!waits && processes.lookup(&tgid) && switch_is_throttled(task)) {
         now = bpf_ktime_get_ns();
         if (off_quota.update(&tid, &now))
             count_loss(THREADS_FULL);

@@ -19,7 +19,7 @@
 BPF_PROG_ARRAY(nowhere_raw, 1);
 
 /* Whether the kernel takes the task off its CPU because a quota is used up. */
-static __always_inline bool is_throttled(u64 task)
+static __always_inline bool switch_is_throttled(u64 task)
 {
     u32 count = 0;
 #ifdef GOTRACE_TASK_THROTTLED

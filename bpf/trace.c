@@ -98,10 +98,10 @@ static __always_inline struct work *take_work(void)
     for (u32 i = 0; i < WORK_BUFFERS; i++) {
         u32 index = i;
         struct work *w = works.lookup(&index);
-        if (w && compare_and_swap(&w->busy, 0, 1) == 0)
+        if (w && atomic_compare_and_swap(&w->busy, 0, 1) == 0)
             return w;
     }
-    count_diagnostic(WORK_BUSY, 1);
+    diagnostics_count(WORK_BUSY, 1);
     return 0;
 }
 
@@ -130,7 +130,7 @@ static __always_inline void save_call(struct call_key *key, struct call *call)
     if (resting)
         copy_call(resting, call);
     else if (saved_calls.update(key, call))
-        count_diagnostic(SAVED_FULL, 1);
+        diagnostics_count(SAVED_FULL, 1);
 }
 
 static __always_inline void read_registers(struct work *w, struct pt_regs *ctx, u64 cookie)
@@ -170,15 +170,15 @@ static __always_inline u64 mixed(u64 word)
 static __always_inline void append_stack(struct work *w, u64 frame)
 {
 #if GOTRACE_HAS_STACKS
-    u32 *header = begin_block(w), count = 0;
+    u32 *header = payload_begin_block(w), count = 0;
     if (!header)
         return;
     u64 pc = read_word(w->sp), hash = 0;
 #pragma clang loop unroll(disable)
     for (int i = 0; i < GOTRACE_USER_STACK; i++) {
-        if (!pc || !room(w, 8))
+        if (!pc || !payload_has_room(w, 8))
             break;
-        append_word(w, pc, 8);
+        payload_append_word(w, pc, 8);
         hash = mixed(hash ^ pc);
         count++;
         struct link link = {};
@@ -232,14 +232,14 @@ static __always_inline void submit(struct pt_regs *ctx, struct call *call)
 {
 #ifdef GOTRACE_KEY
     u32 number = 0;
-    add_call(call, call->event.end - call->event.start, &number);
+    rows_add_call(call, call->event.end - call->event.start, &number);
 #else
     u64 size = call->length;
     BOUND(size, 2 * GOTRACE_PAYLOAD - 1);
     if (size > GOTRACE_PAYLOAD)
         return;
     if (events.perf_submit(ctx, &call->event, sizeof(struct event) + size))
-        count_diagnostic(EVENTS_LOST, 1);
+        diagnostics_count(EVENTS_LOST, 1);
 #endif
 }
 
@@ -256,26 +256,26 @@ static __always_inline void report_unwound(struct pt_regs *ctx, struct task_key 
         return;
     /* It may have jumped to another function, and both may have returned long ago. */
     if (plan->flags & PLAN_LEAVES) {
-        count_diagnostic(UNWOUND_UNSEEN, 1);
+        diagnostics_count(UNWOUND_UNSEEN, 1);
         return;
     }
     saved->event.start = call->start;
     saved->event.end = call->end;
     saved->event.hits = call->hits;
     saved->event.hits_ns = call->hits_ns;
-    saved->event.tid = user_pid_tgid();
+    saved->event.tid = site_user_pid_tgid();
     saved->event.flags |= call->how;
 #ifdef GOTRACE_NESTED
-    saved->event.flags |= started_within(call->went, call->start);
+    saved->event.flags |= starts_within(call->went, call->start);
     if (level == 1)
-        append_start(saved, call->g, owner->tgid);
+        starts_append(saved, call->g, owner->tgid);
 #endif
 #ifdef GOTRACE_WHY
     append_why(saved, call->row, &key, true);
 #endif
 #if GOTRACE_FLOATS
     if (saved->has_floats)
-        append_floats(saved, saved->floats, EVENT_ENTRY_FLOATS);
+        floats_append(saved, saved->floats, EVENT_ENTRY_FLOATS);
 #endif
     submit(ctx, saved);
 }
@@ -298,7 +298,7 @@ static __always_inline void give_up_waiting(struct pt_regs *ctx)
 static __always_inline bool wait_for_floats(struct work *w, u64 pc, u64 sp, u64 flag)
 {
     u32 tid = bpf_get_current_pid_tgid();
-    if (signal_is_blocked())
+    if (floats_signal_is_blocked())
         return false;
     w->wait.pc = pc;
     w->wait.sp = sp;
@@ -315,8 +315,8 @@ static __always_inline bool wait_for_floats(struct work *w, u64 pc, u64 sp, u64 
 /* At the entry of the runtime's signal handler. */
 int on_signal(struct pt_regs *ctx)
 {
-    keep_own_stack(ctx);
-    if (!is_target())
+    stack_keep_own(ctx);
+    if (!site_is_target())
         return 0;
     u32 tid = bpf_get_current_pid_tgid();
     struct waiting *found = waiting.lookup(&tid);
@@ -324,12 +324,12 @@ int on_signal(struct pt_regs *ctx)
         return 0;
     if (found->wait.at_entry) {
         struct call *saved = saved_calls.lookup(&found->wait.key);
-        if (saved && read_floats(&found->wait, ctx->dx, saved->floats))
+        if (saved && floats_read(&found->wait, ctx->dx, saved->floats))
             saved->has_floats = 1;
     } else {
         u64 values[FLOAT_REGISTERS];
-        if (read_floats(&found->wait, ctx->dx, values))
-            append_floats(&found->call, values, found->wait.flag);
+        if (floats_read(&found->wait, ctx->dx, values))
+            floats_append(&found->call, values, found->wait.flag);
         submit(ctx, &found->call);
     }
     waiting.delete(&tid);
@@ -344,7 +344,7 @@ int on_signal(struct pt_regs *ctx)
 static __always_inline void run_phase(struct work *w, u32 first, u32 reserved)
 {
     w->limit = GOTRACE_PAYLOAD - 8 - reserved;
-    run(w, first);
+    interpreter_run(w, first);
     w->limit = GOTRACE_PAYLOAD;
     if (w->full) {
         struct block *root = w->phase ? w->result_blocks : w->call.blocks;
@@ -358,7 +358,7 @@ static __always_inline void run_phase(struct work *w, u32 first, u32 reserved)
 static __always_inline void opens_none(struct task *task, struct task_key *owner, u64 began)
 {
 #if GOTRACE_RETURNS
-    hit_in_open_calls(task, owner, bpf_ktime_get_ns() - began);
+    calls_count_hit(task, owner, bpf_ktime_get_ns() - began);
 #endif
 }
 
@@ -368,7 +368,7 @@ int on_entry(struct pt_regs *ctx)
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
-    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &task, &owner, &depth))
+    if (!site_hit(ctx, &cookie) || !calls_locate(ctx, cookie, &task, &owner, &depth))
         return 0;
     u32 function = cookie & COOKIE_INDEX_MASK;
     struct site_plan *plan = plans.lookup(&function);
@@ -381,7 +381,7 @@ int on_entry(struct pt_regs *ctx)
     give_up_waiting(ctx);
 #endif
     struct event *event = &w->call.event;
-    u64 ids = user_pid_tgid();
+    u64 ids = site_user_pid_tgid();
     event->start = 0;
     event->goid = task.goid;
     event->tgid = ids >> 32;
@@ -394,7 +394,7 @@ int on_entry(struct pt_regs *ctx)
     w->call.length = 0;
     w->call.has_floats = 0;
 #ifdef GOTRACE_KEY
-    begin_key(&w->call, function);
+    key_begin(&w->call, function);
 #endif
     w->phase = 0;
     w->file = plan->flags >> PLAN_FILE_SHIFT;
@@ -419,13 +419,13 @@ int on_entry(struct pt_regs *ctx)
         submit(ctx, &w->call);
         goto unopened;
     }
-    struct stack *stack = enter(&task, &owner, depth, cookie);
+    struct stack *stack = calls_enter(&task, &owner, depth, cookie);
     if (!stack)
         goto out;
     if (w->dropped) {
-        pop_call(&owner, stack);
+        calls_pop(&owner, stack);
         if (!stack->level)
-            rest_task(&task, &owner);
+            calls_rest(&task, &owner);
         goto out;
     }
     struct call_key key = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
@@ -439,12 +439,12 @@ int on_entry(struct pt_regs *ctx)
     if (plan->flags & PLAN_ENTRY_FLOATS)
         wait_for_floats(w, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp, EVENT_ENTRY_FLOATS);
 #endif
-    u64 now = call_begins(&task, &owner, stack); /* last: before is not its time */
+    u64 now = calls_begin(&task, &owner, stack); /* last: before is not its time */
     stack->top.start = now;
 #ifdef GOTRACE_NESTED
     if (stack->level == 1) {
         stack->since = now;
-        note_wait(cookie, task.g, task.goid, owner.tgid);
+        starts_note_wait(cookie, task.g, task.goid, owner.tgid);
     }
 #endif
     stack->hits_ns += now - began;
@@ -467,7 +467,7 @@ static __always_inline void report_unwanted(struct pt_regs *ctx, struct call *ca
     call->event.args_length = 0;
     call->event.results_length = 0;
     call->event.flags = flags | EVENT_UNWANTED;
-    append_start(call, g, tgid);
+    starts_append(call, g, tgid);
     submit(ctx, call);
 }
 #endif
@@ -478,7 +478,7 @@ static __always_inline void finish(struct pt_regs *ctx, struct work *w, u32 flag
 {
 #if GOTRACE_FLOATS
     if (w->call.has_floats)
-        append_floats(&w->call, w->call.floats, EVENT_ENTRY_FLOATS);
+        floats_append(&w->call, w->call.floats, EVENT_ENTRY_FLOATS);
     w->wait.at_entry = 0;
     if (flags & PLAN_RETURN_FLOATS &&
         wait_for_floats(w, read_word(ctx->sp), ctx->sp + 8, EVENT_RETURN_FLOATS))
@@ -508,7 +508,7 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
     struct event *event = &w->call.event;
     event->start = open->start;
     event->end = now;
-    event->tid = user_pid_tgid();
+    event->tid = site_user_pid_tgid();
     event->hits = open->before;
     event->hits_ns = open->before_ns;
     w->duration = now - open->start;
@@ -526,7 +526,7 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
 #ifdef GOTRACE_NESTED
         event->flags |= flags;
         if (key->level == 1)
-            append_start(&w->call, task->g, key->tgid);
+            starts_append(&w->call, task->g, key->tgid);
 #endif
 #ifdef GOTRACE_WHY
         append_why(&w->call, &row, key, false);
@@ -534,7 +534,7 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
 #ifdef GOTRACE_WHY_BANDS
         u32 number = 0;
         struct parted parted = {.row = row, .place = *key, .elapsed = w->duration};
-        if (add_call(&w->call, w->duration, &number)) {
+        if (rows_add_call(&w->call, w->duration, &number)) {
             parted.number = number;
             call_add_to_parts(&parted);
         }
@@ -562,10 +562,10 @@ int on_return(struct pt_regs *ctx)
     struct task_key owner = {};
     if (!site_hit(ctx, &cookie))
         return 0;
-    begin_ret(ctx, &cookie);
-    if (!locate(ctx, cookie, &task, &owner, &depth))
+    ret_begin(ctx, &cookie);
+    if (!calls_locate(ctx, cookie, &task, &owner, &depth))
         return RET_HIT;
-    struct stack *stack = leaving(&task, &owner, depth, cookie & COOKIE_INDEX_MASK);
+    struct stack *stack = calls_leaving(&task, &owner, depth, cookie & COOKIE_INDEX_MASK);
     if (!stack)
         return RET_HIT;
 #ifdef GOTRACE_WHY
@@ -574,29 +574,29 @@ int on_return(struct pt_regs *ctx)
 #endif
     struct call_key key = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
     struct open_call open = stack->top;
-    open.before = hits_within(stack);
+    open.before = calls_hits_within(stack);
     open.before_ns = stack->hits_ns - open.before_ns;
     u64 flags = 0;
 #ifdef GOTRACE_NESTED
-    flags = started_within(stack->went, open.start);
+    flags = starts_within(stack->went, open.start);
 #endif
 #if GOTRACE_FLOATS
     give_up_waiting(ctx);
 #endif
-    pop_call(&owner, stack);
+    calls_pop(&owner, stack);
     /* Functions that came here by tail jumps have returned with this one, unseen. */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MAX_TAIL_JUMPS; i++) {
         if (!stack->level || stack->top.depth != depth ||
             stack->top.return_pc != read_word(ctx->sp))
             break;
-        count_diagnostic(TAIL_CALLS, 1);
+        diagnostics_count(TAIL_CALLS, 1);
         forget(&owner, stack->level);
 #ifdef GOTRACE_WHY
         struct call_key place = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
         why_returned(&row, &place);
 #endif
-        pop_call(&owner, stack);
+        calls_pop(&owner, stack);
     }
     stack->hits++;
     report_return(ctx, cookie, &task, &key, &open, flags, now);
@@ -608,7 +608,7 @@ int on_return(struct pt_regs *ctx)
     if (stack)
         stack->hits_ns += bpf_ktime_get_ns() - now;
     if (!stack || !stack->level)
-        rest_task(&task, &owner);
+        calls_rest(&task, &owner);
 #ifdef GOTRACE_WHY
     else
         why_left(&owner, task.row, stack->level);
@@ -620,7 +620,7 @@ int on_return(struct pt_regs *ctx)
 int on_return(struct pt_regs *ctx)
 {
     if (returned(ctx))
-        end_ret(ctx);
+        ret_end(ctx);
     return 0;
 }
 #endif
@@ -629,7 +629,7 @@ int on_goexit(struct pt_regs *ctx)
 {
     struct task task = {};
     struct task_key owner = {};
-    goroutine_ended(ctx, &task, &owner);
+    calls_goroutine_ended(ctx, &task, &owner);
     return 0;
 }
 #endif

@@ -204,7 +204,7 @@ static __always_inline void ends(struct pt_regs *ctx, u64 cookie, u64 g, bool co
         key.reason = reason;
     if (GOTRACE_STATE == G_WAITING) {
         struct task task = {};
-        find_task(ctx, cookie, &task);
+        goroutine_find_task(ctx, cookie, &task);
         key.ended_by = task.goid ? ENDED_BY_GOROUTINE : ENDED_BY_RUNTIME;
         /* Without a goroutine the frame pointers of a system stack lead on to the last one's. */
         key.ended_by_stack = own_stack(ctx, cookie, task.goid ? ~0ULL : task.stack_hi);

@@ -218,7 +218,7 @@ static __always_inline u64 change(struct why_row *row, u64 now, u64 state, u64 *
             return 0;
         u64 passed = (now << WHY_STATE_BITS) - (word & ~WHY_STATE_MASK);
         if ((s64)passed >= 0 &&
-            compare_and_swap(&row->word, word, now << WHY_STATE_BITS | state) == word) {
+            atomic_compare_and_swap(&row->word, word, now << WHY_STATE_BITS | state) == word) {
             *seen = word & WHY_STATE_MASK;
             *ns = passed >> WHY_STATE_BITS;
             return now;
@@ -319,7 +319,7 @@ static __always_inline void woken(struct pt_regs *ctx, u64 cookie, struct why_ro
     struct why_longest *found = &row->seen.longest;
     struct task waker = {};
     found->is_woken = 1;
-    if (find_task(ctx, cookie, &waker) && waker.goid) {
+    if (goroutine_find_task(ctx, cookie, &waker) && waker.goid) {
         found->waker = waker.goid;
         found->waker_frames = walk(found->waker_stack, ctx->ip, ctx->bp);
     }
@@ -347,7 +347,7 @@ static __always_inline void bind(struct why_row *row, struct why_key *key, u64 s
         why_threads.insert(&tid, &none);
         thread = why_threads.lookup(&tid);
         if (!thread) {
-            count_diagnostic(WHY_THREADS_FULL, 1);
+            diagnostics_count(WHY_THREADS_FULL, 1);
             return;
         }
     }
@@ -413,11 +413,11 @@ static __always_inline u64 why_entered(struct task_key *owner, u64 id, u64 level
     if (level > 1) {
         struct call_key place = {.task = owner->task, .tgid = owner->tgid, .level = level};
         if (!row || !hold(row, bpf_ktime_get_ns())) {
-            count_diagnostic(WHY_FULL, 1);
+            diagnostics_count(WHY_FULL, 1);
             return bpf_ktime_get_ns();
         }
         if (why_saved.update(&place, row))
-            count_diagnostic(WHY_FULL, 1);
+            diagnostics_count(WHY_FULL, 1);
         struct why_row *saved = why_saved.lookup(&place);
         row->seen.longest.ns = 0;
         row->seen.longest.frames = 0;
@@ -427,7 +427,7 @@ static __always_inline u64 why_entered(struct task_key *owner, u64 id, u64 level
     }
     struct why_row *blank = why_blank.lookup(&zero);
     if (!blank || why_rows.update(&key, blank) || !(row = why_rows.lookup(&key))) {
-        count_diagnostic(WHY_FULL, 1);
+        diagnostics_count(WHY_FULL, 1);
         return bpf_ktime_get_ns();
     }
     /* A system stack's number is its g's address, a goroutine's is not. */
@@ -683,7 +683,7 @@ int on_stop_world(struct pt_regs *ctx)
     if (found)
         *found = word;
     else if (why_worlds.update(&tgid, &word))
-        count_diagnostic(WHY_FULL, 1);
+        diagnostics_count(WHY_FULL, 1);
     return 0;
 }
 
@@ -783,7 +783,7 @@ static __always_inline void switched(u64 task, u64 next, u64 waits)
     u64 now = bpf_ktime_get_ns();
     struct why_thread *thread = why_threads.lookup(&tid);
     if (thread) {
-        u64 kind = waits ? WHY_KERNEL : is_throttled(task) ? WHY_THROTTLED : WHY_PREEMPTED;
+        u64 kind = waits ? WHY_KERNEL : switch_is_throttled(task) ? WHY_THROTTLED : WHY_PREEMPTED;
 #pragma clang loop unroll(full)
         for (int i = 0; i < 3; i++)
             off_cpu(tid, task, thread->ids[i], thread->tgid, now, kind);
