@@ -11,23 +11,25 @@
  *   CALL_DROPPED(owner, level)             it was not seen how
  *   CALL_UNWOUND(ctx, owner, level, call)  by a panic or runtime.Goexit; a struct unwound
  *
- * With KEEPS_STARTS, stacks have what starts.h keeps of go statements.
+ * With GOTRACE_NESTED, stacks have what on_go of trace.c keeps of go statements.
  *
  * With GOTRACE_WHY, where their time goes is kept as well: why.h.
  */
 #pragma once
-#include "atomic.h"
-#include "scheduler.h"
-#include "switch.h"
+#include "diagnostics.h"
+#include "goroutine.h"
+#include "unwound.h"
+#include "why.h"
 
 #ifndef CALL_DROPPED
 #define CALL_DROPPED(owner, level)
 #endif
-
-/* How calls end without a return: flags of events (payload.h), 0 where that was not seen. */
-#define ENDED_UNSEEN 0
-#define EVENT_PANIC 16  /* a panic that was recovered unwound the call */
-#define EVENT_GOEXIT 32 /* its goroutine has ended, by runtime.Goexit */
+#ifndef CALL_UNWOUND
+#define CALL_UNWOUND(ctx, owner, level, call)
+#define REPORTS_UNWOUND 0
+#else
+#define REPORTS_UNWOUND 1
+#endif
 
 /* The levels of open calls fit in this many bits: outer_calls has 2^17 rows. */
 #define LEVEL_BITS 18
@@ -43,39 +45,6 @@
 
 /* Functions that can have led to one another by tail jumps and return at one RET. */
 #define MAX_TAIL_JUMPS 4
-
-/* What could not be done or did not match; order shared with gotrace/session/open_calls.py. */
-enum diagnostic {
-    UNMATCHED,        /* returns of calls that were entered before the probes were there */
-    UNWOUND,          /* calls ended by a panic or by runtime.Goexit instead of a RET */
-    STACKS_FULL,      /* calls not measured: too many goroutines with open calls */
-    OUTER_CALLS_FULL, /* calls not measured: too many open calls inside one another */
-    NO_GOROUTINE,     /* hits where no g was found */
-    ENDED_FULL,       /* ended goroutines whose rows stay, since the queue had no room */
-    SLOW_LOST,        /* slow calls that could not be reported */
-    EVENTS_LOST,      /* traced calls that could not be reported */
-    WORK_BUSY,        /* traced calls for which no buffer was free */
-    SAVED_FULL,       /* traced calls not reported: too many are open to keep their arguments */
-    TAIL_CALLS,       /* traced calls not reported: they ended by jumping to another function */
-    EXTREMES_LOST,    /* times in which calls may be missing from the minimum or maximum */
-    UNWOUND_UNSEEN,   /* traced calls not reported: not seen how they ended, or too many at once */
-    CALLS_UNDECIDED,  /* calls that no row has: whether the predicate wants them is not known */
-    WHY_FULL,         /* calls whose parts are not known: no room */
-    WHY_THREADS_FULL, /* times in which a thread was not followed: no room */
-    STARTS_LOST,      /* started goroutines of which it is not known by whom: no room */
-    DIAGNOSTICS
-};
-
-struct task_key {
-    u64 task; /* struct task's id */
-    u64 tgid;
-};
-
-struct call_key {
-    u64 task;
-    u32 tgid;
-    u32 level;
-};
 
 /* One open call. Its depth distinguishes it from all others of its task. */
 struct open_call {
@@ -94,30 +63,11 @@ struct stack {
     u64 hits;    /* of probes */
     u64 hits_ns; /* that programs took for them, where the program measures that */
     u64 scratch; /* a variable each value of which the verifier would follow */
-#ifdef KEEPS_STARTS
+#ifdef GOTRACE_NESTED
     u64 since; /* ns: when the outermost call was entered */
     u64 went;  /* ns: when a goroutine was last started within it; may be of an earlier one */
 #endif
 };
-
-/* A call that has ended without a return. */
-struct unwound {
-    u64 start;
-    u64 end;     /* when that was seen */
-    u64 hits;    /* of probes within it */
-    u64 hits_ns; /* that programs took for them */
-    u32 how;     /* EVENT_PANIC or EVENT_GOEXIT */
-#ifdef GOTRACE_WHY
-    struct why_key *row; /* whose time it was */
-#endif
-#ifdef KEEPS_STARTS
-    u64 g;    /* of the goroutine */
-    u64 went; /* as the stack has it */
-#endif
-};
-
-/* diagnostics: key = enum diagnostic; value = how often on this CPU. Only ever added to. */
-BPF_PERCPU_ARRAY(diagnostics, u64, DIAGNOSTICS);
 
 /*
  * stacks: the open calls of a task, its latest one in place. Where none is open, the row rests for
@@ -152,17 +102,6 @@ enum again {
     AGAIN
 };
 BPF_PROG_ARRAY(again, AGAIN);
-
-static __always_inline void diagnostics_count(u32 what, u64 times)
-{
-    u64 *count = diagnostics.lookup(&what);
-    if (count)
-        __sync_fetch_and_add(count, times);
-}
-
-#ifdef GOTRACE_WHY
-#include "why.h"
-#endif
 
 /* Return when a call begins that was just made the task's latest: now. */
 static __always_inline u64 calls_begin(struct task *task, struct task_key *owner,
@@ -239,7 +178,7 @@ static __always_inline void calls_pop(struct task_key *owner, struct stack *stac
     outer_calls.delete(&key);
 }
 
-#ifdef CALL_UNWOUND
+#if REPORTS_UNWOUND
 /* Fill in what is particular to one call of a stack that is being unwound. */
 static __always_inline void describe(struct unwound *call, struct stack *stack,
                                      struct open_call *open)
@@ -264,10 +203,10 @@ static __always_inline bool drop_deeper(struct pt_regs *ctx, struct task *task,
     bool is_left = false;
     if (!open || stack->top.depth <= depth)
         return false;
-#ifdef CALL_UNWOUND
+#if REPORTS_UNWOUND
     struct unwound call = {.end = how ? bpf_ktime_get_ns() : 0, .how = how};
     describe(&call, stack, &stack->top);
-#ifdef KEEPS_STARTS
+#ifdef GOTRACE_NESTED
     call.g = task->g;
     call.went = stack->went;
 #endif
@@ -305,13 +244,13 @@ static __always_inline bool drop_deeper(struct pt_regs *ctx, struct task *task,
     }
     stack->level = *stays;
     diagnostics_count(UNWOUND, open - *stays);
-#ifdef CALL_UNWOUND
+#if REPORTS_UNWOUND
     if (!how)
         diagnostics_count(UNWOUND_UNSEEN, open - *stays);
 #endif
 #pragma clang loop unroll(disable)
     for (int i = 0; i < (how ? MAX_UNWOUND : MAX_CLEARED) && open > *stays; i++) {
-#ifdef CALL_UNWOUND
+#if REPORTS_UNWOUND
         if (how) {
             CALL_UNWOUND(ctx, owner, open, &call);
             key.level = open - 1;

@@ -21,6 +21,14 @@
 #define __always_inline inline __attribute__((always_inline))
 #endif
 
+/* Return a word of the target's memory, 0 where it cannot be read. */
+static __always_inline u64 read_word(u64 address)
+{
+    u64 word = 0;
+    bpf_probe_read_user(&word, sizeof(word), (void *)address);
+    return word;
+}
+
 /*
  * Functions that programs call: the verifier follows each of them once, by itself, and not once for
  * each way that leads there. The argument is bytes at an address; a pointer among these is only a

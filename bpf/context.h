@@ -12,6 +12,8 @@
 #pragma once
 #include "payload.h"
 
+#ifdef GOTRACE_CONTEXTS
+
 /* Most contexts that are looked at on the way to a span. */
 #define MAX_CONTEXTS 64
 #define ITAB_TYPE 8 /* where an itab has the type: after the interface's */
@@ -212,3 +214,4 @@ static __always_inline void context_append_span(struct work *w, struct op *op)
             payload_append_word(w, walk->digits[at], 8);
     }
 }
+#endif

@@ -14,7 +14,9 @@
  *                         no signal is sent
  */
 #pragma once
-#include "interpreter.h"
+#include "payload.h"
+
+#if GOTRACE_FLOATS
 
 #define SIGURG 23
 #define UCONTEXT_SP (40 + 15 * 8)
@@ -69,3 +71,4 @@ static __always_inline bool floats_read(struct wait *wait, u64 ucontext, u64 *fl
         floats[i] = read_word(state + FPSTATE_XMM0 + 16 * i);
     return true;
 }
+#endif

@@ -38,12 +38,18 @@ struct task {
 #endif
 };
 
-static __always_inline u64 read_word(u64 address)
-{
-    u64 word = 0;
-    bpf_probe_read_user(&word, sizeof(word), (void *)address);
-    return word;
-}
+/* A task in maps. */
+struct task_key {
+    u64 task; /* struct task's id */
+    u64 tgid;
+};
+
+/* One of its open calls: that of level 1 is the outermost. */
+struct call_key {
+    u64 task;
+    u32 tgid;
+    u32 level;
+};
 
 #ifdef GOTRACE_LAYOUTS
 /* The offsets of one file's runtime; shared with gotrace/session/tasks.py. */

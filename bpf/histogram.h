@@ -13,7 +13,9 @@
 #pragma once
 #include <uapi/linux/ptrace.h>
 #include "atomic.h"
-#include "calls.h"
+#include "diagnostics.h"
+
+#ifdef GOTRACE_HISTOGRAMS
 
 #define SUB_BITS 4
 #define SUB_BUCKETS (1 << SUB_BITS)
@@ -149,3 +151,4 @@ static __always_inline bool histogram_add_to_row(u32 row, u64 value, u64 hits, u
     histogram_add(*number, value, hits);
     return true;
 }
+#endif

@@ -13,13 +13,9 @@
  */
 #pragma once
 #include <uapi/linux/ptrace.h>
-#include "predicate.h"
-#ifdef GOTRACE_CONTEXTS
 #include "context.h"
-#endif
-#ifdef GOTRACE_KEY
 #include "key.h"
-#endif
+#include "predicate.h"
 
 /* Return whether the block that an operation makes has no number left. */
 static __always_inline bool beyond_blocks(struct work *w, struct op *op)

@@ -8,6 +8,8 @@
 #pragma once
 #include "predicate.h"
 
+#ifdef GOTRACE_KEY
+
 #define KEY_CUT (1ULL << 32) /* in a text's first word, with its size: the text goes on */
 
 static __always_inline void key_begin(struct call *call, u32 function)
@@ -93,3 +95,4 @@ static __always_inline void key_text(struct work *w, struct op *op)
     bpf_probe_read_kernel(call->key.parts + at, size, payload_bytes(w) + place);
     call->key.length = at + ((size + 7) & ~7ULL);
 }
+#endif

@@ -14,9 +14,7 @@
  */
 #include "calls.h"
 #include "histogram.h"
-#ifdef GOTRACE_WHY
 #include "parts.h"
-#endif
 #include "ret.h"
 
 /* In a key's tgid: of a process that has no number in the user's pid namespace. */

@@ -8,6 +8,9 @@
  */
 #pragma once
 #include "histogram.h"
+#include "why.h"
+
+#ifdef GOTRACE_WHY_BANDS
 
 /* The parts of calls, added up. */
 struct why_sums {
@@ -99,3 +102,4 @@ int add_to_parts(struct pt_regs *argument)
 }
 
 static u64 (*call_add_to_parts)(struct parted *call) = CALLED(ADD_TO_PARTS, struct parted);
+#endif

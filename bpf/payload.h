@@ -10,8 +10,10 @@
  *   GOTRACE_KEY          bytes of a call's key, a power of two; only where calls are aggregated
  */
 #pragma once
-#include "calls.h"
+#include "goroutine.h"
 #include "plan.h"
+#include "unwound.h"
+#include "why.h"
 
 #define NESTED_SLOTS 8 /* a power of two above MAX_NESTING */
 #define REGISTERS 10
@@ -19,7 +21,7 @@
 
 /*
  * event.flags: what follows the payload, and what user space has to look at again; EVENT_PANIC and
- * EVENT_GOEXIT of calls.h: the call did not return.
+ * EVENT_GOEXIT of unwound.h: the call did not return.
  */
 #define EVENT_STACK 1         /* return addresses */
 #define EVENT_ENTRY_FLOATS 2  /* float registers at the entry */
@@ -78,7 +80,7 @@ struct row_key {
 
 /* What is kept of a call from its entry to its return, and in the end sent from event on. */
 struct call {
-    /* First, for these are only copied where they are looked at again: copy_call() of trace.c. */
+    /* First, for these are only copied where they are looked at again: records_copy(). */
     u64 floats[FLOAT_REGISTERS];     /* low halves of XMM0 to XMM14 at the entry */
     struct block blocks[MAX_BLOCKS]; /* of the entry's plan */
 #ifdef GOTRACE_KEY

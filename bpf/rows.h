@@ -11,16 +11,14 @@
  *   GOTRACE_TIMES        1 where rows have histograms, with the settings of histogram.h
  *   GOTRACE_OF           1 where these are of a value, not of durations: values below zero have
  *                        histograms of their own, after those of all rows
- *   GOTRACE_WHY_BANDS    where rows have the parts of times as well, with the settings of parts.h
  */
 #pragma once
-#include "interpreter.h"
-#if GOTRACE_TIMES
+#include "atomic.h"
+#include "diagnostics.h"
 #include "histogram.h"
-#endif
-#ifdef GOTRACE_WHY_BANDS
-#include "parts.h"
-#endif
+#include "payload.h"
+
+#ifdef GOTRACE_KEY
 
 #define ROW_OF_OTHERS 0
 /* How often to try to take a row that other CPUs want as well. */
@@ -124,3 +122,4 @@ static __always_inline bool rows_add_call(struct call *call, u64 duration, u32 *
     return false;
 #endif
 }
+#endif

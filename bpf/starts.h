@@ -6,7 +6,10 @@
  * Settings (common.h): GOTRACE_NESTED, the goroutines whose start is kept.
  */
 #pragma once
+#include "goroutine.h"
 #include "payload.h"
+
+#ifdef GOTRACE_NESTED
 
 /* The go statement that a goroutine comes from. */
 struct start {
@@ -30,55 +33,6 @@ struct sent_start {
  * an earlier goroutine, which its goid shows. Rows go when they have not been used for the longest.
  */
 BPF_TABLE("lru_hash", struct task_key, struct start, starts, GOTRACE_NESTED);
-
-/*
- * At newproc.func1's call of runqput, on the system stack: pp, the new g and next are its arguments,
- * and the new one runs nowhere yet. The thread's curg executes the go statement; there is none where
- * a timer does.
- */
-int on_go(struct pt_regs *ctx)
-{
-    u64 began = bpf_ktime_get_ns();
-    u64 cookie = 0;
-    if (!site_hit(ctx, &cookie))
-        return 0;
-    struct layout *layout = goroutine_layout(cookie);
-    if (!layout)
-        return 0;
-    bool in_register = (cookie & COOKIE_G_REGISTER) != 0;
-    u64 g0 = in_register ? ctx->r14 : goroutine_g_from_tls(cookie);
-    u64 m = g0 ? read_word(g0 + OFFSET(layout, g_m, GOTRACE_G_M)) : 0;
-    u64 curg = m ? read_word(m + OFFSET(layout, m_curg, GOTRACE_M_CURG)) : 0;
-    u64 goid = curg ? read_word(curg + OFFSET(layout, g_goid, GOTRACE_G_GOID)) : 0;
-    if (!goid)
-        return 0;
-    struct task_key key = {.task = goid, .tgid = bpf_get_current_pid_tgid() >> 32};
-    struct start start = {};
-    struct stack *stack = stacks.lookup(&key);
-    if (stack && stack->level) {
-        start.parent = goid;
-        start.at = began;
-        start.since = stack->since;
-        stack->went = began;
-    } else {
-        stack = 0;
-        key.task = curg;
-        struct start *own = starts.lookup(&key);
-        if (!own || own->goid != goid)
-            return 0;
-        start = *own;
-        start.waited = 0;
-    }
-    key.task = in_register ? ctx->bx : read_word(ctx->sp + 8);
-    start.goid = read_word(key.task + OFFSET(layout, g_goid, GOTRACE_G_GOID));
-    if (starts.update(&key, &start))
-        diagnostics_count(STARTS_LOST, 1);
-    if (stack) {
-        stack->hits++;
-        stack->hits_ns += bpf_ktime_get_ns() - began;
-    }
-    return 0;
-}
 
 /*
  * Note what a goroutine, of this g, has waited for last before it enters an outermost call: one that
@@ -120,3 +74,4 @@ static __always_inline u64 starts_within(u64 went, u64 start)
 {
     return (went > start) * EVENT_STARTS;
 }
+#endif

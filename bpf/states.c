@@ -152,23 +152,35 @@ int on_coroutine(struct pt_regs *ctx)
 }
 
 #ifdef GOTRACE_TASK_PID
-static __always_inline void switched(u64 task, u64 next, u64 waits)
+static __always_inline void switched(struct task_switch to)
 {
     u32 zero = 0, *over = halted.lookup(&zero);
     u64 ids = bpf_get_current_pid_tgid(), now;
     u32 tgid = ids >> 32, tid = ids;
     if (!over || *over)
         return;
-    if (!waits && processes.lookup(&tgid) && switch_is_throttled(task)) {
+    if (!to.waits && processes.lookup(&tgid) && switch_is_throttled(to.task)) {
         now = bpf_ktime_get_ns();
         if (off_quota.update(&tid, &now))
             count_loss(THREADS_FULL);
     }
-    bpf_probe_read_kernel(&tid, sizeof(tid), (void *)(next + GOTRACE_TASK_PID));
+    bpf_probe_read_kernel(&tid, sizeof(tid), (void *)(to.next + GOTRACE_TASK_PID));
     u64 *since = off_quota.lookup(&tid);
     if (since) {
         add_up(SUM_THROTTLED, bpf_ktime_get_ns() - *since);
         off_quota.delete(&tid);
     }
+}
+
+int on_switch(struct bpf_raw_tracepoint_args *ctx)
+{
+    switched(switch_hit(ctx));
+    return 0;
+}
+
+int on_switch_without_state(struct bpf_raw_tracepoint_args *ctx)
+{
+    switched(switch_hit_without_state(ctx));
+    return 0;
 }
 #endif

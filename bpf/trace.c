@@ -3,91 +3,31 @@
  * gotrace: report calls with their arguments, results and durations, or add them up by some of them.
  *
  * Settings (common.h), beside those of the headers:
- *   GOTRACE_FUNCTIONS    functions that are traced
  *   GOTRACE_RETURNS      1 where any of them is reported at its return
- *   GOTRACE_SAVED        calls whose arguments can be kept until they return
  *   GOTRACE_HAS_STACKS   1 where return addresses are reported
  *   GOTRACE_USER_STACK   at most so many of them
  *   GOTRACE_BEHIND       bytes of the payload that return addresses and float registers want
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
  *   GOTRACE_WHY          1 where the parts of durations are reported, or added up, or what predicates
  *                        ask for, with the settings of why.h
- *   GOTRACE_SAVED_BLOCKS 1 where operations at a return look at blocks of the entry; optional
  *   GOTRACE_NESTED       where calls say whether they were made within others, and which go statement
  *                        their goroutine comes from: of so many goroutines; optional
  *   GOTRACE_KEY          calls are not reported but added up by key, with the settings of rows.h
  *   GOTRACE_STACK_KEY    1 where return addresses belong to the key, all that are reported
  */
 #include <uapi/linux/ptrace.h>
-#include "common.h"
-#ifdef GOTRACE_NESTED
-#define KEEPS_STARTS
-#endif
-#define CALL_DROPPED(owner, level) forget(owner, level)
-#ifndef GOTRACE_KEY
-#define CALL_UNWOUND(ctx, owner, level, call) report_unwound(ctx, owner, level, call)
-#endif
-struct task_key;
-struct unwound;
-static __always_inline void forget(struct task_key *owner, unsigned long long level);
-static __always_inline void report_unwound(struct pt_regs *ctx, struct task_key *owner,
-                                           unsigned long long level, struct unwound *call);
-#include "atomic.h"
+#include "records.h"
 #include "calls.h"
 #include "interpreter.h"
+#include "parts.h"
 #include "ret.h"
-#ifdef GOTRACE_NESTED
 #include "starts.h"
-#endif
-#ifdef GOTRACE_KEY
-#include "rows.h"
-#endif
-#if GOTRACE_FLOATS
-#include "floats.h"
-#endif
 
 /* Buffers of each CPU: as many programs as can preempt one another there, and one to spare. */
 #define WORK_BUFFERS 16
 
-/* site_plan.flags */
-#define PLAN_ENTRY_ONLY 1    /* report at the entry: there is no return, or none is wanted */
-#define PLAN_ENTRY_FLOATS 2  /* float registers hold arguments */
-#define PLAN_RETURN_FLOATS 4 /* float registers hold results */
-#define PLAN_LEAVES 8        /* the function can end by a jump to another one */
-#define PLAN_FILE_SHIFT 8    /* above: number of the function's file */
-
-struct site_plan {
-    u64 site;   /* link-time address of the entry site */
-    u32 entry;  /* first operation of the entry's plan */
-    u32 result; /* first operation of the return's plan */
-    u32 flags;
-    u32 reserved; /* bytes of the payload that the entry leaves to the return and what follows */
-    s16 next_pc;  /* of the instruction after the entry site, from that site */
-    s16 next_sp;  /* what the entry site's instruction adds to SP */
-};
-
-/* plans: key = function number of the cookie. Filled before attaching. */
-BPF_ARRAY(plans, struct site_plan, GOTRACE_FUNCTIONS);
-
 /* works: buffers; struct work's busy says which of a CPU's are free. */
 BPF_PERCPU_ARRAY(works, struct work, WORK_BUFFERS);
-
-/*
- * saved_calls: key = task and level of an open call; gone when that has returned. That of level 1
- * rests with the row of stacks: the next one is copied over it.
- */
-BPF_HASH(saved_calls, struct call_key, struct call, GOTRACE_SAVED);
-
-#ifndef GOTRACE_KEY
-/* events: one record a call. */
-BPF_PERF_OUTPUT(events);
-#endif
-
-static __always_inline void forget(struct task_key *owner, u64 level)
-{
-    struct call_key key = {.task = owner->task, .tgid = owner->tgid, .level = level};
-    saved_calls.delete(&key);
-}
 
 /*
  * Take a free buffer. A program can be preempted by another thread's, on this CPU, so that one
@@ -103,34 +43,6 @@ static __always_inline struct work *take_work(void)
     }
     diagnostics_count(WORK_BUSY, 1);
     return 0;
-}
-
-/* What of a call is not needed at its return: floats, and where blocks of the entry are. */
-#if GOTRACE_FLOATS
-#define COPIED_FROM 0
-#elif GOTRACE_SAVED_BLOCKS
-#define COPIED_FROM __builtin_offsetof(struct call, blocks)
-#else
-#define COPIED_FROM (__builtin_offsetof(struct call, blocks) + MAX_BLOCKS * sizeof(struct block))
-#endif
-
-/* Copy what is needed of a call at its return, with as much of the payload as is filled. */
-static __always_inline void copy_call(struct call *to, struct call *from)
-{
-    u64 size = from->length;
-    BOUND(size, GOTRACE_PAYLOAD - 1);
-    size += __builtin_offsetof(struct call, payload) - COPIED_FROM;
-    bpf_probe_read_kernel((u8 *)to + COPIED_FROM, size, (u8 *)from + COPIED_FROM);
-}
-
-/* Keep a call until it returns. */
-static __always_inline void save_call(struct call_key *key, struct call *call)
-{
-    struct call *resting = key->level == 1 ? saved_calls.lookup(key) : 0;
-    if (resting)
-        copy_call(resting, call);
-    else if (saved_calls.update(key, call))
-        diagnostics_count(SAVED_FULL, 1);
 }
 
 static __always_inline void read_registers(struct work *w, struct pt_regs *ctx, u64 cookie)
@@ -198,24 +110,6 @@ static __always_inline void append_stack(struct work *w, u64 frame)
 }
 
 #ifdef GOTRACE_WHY
-/*
- * Append what the time of a call that ends went into; is_unwound is a constant. Of calls that are
- * added up it is reported where their key asks for it.
- */
-static __always_inline void append_why(struct call *call, struct why_key *key,
-                                       struct call_key *place, bool is_unwound)
-{
-#if !defined(GOTRACE_KEY) || defined(GOTRACE_WHY_CLASSES)
-    struct why_row *before, *row = why_rows_of(key, place, &before);
-    u64 at = (call->length + 7) & ~7;
-    BOUND(at, GOTRACE_PAYLOAD - 1);
-    if (!row || at > GOTRACE_PAYLOAD - WHY_REPORT_SIZE || (!is_unwound && !why_own(key, place)))
-        return;
-    call->length = at + why_describe(row, before, call->payload + at, is_unwound);
-    call->event.flags |= EVENT_WHY;
-#endif
-}
-
 /* What of the time of a call that returns predicates ask for. */
 static __always_inline void classify(struct work *w, struct why_key *key, struct call_key *place)
 {
@@ -228,59 +122,6 @@ static __always_inline void classify(struct work *w, struct why_key *key, struct
 }
 #endif
 
-static __always_inline void submit(struct pt_regs *ctx, struct call *call)
-{
-#ifdef GOTRACE_KEY
-    u32 number = 0;
-    rows_add_call(call, call->event.end - call->event.start, &number);
-#else
-    u64 size = call->length;
-    BOUND(size, 2 * GOTRACE_PAYLOAD - 1);
-    if (size > GOTRACE_PAYLOAD)
-        return;
-    if (events.perf_submit(ctx, &call->event, sizeof(struct event) + size))
-        diagnostics_count(EVENTS_LOST, 1);
-#endif
-}
-
-#ifdef CALL_UNWOUND
-/* Report a call that has ended without a return, with the arguments saved when it was entered. */
-static __always_inline void report_unwound(struct pt_regs *ctx, struct task_key *owner, u64 level,
-                                           struct unwound *call)
-{
-    struct call_key key = {.task = owner->task, .tgid = owner->tgid, .level = level};
-    struct call *saved = saved_calls.lookup(&key);
-    u32 function = saved ? saved->event.function : 0;
-    struct site_plan *plan = saved ? plans.lookup(&function) : 0;
-    if (!plan)
-        return;
-    /* It may have jumped to another function, and both may have returned long ago. */
-    if (plan->flags & PLAN_LEAVES) {
-        diagnostics_count(UNWOUND_UNSEEN, 1);
-        return;
-    }
-    saved->event.start = call->start;
-    saved->event.end = call->end;
-    saved->event.hits = call->hits;
-    saved->event.hits_ns = call->hits_ns;
-    saved->event.tid = site_user_pid_tgid();
-    saved->event.flags |= call->how;
-#ifdef GOTRACE_NESTED
-    saved->event.flags |= starts_within(call->went, call->start);
-    if (level == 1)
-        starts_append(saved, call->g, owner->tgid);
-#endif
-#ifdef GOTRACE_WHY
-    append_why(saved, call->row, &key, true);
-#endif
-#if GOTRACE_FLOATS
-    if (saved->has_floats)
-        floats_append(saved, saved->floats, EVENT_ENTRY_FLOATS);
-#endif
-    submit(ctx, saved);
-}
-#endif
-
 #if GOTRACE_FLOATS
 /* Report a call of this thread whose signal has not come: its floats are not available. */
 static __always_inline void give_up_waiting(struct pt_regs *ctx)
@@ -290,7 +131,7 @@ static __always_inline void give_up_waiting(struct pt_regs *ctx)
     if (!found)
         return;
     if (!found->wait.at_entry)
-        submit(ctx, &found->call);
+        records_submit(ctx, &found->call);
     waiting.delete(&tid);
 }
 
@@ -330,7 +171,7 @@ int on_signal(struct pt_regs *ctx)
         u64 values[FLOAT_REGISTERS];
         if (floats_read(&found->wait, ctx->dx, values))
             floats_append(&found->call, values, found->wait.flag);
-        submit(ctx, &found->call);
+        records_submit(ctx, &found->call);
     }
     waiting.delete(&tid);
     return 0;
@@ -416,7 +257,7 @@ int on_entry(struct pt_regs *ctx)
                             EVENT_ENTRY_FLOATS))
             goto unopened;
 #endif
-        submit(ctx, &w->call);
+        records_submit(ctx, &w->call);
         goto unopened;
     }
     struct stack *stack = calls_enter(&task, &owner, depth, cookie);
@@ -432,7 +273,7 @@ int on_entry(struct pt_regs *ctx)
 #ifdef GOTRACE_NESTED
     event->flags |= (u64)(stack->level > 1) * EVENT_NESTED;
 #endif
-    save_call(&key, &w->call);
+    records_save(&key, &w->call);
 #if GOTRACE_FLOATS
     w->wait.at_entry = 1;
     w->wait.key = key;
@@ -468,7 +309,58 @@ static __always_inline void report_unwanted(struct pt_regs *ctx, struct call *ca
     call->event.results_length = 0;
     call->event.flags = flags | EVENT_UNWANTED;
     starts_append(call, g, tgid);
-    submit(ctx, call);
+    records_submit(ctx, call);
+}
+#endif
+
+#ifdef GOTRACE_NESTED
+/*
+ * At newproc.func1's call of runqput, on the system stack: pp, the new g and next are its arguments,
+ * and the new one runs nowhere yet. The thread's curg executes the go statement; there is none where
+ * a timer does.
+ */
+int on_go(struct pt_regs *ctx)
+{
+    u64 began = bpf_ktime_get_ns();
+    u64 cookie = 0;
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    struct layout *layout = goroutine_layout(cookie);
+    if (!layout)
+        return 0;
+    bool in_register = (cookie & COOKIE_G_REGISTER) != 0;
+    u64 g0 = in_register ? ctx->r14 : goroutine_g_from_tls(cookie);
+    u64 m = g0 ? read_word(g0 + OFFSET(layout, g_m, GOTRACE_G_M)) : 0;
+    u64 curg = m ? read_word(m + OFFSET(layout, m_curg, GOTRACE_M_CURG)) : 0;
+    u64 goid = curg ? read_word(curg + OFFSET(layout, g_goid, GOTRACE_G_GOID)) : 0;
+    if (!goid)
+        return 0;
+    struct task_key key = {.task = goid, .tgid = bpf_get_current_pid_tgid() >> 32};
+    struct start start = {};
+    struct stack *stack = stacks.lookup(&key);
+    if (stack && stack->level) {
+        start.parent = goid;
+        start.at = began;
+        start.since = stack->since;
+        stack->went = began;
+    } else {
+        stack = 0;
+        key.task = curg;
+        struct start *own = starts.lookup(&key);
+        if (!own || own->goid != goid)
+            return 0;
+        start = *own;
+        start.waited = 0;
+    }
+    key.task = in_register ? ctx->bx : read_word(ctx->sp + 8);
+    start.goid = read_word(key.task + OFFSET(layout, g_goid, GOTRACE_G_GOID));
+    if (starts.update(&key, &start))
+        diagnostics_count(STARTS_LOST, 1);
+    if (stack) {
+        stack->hits++;
+        stack->hits_ns += bpf_ktime_get_ns() - began;
+    }
+    return 0;
 }
 #endif
 
@@ -484,7 +376,7 @@ static __always_inline void finish(struct pt_regs *ctx, struct work *w, u32 flag
         wait_for_floats(w, read_word(ctx->sp), ctx->sp + 8, EVENT_RETURN_FLOATS))
         return;
 #endif
-    submit(ctx, &w->call);
+    records_submit(ctx, &w->call);
 }
 
 /*
@@ -501,7 +393,7 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
     struct work *w = plan && saved ? take_work() : 0;
     if (!w)
         return;
-    copy_call(&w->call, saved);
+    records_copy(&w->call, saved);
     /* A signal that comes late must not find another call in its place. */
     if (key->level > 1 || plan->flags & PLAN_ENTRY_FLOATS)
         saved_calls.delete(key);
@@ -529,7 +421,7 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
             starts_append(&w->call, task->g, key->tgid);
 #endif
 #ifdef GOTRACE_WHY
-        append_why(&w->call, &row, key, false);
+        records_append_why(&w->call, &row, key, false);
 #endif
 #ifdef GOTRACE_WHY_BANDS
         u32 number = 0;
@@ -591,7 +483,7 @@ int on_return(struct pt_regs *ctx)
             stack->top.return_pc != read_word(ctx->sp))
             break;
         diagnostics_count(TAIL_CALLS, 1);
-        forget(&owner, stack->level);
+        records_forget(&owner, stack->level);
 #ifdef GOTRACE_WHY
         struct call_key place = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
         why_returned(&row, &place);

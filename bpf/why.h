@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * What the time of open calls goes into: Go's own states of the goroutine, and the kernel's of its
- * thread. Only with GOTRACE_WHY; calls.h includes this file.
+ * thread. Only with GOTRACE_WHY.
  *
  * A task that has calls open has a row: since when it has been in what state, in one word that is
  * changed by compare-and-swap, and how long it was in each of them before. Whatever interrupts a
@@ -34,7 +34,12 @@
  *   those of switch.h
  */
 #pragma once
-/* Nothing is included here: what a condition includes would be missing where it does not hold. */
+#include "atomic.h"
+#include "diagnostics.h"
+#include "scheduler.h"
+#include "switch.h"
+
+#ifdef GOTRACE_WHY
 
 /* Parts; order shared with gotrace/session/why/parts.py. Up to WHY_TRACING they are states as well. */
 enum why_part {
@@ -774,7 +779,7 @@ static __always_inline void on_cpu(u32 tid, u64 task, u64 id, u64 tgid, u64 now)
     }
 }
 
-static __always_inline void switched(u64 task, u64 next, u64 waits)
+static __always_inline void switched(struct task_switch to)
 {
     u32 zero = 0, *over = halted.lookup(&zero);
     if (!over || *over)
@@ -783,16 +788,31 @@ static __always_inline void switched(u64 task, u64 next, u64 waits)
     u64 now = bpf_ktime_get_ns();
     struct why_thread *thread = why_threads.lookup(&tid);
     if (thread) {
-        u64 kind = waits ? WHY_KERNEL : switch_is_throttled(task) ? WHY_THROTTLED : WHY_PREEMPTED;
+        u64 kind = to.waits                       ? WHY_KERNEL
+                   : switch_is_throttled(to.task) ? WHY_THROTTLED
+                                                  : WHY_PREEMPTED;
 #pragma clang loop unroll(full)
         for (int i = 0; i < 3; i++)
-            off_cpu(tid, task, thread->ids[i], thread->tgid, now, kind);
+            off_cpu(tid, to.task, thread->ids[i], thread->tgid, now, kind);
     }
-    bpf_probe_read_kernel(&tid, sizeof(tid), (void *)(next + GOTRACE_TASK_PID));
+    bpf_probe_read_kernel(&tid, sizeof(tid), (void *)(to.next + GOTRACE_TASK_PID));
     thread = why_threads.lookup(&tid);
     if (thread) {
 #pragma clang loop unroll(full)
         for (int i = 0; i < 3; i++)
-            on_cpu(tid, next, thread->ids[i], thread->tgid, now);
+            on_cpu(tid, to.next, thread->ids[i], thread->tgid, now);
     }
 }
+
+int on_switch(struct bpf_raw_tracepoint_args *ctx)
+{
+    switched(switch_hit(ctx));
+    return 0;
+}
+
+int on_switch_without_state(struct bpf_raw_tracepoint_args *ctx)
+{
+    switched(switch_hit_without_state(ctx));
+    return 0;
+}
+#endif

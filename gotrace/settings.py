@@ -216,6 +216,13 @@ class KeySettings(_Settings):
     key_rows: int = _value()
     keys: int = _size(rows=1, samples=1, row_calls=1, row_unmeasured=1)
 
+    def given(self) -> dict[str, int]:
+        """Return the settings that are there: those of histograms only where rows have these."""
+        found = _Settings.given(self)
+        if not self.times:
+            found = {name: found[name] for name in found.keys() - self.durations.given().keys()}
+        return found
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalSettings(_Settings):

@@ -41,6 +41,7 @@ UNREAD: dict[type[ProgramSettings], set[str]] = {
 }
 #: What a header looks at that a source includes, and that is not given with that source.
 NOT_GIVEN: dict[type[ProgramSettings], set[str]] = {
+    LatencySettings: {"nested"},
     StateSettings: {"why"},
     WaitSettings: {"why"},
 }
