@@ -69,6 +69,16 @@ struct stack {
 #endif
 };
 
+/* Return when a goroutine was last started within a task's calls; 0 where that is not kept. */
+static __always_inline u64 calls_last_start(struct stack *stack)
+{
+#ifdef GOTRACE_NESTED
+    return stack->went;
+#else
+    return 0;
+#endif
+}
+
 /*
  * stacks: the open calls of a task, its latest one in place. Where none is open, the row rests for
  * the task's next call: to insert and delete it is a fifth of what programs do for a call. It is gone
@@ -107,11 +117,7 @@ BPF_PROG_ARRAY(again, AGAIN);
 static __always_inline u64 calls_begin(struct task *task, struct task_key *owner,
                                        struct stack *stack)
 {
-#ifdef GOTRACE_WHY
     return why_entered(owner, task->row, stack->level);
-#else
-    return bpf_ktime_get_ns();
-#endif
 }
 
 static __always_inline u64 *resting_value(u32 which)
@@ -148,21 +154,27 @@ static __always_inline void delete_task(struct task_key *owner)
 /* Forget a task that has ended. */
 static __always_inline void forget_task(struct task *task, struct task_key *owner)
 {
-#ifdef GOTRACE_WHY
     why_left(owner, task->row, 0);
-#endif
     delete_task(owner);
 }
 
 /* Let the row of a task rest that has no call open any more. */
 static __always_inline void calls_rest(struct task *task, struct task_key *owner)
 {
-#ifdef GOTRACE_WHY
     why_left(owner, task->row, 0);
-#endif
     u64 *rows = resting_value(RESTING_ROWS), *limit = resting_value(RESTING_LIMIT);
     if (!rows || !limit || *rows > *limit)
         delete_task(owner);
+}
+
+/* Let a task whose calls have ended or were dropped rest, or its latest call go on. */
+static __always_inline void calls_settle(struct task *task, struct task_key *owner,
+                                         struct stack *stack)
+{
+    if (!stack->level)
+        calls_rest(task, owner);
+    else
+        why_left(owner, task->row, stack->level);
 }
 
 /* Make the next outer call the top again. */
@@ -178,7 +190,6 @@ static __always_inline void calls_pop(struct task_key *owner, struct stack *stac
     outer_calls.delete(&key);
 }
 
-#if REPORTS_UNWOUND
 /* Fill in what is particular to one call of a stack that is being unwound. */
 static __always_inline void describe(struct unwound *call, struct stack *stack,
                                      struct open_call *open)
@@ -187,7 +198,6 @@ static __always_inline void describe(struct unwound *call, struct stack *stack,
     call->hits = stack->hits - open->before;
     call->hits_ns = stack->hits_ns - open->before_ns;
 }
-#endif
 
 /*
  * Drop calls at a depth greater than depth: they were unwound, their RET never comes. Depths grow
@@ -203,22 +213,13 @@ static __always_inline bool drop_deeper(struct pt_regs *ctx, struct task *task,
     bool is_left = false;
     if (!open || stack->top.depth <= depth)
         return false;
-#if REPORTS_UNWOUND
-    struct unwound call = {.end = how ? bpf_ktime_get_ns() : 0, .how = how};
-    describe(&call, stack, &stack->top);
-#ifdef GOTRACE_NESTED
-    call.g = task->g;
-    call.went = stack->went;
-#endif
-#ifdef GOTRACE_WHY
-    struct why_key row = {};
-    if (how) {
-        row = (struct why_key){.id = task->row, .tgid = owner->tgid};
-        call.end = why_leaving(&row, call.end);
-        call.row = &row;
+    struct unwound call = {.how = how, .g = task->g, .went = calls_last_start(stack)};
+    if (REPORTS_UNWOUND && how) {
+        describe(&call, stack, &stack->top);
+        call.row.id = task->row;
+        call.row.tgid = owner->tgid;
+        call.end = why_leaving(&call.row, bpf_ktime_get_ns());
     }
-#endif
-#endif
     struct call_key key = {.task = owner->task, .tgid = owner->tgid};
     volatile u64 *stays = &stack->scratch;
     *stays = 0;
@@ -244,26 +245,20 @@ static __always_inline bool drop_deeper(struct pt_regs *ctx, struct task *task,
     }
     stack->level = *stays;
     diagnostics_count(UNWOUND, open - *stays);
-#if REPORTS_UNWOUND
-    if (!how)
+    if (REPORTS_UNWOUND && !how)
         diagnostics_count(UNWOUND_UNSEEN, open - *stays);
-#endif
 #pragma clang loop unroll(disable)
     for (int i = 0; i < (how ? MAX_UNWOUND : MAX_CLEARED) && open > *stays; i++) {
-#if REPORTS_UNWOUND
-        if (how) {
+        if (REPORTS_UNWOUND && how) {
             CALL_UNWOUND(ctx, owner, open, &call);
             key.level = open - 1;
             struct open_call *outer = outer_calls.lookup(&key);
             if (outer)
                 describe(&call, stack, outer);
         }
-#endif
         CALL_DROPPED(owner, open);
-#ifdef GOTRACE_WHY
         key.level = open;
-        why_saved.delete(&key);
-#endif
+        why_forget(&key);
         open--;
         key.level = open;
         outer_calls.delete(&key);
@@ -281,9 +276,7 @@ static __always_inline void drop_unwound(struct pt_regs *ctx, struct task *task,
 {
     if (!drop_deeper(ctx, task, owner, stack, depth, how))
         return;
-#ifdef GOTRACE_WHY
     why_left(owner, task->row, 1);
-#endif
     again.call(ctx, program);
     drop_deeper(0, task, owner, stack, depth, ENDED_UNSEEN);
 }
@@ -350,7 +343,6 @@ static __always_inline void calls_count_hit(struct task *task, struct task_key *
     stack->hits_ns += nanoseconds;
 }
 
-#ifdef GOTRACE_WHY
 /* Make the verifier forget what a value can be: it would follow each of them to the end. */
 static __always_inline u64 calls_unknown(struct stack *stack, u64 value)
 {
@@ -358,7 +350,6 @@ static __always_inline u64 calls_unknown(struct stack *stack, u64 value)
     *scratch = value;
     return *scratch;
 }
-#endif
 
 /* Return how many hits there were within the latest call, before that of its RET. */
 static __always_inline u64 calls_hits_within(struct stack *stack)
@@ -410,8 +401,8 @@ static __always_inline struct stack *calls_enter(struct task *task, struct task_
  * above it; 0 where that call was not seen to be entered. The hit of the RET is then yet to be
  * counted in the calls that stay.
  */
-static __always_inline struct stack *calls_leaving(struct task *task, struct task_key *owner,
-                                                   u64 depth, u64 function)
+static __always_inline struct stack *leaving(struct task *task, struct task_key *owner, u64 depth,
+                                             u64 function)
 {
     hit_in_goroutine(task, owner);
     struct stack *stack = stacks.lookup(owner);
@@ -430,6 +421,30 @@ static __always_inline struct stack *calls_leaving(struct task *task, struct tas
 }
 
 /*
+ * At a RET: return the stack whose top is the call that returns, and fill in whose it is and how
+ * deep; 0 where none does. Its time ends at now, or later where its parts are kept.
+ */
+static __always_inline struct stack *calls_returning(struct pt_regs *ctx, u64 cookie,
+                                                     struct task *task, struct task_key *owner,
+                                                     u64 *depth, u64 *now)
+{
+    if (!calls_locate(ctx, cookie, task, owner, depth))
+        return 0;
+    struct stack *stack = leaving(task, owner, *depth, cookie & COOKIE_INDEX_MASK);
+    struct why_key row = {.id = task->row, .tgid = owner->tgid};
+    if (stack)
+        *now = why_leaving(&row, *now);
+    return stack;
+}
+
+/* Return whether the latest call has come to the RET, of a call of that depth, by a tail jump. */
+static __always_inline bool calls_return_together(struct pt_regs *ctx, struct stack *stack,
+                                                  u64 depth)
+{
+    return stack->level && stack->top.depth == depth && stack->top.return_pc == read_word(ctx->sp);
+}
+
+/*
  * At runtime.recovery's call of gogo: gp.sched.sp is where the deferring function goes on. All
  * calls below it have been unwound by the panic.
  */
@@ -441,9 +456,7 @@ int on_recovery(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie) || !calls_locate(ctx, cookie, &task, &owner, &depth) || !task.g)
         return 0;
     owner.task = task.goid;
-#ifdef GOTRACE_WHY
     task.row = task.g;
-#endif
     struct stack *stack = stacks.lookup(&owner);
     if (!stack)
         return 0;
@@ -454,12 +467,7 @@ int on_recovery(struct pt_regs *ctx)
     u64 sp = read_word(task.g + OFFSET(layout, g_sched_sp, GOTRACE_G_SCHED_SP));
     drop_unwound(ctx, &task, &owner, stack, hi - sp, EVENT_PANIC, AGAIN_RECOVERY);
     stack->hits++;
-    if (!stack->level)
-        calls_rest(&task, &owner);
-#ifdef GOTRACE_WHY
-    else
-        why_left(&owner, task.row, stack->level);
-#endif
+    calls_settle(&task, &owner, stack);
     return 0;
 }
 

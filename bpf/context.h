@@ -49,6 +49,12 @@ static __always_inline struct context_type *context_type_of(struct work *w, u64 
     return place >> TYPE_FILE_SHIFT ? 0 : context_types.lookup(&key);
 }
 
+/* Forget what an earlier plan has found. */
+static __always_inline void context_begin(struct work *w)
+{
+    w->walk.tab = 0;
+}
+
 /* Return eight hexadecimal digits for four bytes. */
 static __always_inline u64 hexadecimal(u64 bytes)
 {
@@ -213,5 +219,9 @@ static __always_inline void context_append_span(struct work *w, struct op *op)
         if (8 * i < size)
             payload_append_word(w, walk->digits[at], 8);
     }
+}
+#else
+static __always_inline void context_begin(struct work *w)
+{
 }
 #endif

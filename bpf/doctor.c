@@ -9,7 +9,7 @@
 
 #define SIGURG 23
 
-#ifdef GOTRACE_FETCH
+#if GOTRACE_FETCH
 BPF_ARRAY(words, u64, 1);
 
 /* Atomic operations that return the value found: Linux 5.12. */
@@ -21,7 +21,7 @@ int fetch(struct pt_regs *ctx)
 }
 #endif
 
-#ifdef GOTRACE_SIGNAL
+#if GOTRACE_SIGNAL
 /* Linux 5.5. */
 int send_signal(struct pt_regs *ctx)
 {

@@ -71,4 +71,8 @@ static __always_inline bool floats_read(struct wait *wait, u64 ucontext, u64 *fl
         floats[i] = read_word(state + FPSTATE_XMM0 + 16 * i);
     return true;
 }
+#else
+static __always_inline void floats_append(struct call *call, u64 *floats, u64 flag)
+{
+}
 #endif

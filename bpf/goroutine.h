@@ -33,9 +33,7 @@ struct task {
     u64 goid;     /* the goroutine that the work is done for, 0 when none */
     u64 g;        /* address of that goroutine's g, 0 when none */
     u64 stack_hi; /* where this stack begins; all ones for a thread */
-#ifdef GOTRACE_WHY
-    u64 row; /* address of the g that this stack is of; id for a thread */
-#endif
+    u64 row;      /* address of the g that this stack is of; id for a thread */
 };
 
 /* A task in maps. */
@@ -110,14 +108,10 @@ static __always_inline bool goroutine_find_task(struct pt_regs *ctx, u64 cookie,
     } else {
         task->id = TASK_THREAD | (u32)bpf_get_current_pid_tgid();
         task->stack_hi = ~0ULL;
-#ifdef GOTRACE_WHY
         task->row = task->id;
-#endif
         return true;
     }
-#ifdef GOTRACE_WHY
     task->row = g;
-#endif
     struct layout *layout = goroutine_layout(cookie);
     if (!layout)
         return false;

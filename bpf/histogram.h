@@ -19,11 +19,8 @@
 
 #define SUB_BITS 4
 #define SUB_BUCKETS (1 << SUB_BITS)
-#if GOTRACE_WIDE
-#define MAX_EXPONENT 63 /* values are not times, and may be of any size */
-#else
-#define MAX_EXPONENT 43 /* 2^44 ns is 4.9 hours; longer calls share the last bucket */
-#endif
+/* 2^44 ns is 4.9 hours; longer calls share the last bucket. Values that are not times may be any. */
+#define MAX_EXPONENT (GOTRACE_WIDE ? 63 : 43)
 #define UNIT_ROWS 64
 #define BUCKETS ((MAX_EXPONENT - SUB_BITS + 2) * SUB_BUCKETS)
 #define BUCKET_MASK 1023 /* of the next power of two */
@@ -150,5 +147,10 @@ static __always_inline bool histogram_add_to_row(u32 row, u64 value, u64 hits, u
         return false;
     histogram_add(*number, value, hits);
     return true;
+}
+#else
+static __always_inline bool histogram_add_to_row(u32 row, u64 value, u64 hits, u32 *number)
+{
+    return false;
 }
 #endif

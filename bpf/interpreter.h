@@ -161,12 +161,10 @@ static __always_inline bool run_iface(struct work *w, struct op *op)
     if (source_beyond(w, op) || !payload_block_word(w, op->block, op->at, 8, &type) ||
         !payload_block_word(w, op->block, op->at2, 8, &data))
         return false;
-#ifdef GOTRACE_KEY
-    if (!w->nested)
+    if (GOTRACE_KEY && !w->nested)
         w->keyed = op->size;
-    if (w->keyed)
+    if (GOTRACE_KEY && w->keyed)
         key_word(w, type ? type - bias : 0, true);
-#endif
     u32 *header = payload_begin_block(w);
     if (!header)
         return false;
@@ -273,7 +271,7 @@ static __always_inline enum progress step(struct work *w, struct op *op)
         predicate_push_field(w, op);
         break;
     case OP_PUSH_SPECIAL:
-#ifdef GOTRACE_WHY_CLASSES
+#if GOTRACE_WHY_CLASSES
         if (op->reg >= SPECIAL_PARTS) {
             predicate_push(w, w->classes[op->reg & (WHY_CLASSES - 1)]);
             break;
@@ -321,7 +319,7 @@ static __always_inline enum progress step(struct work *w, struct op *op)
         break;
     }
 #endif
-#ifdef GOTRACE_KEY
+#if GOTRACE_KEY
     case OP_KEY_FIELD:
         if (!w->nested || w->keyed)
             key_field(w, op);
@@ -393,9 +391,7 @@ static __always_inline void interpreter_run(struct work *w, u32 first)
     w->next_rest = 0;
     w->left[0] = 0;
     w->left[1] = 0;
-#ifdef GOTRACE_CONTEXTS
-    w->walk.tab = 0;
-#endif
+    context_begin(w);
     struct block *root = payload_block(w, 0);
     root->start = w->call.length;
     root->size = 0xffff; /* filled as the plan says, which does not look beyond, unless full */

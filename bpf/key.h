@@ -8,7 +8,7 @@
 #pragma once
 #include "predicate.h"
 
-#ifdef GOTRACE_KEY
+#if GOTRACE_KEY
 
 #define KEY_CUT (1ULL << 32) /* in a text's first word, with its size: the text goes on */
 
@@ -94,5 +94,13 @@ static __always_inline void key_text(struct work *w, struct op *op)
         return;
     bpf_probe_read_kernel(call->key.parts + at, size, payload_bytes(w) + place);
     call->key.length = at + ((size + 7) & ~7ULL);
+}
+#else
+static __always_inline void key_begin(struct call *call, u32 function)
+{
+}
+
+static __always_inline void key_word(struct work *w, u64 word, bool known)
+{
 }
 #endif

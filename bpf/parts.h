@@ -102,4 +102,17 @@ int add_to_parts(struct pt_regs *argument)
 }
 
 static u64 (*call_add_to_parts)(struct parted *call) = CALLED(ADD_TO_PARTS, struct parted);
+
+/* Add the parts of a call that ends to those of the histogram, of a number, that its time is in. */
+static __always_inline void parts_add_call(struct why_key *row, struct call_key *place, u64 number,
+                                           u64 elapsed)
+{
+    struct parted call = {.row = *row, .place = *place, .number = number, .elapsed = elapsed};
+    call_add_to_parts(&call);
+}
+#else
+static __always_inline void parts_add_call(struct why_key *row, struct call_key *place, u64 number,
+                                           u64 elapsed)
+{
+}
 #endif

@@ -61,12 +61,6 @@ struct event {
 /* Most bytes of a text that a key holds. */
 #define KEY_TEXT_BYTES 256
 
-#ifdef GOTRACE_KEY
-#define KEY_BYTES GOTRACE_KEY
-#else
-#define KEY_BYTES 0
-#endif
-
 /*
  * What distinguishes calls: parts of eight bytes and more, zero from length on. A part that
  * cannot be read is zero, and its bit in unknown is set. Shared with gotrace/session/keys.py.
@@ -75,7 +69,7 @@ struct row_key {
     u32 function;
     u32 length;
     u64 unknown;
-    u8 parts[KEY_BYTES];
+    u8 parts[GOTRACE_KEY];
 };
 
 /* What is kept of a call from its entry to its return, and in the end sent from event on. */
@@ -83,7 +77,7 @@ struct call {
     /* First, for these are only copied where they are looked at again: records_copy(). */
     u64 floats[FLOAT_REGISTERS];     /* low halves of XMM0 to XMM14 at the entry */
     struct block blocks[MAX_BLOCKS]; /* of the entry's plan */
-#ifdef GOTRACE_KEY
+#if GOTRACE_KEY
     struct row_key key;
     u8 key_slack[KEY_TEXT_BYTES]; /* never filled: lets the verifier add offset and size bounds */
     u32 key_parts;                /* how many the key has */
@@ -151,7 +145,7 @@ struct work {
     u64 sp;                      /* at the function's entry */
     u64 values[PREDICATE_STACK]; /* the predicates' stack */
     u64 duration;
-#ifdef GOTRACE_WHY
+#if GOTRACE_WHY
     u64 classes[WHY_CLASSES]; /* of the time of the call that returns */
 #endif
     u64 file; /* number of the traced file, for keys of types */

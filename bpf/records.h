@@ -21,7 +21,7 @@
 #error "calls.h was included before"
 #endif
 #define CALL_DROPPED(owner, level) records_forget(owner, level)
-#ifndef GOTRACE_KEY
+#if !GOTRACE_KEY
 #define CALL_UNWOUND(ctx, owner, level, call) records_unwound(ctx, owner, level, call)
 #endif
 
@@ -51,11 +51,6 @@ BPF_ARRAY(plans, struct site_plan, GOTRACE_FUNCTIONS);
  */
 BPF_HASH(saved_calls, struct call_key, struct call, GOTRACE_SAVED);
 
-#ifndef GOTRACE_KEY
-/* events: one record a call. */
-BPF_PERF_OUTPUT(events);
-#endif
-
 static __always_inline void records_forget(struct task_key *owner, u64 level)
 {
     struct call_key key = {.task = owner->task, .tgid = owner->tgid, .level = level};
@@ -63,13 +58,10 @@ static __always_inline void records_forget(struct task_key *owner, u64 level)
 }
 
 /* What of a call is not needed at its return: floats, and where blocks of the entry are. */
-#if GOTRACE_FLOATS
-#define COPIED_FROM 0
-#elif GOTRACE_SAVED_BLOCKS
-#define COPIED_FROM __builtin_offsetof(struct call, blocks)
-#else
-#define COPIED_FROM (__builtin_offsetof(struct call, blocks) + MAX_BLOCKS * sizeof(struct block))
-#endif
+#define COPIED_FROM                                             \
+    (GOTRACE_FLOATS ? 0                                         \
+                    : __builtin_offsetof(struct call, blocks) + \
+                          (GOTRACE_SAVED_BLOCKS ? 0 : MAX_BLOCKS * sizeof(struct block)))
 
 /* Copy what is needed of a call at its return, with as much of the payload as is filled. */
 static __always_inline void records_copy(struct call *to, struct call *from)
@@ -90,7 +82,7 @@ static __always_inline void records_save(struct call_key *key, struct call *call
         diagnostics_count(SAVED_FULL, 1);
 }
 
-#ifdef GOTRACE_WHY
+#if GOTRACE_WHY
 /*
  * Append what the time of a call that ends went into; is_unwound is a constant. Of calls that are
  * added up it is reported where their key asks for it.
@@ -98,7 +90,8 @@ static __always_inline void records_save(struct call_key *key, struct call *call
 static __always_inline void records_append_why(struct call *call, struct why_key *key,
                                                struct call_key *place, bool is_unwound)
 {
-#if !defined(GOTRACE_KEY) || defined(GOTRACE_WHY_CLASSES)
+    if (GOTRACE_KEY && !GOTRACE_WHY_CLASSES)
+        return;
     struct why_row *before, *row = why_rows_of(key, place, &before);
     u64 at = (call->length + 7) & ~7;
     BOUND(at, GOTRACE_PAYLOAD - 1);
@@ -106,27 +99,37 @@ static __always_inline void records_append_why(struct call *call, struct why_key
         return;
     call->length = at + why_describe(row, before, call->payload + at, is_unwound);
     call->event.flags |= EVENT_WHY;
-#endif
 }
-
+#else
+static __always_inline void records_append_why(struct call *call, struct why_key *key,
+                                               struct call_key *place, bool is_unwound)
+{
+}
 #endif
 
+#if GOTRACE_KEY
+/* Add a call up. */
 static __always_inline void records_submit(struct pt_regs *ctx, struct call *call)
 {
-#ifdef GOTRACE_KEY
     u32 number = 0;
     rows_add_call(call, call->event.end - call->event.start, &number);
+}
 #else
+/* events: one record a call. */
+BPF_PERF_OUTPUT(events);
+
+/* Report a call. */
+static __always_inline void records_submit(struct pt_regs *ctx, struct call *call)
+{
     u64 size = call->length;
     BOUND(size, 2 * GOTRACE_PAYLOAD - 1);
     if (size > GOTRACE_PAYLOAD)
         return;
     if (events.perf_submit(ctx, &call->event, sizeof(struct event) + size))
         diagnostics_count(EVENTS_LOST, 1);
-#endif
 }
+#endif
 
-#ifdef CALL_UNWOUND
 /* Report a call that has ended without a return, with the arguments saved when it was entered. */
 static __always_inline void records_unwound(struct pt_regs *ctx, struct task_key *owner, u64 level,
                                             struct unwound *call)
@@ -148,18 +151,11 @@ static __always_inline void records_unwound(struct pt_regs *ctx, struct task_key
     saved->event.hits_ns = call->hits_ns;
     saved->event.tid = site_user_pid_tgid();
     saved->event.flags |= call->how;
-#ifdef GOTRACE_NESTED
     saved->event.flags |= starts_within(call->went, call->start);
     if (level == 1)
         starts_append(saved, call->g, owner->tgid);
-#endif
-#ifdef GOTRACE_WHY
-    records_append_why(saved, call->row, &key, true);
-#endif
-#if GOTRACE_FLOATS
+    records_append_why(saved, &call->row, &key, true);
     if (saved->has_floats)
         floats_append(saved, saved->floats, EVENT_ENTRY_FLOATS);
-#endif
     records_submit(ctx, saved);
 }
-#endif

@@ -16,13 +16,11 @@
 #pragma once
 #include "site.h"
 
-#ifdef GOTRACE_EMULATE_RET
+#if GOTRACE_EMULATE_RET
 #ifdef GOTRACE_SITE_BY_IP
 #error "not found by instruction pointer: another tracer may have moved that"
 #endif
 
-/* What the rest of a program at a RET returns of the target's hits: ret_end() has to follow. */
-#define RET_HIT 1
 #define BREAKPOINT 0xcc
 #define FLAGS_TF 0x100    /* a debugger steps this thread */
 #define USER_ADDRESS 47   /* bits; beyond them a RET faults where it is, not where it leads */
@@ -96,7 +94,6 @@ static __always_inline void ret_end(struct pt_regs *ctx)
     ctx->ip = to;
 }
 #else
-#define RET_HIT 0
 static __always_inline void ret_begin(struct pt_regs *ctx, u64 *cookie)
 {
 }

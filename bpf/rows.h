@@ -18,7 +18,7 @@
 #include "histogram.h"
 #include "payload.h"
 
-#ifdef GOTRACE_KEY
+#if GOTRACE_KEY
 
 #define ROW_OF_OTHERS 0
 /* How often to try to take a row that other CPUs want as well. */
@@ -49,6 +49,16 @@ BPF_PERCPU_ARRAY(row_calls, u64, GOTRACE_KEYS);
 #if GOTRACE_OF
 /* row_unmeasured: key = row; value = calls seen by this CPU whose value could not be read. */
 BPF_PERCPU_ARRAY(row_unmeasured, u64, GOTRACE_KEYS);
+
+static __always_inline u64 *unmeasured_calls(u32 row)
+{
+    return row_unmeasured.lookup(&row);
+}
+#else
+static __always_inline u64 *unmeasured_calls(u32 row)
+{
+    return 0;
+}
 #endif
 
 /* Return the number of a row that no key has, that of others where there is none left. */
@@ -105,21 +115,15 @@ static __always_inline bool rows_add_call(struct call *call, u64 duration, u32 *
     u64 *calls = row_calls.lookup(&row);
     if (calls)
         __sync_fetch_and_add(calls, 1);
-#if GOTRACE_OF
-    if (call->is_unmeasured) {
-        u64 *unmeasured = row_unmeasured.lookup(&row);
+    if (GOTRACE_OF && call->is_unmeasured) {
+        u64 *unmeasured = unmeasured_calls(row);
         if (unmeasured)
             __sync_fetch_and_add(unmeasured, 1);
         return false;
     }
-    if (call->is_negative)
+    if (GOTRACE_OF && call->is_negative)
         row += GOTRACE_KEY_ROWS;
-    duration = call->measured;
-#endif
-#if GOTRACE_TIMES
-    return histogram_add_to_row(row, duration, call->event.hits, number);
-#else
-    return false;
-#endif
+    u64 value = GOTRACE_OF ? call->measured : duration;
+    return GOTRACE_TIMES && histogram_add_to_row(row, value, call->event.hits, number);
 }
 #endif

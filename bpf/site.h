@@ -42,11 +42,6 @@ static u64 (*attach_cookie)(struct pt_regs *ctx) = (void *)174;
 #define FLAGS_CF 0x01
 #define FLAGS_ZF 0x40
 
-#ifdef GOTRACE_SITE_BY_IP
-/* site_by_ip: key = address of the site in the target; value = cookie. Filled before attaching. */
-BPF_HASH(site_by_ip, u64, u64, GOTRACE_SITE_BY_IP);
-#endif
-
 /*
  * halted: value 0 = 1 until all probes are in place, and once the run is over, set from user space.
  * Hits do not count then, although it takes the kernel a while to place and remove the probes.
@@ -112,21 +107,34 @@ static __always_inline bool site_is_target(void)
 #endif
 }
 
+#ifdef GOTRACE_SITE_BY_IP
+/* site_by_ip: key = address of the site in the target; value = cookie. Filled before attaching. */
+BPF_HASH(site_by_ip, u64, u64, GOTRACE_SITE_BY_IP);
+
+static __always_inline bool find_cookie(struct pt_regs *ctx, u64 *cookie)
+{
+    u64 ip = ctx->ip;
+    u64 *found = site_by_ip.lookup(&ip);
+    if (found)
+        *cookie = *found;
+    return found != 0;
+}
+#else
+static __always_inline bool find_cookie(struct pt_regs *ctx, u64 *cookie)
+{
+    *cookie = attach_cookie(ctx);
+    return true;
+}
+#endif
+
 /* Store the cookie of the site that was hit; return whether the hit is a call of the target. */
 static __always_inline bool site_hit(struct pt_regs *ctx, u64 *cookie)
 {
     stack_keep_own(ctx);
     if (!site_is_target())
         return false;
-#ifdef GOTRACE_SITE_BY_IP
-    u64 ip = ctx->ip;
-    u64 *found = site_by_ip.lookup(&ip);
-    if (!found)
+    if (!find_cookie(ctx, cookie))
         return false;
-    *cookie = *found;
-#else
-    *cookie = attach_cookie(ctx);
-#endif
     if ((*cookie & COOKIE_BRANCH) && (ctx->flags & (FLAGS_CF | FLAGS_ZF)))
         return false;
     return true;

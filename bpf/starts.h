@@ -74,4 +74,13 @@ static __always_inline u64 starts_within(u64 went, u64 start)
 {
     return (went > start) * EVENT_STARTS;
 }
+#else
+static __always_inline void starts_append(struct call *call, u64 g, u64 tgid)
+{
+}
+
+static __always_inline u64 starts_within(u64 went, u64 start)
+{
+    return 0;
+}
 #endif

@@ -63,11 +63,6 @@ BPF_ARRAY(state_losses, u64, STATE_LOSSES);
 /* processes: key = tgid of a process that has been seen. Kept until it has ended. */
 BPF_HASH(processes, u32, u8, GOTRACE_PROCESSES);
 
-#ifdef GOTRACE_TASK_PID
-/* off_quota: key = thread; value = since when it has been without quota. Gone when it runs. */
-BPF_HASH(off_quota, u32, u64, GOTRACE_QUOTA_THREADS);
-#endif
-
 static __always_inline void count_loss(u32 what)
 {
     u64 *count = state_losses.lookup(&what);
@@ -138,7 +133,6 @@ int on_coroutine(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie))
         return 0;
     u64 g = sched_goroutine(ctx);
-#ifdef GOTRACE_G_COROARG
     struct state_key key = {.g = sched_coroutine(g), .tgid = bpf_get_current_pid_tgid() >> 32};
     struct open_state *open = key.g ? open_states.lookup(&key) : 0;
     if (open && open->since) {
@@ -146,12 +140,14 @@ int on_coroutine(struct pt_regs *ctx)
         add_up(sched_wait_reason(key.g), bpf_ktime_get_ns() - open->since);
         open->since = 0;
     }
-#endif
     changes(g, G_WAITING);
     return 0;
 }
 
 #ifdef GOTRACE_TASK_PID
+/* off_quota: key = thread; value = since when it has been without quota. Gone when it runs. */
+BPF_HASH(off_quota, u32, u64, GOTRACE_QUOTA_THREADS);
+
 static __always_inline void switched(struct task_switch to)
 {
     u32 zero = 0, *over = halted.lookup(&zero);

@@ -81,7 +81,8 @@ static __always_inline u64 mixed(u64 word)
  */
 static __always_inline void append_stack(struct work *w, u64 frame)
 {
-#if GOTRACE_HAS_STACKS
+    if (!GOTRACE_HAS_STACKS)
+        return;
     u32 *header = payload_begin_block(w), count = 0;
     if (!header)
         return;
@@ -102,25 +103,21 @@ static __always_inline void append_stack(struct work *w, u64 frame)
     }
     header[-1] = count;
     header[0] = pc != 0;
-#if GOTRACE_STACK_KEY
-    key_word(w, hash, true);
-#endif
+    if (GOTRACE_STACK_KEY)
+        key_word(w, hash, true);
     w->call.event.flags |= EVENT_STACK;
-#endif
 }
 
-#ifdef GOTRACE_WHY
 /* What of the time of a call that returns predicates ask for. */
 static __always_inline void classify(struct work *w, struct why_key *key, struct call_key *place)
 {
-#ifdef GOTRACE_WHY_CLASSES
+#if GOTRACE_WHY_CLASSES
     struct why_row *before, *row = why_rows_of(key, place, &before);
 #pragma clang loop unroll(full)
     for (int i = 0; i < WHY_CLASSES; i++)
         w->classes[i] = row ? row->classes[i] - before->classes[i] : 0;
 #endif
 }
-#endif
 
 #if GOTRACE_FLOATS
 /* Report a call of this thread whose signal has not come: its floats are not available. */
@@ -135,12 +132,19 @@ static __always_inline void give_up_waiting(struct pt_regs *ctx)
     waiting.delete(&tid);
 }
 
-/* Have the float registers brought; return whether that is possible. */
-static __always_inline bool wait_for_floats(struct work *w, u64 pc, u64 sp, u64 flag)
+/*
+ * Have the float registers brought; return whether that is possible. saved: where the call is kept
+ * until it returns, 0 where it is reported once they are there.
+ */
+static __always_inline bool wait_for_floats(struct work *w, struct call_key *saved, u64 pc, u64 sp,
+                                            u64 flag)
 {
     u32 tid = bpf_get_current_pid_tgid();
     if (floats_signal_is_blocked())
         return false;
+    w->wait.at_entry = saved != 0;
+    if (saved)
+        w->wait.key = *saved;
     w->wait.pc = pc;
     w->wait.sp = sp;
     w->wait.flag = flag;
@@ -176,6 +180,16 @@ int on_signal(struct pt_regs *ctx)
     waiting.delete(&tid);
     return 0;
 }
+#else
+static __always_inline void give_up_waiting(struct pt_regs *ctx)
+{
+}
+
+static __always_inline bool wait_for_floats(struct work *w, struct call_key *saved, u64 pc, u64 sp,
+                                            u64 flag)
+{
+    return false;
+}
 #endif
 
 /*
@@ -198,108 +212,27 @@ static __always_inline void run_phase(struct work *w, u32 first, u32 reserved)
 /* Count a hit that opens no call in those that are open: they contain what it costs. */
 static __always_inline void opens_none(struct task *task, struct task_key *owner, u64 began)
 {
-#if GOTRACE_RETURNS
-    calls_count_hit(task, owner, bpf_ktime_get_ns() - began);
-#endif
+    if (GOTRACE_RETURNS)
+        calls_count_hit(task, owner, bpf_ktime_get_ns() - began);
 }
 
-int on_entry(struct pt_regs *ctx)
+#ifdef GOTRACE_NESTED
+/* What the flags of a task's latest call say of those outside of it. */
+static __always_inline u64 nested(struct stack *stack)
 {
-    u64 began = bpf_ktime_get_ns();
-    u64 cookie = 0, depth = 0;
-    struct task task = {};
-    struct task_key owner = {};
-    if (!site_hit(ctx, &cookie) || !calls_locate(ctx, cookie, &task, &owner, &depth))
-        return 0;
-    u32 function = cookie & COOKIE_INDEX_MASK;
-    struct site_plan *plan = plans.lookup(&function);
-    struct work *w = plan ? take_work() : 0;
-    if (!w) {
-        opens_none(&task, &owner, began);
-        return 0;
-    }
-#if GOTRACE_FLOATS
-    give_up_waiting(ctx);
-#endif
-    struct event *event = &w->call.event;
-    u64 ids = site_user_pid_tgid();
-    event->start = 0;
-    event->goid = task.goid;
-    event->tgid = ids >> 32;
-    event->tid = ids;
-    event->function = function;
-    event->results_length = 0;
-    event->flags = (ctx->ip - plan->site) & ~(u64)EVENT_FLAGS;
-    event->hits = 0;
-    event->hits_ns = 0;
-    w->call.length = 0;
-    w->call.has_floats = 0;
-#ifdef GOTRACE_KEY
-    key_begin(&w->call, function);
-#endif
-    w->phase = 0;
-    w->file = plan->flags >> PLAN_FILE_SHIFT;
-    read_registers(w, ctx, cookie);
-    run_phase(w, plan->entry, plan->reserved);
-    /* An earlier call at this depth that has left by a jump must not be taken for this one. */
-    if (w->dropped && !(cookie & COOKIE_LEAVES))
-        goto unopened;
-    event->args_length = w->call.length;
-    if (plan->flags & PLAN_ENTRY_ONLY) {
-        if (w->dropped)
-            goto unopened;
-        event->end = bpf_ktime_get_ns();
-        append_stack(w, ctx->bp);
-#if GOTRACE_FLOATS
-        w->wait.at_entry = 0;
-        if (plan->flags & PLAN_ENTRY_FLOATS &&
-            wait_for_floats(w, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp,
-                            EVENT_ENTRY_FLOATS))
-            goto unopened;
-#endif
-        records_submit(ctx, &w->call);
-        goto unopened;
-    }
-    struct stack *stack = calls_enter(&task, &owner, depth, cookie);
-    if (!stack)
-        goto out;
-    if (w->dropped) {
-        calls_pop(&owner, stack);
-        if (!stack->level)
-            calls_rest(&task, &owner);
-        goto out;
-    }
-    struct call_key key = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
-#ifdef GOTRACE_NESTED
-    event->flags |= (u64)(stack->level > 1) * EVENT_NESTED;
-#endif
-    records_save(&key, &w->call);
-#if GOTRACE_FLOATS
-    w->wait.at_entry = 1;
-    w->wait.key = key;
-    if (plan->flags & PLAN_ENTRY_FLOATS)
-        wait_for_floats(w, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp, EVENT_ENTRY_FLOATS);
-#endif
-    u64 now = calls_begin(&task, &owner, stack); /* last: before is not its time */
-    stack->top.start = now;
-#ifdef GOTRACE_NESTED
-    if (stack->level == 1) {
-        stack->since = now;
-        starts_note_wait(cookie, task.g, task.goid, owner.tgid);
-    }
-#endif
-    stack->hits_ns += now - began;
-    stack->top.before_ns = stack->hits_ns;
-out:
-    w->busy = 0;
-    return 0;
-unopened:
-    w->busy = 0;
-    opens_none(&task, &owner, began);
-    return 0;
+    return (u64)(stack->level > 1) * EVENT_NESTED;
 }
 
-#ifdef GOTRACE_NESTED
+/* Note of an outermost call that was entered when that was, and what its goroutine waited for. */
+static __always_inline void note_outermost(struct stack *stack, u64 cookie, struct task *task,
+                                           struct task_key *owner, u64 now)
+{
+    if (stack->level != 1)
+        return;
+    stack->since = now;
+    starts_note_wait(cookie, task->g, task->goid, owner->tgid);
+}
+
 /* Report that an outermost call has ended which is not wanted: what was within it may wait for it. */
 static __always_inline void report_unwanted(struct pt_regs *ctx, struct call *call, u64 flags,
                                             u64 g, u64 tgid)
@@ -311,9 +244,7 @@ static __always_inline void report_unwanted(struct pt_regs *ctx, struct call *ca
     starts_append(call, g, tgid);
     records_submit(ctx, call);
 }
-#endif
 
-#ifdef GOTRACE_NESTED
 /*
  * At newproc.func1's call of runqput, on the system stack: pp, the new g and next are its arguments,
  * and the new one runs nowhere yet. The thread's curg executes the go statement; there is none where
@@ -362,20 +293,111 @@ int on_go(struct pt_regs *ctx)
     }
     return 0;
 }
+#else
+static __always_inline u64 nested(struct stack *stack)
+{
+    return 0;
+}
+
+static __always_inline void note_outermost(struct stack *stack, u64 cookie, struct task *task,
+                                           struct task_key *owner, u64 now)
+{
+}
+
+static __always_inline void report_unwanted(struct pt_regs *ctx, struct call *call, u64 flags,
+                                            u64 g, u64 tgid)
+{
+}
 #endif
+
+int on_entry(struct pt_regs *ctx)
+{
+    u64 began = bpf_ktime_get_ns();
+    u64 cookie = 0, depth = 0;
+    struct task task = {};
+    struct task_key owner = {};
+    if (!site_hit(ctx, &cookie) || !calls_locate(ctx, cookie, &task, &owner, &depth))
+        return 0;
+    u32 function = cookie & COOKIE_INDEX_MASK;
+    struct site_plan *plan = plans.lookup(&function);
+    struct work *w = plan ? take_work() : 0;
+    if (!w) {
+        opens_none(&task, &owner, began);
+        return 0;
+    }
+    give_up_waiting(ctx);
+    struct event *event = &w->call.event;
+    u64 ids = site_user_pid_tgid();
+    event->start = 0;
+    event->goid = task.goid;
+    event->tgid = ids >> 32;
+    event->tid = ids;
+    event->function = function;
+    event->results_length = 0;
+    event->flags = (ctx->ip - plan->site) & ~(u64)EVENT_FLAGS;
+    event->hits = 0;
+    event->hits_ns = 0;
+    w->call.length = 0;
+    w->call.has_floats = 0;
+    key_begin(&w->call, function);
+    w->phase = 0;
+    w->file = plan->flags >> PLAN_FILE_SHIFT;
+    read_registers(w, ctx, cookie);
+    run_phase(w, plan->entry, plan->reserved);
+    /* An earlier call at this depth that has left by a jump must not be taken for this one. */
+    if (w->dropped && !(cookie & COOKIE_LEAVES))
+        goto unopened;
+    event->args_length = w->call.length;
+    if (plan->flags & PLAN_ENTRY_ONLY) {
+        if (w->dropped)
+            goto unopened;
+        event->end = bpf_ktime_get_ns();
+        append_stack(w, ctx->bp);
+        if (plan->flags & PLAN_ENTRY_FLOATS &&
+            wait_for_floats(w, 0, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp,
+                            EVENT_ENTRY_FLOATS))
+            goto unopened;
+        records_submit(ctx, &w->call);
+        goto unopened;
+    }
+    struct stack *stack = calls_enter(&task, &owner, depth, cookie);
+    if (!stack)
+        goto out;
+    if (w->dropped) {
+        calls_pop(&owner, stack);
+        if (!stack->level)
+            calls_rest(&task, &owner);
+        goto out;
+    }
+    struct call_key key = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
+    event->flags |= nested(stack);
+    records_save(&key, &w->call);
+    if (plan->flags & PLAN_ENTRY_FLOATS)
+        wait_for_floats(w, &key, ctx->ip + plan->next_pc, ctx->sp + plan->next_sp,
+                        EVENT_ENTRY_FLOATS);
+    u64 now = calls_begin(&task, &owner, stack); /* last: before is not its time */
+    stack->top.start = now;
+    note_outermost(stack, cookie, &task, &owner, now);
+    stack->hits_ns += now - began;
+    stack->top.before_ns = stack->hits_ns;
+out:
+    w->busy = 0;
+    return 0;
+unopened:
+    w->busy = 0;
+    opens_none(&task, &owner, began);
+    return 0;
+}
 
 #if GOTRACE_RETURNS
 /* Report a call that has returned, once its float registers are there if it has any. */
 static __always_inline void finish(struct pt_regs *ctx, struct work *w, u32 flags)
 {
-#if GOTRACE_FLOATS
     if (w->call.has_floats)
         floats_append(&w->call, w->call.floats, EVENT_ENTRY_FLOATS);
-    w->wait.at_entry = 0;
     if (flags & PLAN_RETURN_FLOATS &&
-        wait_for_floats(w, read_word(ctx->sp), ctx->sp + 8, EVENT_RETURN_FLOATS))
+        wait_for_floats(w, 0, read_word(ctx->sp), ctx->sp + 8, EVENT_RETURN_FLOATS))
         return;
-#endif
     records_submit(ctx, &w->call);
 }
 
@@ -404,10 +426,8 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
     event->hits = open->before;
     event->hits_ns = open->before_ns;
     w->duration = now - open->start;
-#ifdef GOTRACE_WHY
     struct why_key row = {.id = task->row, .tgid = key->tgid};
     classify(w, &row, key);
-#endif
     w->phase = 1;
     w->file = plan->flags >> PLAN_FILE_SHIFT;
     read_registers(w, ctx, cookie);
@@ -415,107 +435,75 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
     if (!w->dropped) {
         event->results_length = w->call.length - event->args_length;
         append_stack(w, ctx->bp);
-#ifdef GOTRACE_NESTED
         event->flags |= flags;
         if (key->level == 1)
             starts_append(&w->call, task->g, key->tgid);
-#endif
-#ifdef GOTRACE_WHY
         records_append_why(&w->call, &row, key, false);
-#endif
 #ifdef GOTRACE_WHY_BANDS
         u32 number = 0;
-        struct parted parted = {.row = row, .place = *key, .elapsed = w->duration};
-        if (rows_add_call(&w->call, w->duration, &number)) {
-            parted.number = number;
-            call_add_to_parts(&parted);
-        }
+        if (rows_add_call(&w->call, w->duration, &number))
+            parts_add_call(&row, key, number, w->duration);
 #else
         finish(ctx, w, plan->flags);
 #endif
-    }
-#ifdef GOTRACE_NESTED
-    else if (key->level == 1 && open->before)
+    } else if (key->level == 1 && open->before) {
         report_unwanted(ctx, &w->call, flags, task->g, key->tgid);
-#endif
+    }
     w->busy = 0;
 }
 
-/* Where the program carries the RET out, RET_HIT says that it is the target's. */
-#ifdef GOTRACE_EMULATE_RET
-static __always_inline int returned(struct pt_regs *ctx)
-#else
-int on_return(struct pt_regs *ctx)
-#endif
+/* Report the call that ends at a RET; return whether the hit was the target's. */
+static __always_inline bool returned(struct pt_regs *ctx)
 {
     u64 now = bpf_ktime_get_ns(); /* first: what comes after is not the call's time */
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
     if (!site_hit(ctx, &cookie))
-        return 0;
+        return false;
     ret_begin(ctx, &cookie);
-    if (!calls_locate(ctx, cookie, &task, &owner, &depth))
-        return RET_HIT;
-    struct stack *stack = calls_leaving(&task, &owner, depth, cookie & COOKIE_INDEX_MASK);
+    struct stack *stack = calls_returning(ctx, cookie, &task, &owner, &depth, &now);
     if (!stack)
-        return RET_HIT;
-#ifdef GOTRACE_WHY
+        return true;
     struct why_key row = {.id = task.row, .tgid = owner.tgid};
-    now = why_leaving(&row, now);
-#endif
     struct call_key key = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
     struct open_call open = stack->top;
     open.before = calls_hits_within(stack);
     open.before_ns = stack->hits_ns - open.before_ns;
-    u64 flags = 0;
-#ifdef GOTRACE_NESTED
-    flags = starts_within(stack->went, open.start);
-#endif
-#if GOTRACE_FLOATS
+    u64 flags = starts_within(calls_last_start(stack), open.start);
     give_up_waiting(ctx);
-#endif
     calls_pop(&owner, stack);
     /* Functions that came here by tail jumps have returned with this one, unseen. */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MAX_TAIL_JUMPS; i++) {
-        if (!stack->level || stack->top.depth != depth ||
-            stack->top.return_pc != read_word(ctx->sp))
+        if (!calls_return_together(ctx, stack, depth))
             break;
         diagnostics_count(TAIL_CALLS, 1);
         records_forget(&owner, stack->level);
-#ifdef GOTRACE_WHY
         struct call_key place = {.task = owner.task, .tgid = owner.tgid, .level = stack->level};
         why_returned(&row, &place);
-#endif
         calls_pop(&owner, stack);
     }
     stack->hits++;
     report_return(ctx, cookie, &task, &key, &open, flags, now);
-#ifdef GOTRACE_WHY
     why_returned(&row, &key);
-#endif
     /* Looked up again: the verifier would distinguish all paths through the plan by what stack is. */
     stack = stacks.lookup(&owner);
     if (stack)
         stack->hits_ns += bpf_ktime_get_ns() - now;
     if (!stack || !stack->level)
         calls_rest(&task, &owner);
-#ifdef GOTRACE_WHY
     else
         why_left(&owner, task.row, stack->level);
-#endif
-    return RET_HIT;
+    return true;
 }
 
-#ifdef GOTRACE_EMULATE_RET
 int on_return(struct pt_regs *ctx)
 {
     if (returned(ctx))
         ret_end(ctx);
     return 0;
 }
-#endif
 
 int on_goexit(struct pt_regs *ctx)
 {

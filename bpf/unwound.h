@@ -11,15 +11,11 @@
 /* A call that has ended without a return. */
 struct unwound {
     u64 start;
-    u64 end;     /* when that was seen */
-    u64 hits;    /* of probes within it */
-    u64 hits_ns; /* that programs took for them */
-    u32 how;     /* EVENT_PANIC or EVENT_GOEXIT */
-#ifdef GOTRACE_WHY
-    struct why_key *row; /* whose time it was */
-#endif
-#ifdef GOTRACE_NESTED
-    u64 g;    /* of the goroutine */
-    u64 went; /* as the stack has it */
-#endif
+    u64 end;            /* when that was seen */
+    u64 hits;           /* of probes within it */
+    u64 hits_ns;        /* that programs took for them */
+    u32 how;            /* EVENT_PANIC or EVENT_GOEXIT */
+    u64 g;              /* of the goroutine */
+    u64 went;           /* as the stack has it, with GOTRACE_NESTED */
+    struct why_key row; /* whose time it was, with GOTRACE_WHY */
 };

@@ -39,8 +39,12 @@
 #include "scheduler.h"
 #include "switch.h"
 
-#ifdef GOTRACE_WHY
+struct why_key {
+    u64 id; /* address of the goroutine's g; on a system stack and of a thread, task's id */
+    u64 tgid;
+};
 
+#if GOTRACE_WHY
 /* Parts; order shared with gotrace/session/why/parts.py. Up to WHY_TRACING they are states as well. */
 enum why_part {
     WHY_NONE, /* no call is open */
@@ -81,11 +85,6 @@ enum why_class {
 };
 
 #define WHY_FRAMES 16 /* of the stack of a wait, and of who ended it */
-
-struct why_key {
-    u64 id; /* address of the goroutine's g; on a system stack and of a thread, task's id */
-    u64 tgid;
-};
 
 /* The longest time in one state but running. */
 struct why_longest {
@@ -202,12 +201,12 @@ static __always_inline void add_part(struct why_row *row, u64 part, u64 ns)
 {
     part &= WHY_PARTS - 1;
     __sync_fetch_and_add(&row->seen.parts[part], ns);
-#ifdef GOTRACE_WHY_CLASSES
+    if (!GOTRACE_WHY_CLASSES)
+        return;
     u32 zero = 0;
     struct why_table *table = why_tables.lookup(&zero);
     if (table)
         __sync_fetch_and_add(&row->classes[table->classes[part] & (WHY_CLASSES - 1)], ns);
-#endif
 }
 
 /*
@@ -274,11 +273,10 @@ static __always_inline u64 part_of_wait(u64 g, u64 state)
     if (!table)
         return WHY_OTHER;
     u64 part = table->parts[(u8)sched_wait_reason(g)];
-#if GOTRACE_WHY_UNNAMED
     /* What goes on running has waited for none: the reason may be that of an earlier wait. */
-    if (state == WHY_RUNNING && table->classes[part & (WHY_PARTS - 1)] != CLASS_GC)
+    if (GOTRACE_WHY_UNNAMED && state == WHY_RUNNING &&
+        table->classes[part & (WHY_PARTS - 1)] != CLASS_GC)
         return WHY_RUNTIME;
-#endif
     return part;
 }
 
@@ -320,9 +318,10 @@ static __always_inline enum why_ended go_on(struct why_row *row, struct why_key 
 /* Record who has ended the longest wait so far, and what both goroutines were doing. */
 static __always_inline void woken(struct pt_regs *ctx, u64 cookie, struct why_row *row, u64 g)
 {
-#if GOTRACE_WHY_CALLERS
     struct why_longest *found = &row->seen.longest;
     struct task waker = {};
+    if (!GOTRACE_WHY_CALLERS)
+        return;
     found->is_woken = 1;
     if (goroutine_find_task(ctx, cookie, &waker) && waker.goid) {
         found->waker = waker.goid;
@@ -330,15 +329,13 @@ static __always_inline void woken(struct pt_regs *ctx, u64 cookie, struct why_ro
     }
     found->frames =
         walk(found->stack, read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP));
-#endif
 }
 
 /* Record who was in the longest system call so far, which ends: a function's name says which. */
 static __always_inline void called(struct why_row *row, u64 pc, u64 frame)
 {
-#if GOTRACE_WHY_CALLERS
-    row->seen.longest.frames = walk(row->seen.longest.stack, pc, frame);
-#endif
+    if (GOTRACE_WHY_CALLERS)
+        row->seen.longest.frames = walk(row->seen.longest.stack, pc, frame);
 }
 
 /* Let a row follow this thread. slot: see struct why_thread. */
@@ -481,10 +478,14 @@ static __always_inline void why_returned(struct why_key *key, struct call_key *p
     struct why_row *saved = why_saved.lookup(place), *row = why_rows.lookup(key);
     if (!saved)
         return;
-#if GOTRACE_WHY_CALLERS
-    if (row && saved->seen.longest.ns > row->seen.longest.ns)
+    if (GOTRACE_WHY_CALLERS && row && saved->seen.longest.ns > row->seen.longest.ns)
         bpf_probe_read_kernel(&row->seen.longest, sizeof(row->seen.longest), &saved->seen.longest);
-#endif
+    why_saved.delete(place);
+}
+
+/* Forget what was kept for a call that has ended unseen. */
+static __always_inline void why_forget(struct call_key *place)
+{
     why_saved.delete(place);
 }
 
@@ -552,14 +553,14 @@ static __always_inline u64 why_describe(struct why_row *row, struct why_row *bef
         bpf_probe_read_kernel(place + at, size, row->own);
         at += size;
     }
-#if GOTRACE_WHY_CALLERS
+    if (!GOTRACE_WHY_CALLERS)
+        return at;
     size = 8 * (found->frames & (2 * WHY_FRAMES - 1));
     bpf_probe_read_kernel(place + at, size, found->stack);
     at += size;
     size = 8 * (found->waker_frames & (2 * WHY_FRAMES - 1));
     bpf_probe_read_kernel(place + at, size, found->waker_stack);
     at += size;
-#endif
     return at;
 }
 
@@ -651,7 +652,6 @@ int on_syscall_end(struct pt_regs *ctx)
     return 0;
 }
 
-#ifdef GOTRACE_G_COROARG
 /* At runtime.coroswitch_m(gp): gp waits, and another goroutine runs in its place. */
 int on_coroutine(struct pt_regs *ctx)
 {
@@ -671,7 +671,6 @@ int on_coroutine(struct pt_regs *ctx)
     }
     return 0;
 }
-#endif
 
 /* At runtime.stopTheWorldWithSema. */
 int on_stop_world(struct pt_regs *ctx)
@@ -814,5 +813,27 @@ int on_switch_without_state(struct bpf_raw_tracepoint_args *ctx)
 {
     switched(switch_hit_without_state(ctx));
     return 0;
+}
+#else
+static __always_inline u64 why_entered(struct task_key *owner, u64 id, u64 level)
+{
+    return bpf_ktime_get_ns();
+}
+
+static __always_inline u64 why_leaving(struct why_key *key, u64 now)
+{
+    return now;
+}
+
+static __always_inline void why_left(struct task_key *owner, u64 id, u64 level)
+{
+}
+
+static __always_inline void why_returned(struct why_key *key, struct call_key *place)
+{
+}
+
+static __always_inline void why_forget(struct call_key *place)
+{
 }
 #endif

@@ -2,7 +2,8 @@
 """What the BPF programs are given for a run: one record of settings for each source in bpf/.
 
 The setting ``tgid`` is ``GOTRACE_TGID`` in C. None means that C does not have it, or that it has a
-value that says so: then the verifier takes out what asks for it. A compiled program is kept for the
+value that says so: then the verifier takes out what asks for it, and the compiler where it is a
+shape, which is 0 then. A compiled program is kept for the
 next runs, so only what the compiler has to know is compiled into it. The rest is put in when it is
 loaded:
 
@@ -52,7 +53,8 @@ _NONE: Any = dataclasses.MISSING
 
 
 def _shape(default: Any = _NONE) -> Any:
-    return field(default=default, metadata={"role": Role.SHAPE})
+    """Return a field that is a shape; C is given 0 for None."""
+    return field(default=default, metadata={"role": Role.SHAPE, "absent": 0})
 
 
 def _value(default: Any = _NONE, absent: int | None = None) -> Any:
@@ -83,12 +85,16 @@ class _Settings:
                 yield each
 
     def given(self) -> dict[str, int]:
-        """Return the settings that are there, by name."""
+        """Return the settings that are there, by name, and shapes that are not there as 0."""
         found: dict[str, int] = {}
         for each in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, each.name)
             if isinstance(value, _Settings):
                 found |= value.given()
+                continue
+            if value is None and "record" in each.metadata:
+                parts = each.metadata["record"].fields()
+                found |= {part.name: 0 for part in parts if part.metadata["role"] is Role.SHAPE}
                 continue
             if value is None:
                 value = each.metadata.get("absent")
@@ -220,7 +226,7 @@ class KeySettings(_Settings):
         """Return the settings that are there: those of histograms only where rows have these."""
         found = _Settings.given(self)
         if not self.times:
-            found = {name: found[name] for name in found.keys() - self.durations.given().keys()}
+            found = {name: found[name] for name in found if name not in self.durations.given()}
         return found
 
 
