@@ -84,6 +84,15 @@ struct measured {
 #endif
 };
 
+static __always_inline struct layout *layout_of(struct measured *call)
+{
+#ifdef GOTRACE_LAYOUTS
+    return goroutine_layout(call->cookie);
+#else
+    return goroutine_layout(0);
+#endif
+}
+
 /* The process in a goroutine's key: as the user sees it, else a number that no process has. */
 static __always_inline u32 shown_process(u64 tgid)
 {
@@ -119,12 +128,8 @@ int add_to_goroutine(struct pt_regs *argument)
             if (named.update(&name, &yes))
                 diagnostics_count(ENDED_FULL, 1);
         }
-#ifdef GOTRACE_LAYOUTS
-        struct layout *layout = goroutine_layout(call->cookie);
+        struct layout *layout = layout_of(call);
         if (found && call->g && layout) {
-#else
-        if (found && call->g) {
-#endif
             found->startpc = read_word(call->g + OFFSET(layout, g_startpc, GOTRACE_G_STARTPC));
             found->gopc = read_word(call->g + OFFSET(layout, g_gopc, GOTRACE_G_GOPC));
         }
