@@ -17,8 +17,8 @@ from gotrace.fleet.web import ProfileKind
 from gotrace.goroutines.groups import Choice
 from gotrace.goroutines.live import GoFiles, LiveGoroutines
 from gotrace.goroutines.profile import profile_of
-from gotrace.profiles.pprof import PprofLocation
-from gotrace.profiles.rows import pprof
+from gotrace.profiles.pprof import pprof
+from gotrace.profiles.rows import PprofLocation, StackProfile
 from gotrace.session.waits.meter import EndedBy, WaitMeter, WaitRow
 from gotrace.session.waits.naming import FORM, WaitChoice, named_waits, profile_rows
 from gotrace.session.waits.probes import WaitProbes, WaitState, wait_probes
@@ -55,7 +55,7 @@ def take_profile(
         if kind is ProfileKind.GOROUTINE:
             with LiveGoroutines(target) as live:
                 dump = live.take()
-                return profile_of(dump.program, Choice().of(dump), time.time_ns())
+                return pprof(profile_of(dump.program, Choice().of(dump), time.time_ns()))
         probes = wait_probes(target, WaitState.WAITING)
         refuse_price(probes, cost, share)
 
@@ -93,7 +93,7 @@ def wait_profile(
     if kind is ProfileKind.MUTEX:
         found = [replace(row, stack=_from_unlocking(row.stack)) for row in found]
     length = time.time_ns() - began
-    return pprof(FORM, found, program.mappings(), began, length)
+    return pprof(StackProfile(FORM, found, "waits", program.mappings(), began, length))
 
 
 def _of_holders(rows: Iterable[WaitRow]) -> Iterable[WaitRow]:
