@@ -9,6 +9,7 @@ from gotrace.cli.run import make_output, target_of
 from gotrace.errors import GotraceError
 from gotrace.probes.recipes import Recipe, recipes
 from gotrace.report.output import JsonOutput
+from gotrace.report.table import table_lines
 from gotrace.session.plan import select
 from gotrace.session.trace_plan import parse_probes, probe_requests
 from gotrace.target.target import Target
@@ -21,6 +22,7 @@ def list_recipes(options: argparse.Namespace) -> int:
     """Print each recipe; with a process, whether that has its functions. Return the status."""
     output = make_output(options)
     target = target_of(options) if options.pid is not None or options.pids else None
+    rows = []
     try:
         for recipe in recipes():
             here = None if target is None else _is_in(recipe, target)
@@ -37,11 +39,13 @@ def list_recipes(options: argparse.Namespace) -> int:
                 }
                 output.write("recipe", fields)
                 continue
-            mark = "" if here is None else "* " if here else "  "
-            output.out.write(printable(f"{mark}@{recipe.name:<14} {recipe.description}") + "\n")
+            mark = [] if here is None else ["*" if here else ""]
+            rows.append([*mark, *map(printable, (f"@{recipe.name}", recipe.description))])
     finally:
         if target is not None:
             target.close()
+    if rows:
+        output.out.writelines(f"{line}\n" for line in table_lines(rows))
     output.out.flush()
     return 0
 
