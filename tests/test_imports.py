@@ -92,6 +92,8 @@ def violations(room: str, package: str, source: str) -> list[str]:
                     found.append(f"{room} imports bcc")
                 elif id(node) not in lazy:
                     found.append("bcc is imported outside of a function")
+            elif parts[0] == "argparse" and room not in ("cli", "fleet"):
+                found.append(f"{room} imports argparse")
     return found
 
 
@@ -116,6 +118,7 @@ def test_imports_go_one_way(path: Path) -> None:
         ("probes", "def f():\n    from gotrace.session.plan import Plan"),
         ("capture", "from gotrace.sites.sites import Site"),
         ("report", "if True:\n    import gotrace.cli"),
+        ("report", "import argparse"),
         ("errors", "import gotrace.elf"),
         ("cli", "def f():\n    import bcc"),
         ("kernel", "import bcc"),
