@@ -16,48 +16,37 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from html import escape
-from typing import Literal, TypeVar, overload
+from typing import Any, Literal, TypeVar, overload
 from weakref import WeakSet
 
 from gotrace.calls import Call, LostCalls, StackFrame
 from gotrace.errors import GotraceError, UsageError
-from gotrace.goroutines.groups import Choice, check_reasons
+from gotrace.goroutines.groups import Choice
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Frame, Stack
 from gotrace.goroutines.model import Goroutine as ReadGoroutine
 from gotrace.goroutines.program import Program
 from gotrace.histogram import Histogram
-from gotrace.kernel.attach import Attached
-from gotrace.kernel.rets import EmulateRet, RetEmulation, ret_emulation
-from gotrace.profiles import rows as profiles
-from gotrace.session.count import CallCounter
-from gotrace.session.decode import CallDecoder, DecodedCall, Undecided, call_decoders
+from gotrace.kernel.rets import EmulateRet
+from gotrace.overhead import ProbeCost
+from gotrace.profiles.folded import folded
+from gotrace.profiles.pprof import pprof
+from gotrace.profiles.rows import StackProfile
+from gotrace.profiles.speedscope import speedscope
+from gotrace.profiles.write import write_profile
+from gotrace.session.count import CountRequest
+from gotrace.session.decode import CallDecoder, DecodedCall, Undecided
 from gotrace.session.events import function_of
-from gotrace.session.latency import LatencyMeter, LatencyOptions, Measurement
-from gotrace.session.lifetime import Probing, Run
-from gotrace.session.plan import (
-    BinaryRequest,
-    ProbePlan,
-    ProgramFunction,
-    Split,
-    make_plan,
-    plan_counting,
-    plan_measuring,
-    requests_for,
-    select,
-    splitting,
-)
-from gotrace.session.tasks import Tasks, find_tasks
-from gotrace.session.trace import MAX_STACK_FRAMES, CallTracer, TraceOptions
-from gotrace.session.trace_plan import (
-    TraceChoices,
-    TracePlan,
-    make_trace_plan,
-    parse_probes,
-    probe_requests,
-)
+from gotrace.session.latency import LatencyOptions, LatencyRequest, Measurement
+from gotrace.session.plan import ProgramFunction
+from gotrace.session.probing import Probing
+from gotrace.session.request import Asked, Request
+from gotrace.session.run import NoteKind, Run, open_run
+from gotrace.session.scheduler import SchedulerProbes
+from gotrace.session.trace import MAX_STACK_FRAMES, CallTracer, TraceOptions, TraceRequest
+from gotrace.session.trace_plan import TraceChoices
 from gotrace.session.undisturbed import Opened
-from gotrace.session.waits.meter import WaitMeter
+from gotrace.session.waits.meter import WaitRequest
 from gotrace.session.waits.naming import (
     FORM,
     NamedWait,
@@ -66,9 +55,9 @@ from gotrace.session.waits.naming import (
     profile_rows,
     shown_frames,
 )
-from gotrace.session.waits.probes import WaitState, wait_probes
-from gotrace.session.why.parts import WhyOptions, WhyProbes, why_probes
-from gotrace.session.why.price import MAX_SHARE, Priced, price_of
+from gotrace.session.waits.probes import WaitState
+from gotrace.session.why.price import MAX_SHARE, price_of
+from gotrace.session.why.probes import WhyOptions
 from gotrace.target.process import process_numbers
 from gotrace.target.target import Target
 from gotrace.values.python import to_python
@@ -98,6 +87,8 @@ _MAX_WARNINGS = 5
 #: standard error, which is redirected meanwhile, and the processes that hold probes are forked.
 _STARTING = threading.RLock()
 _T = TypeVar("_T")
+_M = TypeVar("_M", bound=Probing)
+_C = TypeVar("_C")
 
 
 class TracingWarning(UserWarning):
@@ -203,24 +194,20 @@ class Waits(list[Wait]):
         self.earlier = earlier
         self.contentions = others[0] + sum(row.count for row in rows)
         self.delay_ns = others[1] + sum(row.ns for row in rows)
-        self._profile = profile_rows(program, rows)
-        self._mappings = program.mappings()
-        self._ended = time.time_ns()
+        found, now = profile_rows(program, rows), time.time_ns()
+        self._profile = StackProfile(FORM, found, "waits", program.mappings(), now)
 
     def to_pprof(self, path: str | os.PathLike[str]) -> None:
-        """Write a profile for ``go tool pprof``, gzipped. Raises OSError."""
-        with open(path, "wb") as file:
-            file.write(profiles.pprof(FORM, self._profile, self._mappings, self._ended))
+        """Write a profile for ``go tool pprof``, gzipped. Raises GotraceError."""
+        write_profile(path, self._profile, pprof)
 
     def to_folded(self, path: str | os.PathLike[str]) -> None:
-        """Write folded stacks with their time in ns, for flame graphs. Raises OSError."""
-        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-            profiles.folded(file, FORM, self._profile)
+        """Write folded stacks with their time in ns, for flame graphs. Raises GotraceError."""
+        write_profile(path, self._profile, folded)
 
     def to_speedscope(self, path: str | os.PathLike[str]) -> None:
-        """Write a flame graph for https://www.speedscope.app. Raises OSError."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(profiles.speedscope("waits", FORM, self._profile))
+        """Write a flame graph for https://www.speedscope.app. Raises GotraceError."""
+        write_profile(path, self._profile, speedscope)
 
 
 class Latencies(dict[str, Histogram]):
@@ -292,9 +279,8 @@ class Session:
         """Take over the target; ``file`` is what patterns mean that name none."""
         self._target = target
         self._file = file
-        self._is_started = target.command is None
         self._is_open = True
-        self._runs: WeakSet[Run] = WeakSet()
+        self._runs: WeakSet[Run[Any, Any]] = WeakSet()
         self._lock = threading.Lock()
         self._attaching_runs = 0
         #: Whether ``stop`` has been called for a run that is not attached yet.
@@ -318,8 +304,8 @@ class Session:
         """
         self._check_open()
         with _STARTING, _os_errors():
-            found = select(self._target, self._requests(patterns, exclude, regexp), "trace")
-            _refuse_partial(found.failed)
+            asked = self._asked(patterns, exclude, regexp)
+            found = CountRequest(target=self._target, asked=asked, verb="trace").select()
             functions: dict[tuple[int, int, int], Function] = {}
             programs = found.program_names
             for selected in found.selected:
@@ -373,37 +359,17 @@ class Session:
         _check(seconds, limit=limit, string_size=string_size)
         if not 0 <= depth <= 5:
             raise UsageError(f"depth is {depth}: give 0 to 5")
-        choices = TraceChoices.of(string_size, depth, entry, floats)
-        emulation = _emulation(emulate_ret)
-        wanted = TraceOptions(user_stack=MAX_STACK_FRAMES if stacks else 0)
-
-        def attach() -> tuple[TracePlan, Tasks, CallTracer, WhyProbes | None]:
-            specs, failed = parse_probes(_some(probes), regexp, split=self._split())
-            _refuse_partial(failed)
-            requests = probe_requests(specs, _several("exclude", exclude), regexp, self._file)
-            plan = make_plan(self._target, requests, returns=True, verb="trace")
-            _refuse_partial(plan.failed)
-            tasks = find_tasks(self._target, plan)
-            traced = make_trace_plan(plan, specs, choices)
-            _refuse_partial(traced.plan.failed)
-            probes_of_why = None
-            if why or traced.reads_parts:
-                asked = WhyOptions(callers=why, classes=traced.reads_parts)
-                probes_of_why = self._why(tasks, asked, force)
-            tracer = CallTracer(
-                self._target, traced, tasks, wanted, None, None, probes_of_why, emulation
-            )
-            return traced, tasks, opened.enter(tracer), probes_of_why
-
-        with Opened() as opened, self._attaching():
-            traced, tasks, tracer, probes_of_why = _started(opened, attach)
-            _warn(tasks.warning, traced.plan, tracer.attached)
-            part_names = probes_of_why.names if probes_of_why else ()
-            decoders, undecided = call_decoders(
-                traced, tasks, floats, None, part_names, shows_why=why
-            )
-            run = self._begin(opened, traced.plan, tracer, seconds)
-            stream = CallStream(self, tracer, run, decoders, undecided, limit, lossy, opened.keep())
+        request = TraceRequest(
+            target=self._target,
+            asked=self._asked(probes, exclude, regexp),
+            emulate_ret=_emulation(emulate_ret),
+            why=WhyOptions(callers=True) if why else None,
+            choices=TraceChoices.of(string_size, depth, entry, floats),
+            options=TraceOptions(user_stack=MAX_STACK_FRAMES if stacks else 0),
+        )
+        with Opened() as opened:
+            run = self._begun(opened, request, seconds, force, "why=True")
+            stream = CallStream(self, run, *request.decoders(run), limit, lossy, opened.keep())
         self._streams.add(stream)
         return stream
 
@@ -423,27 +389,20 @@ class Session:
         as ``trace`` does.
         """
         _check(seconds)
-        emulation = _emulation(emulate_ret)
-
-        def attach() -> tuple[ProbePlan, CallCounter]:
-            requests = self._requests(patterns, exclude, regexp)
-            plan = plan_counting(self._target, requests, emulation is not None)
-            _refuse_partial(plan.failed)
-            counter = CallCounter(self._target, plan, None, emulation=emulation)
-            return plan, opened.enter(counter)
-
+        request = CountRequest(
+            target=self._target,
+            asked=self._asked(patterns, exclude, regexp),
+            emulate_ret=_emulation(emulate_ret),
+        )
         with Opened() as opened:
-            with self._attaching():
-                plan, counter = _started(opened, attach)
-                _warn(None, plan, counter.attached)
-                run = self._begin(opened, plan, counter, seconds)
+            run = self._begun(opened, request, seconds)
             if ready is not None:
                 ready()
             with _os_errors():
                 while not run.is_over(_LOOK):
                     pass
                 counts = Counts()
-                for function, calls in zip(plan.names, counter.take(), strict=True):
+                for function, calls in zip(run.plan.names, run.meter.take(), strict=True):
                     if calls:
                         counts[function.text] += calls
         return counts
@@ -500,25 +459,16 @@ class Session:
         _check(seconds)
         if why and by_goroutine:
             raise UsageError("why=True works by function: leave out by_goroutine")
-        emulation = _emulation(emulate_ret)
-        wanted = LatencyOptions(per_function=True, per_goroutine=by_goroutine)
-
-        def attach() -> tuple[ProbePlan, Tasks, LatencyMeter]:
-            requests = self._requests(patterns, exclude, regexp)
-            plan = plan_measuring(self._target, requests)
-            _refuse_partial(plan.failed)
-            tasks = find_tasks(self._target, plan)
-            probes_of_why = self._why(tasks, WhyOptions(), force) if why else None
-            meter = LatencyMeter(
-                self._target, plan, tasks, wanted, None, None, probes_of_why, emulation
-            )
-            return plan, tasks, opened.enter(meter)
-
+        request = LatencyRequest(
+            target=self._target,
+            asked=self._asked(patterns, exclude, regexp),
+            emulate_ret=_emulation(emulate_ret),
+            why=WhyOptions() if why else None,
+            options=LatencyOptions(per_function=True, per_goroutine=by_goroutine),
+        )
         with Opened() as opened:
-            with self._attaching():
-                plan, tasks, meter = _started(opened, attach)
-                _warn(tasks.warning, plan, meter.attached)
-                run = self._begin(opened, plan, meter, seconds)
+            run = self._begun(opened, request, seconds, force, "why=True")
+            meter = run.meter
             if ready is not None:
                 ready()
             with _os_errors():
@@ -529,7 +479,7 @@ class Session:
         lost = {what.name.lower(): counts[what] for what in meter.LOSSES if counts[what]}
         if lost and not lossy:
             raise LostCalls(lost)
-        names = plan.names
+        names = run.plan.names
         return _by_goroutine(names, period) if by_goroutine else _by_function(names, period)
 
     def goroutines(self, *patterns: str, system: bool = False) -> list[GoroutineState]:
@@ -541,7 +491,7 @@ class Session:
         from gotrace.goroutines.live import LiveGoroutines  # loads ctypes
 
         self._check_open()
-        if self._target.process is None or not self._is_started:
+        if self._target.process is None or not self._target.has_started:
             raise UsageError("goroutines() needs a running process: use attach(pid)")
         with _os_errors(), LiveGoroutines(self._target) as live:
             GoFiles(self._target).check_functions(patterns)
@@ -576,19 +526,10 @@ class Session:
         _check(seconds)
         kind, reasons = WaitState(state), _several("reasons", reasons)
 
-        def attach() -> tuple[Program | None, WaitMeter]:
-            probes = wait_probes(self._target, kind)
-            check_reasons(reasons, probes.reasons)
-            if self._is_started:
-                GoFiles(self._target).check_functions(inside)
-            self._refuse_price(probes, force, "waits()")
-            program = GoFiles(self._target).program() if self._is_started else None
-            return program, opened.enter(WaitMeter(probes, None))
-
+        request = WaitRequest(target=self._target, state=kind, inside=inside, reasons=reasons)
         with Opened() as opened:
-            with self._attaching():
-                program, meter = _started(opened, attach)
-                run = self._begin(opened, meter.plan, meter, seconds)
+            run = self._begun(opened, request, seconds, force, "waits()")
+            meter = run.meter
             if ready is not None:
                 ready()
             with _os_errors():
@@ -600,10 +541,9 @@ class Session:
         if any(lost.values()) and not lossy:
             raise LostCalls({what: count for what, count in lost.items() if count})
         with _STARTING, _os_errors():
-            program = program or GoFiles(self._target).program()
             choice = WaitChoice(inside, reasons, system, wakers)
-            rows = named_waits(program, kind, [*period.rows, *unfinished], choice)
-            return Waits(program, rows, period.others, losses.earlier)
+            rows = named_waits(meter.program, kind, [*period.rows, *unfinished], choice)
+            return Waits(meter.program, rows, period.others, losses.earlier)
 
     def stop(self) -> None:
         """End all runs that are attached; what they have seen is still returned.
@@ -625,7 +565,7 @@ class Session:
         command = self._target.command
         if command is None:
             raise UsageError("wait() needs a command that start() has started")
-        self._start()
+        self._target.start()
         return os.waitstatus_to_exitcode(command.reap())
 
     def close(self) -> None:
@@ -641,15 +581,56 @@ class Session:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _why(self, tasks: Tasks, options: WhyOptions, force: bool) -> WhyProbes:
-        """Return what finds out what time goes into; raise GotraceError where it is too dear."""
-        found = why_probes(self._target, tasks, options)
-        self._refuse_price(found, force, "why=True")
-        return found
+    def _asked(self, patterns: Sequence[str], exclude: Iterable[str], regexp: bool) -> Asked:
+        return Asked(_some(patterns), _several("exclude", exclude), regexp, self._file)
 
-    def _refuse_price(self, probes: Priced, force: bool, what: str) -> None:
-        """Raise GotraceError where watching the scheduler would take too much."""
-        if force or not self._is_started or self._target.process is None:
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise UsageError("this session is closed: use it within its with block")
+
+    def _begun(
+        self,
+        opened: Opened,
+        request: Request[_M, _C],
+        seconds: float | None,
+        force: bool = True,
+        what: str = "",
+    ) -> Run[_M, _C]:
+        """Open a run, warn of what it does not see, and begin it.
+
+        Raises GotraceError; unless ``force``, also if ``what`` would cost too much.
+        """
+        self._check_open()
+        with self._lock:
+            self._attaching_runs += 1
+
+        def attach() -> Run[_M, _C]:
+            accept = None if force else _refusing(what)
+            with _STARTING:
+                return opened.enter(open_run(request, accept=accept))
+
+        try:
+            with _os_errors():
+                run = opened.do(attach)
+                _warn(run)
+                opened.do(lambda: run.begin(seconds))
+            with self._lock:
+                self._runs.add(run)
+                self._has_run = True
+                is_asked, self._stop_asked = self._stop_asked, False
+        finally:
+            with self._lock:
+                self._attaching_runs -= 1
+        if is_asked:
+            run.stop()
+        return run
+
+
+def _refusing(what: str) -> Callable[[SchedulerProbes], None]:
+    """Return what raises GotraceError if watching a running program's scheduler costs too much."""
+
+    def accept(probes: SchedulerProbes) -> None:
+        if probes.target.process is None or not probes.target.has_started:
             return
         price = price_of(probes, None)
         if price.share > MAX_SHARE:
@@ -658,57 +639,7 @@ class Session:
                 f" take about {price.share:.0%} of one CPU: force=True accepts it"
             )
 
-    def _requests(
-        self, patterns: Sequence[str], exclude: Iterable[str], regexp: bool
-    ) -> list[BinaryRequest]:
-        return requests_for(
-            _some(patterns), _several("exclude", exclude), regexp, self._file, self._split()
-        )
-
-    def _split(self) -> Split:
-        """Return what separates the binary from the pattern."""
-        command = self._target.command
-        pids = [process.tgid for process in self._target.watched]
-        return splitting([] if command else pids, [command.path] if command else None)
-
-    def _start(self) -> None:
-        """Release a command that waits."""
-        if not self._is_started:
-            self._is_started = True
-            self._target.start()
-
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise UsageError("this session is closed: use it within its with block")
-
-    @contextmanager
-    def _attaching(self) -> Iterator[None]:
-        """Attach a run: what ``stop`` is called for meanwhile."""
-        self._check_open()
-        with self._lock:
-            self._attaching_runs += 1
-        try:
-            with _os_errors():
-                yield
-        finally:
-            with self._lock:
-                self._attaching_runs -= 1
-
-    def _begin(
-        self, opened: Opened, plan: ProbePlan, tracer: Probing, seconds: float | None
-    ) -> Run:
-        def begin() -> Run:
-            self._start()
-            return opened.enter(Run(self._target, plan, tracer, seconds))
-
-        run = opened.do(begin)
-        with self._lock:
-            self._runs.add(run)
-            self._has_run = True
-            is_asked, self._stop_asked = self._stop_asked, False
-        if is_asked:
-            run.stop()
-        return run
+    return accept
 
 
 def _states(program: Program, goroutines: Iterable[ReadGoroutine]) -> Iterator[GoroutineState]:
@@ -765,19 +696,18 @@ class CallStream(Iterator[Call]):
     def __init__(
         self,
         session: Session,
-        tracer: CallTracer,
-        run: Run,
+        run: Run[CallTracer, ProbeCost],
         decoders: Sequence[CallDecoder],
         undecided: Undecided,
         limit: int | None,
         lossy: bool,
         opened: Opened,
     ) -> None:
-        """Take over a session's attached tracer and its run; ``opened`` closes both."""
+        """Take over a session's run; ``opened`` closes it."""
         self._session = session  # whose files live as long
         self._opened = opened
         self._owner = os.getpid()
-        self._tracer = tracer
+        self._tracer = run.meter
         self._run = run
         self._decoders = decoders
         self._decoded: list[DecodedCall] = []
@@ -790,7 +720,7 @@ class CallStream(Iterator[Call]):
         self._lost: dict[str, int] = {}
         self._next_reading = time.monotonic()
         self._epoch = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.time_ns()
-        tracer.ends = run.ends
+        run.meter.ends = run.ends
         self._is_open = True
 
     def __next__(self) -> Call:
@@ -825,7 +755,8 @@ class CallStream(Iterator[Call]):
                 self._fill()
             if not self._decoded:
                 record = self._due.pop()
-                self._decoded = self._decoders[function_of(record)].all(record)
+                calls = self._decoders[function_of(record)].calls(record)
+                self._decoded = [call for _, call in calls]
             if self._decoded:
                 if self._left is not None:
                     self._left -= 1
@@ -945,11 +876,10 @@ def _by_goroutine(
     return histograms
 
 
-def _emulation(wanted: bool | None) -> RetEmulation | None:
-    """Return how RETs are carried out, None where the kernel steps them. Raises GotraceError."""
+def _emulation(wanted: bool | None) -> EmulateRet:
     if wanted is None:
-        return ret_emulation(EmulateRet.AUTO, None)
-    return ret_emulation(EmulateRet.ON if wanted else EmulateRet.OFF, None)
+        return EmulateRet.AUTO
+    return EmulateRet.ON if wanted else EmulateRet.OFF
 
 
 def _check(seconds: float | None, **numbers: int | None) -> None:
@@ -973,21 +903,6 @@ def _several(name: str, patterns: Iterable[str]) -> tuple[str, ...]:
     return tuple(patterns)
 
 
-def _refuse_partial(failed: Sequence[GotraceError]) -> None:
-    if failed:
-        raise failed[0]
-
-
-def _started(opened: Opened, action: Callable[[], _T]) -> _T:
-    """Return what an action returns that plans, compiles and attaches."""
-
-    def one_by_one() -> _T:
-        with _STARTING:
-            return action()
-
-    return opened.do(one_by_one)
-
-
 @contextmanager
 def _os_errors() -> Iterator[None]:
     """Turn what the system refuses into a GotraceError."""
@@ -1000,19 +915,12 @@ def _os_errors() -> Iterator[None]:
         raise GotraceError(f"cannot trace: {what}{error.strerror or error}") from error
 
 
-def _warn(first: str | None, plan: ProbePlan, attached: Attached) -> None:
+def _warn(run: Run[_M, _C]) -> None:
     """Warn of what is not traced."""
-    texts = [first] if first else []
-    texts += plan.problems
-    texts += [
-        f"{refused.function}: {refused.text}" if refused.function else refused.text
-        for refused in plan.refused(attached.failed)
-    ]
-    texts += [inlined.text("seen") for inlined in plan.inlined()]
-    if only := plan.only_inlined():
-        texts.append(only.text("seen"))
+    notes = (*run.warnings(), *run.inlined("seen"))
+    texts = [note.text for note in notes if note.kind is not NoteKind.FAILED]
     for text in texts[:_MAX_WARNINGS]:
-        warnings.warn(text, TracingWarning, stacklevel=3)
+        warnings.warn(text, TracingWarning, stacklevel=4)
     if len(texts) > _MAX_WARNINGS:
         more = f"and {len(texts) - _MAX_WARNINGS} more warnings"
-        warnings.warn(more, TracingWarning, stacklevel=3)
+        warnings.warn(more, TracingWarning, stacklevel=4)

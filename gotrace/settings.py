@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the BPF programs are given for a run: one record of settings for each source in bpf/.
 
-The setting ``tgid`` is ``GOTRACE_TGID`` in C. None means that C does not have it, or that it has a
-value that says so: then the verifier takes out what asks for it, and the compiler where it is a
-shape, which is 0 then. A compiled program is kept for the
-next runs, so only what the compiler has to know is compiled into it. The rest is put in when it is
-loaded:
+The setting ``tgid`` is ``GOTRACE_TGID`` in C. A shape that is None is 0 there. For other settings
+None means that C does not have it, or that it has a value that says so: then the verifier takes out
+what asks for it. A compiled program is kept for the next runs, so only what the compiler has to
+know is compiled into it. The rest is put in when it is loaded:
 
 - a *shape* decides which code there is, or how large a struct is;
 - a *value* is a constant in instructions; where C may not have it, that belongs to the shape;
@@ -17,9 +16,10 @@ loaded:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import product
 from typing import Any, ClassVar, TypeVar
 
 __all__ = [
@@ -50,26 +50,36 @@ class Role(Enum):
 
 
 _NONE: Any = dataclasses.MISSING
+_EITHER = (False, True)
 
 
-def _shape(default: Any = _NONE) -> Any:
-    """Return a field that is a shape; C is given 0 for None."""
-    return field(default=default, metadata={"role": Role.SHAPE, "absent": 0})
+def _shape(default: Any = _NONE, usual: Sequence[int | None] = ()) -> Any:
+    """Return a field that is a shape; C is given 0 for None.
+
+    For ``usual`` see ``_Settings.usual``.
+    """
+    return field(default=default, metadata={"role": Role.SHAPE, "absent": 0, "usual": usual})
 
 
-def _value(default: Any = _NONE, absent: int | None = None) -> Any:
+def _value(
+    default: Any = _NONE, absent: int | None = None, usual: Sequence[int | None] = ()
+) -> Any:
     """Return a field that is a value; ``absent`` is what C is given for None, if anything."""
-    return field(default=default, metadata={"role": Role.VALUE, "absent": absent})
+    metadata = {"role": Role.VALUE, "absent": absent, "usual": usual}
+    return field(default=default, metadata=metadata)
 
 
-def _size(default: Any = _NONE, **maps: int) -> Any:
+def _size(default: Any = _NONE, usual: Sequence[int | None] = (), **maps: int) -> Any:
     """Return a field that is the size of maps, by name, each so many times as large."""
-    return field(default=default, metadata={"role": Role.SIZE, "maps": maps})
+    return field(default=default, metadata={"role": Role.SIZE, "maps": maps, "usual": usual})
 
 
 def _part(record: type[_Settings]) -> dict[str, Any]:
     """Return what says of a field that it holds further settings, or None."""
     return {"record": record}
+
+
+_T = TypeVar("_T", bound="_Settings")
 
 
 class _Settings:
@@ -83,6 +93,22 @@ class _Settings:
                 yield from each.metadata["record"].fields()
             else:
                 yield each
+
+    @classmethod
+    def usual(cls: type[_T]) -> Iterator[_T]:
+        """Yield settings of each shape that most runs load; values and sizes are any.
+
+        A field says which of its own are usual, else it is left as it is by default, or is 1.
+        """
+        chosen: dict[str, Sequence[Any]] = {}
+        for each in dataclasses.fields(cls):  # type: ignore[arg-type]
+            if usual := each.metadata.get("usual"):
+                chosen[each.name] = usual
+            elif each.default is _NONE and each.default_factory is _NONE:
+                record = each.metadata.get("record")
+                chosen[each.name] = list(record.usual()) if record else (1,)
+        for values in product(*chosen.values()):
+            yield cls(**dict(zip(chosen, values, strict=True)))
 
     def given(self) -> dict[str, int]:
         """Return the settings that are there, by name, and shapes that are not there as 0."""
@@ -317,10 +343,10 @@ class LatencySettings(_PairingSettings):
     source: ClassVar[str] = "latency.c"
 
     times: HistogramSettings = field(metadata=_part(HistogramSettings))
-    goroutines: int | None = _size(None, by_goroutine=1, named=4)
+    goroutines: int | None = _size(None, (None, 1), by_goroutine=1, named=4)
     outermost: int | None = _shape(None)
     by_file: int | None = _shape(None)
-    slower: int | None = _value(None)
+    slower: int | None = _value(None, usual=(None, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,11 +355,14 @@ class TraceSettings(_PairingSettings):
 
     source: ClassVar[str] = "trace.c"
 
-    payload: int = _shape()
+    #: Bytes that there can be for a call's values; a per-CPU value has at most 32 KB.
+    PAYLOADS: ClassVar = (256, 512, 1024, 2048, 4096, 8192)
+
+    payload: int = _shape(usual=PAYLOADS[:-1])
     returns: bool = _shape()
-    floats: bool = _shape(False)
-    interfaces: bool = _shape()
-    predicates: bool = _shape()
+    floats: bool = _shape(False, _EITHER)
+    interfaces: bool = _shape(usual=_EITHER)
+    predicates: bool = _shape(usual=_EITHER)
     arithmetic: bool | None = _shape(None)
     saved_words: bool | None = _shape(None)
     saved_blocks: bool | None = _shape(None)
@@ -351,6 +380,13 @@ class TraceSettings(_PairingSettings):
     signals: SignalSettings | None = field(default=None, metadata=_part(SignalSettings))
     by: KeySettings | None = field(default=None, metadata=_part(KeySettings))
 
+    @classmethod
+    def usual(cls) -> Iterator[TraceSettings]:
+        """Yield settings as others do; if floats are read, with what that takes."""
+        for settings in super(TraceSettings, cls).usual():
+            signals = SignalSettings(waiting=1) if settings.floats else None
+            yield dataclasses.replace(settings, returns=True, signals=signals)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitSettings(ProgramSettings):
@@ -359,13 +395,13 @@ class WaitSettings(ProgramSettings):
     source: ClassVar[str] = "waits.c"
 
     tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
-    state: int = _shape()
+    state: int = _shape(usual=(1, 3, 4))  # runnable, in a system call, waiting
     open: int = _size(open=1)
     stacks: int = _size(wait_stacks=1)
     rows: int = _size(wait_rows=1)
     g_sched_pc: int = _value()
     g_sched_bp: int = _value()
-    g_coroarg: int | None = _value(None)
+    g_coroarg: int | None = _value(None, usual=(None, 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,7 +414,7 @@ class StateSettings(ProgramSettings):
     states: int = _size(open_states=1)
     processes: int = _size(processes=1)
     quota_threads: int = _size(off_quota=1)
-    g_coroarg: int | None = _value(None)
+    g_coroarg: int | None = _value(None, usual=(None, 0))
     task_pid: int | None = _value(None)
     task_state: int | None = _value(None)
     task_throttled: int | None = _value(None)

@@ -92,6 +92,8 @@ def violations(room: str, package: str, source: str) -> list[str]:
                     found.append(f"{room} imports bcc")
                 elif id(node) not in lazy:
                     found.append("bcc is imported outside of a function")
+            elif parts[0] == "argparse" and room not in ("cli", "fleet"):
+                found.append(f"{room} imports argparse")
     return found
 
 
@@ -116,6 +118,7 @@ def test_imports_go_one_way(path: Path) -> None:
         ("probes", "def f():\n    from gotrace.session.plan import Plan"),
         ("capture", "from gotrace.sites.sites import Site"),
         ("report", "if True:\n    import gotrace.cli"),
+        ("report", "import argparse"),
         ("errors", "import gotrace.elf"),
         ("cli", "def f():\n    import bcc"),
         ("kernel", "import bcc"),
@@ -177,6 +180,31 @@ def test_commands_and_library_ask_the_same_layer(path: Path) -> None:
         if not {".".join(name.split(".")[:length]) for length in (1, 2)} & known
     }
     assert strange == set()
+
+
+def calls_in(path: Path) -> set[str]:
+    """Return the names of functions and classes that a module calls."""
+    called = (
+        node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)
+    )
+    return {name.id for name in called if isinstance(name, ast.Name)}
+
+
+def test_a_measurement_starts_in_one_way() -> None:
+    """By a request: nobody else makes what attaches, or finds out what that takes."""
+    apart = {"find_tasks", "why_probes", "Prepared"}
+    made = {
+        node.name
+        for path in (GOTRACE / "session").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef)
+        and {base.id for base in node.bases if isinstance(base, ast.Name)} & {"Probing", "Paired"}
+    }
+    assert {"CallCounter", "CallTracer", "WaitMeter"} < made
+    users = [path for path in modules() if GOTRACE / "session" not in path.parents]
+    found = {path.stem: calls_in(path) & (made | apart) for path in users}
+    # A check of a configuration attaches nothing.
+    assert {name: calls for name, calls in found.items() if calls} == {"check": {"find_tasks"}}
 
 
 def imports_among(sources: Mapping[str, str]) -> dict[str, set[str]]:

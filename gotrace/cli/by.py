@@ -9,31 +9,26 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
 
 from gotrace.calls import StackFrame
-from gotrace.cli.options import SPEEDSCOPE
-from gotrace.cli.pace import detached, listen, pace, waiter_for
+from gotrace.cli.irregular import irregularities
+from gotrace.cli.pace import pace, running
 from gotrace.cli.run import (
-    attached_notices,
-    inlined_notices,
-    not_shown,
+    asked_of,
+    opened_notices,
     probe_cost_of,
-    refuse_partial,
     run_output,
-    split_of,
     status_of,
     target_of,
-    warning_to,
 )
-from gotrace.cli.why import prepared_why
+from gotrace.cli.why import accepting, why_of
 from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import shown_names
-from gotrace.kernel.rets import ret_emulation
+from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import NO_KEY, KeyText, parse_key
-from gotrace.profiles import rows as profiles
-from gotrace.profiles.pprof import CodeMapping, ValueType
+from gotrace.profiles.folded import folded
+from gotrace.profiles.rows import CodeMapping, ProfileForm, StackProfile, ValueType
+from gotrace.profiles.write import write_profile
 from gotrace.report.by import (
     StackRow,
     ValueGroup,
@@ -48,12 +43,17 @@ from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
 from gotrace.report.latency_rows import RowName, row_names
 from gotrace.report.listing import list_plan
 from gotrace.report.output import Notice, NoticeKind, Output
-from gotrace.session.calibrate import Calibration, probe_cost
-from gotrace.session.keys import MAX_KEY_TEXT, KeyMeter, KeyOptions, KeyPeriod, KeyRow, plan_keyed
+from gotrace.session.keys import (
+    MAX_KEY_TEXT,
+    KeyMeter,
+    KeyOptions,
+    KeyPeriod,
+    KeyRequest,
+    KeyRow,
+)
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan, ProgramFunction
-from gotrace.session.tasks import find_tasks
-from gotrace.session.trace_plan import TracePlan, parse_probes, probe_requests
+from gotrace.session.run import Run
 from gotrace.target.target import Target
 from gotrace.text import counted
 
@@ -61,36 +61,26 @@ __all__ = ["count_by", "measure_by"]
 
 _POLL = 1.0  # seconds
 
-#: Writes what came in an interval of a length in seconds.
-_Write = Callable[[ProbePlan, KeyPeriod, float], None]
+#: A run that adds calls up, what comes of an interval, and its length in seconds.
+_Run = Run[KeyMeter, ProbeCost]
+_Write = Callable[[_Run, KeyPeriod, float], None]
 
 
 def count_by(options: argparse.Namespace) -> int:
     """Count calls by values of theirs, and return the exit status."""
-    key = _key_of(options)
-    output = run_output(options)
+    with target_of(options) as target:
+        request = _request(options, target, KeyOptions(rows=options.rows), verb="count")
+        output = run_output(options)
 
-    def write(plan: ProbePlan, period: KeyPeriod, seconds: float) -> None:
-        if _wants_stacks(options):
-            _write_stacks(options, output, plan, key, period, seconds)
-            return
-        shown = shown_names((function.name for function in plan.functions), options.short)
-        write_counts(output, _table(options, plan, key, period, seconds), options.timestamp, shown)
+        def write(run: _Run, period: KeyPeriod, seconds: float) -> None:
+            if _wants_stacks(options):
+                _write_stacks(options, output, run.plan, request.key, period, seconds)
+                return
+            shown = shown_names((function.name for function in run.plan.functions), options.short)
+            table = _table(options, run.plan, request.key, period, seconds)
+            write_counts(output, table, options.timestamp, shown)
 
-    with ExitStack() as opened:
-        target = target_of(options)
-        opened.callback(target.close)
-        traced = _plan(options, target, key, "count", returns=False)
-        if options.list:
-            list_plan(traced.plan, output)
-        else:
-            if traced.reads_parts:
-                raise UsageError(
-                    "gofunccount cannot group by parts of the time: type gofunclatency --by"
-                )
-            wanted = KeyOptions(rows=options.rows)
-            _add_up(options, target, traced, wanted, output, "counted", write)
-        return status_of(traced.plan.failed)
+        return _add_up(options, request, output, write)
 
 
 def measure_by(options: argparse.Namespace, unit: int) -> int:
@@ -107,48 +97,31 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
         raise UsageError(
             "folded stacks and profiles cannot show parts of the time: use --by '$stack' --why"
         )
-    key = _key_of(options)
-    output = run_output(options)
-    with ExitStack() as opened:
-        target = target_of(options)
-        opened.callback(target.close)
-        traced = _plan(options, target, key, "measure", returns=options.of is None)
-        if options.list:
-            list_plan(traced.plan, output)
-            return status_of(traced.plan.failed)
-        form = traced.plan.entry_form
-        calibration = None
-        if options.of is None:
-            emulation = ret_emulation(options.emulate_ret, options.attach)
-            measuring = Calibration(lambda: probe_cost(form, options.attach, emulation))
-            calibration = opened.enter_context(measuring)
-
-        def write(plan: ProbePlan, period: KeyPeriod, seconds: float) -> None:
-            if _wants_stacks(options):
-                _write_stacks(options, output, plan, key, period, seconds)
-                return
-            if options.of is not None:
-                groups_of = _value_groups(options, plan, key, period)
-                of_unit = traced.unit
-                write_values(
-                    output,
-                    ValueInterval(
-                        groups_of, options.of, of_unit, time.time(), seconds, options.short
-                    ),
-                    options.timestamp,
-                )
-                return
-            groups = _groups(options, plan, key, period)
-            cost = probe_cost_of(calibration) if calibration else None
-            interval = Interval(groups, [], time.time(), seconds, unit, cost, options.short)
-            write_latencies(output, interval, options.timestamp)
-
-        is_time = options.of is None
+    is_time = options.of is None
+    with target_of(options) as target:
         wanted = KeyOptions(
             is_time, options.why is not None, options.interval is not None, unit, options.rows
         )
-        _add_up(options, target, traced, wanted, output, "measured", write)
-        return status_of(traced.plan.failed)
+        request = _request(options, target, wanted, verb="measure")
+        output = run_output(options)
+
+        def write(run: _Run, period: KeyPeriod, seconds: float) -> None:
+            plan, key = run.plan, request.key
+            if _wants_stacks(options):
+                _write_stacks(options, output, plan, key, period, seconds)
+            elif is_time:
+                groups = _groups(options, plan, key, period)
+                cost = probe_cost_of(run.calibration)
+                interval = Interval(groups, [], time.time(), seconds, unit, cost, options.short)
+                write_latencies(output, interval, options.timestamp)
+            else:
+                values = _value_groups(options, plan, key, period)
+                of_unit = run.traced.unit if run.traced else None
+                shown = (time.time(), seconds, options.short)
+                of_interval = ValueInterval(values, options.of, of_unit, *shown)
+                write_values(output, of_interval, options.timestamp)
+
+        return _add_up(options, request, output, write)
 
 
 def _key_of(options: argparse.Namespace) -> KeyText:
@@ -158,7 +131,7 @@ def _key_of(options: argparse.Namespace) -> KeyText:
     return parse_key(", ".join(options.by)) if options.by else NO_KEY
 
 
-def _of_of(options: argparse.Namespace) -> KeyText | None:
+def _value_of(options: argparse.Namespace) -> KeyText | None:
     """Return the expression of ``--of``. Raises UsageError."""
     text = getattr(options, "of", None)
     if text is None:
@@ -169,59 +142,42 @@ def _of_of(options: argparse.Namespace) -> KeyText | None:
     return of
 
 
-def _plan(
-    options: argparse.Namespace, target: Target, key: KeyText, verb: str, *, returns: bool
-) -> TracePlan:
-    """Plan the probes, with their predicates; ``returns``: up to where calls return.
-
-    Without it that is done only where an expression needs it.
-    """
-    specs, failed = parse_probes(
-        options.patterns, options.regexp, formats=False, split=split_of(options)
-    )
-    for spec in specs:
-        if spec.format is not None:
-            raise UsageError(f"{spec.pattern}: --by takes no format: it shows the values")
-    traced = plan_keyed(
-        target,
-        probe_requests(specs, options.exclude, options.regexp),
-        [replace(spec, key=key, of=_of_of(options)) for spec in specs],
-        verb,
+def _request(
+    options: argparse.Namespace, target: Target, wanted: KeyOptions, verb: str
+) -> KeyRequest:
+    """Return what is to be added up: without ``--of``, times are those of all returns."""
+    is_count = verb == "count"
+    return KeyRequest(
+        target=target,
+        asked=asked_of(options),
+        verb=verb,
+        done="counted" if is_count else "measured",
+        is_strict=options.strict,
+        forced=options.attach,
+        emulate_ret=options.emulate_ret,
+        is_calibrated=wanted.times,
+        why=None if is_count else why_of(options),
+        key=_key_of(options),
+        of=_value_of(options),
         text_bytes=options.string_size,
-        returns=returns,
+        follows_returns=wanted.times,
+        no_parts=_NO_PARTS if is_count and not options.list else None,
+        options=wanted,
     )
-    plan = replace(traced.plan, failed=(*failed, *traced.plan.failed))
-    refuse_partial(options, plan.failed)
-    return replace(traced, plan=plan)
 
 
-def _add_up(
-    options: argparse.Namespace,
-    target: Target,
-    traced: TracePlan,
-    wanted: KeyOptions,
-    output: Output,
-    verb: str,
-    write: _Write,
-) -> None:
-    """Run until the end; ``verb`` is what is done with a call, in the past tense."""
-    plan = traced.plan
-    tasks = find_tasks(target, plan)
-    if tasks.warning:
-        output.notice(Notice(NoticeKind.WARNING, tasks.warning))
-    why = None
-    if wanted.parts or traced.reads_parts:
-        why = prepared_why(options, target, tasks, output, classes=traced.reads_parts)
-    announce = warning_to(output)
-    emulation = ret_emulation(options.emulate_ret, options.attach)
-    with (
-        waiter_for(target) as waiter,
-        KeyMeter(target, traced, tasks, wanted, options.attach, announce, why, emulation) as meter,
-    ):
-        listen(waiter, meter)
-        for notice in attached_notices(options, plan, meter.attached, "Tracing"):
-            output.notice(notice)
-        for notice in inlined_notices(plan, verb):
+_NO_PARTS = "gofunccount cannot group by parts of the time: type gofunclatency --by"
+
+
+def _add_up(options: argparse.Namespace, request: KeyRequest, output: Output, write: _Write) -> int:
+    """Run until the end, or list what would be probed; return the exit status."""
+    if options.list:
+        plan = request.plan().plan
+        list_plan(plan, output)
+        return status_of(plan.failed)
+    with running(request, output, accepting(options, output)) as run:
+        meter, plan = run.meter, run.plan
+        for notice in opened_notices(options, run, request.done):
             output.notice(notice)
 
         def poll(is_over: Callable[[], bool]) -> bool:
@@ -229,15 +185,14 @@ def _add_up(
             return False
 
         others = calls = 0
-        for seconds in pace(
-            options, waiter, target, plan, output, meter, poll, _POLL, meter.has_seen
-        ):
+        for seconds in pace(options, run, output, poll, _POLL, meter.has_seen):
             period = meter.take()
             calls += sum(row.calls for row in period.rows)
             others += sum(row.calls for row in period.rows if row.function is None)
-            write(plan, period, seconds)
-        for notice in (*_footer(meter, plan, others, calls), *detached(meter)):
+            write(run, period, seconds)
+        for notice in _footer(meter, plan, others, calls):
             output.notice(notice)
+    return status_of(plan.failed)
 
 
 def _table(
@@ -320,20 +275,16 @@ def _write_stacks(
     elif period.rows and period.rows[0].measured is not None:
         types.append(ValueType(options.of, "sum"))
     unit = types[-1].unit if types[-1].unit == "nanoseconds" else "none"
-    form = profiles.ProfileForm(tuple(types), len(types) - 1, unit)
-    if options.profile is None:
-        profiles.folded(output.out, form, rows)
-        output.out.flush()
-        return
+    form = ProfileForm(tuple(types), len(types) - 1, unit)
+    name = f"{types[-1].type} of {', '.join(options.patterns)}"
     path = plan.binaries[0].binary.image.display if plan.binaries else ""
     length, mappings = round(seconds * 1e9), [CodeMapping(0, 0, path)]
-    if options.profile.endswith(SPEEDSCOPE):
-        name = f"{types[-1].type} of {', '.join(options.patterns)}"
-        content = profiles.speedscope(name, form, rows).encode()
-    else:
-        content = profiles.pprof(form, rows, mappings, time.time_ns() - length, length)
-    with open(options.profile, "wb") as file:
-        file.write(content)
+    profile = StackProfile(form, rows, name, mappings, time.time_ns() - length, length)
+    if options.profile is not None:
+        write_profile(options.profile, profile)
+        return
+    output.out.write(folded(profile))
+    output.out.flush()
 
 
 def _stack_row(names: Sequence[ProgramFunction], key: KeyText, row: KeyRow) -> StackRow:
@@ -365,27 +316,7 @@ def _footer(meter: KeyMeter, plan: ProbePlan, others: int, calls: int) -> Iterat
             ),
             {"what": "others", "calls": others},
         )
-    texts = dict(_FOOTER)
+    without = [Diagnostic.UNWOUND_UNSEEN]
     if meter.has_predicates:
-        del texts[Diagnostic.UNMATCHED]  # calls that a predicate left out return as well
-    counts = meter.diagnostics()
-    of = calls + sum(counts[what] for what in meter.LOSSES)
-    yield from not_shown(meter.open_calls(), counts, texts, meter.LOSSES, plan, of)
-
-
-_FOOTER = {
-    Diagnostic.UNWOUND: "{} call{s} did not return: unwound by a panic or runtime.Goexit",
-    Diagnostic.UNMATCHED: "{} return{s} left out: entered before tracing began",
-    Diagnostic.STACKS_FULL: "{} call{s} left out: too many goroutines had calls open",
-    Diagnostic.OUTER_CALLS_FULL: "{} call{s} left out: too many calls were open inside one another",
-    Diagnostic.NO_GOROUTINE: "{} hit{s} left out: no goroutine could be found",
-    Diagnostic.WORK_BUSY: "{} call{s} left out: no buffer was free",
-    Diagnostic.SAVED_FULL: "{} call{s} left out: too many were open to keep their arguments",
-    Diagnostic.TAIL_CALLS: "{} call{s} left out: they ended by jumping to another function",
-    Diagnostic.CALLS_UNDECIDED: (
-        "{} call{s} left out: whether the predicate wants them is not known"
-    ),
-    Diagnostic.EXTREMES_LOST: "{} time{s} a call may be missing from the minimum or maximum",
-    Diagnostic.WHY_FULL: "{} call{s} whose time is shown as unknown: there was no room for more",
-    Diagnostic.WHY_THREADS_FULL: "{} time{s} a thread could not be followed: there were too many",
-}
+        without.append(Diagnostic.UNMATCHED)  # calls that a predicate left out return as well
+    yield from irregularities(meter, plan, "left out", calls, without)

@@ -18,35 +18,23 @@ from gotrace.cli.options import (
     new_parser,
     parse,
 )
-from gotrace.cli.pace import detached, listen, pace, waiter_for
+from gotrace.cli.pace import pace, running
 from gotrace.cli.run import (
-    attached_notices,
-    inlined_notices,
+    asked_of,
+    opened_notices,
     probe_cost_of,
-    refuse_partial,
-    requests_of,
     run_command,
     run_output,
     status_of,
     target_of,
-    warning_to,
 )
 from gotrace.gotypes.symbols import shown_names
-from gotrace.kernel.rets import RetEmulation, ret_emulation
 from gotrace.report.counts import CountRow, CountTable, write_counts
 from gotrace.report.durations import duration
 from gotrace.report.output import Notice, NoticeKind, Output
-from gotrace.session.calibrate import Calibration, hit_costs
-from gotrace.session.count import CallCounter
-from gotrace.session.plan import (
-    ProbePlan,
-    ProgramFunction,
-    plan_counting,
-    select,
-    to_be_traced,
-)
+from gotrace.session.count import CountRequest
+from gotrace.session.plan import ProbePlan, ProgramFunction, to_be_traced
 from gotrace.sites.sites import SiteForm
-from gotrace.target.target import Target
 
 __all__ = ["main"]
 
@@ -79,60 +67,43 @@ def _run(arguments: Sequence[str]) -> int:
         from gotrace.cli.by import count_by
 
         return count_by(options)
-    requests = requests_of(options)
-    output = run_output(options)
-    emulation = ret_emulation(options.emulate_ret, options.attach)
-    at_rets = emulation is not None
-    target = target_of(options)
-    try:
-        if options.list:
-            from gotrace.report.listing import list_functions
+    with target_of(options) as target:
+        request = CountRequest(
+            target=target,
+            asked=asked_of(options),
+            is_strict=options.strict,
+            forced=options.attach,
+            emulate_ret=options.emulate_ret,
+            is_calibrated=True,
+        )
+        output = run_output(options)
+        if not options.list:
+            return status_of(_count(options, request, output).failed)
+        from gotrace.report.listing import list_functions
 
-            found = select(target, requests, "count")
-            refuse_partial(options, found.failed)
-            failed = list_functions(found, output, "count", to_be_traced, at_rets)
-        else:
-            plan = plan_counting(target, requests, at_rets)
-            refuse_partial(options, plan.failed)
-            failed = plan.failed
-            _count(options, target, plan, output, emulation)
-    finally:
-        target.close()
-    return status_of(failed)
+        at_rets = request.emulation is not None
+        found = list_functions(request.select(), output, request.verb, to_be_traced, at_rets)
+        return status_of(found)
 
 
-def _count(
-    options: argparse.Namespace,
-    target: Target,
-    plan: ProbePlan,
-    output: Output,
-    emulation: RetEmulation | None,
-) -> None:
-    announce = warning_to(output)
-    hits = _Hits(plan)
-    with (
-        waiter_for(target) as waiter,
-        Calibration(lambda: hit_costs(hits.forms, options.attach, emulation)) as calibration,
-        CallCounter(target, plan, options.attach, announce, emulation) as counter,
-    ):
-        listen(waiter, counter)
-        for notice in attached_notices(options, plan, counter.attached, "Tracing"):
+def _count(options: argparse.Namespace, request: CountRequest, output: Output) -> ProbePlan:
+    """Count until the end and return what was counted."""
+    with running(request, output) as run:
+        for notice in opened_notices(options, run, request.done):
             output.notice(notice)
-        for notice in inlined_notices(plan, "counted"):
-            output.notice(notice)
-        names = plan.names
+        counter, names = run.meter, run.plan.names
+        hits = _Hits(run.plan)
         shown = shown_names((function.name for function in names), options.short)
         seconds = 0.0
-        for length in pace(options, waiter, target, plan, output, counter, seen=counter.has_seen):
+        for length in pace(options, run, output, seen=counter.has_seen):
             counts = counter.take()
             hits.add(counts)
             seconds += length
             write_counts(output, _table(options, names, counts, length), options.timestamp, shown)
-        each = probe_cost_of(calibration)
+        each = probe_cost_of(run.calibration)
         for notice in hits.cost(seconds, each) if each is not None else ():
             output.notice(notice)
-        for notice in detached(counter):
-            output.notice(notice)
+    return run.plan
 
 
 _NOTABLE = 0.01  # of one CPU
@@ -143,12 +114,7 @@ class _Hits:
     """How often probes were hit: where the kernel emulates the instruction, where it steps it."""
 
     def __init__(self, plan: ProbePlan) -> None:
-        every = (sites.entry for part in plan.binaries for sites in part.functions)
-        self._forms = [
-            SiteForm.FIRST if entry and entry.form is SiteForm.FIRST else SiteForm.EMULATED
-            for entry in every
-        ]
-        self.forms = set(self._forms)
+        self._forms = plan.entry_forms
         self._hits: Counter[SiteForm] = Counter()
 
     def add(self, counts: Sequence[int]) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from gotrace.cli.irregular import irregularities
 from gotrace.cli.options import (
     add_emulation_option,
     add_interval_options,
@@ -19,24 +20,19 @@ from gotrace.cli.options import (
     parse,
 )
 from gotrace.cli.options import duration as parse_time
-from gotrace.cli.pace import detached, listen, pace, turns, waiter_for
+from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import (
-    attached_notices,
-    inlined_notices,
+    asked_of,
     mostly_tracing,
-    not_shown,
-    refuse_partial,
-    requests_of,
+    opened_notices,
     run_command,
     run_output,
     status_of,
     target_of,
-    warning_to,
 )
-from gotrace.cli.why import add_why_options, prepared_why
+from gotrace.cli.why import accepting, add_why_options, why_of
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
-from gotrace.kernel.rets import ret_emulation
 from gotrace.overhead import ProbeCost
 from gotrace.report.latencies import (
     SlowRow,
@@ -44,16 +40,20 @@ from gotrace.report.latencies import (
     write_latencies,
     write_slow,
 )
-from gotrace.report.latency_rows import RowName, interval_of, row_names
+from gotrace.report.latency_rows import LatencyChoice, RowName, interval_of, row_names
 from gotrace.report.output import Notice, NoticeKind, Output
-from gotrace.session.calibrate import Calibration, probe_cost
-from gotrace.session.latency import LatencyMeter, LatencyOptions, Measurement, SlowCall
+from gotrace.session.calibrate import Calibration
+from gotrace.session.latency import (
+    LatencyOptions,
+    LatencyRequest,
+    Measurement,
+    SlowCall,
+)
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import ProbePlan, plan_measuring, select, to_be_measured
+from gotrace.session.plan import ProbePlan, to_be_measured
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.tasks import find_tasks
 from gotrace.sites.sites import SiteForm
-from gotrace.target.target import Target, TargetBinary
+from gotrace.target.target import TargetBinary
 
 __all__ = ["main"]
 
@@ -119,24 +119,31 @@ def _run(arguments: Sequence[str]) -> int:
         from gotrace.cli.by import measure_by
 
         return measure_by(options, _unit(options))
-    requests = requests_of(options)
-    output = run_output(options)
-    target = target_of(options)
-    try:
-        if options.list:
-            from gotrace.report.listing import list_functions
+    with target_of(options) as target:
+        wanted = LatencyOptions(
+            per_function=options.function,
+            per_goroutine=options.goroutine,
+            intervals=options.interval is not None,
+            unit=_unit(options),
+            slower=options.slower,
+            outermost=options.outermost,
+        )
+        request = LatencyRequest(
+            target=target,
+            asked=asked_of(options),
+            is_strict=options.strict,
+            forced=options.attach,
+            emulate_ret=options.emulate_ret,
+            is_calibrated=True,
+            why=why_of(options),
+            options=wanted,
+        )
+        output = run_output(options)
+        if not options.list:
+            return status_of(_measure(options, request, output).failed)
+        from gotrace.report.listing import list_functions
 
-            found = select(target, requests, "measure")
-            refuse_partial(options, found.failed)
-            failed = list_functions(found, output, "measure", to_be_measured)
-        else:
-            plan = plan_measuring(target, requests)
-            refuse_partial(options, plan.failed)
-            failed = plan.failed
-            _measure(options, target, plan, output)
-    finally:
-        target.close()
-    return status_of(failed)
+        return status_of(list_functions(request.select(), output, request.verb, to_be_measured))
 
 
 def _unit(options: argparse.Namespace) -> int:
@@ -144,35 +151,15 @@ def _unit(options: argparse.Namespace) -> int:
     return 1_000 if options.microseconds else 1_000_000 if options.milliseconds else 1
 
 
-def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, output: Output) -> None:
-    tasks = find_tasks(target, plan)
-    if tasks.warning:
-        output.notice(Notice(NoticeKind.WARNING, tasks.warning))
-    unit = _unit(options)
-    wanted = LatencyOptions(
-        per_function=options.function,
-        per_goroutine=options.goroutine,
-        intervals=options.interval is not None,
-        unit=unit,
-        slower=options.slower,
-        outermost=options.outermost,
-    )
-    emulation = ret_emulation(options.emulate_ret, options.attach)
-    why = prepared_why(options, target, tasks, output)
-    announce = warning_to(output)
-    form, forced = plan.entry_form, options.attach
-    with (
-        waiter_for(target) as waiter,
-        Calibration(lambda: probe_cost(form, forced, emulation)) as calibration,
-        LatencyMeter(target, plan, tasks, wanted, forced, announce, why, emulation) as meter,
-    ):
-        listen(waiter, meter)
-        tracing = _Tracing(plan, calibration, meter.files)
-        for notice in attached_notices(options, plan, meter.attached, "Tracing"):
+def _measure(options: argparse.Namespace, request: LatencyRequest, output: Output) -> ProbePlan:
+    """Measure until the end and return what was measured."""
+    with running(request, output, accepting(options, output)) as run:
+        meter, plan = run.meter, run.plan
+        assert run.calibration is not None and run.tasks is not None
+        tracing = _Tracing(plan, run.calibration, meter.files)
+        for notice in opened_notices(options, run, request.done):
             output.notice(notice)
-        for notice in inlined_notices(plan, "measured"):
-            output.notice(notice)
-        symbols = Symbolizer.of(tasks.files)
+        symbols = Symbolizer.of(run.tasks.files)
         slow = _SlowCalls(plan, output, tracing, options.short)
         busy = options.goroutine or options.slower is not None
         poll_period = _POLL if busy else 1.0
@@ -183,25 +170,32 @@ def _measure(options: argparse.Namespace, target: Target, plan: ProbePlan, outpu
                 symbols.learn(meter.processes)
             return False
 
-        pacing = pace(
-            options, waiter, target, plan, output, meter, poll, poll_period, meter.has_seen
-        )
-        for length in pacing:
+        for length in pace(options, run, output, poll, poll_period, meter.has_seen):
             period = meter.take()
             tracing.add(period)
-            when = (time.time(), length, unit)
+            when = (time.time(), length, request.options.unit)
             cost = tracing.cost()
-            interval = interval_of(options, plan, period, symbols, when, cost, meter.files)
+            interval = interval_of(_choice(options), plan, period, symbols, when, cost, meter.files)
             write_latencies(output, interval, options.timestamp)
         for until in turns(options.patience, _TURN):
             slow.write(meter.poll(until))
             if meter.exhausted:
                 break
         meter.drop()
-        for notice in (*_footer(meter, plan, tracing.calls), *tracing.notices()):
+        unseen = irregularities(
+            meter, plan, "not measured", tracing.calls, [Diagnostic.UNWOUND_UNSEEN]
+        )
+        for notice in (*unseen, *tracing.notices()):
             output.notice(notice)
-        for notice in detached(meter):
-            output.notice(notice)
+    return run.plan
+
+
+def _choice(options: argparse.Namespace) -> LatencyChoice:
+    """Return what is shown of each interval."""
+    names_processes = options.pid is None and options.command is None
+    return LatencyChoice(
+        options.function, options.goroutine, options.top, names_processes, options.short
+    )
 
 
 class _SlowCalls:
@@ -304,31 +298,6 @@ class _Tracing:
 
 def _text(row: RowName) -> str:
     return ":".join(name for name in row if name)
-
-
-_FOOTER = {
-    Diagnostic.UNWOUND: "{} call{s} did not return: unwound by a panic or runtime.Goexit",
-    Diagnostic.UNMATCHED: "{} return{s} not measured: entered before tracing began",
-    Diagnostic.STACKS_FULL: "{} call{s} not measured: too many goroutines had calls open",
-    Diagnostic.OUTER_CALLS_FULL: (
-        "{} call{s} not measured: too many calls were open inside one another"
-    ),
-    Diagnostic.NO_GOROUTINE: "{} hit{s} not measured: no goroutine could be found",
-    Diagnostic.ENDED_FULL: (
-        "{} ended goroutine{s} still listed: there was no room to record their end"
-    ),
-    Diagnostic.EXTREMES_LOST: "{} time{s} a call may be missing from the minimum or maximum",
-    Diagnostic.WHY_FULL: "{} call{s} whose time is shown as unknown: there was no room for more",
-    Diagnostic.WHY_THREADS_FULL: "{} time{s} a thread could not be followed: there were too many",
-    Diagnostic.SLOW_LOST: "{} slow calls not printed: they came too fast",
-}
-
-
-def _footer(meter: LatencyMeter, plan: ProbePlan, measured: int) -> Iterator[Notice]:
-    """Yield what the histograms do not hold; they hold ``measured`` calls."""
-    counts = meter.diagnostics()
-    of = measured + sum(counts[what] for what in meter.LOSSES)
-    yield from not_shown(meter.open_calls(), counts, _FOOTER, meter.LOSSES, plan, of)
 
 
 _NOTABLE = 0.02  # of the median

@@ -7,10 +7,9 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import closing
 
 from gotrace.cli.options import (
-    SPEEDSCOPE,
     add_command_options,
     add_interval_options,
     add_watching_options,
@@ -18,20 +17,20 @@ from gotrace.cli.options import (
     one_of,
     parse,
 )
-from gotrace.cli.pace import detached, listen, pace, waiter_for
-from gotrace.cli.run import run_command, run_output, warning_to
-from gotrace.cli.why import accept_price
-from gotrace.errors import GotraceError, UsageError
-from gotrace.goroutines.groups import check_reasons
-from gotrace.goroutines.live import GoFiles
-from gotrace.goroutines.program import Program
-from gotrace.profiles import rows as profiles
+from gotrace.cli.pace import pace, running
+from gotrace.cli.run import run_command, run_output
+from gotrace.cli.why import accepting
+from gotrace.errors import UsageError
+from gotrace.profiles.folded import folded
+from gotrace.profiles.rows import StackProfile
+from gotrace.profiles.speedscope import speedscope
+from gotrace.profiles.write import write_profile
 from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.report.waits import totals_of, write_waits, write_waits_json
-from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRow, sum_rows
+from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRequest, WaitRow, sum_rows
 from gotrace.session.waits.naming import FORM, NamedWait, WaitChoice, named_waits, profile_rows
-from gotrace.session.waits.probes import WaitState, wait_probes
+from gotrace.session.waits.probes import WaitState
 from gotrace.target.process import one_process
 from gotrace.target.target import Target
 from gotrace.text import printable
@@ -116,48 +115,41 @@ def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
     _check(options)
     output = run_output(options)
-    with ExitStack() as opened:
-        pid = one_process(options.pids, "gooffcpu traces") if options.pids else options.pid
-        target = Target.of(pid, options.command)
-        opened.callback(target.close)
-        _watch(options, target, output)
+    pid = one_process(options.pids, "gooffcpu traces") if options.pids else options.pid
+    with closing(Target.of(pid, options.command)) as target:
+        request = WaitRequest(
+            target=target,
+            forced=options.attach,
+            state=options.state,
+            inside=options.inside,
+            reasons=options.reason,
+        )
+        _watch(options, request, output)
     return 0
 
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together."""
-    if options.pprof and options.pprof.endswith(SPEEDSCOPE):
-        options.speedscope, options.pprof = options.pprof, None
     if options.folded and options.json:
         raise UsageError("give only one of --folded and --json")
     if options.open and options.interval:
         raise UsageError("--open adds waits that are open when the run ends: leave out -i")
 
 
-def _watch(options: argparse.Namespace, target: Target, output: Output) -> None:
-    probes = wait_probes(target, options.state)
-    if not probes.reasons:
-        text = "why goroutines wait is not shown: runtime.waitReasonStrings was not found"
-        output.notice(Notice(NoticeKind.WARNING, text))
-    check_reasons(options.reason, probes.reasons)
-    if target.command is None:
-        GoFiles(target).check_functions(options.inside)
-    accept_price(probes, options.attach, options.force, "it", output)
+def _watch(options: argparse.Namespace, request: WaitRequest, output: Output) -> None:
     choice = WaitChoice(
         tuple(options.inside), tuple(options.reason), options.system, options.wakers
     )
-    announce = warning_to(output)
-    with (
-        waiter_for(target) as waiter,
-        WaitMeter(probes, options.attach, announce) as meter,
-    ):
-        listen(waiter, meter)
-        writer = _Writer(options, target, output, choice)
-        output.notice(_attached(options, target, meter))
-        for length in pace(options, waiter, target, meter.plan, output, meter):
+    with running(request, output, accepting(options, output, "it")) as run:
+        meter = run.meter
+        for note in run.warnings():
+            output.notice(Notice(NoticeKind.WARNING, note.text, note.fields))
+        writer = _Writer(options, meter, run.target, output, choice)
+        output.notice(_attached(options, run.target, meter))
+        for length in pace(options, run, output):
             writer.write(meter.take(), meter.open() if meter.stopped else [], length)
         writer.finish(output)
-        for notice in (*_footer(writer, meter), *detached(meter)):
+        for notice in _footer(writer, meter):
             output.notice(notice)
 
 
@@ -177,13 +169,18 @@ class _Writer:
     """The results of a run: what is printed of each interval, and what is written at the end."""
 
     def __init__(
-        self, options: argparse.Namespace, target: Target, output: Output, choice: WaitChoice
+        self,
+        options: argparse.Namespace,
+        meter: WaitMeter,
+        target: Target,
+        output: Output,
+        choice: WaitChoice,
     ) -> None:
         self._options = options
+        self._meter = meter
         self._target = target
         self._output = output
         self._choice = choice
-        self._program: Program | None = None
         self._rows: list[WaitRow] = []
         self._began = time.time_ns()
         self._length = 0.0
@@ -191,15 +188,6 @@ class _Writer:
         self.counts_open: bool = options.open
         #: Waits that had not ended, of those that are wanted.
         self.open: list[NamedWait] = []
-        if target.command is None:
-            self._program = GoFiles(target).program()
-
-    @property
-    def program(self) -> Program:
-        """Return what names addresses; of a command once it runs."""
-        if self._program is None:
-            self._program = GoFiles(self._target).program()
-        return self._program
 
     def write(self, period: WaitPeriod, still_open: Sequence[WaitRow], length: float) -> None:
         """Write an interval's waits; ``still_open`` are those that have not ended with the run."""
@@ -215,7 +203,7 @@ class _Writer:
         if isinstance(self._output, JsonOutput):
             fields = {"pid": self._target.pid, "ts": round(time.time(), 6), "seconds": length}
             shown = waits[: options.top] if options.top else waits
-            write_waits_json(self._output, self.program, shown, totals, fields)
+            write_waits_json(self._output, self._meter.program, shown, totals, fields)
         elif options.folded:
             self._fold(waits)
         else:
@@ -223,46 +211,39 @@ class _Writer:
             self._output.out.write(f"\n{clock}")
             what = f"process {self._target.pid}"
             out, top = self._output.out, options.top
-            write_waits(out, self.program, waits, totals, what, options.system, top)
+            write_waits(out, self._meter.program, waits, totals, what, options.system, top)
 
     def _named(self, rows: Sequence[WaitRow]) -> list[NamedWait]:
-        return named_waits(self.program, self._options.state, rows, self._choice)
+        return named_waits(self._meter.program, self._options.state, rows, self._choice)
 
     def _fold(self, waits: Sequence[NamedWait]) -> None:
-        profiles.folded(self._output.out, FORM, profile_rows(self.program, waits))
+        self._output.out.write(folded(self._profile(waits)))
         self._output.out.flush()
+
+    def _profile(self, waits: Sequence[NamedWait]) -> StackProfile:
+        rows, name = (
+            profile_rows(self._meter.program, waits),
+            f"waits of process {self._target.pid}",
+        )
+        length = round(self._length * 1e9)
+        return StackProfile(FORM, rows, name, self._meter.program.mappings(), self._began, length)
 
     def finish(self, output: Output) -> None:
         """Write what is of the whole run."""
         options = self._options
-        files = (options.pprof, options.speedscope)
-        if not any(files) and (not options.folded or options.interval is not None):
+        files = [(options.pprof, None), (options.speedscope, speedscope)]
+        folds = options.folded and options.interval is None
+        if not folds and not any(path for path, _ in files):
             return
         waits = self._named(self._rows)
-        if options.folded and options.interval is None:
+        if folds:
             self._fold(waits)
-        rows = profile_rows(self.program, waits)
-        if options.pprof:
-            length = round(self._length * 1e9)
-            mappings = self.program.mappings()
-            content = profiles.pprof(FORM, rows, mappings, self._began, length)
-            self._write_file(options.pprof, content, waits, output)
-        if options.speedscope:
-            name = f"waits of process {self._target.pid}"
-            text = profiles.speedscope(name, FORM, rows)
-            self._write_file(options.speedscope, text.encode(), waits, output)
-
-    def _write_file(
-        self, path: str, content: bytes, waits: Sequence[NamedWait], output: Output
-    ) -> None:
-        try:
-            with open(path, "wb") as file:
-                file.write(content)
-        except OSError as error:
-            raise GotraceError(f"{path}: cannot write: {error.strerror}") from None
-        count = sum(wait.count for wait in waits)
-        text = f"wrote {count:,} waits to {printable(path)}"
-        output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": path}))
+        profile, count = self._profile(waits), sum(wait.count for wait in waits)
+        for path, make in files:
+            if path:
+                write_profile(path, profile, make)
+                text = f"wrote {count:,} waits to {printable(path)}"
+                output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": path}))
 
 
 def _footer(writer: _Writer, meter: WaitMeter) -> Iterator[Notice]:

@@ -9,61 +9,48 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
+from gotrace.cli.irregular import irregularities, lost_notice
 from gotrace.cli.options import (
-    SPEEDSCOPE,
     add_emulation_option,
     add_run_options,
     add_target_options,
     new_parser,
     parse,
     positive,
+    profile_of,
 )
-from gotrace.cli.pace import detached, listen, pace, turns, waiter_for
+from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import (
-    attached_notices,
-    inlined_notices,
-    lost_notice,
+    asked_of,
     mostly_tracing,
-    not_shown,
+    opened_notices,
     probe_cost_of,
-    refuse_partial,
     run_command,
     run_output,
-    split_of,
     status_of,
     target_of,
-    warning_to,
 )
 from gotrace.cli.stream import Patience, takes_more
-from gotrace.cli.why import add_why_options, prepared_why
+from gotrace.cli.why import accepting, add_why_options, why_of
 from gotrace.errors import UsageError
-from gotrace.kernel.rets import ret_emulation
 from gotrace.overhead import ProbeCost
-from gotrace.probes.spec import ProbeSpec
-from gotrace.profiles import rows as profiles
+from gotrace.profiles.folded import folded
+from gotrace.profiles.rows import StackProfile
+from gotrace.profiles.write import write_profile
 from gotrace.report.call_profile import FORM, CallProfile
 from gotrace.report.calls import CALL_HEADING, CPU_HEADING, Clock, LineStyle, TimeStyle
 from gotrace.report.colour import wants_colour
 from gotrace.report.fast_calls import line_of
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
-from gotrace.session.calibrate import Calibration, trap_cost
-from gotrace.session.decode import CallDecoder, Undecided, call_decoders
+from gotrace.session.calibrate import Calibration
+from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, function_of
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import ProbePlan, make_plan, once, select, to_be_traced
+from gotrace.session.plan import ProbePlan, once, to_be_traced
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.tasks import find_tasks
-from gotrace.session.trace import MAX_STACK_FRAMES, CallTracer, TraceOptions
-from gotrace.session.trace_plan import (
-    MAX_TEXT_BYTES,
-    TraceChoices,
-    TracePlan,
-    make_trace_plan,
-    parse_probes,
-    probe_requests,
-)
+from gotrace.session.trace import MAX_STACK_FRAMES, CallTracer, TraceOptions, TraceRequest
+from gotrace.session.trace_plan import MAX_TEXT_BYTES, TraceChoices, TracePlan
 from gotrace.target.target import Target
 from gotrace.text import counted
 
@@ -92,8 +79,6 @@ _PIECE = 3072  # bytes; with the line that exceeds it a pipe usually takes it wh
 _MAX_WAIT = 0.5  # seconds, for the cost of probes, whose measurement began before attaching
 _SAMPLED = 16  # one call in this many is looked at
 _MAX_ELEMENTS = 64  # of which each may take a block of the payload, and it has 64
-#: What names of profiles' files end in: those that go tool pprof reads, and speedscope.
-_PROFILES = (".pb.gz", SPEEDSCOPE)
 _COLUMNS, _ROWS = 80, 3  # where there is no terminal; of a terminal, for one call
 
 
@@ -194,44 +179,43 @@ def _run(arguments: Sequence[str]) -> int:
         return list_recipes(options)
     options.interval = None
     _check(options)
-    specs, failed = parse_probes(options.patterns, options.regexp, split=split_of(options))
-    if not options.list:
-        filters = {"goid": options.goid, "tid": options.tid}
-        wanted = {name: number for name, number in filters.items() if number is not None}
-        specs = [spec.only(wanted) for spec in specs]
-    output = run_output(options)
-    target = target_of(options)
-    try:
-        requests = probe_requests(specs, options.exclude, options.regexp)
-        simple = not any(spec.signature or spec.predicate or spec.format for spec in specs)
-        if options.list and simple:
-            from gotrace.report.listing import list_functions
-
-            found = select(target, requests, "trace")
-            found = replace(found, failed=(*failed, *found.failed))
-            refuse_partial(options, found.failed)
-            return status_of(list_functions(found, output, "trace", to_be_traced))
-        plan = make_plan(target, requests, returns=True, verb="trace")
-        plan = replace(plan, failed=(*failed, *plan.failed))
-        refuse_partial(options, plan.failed)
-        if options.list:
+    with target_of(options) as target:
+        request = _request(options, target)
+        output = run_output(options)
+        if not options.list:
+            return status_of(_trace(options, request, output).failed)
+        specs, _ = request.parsed
+        if any(spec.signature or spec.predicate or spec.format for spec in specs):
             from gotrace.report.listing import list_plan
 
-            plan = make_trace_plan(plan, specs, _choices(options)).plan
-            refuse_partial(options, plan.failed)
+            plan = request.plan().plan
             list_plan(once(plan), output)
-        else:
-            plan = _trace(options, target, plan, specs, output)
-    finally:
-        target.close()
-    return status_of(plan.failed)
+            return status_of(plan.failed)
+        from gotrace.report.listing import list_functions
+
+        return status_of(list_functions(request.select(), output, request.verb, to_be_traced))
+
+
+def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
+    depth = options.stack_depth or (MAX_STACK_FRAMES if options.user_stack else 0)
+    filters = {} if options.list else {"goid": options.goid, "tid": options.tid}
+    return TraceRequest(
+        target=target,
+        asked=asked_of(options),
+        is_strict=options.strict,
+        forced=options.attach,
+        emulate_ret=options.emulate_ret,
+        is_calibrated=True,
+        why=why_of(options, callers=True),
+        choices=_choices(options),
+        options=TraceOptions(min(depth, MAX_STACK_FRAMES), cpu=options.cpu),
+        only={name: number for name, number in filters.items() if number is not None},
+    )
 
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together, and take ``-o x.pb.gz`` for a profile."""
-    options.pprof = None
-    if options.output and options.output.endswith(_PROFILES):
-        options.pprof, options.output = options.output, None
+    options.pprof = profile_of(options)
     if options.folded or options.pprof:
         if options.json:
             raise UsageError("--json cannot be combined with -f or a profile: leave it out")
@@ -264,73 +248,37 @@ def _width(options: argparse.Namespace) -> int | None:
     return _ROWS * max(shutil.get_terminal_size((_COLUMNS, 0)).columns, _COLUMNS // 2)
 
 
-def _trace(
-    options: argparse.Namespace,
-    target: Target,
-    plan: ProbePlan,
-    specs: Sequence[ProbeSpec],
-    output: Output,
-) -> ProbePlan:
+def _trace(options: argparse.Namespace, request: TraceRequest, output: Output) -> ProbePlan:
     """Trace until the end and return what was traced."""
-    tasks = find_tasks(target, plan)
-    if tasks.warning:
-        output.notice(Notice(NoticeKind.WARNING, tasks.warning))
-    traced = make_trace_plan(plan, specs, _choices(options))
-    refuse_partial(options, traced.plan.failed)
-    depth = options.stack_depth or (MAX_STACK_FRAMES if options.user_stack else 0)
-    wanted = TraceOptions(min(depth, MAX_STACK_FRAMES), cpu=options.cpu)
-    form = traced.plan.entry_form
-    emulation = ret_emulation(options.emulate_ret, options.attach)
-    why = prepared_why(options, target, tasks, output, callers=True, classes=traced.reads_parts)
-    announce = warning_to(output)
-    with (
-        waiter_for(target) as waiter,
-        Calibration(lambda: trap_cost(form, options.attach, emulation)) as calibration,
-        CallTracer(
-            target, traced, tasks, wanted, options.attach, announce, why, emulation
-        ) as tracer,
-    ):
-        listen(waiter, tracer)
+    with running(request, output, accepting(options, output)) as run:
+        tracer, traced, calibration = run.meter, run.traced, run.calibration
+        assert traced is not None and run.tasks is not None
         # JSON lines have what tracing took, which was measured while the tracer was made. It is
         # waited for before tracing is said to have begun: calls would find no reader meanwhile.
         returning = any(call.result for call in traced.calls)
         cost = None
         if returning and isinstance(output, JsonOutput):
             cost = probe_cost_of(calibration, _MAX_WAIT)
-        for notice in attached_notices(options, traced.plan, tracer.attached, "Tracing"):
+        for notice in opened_notices(options, run, request.done):
             output.notice(notice)
-        for notice in inlined_notices(traced.plan, "shown"):
-            output.notice(notice)
-        decoders, undecided = call_decoders(
-            traced,
-            tasks,
-            not options.no_fp,
-            cost,
-            why.names if why else (),
-            options.why is not None,
-        )
+        decoders, undecided = request.decoders(run, cost)
         profile = None
         if options.folded or options.pprof:
-            symbols = Symbolizer.of(tasks.files)
+            symbols = Symbolizer.of(run.tasks.files)
             profile = _Profile(options, CallProfile(decoders, symbols), symbols)
         printer = _Printer(options, traced, decoders, tracer, output, profile)
 
         def seen() -> bool:
             return printer.has_seen or tracer.open_calls() > 0
 
-        pacing = pace(
-            options, waiter, target, traced.plan, output, tracer, printer.poll, _POLL, seen
-        )
-        for _ in pacing:
+        for _ in pace(options, run, output, printer.poll, _POLL, seen):
             printer.finish()
         if profile is not None:
             profile.write(output)
         footer = _footer(tracer, traced.plan, undecided, printer.taken)
         for notice in (*footer, *printer.notices(calibration)):
             output.notice(notice)
-        for notice in detached(tracer):
-            output.notice(notice)
-    return traced.plan
+    return run.plan
 
 
 class _Profile:
@@ -347,20 +295,16 @@ class _Profile:
     def write(self, output: Output) -> None:
         """Write all calls by their stacks."""
         rows = self.calls.rows()
+        name = f"calls of {', '.join(self._options.patterns)}"
+        mappings = self._symbols.mappings() if self._symbols else []
+        length = time.time_ns() - self._began
+        profile = StackProfile(FORM, rows, name, mappings, self._began, length)
         if self._options.folded:
-            profiles.folded(output.out, FORM, rows)
+            output.out.write(folded(profile))
             output.out.flush()
         path = self._options.pprof
         if path:
-            mappings = self._symbols.mappings() if self._symbols else []
-            length = time.time_ns() - self._began
-            if path.endswith(SPEEDSCOPE):
-                name = f"calls of {', '.join(self._options.patterns)}"
-                content = profiles.speedscope(name, FORM, rows).encode()
-            else:
-                content = profiles.pprof(FORM, rows, mappings, self._began, length)
-            with open(path, "wb") as file:
-                file.write(content)
+            write_profile(path, profile)
             count = sum(row.values[0] for row in rows)
             text = f"wrote {count:,} calls to {path}"
             output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": path}))
@@ -473,7 +417,7 @@ class _Printer:
             self._hits[function] += hits
             self._hits_ns[function] += hits_ns
 
-    def notices(self, calibration: Calibration[ProbeCost]) -> Iterator[Notice]:
+    def notices(self, calibration: Calibration[ProbeCost] | None) -> Iterator[Notice]:
         """Yield what there is to say of the durations at the end."""
         cost = probe_cost_of(calibration, _MAX_WAIT) if self._hits.total() else None
         if cost is not None:
@@ -487,28 +431,6 @@ class _Printer:
             )
 
 
-_FOOTER = {
-    Diagnostic.UNWOUND: "{} call{s} did not return: unwound by a panic or runtime.Goexit",
-    Diagnostic.UNWOUND_UNSEEN: (
-        "{} call{s} not shown: it was not seen how they ended, or too many were unwound at once"
-    ),
-    Diagnostic.STACKS_FULL: "{} call{s} not shown: too many goroutines had calls open",
-    Diagnostic.OUTER_CALLS_FULL: (
-        "{} call{s} not shown: too many calls were open inside one another"
-    ),
-    Diagnostic.SAVED_FULL: "{} call{s} not shown: too many were open to keep their arguments",
-    Diagnostic.NO_GOROUTINE: "{} hit{s} not shown: no goroutine could be found",
-    Diagnostic.EVENTS_LOST: (
-        "{} call{s} lost: they came faster than they could be taken; try a predicate, or"
-        " gofunclatency --by, which adds them up in the kernel"
-    ),
-    Diagnostic.WHY_FULL: "{} call{s} whose time is shown as unknown: there was no room for more",
-    Diagnostic.WHY_THREADS_FULL: "{} time{s} a thread could not be followed: there were too many",
-    Diagnostic.WORK_BUSY: "{} call{s} lost: no buffer was free",
-    Diagnostic.TAIL_CALLS: "{} call{s} not shown: they ended by jumping to another function",
-}
-
-
 _UNDECIDED = "{} call{s} not shown: the predicate could not be decided: "
 _DROPPED = (
     "{} call{s} lost: they came faster than they could be shown; try a predicate, or"
@@ -520,10 +442,10 @@ def _footer(
     tracer: CallTracer, plan: ProbePlan, undecided: Undecided, taken: int
 ) -> Iterator[Notice]:
     """Yield what the lines do not show; ``taken`` is how many calls were taken from the kernel."""
-    counts, open_calls = tracer.diagnostics(), tracer.open_calls()
     dropped = tracer.losses.total + tracer.window.losses.total
-    of = taken + dropped + sum(counts[what] for what in tracer.LOSSES)
-    yield from not_shown(open_calls, counts, _FOOTER, tracer.LOSSES, plan, of)
+    # Of returns of earlier calls there would be no lines.
+    without = [Diagnostic.UNMATCHED]
+    yield from irregularities(tracer, plan, "not shown", taken + dropped, without)
     if undecided.calls:
         reasons = undecided.reasons
         causes = ", ".join(f"{why} ({calls:,})" for why, calls in reasons.most_common())
@@ -531,6 +453,8 @@ def _footer(
         fields = {"what": "undecided", "calls": undecided.calls, "reasons": dict(reasons)}
         yield Notice(NoticeKind.LOST, counted(_UNDECIDED, undecided.calls) + causes, fields)
     if dropped:
+        counts = tracer.diagnostics()
+        of = taken + dropped + sum(counts[what] for what in tracer.LOSSES)
         yield lost_notice("reader", _DROPPED, dropped, of)
     if tracer.window.late:
         text = counted("{} call{s} shown out of order", tracer.window.late)

@@ -10,111 +10,99 @@ there is time for all of it, until a signal or the duration ends that.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import select
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from gotrace.cli.stream import Patience
 from gotrace.report.output import Notice, NoticeKind, Output
-from gotrace.session.lifetime import Lifetime, Probing
-from gotrace.session.plan import ProbePlan
+from gotrace.session.lifetime import Lifetime
+from gotrace.session.probing import Probing
+from gotrace.session.request import Accept, Request
+from gotrace.session.run import End, NoteKind, Run, open_run
 from gotrace.target.target import Target
-from gotrace.target.wait import Reason, Waiter
+from gotrace.target.wait import SignalWaiter
 
-__all__ = ["detached", "listen", "pace", "turns", "waiter_for"]
+__all__ = ["pace", "running", "turns"]
+
+M = TypeVar("M", bound=Probing)
+C = TypeVar("C")
 
 _SILENT = 5.0  # seconds
 _DRAINING = 0.8  # seconds after the end of the run, in which what is left is written
 _LEAST_DRAINING = 0.4  # of these, on a machine that was slow to begin with it
-_ENDS = (Reason.INTERRUPT, Reason.EXIT)
 
 
-def waiter_for(target: Target) -> Waiter:
-    """Return a Waiter that knows when the target's processes have ended, where it has any."""
-    waiter = Waiter(*(process.exit_descriptor() for process in target.watched))
-    waiter.on_first = _too_early
-    return waiter
+@contextmanager
+def running(
+    request: Request[M, C], output: Output, accept: Accept | None = None
+) -> Iterator[Run[M, C]]:
+    """Open a run that signals end, and detach and say so at the end of it.
 
-
-def listen(waiter: Waiter, tracer: Probing) -> None:
-    """Let a signal end the run from now on, and a second one end everything at once.
-
-    Until then it interrupts what is being prepared. To be called before the user reads that
-    tracing has begun.
+    A signal interrupts what is being prepared. Once the probes are in place the first one ends the
+    run, and a second one ends everything at once. ``accept`` is as for ``open_run``.
     """
-    waiter.on_first = tracer.attached.stop
-    waiter.on_second = _abandon
+    with SignalWaiter() as waiter:
+        waiter.on_first = _too_early
+        with open_run(request, waiter=waiter, announce=warning_to(output), accept=accept) as run:
+            waiter.on_first, waiter.on_second = run.stop, _abandon
+            yield run
+            for notice in _detached(run):
+                output.notice(notice)
+
+
+def warning_to(output: Output) -> Callable[[str], None]:
+    """Return a function that writes a warning to ``output``."""
+    return lambda text: output.notice(Notice(NoticeKind.WARNING, text))
 
 
 def pace(
     options: argparse.Namespace,
-    waiter: Waiter,
-    target: Target,
-    plan: ProbePlan,
+    run: Run[M, C],
     output: Output,
-    tracer: Probing,
     poll: Callable[[Callable[[], bool]], bool] | None = None,
     poll_period: float = Lifetime.PERIOD,
     seen: Callable[[], bool] | None = None,
 ) -> Iterator[float]:
-    """Release a command and yield, each time results are due, the seconds since the last time.
+    """Begin a run and yield, each time results are due, the seconds since the last time.
 
-    The last time is when the run ends: by ``--duration``, a signal, or the target's exit or exec,
-    which are reported on ``output`` after it. ``tracer`` is stopped before it, and by a signal or
-    the end of the duration at once. ``poll`` is called every ``poll_period`` seconds and can end
+    The last time is when the run is over, and nothing is recorded any more. What becomes of the
+    target is reported on ``output``. ``poll`` is called every ``poll_period`` seconds and can end
     the run by returning true; it gets a function that returns whether the run is over, after which
-    it is to return soon. ``seen`` says whether there has been any call: where there is none for
-    five seconds, a notice says why that may be.
+    it is to return soon. ``seen`` says whether there has been any call: if there is none for five
+    seconds, a notice says why that may be.
     """
-    target.start()
-    lifetime = Lifetime(target, plan)
-    if missed := lifetime.missed_command():
-        message = f"{missed} was replaced before it was started: what runs now is not traced"
-        output.notice(Notice(NoticeKind.WARNING, message, {"path": missed}))
-    started = since = time.monotonic()
-    if target.command is None:
-        since = tracer.attached.began
-    end = started + options.duration if options.duration else None
-    tick = started + options.interval if options.interval else None
-    look = started + Lifetime.PERIOD
-    over = False
-
-    def is_over() -> bool:
-        return waiter.interrupted or (end is not None and time.monotonic() >= end)
-
+    run.begin(options.duration)
+    began = time.monotonic()
+    since = run.began
+    tick = began + options.interval if options.interval else math.inf
     patience: Patience = options.patience
-    patience.ended = lambda: _asked_at(waiter, end)
-    with _stopped_at(end, tracer.attached.stop):
-        while not over:
-            next_poll = min(time.monotonic() + poll_period, look)
-            until = min(moment for moment in (end, tick, next_poll) if moment is not None)
-            reason = waiter.wait(until)
-            enough = poll is not None and not is_over() and poll(is_over)
-            now = time.monotonic()
-            over = enough or reason in _ENDS or is_over()
-            if now >= look and not over:
-                look = now + Lifetime.PERIOD
-                over = _look(lifetime, output)
-            if seen is not None and now >= started + _SILENT:
-                if not over and not seen():
-                    output.notice(_silent(options, target))
-                seen = None
-            if over:
-                tracer.attached.stop()
-                if enough:
-                    patience.end(now)
-                tracer.stop()
-            if over or (tick is not None and now >= tick):
-                yield now - since
-                since = now
-                if tick is not None:
-                    tick = max(tick + options.interval, now)
-        if reason is Reason.EXIT:
-            output.notice(_exited(target))
+    patience.ended = lambda: run.asked
+    over = False
+    while not over:
+        over = run.is_over(min(poll_period, tick - time.monotonic()))
+        for note in run.news():
+            kind = NoticeKind.EXITED if note.kind is NoteKind.ANOTHER else NoticeKind.WARNING
+            output.notice(Notice(kind, note.text, note.fields))
+        if not over and poll is not None and poll(lambda: run.asked is not None):
+            patience.end(time.monotonic())
+            run.stop()
+            over = run.is_over(0)
+        now = time.monotonic()
+        if seen is not None and now >= began + _SILENT:
+            if not over and not seen():
+                output.notice(_silent(options, run.target))
+            seen = None
+        if over or now >= tick:
+            yield now - since
+            since = now
+            tick = max(tick + (options.interval or math.inf), now)
+    if run.end is End.EXIT:
+        output.notice(_exited(run.target))
 
 
 def _silent(options: argparse.Namespace, target: Target) -> Notice:
@@ -149,9 +137,9 @@ def turns(patience: Patience, length: float) -> Iterator[float]:
         yield until
 
 
-def detached(tracer: Probing) -> Iterator[Notice]:
+def _detached(run: Run[M, C]) -> Iterator[Notice]:
     """Wait for the probes to be removed, not for long, and yield the run's last notices."""
-    if left := tracer.attached.detach():
+    if left := run.attached.detach():
         pids = ", ".join(map(str, left))
         text = (
             "the kernel is still removing probes, which do nothing but cost time until then:"
@@ -159,32 +147,6 @@ def detached(tracer: Probing) -> Iterator[Notice]:
         )
         yield Notice(NoticeKind.WARNING, text, {"keepers": left})
     yield Notice(NoticeKind.DETACHED, "Detaching...")
-
-
-def _asked_at(waiter: Waiter, end: float | None) -> float | None:
-    """Return when the run was to end, None while it is not."""
-    if waiter.asked is not None:
-        return waiter.asked
-    return end if end is not None and time.monotonic() >= end else None
-
-
-@contextmanager
-def _stopped_at(end: float | None, stop: Callable[[], None]) -> Iterator[None]:
-    """Stop at a time, where there is one, whatever this thread is doing then."""
-    timer = None
-    if end is not None:
-        timer = threading.Timer(end - time.monotonic(), stop)
-        timer.daemon = True
-        try:
-            timer.start()
-        except RuntimeError:  # no further thread: it is done a little later
-            timer = None
-    try:
-        yield
-    finally:
-        if timer is not None:
-            timer.cancel()
-            timer.join()
 
 
 def _too_early() -> NoReturn:
@@ -200,23 +162,6 @@ def _abandon() -> NoReturn:
         if stuck.poll(0):
             os.write(2, words)
     os._exit(1)
-
-
-def _look(lifetime: Lifetime, output: Output) -> bool:
-    """Report what became of the target's program and files; return whether the run is over."""
-    for path in lifetime.replaced_files():
-        message = f"{path} was replaced on disk: processes that start from now on are not traced"
-        output.notice(Notice(NoticeKind.WARNING, message, {"path": path}))
-    if overwritten := lifetime.overwritten_file():
-        message = f"{overwritten} was written to: its probes may be in wrong places now"
-        output.notice(Notice(NoticeKind.WARNING, message, {"path": overwritten}))
-        return True
-    program = lifetime.replaced_program()
-    if program is None:
-        return False
-    message = f"the process runs another program now: {program}"
-    output.notice(Notice(NoticeKind.EXITED, message, {"path": program}))
-    return True
 
 
 def _exited(target: Target) -> Notice:

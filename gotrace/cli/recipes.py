@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack
 
 from gotrace.cli.run import make_output, target_of
 from gotrace.errors import GotraceError
 from gotrace.probes.recipes import Recipe, recipes
 from gotrace.report.output import JsonOutput
+from gotrace.report.table import table_lines
 from gotrace.session.plan import select
 from gotrace.session.trace_plan import parse_probes, probe_requests
 from gotrace.target.target import Target
@@ -20,8 +22,11 @@ __all__ = ["list_recipes"]
 def list_recipes(options: argparse.Namespace) -> int:
     """Print each recipe; with a process, whether that has its functions. Return the status."""
     output = make_output(options)
-    target = target_of(options) if options.pid is not None or options.pids else None
-    try:
+    rows = []
+    with ExitStack() as opened:
+        target = None
+        if options.pid is not None or options.pids:
+            target = opened.enter_context(target_of(options))
         for recipe in recipes():
             here = None if target is None else _is_in(recipe, target)
             if isinstance(output, JsonOutput):
@@ -37,11 +42,10 @@ def list_recipes(options: argparse.Namespace) -> int:
                 }
                 output.write("recipe", fields)
                 continue
-            mark = "" if here is None else "* " if here else "  "
-            output.out.write(printable(f"{mark}@{recipe.name:<14} {recipe.description}") + "\n")
-    finally:
-        if target is not None:
-            target.close()
+            mark = [] if here is None else ["*" if here else ""]
+            rows.append([*mark, *map(printable, (f"@{recipe.name}", recipe.description))])
+    if rows:
+        output.out.writelines(f"{line}\n" for line in table_lines(rows))
     output.out.flush()
     return 0
 

@@ -8,7 +8,8 @@ import io
 import os
 import sys
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from gotrace.cli.progress import Progress
@@ -20,54 +21,47 @@ from gotrace.target.target import Target
 from gotrace.text import counted, printable
 
 if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes, needs none of it
-    from gotrace.kernel.attach import Attached
     from gotrace.session.calibrate import Calibration
-    from gotrace.session.open_calls import Diagnostic
-    from gotrace.session.plan import BinaryRequest, ProbePlan, Split
+    from gotrace.session.probing import Probing
+    from gotrace.session.request import Asked
+    from gotrace.session.run import Run
 
 __all__ = [
-    "attached_notices",
-    "inlined_notices",
-    "lost_notice",
+    "asked_of",
     "make_output",
     "mostly_tracing",
-    "not_shown",
+    "opened_notices",
     "probe_cost_of",
     "problem_notices",
-    "refuse_partial",
-    "requests_of",
     "run_command",
     "run_output",
-    "split_of",
     "status_of",
     "target_of",
-    "warning_to",
 ]
 
 _T = TypeVar("_T")
+_M = TypeVar("_M", bound="Probing")
+_C = TypeVar("_C")
 
 _MAX_PROBLEMS = 5
 _MOSTLY = 0.5  # share of the time
 _INTERRUPTED = 130  # what shells make of an end by SIGINT
 
 
-def requests_of(options: argparse.Namespace) -> list[BinaryRequest]:
-    """Return what the options' patterns ask for."""
-    from gotrace.session.plan import requests_for
+def asked_of(options: argparse.Namespace) -> Asked:
+    """Return which functions the options ask for."""
+    from gotrace.session.request import Asked
 
-    return requests_for(options.patterns, options.exclude, options.regexp, split=split_of(options))
-
-
-def split_of(options: argparse.Namespace) -> Split:
-    """Return what separates the binary from the pattern, for the target that the options name."""
-    from gotrace.session.plan import splitting
-
-    return splitting(_pids(options), options.command)
+    return Asked(options.patterns, options.exclude, options.regexp)
 
 
-def target_of(options: argparse.Namespace) -> Target:
-    """Return the target that the options name."""
-    return Target.of(options.pid, options.command, options.uid, options.cgroup, options.pids)
+@contextmanager
+def target_of(options: argparse.Namespace) -> Iterator[Target]:
+    """Open the target that the options name."""
+    with closing(
+        Target.of(options.pid, options.command, options.uid, options.cgroup, options.pids)
+    ) as target:
+        yield target
 
 
 def make_output(options: argparse.Namespace) -> Output:
@@ -108,38 +102,49 @@ def run_output(options: argparse.Namespace) -> Output:
 _to_end: list[Callable[[], None]] = []
 
 
-def attached_notices(
-    options: argparse.Namespace, plan: ProbePlan, attached: Attached, doing: str
-) -> Iterator[Notice]:
-    """Yield warnings about what is not traced, then what is, the run's opening line.
+def opened_notices(options: argparse.Namespace, run: Run[_M, _C], done: str) -> Iterator[Notice]:
+    """Yield warnings about what is not traced, the run's opening line, and what no probe sees.
 
-    ``doing`` is that line's first word.
+    ``done`` is what the tool does with a call, in the past tense.
     """
-    for failure in plan.failed:  # each, however many: nothing of what they ask for is traced
-        yield Notice(NoticeKind.WARNING, str(failure))
-    yield from problem_notices(plan.problems, options.json)
-    refused = plan.refused(attached.failed)
+    from gotrace.session.run import NoteKind
+
+    warnings = list(run.warnings())
+    for note in warnings:
+        # Of what fails each is shown, however many: nothing of what they ask for is traced.
+        if note.kind in (NoteKind.TASKS, NoteKind.FAILED):
+            yield Notice(NoticeKind.WARNING, note.text, note.fields)
+    problems = [note.text for note in warnings if note.kind is NoteKind.PROBLEM]
+    yield from problem_notices(problems, options.json)
+    refused = [note for note in warnings if note.kind is NoteKind.REFUSED]
     shown = refused if len(refused) <= _MAX_PROBLEMS else refused[:1]
-    for probe in shown:
-        name = probe.function
-        if name is None:
-            yield Notice(NoticeKind.WARNING, probe.text)
-        else:
-            yield Notice(NoticeKind.WARNING, f"{name}: {probe.text}", {"func": name})
+    for note in shown:
+        yield Notice(NoticeKind.WARNING, note.text, note.fields)
     if len(refused) > len(shown):
         text = f"and {len(refused) - len(shown)} more probes that the kernel refused"
         yield Notice(NoticeKind.WARNING, text)
-    count = len(plan.functions) - sum(probe.is_entry for probe in refused)
+    unseen = sum(probe.is_entry for probe in run.plan.refused(run.attached.failed))
+    count = len(run.plan.functions) - unseen
     what = '", "'.join(options.patterns)
-    text = f'{doing} {count} function{"" if count == 1 else "s"}{_of(options)} for "{what}"...'
+    text = f'Tracing {count} function{"" if count == 1 else "s"}{_of(options)} for "{what}"...'
     fields = {
         "functions": count,
         "pids": list(_pids(options)),
         "patterns": options.patterns,
-        "attach": attached.method.value,
+        "attach": run.attached.method.value,
         "ts": time.time(),
     }
     yield Notice(NoticeKind.ATTACHED, f"{text} Hit Ctrl-C to end.", fields)
+    inlined = list(run.inlined(done))
+    also = [note for note in inlined if note.kind is NoteKind.INLINED]
+    for note in also[:_MAX_PROBLEMS]:
+        yield Notice(NoticeKind.WARNING, note.text, note.fields)
+    if len(also) > _MAX_PROBLEMS:
+        text = f"and {len(also) - _MAX_PROBLEMS} more functions are also inlined: see --list"
+        yield Notice(NoticeKind.WARNING, text)
+    for note in inlined:
+        if note.kind is NoteKind.ONLY_INLINED:
+            yield Notice(NoticeKind.WARNING, note.text, note.fields)
 
 
 def _pids(options: argparse.Namespace) -> tuple[int, ...]:
@@ -173,93 +178,6 @@ def problem_notices(problems: Sequence[str], is_json: bool) -> Iterator[Notice]:
         yield Notice(NoticeKind.WARNING, more)
 
 
-def inlined_notices(plan: ProbePlan, verb: str) -> Iterator[Notice]:
-    """Yield warnings about functions that are inlined, where no probe sees them.
-
-    ``verb`` is what the tool does with a call, in the past tense. Traced functions that are also
-    inlined get none where they are many: there it is the rule. Those that exist only inlined have
-    a line in all.
-    """
-    found = plan.inlined()
-    for inlined in found[:_MAX_PROBLEMS]:
-        fields = {"func": inlined.function, "inlined": inlined.places}
-        yield Notice(NoticeKind.WARNING, inlined.text(verb), fields)
-    if len(found) > _MAX_PROBLEMS:
-        text = f"and {len(found) - _MAX_PROBLEMS} more functions are also inlined: see --list"
-        yield Notice(NoticeKind.WARNING, text)
-    if only := plan.only_inlined():
-        yield Notice(NoticeKind.WARNING, only.text(verb), only.fields)
-
-
-def warning_to(output: Output) -> Callable[[str], None]:
-    """Return a function that writes a warning to ``output``."""
-    return lambda text: output.notice(Notice(NoticeKind.WARNING, text))
-
-
-def not_shown(
-    open_calls: int,
-    counts: Mapping[Diagnostic, int],
-    texts: Mapping[Diagnostic, str],
-    lost: Container[Diagnostic],
-    plan: ProbePlan,
-    of: int,
-) -> Iterator[Notice]:
-    """Yield a notice for each irregularity that has occurred and has one of ``texts``.
-
-    ``texts`` are templates of ``counted``; those that are not ``lost`` are summaries. ``of`` is how
-    many calls there were, the lost ones included.
-    """
-    if open_calls:
-        text = counted("{} call{s} still open at the end", open_calls)
-        if plan.changes_threads:
-            text += ", or went on on another thread"
-        yield Notice(NoticeKind.SUMMARY, text, {"what": "open", "calls": open_calls})
-    for what, count in counts.items():
-        if count and what in texts:
-            template, name = texts[what] + _more(what, counts, plan), what.name.lower()
-            if what in lost:
-                yield lost_notice(name, template, count, of)
-            else:
-                yield Notice(
-                    NoticeKind.SUMMARY, counted(template, count), {"what": name, "calls": count}
-                )
-
-
-def lost_notice(what: str, template: str, count: int, of: int) -> Notice:
-    """Return the notice of calls that are missing, with their share of all.
-
-    Of what is not calls there is none.
-    """
-    fields: dict[str, object] = {"what": what, "calls": count}
-    calls = "{} call{s} "
-    if not template.startswith(calls):
-        return Notice(NoticeKind.LOST, counted(template, count), fields)
-    of = max(of, count)
-    text = f"{count:,} of {counted('{:,} call{s}', of)} ({_percent(count / of)}) "
-    return Notice(NoticeKind.LOST, text + template.removeprefix(calls), {**fields, "of": of})
-
-
-def _percent(share: float) -> str:
-    return "less than 0.1%" if share < 0.001 else f"{share:.1%}"
-
-
-def _more(what: Diagnostic, counts: Mapping[Diagnostic, int], plan: ProbePlan) -> str:
-    """Return what else may have caused an irregularity in this run."""
-    from gotrace.session.open_calls import Diagnostic
-
-    full = (Diagnostic.STACKS_FULL, Diagnostic.OUTER_CALLS_FULL)
-    if what in (Diagnostic.UNWOUND, Diagnostic.UNMATCHED) and plan.changes_threads:
-        return (
-            ", or their goroutine changed threads within the call:"
-            " gccgo's calls are distinguished by thread"
-        )
-    if what is Diagnostic.UNWOUND and plan.has_tail_jumps:
-        return ", or ended by jumping to another function"
-    if what is Diagnostic.UNMATCHED and any(counts[what] for what in full):
-        return ", or not kept, out of room"
-    return ""
-
-
 def mostly_tracing(shares: Mapping[str, float]) -> Iterator[Notice]:
     """Yield a notice where most of the time of calls went into probes within them.
 
@@ -280,18 +198,12 @@ def mostly_tracing(shares: Mapping[str, float]) -> Iterator[Notice]:
     )
 
 
-def probe_cost_of(calibration: Calibration[_T], wait: float = 0.8) -> _T | None:
+def probe_cost_of(calibration: Calibration[_T] | None, wait: float = 0.8) -> _T | None:
     """Return what probes cost, None where that is not known within ``wait`` seconds."""
     try:
-        return calibration.cost(wait)
+        return calibration.cost(wait) if calibration else None
     except (GotraceError, OSError):
         return None
-
-
-def refuse_partial(options: argparse.Namespace, failed: Sequence[GotraceError]) -> None:
-    """With ``--strict``, raise what is wrong with one of several probes."""
-    if options.strict and failed:
-        raise failed[0]
 
 
 def status_of(failed: Sequence[GotraceError]) -> int:

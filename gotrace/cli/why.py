@@ -10,14 +10,12 @@ from gotrace.cli.options import WHY_ALL, WHY_WAITS
 from gotrace.errors import GotraceError
 from gotrace.report.output import Notice, NoticeKind, Output
 
-if TYPE_CHECKING:
-    from gotrace.kernel.attach import AttachMethod
-    from gotrace.session.tasks import Tasks
-    from gotrace.session.why.parts import WhyProbes
-    from gotrace.session.why.price import Priced
-    from gotrace.target.target import Target
+if TYPE_CHECKING:  # loaded only where --why is given
+    from gotrace.session.request import Accept
+    from gotrace.session.scheduler import SchedulerProbes
+    from gotrace.session.why.probes import WhyOptions
 
-__all__ = ["accept_price", "add_why_options", "prepared_why"]
+__all__ = ["accepting", "add_why_options", "why_of"]
 
 
 def add_why_options(parser: argparse.ArgumentParser) -> None:
@@ -33,55 +31,39 @@ def add_why_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def prepared_why(
-    options: argparse.Namespace,
-    target: Target,
-    tasks: Tasks,
-    output: Output,
-    *,
-    callers: bool = False,
-    classes: bool = False,
-) -> WhyProbes | None:
-    """Return what finds out where time goes, None where that is not asked for.
-
-    Prints what it will cost. Raises GotraceError where that is too much, or cannot be done.
-    """
-    if options.why is None and not classes:
+def why_of(options: argparse.Namespace, *, callers: bool = False) -> WhyOptions | None:
+    """Return what ``--why`` asks for; ``callers``: who ended the longest wait, too."""
+    if options.why is None:
         return None
-    from gotrace.session.why.parts import WhyOptions, why_probes
+    from gotrace.session.why.probes import WhyOptions
 
-    wanted = WhyOptions(syscalls=options.why != WHY_WAITS, callers=callers, classes=classes)
-    probes = why_probes(target, tasks, wanted)
-    waits = "--why=waits takes less, and " if options.why == WHY_ALL and probes.has_syscalls else ""
-    accept_price(probes, options.attach, options.force, "--why", output, waits)
-    return probes
+    return WhyOptions(syscalls=options.why != WHY_WAITS, callers=callers)
 
 
-def accept_price(
-    probes: Priced,
-    forced: AttachMethod | None,
-    is_accepted: bool,
-    what: str,
-    output: Output,
-    less: str = "",
-) -> None:
-    """Say what watching a scheduler will cost; raise GotraceError where that is too much.
+def accepting(options: argparse.Namespace, output: Output, what: str = "--why") -> Accept:
+    """Return what says how much watching a scheduler will cost, and refuses to pay too much.
 
-    ``what`` is what will take that, and ``less`` says how to take less.
+    ``what`` is what will take that.
     """
-    if probes.target.command is not None:
-        text = f"what {what} takes of a CPU is not known before the program runs"
-        output.notice(Notice(NoticeKind.WARNING, text, {"what": "why_price", "share": None}))
-        return
-    from gotrace.session.why.price import MAX_SHARE, price_of
 
-    price = price_of(probes, forced)
-    share = f"{100 * price.share:.{1 if price.share < 0.1 else 0}f}%"
-    text = (
-        f"this program changes {round(price.changes):,} states a second: {what} will take about"
-        f" {share} of one CPU"
-    )
-    fields = {"what": "why_price", "changes": round(price.changes), "share": price.share}
-    if price.share > MAX_SHARE and not is_accepted:
-        raise GotraceError(f"{text}: {less}--force accepts it")
-    output.notice(Notice(NoticeKind.WARNING, text, fields))
+    def accept(probes: SchedulerProbes) -> None:
+        if probes.target.command is not None:
+            text = f"what {what} takes of a CPU is not known before the program runs"
+            output.notice(Notice(NoticeKind.WARNING, text, {"what": "why_price", "share": None}))
+            return
+        from gotrace.session.why.price import MAX_SHARE, price_of
+
+        price = price_of(probes, options.attach)
+        share = f"{100 * price.share:.{1 if price.share < 0.1 else 0}f}%"
+        text = (
+            f"this program changes {round(price.changes):,} states a second: {what} will take about"
+            f" {share} of one CPU"
+        )
+        fields = {"what": "why_price", "changes": round(price.changes), "share": price.share}
+        if price.share > MAX_SHARE and not options.force:
+            is_all = getattr(options, "why", None) == WHY_ALL and probes.has_syscalls
+            less = "--why=waits takes less, and " if is_all else ""
+            raise GotraceError(f"{text}: {less}--force accepts it")
+        output.notice(Notice(NoticeKind.WARNING, text, fields))
+
+    return accept

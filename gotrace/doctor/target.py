@@ -13,9 +13,9 @@ from gotrace.errors import GotraceError
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.gotypes.binary import Binary
 from gotrace.kernel.btf import task_fsbase_offset
-from gotrace.probes.select import Selector
-from gotrace.session.count import CallCounter
-from gotrace.session.plan import BinaryRequest, make_plan
+from gotrace.session.count import CountRequest
+from gotrace.session.request import Asked
+from gotrace.session.run import open_run
 from gotrace.session.waits.probes import WaitState, wait_probes
 from gotrace.target.process import Process
 from gotrace.target.target import Target
@@ -156,11 +156,9 @@ def _attach(target: Target, table: FunctionTable) -> Finding:
     if chosen is None:
         return Finding(name, State.OK, f"not tried: there is none of {', '.join(_QUIET)}")
     try:
-        plan = make_plan(
-            target, [BinaryRequest(None, Selector([chosen]))], returns=False, verb="count"
-        )
-        with CallCounter(target, plan, None) as counter:
-            attached = counter.attached
+        request = CountRequest(target=target, asked=Asked([chosen]))
+        with open_run(request) as run:
+            attached = run.attached
     except GotraceError as error:
         return Finding(name, State.FAIL, str(error), "see the kernel's log, and --debug")
     if attached.failed:

@@ -9,7 +9,7 @@ from typing import TextIO
 
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.config import Config, MetricSpec, SpanSpec
-from gotrace.fleet.probing import open_target, plan_metric
+from gotrace.fleet.probing import metric_request, open_target
 from gotrace.fleet.targets import Finder, Program
 from gotrace.fleet.telemetry.waits import plan_waits
 from gotrace.session.plan import ProbePlan
@@ -63,13 +63,14 @@ def check(config: Config, out: TextIO) -> int:
 def _check_metric(spec: MetricSpec, target: Target, program: Program, out: TextIO) -> bool:
     what = f"metric {spec.name} in {program.key.target}"
     try:
-        planned = plan_metric(spec, target, program)
+        plan = metric_request(spec, target, program).plan().plan
     except GotraceError as error:
         print(f"{what}: nothing: {printable(str(error))}", file=out)
         return False
-    print(f"{what}: {_listed(planned.plan)}", file=out)
+    print(f"{what}: {_listed(plan)}", file=out)
     with suppress(GotraceError):
-        for problem in planned.warnings():
+        inlined = (one.text("counted") for one in plan.inlined())
+        for problem in (*plan.problems, *map(str, plan.failed), *inlined):
             print(f"  {printable(problem)}", file=out)
     return True
 

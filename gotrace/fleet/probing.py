@@ -11,27 +11,25 @@ import abc
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
-from gotrace.errors import GotraceError
 from gotrace.fleet.config import MetricSpec, MetricType
 from gotrace.fleet.naming import label
 from gotrace.fleet.series import Increment, Metric
 from gotrace.fleet.targets import Program
-from gotrace.kernel.attach import Attached
 from gotrace.overhead import ProbeCost
 from gotrace.probes.pattern import is_recipe
 from gotrace.probes.spec import NO_KEY, parse_probe
-from gotrace.session.count import CallCounter
-from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod, plan_keyed
-from gotrace.session.latency import LatencyMeter, LatencyOptions
+from gotrace.session.count import CallCounter, CountRequest
+from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod, KeyRequest
+from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import ProbePlan, plan_counting, plan_measuring, requests_for
-from gotrace.session.tasks import find_tasks
-from gotrace.session.trace_plan import TracePlan, parse_probes, probe_requests
+from gotrace.session.request import Asked
+from gotrace.session.run import Run, open_run
 from gotrace.target.target import Target
 
-__all__ = ["Cost", "MetricProbe", "Planned", "Probe", "Spent", "open_target", "plan_metric"]
+__all__ = ["Cost", "MetricProbe", "Probe", "Spent", "metric_request", "open_target"]
 
 _TEXT_BYTES = 64  # of a string that is a label
 _PROGRAM_NS = 300  # for a run of a program that cannot be timed
@@ -78,21 +76,17 @@ class Probe(abc.ABC):
 
     needs_target = False
 
-    def __init__(self, program: Program, target: Target, cost: Cost) -> None:
-        """Take the program; a subclass attaches then."""
-        self.target = target
-        self.problems: list[str] = []
+    def __init__(self, program: Program, cost: Cost, run: Run[Any, Any]) -> None:
+        """Take over a run whose probes are in place."""
+        notes = (*run.warnings(), *run.inlined("counted"))
+        self.problems = [note.text for note in notes]
+        self._run = run
         self._program = program
         self._cost = cost
         self._lock = threading.Lock()  # held by what the methods below are called by
         self._is_open = True
         self._final = Spent()
         self._lost: Counter[str] = Counter()
-
-    @property
-    @abc.abstractmethod
-    def _attached(self) -> Attached:
-        """Return the probes."""
 
     def _take(self) -> None:  # noqa: B027
         """Pass on what has come since the last time, where that is asked for now and then."""
@@ -145,11 +139,11 @@ class Probe(abc.ABC):
 
     def is_held(self) -> bool:
         """Return whether the probes are still there."""
-        return self._attached.is_held()
+        return self._run.attached.is_held()
 
     def stop(self) -> None:
         """Have the probes removed without waiting for it: ``close`` does."""
-        self._attached.stop()
+        self._run.attached.stop()
 
     def close(self) -> Spent:
         """Detach, pass on what has come, and return what it has cost.
@@ -167,22 +161,8 @@ class Probe(abc.ABC):
                 self._final = self._spent()
             finally:
                 self._is_open = False
-                self._attached.close()
+                self._run.close()
             return self._final
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """What is to be probed; ``traced`` where calls are added up by keys."""
-
-    plan: ProbePlan
-    traced: TracePlan | None
-
-    def warnings(self) -> Iterator[str]:
-        """Yield what is not counted, and why."""
-        yield from self.plan.problems
-        yield from map(str, self.plan.failed)
-        yield from (inlined.text("counted") for inlined in self.plan.inlined())
 
 
 def open_target(program: Program) -> Target:
@@ -190,28 +170,34 @@ def open_target(program: Program) -> Target:
     return Target.of(None, None, cgroup=program.cgroup)
 
 
-def plan_metric(spec: MetricSpec, target: Target, program: Program) -> Planned:
-    """Plan a metric's probes in a program. Raises GotraceError, NoMatchError among these."""
-    if not _is_keyed(spec):
-        requests = requests_for([spec.probe], file=program.path)
-        if spec.type is MetricType.COUNTER:
-            return Planned(plan_counting(target, requests), None)
-        return Planned(plan_measuring(target, requests), None)
-    specs, failed = parse_probes([spec.probe], formats=False)
-    if failed:
-        raise failed[0]
+def metric_request(
+    spec: MetricSpec, target: Target, program: Program
+) -> CountRequest | LatencyRequest | KeyRequest:
+    """Return what a metric asks for in a program. Raises UsageError."""
+    asked = Asked([spec.probe], file=program.path)
     is_counter = spec.type is MetricType.COUNTER
-    traced = plan_keyed(
-        target,
-        probe_requests(specs, file=program.path),
-        [replace(one, key=spec.key or NO_KEY, of=spec.of) for one in specs],
-        "count" if is_counter else "measure",
-        text_bytes=_TEXT_BYTES,
-        returns=not is_counter and spec.of is None,
+    if _is_keyed(spec):
+        times = not is_counter and spec.of is None
+        return KeyRequest(
+            target=target,
+            asked=asked,
+            verb="count" if is_counter else "measure",
+            done="counted",
+            key=spec.key or NO_KEY,
+            of=spec.of,
+            text_bytes=_TEXT_BYTES,
+            follows_returns=times,
+            no_parts="a metric cannot group by parts of the time",
+            options=KeyOptions(
+                times=times, intervals=True, rows=spec.series, open_calls=spec.open_calls
+            ),
+        )
+    if is_counter:
+        return CountRequest(target=target, asked=asked)
+    options = LatencyOptions(
+        per_function=spec.functions, intervals=True, open_calls=spec.open_calls
     )
-    if traced.reads_parts:
-        raise GotraceError("a metric cannot group by parts of the time")
-    return Planned(traced.plan, traced)
+    return LatencyRequest(target=target, asked=asked, options=options)
 
 
 def _is_keyed(spec: MetricSpec) -> bool:
@@ -227,39 +213,15 @@ class MetricProbe(Probe):
 
     def __init__(self, metric: Metric, program: Program, target: Target, cost: Cost) -> None:
         """Attach. Raises GotraceError or OSError."""
-        super().__init__(program, target, cost)
-        spec = metric.spec
+        request = metric_request(metric.spec, target, program)
+        run: Run[Any, Any] = open_run(request)
+        super().__init__(program, cost, run)
         self.metric = metric
         self._calls = 0
-        planned = plan_metric(spec, target, program)
-        plan = planned.plan
-        self.names = [function.name for function in plan.functions]
-        self.problems += planned.warnings()
-        self._meter: CallCounter | LatencyMeter | KeyMeter
-        self.needs_target = planned.traced is not None
-        if planned.traced is not None:
-            tasks = find_tasks(target, plan)
-            wanted = KeyOptions(
-                times=spec.type is MetricType.HISTOGRAM and spec.of is None,
-                intervals=True,
-                rows=spec.series,
-                open_calls=spec.open_calls,
-            )
-            self._meter = KeyMeter(target, planned.traced, tasks, wanted, None)
-        elif spec.type is MetricType.COUNTER:
-            self._meter = CallCounter(target, plan, None)
-        else:
-            tasks = find_tasks(target, plan)
-            options = LatencyOptions(
-                per_function=spec.functions, intervals=True, open_calls=spec.open_calls
-            )
-            self._meter = LatencyMeter(target, plan, tasks, options, None)
-        self.problems += [one.text for one in plan.refused(self._meter.attached.failed)]
+        self.names = [function.name for function in run.plan.functions]
+        self.needs_target = isinstance(request, KeyRequest)
+        self._meter: CallCounter | LatencyMeter | KeyMeter = run.meter
         metric.begin(program.key.target)
-
-    @property
-    def _attached(self) -> Attached:
-        return self._meter.attached
 
     def _take(self) -> None:
         increments = list(self._increments())

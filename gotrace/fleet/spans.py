@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -21,25 +20,19 @@ from gotrace.fleet.probing import Cost, Probe, Spent
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.forest import Forest, LeftOut
 from gotrace.fleet.telemetry.nesting import Call, Goroutine, Origin, Tree
-from gotrace.fleet.telemetry.price import refuse_price
+from gotrace.fleet.telemetry.price import OverBudgetError, refuse_price
 from gotrace.gotypes.wait_reasons import find_wait_reasons
-from gotrace.kernel.attach import Attached
+from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec, parse_key
-from gotrace.session.decode import DecodedCall, call_decoders
+from gotrace.session.decode import DecodedCall
 from gotrace.session.events import CallRecord, RecordError, function_of, parse_call
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import make_plan
-from gotrace.session.tasks import Tasks, find_tasks, start_problems
-from gotrace.session.trace import CallTracer, TraceOptions
-from gotrace.session.trace_plan import (
-    TraceChoices,
-    TracedCall,
-    TracePlan,
-    make_trace_plan,
-    parse_probes,
-    probe_requests,
-)
-from gotrace.session.why.parts import WhyOptions, WhyProbes, why_probes
+from gotrace.session.request import Asked
+from gotrace.session.run import Run, open_run
+from gotrace.session.tasks import start_problems
+from gotrace.session.trace import CallTracer, TraceOptions, TraceRequest
+from gotrace.session.trace_plan import TraceChoices, TracedCall, TracePlan, parse_probes
+from gotrace.session.why.probes import WhyOptions
 from gotrace.target.target import Target
 from gotrace.text import printable
 from gotrace.values.python import GoError, Unavailable, to_python
@@ -87,7 +80,9 @@ class Rate:
 
 def plan_span(spec: SpanSpec, target: Target, program: Program) -> TracePlan:
     """Plan a span's probe. Raises GotraceError."""
-    return _traced([_probe(spec)], target, program)
+    traced = _request([_probe(spec)], target, program).plan().traced
+    assert traced is not None
+    return traced
 
 
 #: What is known of a call beside its attributes, as far as its function has it.
@@ -108,14 +103,21 @@ def _probe(spec: SpanSpec) -> ProbeSpec:
 
 def has_context(call: TracedCall) -> bool:
     """Return whether a function has a context that can hold a span of the program's own."""
-    probes = [probe for _, probe in call.parts] or [call.probe]
-    return any(probe.extras[_TRACE:] and probe.extras[_TRACE] is not None for probe in probes)
+    extras = [probe.extras for _, probe in call.parts]
+    return any(found[_TRACE:] and found[_TRACE] is not None for found in extras)
 
 
-def _traced(probes: Sequence[ProbeSpec], target: Target, program: Program) -> TracePlan:
-    requests = probe_requests(probes, file=program.path)
-    plan = make_plan(target, requests, returns=True, verb="trace")
-    return make_trace_plan(plan, probes, TraceChoices.of(_STRING_BYTES, 1, False, False))
+def _request(
+    probes: Sequence[ProbeSpec], target: Target, program: Program, has_why: bool = False
+) -> TraceRequest:
+    return TraceRequest(
+        target=target,
+        asked=Asked((), file=program.path),
+        probes=probes,
+        why=WhyOptions() if has_why else None,
+        choices=TraceChoices.of(_STRING_BYTES, 1, False, False),
+        options=TraceOptions(open_calls=_OPEN_CALLS, pages=_PAGES, nested=True),
+    )
 
 
 @dataclass
@@ -127,21 +129,14 @@ class _Kind:
     rate: Rate
 
 
-def _plan_all(
+def _usable(
     specs: Sequence[SpanSpec], target: Target, program: Program
-) -> tuple[TracePlan, list[_Kind], list[str]]:
-    """Plan all kinds of spans that there are in a program together, and say what is left out.
+) -> tuple[list[SpanSpec], list[str]]:
+    """Return the kinds of spans that can be made, planned one by one, and why others cannot.
 
-    Raises GotraceError where none is left.
+    Raises GotraceError if none can.
     """
-    with suppress(GotraceError):
-        kinds = [_Kind(spec, _probe(spec), Rate(spec.rate)) for spec in specs]
-        traced = _traced([kind.probe for kind in kinds], target, program)
-        if not traced.plan.failed:
-            return traced, kinds, []
-    # Something is wrong with at least one: each is planned by itself to find those that are left.
-    kinds = []
-    errors: list[GotraceError] = []
+    usable, errors = [], []
     problems = []
     for spec in specs:
         try:
@@ -150,22 +145,10 @@ def _plan_all(
             errors.append(error)
             problems.append(f"span {spec.name or spec.probe}: {error}")
         else:
-            kinds.append(_Kind(spec, _probe(spec), Rate(spec.rate)))
-    if not kinds:
+            usable.append(spec)
+    if not usable:
         raise errors[0]
-    return _traced([kind.probe for kind in kinds], target, program), kinds, problems
-
-
-def _why_probes(
-    kinds: Sequence[_Kind], traced: TracePlan, target: Target, tasks: Tasks
-) -> WhyProbes | None:
-    """Return what finds out where time goes, None where neither span nor predicate asks for it.
-
-    Raises GotraceError.
-    """
-    if not traced.reads_parts and not any(kind.spec.why for kind in kinds):
-        return None
-    return why_probes(target, tasks, WhyOptions(classes=traced.reads_parts))
+    return usable, problems
 
 
 def _part_attribute(part: str) -> str:
@@ -222,22 +205,25 @@ class SpanProbe(Probe):
 
         Raises OverBudgetError, other GotraceErrors, or OSError.
         """
-        super().__init__(program, target, cost)
+        problems: list[str] = []
+        try:
+            opened = self._opened(specs, target, program, cost, share)
+        except OverBudgetError:
+            raise
+        except GotraceError:
+            # Something is wrong with at least one: the others are tried without it.
+            specs, problems = _usable(specs, target, program)
+            opened = self._opened(specs, target, program, cost, share)
+        self._kinds, request, run = opened
+        super().__init__(program, cost, run)
         self._sink = sink
         self._read_ns = 0
         self._forest: Forest[_Seen, _Above] = Forest(self._send)
-        traced, self._kinds, problems = _plan_all(specs, target, program)
-        tasks = find_tasks(target, traced.plan)
-        why = _why_probes(self._kinds, traced, target, tasks)
-        if why is not None:
-            refuse_price(why, cost, share)
-        options = TraceOptions(open_calls=_OPEN_CALLS, pages=_PAGES, nested=True)
-        self._tracer = CallTracer(target, traced, tasks, options, None, None, why)
-        self._decoders, self._undecided = call_decoders(
-            traced, tasks, False, None, why.names if why else ()
-        )
-        self.problems = [*problems, *traced.plan.problems, *map(str, traced.plan.failed)]
-        self.problems += start_problems(tasks)
+        self._tracer = run.meter
+        self._decoders, self._undecided = request.decoders(run)
+        traced, tasks = run.traced, run.tasks
+        assert traced is not None and tasks is not None
+        self.problems += problems + start_problems(tasks)
         #: Numbers of functions of which no kind of span is below what has started its goroutine.
         self._apart = {
             number
@@ -254,9 +240,15 @@ class SpanProbe(Probe):
             if reason.startswith(_WAITS_FOR_WORK)
         }
 
-    @property
-    def _attached(self) -> Attached:
-        return self._tracer.attached
+    @staticmethod
+    def _opened(
+        specs: Sequence[SpanSpec], target: Target, program: Program, cost: Cost, share: float
+    ) -> tuple[list[_Kind], TraceRequest, Run[CallTracer, ProbeCost]]:
+        kinds = [_Kind(spec, _probe(spec), Rate(spec.rate)) for spec in specs]
+        has_why = any(spec.why for spec in specs)
+        request = _request([kind.probe for kind in kinds], target, program, has_why)
+        run = open_run(request, accept=lambda probes: refuse_price(probes, cost, share))
+        return kinds, request, run
 
     def read(self) -> None:
         """Read what has come; to be called ten times a second."""
@@ -339,7 +331,7 @@ class SpanProbe(Probe):
         kinds = [kind for kind in self._kinds_of(decoder.traced) if kind.rate.allows(now)]
         sent = None
         try:
-            found = decoder.by_probe(record) if kinds else []
+            found = decoder.calls(record) if kinds else []
         except RecordError as error:
             log.error("spans: %s", printable(str(error)))
             return None
@@ -356,7 +348,7 @@ class SpanProbe(Probe):
 
     def _kinds_of(self, call: TracedCall) -> list[_Kind]:
         """Return the kinds of spans that want a function's calls."""
-        probes = [probe for probe, _ in call.parts] or [call.spec]
+        probes = [probe for probe, _ in call.parts]
         return [kind for kind in self._kinds if any(kind.probe is probe for probe in probes)]
 
     def _finished(self, kind: _Kind, call: DecodedCall, epoch: int) -> FinishedCall:

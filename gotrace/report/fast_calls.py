@@ -4,7 +4,8 @@
 For each function a Python function is generated once that knows where in the record its values
 are. What it makes is byte for byte what text_line and json_line make; whatever it does not expect
 in a record (a string that was cut, is not UTF-8 or could not be read, an error, a stack) it leaves
-to them.
+to them. Closures in place of generated source deliver fewer calls without loss: docs/performance.md
+has the figures.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ def line_of(decoder: CallDecoder, clock: Clock, as_json: bool, style: LineStyle 
     """
 
     def decoded(record: bytes) -> str:
-        calls = decoder.all(record)
+        calls = [call for _, call in decoder.calls(record)]
         if style.cpu:
             calls = [replace(call, cpu=cpu_of(record)) for call in calls]
         if as_json:
@@ -77,7 +78,7 @@ def line_of(decoder: CallDecoder, clock: Clock, as_json: bool, style: LineStyle 
     # What the kernel has decided by registers alone adds nothing to the record.
     if compiled is not None and (compiled.rest is not None or any(traced.paths.values())):
         return decoded
-    if traced.spec.format is not None or traced.parts or style.cpu:
+    if traced.spec.format is not None or len(traced.parts) > 1 or style.cpu:
         return decoded
     entry = plain_phase(traced.entry, addresses=not as_json)
     result = plain_phase(traced.result, addresses=not as_json) if traced.result else None

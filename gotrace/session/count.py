@@ -4,38 +4,29 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from dataclasses import dataclass
 
-from gotrace.kernel.attach import Attached, AttachMethod, attach
-from gotrace.kernel.rets import RetEmulation, with_rets
-from gotrace.session.lifetime import Probing
-from gotrace.session.plan import ProbePlan
+from gotrace.kernel.attach import Attached, attach
+from gotrace.session.calibrate import hit_costs
+from gotrace.session.plan import plan_counting
+from gotrace.session.probing import Prepared, Probing
+from gotrace.session.request import FunctionRequest, Planned
 from gotrace.settings import CountSettings
-from gotrace.target.target import Target
+from gotrace.sites.sites import SiteForm
 
-__all__ = ["CallCounter"]
+__all__ = ["CallCounter", "CountRequest"]
 
 
 class CallCounter(Probing):
     """The probes that count a plan's functions; a context manager that detaches."""
 
-    def __init__(
-        self,
-        target: Target,
-        plan: ProbePlan,
-        forced: AttachMethod | None,
-        announce: Callable[[str], None] | None = None,
-        emulation: RetEmulation | None = None,
-    ) -> None:
-        """Attach to all entry sites; ``announce`` is as for ``attach``.
-
-        ``emulation``: how the RETs among them are carried out. Raises AttachError or LoadError.
-        """
+    def __init__(self, prepared: Prepared) -> None:
+        """Attach to all entry sites. Raises AttachError or LoadError."""
+        plan = prepared.plan
         self._functions = len(plan.functions)
-        site = with_rets(target.settings(), emulation)
-        settings = CountSettings(site=site, counters=self._functions)
-        groups = plan.entry_groups("on_entry", target.pid)
-        self.attached: Attached = attach(settings, groups, forced, None, announce)
+        settings = CountSettings(site=prepared.site_settings(), counters=self._functions)
+        groups = plan.entry_groups("on_entry", prepared.target.pid)
+        self.attached: Attached = attach(settings, groups, prepared.forced, None, prepared.announce)
         self._map = self.attached.program.map("counts")
         self._seen = array("Q", bytes(8 * self._functions))
 
@@ -53,3 +44,27 @@ class CallCounter(Probing):
     def has_seen(self) -> bool:
         """Return whether any call has been counted."""
         return any(self._map.sums())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountRequest(FunctionRequest[CallCounter, dict[SiteForm, int]]):
+    """Count calls of each function."""
+
+    verb: str = "count"
+    done: str = "counted"
+    BY_TASK = False
+
+    def plan(self) -> Planned:
+        """Return what is to be probed; raises as ``plan_counting`` does."""
+        requests, _ = self.requests
+        plan = plan_counting(self.target, requests, at_rets=self.emulation is not None)
+        self._refuse(plan.failed)
+        return Planned(plan)
+
+    def attach(self, prepared: Prepared) -> CallCounter:
+        """Attach. Raises AttachError or LoadError."""
+        return CallCounter(prepared)
+
+    def cost(self, prepared: Prepared) -> dict[SiteForm, int]:
+        """Return what a hit costs by the form of its entry, in ns."""
+        return hit_costs(set(prepared.plan.entry_forms), prepared.forced, prepared.emulation)

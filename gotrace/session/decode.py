@@ -159,6 +159,9 @@ class CallDecoder:
         self._no_floats = _FLOATS_MISSED if floats else _NO_FLOATS
         self._comms: dict[int, str] = {}
         self._contexts: dict[int, ReadContext] = {}
+        self._is_plain = all(
+            spec.format is None and probe.predicate is None for spec, probe in traced.parts
+        )
         places = traced.places
         at = traced.binary.functions.declared_at(traced.function.function.row)
         self._bare_function = TracedFunction(
@@ -175,84 +178,51 @@ class CallDecoder:
                 results=tuple(value.name for value in places.results),
             )
 
-    def __call__(self, record: bytes) -> DecodedCall | None:
-        """Return a record's call, None where the probe's predicate does not want it.
+    def calls(self, record: bytes) -> list[tuple[ProbeSpec, DecodedCall]]:
+        """Return a record's call as each probe of its function that wants it shows it.
 
-        Raises RecordError.
+        They are in the probes' order. Raises RecordError.
         """
-        call, traced = parse_call(record), self.traced
-        entry, results = self._captured(call)
-        message, why = None, self._why(call)
-        values: Sequence[Value] = ()
-        extras: Sequence[Value | None] = ()
-        if traced.spec.predicate is not None or traced.spec.format is not None:
-            specials = self._specials(call, why)
-            found = self._operands(entry, results)
-            if not self._wanted(call, found, specials):
-                return None
-            if traced.spec.format is not None:
-                values = self._evaluated(found, specials)
-                message = format_values(
-                    traced.spec.format, values, [value.type for value in traced.probe.values]
-                )
-                extras = self._extras(traced.probe, found, specials)
-        decoded = self._decoded(call, entry, results, message, why, values)
-        return replace(decoded, extras=extras) if extras else decoded
-
-    def wanted(self, record: bytes) -> CallRecord | None:
-        """Return a record without its values, None where no probe's predicate wants it.
-
-        Raises RecordError.
-        """
-        traced, call = self.traced, parse_call(record)
-        if not traced.parts and traced.spec.predicate is None:
-            return call
-        entry, results = self._captured(call)
-        found, specials = self._operands(entry, results), self._specials(call, self._why(call))
-        if not traced.parts:
-            return call if self._wanted(call, found, specials) else None
-        # Each counts the calls of which it cannot be decided.
-        wanted = [self._decided(probe.predicate, found, specials) for _, probe in traced.parts]
-        return call if any(wanted) else None
-
-    def all(self, record: bytes) -> list[DecodedCall]:
-        """Return a record's call as each probe of its function wants it, in their order.
-
-        Raises RecordError.
-        """
-        return [call for _, call in self.by_probe(record)]
-
-    def by_probe(self, record: bytes) -> list[tuple[ProbeSpec, DecodedCall]]:
-        """Return likewise, with the probe that wants it. Raises RecordError."""
-        traced = self.traced
-        if not traced.parts:
-            only = self(record)
-            return [] if only is None else [(traced.spec, only)]
         captured = parse_call(record)
         entry, results = self._captured(captured)
         why = self._why(captured)
-        call = self._decoded(captured, entry, results, None, why)
+        if self._is_plain:
+            return [(self.traced.spec, self._decoded(captured, entry, results, why))]
         found, specials = self._operands(entry, results), self._specials(captured, why)
-        calls = []
-        for spec, probe in traced.parts:
-            if not self._decided(probe.predicate, found, specials):
+        calls: list[tuple[ProbeSpec, DecodedCall]] = []
+        call = None
+        for spec, probe in self.traced.parts:
+            if not self._wanted(captured, probe, found, specials):
                 continue
+            call = call or self._decoded(captured, entry, results, why)
             if spec.format is None:
                 calls.append((spec, call))
                 continue
             values = self._evaluated(found, specials, probe.values)
-            message = format_values(spec.format, values, [value.type for value in probe.values])
             bare = replace(
                 call,
                 function=self._bare_function,
                 args=(),
                 results=None if call.results is None else (),
-                message=message,
+                message=format_values(spec.format, values, [value.type for value in probe.values]),
                 values=values,
                 extras=self._extras(probe, found, specials),
             )
             calls.append((spec, bare))
         return calls
+
+    def wanted(self, record: bytes) -> CallRecord | None:
+        """Return a record without its values, None if no probe's predicate wants it.
+
+        Each probe counts the calls of which it cannot be decided. Raises RecordError.
+        """
+        call, parts = parse_call(record), self.traced.parts
+        if all(probe.predicate is None for _, probe in parts):
+            return call
+        entry, results = self._captured(call)
+        found, specials = self._operands(entry, results), self._specials(call, self._why(call))
+        wanted = [self._wanted(call, probe, found, specials) for _, probe in parts]
+        return call if any(wanted) else None
 
     def _captured(self, call: CallRecord) -> tuple[list[Value], list[Value] | None]:
         """Return the values captured at the entry, and those of the return where there was one."""
@@ -270,9 +240,7 @@ class CallDecoder:
         call: CallRecord,
         entry: Sequence[Value],
         results: Sequence[Value] | None,
-        message: str | None,
         why: Why | None,
-        values: Sequence[Value] = (),
     ) -> DecodedCall:
         """Return a call with the values that are shown of those captured."""
         traced = self.traced
@@ -286,12 +254,11 @@ class CallDecoder:
             None if results is None else results[: traced.shown(Phase.RETURN)],
             call.duration_ns,
             self._stack(call),
-            message,
+            None,
             call.stack_cut,
             call.unwound,
             *self._tracing(call),
             why if self._shows_why else None,
-            values=values,
         )
 
     def _why(self, call: CallRecord) -> Why | None:
@@ -342,21 +309,18 @@ class CallDecoder:
         return found
 
     def _wanted(
-        self, call: CallRecord, found: Mapping[AccessPath, Value], specials: Specials
+        self,
+        call: CallRecord,
+        probe: ResolvedProbe,
+        found: Mapping[AccessPath, Value],
+        specials: Specials,
     ) -> bool:
-        """Decide what the kernel has left open."""
-        compiled = self.traced.compiled
-        if compiled is None:
-            return True
-        # What the kernel would have decided at the return, it has not been asked.
+        """Return whether a probe wants a call; if that is not known, the call is counted."""
+        predicate, compiled = probe.predicate, self.traced.compiled
+        # The kernel decides for a probe that is alone, but not of returns that it does not see.
         is_open = call.undecided or call.unwound is not None
-        predicate = self.traced.probe.predicate if is_open else compiled.rest
-        return self._decided(predicate, found, specials)
-
-    def _decided(
-        self, predicate: Typed | None, found: Mapping[AccessPath, Value], specials: Specials
-    ) -> bool:
-        """Return whether a predicate is true; where that is not known, the call is counted."""
+        if compiled is not None and len(self.traced.parts) == 1 and not is_open:
+            predicate = compiled.rest
         if predicate is None:
             return True
         decided = decide(predicate, found, specials)
@@ -368,13 +332,13 @@ class CallDecoder:
         self,
         found: Mapping[AccessPath, Value],
         specials: Specials,
-        wanted: Sequence[Typed] | None = None,
+        wanted: Sequence[Typed],
     ) -> list[Value]:
-        """Return the values of the probe's expressions, or of those that are ``wanted``."""
+        """Return the values of expressions."""
         most = self.traced.text_bytes
         return [
             _shortened(evaluated, most) if isinstance(value, Operand) else evaluated
-            for value in (self.traced.probe.values if wanted is None else wanted)
+            for value in wanted
             for evaluated in [evaluate(value, found, specials)]
         ]
 
@@ -391,7 +355,8 @@ class CallDecoder:
         call = parse_call(record)
         entry, results = self._captured(call)
         specials = self._specials(call, self._why(call))
-        return self._evaluated(self._operands(entry, results), specials)
+        operands = self._operands(entry, results)
+        return self._evaluated(operands, specials, self.traced.probe.values)
 
     def _specials(self, call: CallRecord, why: Why | None) -> Specials:
         specials: dict[SpecialName, int | str | SequenceValue] = {

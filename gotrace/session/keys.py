@@ -10,41 +10,37 @@ are one row to the user: keys are finer where a value holds more than is shown o
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from gotrace.capture.ops import MAX_KEY_TEXT, CaptureLimits
 from gotrace.capture.payload import ReadContext, Subplan
-from gotrace.histogram import WIDE_ROW_SIZE, Histogram, ValueHistogram
-from gotrace.kernel.attach import Attached, AttachMethod, attach
+from gotrace.errors import GotraceError, UsageError
+from gotrace.histogram import ROW_SIZE, WIDE_ROW_SIZE, Histogram, ValueHistogram
 from gotrace.kernel.program import BpfProgram, Map
-from gotrace.kernel.rets import RetEmulation
+from gotrace.overhead import ProbeCost
 from gotrace.probes.constants import SIGNED
 from gotrace.probes.scope import SpecialName
-from gotrace.probes.spec import ProbeSpec
+from gotrace.probes.spec import NO_KEY, KeyText, ProbeSpec
 from gotrace.probes.typed import SpecialOperand
+from gotrace.session.calibrate import probe_cost
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, RecordError
 from gotrace.session.histograms import HistogramRows
-from gotrace.session.lifetime import Probing
-from gotrace.session.open_calls import Diagnostic, OpenCalls, Throttle, diagnostics
+from gotrace.session.open_calls import Diagnostic
+from gotrace.session.paired import Paired
 from gotrace.session.plan import BinaryRequest, make_plan
+from gotrace.session.probing import Prepared
+from gotrace.session.request import FunctionRequest, Planned
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.tasks import Tasks, unwind_groups
 from gotrace.session.trace import MAX_STACK_FRAMES, Tables, TraceOptions, expected_types, sized
 from gotrace.session.trace_plan import Context, TraceChoices, TracePlan, make_trace_plan
-from gotrace.session.why.parts import (
-    BY_PROCESS,
-    BandRows,
-    PartSums,
-    WhyProbes,
-    max_report_size,
-)
+from gotrace.session.why.parts import BandRows, PartSums, max_report_size
 from gotrace.settings import HistogramSettings, KeySettings
-from gotrace.target.target import Target
 from gotrace.values.model import BytesValue, NamedValue, StringValue, Unavailable, Value
 
-__all__ = ["MAX_KEY_TEXT", "KeyMeter", "KeyOptions", "KeyPeriod", "KeyRow", "plan_keyed"]
+__all__ = ["MAX_KEY_TEXT", "KeyMeter", "KeyOptions", "KeyPeriod", "KeyRequest", "KeyRow"]
 
 _KEY_BYTES = 256  # a power of two; texts are cut to what fits with --string-size
 _SAMPLE_BYTES = 16 << 20  # of kernel memory
@@ -139,29 +135,6 @@ class _KeyContext:
         return _AsCaptured(self._context.at(bias))
 
 
-def plan_keyed(
-    target: Target,
-    requests: Sequence[BinaryRequest],
-    specs: Sequence[ProbeSpec],
-    verb: str,
-    *,
-    text_bytes: int,
-    returns: bool,
-) -> TracePlan:
-    """Plan probes whose calls are added up by their keys; raises as ``make_trace_plan`` does.
-
-    ``verb`` is what the tool does to a function, for messages. Texts are compared by
-    their first ``text_bytes`` bytes. Without ``returns`` calls are followed to their ends only
-    where an expression needs it.
-    """
-    plan = make_plan(target, requests, returns=True, verb=verb)
-    limits = CaptureLimits(text_bytes, payload=_PHASE_BYTES)
-    choices = TraceChoices(
-        limits, entry_only=False, floats=False, keyed=True, return_if_needed=not returns
-    )
-    return make_trace_plan(plan, specs, choices)
-
-
 @dataclass(slots=True)
 class _Found:
     """What a period has for one row."""
@@ -208,10 +181,9 @@ class _Counts:
         return new
 
 
-class KeyMeter(Probing):
-    """Own the probes that add calls up by key; a context manager that detaches."""
+class KeyMeter(Paired):
+    """The probes that add calls up by key; a context manager that detaches."""
 
-    #: What makes calls missing.
     LOSSES = (
         Diagnostic.STACKS_FULL,
         Diagnostic.OUTER_CALLS_FULL,
@@ -222,73 +194,43 @@ class KeyMeter(Probing):
         Diagnostic.CALLS_UNDECIDED,
     )
 
-    def __init__(
-        self,
-        target: Target,
-        traced: TracePlan,
-        tasks: Tasks,
-        options: KeyOptions,
-        forced: AttachMethod | None,
-        announce: Callable[[str], None] | None = None,
-        why: WhyProbes | None = None,
-        emulation: RetEmulation | None = None,
-    ) -> None:
-        """Load the plans and attach, to RETs first; ``announce`` is as for ``attach``.
-
-        ``why`` is needed where expressions or rows ask what the time of calls went into;
-        ``emulation`` is as ``ret_emulation`` returns it. Raises AttachError or LoadError.
-        """
+    def __init__(self, prepared: Prepared, options: KeyOptions) -> None:
+        """Load the plans and attach. Raises AttachError or LoadError."""
+        traced, tasks, why = prepared.traced, prepared.tasks, prepared.why
+        assert traced is not None and tasks is not None
         #: Whether some calls are left out when they are entered.
         self.has_predicates = any(call.probe.predicate is not None for call in traced.calls)
-        plan = traced.plan
-        asks_caller = any(
-            isinstance(value, SpecialOperand) and value.special is SpecialName.CALLER
-            for call in traced.calls
-            for value in call.probe.values
-        )
-        self._why = why
-        self._tasks = tasks
-        asks_stack = any(
-            isinstance(value, SpecialOperand) and value.special is SpecialName.STACK
-            for call in traced.calls
-            for value in call.probe.values
-        )
+        asks_caller = _asks(traced, SpecialName.CALLER)
+        asks_stack = _asks(traced, SpecialName.STACK)
         frames = MAX_STACK_FRAMES if asks_stack else int(asks_caller)
         parts_size = max_report_size(len(why.names)) + 8 if why and traced.reads_parts else 0
         self._tables = Tables(traced, TraceOptions(user_stack=frames), parts_size)
-        of = [call.probe.of for call in traced.calls if call.probe.of is not None]
-        sides = 2 if any(value.type.kind in SIGNED for value in of) else 1
-        rows = 1 + min(options.rows, _SAMPLE_BYTES // self._tables.payload)
-        is_shown = options.times or bool(of)
-        halves = 2 if options.intervals and is_shown else 1
-        groups = plan.entry_groups("on_entry", target.pid, tasks.kind)
-        returning = {number for number, call in enumerate(traced.calls) if call.result is not None}
-        if returning:
-            groups = [
-                *unwind_groups(target, tasks),
-                *plan.return_groups(
-                    "on_return", target.pid, tasks.kind, returning, emulation is not None
-                ),
-                *groups,
-            ]
-        if why is not None:
-            groups = [*why.groups(), *groups]
-        by = KeySettings(
+        measured = [call.probe.of for call in traced.calls if call.probe.of is not None]
+        has_signs = any(value.type.kind in SIGNED for value in measured)
+        has_histograms = options.times or bool(measured)
+        self._rows = 1 + min(options.rows, _SAMPLE_BYTES // self._tables.payload)
+        histograms = self._rows * (2 if has_signs else 1)
+        halves = 2 if options.intervals and has_histograms else 1
+        keys = KeySettings(
             key=_KEY_BYTES,
-            times=is_shown,
-            of=1 if of else None,
+            times=has_histograms,
+            of=1 if measured else None,
             stack_key=1 if asks_stack else None,
-            durations=HistogramSettings.of(rows * sides, halves, 1, options.unit, wide=bool(of)),
-            key_rows=rows,
-            keys=rows,
+            durations=HistogramSettings.of(
+                histograms, halves, 1, options.unit, wide=bool(measured)
+            ),
+            key_rows=self._rows,
+            keys=self._rows,
         )
-        of_why = why.settings(rows * halves if options.parts else None) if why else None
-        settings = self._tables.settings(target, tasks, by, of_why, emulation)
+        why_settings = None
+        if why is not None:
+            why_settings = why.settings(self._rows * halves if options.parts else None)
+        settings = self._tables.settings(prepared, keys, why_settings)
         if options.open_calls is not None:
-            settings = sized(settings, options.open_calls, bool(returning))
+            settings = sized(settings, options.open_calls)
         self._subplans = expected_types(traced)
-        self.attached: Attached = attach(settings, groups, forced, self._prepare, announce)
-        program = self.attached.program
+        returning = self._tables.returning
+        self._attach(prepared, settings, returning=returning, by_call=("saved_calls",))
         self._asks_names = asks_stack or asks_caller
         symbols = Symbolizer(tasks.files) if self._asks_names and tasks.files else None
         self._decoders = [
@@ -298,34 +240,25 @@ class KeyMeter(Probing):
             )
             for call in traced.calls
         ]
-        self._samples = program.map("samples")
-        self._calls = _Counts(program.map("row_calls"), rows)
-        self._unmeasured = _Counts(program.map("row_unmeasured"), rows) if of else None
         self._known: dict[int, tuple[int, tuple[Value, ...]]] = {}
+        program = self.attached.program
+        self._samples = program.map("samples")
+        self._calls = _Counts(program.map("row_calls"), self._rows)
+        self._unmeasured: _Counts | None = None
+        if measured:
+            self._unmeasured = _Counts(program.map("row_unmeasured"), self._rows)
         self._times: HistogramRows | None = None
-        self._rows = rows
-        if is_shown:
+        if has_histograms:
             maps = program.map("histograms"), program.map("generation")
-            self._times = (
-                HistogramRows(*maps, rows * sides, halves, 1, row_size=WIDE_ROW_SIZE)
-                if of
-                else HistogramRows(*maps, rows, halves, 1)
-            )
+            row_size = WIDE_ROW_SIZE if measured else ROW_SIZE
+            self._times = HistogramRows(*maps, histograms, halves, 1, row_size=row_size)
         self._bands: BandRows | None = None
         if why is not None and options.parts:
             bands = program.map("why_bands"), program.map("why_rest")
-            self._bands = BandRows(*bands, rows, why.names)
-        self._open = (
-            OpenCalls(program, "saved_calls", "why_saved", by_process=BY_PROCESS)
-            if why
-            else OpenCalls(program, "saved_calls")
-        )
-        self._sweep = None if target.process else Throttle(self._open.remove_exited)
+            self._bands = BandRows(*bands, self._rows, why.names)
 
     def _prepare(self, program: BpfProgram) -> None:
-        if self._why is not None:
-            self._why.prepare(program)
-        self._tasks.prepare(program)
+        super()._prepare(program)
         self._tables.fill(program, self._subplans)
 
     def poll(self) -> None:
@@ -335,8 +268,7 @@ class KeyMeter(Probing):
             for row in self._calls.used():
                 if row != _OTHERS:
                     self._key(row)
-        if self._sweep is not None:
-            self._sweep()
+        self._look_after()
 
     def take(self) -> KeyPeriod:
         """Return what was added up since the last take; nothing that comes meanwhile is lost."""
@@ -399,10 +331,67 @@ class KeyMeter(Probing):
         """Return whether any call has been entered."""
         return bool(self._calls.used()) or self.open_calls() > 0
 
-    def open_calls(self) -> int:
-        """Return how many calls have been entered and have not returned."""
-        return self._open.number()
 
-    def diagnostics(self) -> dict[Diagnostic, int]:
-        """Return how often each irregularity has occurred so far."""
-        return diagnostics(self.attached.program)
+def _asks(traced: TracePlan, name: SpecialName) -> bool:
+    """Return whether a key has a special name."""
+    values = (value for call in traced.calls for value in call.probe.values)
+    return any(isinstance(value, SpecialOperand) and value.special is name for value in values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyRequest(FunctionRequest[KeyMeter, ProbeCost]):
+    """Add calls up by ``key``, and make histograms of ``of``, a value of theirs.
+
+    Texts are compared by their first ``text_bytes`` bytes. Unless ``follows_returns``, calls are
+    followed to their ends only where an expression needs it. ``no_parts`` says why no expression
+    may ask what the time went into, None if it may.
+    """
+
+    key: KeyText = NO_KEY
+    of: KeyText | None = None
+    text_bytes: int = MAX_KEY_TEXT
+    follows_returns: bool = False
+    no_parts: str | None = None
+    options: KeyOptions = KeyOptions()
+
+    @cached_property
+    def _parsed(self) -> tuple[Sequence[ProbeSpec], Sequence[GotraceError]]:
+        specs, failed = self.asked.probes(self.target, formats=False)
+        for spec in specs:
+            if spec.format is not None:
+                raise UsageError(f"{spec.pattern}: --by takes no format: it shows the values")
+        return specs, failed
+
+    @cached_property
+    def requests(self) -> tuple[Sequence[BinaryRequest], Sequence[GotraceError]]:
+        """Return what is to be selected for each probe, and why others come to nothing."""
+        specs, failed = self._parsed
+        return self.asked.probe_requests(specs), failed
+
+    def plan(self) -> Planned:
+        """Return what is to be probed; raises as ``make_trace_plan`` does."""
+        specs, _ = self._parsed
+        requests, failed = self.requests
+        plan = make_plan(self.target, requests, returns=True, verb=self.verb)
+        choices = TraceChoices(
+            CaptureLimits(self.text_bytes, payload=_PHASE_BYTES),
+            entry_only=False,
+            floats=False,
+            keyed=True,
+            return_if_needed=not self.follows_returns,
+        )
+        keyed = [replace(spec, key=self.key, of=self.of) for spec in specs]
+        traced = make_trace_plan(plan, keyed, choices)
+        if traced.reads_parts and self.no_parts is not None:
+            raise UsageError(self.no_parts)
+        plan = replace(traced.plan, failed=(*failed, *traced.plan.failed))
+        self._refuse(plan.failed)
+        return Planned(plan, replace(traced, plan=plan))
+
+    def attach(self, prepared: Prepared) -> KeyMeter:
+        """Attach. Raises AttachError or LoadError."""
+        return KeyMeter(prepared, self.options)
+
+    def cost(self, prepared: Prepared) -> ProbeCost:
+        """Return what the probes of a call cost."""
+        return probe_cost(prepared.plan.entry_form, prepared.forced, prepared.emulation)

@@ -4,31 +4,26 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gotrace.histogram import Histogram
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.program import BpfProgram
-from gotrace.kernel.rets import RetEmulation, with_rets
 from gotrace.kernel.rings import Rings
+from gotrace.overhead import ProbeCost
+from gotrace.session.calibrate import probe_cost
 from gotrace.session.goroutines import Folded, GoroutineKey, GoroutineRows, GoroutineTimes
 from gotrace.session.histograms import HistogramRows, stripes_for
-from gotrace.session.lifetime import Probing
-from gotrace.session.open_calls import (
-    Diagnostic,
-    OpenCalls,
-    Throttle,
-    diagnostics,
-)
-from gotrace.session.plan import ProbePlan
-from gotrace.session.tasks import Tasks, unwind_groups
-from gotrace.session.why.parts import BY_PROCESS, BandRows, PartSums, WhyProbes, slow_parts
+from gotrace.session.open_calls import Diagnostic
+from gotrace.session.paired import Paired
+from gotrace.session.plan import plan_measuring
+from gotrace.session.probing import Prepared
+from gotrace.session.request import FunctionRequest, Planned
+from gotrace.session.why.parts import BandRows, PartSums, slow_parts
 from gotrace.settings import HistogramSettings, LatencySettings
-from gotrace.target.target import Target
 
-__all__ = ["LatencyMeter", "LatencyOptions", "Measurement", "SlowCall"]
+__all__ = ["LatencyMeter", "LatencyOptions", "LatencyRequest", "Measurement", "SlowCall"]
 
 _OPEN_CALLS = 1 << 17
 _GOROUTINES = 1 << 13
@@ -91,36 +86,22 @@ class Measurement:
     why: Mapping[int, Mapping[int | None, PartSums]] = field(default_factory=dict)
 
 
-class LatencyMeter(Probing):
+class LatencyMeter(Paired):
     """The probes that measure a plan's functions; a context manager that detaches."""
 
-    #: What makes calls missing.
     LOSSES = (Diagnostic.STACKS_FULL, Diagnostic.OUTER_CALLS_FULL, Diagnostic.SLOW_LOST)
 
-    def __init__(
-        self,
-        target: Target,
-        plan: ProbePlan,
-        tasks: Tasks,
-        options: LatencyOptions,
-        forced: AttachMethod | None,
-        announce: Callable[[str], None] | None = None,
-        why: WhyProbes | None = None,
-        emulation: RetEmulation | None = None,
-    ) -> None:
-        """Attach to RETs first and then to entries, so that no call seen entering is lost.
-
-        ``announce`` is as for ``attach``; ``why`` finds out what the time goes into, where that is
-        asked for; ``emulation`` is as ``ret_emulation`` returns it. Raises AttachError or
-        LoadError.
-        """
+    def __init__(self, prepared: Prepared, options: LatencyOptions) -> None:
+        """Attach. Raises AttachError or LoadError."""
+        plan, tasks, why = prepared.plan, prepared.tasks, prepared.why
+        assert tasks is not None
         #: The files whose rows are kept apart where functions are not, none where nothing is.
         self.files = () if options.per_function else tasks.numbered if plan.program_names else ()
         rows = len(plan.functions) if options.per_function else len(self.files) or 1
         halves = 2 if options.intervals else 1
         stripes = stripes_for(rows, halves, len(kernel.online_cpus()))
         settings = LatencySettings(
-            site=with_rets(target.settings(), emulation),
+            site=prepared.site_settings(),
             tasks=tasks.settings(),
             stacks=options.open_calls,
             outer_calls=options.open_calls,
@@ -131,25 +112,14 @@ class LatencyMeter(Probing):
             slower=options.slower,
             why=why.settings(rows * halves) if why else None,
         )
-        groups = [
-            *(why.groups() if why else ()),
-            *unwind_groups(target, tasks),
-            *plan.return_groups("on_return", target.pid, tasks.kind, None, emulation is not None),
-            *plan.entry_groups("on_entry", target.pid, tasks.kind),
-        ]
+        self._reports_slow = options.slower is not None
         self._rings: Rings | None = None
         self._slow_lost = 0
         #: Whether ``poll`` has returned all there is, after ``stop``.
         self.exhausted = False
-
-        def open_events(program: BpfProgram) -> None:
-            if why is not None:
-                why.prepare(program)
-            tasks.prepare(program)
-            if options.slower is not None:
-                self._rings = program.open_events("slow", _SLOW_PAGES)
-
-        self.attached: Attached = attach(settings, groups, forced, open_events, announce)
+        #: With goroutines kept apart, processes that lived when this was looked at last.
+        self.processes: set[int] = set()
+        self._attach(prepared, settings)
         program = self.attached.program
         self._rows = HistogramRows(
             program.map("histograms"), program.map("generation"), rows, halves, stripes
@@ -171,16 +141,13 @@ class LatencyMeter(Probing):
                 names=self._names,
             )
 
-        #: With goroutines kept apart, processes that lived when this was looked at last.
-        self.processes: set[int] = set()
-        self._open = (
-            OpenCalls(program, "why_saved", by_process=BY_PROCESS) if why else OpenCalls(program)
-        )
-        # Where one process is traced, the run ends with it.
-        self._sweep = None if target.process else Throttle(self._remove_exited)
+    def _prepare(self, program: BpfProgram) -> None:
+        super()._prepare(program)
+        if self._reports_slow:
+            self._rings = program.open_events("slow", _SLOW_PAGES)
 
     def _remove_exited(self) -> None:
-        self._open.remove_exited()
+        super()._remove_exited()
         if self._goroutines is not None:
             self.processes = self._goroutines.end_exited()
 
@@ -189,8 +156,7 @@ class LatencyMeter(Probing):
 
         Ends soon after ``until`` (``time.monotonic``): the rest is left for the next poll.
         """
-        if self._sweep is not None:
-            self._sweep()
+        self._look_after()
         if self._goroutines is not None:
             self._goroutines.harvest()
         if self._rings is None:
@@ -237,12 +203,31 @@ class LatencyMeter(Probing):
         """Return whether any call has been entered."""
         return self._rows.has_any() or self.open_calls() > 0
 
-    def open_calls(self) -> int:
-        """Return how many calls have been entered and have not returned."""
-        return self._open.number()
-
     def diagnostics(self) -> dict[Diagnostic, int]:
         """Return how often each irregularity has occurred so far."""
-        counts = diagnostics(self.attached.program)
+        counts = super().diagnostics()
         counts[Diagnostic.SLOW_LOST] += self._slow_lost
         return counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatencyRequest(FunctionRequest[LatencyMeter, ProbeCost]):
+    """Measure how long calls take."""
+
+    verb: str = "measure"
+    done: str = "measured"
+    options: LatencyOptions = LatencyOptions()
+
+    def plan(self) -> Planned:
+        """Return what is to be probed; raises as ``plan_measuring`` does."""
+        plan = plan_measuring(self.target, self.requests[0])
+        self._refuse(plan.failed)
+        return Planned(plan)
+
+    def attach(self, prepared: Prepared) -> LatencyMeter:
+        """Attach. Raises AttachError or LoadError."""
+        return LatencyMeter(prepared, self.options)
+
+    def cost(self, prepared: Prepared) -> ProbeCost:
+        """Return what the probes of a call cost."""
+        return probe_cost(prepared.plan.entry_form, prepared.forced, prepared.emulation)

@@ -1,25 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a run lasts, and whether its target has become another program meanwhile."""
+"""Whether a run's target has become another program, or its files others."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import select
-import threading
-import time
 from collections.abc import Iterable
-from types import TracebackType
-from typing import TypeVar
 
 from gotrace.elf.image import ElfImage, FileIdentity
-from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import Attached
 from gotrace.session.plan import BinaryPlan, ProbePlan
 from gotrace.target.process import Executable, ProcessError
 from gotrace.target.target import Target
 
-__all__ = ["Lifetime", "Probing", "Run"]
+__all__ = ["Lifetime"]
 
 
 class _Code:
@@ -138,118 +131,3 @@ class Lifetime:
                 changed.append(path)
                 del self._files[path]
         return changed
-
-
-_P = TypeVar("_P", bound="Probing")
-
-
-class Probing:
-    """What a run traces with: probes that are stopped once. A context manager that detaches."""
-
-    attached: Attached
-    #: Whether nothing that the probes have recorded can change any more.
-    stopped = False
-
-    def stop(self) -> None:
-        """Have the probes removed; after it, nothing is recorded any more. Raises OSError."""
-        if not self.stopped:
-            self.attached.stop()
-            kernel.wait_for_programs()
-            self.stopped = True
-
-    def __enter__(self: _P) -> _P:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.attached.close()
-
-
-class Run:
-    """A run's time: until it is asked to end, for some seconds, or up to the target's end.
-
-    It handles no signals, prints nothing and works in any thread. A context manager: the run is
-    over at its end.
-    """
-
-    def __init__(
-        self, target: Target, plan: ProbePlan, tracer: Probing, seconds: float | None
-    ) -> None:
-        """Begin; ``tracer`` is attached. Raises ProcessError where its end cannot be watched."""
-        self._tracer = tracer
-        self._lifetime = Lifetime(target, plan)
-        self._look = time.monotonic() + Lifetime.PERIOD
-        self._lock = threading.Lock()
-        self._is_open = True
-        self._timer: threading.Timer | None = None
-        self._descriptors = [os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)]
-        #: Those of the processes that have not ended.
-        self._exits: set[int] = set()
-        try:
-            for process in target.watched:
-                self._descriptors.append(process.exit_descriptor())
-                self._exits.add(self._descriptors[-1])
-        except BaseException:
-            self.close()
-            raise
-        #: When the run ends (``time.monotonic``), None where that is not known.
-        self.ends = None if seconds is None else time.monotonic() + seconds
-        if seconds is not None:
-            # The probes go in time, whatever the caller is doing then.
-            self._timer = threading.Timer(seconds, self.stop)
-            self._timer.daemon = True
-            try:
-                self._timer.start()
-            except RuntimeError:  # no further thread: it is done a little later
-                self._timer = None
-
-    def stop(self) -> None:
-        """Let the run end; may be called in any thread, and more than once."""
-        with self._lock:
-            if self._is_open:  # else its map may be another's by now
-                self._tracer.attached.stop()
-                os.eventfd_write(self._descriptors[0], 1)
-
-    def is_over(self, wait: float) -> bool:
-        """Wait for some seconds at most; return whether the run is over. Raises OSError.
-
-        Then the tracer is stopped, and what it has seen can be read.
-        """
-        now = time.monotonic()
-        until = now + wait if self.ends is None else min(now + wait, self.ends)
-        poll = select.poll()
-        for descriptor in (self._descriptors[0], *self._exits):
-            poll.register(descriptor, select.POLLIN)
-        ready = {descriptor for descriptor, _ in poll.poll(max(0.0, until - now) * 1000)}
-        over = self._descriptors[0] in ready
-        if ended := self._exits & ready:
-            self._exits -= ended
-            over = over or not self._exits
-        now = time.monotonic()
-        over = over or (self.ends is not None and now >= self.ends)
-        if not over and now >= self._look:
-            self._look = now + Lifetime.PERIOD
-            over = bool(self._lifetime.overwritten_file() or self._lifetime.replaced_program())
-        if over:
-            self._tracer.stop()
-        return over
-
-    def close(self) -> None:
-        """Stop waiting for anything; the run is not asked to end any more."""
-        with self._lock:
-            self._is_open = False
-            while self._descriptors:
-                os.close(self._descriptors.pop())
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def __enter__(self) -> Run:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()

@@ -23,7 +23,7 @@ from gotrace.probes.pattern import quote, split_target
 from gotrace.probes.select import Selector
 from gotrace.sites.prologue import PLAIN_RET
 from gotrace.sites.sites import FunctionSites, Site, SiteForm, function_sites
-from gotrace.target.process import Process, ends_so, file_test
+from gotrace.target.process import ends_so, file_test
 from gotrace.target.target import Target, TargetBinary
 from gotrace.text import in_program
 
@@ -31,6 +31,7 @@ __all__ = [
     "BinaryPlan",
     "BinaryRequest",
     "Check",
+    "FunctionKey",
     "Inlined",
     "OnlyInlined",
     "ProbePlan",
@@ -148,6 +149,10 @@ class Verdict:
 Check = Callable[[FunctionSites], Verdict]
 
 
+#: A file's device and inode, and the entry of a function in it.
+FunctionKey = tuple[int, int, int]
+
+
 @dataclass(frozen=True, slots=True)
 class BinaryPlan:
     """What is to be traced in one file; every one of ``functions`` has an entry site.
@@ -160,6 +165,11 @@ class BinaryPlan:
     functions: tuple[FunctionSites, ...]
     request: int = 0
     selector: Selector | None = None
+
+    def key(self, sites: FunctionSites) -> FunctionKey:
+        """Return what a function of the file is known by, whatever the file is called."""
+        file = self.binary.image.identity
+        return file.device, file.inode, sites.function.entry
 
 
 class ProgramFunction(NamedTuple):
@@ -286,13 +296,19 @@ class ProbePlan:
         return [sites.function for sites in self._every()]
 
     @property
-    def entry_form(self) -> SiteForm:
-        """Return the form of the dearest entry site: FIRST where one is single-stepped."""
-        stepped = any(
-            sites.entry is not None and sites.entry.form is SiteForm.FIRST
+    def entry_forms(self) -> list[SiteForm]:
+        """Return each function's: FIRST where the entry is single-stepped, else EMULATED."""
+        return [
+            SiteForm.FIRST
+            if sites.entry is not None and sites.entry.form is SiteForm.FIRST
+            else SiteForm.EMULATED
             for sites in self._every()
-        )
-        return SiteForm.FIRST if stepped else SiteForm.EMULATED
+        ]
+
+    @property
+    def entry_form(self) -> SiteForm:
+        """Return the dearest of the entries' forms."""
+        return SiteForm.FIRST if SiteForm.FIRST in self.entry_forms else SiteForm.EMULATED
 
     @property
     def has_tail_jumps(self) -> bool:
@@ -448,22 +464,23 @@ def _jumps(sites: FunctionSites, traced: Container[int]) -> Jumps:
 Split = Callable[[str], tuple[str | None, str]]
 
 
-def splitting(pids: Sequence[int], command: Sequence[str] | None = None) -> Split:
-    """Return what separates the binary from the pattern where processes or a command are traced.
+def splitting(target: Target) -> Split:
+    """Return what separates the binary from the pattern for a target.
 
-    The word before the colon may be what the program of one of them is called. Absolute paths may
-    also be those of the process, where it is one.
+    The word before the colon may be what one of its programs is called. Absolute paths may also be
+    those of the process, where it is one.
     """
-    processes = [Process(pid) for pid in pids]
+    command = target.command
+    processes = () if command else target.watched
 
     def which(name: str) -> str | None:
         if any(process.is_called(name) for process in processes):
             return name
-        if command and ends_so(command[0], name):
+        if command and ends_so(command.path, name):
             return name
         return shutil.which(name)
 
-    exists = file_test(pids[0] if len(pids) == 1 else None)
+    exists = file_test(processes[0].tgid if len(processes) == 1 else None)
     return partial(split_target, exists=exists, which=which)
 
 
@@ -637,13 +654,12 @@ def once(plan: ProbePlan) -> ProbePlan:
 
     Two probes in one place would both count a call.
     """
-    seen: set[tuple[int, int, int]] = set()
+    seen: set[FunctionKey] = set()
     binaries = []
     for file_plan in plan.binaries:
-        file = file_plan.binary.image.identity
         kept = []
         for sites in file_plan.functions:
-            key = (file.device, file.inode, sites.function.entry)
+            key = file_plan.key(sites)
             if key not in seen:
                 seen.add(key)
                 kept.append(sites)

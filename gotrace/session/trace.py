@@ -5,44 +5,48 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from gotrace.capture.ops import DEEP, MAX_BLOCKS, Op, OpCode
 from gotrace.capture.payload import Subplan
+from gotrace.errors import GotraceError
 from gotrace.gotypes.contexts import ContextType
 from gotrace.kernel import syscalls as kernel
-from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.btf import task_blocked_offset
 from gotrace.kernel.program import BpfProgram
-from gotrace.kernel.rets import RetEmulation, with_rets
+from gotrace.overhead import ProbeCost
+from gotrace.probes.spec import ProbeSpec
+from gotrace.session.calibrate import trap_cost
+from gotrace.session.decode import CallDecoder, Undecided, call_decoders
 from gotrace.session.events import HEADER, UNKNOWN_CPU, Losses, OrderWindow, end_of, marked
-from gotrace.session.lifetime import Probing
-from gotrace.session.open_calls import (
-    Diagnostic,
-    OpenCalls,
-    Throttle,
-    diagnostics,
-)
-from gotrace.session.tasks import Tasks, signal_groups, start_groups, unwind_groups
+from gotrace.session.open_calls import Diagnostic
+from gotrace.session.paired import Paired
+from gotrace.session.plan import BinaryRequest, make_plan
+from gotrace.session.probing import Prepared
+from gotrace.session.request import FunctionRequest, Planned
+from gotrace.session.run import Run
+from gotrace.session.tasks import signal_groups, start_groups
 from gotrace.session.trace_plan import (
+    TraceChoices,
     TracedCall,
     TracePlan,
     interfaces_in,
+    make_trace_plan,
     most_steps,
     steps_of,
 )
 from gotrace.session.undisturbed import Meanwhile
-from gotrace.session.why.parts import BY_PROCESS, WhyProbes, max_report_size
+from gotrace.session.why.parts import max_report_size
 from gotrace.settings import KeySettings, SignalSettings, TraceSettings, WhySettings
-from gotrace.target.target import Target
 
 __all__ = [
     "MAX_STACK_FRAMES",
-    "PAYLOADS",
     "CallTracer",
     "Tables",
     "TraceOptions",
+    "TraceRequest",
     "buffer_pages",
     "expected_types",
     "sized",
@@ -56,8 +60,6 @@ PLAN_FILE_SHIFT = 8
 TYPE_FILE_SHIFT = 48  # in keys of the map types: above addresses
 _SITE_PLAN = struct.Struct("=QIIIIhh4x")
 _FLOAT_BLOCK = 8 + 8 * 15
-#: Bytes that there can be for a call's values; a per-CPU value has at most 32 KB.
-PAYLOADS = (256, 512, 1024, 2048, 4096, 8192)
 _SAVED_BYTES = 64 << 20  # of kernel memory, for the arguments of open calls
 _CALL_OVERHEAD = 1536  # struct call without its payload, and the map's own
 _STACKS = _OUTER_CALLS = _WAITING = 1 << 14
@@ -84,10 +86,10 @@ class TraceOptions:
     nested: bool = False
 
 
-class CallTracer(Probing):
+class CallTracer(Paired):
     """The probes that report a plan's calls; a context manager that detaches."""
 
-    #: What makes calls missing; ``UNWOUND`` alone does not.
+    #: ``UNWOUND`` alone does not make calls missing.
     LOSSES = (
         Diagnostic.UNWOUND_UNSEEN,
         Diagnostic.STACKS_FULL,
@@ -99,52 +101,24 @@ class CallTracer(Probing):
         Diagnostic.TAIL_CALLS,
     )
 
-    def __init__(
-        self,
-        target: Target,
-        traced: TracePlan,
-        tasks: Tasks,
-        options: TraceOptions,
-        forced: AttachMethod | None,
-        announce: Callable[[str], None] | None = None,
-        why: WhyProbes | None = None,
-        emulation: RetEmulation | None = None,
-    ) -> None:
-        """Load the plans and attach, to RETs first; ``announce`` is as for ``attach``.
-
-        ``why`` finds out what the time of calls goes into, where that is asked for; ``emulation``
-        is as ``ret_emulation`` returns it.
-
-        Raises AttachError or LoadError.
-        """
+    def __init__(self, prepared: Prepared, options: TraceOptions) -> None:
+        """Load the plans and attach. Raises AttachError or LoadError."""
+        target, traced, tasks, why = (
+            prepared.target,
+            prepared.traced,
+            prepared.tasks,
+            prepared.why,
+        )
+        assert traced is not None and tasks is not None
         self._contexts = traced.contexts
         self._tables = Tables(traced, options, max_report_size(len(why.names)) + 8 if why else 0)
-        self._why = why
-        self._tasks = tasks
-        plan = traced.plan
-        groups = plan.entry_groups("on_entry", target.pid, tasks.kind)
-        returning = {number for number, call in enumerate(traced.calls) if call.result is not None}
-        if returning:
-            groups = [
-                *unwind_groups(target, tasks),
-                *(start_groups(target, tasks) if options.nested else ()),
-                *plan.return_groups(
-                    "on_return", target.pid, tasks.kind, returning, emulation is not None
-                ),
-                *groups,
-            ]
-        if why is not None:
-            groups = [*why.groups(), *groups]
-        settings = self._tables.settings(
-            target, tasks, why=why.settings() if why else None, emulation=emulation
-        )
+        returning = self._tables.returning
+        settings = self._tables.settings(prepared, why=why.settings() if why else None)
         if options.open_calls is not None:
-            settings = sized(settings, options.open_calls, bool(returning))
+            settings = sized(settings, options.open_calls)
         if options.nested and returning:
             settings = replace(settings, nested=_STARTS)
         self._pages = options.pages
-        if self._tables.floats:
-            groups = [*signal_groups(target, tasks), *groups]
         #: Records that were dropped here, in user space.
         self.losses = Losses()
         self.window = OrderWindow(marks_cpu=options.cpu)
@@ -155,20 +129,17 @@ class CallTracer(Probing):
         self.exhausted = False
         # The verifier runs meanwhile.
         with Meanwhile(lambda: expected_types(traced)) as self._subplans:
-            self.attached: Attached = attach(settings, groups, forced, self._prepare, announce)
-        program = self.attached.program
-        self._open = (
-            OpenCalls(program, "saved_calls", "why_saved", by_process=BY_PROCESS)
-            if why
-            else OpenCalls(program, "saved_calls")
-        )
-        # Where one process is traced, the run ends with it.
-        self._sweep = None if target.process else Throttle(self._open.remove_exited)
+            self._attach(
+                prepared,
+                settings,
+                returning=returning,
+                first=signal_groups(target, tasks) if self._tables.floats else (),
+                beside=start_groups(target, tasks) if options.nested else (),
+                by_call=("saved_calls",),
+            )
 
     def _prepare(self, program: BpfProgram) -> None:
-        if self._why is not None:
-            self._why.prepare(program)
-        self._tasks.prepare(program)
+        super()._prepare(program)
         self._tables.fill(program, self._subplans.result())
         self._rings = program.open_events("events", self._pages or buffer_pages())
 
@@ -194,8 +165,7 @@ class CallTracer(Probing):
         """Return up to when all has been read (ns), None where nothing is left."""
         if not self.stopped:
             self._learn()
-            if self._sweep is not None:
-                self._sweep()
+            self._look_after()
         return self._rings.take(until, self.window.room, self.window.push)
 
     def _learn(self) -> None:
@@ -227,14 +197,6 @@ class CallTracer(Probing):
             if (record := _waiting_record(value)) is not None
         ]
 
-    def open_calls(self) -> int:
-        """Return how many calls have been entered and have not returned."""
-        return self._open.number()
-
-    def diagnostics(self) -> dict[Diagnostic, int]:
-        """Return how often each irregularity has occurred so far."""
-        return diagnostics(self.attached.program)
-
 
 def expected_types(traced: TracePlan) -> dict[int, Subplan]:
     """Return plans of the dynamic types that calls can be expected to hold, by key."""
@@ -260,12 +222,14 @@ class Tables:
     def __init__(self, traced: TracePlan, options: TraceOptions, why: int = 0) -> None:
         """Take the plans; ``why`` bytes of each payload are for what the time went into."""
         calls = self._calls = traced.calls
+        #: Numbers of the functions whose calls are followed to their ends.
+        self.returning = {number for number, call in enumerate(calls) if call.result is not None}
         self.floats = any(call.entry_floats or call.result_floats for call in calls)
         self._behind = why + (2 * _FLOAT_BLOCK if self.floats else 0)
         self._behind += _SENT_START if options.nested else 0
         self._values = max(map(_payload_bound, calls))
         # Where values leave less room than is asked for, stacks are cut earlier.
-        room = (PAYLOADS[-1] - self._values - self._behind - 8) // 8 - 1
+        room = (TraceSettings.PAYLOADS[-1] - self._values - self._behind - 8) // 8 - 1
         self._user_stack = min(options.user_stack, room)
         self._behind += 8 * (self._user_stack + 1) if self._user_stack else 0
         self._constants = traced.constants.packed()
@@ -326,29 +290,26 @@ class Tables:
         """Return how many bytes there are for a call's values and what comes after them."""
         # Never filled to the last byte: lengths are bounded by a mask, which makes PAYLOAD nothing.
         payload = self._values + self._behind + 8
-        return next((size for size in PAYLOADS if size >= payload), PAYLOADS[-1])
+        sizes = TraceSettings.PAYLOADS
+        return next((size for size in sizes if size >= payload), sizes[-1])
 
     def settings(
-        self,
-        target: Target,
-        tasks: Tasks,
-        by: KeySettings | None = None,
-        why: WhySettings | None = None,
-        emulation: RetEmulation | None = None,
+        self, prepared: Prepared, by: KeySettings | None = None, why: WhySettings | None = None
     ) -> TraceSettings:
         """Return the settings of bpf/trace.c and its headers.
 
         ``by`` are those of calls that are added up: their floats are not read.
         """
         floats = self.floats and by is None
+        assert prepared.tasks is not None
         return TraceSettings(
-            site=with_rets(target.settings(), emulation),
-            tasks=tasks.settings(),
+            site=prepared.site_settings(),
+            tasks=prepared.tasks.settings(),
             stacks=_STACKS,
             outer_calls=_OUTER_CALLS,
             why=why,
             payload=self.payload,
-            returns=any(call.result is not None for call in self._calls),
+            returns=bool(self.returning),
             floats=floats,
             interfaces=self._interfaces,
             predicates=any(op.code >= OpCode.PUSH_CONST for op in self._ops),
@@ -413,12 +374,9 @@ _ROOM_FOR_TYPES = 1 << 16  # operations of subplans
 _MAX_TYPES = 1 << 13
 
 
-def sized(settings: TraceSettings, open_calls: int, returns: bool) -> TraceSettings:
-    """Return settings with room for as many goroutines with open calls.
-
-    ``returns``: arguments of open calls are kept up to the return.
-    """
-    saved = min(settings.saved, open_calls if returns else 1)
+def sized(settings: TraceSettings, open_calls: int) -> TraceSettings:
+    """Return settings with room for as many goroutines with open calls."""
+    saved = min(settings.saved, open_calls if settings.returns else 1)
     return replace(settings, stacks=open_calls, outer_calls=open_calls, saved=saved)
 
 
@@ -451,3 +409,64 @@ def _waiting_record(value: bytes) -> bytes | None:
     *_, length, _ = _CALL_HEAD.unpack_from(value, _WAIT.size)
     event = _WAIT.size + _CALL_HEAD.size
     return None if at_entry else value[event : event + HEADER.size + length]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceRequest(FunctionRequest[CallTracer, ProbeCost]):
+    """Report calls one by one.
+
+    ``only`` are special names with the values that calls have to have, beside the probes' own
+    predicates. ``probes`` stand for those that ``asked`` has as texts.
+    """
+
+    verb: str = "trace"
+    done: str = "shown"
+    choices: TraceChoices
+    options: TraceOptions = TraceOptions()
+    only: Mapping[str, int] = field(default_factory=dict)
+    probes: Sequence[ProbeSpec] | None = None
+
+    @cached_property
+    def parsed(self) -> tuple[Sequence[ProbeSpec], Sequence[GotraceError]]:
+        """Return the probes, and why others come to nothing. Raises UsageError."""
+        if self.probes is not None:
+            return self.probes, ()
+        specs, failed = self.asked.probes(self.target)
+        return [spec.only(self.only) for spec in specs], failed
+
+    @cached_property
+    def requests(self) -> tuple[Sequence[BinaryRequest], Sequence[GotraceError]]:
+        """Return what is to be selected for each probe, and why others come to nothing."""
+        specs, failed = self.parsed
+        return self.asked.probe_requests(specs), failed
+
+    def plan(self) -> Planned:
+        """Return what is to be probed; raises as ``make_trace_plan`` does."""
+        specs, _ = self.parsed
+        requests, failed = self.requests
+        plan = make_plan(self.target, requests, returns=True, verb=self.verb)
+        plan = replace(plan, failed=(*failed, *plan.failed))
+        self._refuse(plan.failed)
+        traced = make_trace_plan(plan, specs, self.choices)
+        self._refuse(traced.plan.failed)
+        return Planned(traced.plan, traced)
+
+    def attach(self, prepared: Prepared) -> CallTracer:
+        """Attach. Raises AttachError or LoadError."""
+        return CallTracer(prepared, self.options)
+
+    def cost(self, prepared: Prepared) -> ProbeCost:
+        """Return what probes cost whose programs do next to nothing: records have the rest."""
+        return trap_cost(prepared.plan.entry_form, prepared.forced, prepared.emulation)
+
+    def decoders(
+        self, run: Run[CallTracer, ProbeCost], cost: ProbeCost | None = None
+    ) -> tuple[list[CallDecoder], Undecided]:
+        """Return the decoders of a run's functions, by number, and what they count together.
+
+        ``cost`` is that of the probes, None where it is not known.
+        """
+        assert run.traced is not None and run.tasks is not None
+        shows_why = self.why is not None
+        floats, names = self.choices.floats, run.part_names
+        return call_decoders(run.traced, run.tasks, floats, cost, names, shows_why)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -60,7 +61,7 @@ from gotrace.probes.typed import (
     unit_of,
 )
 from gotrace.session.dynamic_types import DynamicTypes
-from gotrace.session.plan import BinaryRequest, ProbePlan, Split
+from gotrace.session.plan import BinaryPlan, BinaryRequest, FunctionKey, ProbePlan, Split
 from gotrace.sites.decode import float_written, step_over
 from gotrace.sites.sites import FunctionSites, SiteForm
 from gotrace.target.target import TargetBinary
@@ -158,8 +159,8 @@ class TracedCall:
     entry site begins, from the site, and what it adds to SP; where that is not known, or float
     registers are to be left alone, ``entry_floats`` and ``result_floats`` are false. Of a string
     no more than ``text_bytes`` are shown, although a predicate may have more captured.
-    ``overwritten`` is the float register that has been overwritten by the time it is read. Where
-    several probes want the function, ``parts`` are what each wants, and ``probe`` is all of it
+    ``overwritten`` is the float register that has been overwritten by the time it is read.
+    ``parts`` are the probes that want the function and what each wants, and ``probe`` is all of it
     together.
     """
 
@@ -178,8 +179,8 @@ class TracedCall:
     next_pc: int
     next_sp: int
     text_bytes: int
-    overwritten: int | None = None
-    parts: tuple[tuple[ProbeSpec, ResolvedProbe], ...] = ()
+    overwritten: int | None
+    parts: tuple[tuple[ProbeSpec, ResolvedProbe], ...]
 
     def shown(self, phase: Phase) -> int:
         """Return how many values of a phase are shown as the function's own."""
@@ -290,91 +291,110 @@ def make_trace_plan(
     the reason among the plan's problems. A probe of several that fits none is among its ``failed``.
     Raises SpecError, SignatureError, NoMatchError where that leaves nothing.
     """
-    unfit: list[tuple[int, GotraceError]] = []
-    fitting: set[str | None] = set()  # recipes
-    fit: set[int] = set()  # probes, by number
-    constants = StringConstants()
-    binaries, calls = [], []
-    files: dict[tuple[int, int], _FileTypes] = {}
-    problems = list(plan.problems)
-    seen: set[tuple[int, int, int]] = set()
-    wanted = _wanted_by(plan, specs)
+    assembly = _Assembly(plan, specs, choices)
     for file_plan in plan.binaries:
-        binary, spec = file_plan.binary, specs[file_plan.request]
+        assembly.add(file_plan)
+    return assembly.plan()
+
+
+class _Assembly:
+    """A trace plan in the making, of which each function is planned once."""
+
+    def __init__(self, plan: ProbePlan, specs: Sequence[ProbeSpec], choices: TraceChoices) -> None:
+        self._plan = plan
+        self._specs = specs
+        self._choices = choices
+        #: The probes that want each function, in their order.
+        self._wanted_by: dict[FunctionKey, list[ProbeSpec]] = {}
+        for file_plan in plan.binaries:
+            for sites in file_plan.functions:
+                wanted = self._wanted_by.setdefault(file_plan.key(sites), [])
+                wanted.append(specs[file_plan.request])
+        self._planned: set[FunctionKey] = set()
+        self._files: dict[tuple[int, int], _FileTypes] = {}
+        self._constants = StringConstants()
+        self._binaries: list[BinaryPlan] = []
+        self._calls: list[TracedCall] = []
+        self._problems = list(plan.problems)
+        #: Probes that fit no function of a file, by number, and why; those that fit one.
+        self._refused: list[tuple[int, GotraceError]] = []
+        self._accepted: set[int] = set()
+
+    def add(self, file_plan: BinaryPlan) -> None:
+        """Plan the functions of a file that a probe selects, but those that are planned."""
+        binary, spec = file_plan.binary, self._specs[file_plan.request]
         identity = binary.image.identity
-        file = files.setdefault((identity.device, identity.inode), _FileTypes(binary, choices))
-        planner = _Planner(binary, spec, choices, constants, file)
+        at = (identity.device, identity.inode)
+        file = self._files.setdefault(at, _FileTypes(binary, self._choices))
+        planner = _Planner(binary, spec, self._choices, self._constants, file)
         planned: list[TracedCall] = []
         refused: list[UsageError] = []
         is_shared = False  # with an earlier probe
         for sites in file_plan.functions:
-            key = (identity.device, identity.inode, sites.function.entry)
-            if key in seen:
-                if spec.recipe is not None and spec.recipe == wanted[key][0].recipe:
-                    is_shared = True
-                elif spec.key is not None or spec.signature not in (None, wanted[key][0].signature):
-                    problems.append(_taken(sites.function.name, spec, wanted[key][0]))
-                else:
-                    is_shared = True
+            key = file_plan.key(sites)
+            if key in self._planned:
+                is_shared = self._is_shared(spec, key, sites.function.name) or is_shared
                 continue
-            more = [
-                other
-                for other in wanted[key][wanted[key].index(spec) + 1 :]
-                if other.key is None and other.signature in (None, spec.signature)
-            ]
             try:
-                planned.append(planner.plan(sites, more))
-                seen.add(key)
+                planned.append(planner.plan(sites, self._later(spec, key)))
+                self._planned.add(key)
             except (SpecError, SignatureError) as error:
                 refused.append(error)
         if not planned and refused and not is_shared:
-            unfit.append((file_plan.request, refused[0]))
+            self._refused.append((file_plan.request, refused[0]))
         else:
-            problems += map(str, refused)
-            fitting.add(spec.recipe)
-            fit.add(file_plan.request)
-        problems += planner.problems
+            self._problems += map(str, refused)
+            self._accepted.add(file_plan.request)
+        self._problems += planner.problems
         kept = tuple(call.function for call in planned)
-        binaries.append(replace(file_plan, functions=kept))
-        calls += planned
-    fitting.discard(None)
-    failed = list(plan.failed)
-    # Of several programs a probe need not fit all.
-    problems += [str(error) for number, error in unfit if number in fit]
-    failed += [
-        error
-        for number, error in unfit
-        if number not in fit and specs[number].recipe not in fitting
-    ]
-    if not calls:
-        raise (
-            failed[0]
-            if failed
-            else NoMatchError(
-                "nothing to trace: " + (problems[0] if problems else "no function is left")
-            )
+        self._binaries.append(replace(file_plan, functions=kept))
+        self._calls += planned
+
+    def _is_shared(self, spec: ProbeSpec, key: FunctionKey, name: str) -> bool:
+        """Return whether a function is planned for this probe with an earlier one.
+
+        If it is not, the earlier one has it alone, and that is among the problems.
+        """
+        earlier = self._wanted_by[key][0]
+        if spec.recipe is not None and spec.recipe == earlier.recipe:
+            return True
+        if spec.key is not None or spec.signature not in (None, earlier.signature):
+            self._problems.append(_taken(name, spec, earlier))
+            return False
+        return True
+
+    def _later(self, spec: ProbeSpec, key: FunctionKey) -> list[ProbeSpec]:
+        """Return the later probes that want a function and can share it."""
+        wanted = self._wanted_by[key]
+        return [
+            other
+            for other in wanted[wanted.index(spec) + 1 :]
+            if other.key is None and other.signature in (None, spec.signature)
+        ]
+
+    def plan(self) -> TracePlan:
+        """Return the plan. Raises GotraceError if there is nothing in it."""
+        recipes = {self._specs[number].recipe for number in self._accepted} - {None}
+        # Of several programs a probe need not fit all, and of a recipe not all probes.
+        problems = [str(error) for number, error in self._refused if number in self._accepted]
+        failed = [
+            error
+            for number, error in self._refused
+            if number not in self._accepted and self._specs[number].recipe not in recipes
+        ]
+        problems = list(dict.fromkeys([*self._problems, *problems]))
+        failed = [*self._plan.failed, *failed]
+        if not self._calls:
+            why = problems[0] if problems else "no function is left"
+            raise failed[0] if failed else NoMatchError(f"nothing to trace: {why}")
+        plan = replace(
+            self._plan,
+            binaries=tuple(self._binaries),
+            problems=tuple(problems),
+            failed=tuple(failed),
         )
-    traced = replace(
-        plan,
-        binaries=tuple(binaries),
-        problems=tuple(dict.fromkeys(problems)),
-        failed=tuple(failed),
-    )
-    contexts = tuple(file.context for file in files.values())
-    return TracePlan(traced, tuple(calls), contexts, constants)
-
-
-def _wanted_by(
-    plan: ProbePlan, specs: Sequence[ProbeSpec]
-) -> dict[tuple[int, int, int], list[ProbeSpec]]:
-    """Return the probes that want each function, by its file and entry, in their order."""
-    wanted: dict[tuple[int, int, int], list[ProbeSpec]] = {}
-    for file_plan in plan.binaries:
-        file, spec = file_plan.binary.image.identity, specs[file_plan.request]
-        for sites in file_plan.functions:
-            key = (file.device, file.inode, sites.function.entry)
-            wanted.setdefault(key, []).append(spec)
-    return wanted
+        contexts = tuple(file.context for file in self._files.values())
+        return TracePlan(plan, tuple(self._calls), contexts, self._constants)
 
 
 def _together(parts: Sequence[tuple[ProbeSpec, ResolvedProbe]]) -> tuple[ProbeSpec, ResolvedProbe]:
@@ -502,13 +522,10 @@ class _Planner:
         parts = _fitting(specs, _scope(places, self._type, self._no_spans))
         if self._choices.entry_only or not sites.returns:
             parts = [(spec, probe.at_entry()) for spec, probe in parts]
-        before = self._spec
-        self._spec, probe = _together(parts) if len(parts) > 1 else parts[0]
-        try:
-            planned = self._planned(sites, places, probe)
-        finally:
-            self._spec = before
-        return replace(planned, parts=tuple(parts)) if len(parts) > 1 else planned
+        of_all = copy(self)  # which notes down with this one what it leaves out
+        of_all._spec, probe = _together(parts) if len(parts) > 1 else parts[0]
+        of_all._elements = elements_looked_up(probe.expressions)
+        return of_all._planned(sites, places, probe, parts)
 
     def _as_described(
         self, function: Function, specs: Sequence[ProbeSpec]
@@ -528,11 +545,14 @@ class _Planner:
         return None
 
     def _planned(
-        self, sites: FunctionSites, places: FunctionLocations, probe: ResolvedProbe
+        self,
+        sites: FunctionSites,
+        places: FunctionLocations,
+        probe: ResolvedProbe,
+        parts: Sequence[tuple[ProbeSpec, ResolvedProbe]],
     ) -> TracedCall:
         text_bytes = self._text_bytes(probe)
         paths = _paths(probe)
-        self._elements = elements_looked_up(probe.expressions)
         self._check_specials(probe)
         at_entry = self._choices.entry_only or not sites.returns
         if self._choices.return_if_needed and not _needs_return(probe):
@@ -581,6 +601,7 @@ class _Planner:
             next_sp=step[1] if step else 0,
             text_bytes=self._choices.limits.text_bytes,
             overwritten=overwritten,
+            parts=tuple(parts),
         )
 
     def _type(self, text: str) -> tuple[GoType, bool]:

@@ -86,6 +86,7 @@ class Target:
     processes: tuple[Process, ...] = ()
     programs: tuple[Process, ...] = ()
     filters: SiteSettings = field(default_factory=SiteSettings)
+    _is_released: bool = False
     _open: list[TargetBinary] = field(default_factory=list)
 
     @classmethod
@@ -225,12 +226,18 @@ class Target:
             binary.bias = load_bias(image, process)
         return binary
 
+    @property
+    def has_started(self) -> bool:
+        """Return whether it runs: it is no command that waits."""
+        return self.command is None or self._is_released
+
     def start(self) -> None:
         """Release a command that waits, and learn where its files are while it lives.
 
         Raises CommandError.
         """
-        if self.command is not None:
+        if self.command is not None and not self._is_released:
+            self._is_released = True
             self.command.release()
             for binary in self._open:
                 binary.find_bias()

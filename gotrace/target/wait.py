@@ -6,15 +6,16 @@ from __future__ import annotations
 import os
 import select
 import signal
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from enum import Enum
-from types import FrameType, TracebackType
+from types import FrameType
 
-__all__ = [
-    "Reason",
-    "Waiter",
-]
+from gotrace.target.process import Process
+
+__all__ = ["Reason", "SignalWaiter", "Waiter"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -23,30 +24,90 @@ class Reason(Enum):
     """What ended a wait."""
 
     TIME = "time"
-    INTERRUPT = "interrupt"
+    ASKED = "asked"
     EXIT = "exit"
-    EVENTS = "events"
 
 
 class Waiter:
-    """One wait for SIGINT, SIGTERM, SIGHUP, the target's end and a time.
+    """One wait for a time, for processes' ends, and for another thread that asks it to end.
+
+    A context manager that closes its descriptors.
+    """
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._lock = threading.RLock()  # a signal's handler may ask while it is held
+        self._is_open = True
+        self._exits: set[int] = set()
+        #: When it was asked to end (``time.monotonic``), None before that.
+        self.asked: float | None = None
+
+    def watch(self, processes: Iterable[Process]) -> None:
+        """Wait for the end of all these processes as well. Raises ProcessError."""
+        for process in processes:
+            self._exits.add(process.exit_descriptor())
+
+    def ask(self) -> None:
+        """End the wait, and each that begins after this. May be called in any thread."""
+        with self._lock:
+            if self.asked is None:
+                self.asked = time.monotonic()
+            if self._is_open:  # else its number may be another's by now
+                with suppress(BlockingIOError):
+                    os.write(self._write, b"\0")
+
+    def wait(self, until: float) -> Reason:
+        """Wait until a time (``time.monotonic``), or for something earlier."""
+        poll = select.poll()
+        for descriptor in (self._read, *self._exits):
+            poll.register(descriptor, select.POLLIN)
+        while self.asked is None:
+            # The end comes before the time, which may be past whenever this is called.
+            ready = {fd for fd, _ in poll.poll(max(0, until - time.monotonic()) * 1000)}
+            if self._read in ready:
+                os.read(self._read, 64)
+            elif ended := self._exits & ready:
+                self._exits -= ended
+                for descriptor in ended:
+                    poll.unregister(descriptor)
+                    os.close(descriptor)
+                if not self._exits:
+                    return Reason.EXIT
+            elif time.monotonic() >= until:
+                return Reason.TIME
+        return Reason.ASKED
+
+    def close(self) -> None:
+        """Close the descriptors; nothing can be waited for any more."""
+        with self._lock:
+            if self._is_open:
+                self._is_open = False
+                for descriptor in (self._read, self._write, *self._exits):
+                    os.close(descriptor)
+
+    def __enter__(self) -> Waiter:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class SignalWaiter(Waiter):
+    """A wait that SIGINT, SIGTERM and SIGHUP end as well.
 
     A context manager: the previous signal handling is restored at its end. A signal that arrives
     between waits is not lost, it ends the next one.
     """
 
-    def __init__(self, *exit_descriptors: int) -> None:
-        """Watch processes by their pidfds: the target has ended when all have."""
-        self._exits = set(exit_descriptors)
-        #: When a signal asked the run to end (``time.monotonic``), None while none has.
-        self.asked: float | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self._has_interrupted = False
         #: What is to be done at once, whatever is going on: at the first signal, and at a second.
         self.on_first: Callable[[], None] | None = None
         self.on_second: Callable[[], None] | None = None
         self._previous: dict[signal.Signals, signal._HANDLER] = {}
 
-    def __enter__(self) -> Waiter:
-        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    def __enter__(self) -> SignalWaiter:
         self._wakeup = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         for number in _SIGNALS:
             if signal.getsignal(number) is signal.SIG_IGN and number is signal.SIGHUP:
@@ -54,57 +115,15 @@ class Waiter:
             self._previous[number] = signal.signal(number, self._interrupt)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wakeup)
-        os.close(self._read)
-        os.close(self._write)
+        self.close()
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        first = self.asked is None
-        if first:
-            self.asked = time.monotonic()
-        action = self.on_first if first else self.on_second
+        action = self.on_second if self._has_interrupted else self.on_first
+        self._has_interrupted = True
+        self.ask()
         if action is not None:
             action()
-
-    @property
-    def interrupted(self) -> bool:
-        """Return whether a signal has asked the run to end."""
-        return self.asked is not None
-
-    def wait(self, until: float | None, descriptors: Sequence[int] = ()) -> Reason:
-        """Wait until a time (``time.monotonic``, None for ever) or for something earlier.
-
-        ``descriptors`` that become readable end the wait with EVENTS.
-        """
-        poll = select.poll()
-        poll.register(self._read, select.POLLIN)
-        for descriptor in self._exits:
-            poll.register(descriptor, select.POLLIN)
-        for descriptor in descriptors:
-            poll.register(descriptor, select.POLLIN)
-        while not self.interrupted:
-            # The end comes before the time, which may be past whenever this is called.
-            remaining = None if until is None else max(0, until - time.monotonic())
-            ready = poll.poll(None if remaining is None else remaining * 1000)
-            fds = {fd for fd, _ in ready}
-            if self._read in fds:
-                os.read(self._read, 64)
-            elif ended := self._exits & fds:
-                self._exits -= ended
-                if not self._exits:
-                    return Reason.EXIT
-                for descriptor in ended:
-                    poll.unregister(descriptor)
-            elif until is not None and time.monotonic() >= until:
-                return Reason.TIME
-            elif fds:
-                return Reason.EVENTS
-        return Reason.INTERRUPT

@@ -6,19 +6,25 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import cast
 
 import pytest
 
 from gotrace.cli.gofunccount import _parser
+from gotrace.cli.irregular import lost_notice
 from gotrace.cli.options import parse
-from gotrace.cli.run import attached_notices, lost_notice, run_command
+from gotrace.cli.run import opened_notices, run_command
 from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached, AttachMethod, Point
 from gotrace.kernel.cookie import TaskKind, cookie
 from gotrace.kernel.program import BpfProgram
 from gotrace.report.output import Notice, NoticeKind
+from gotrace.session.probing import Prepared, Probing
+from gotrace.session.run import Run
 from gotrace.sites.sites import Site, SiteForm, SiteKind
+from gotrace.target.target import Target
+from gotrace.target.wait import Waiter
 from tests.cli.plans import plan_of
 
 PLAN = plan_of("main.a", "main.b", "main.c", "main.d", "main.e", "main.f")
@@ -28,7 +34,10 @@ def notices(points: Sequence[Point]) -> list[Notice]:
     """Return what is said where the kernel refused these points."""
     attached = Attached(cast(BpfProgram, None), AttachMethod.MULTI)
     attached.failed = {point: OSError(errno.EIO, os.strerror(errno.EIO)) for point in points}
-    return list(attached_notices(parse(_parser(), ["main.*"]), PLAN, attached, "Tracing"))
+    probing = Probing()
+    probing.attached = attached
+    run: Run[Probing, None] = Run(Prepared(Target(), PLAN), probing, None, Waiter(), ExitStack())
+    return list(opened_notices(parse(_parser(), ["main.*"]), run, "counted"))
 
 
 def entry(number: int) -> Point:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gotrace.capture.ops import CaptureLimits
-from gotrace.cli.run import inlined_notices, problem_notices
+from gotrace.cli.run import problem_notices
 from gotrace.elf.image import ElfImage
 from gotrace.errors import GotraceError
 from gotrace.goroutines.dump import take_dump
@@ -30,6 +30,7 @@ from gotrace.report.output import JsonOutput, TextOutput
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, CallFlag
 from gotrace.session.plan import BinaryPlan, BinaryRequest, ProbePlan, make_plan, measurable
+from gotrace.session.probing import Prepared
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.tasks import find_tasks, signal_groups, unwind_groups
 from gotrace.session.trace import Tables, TraceOptions
@@ -98,7 +99,7 @@ def steps(
     yield "json list", lambda: list_plan(plan, JsonOutput(io.StringIO()))
     yield (
         "warn",
-        lambda: [*problem_notices(plan.problems, False), *inlined_notices(plan, "counted")],
+        lambda: [*problem_notices(plan.problems, False), *plan.inlined(), plan.only_inlined()],
     )
     yield "identify", lambda: identify(binary.binary.image)
     yield "measure", lambda: watch(path, target, measurable(plan))
@@ -203,7 +204,7 @@ def trace(plan: ProbePlan, probe: str, start: str) -> None:
     traced = make_trace_plan(plan, [spec], TraceChoices(limits, entry_only=False, floats=True))
     for context in traced.contexts:
         context.expect(interfaces_in(traced.calls))
-    Tables(traced, TraceOptions(user_stack=4)).settings(Target(), tasks)
+    Tables(traced, TraceOptions(user_stack=4)).settings(Prepared(Target(), plan, tasks))
     symbols = Symbolizer(tasks.files) if tasks.files else None
     clock = Clock.started_now(TimeStyle.SINCE_START)
     pcs = [sites.function.entry + 1 for sites in chosen[:4]]

@@ -22,7 +22,6 @@ from gotrace.fleet.config import Listen, parse_config
 from gotrace.fleet.telemetry.price import OverBudgetError
 from gotrace.fleet.telemetry.profiles import wait_profile
 from gotrace.fleet.web import Health, ProfileKind, WebServer
-from gotrace.session.waits.probes import WaitState, wait_probes
 from gotrace.target.target import Target
 from tests.fleet.test_gotraced import Daemon, configured, keys, server
 from tests.profiles.raw import RawProfile, raw_profile
@@ -99,11 +98,10 @@ def test_profiles_of_waits_are_those_that_the_program_knows(tmp_path: Path) -> N
     """Blocked stacks with what they waited, and of locks the stacks that unlocked."""
     program = Path(shutil.copy(build(FIXTURES / "live_waits", newest()), tmp_path / "waits"))
     with Fixture([program]) as fixture, closing(Target.of(fixture.ready, None)) as target:
-        probes = wait_probes(target, WaitState.WAITING)
         truth: dict[str, Any] = {}
 
         def profile_of(kind: ProfileKind) -> RawProfile:
-            content = wait_profile(kind, probes, lambda _: truth.update(fixture.work("ways")))
+            content = wait_profile(kind, target, lambda _: truth.update(fixture.work("ways")))
             (tmp_path / "p.pb.gz").write_bytes(content)
             return raw_profile(tmp_path / "p.pb.gz")
 

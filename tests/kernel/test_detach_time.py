@@ -15,6 +15,7 @@ from gotrace.kernel.attach import AttachMethod, ProbeGroup
 from gotrace.probes.select import Selector
 from gotrace.session.count import CallCounter
 from gotrace.session.plan import BinaryRequest, make_plan
+from gotrace.session.probing import Prepared
 from gotrace.target.target import Target
 from tests.toolchains import FIXTURES, build, newest
 
@@ -82,7 +83,7 @@ def test_said_before_anything_is_attached(
         path = build(FIXTURES / "live_count", newest())
         request = BinaryRequest(str(path), Selector(["main.leaf", "main.smallFrame"]))
         plan = make_plan(target, [request], returns=False, verb="count")
-        with CallCounter(target, plan, method, events.append):
+        with CallCounter(Prepared(target, plan, forced=method, announce=events.append)):
             pass
     finally:
         target.close()

@@ -28,10 +28,11 @@ from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import function_of
 from gotrace.session.latency import LatencyMeter, LatencyOptions
 from gotrace.session.plan import BinaryRequest, ProbePlan, make_plan, measurable
+from gotrace.session.probing import Prepared
 from gotrace.session.tasks import find_tasks, signal_groups, unwind_groups
 from gotrace.session.trace import CallTracer, TraceOptions
 from gotrace.session.trace_plan import TraceChoices, make_trace_plan
-from gotrace.session.why.parts import WhyOptions, why_probes
+from gotrace.session.why.probes import WhyOptions, why_probes
 from gotrace.sites.sites import FunctionSites
 from gotrace.target.target import Target
 
@@ -189,7 +190,7 @@ def _only(group: ProbeGroup, chosen: set[int]) -> ProbeGroup:
 
 
 def _count(opened: ExitStack, target: Target, plan: ProbePlan, method: AttachMethod | None) -> Held:
-    counter = opened.enter_context(CallCounter(target, plan, method))
+    counter = opened.enter_context(CallCounter(Prepared(target, plan, forced=method)))
 
     def read() -> Iterable[tuple[int, int]]:
         return [(function, calls) for function, calls in enumerate(counter.take()) if calls]
@@ -208,7 +209,9 @@ def _measure(
     plan, tasks = measurable(plan), find_tasks(target, plan)
     options = LatencyOptions(per_function=True, intervals=True)
     why = why_probes(target, tasks, WhyOptions()) if has_why else None
-    meter = opened.enter_context(LatencyMeter(target, plan, tasks, options, method, None, why))
+    meter = opened.enter_context(
+        LatencyMeter(Prepared(target, plan, tasks, why=why, forced=method), options)
+    )
     groups = [
         *(why.groups() if why else ()),
         *unwind_groups(target, tasks),
@@ -239,9 +242,8 @@ def _trace(
     tasks = find_tasks(target, plan)
     choices = TraceChoices(CaptureLimits(payload=3584), entry_only=False, floats=True)
     traced = make_trace_plan(plan, [parse_probe(probe)], choices)
-    tracer = opened.enter_context(
-        CallTracer(target, traced, tasks, TraceOptions(user_stack=8), method)
-    )
+    prepared = Prepared(target, traced.plan, tasks, traced, forced=method)
+    tracer = opened.enter_context(CallTracer(prepared, TraceOptions(user_stack=8)))
     kept = {number for number, call in enumerate(traced.calls) if call.result is not None}
     groups = [
         *signal_groups(target, tasks),

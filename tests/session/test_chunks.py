@@ -7,7 +7,6 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +14,11 @@ import pytest
 import gotrace
 from gotrace.kernel import syscalls as kernel
 from gotrace.probes.spec import parse_key
-from gotrace.session.keys import KeyMeter, KeyOptions, plan_keyed
-from gotrace.session.latency import LatencyMeter, LatencyOptions
+from gotrace.session.keys import KeyRequest
+from gotrace.session.latency import LatencyOptions, LatencyRequest
 from gotrace.session.open_calls import Diagnostic
-from gotrace.session.plan import plan_measuring, requests_for
-from gotrace.session.tasks import find_tasks
-from gotrace.session.trace_plan import parse_probes, probe_requests
+from gotrace.session.request import Asked
+from gotrace.session.run import open_run
 from gotrace.session.waits.states import StateKind, StateMeter, state_probes
 from gotrace.target.target import Target
 from gotrace.values.model import StringValue
@@ -83,18 +81,12 @@ def test_counts(chunks: list[int]) -> None:
 def test_rows_by_value(chunks: list[int], tmp_path: Path) -> None:
     copied = shutil.copy(build(FIXTURES / "live_keys", newest()), tmp_path)
     key = parse_key("key")
-    specs, _ = parse_probes(["main.handle"])
     with at_work(Path(copied)) as (fixture, target):
-        traced = plan_keyed(
-            target,
-            probe_requests(specs, (), False),
-            [replace(spec, key=key) for spec in specs],
-            "count",
-            text_bytes=256,
-            returns=False,
+        request = KeyRequest(
+            target=target, asked=Asked(["main.handle"]), verb="count", done="", key=key
         )
-        tasks = find_tasks(target, traced.plan)
-        with KeyMeter(target, traced, tasks, KeyOptions(), None) as meter:
+        with open_run(request) as run:
+            meter = run.meter
             truth = fixture.work("1 2000 101")
             meter.stop()
             rows = meter.take().rows
@@ -110,10 +102,10 @@ def test_rows_by_value(chunks: list[int], tmp_path: Path) -> None:
 
 def test_histograms_and_irregular_calls(chunks: list[int]) -> None:
     with at_work(build(FIXTURES / "live_latency", newest())) as (fixture, target):
-        plan = plan_measuring(target, requests_for(["main.thrown", "main.task"]))
-        tasks = find_tasks(target, plan)
+        asked = Asked(["main.thrown", "main.task"])
         options = LatencyOptions(per_function=True, per_goroutine=True)
-        with LatencyMeter(target, plan, tasks, options, None) as meter:
+        with open_run(LatencyRequest(target=target, asked=asked, options=options)) as run:
+            meter = run.meter
             truth = fixture.work("panics workers")
             meter.stop()
             found, irregular = meter.take(), meter.diagnostics()

@@ -13,6 +13,7 @@ from gotrace.probes.select import Selector
 from gotrace.session.latency import LatencyMeter, LatencyOptions
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import BinaryRequest, make_plan
+from gotrace.session.probing import Prepared
 from gotrace.session.tasks import find_tasks
 from gotrace.target.target import Target
 from tests.toolchains import FIXTURES, build, newest
@@ -30,8 +31,8 @@ def metered(options: LatencyOptions) -> Iterator[tuple[Fixture, LatencyMeter]]:
         opened.callback(target.close)
         request = BinaryRequest(None, Selector(["main.short"]))
         plan = make_plan(target, [request], returns=True, verb="measure")
-        tasks = find_tasks(target, plan)
-        yield fixture, opened.enter_context(LatencyMeter(target, plan, tasks, options, None))
+        prepared = Prepared(target, plan, find_tasks(target, plan))
+        yield fixture, opened.enter_context(LatencyMeter(prepared, options))
 
 
 @pytest.mark.live

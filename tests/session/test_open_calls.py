@@ -13,6 +13,7 @@ from gotrace.probes.select import Selector
 from gotrace.session.latency import LatencyMeter, LatencyOptions
 from gotrace.session.open_calls import Throttle
 from gotrace.session.plan import BinaryRequest, make_plan
+from gotrace.session.probing import Prepared
 from gotrace.session.tasks import find_tasks
 from gotrace.target.process import ended_processes
 from gotrace.target.target import Target
@@ -33,7 +34,7 @@ def measuring(options: LatencyOptions, *patterns: str) -> Iterator[LatencyMeter]
         request = BinaryRequest(str(path), Selector(patterns))
         plan = make_plan(target, [request], returns=True, verb="measure")
         yield opened.enter_context(
-            LatencyMeter(target, plan, find_tasks(target, plan), options, None)
+            LatencyMeter(Prepared(target, plan, find_tasks(target, plan)), options)
         )
 
 

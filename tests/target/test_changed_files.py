@@ -20,6 +20,7 @@ from gotrace.session.count import CallCounter
 from gotrace.session.latency import LatencyMeter, LatencyOptions
 from gotrace.session.lifetime import Lifetime
 from gotrace.session.plan import BinaryRequest, ProbePlan, make_plan
+from gotrace.session.probing import Prepared
 from gotrace.session.tasks import find_tasks
 from gotrace.target.target import Target
 from tests.toolchains import FIXTURES, build, newest, require
@@ -71,10 +72,10 @@ def test_a_file_that_was_written_to_is_not_attached(
     plan = plan_of(target, copied)
     overwrite(copied)
     with pytest.raises(AttachError, match=rf"{copied}: it was written to while it was being read"):
-        CallCounter(target, plan, method)
-    tasks = find_tasks(target, plan)
+        CallCounter(Prepared(target, plan, forced=method))
+    prepared = Prepared(target, plan, find_tasks(target, plan), forced=method)
     with pytest.raises(AttachError, match="written to"):
-        LatencyMeter(target, plan, tasks, LatencyOptions(), method)
+        LatencyMeter(prepared, LatencyOptions())
 
 
 @pytest.mark.live
@@ -83,7 +84,7 @@ def test_a_file_that_is_written_to_while_attaching_is_let_go(
 ) -> None:
     """Its probes are gone when the error comes: nobody is left who would hold them."""
     plan = plan_of(target, copied)
-    with CallCounter(target, plan, AttachMethod.MULTI):
+    with CallCounter(Prepared(target, plan, forced=AttachMethod.MULTI)):
         assert keepers() == ["gotrace-keeper"]
     link = kernel.link_uprobe_multi
 
@@ -94,7 +95,7 @@ def test_a_file_that_is_written_to_while_attaching_is_let_go(
 
     monkeypatch.setattr(kernel, "link_uprobe_multi", link_and_overwrite)
     with pytest.raises(AttachError, match="written to"):
-        CallCounter(target, plan, AttachMethod.MULTI)
+        CallCounter(Prepared(target, plan, forced=AttachMethod.MULTI))
     assert keepers() == []
 
 
@@ -110,7 +111,7 @@ def test_a_file_that_was_replaced_by_another_is_attached(copied: Path, target: T
     plan = plan_of(target, copied)
     shutil.copy(build(FIXTURES / "live_count", require("1.19")), copied.with_name("new"))
     copied.with_name("new").rename(copied)
-    with CallCounter(target, plan, None) as counter:
+    with CallCounter(Prepared(target, plan)) as counter:
         assert not counter.attached.failed
         lifetime = Lifetime(target, plan)
         assert lifetime.replaced_files() == [str(copied)]

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wait for times, signals, the target's end and descriptors, whichever comes first."""
+"""Wait for times, signals, other threads and the target's end, whichever comes first."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
 from gotrace.target.process import Process
-from gotrace.target.wait import Reason, Waiter
+from gotrace.target.wait import Reason, SignalWaiter, Waiter
 
 FAR = 60.0  # seconds, after which a wait has failed
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -33,26 +35,26 @@ def test_time_comes() -> None:
         assert waiter.wait(until) is Reason.TIME
         assert time.monotonic() >= until
         assert waiter.wait(time.monotonic() - 1) is Reason.TIME
-        assert not waiter.interrupted
+        assert waiter.asked is None
 
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_signal_between_waits_ends_the_next(number: signal.Signals) -> None:
-    with Waiter() as waiter:
+    with SignalWaiter() as waiter:
         os.kill(os.getpid(), number)
-        assert waiter.wait(time.monotonic() + FAR) is Reason.INTERRUPT
-        assert waiter.wait(time.monotonic() - 1) is Reason.INTERRUPT
-        assert waiter.interrupted
+        assert waiter.wait(time.monotonic() + FAR) is Reason.ASKED
+        assert waiter.wait(time.monotonic() - 1) is Reason.ASKED
+        assert waiter.asked is not None
 
 
 def test_signal_from_another_process_ends_a_wait() -> None:
-    with Waiter() as waiter, subprocess.Popen(["kill", "-TERM", str(os.getpid())]):
-        assert waiter.wait(time.monotonic() + FAR) is Reason.INTERRUPT
+    with SignalWaiter() as waiter, subprocess.Popen(["kill", "-TERM", str(os.getpid())]):
+        assert waiter.wait(time.monotonic() + FAR) is Reason.ASKED
 
 
 def test_signals_are_as_before_in_the_end() -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
-    with Waiter():
+    with SignalWaiter():
         assert [signal.getsignal(number) for number in SIGNALS] != before
     assert [signal.getsignal(number) for number in SIGNALS] == before
     assert signal.set_wakeup_fd(-1) == -1
@@ -61,49 +63,52 @@ def test_signals_are_as_before_in_the_end() -> None:
 def test_hangup_that_nohup_ignores_stays_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Waiter() as waiter:
+        with SignalWaiter() as waiter:
             os.kill(os.getpid(), signal.SIGHUP)
             assert waiter.wait(time.monotonic() + 0.01) is Reason.TIME
     finally:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_what_has_happened_comes_before_the_time() -> None:
-    """A run whose rounds outlast its interval always comes late, and still sees its end."""
-    read, write = os.pipe()
-    with Waiter(read) as waiter:
-        assert waiter.wait(time.monotonic() - 1) is Reason.TIME
-        os.write(write, b"x")
-        assert waiter.wait(time.monotonic() - 1) is Reason.EXIT
-    os.close(read)
-    os.close(write)
+def test_another_thread_ends_a_wait_and_all_after_it() -> None:
+    with Waiter() as waiter:
+        asking = threading.Timer(0.01, waiter.ask)
+        asking.start()
+        assert waiter.wait(time.monotonic() + FAR) is Reason.ASKED
+        assert waiter.wait(time.monotonic() - 1) is Reason.ASKED
+        asking.join()
+    waiter.ask()  # when all is over, too
 
 
 def test_end_of_the_target() -> None:
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-        descriptor = Process(child.pid).exit_descriptor()
-        with Waiter(descriptor) as waiter:
-            assert waiter.wait(time.monotonic() + 0.01) is Reason.TIME
+    """It comes before a time that is past: a run whose rounds outlast its interval comes late."""
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child, Waiter() as waiter:
+        waiter.watch([Process(child.pid)])
+        assert waiter.wait(time.monotonic() + 0.01) is Reason.TIME
+        assert child.stdin is not None
+        child.stdin.close()
+        child.wait(FAR)
+        assert waiter.wait(time.monotonic() - 1) is Reason.EXIT
+
+
+def test_a_target_has_ended_when_all_its_processes_have() -> None:
+    with ExitStack() as opened:
+        children = [
+            opened.enter_context(subprocess.Popen(["cat"], stdin=subprocess.PIPE)) for _ in "ab"
+        ]
+        waiter = opened.enter_context(Waiter())
+        waiter.watch(Process(child.pid) for child in children)
+        for child, reason in zip(children, (Reason.TIME, Reason.EXIT), strict=True):
             assert child.stdin is not None
             child.stdin.close()
-            assert waiter.wait(time.monotonic() + FAR) is Reason.EXIT
-        os.close(descriptor)
-
-
-def test_descriptor_becomes_readable() -> None:
-    read, write = os.pipe()
-    with Waiter() as waiter:
-        os.write(write, b"x")
-        assert waiter.wait(time.monotonic() + FAR, [read]) is Reason.EVENTS
-        assert waiter.wait(time.monotonic() - 1, [read]) is Reason.TIME
-    os.close(read)
-    os.close(write)
+            child.wait(FAR)
+            assert waiter.wait(time.monotonic() + 0.01) is reason
 
 
 def test_what_is_done_at_the_first_and_at_a_second_signal() -> None:
     """It is done in the handler: what the tool is doing then may take long."""
     done: list[str] = []
-    with Waiter() as waiter:
+    with SignalWaiter() as waiter:
         waiter.on_first, waiter.on_second = lambda: done.append("1"), lambda: done.append("2")
         assert waiter.asked is None
         os.kill(os.getpid(), signal.SIGINT)

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.probing import Cost
-from gotrace.session.why.price import Priced, changes_a_second
+from gotrace.session.scheduler import SchedulerProbes
+from gotrace.session.why.price import changes_a_second
 
 __all__ = ["OverBudgetError", "refuse_price"]
 
@@ -14,7 +15,7 @@ class OverBudgetError(GotraceError):
     """Probes that would take more than a target may pay, and so are not attached."""
 
 
-def refuse_price(probes: Priced, cost: Cost, share: float) -> None:
+def refuse_price(probes: SchedulerProbes, cost: Cost, share: float) -> None:
     """Count changes of state for a fifth of a second.
 
     Raises OverBudgetError where watching them would take more than ``share`` of one CPU, other

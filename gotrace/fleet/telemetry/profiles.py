@@ -15,13 +15,15 @@ from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.price import OverBudgetError, refuse_price
 from gotrace.fleet.web import ProfileKind
 from gotrace.goroutines.groups import Choice
-from gotrace.goroutines.live import GoFiles, LiveGoroutines
+from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.profile import profile_of
-from gotrace.profiles.pprof import PprofLocation
-from gotrace.profiles.rows import pprof
-from gotrace.session.waits.meter import EndedBy, WaitMeter, WaitRow
+from gotrace.profiles.pprof import pprof
+from gotrace.profiles.rows import PprofLocation, StackProfile
+from gotrace.session.request import Accept
+from gotrace.session.run import open_run
+from gotrace.session.waits.meter import EndedBy, WaitMeter, WaitRequest, WaitRow
 from gotrace.session.waits.naming import FORM, WaitChoice, named_waits, profile_rows
-from gotrace.session.waits.probes import WaitProbes, WaitState, wait_probes
+from gotrace.session.waits.probes import WaitState
 from gotrace.target.target import Target
 
 __all__ = ["take_profile", "wait_profile"]
@@ -55,9 +57,7 @@ def take_profile(
         if kind is ProfileKind.GOROUTINE:
             with LiveGoroutines(target) as live:
                 dump = live.take()
-                return profile_of(dump.program, Choice().of(dump), time.time_ns())
-        probes = wait_probes(target, WaitState.WAITING)
-        refuse_price(probes, cost, share)
+                return pprof(profile_of(dump.program, Choice().of(dump), time.time_ns()))
 
         def watch(meter: WaitMeter) -> None:
             until = time.monotonic() + seconds
@@ -70,16 +70,22 @@ def take_profile(
                         f" for {seconds} s, the budget of all"
                     )
 
-        return wait_profile(kind, probes, watch)
+        return wait_profile(kind, target, watch, lambda probes: refuse_price(probes, cost, share))
 
 
 def wait_profile(
-    kind: ProfileKind, probes: WaitProbes, watch: Callable[[WaitMeter], None]
+    kind: ProfileKind,
+    target: Target,
+    watch: Callable[[WaitMeter], None],
+    accept: Accept | None = None,
 ) -> bytes:
-    """Return a profile of the waits that end while ``watch`` runs. Raises GotraceError."""
-    program = GoFiles(probes.target).program()
+    """Return a profile of the waits that end while ``watch`` runs.
+
+    ``accept`` is as for ``open_run``. Raises GotraceError.
+    """
     began = time.time_ns()
-    with WaitMeter(probes, None) as meter:
+    with open_run(WaitRequest(target=target), accept=accept) as run:
+        meter = run.meter
         watch(meter)
         meter.stop()
         rows = meter.take().rows
@@ -87,13 +93,14 @@ def wait_profile(
     if kind is ProfileKind.MUTEX:
         rows = list(_of_holders(rows))
         # Before Go 1.20 locks had no reason of their own.
-        reasons = _LOCKING if _LOCKING[0] in probes.reasons else _OLD_LOCKING
-    waits = named_waits(program, WaitState.WAITING, rows, WaitChoice(reasons=reasons))
-    found = profile_rows(program, waits)
+        reasons = _LOCKING if _LOCKING[0] in meter.reasons else _OLD_LOCKING
+    waits = named_waits(meter.program, WaitState.WAITING, rows, WaitChoice(reasons=reasons))
+    found = profile_rows(meter.program, waits)
     if kind is ProfileKind.MUTEX:
         found = [replace(row, stack=_from_unlocking(row.stack)) for row in found]
     length = time.time_ns() - began
-    return pprof(FORM, found, program.mappings(), began, length)
+    mappings = meter.program.mappings()
+    return pprof(StackProfile(FORM, found, "waits", mappings, began, length))
 
 
 def _of_holders(rows: Iterable[WaitRow]) -> Iterable[WaitRow]:

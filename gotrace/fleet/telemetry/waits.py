@@ -13,8 +13,14 @@ from gotrace.fleet.config import WaitsSpec
 from gotrace.fleet.probing import Cost, Probe, Spent
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.price import refuse_price
-from gotrace.kernel.attach import Attached
-from gotrace.session.waits.states import StateKind, StateMeter, StateProbes, StateSum, state_probes
+from gotrace.session.run import open_run
+from gotrace.session.waits.states import (
+    StateKind,
+    StateProbes,
+    StateRequest,
+    StateSum,
+    state_probes,
+)
 from gotrace.target.target import Target
 
 __all__ = [
@@ -140,24 +146,18 @@ class WaitsProbe(Probe):
 
         Raises OverBudgetError, other GotraceErrors, or OSError.
         """
-        super().__init__(program, target, cost)
+        request = StateRequest(
+            target=target, file=target.binary(program.path), goroutines=spec.goroutines
+        )
+        run = open_run(request, accept=lambda probes: refuse_price(probes, cost, share))
+        super().__init__(program, cost, run)
         self._totals = totals
-        probes = plan_waits(target, program)
-        refuse_price(probes, cost, share)
-        if probes.quota is None:
-            self.problems.append(
-                "CPU quotas are not looked at: the kernel's BTF does not have them"
-            )
-        self._meter = StateMeter(probes, None, spec.goroutines)
+        self._meter = run.meter
         self._hits = 0
         kinds = [StateKind.RUNNABLE]
-        if probes.quota is not None:
+        if self._meter.has_quotas:
             kinds.append(StateKind.THROTTLED)
         totals.begin(program.key.target, kinds)
-
-    @property
-    def _attached(self) -> Attached:
-        return self._meter.attached
 
     def _take(self) -> None:
         sums = self._meter.take()

@@ -14,13 +14,26 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from gotrace.goroutines.groups import check_reasons
+from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Stack
+from gotrace.goroutines.program import Program
+from gotrace.gotypes.wait_reasons import WaitReasons
 from gotrace.kernel.attach import Attached, AttachMethod, attach
-from gotrace.session.lifetime import Probing
 from gotrace.session.plan import ProbePlan
-from gotrace.session.waits.probes import WaitProbes, WaitState
+from gotrace.session.probing import Prepared, Probing
+from gotrace.session.request import Accept, Request
+from gotrace.session.waits.probes import WaitProbes, WaitState, wait_probes
 
-__all__ = ["MAX_FRAMES", "EndedBy", "WaitMeter", "WaitPeriod", "WaitRow", "sum_rows"]
+__all__ = [
+    "MAX_FRAMES",
+    "EndedBy",
+    "WaitMeter",
+    "WaitPeriod",
+    "WaitRequest",
+    "WaitRow",
+    "sum_rows",
+]
 
 MAX_FRAMES = 128
 REASON_STATUS = 0x100
@@ -111,11 +124,11 @@ class WaitMeter(Probing):
     ) -> None:
         """Load and attach; ``announce`` is as for ``attach``. Raises AttachError or LoadError."""
         self._probes = probes
+        target = probes.target
+        self._program = GoFiles(target).program() if target.has_started else None
         settings = probes.settings(_OPEN, _STACKS, rows)
         groups = probes.groups()
         self.attached: Attached = attach(settings, groups, forced, None, announce)
-        #: What ``Run`` and the commands look after: no function is traced.
-        self.plan = ProbePlan((), ())
         program = self.attached.program
         self._rows = program.map("wait_rows")
         self._stacks = program.map("wait_stacks")
@@ -124,6 +137,18 @@ class WaitMeter(Probing):
         self._earlier = program.map("earlier")
         self._losses = program.map("wait_losses")
         self._seen: dict[bytes, tuple[int, int]] = {}
+
+    @property
+    def reasons(self) -> WaitReasons:
+        """Return why goroutines of this program can wait, nothing if that was not found."""
+        return self._probes.reasons
+
+    @property
+    def program(self) -> Program:
+        """Return what names the addresses in stacks: of a command, once it runs."""
+        if self._program is None:
+            self._program = GoFiles(self._probes.target).program()
+        return self._program
 
     def take(self) -> WaitPeriod:
         """Return what was added up since the last take; nothing that comes meanwhile is lost."""
@@ -203,3 +228,42 @@ class WaitMeter(Probing):
             if self._probes.state is not WaitState.WAITING or self._reason(number) != _PREEMPTED
         )
         return WaitLosses(counted, unseen, stacks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitRequest(Request[WaitMeter, None]):
+    """Add up how long goroutines of one process are in a state, by stack.
+
+    ``inside`` and ``reasons`` are patterns for what is looked at of that: each has to match
+    something that the program has.
+    """
+
+    state: WaitState = WaitState.WAITING
+    inside: Sequence[str] = ()
+    reasons: Sequence[str] = ()
+
+    def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
+        """Return what is to be probed. Raises GotraceError, UsageError among these."""
+        probes = wait_probes(self.target, self.state)
+        check_reasons(self.reasons, probes.reasons)
+        if self.target.has_started:
+            GoFiles(self.target).check_functions(self.inside)
+        if accept is not None:
+            accept(probes)
+        problems = () if probes.reasons else (_NO_REASONS,)
+        return Prepared(
+            self.target,
+            ProbePlan((), problems),
+            probes.tasks,
+            forced=self.forced,
+            announce=announce,
+            scheduler=probes,
+        )
+
+    def attach(self, prepared: Prepared) -> WaitMeter:
+        """Attach. Raises AttachError or LoadError."""
+        assert isinstance(prepared.scheduler, WaitProbes)
+        return WaitMeter(prepared.scheduler, prepared.forced, prepared.announce)
+
+
+_NO_REASONS = "why goroutines wait is not shown: runtime.waitReasonStrings was not found"

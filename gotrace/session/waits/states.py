@@ -8,25 +8,40 @@ a quota is added up beside it, where the kernel says which these are.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from gotrace.errors import GotraceError
 from gotrace.gotypes.wait_reasons import WaitReasons
-from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
-from gotrace.kernel.cookie import TaskKind, cookie
+from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.program import BpfProgram
-from gotrace.session.lifetime import Probing
 from gotrace.session.plan import ProbePlan
-from gotrace.session.why.parts import KernelOffsets, kernel_offsets
+from gotrace.session.probing import Prepared, Probing
+from gotrace.session.request import Accept, Request
+from gotrace.session.scheduler import (
+    KernelOffsets,
+    SchedulerProbes,
+    go_version,
+    kernel_offsets,
+    scheduler_files,
+)
+from gotrace.session.tasks import Tasks
 from gotrace.settings import StateSettings, TaskSettings
-from gotrace.sites.scheduler import SchedulerSites, scheduler_sites
-from gotrace.sites.sites import Site, SiteError
+from gotrace.sites.scheduler import SchedulerSites
+from gotrace.sites.sites import Site
 from gotrace.target.process import in_initial_pid_namespace
 from gotrace.target.target import Target, TargetBinary
 
-__all__ = ["StateKind", "StateLoss", "StateMeter", "StateProbes", "StateSum", "state_probes"]
+__all__ = [
+    "StateKind",
+    "StateLoss",
+    "StateMeter",
+    "StateProbes",
+    "StateRequest",
+    "StateSum",
+    "state_probes",
+]
 
 SUM_RUNNABLE, SUM_THROTTLED = 256, 257
 SUMS = 258
@@ -72,25 +87,23 @@ class StateSum:
 
 
 @dataclass(frozen=True)
-class StateProbes:
+class StateProbes(SchedulerProbes):
     """The probes of one file's scheduler; ``quota`` is None where nothing is known of quotas."""
 
-    target: Target
-    file: TargetBinary
-    sites: SchedulerSites
     reasons: WaitReasons
     quota: KernelOffsets | None
 
     def settings(self, goroutines: int) -> StateSettings:
         """Return the settings of bpf/states.c, by how many goroutines there is room for."""
-        quota = self.quota
+        quota, layout = self.quota, self.tasks.layout
+        assert layout is not None
         return StateSettings(
             site=self.target.settings(),
             states=goroutines,
             processes=_PROCESSES,
             quota_threads=_QUOTA_THREADS,
-            tasks=TaskSettings(g_waitreason=self.file.runtime.g_waitreason),
-            g_coroarg=self.sites.coroarg,
+            tasks=TaskSettings(g_waitreason=layout.g_waitreason),
+            g_coroarg=self.coroarg,
             task_pid=quota.pid if quota else None,
             task_state=quota.state if quota else None,
             task_throttled=quota.throttled if quota else None,
@@ -98,53 +111,30 @@ class StateProbes:
             cfs_rq_throttled=quota.count if quota else None,
         )
 
-    def groups(self) -> list[ProbeGroup]:
-        """Return the groups to attach."""
-        chosen = [("on_status", self.sites.status)]
-        if self.sites.coroutine:
-            chosen.append(("on_coroutine", self.sites.coroutine))
-        return [self._group(function, site) for function, site in chosen]
-
-    def _group(self, function: str, site: Site) -> ProbeGroup:
-        image = self.file.image
-        where = cookie(0, site, TaskKind.G_REGISTER)
-        point = Point(image.offset_of(site.address), site.address, where)
-        path, bias, pid = self.file.attach_path, self.file.bias, self.target.pid
-        return ProbeGroup(function, path, image.display, [point], bias, pid, image.identity)
-
-    def often(self) -> list[ProbeGroup]:
-        """Return the groups of the probes that are hit most: all."""
-        return self.groups()
+    def _chosen(self, sites: SchedulerSites) -> Sequence[tuple[str, Site | None]]:
+        return ("on_status", sites.status), ("on_coroutine", sites.coroutine)
 
     @property
     def program_ns(self) -> int:
-        """Return what a hit of those takes more than a program that counts, in ns."""
+        """Return what a hit takes more than a program that counts, in ns."""
         return _PROGRAM_NS
 
 
 def state_probes(target: Target, file: TargetBinary) -> StateProbes:
     """Return what has to be probed in a file. Raises GotraceError where that is not possible."""
-    display = file.image.display
-    version = file.go_version.text if file.go_version else "this Go"
-    layout = file.runtime
-    try:
-        sites = scheduler_sites(file.functions)
-    except SiteError as error:
-        raise GotraceError(
-            f"{display}: the scheduler of {version} is not known: {error}: Go 1.19 or newer is"
-            " needed"
-        ) from error
+    display, layout = file.image.display, file.runtime
+    files = scheduler_files([file], "watching waits")
     if not layout.g_in_register:
-        raise GotraceError(f"{display}: Go 1.19 or newer is needed")
+        raise GotraceError(f"{display}: watching waits needs Go 1.19 or newer")
     if file.wait_reasons is None:
-        raise GotraceError(f"{display}: why goroutines of {version} wait was not found")
+        raise GotraceError(f"{display}: why goroutines of {go_version(file)} wait was not found")
     try:
         quota = kernel_offsets()
     except GotraceError:
         quota = None
     if quota is not None and quota.throttled is None and quota.queue is None:
         quota = None
-    return StateProbes(target, file, sites, file.wait_reasons, quota)
+    return StateProbes(target, Tasks((file,), layout), files, file.wait_reasons, quota)
 
 
 class StateMeter(Probing):
@@ -157,8 +147,6 @@ class StateMeter(Probing):
         self._probes = probes
         settings = probes.settings(goroutines)
         self.attached: Attached = attach(settings, probes.groups(), forced, self._prepare)
-        #: What ``Run`` and the commands look after: no function is traced.
-        self.plan = ProbePlan((), ())
         program = self.attached.program
         self._sums = program.map("state_sums")
         self._losses = program.map("state_losses")
@@ -170,6 +158,11 @@ class StateMeter(Probing):
         if self._probes.quota is not None:
             functions = ["on_switch", "on_switch_without_state"]
             program.attach_tracepoint("sched_switch", functions)
+
+    @property
+    def has_quotas(self) -> bool:
+        """Return whether times without CPU quota are added up as well."""
+        return self._probes.quota is not None
 
     def take(self) -> list[StateSum]:
         """Return what was added up since the last take; nothing that comes meanwhile is lost."""
@@ -219,3 +212,36 @@ class StateMeter(Probing):
 
 
 _KINDS = {SUM_RUNNABLE: StateKind.RUNNABLE, SUM_THROTTLED: StateKind.THROTTLED}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateRequest(Request[StateMeter, None]):
+    """Add up how long goroutines of all processes that run a file are in which state.
+
+    There is room for as many ``goroutines``.
+    """
+
+    file: TargetBinary
+    goroutines: int = _STATES
+
+    def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
+        """Return what is to be probed. Raises GotraceError."""
+        probes = state_probes(self.target, self.file)
+        if accept is not None:
+            accept(probes)
+        problems = () if probes.quota else (_NO_QUOTA,)
+        return Prepared(
+            self.target,
+            ProbePlan((), problems),
+            forced=self.forced,
+            announce=announce,
+            scheduler=probes,
+        )
+
+    def attach(self, prepared: Prepared) -> StateMeter:
+        """Attach. Raises AttachError or LoadError."""
+        assert isinstance(prepared.scheduler, StateProbes)
+        return StateMeter(prepared.scheduler, prepared.forced, self.goroutines)
+
+
+_NO_QUOTA = "CPU quotas are not looked at: the kernel's BTF does not have them"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of calls goes: what is probed for that, and what the programs say (bpf/why.h).
+"""The parts that the time of calls is made of, as the programs report them (bpf/why.h).
 
 A part is a state that the goroutine was in within the call, by Go's scheduler, or its thread, by
 the kernel's. Parts are in nanoseconds and add up to the duration exactly. Their names are keys of
@@ -15,41 +15,28 @@ from enum import Enum, IntEnum
 
 from gotrace.errors import GotraceError
 from gotrace.gotypes.wait_reasons import WaitReasons
-from gotrace.kernel.attach import Point, ProbeGroup
-from gotrace.kernel.btf import kernel_field
-from gotrace.kernel.cookie import cookie
-from gotrace.kernel.program import BpfProgram, Map
-from gotrace.session.tasks import Tasks
-from gotrace.settings import WaitedSettings, WhySettings
-from gotrace.sites.scheduler import SchedulerSites, scheduler_sites
-from gotrace.sites.sites import Site, SiteError
-from gotrace.target.target import Target, TargetBinary
+from gotrace.kernel.program import Map
 
 __all__ = [
     "BLOCKED",
-    "BY_PROCESS",
     "GC",
     "TRACING",
     "UNKNOWN",
     "BandRows",
     "CallParts",
-    "KernelOffsets",
     "Longest",
     "Part",
     "PartClass",
     "PartSums",
     "PartTotals",
-    "WhyOptions",
-    "WhyProbes",
     "call_parts",
-    "kernel_offsets",
     "max_report_size",
     "part_class",
     "part_names",
+    "part_table",
     "report_end",
     "slow_parts",
     "take_tracing_out",
-    "why_probes",
 ]
 
 #: What wait reasons' names begin with.
@@ -159,256 +146,12 @@ def part_names(reasons: WaitReasons) -> tuple[str, ...]:
 _KNOWN = {part.value for part in Part}
 
 
-def _table(names: Sequence[str]) -> bytes:
+def part_table(names: Sequence[str]) -> bytes:
     """Return struct why_table: the part of each wait reason, the class of each part."""
     numbers = range(_REASONS, len(names))
     parts = [*numbers, *[Part.OTHER.value] * (256 - len(numbers))]
     classes = [None, *PartClass]
     return bytes(parts) + bytes(classes.index(part_class(name)) for name in names)
-
-
-@dataclass(frozen=True, slots=True)
-class WhyOptions:
-    """Say what to find out: system calls, who ended the longest wait, what predicates ask for."""
-
-    syscalls: bool = True
-    callers: bool = False
-    classes: bool = False
-
-
-#: Maps whose keys have a process's number, and where in them that is.
-BY_PROCESS = (("why_rows", 8), ("why_worlds", 0))
-
-_ROWS = 1 << 14
-_SAVED = 1 << 13
-_THREADS = 1 << 15
-_SITE = struct.Struct("=qq")  # struct why_site
-_MIN_BANDS, _MAX_BANDS = 1 << 10, 1 << 13
-_BANDS_PER_HISTOGRAM = 64
-
-
-def _bands(histograms: int) -> int:
-    """Return for how many of their buckets there is room to keep parts apart."""
-    return min(max(_MIN_BANDS, _BANDS_PER_HISTOGRAM * histograms), _MAX_BANDS)
-
-
-@dataclass(frozen=True, slots=True)
-class _Probe:
-    """One probe of the scheduler: the BPF function, its place, where cgocall is from there."""
-
-    function: str
-    site: Site
-    cgocall: tuple[int, int]
-
-
-@dataclass(frozen=True)
-class WhyProbes:
-    """The probes of the target's schedulers, for its files that hold code of the runtime."""
-
-    target: Target
-    tasks: Tasks
-    options: WhyOptions
-    files: tuple[tuple[TargetBinary, SchedulerSites], ...]
-    names: tuple[str, ...]
-    release: tuple[int, int]
-
-    def settings(self, histograms: int | None = None) -> WhySettings:
-        """Return the settings of bpf/why.h. Raises GotraceError.
-
-        ``histograms`` is of how many the parts are added up, None where they are not.
-        """
-        layout = self.tasks.layout
-        assert layout is not None
-        coroargs = [sites.coroarg for _, sites in self.files if sites.coroarg is not None]
-        kernel = kernel_offsets()
-        return WhySettings(
-            why_parts=len(self.names),
-            why_rows=_ROWS,
-            why_saved=_SAVED,
-            why_threads=_THREADS,
-            why_sites=max(1, len(self._probes())),
-            why_bands=_bands(histograms) if histograms else None,
-            why_unnamed=self.release < _NAMED_SINCE,
-            why_callers=self.options.callers,
-            why_classes=1 if self.options.classes else None,
-            g_status=layout.g_atomicstatus,
-            g_syscallpc=layout.g_syscallpc,
-            g_sched_pc=layout.g_sched_pc,
-            g_sched_bp=layout.g_sched_bp,
-            g_coroarg=coroargs[0] if coroargs else None,
-            task_pid=kernel.pid,
-            task_state=kernel.state,
-            task_throttled=kernel.throttled,
-            task_cfs_rq=kernel.queue,
-            cfs_rq_throttled=kernel.count,
-            waited=kernel.waited,
-        )
-
-    def _probes(self) -> list[tuple[TargetBinary, _Probe]]:
-        found = []
-        for file, sites in self.files:
-            low, high = sites.cgocall or (0, 0)
-            chosen = [
-                ("on_status", sites.status),
-                ("on_preempt", sites.preempt),
-                ("on_coroutine", sites.coroutine),
-                ("on_stop_world", sites.stop_world),
-                ("on_start_world", sites.start_world),
-            ]
-            if self.options.syscalls:
-                chosen += [("on_syscall", sites.syscall), ("on_syscall_end", sites.syscall_end)]
-            for function, site in chosen:
-                if site is not None:
-                    cgocall = (low - site.address, high - site.address)
-                    found.append((file, _Probe(function, site, cgocall)))
-        return found
-
-    def groups(self) -> list[ProbeGroup]:
-        """Return the groups to attach, before those of any traced function."""
-        return [
-            self._group(probe.function, file, number, probe.site)
-            for number, (file, probe) in enumerate(self._probes())
-        ]
-
-    def _group(self, function: str, file: TargetBinary, number: int, site: Site) -> ProbeGroup:
-        image = file.image
-        kind, file_number = self.tasks.runtime_kind(file)
-        where = cookie(number, site, kind, file=file_number)
-        point = Point(image.offset_of(site.address), site.address, where)
-        path, bias, pid = file.attach_path, file.bias, self.target.pid
-        return ProbeGroup(function, path, image.display, [point], bias, pid, image.identity)
-
-    def prepare(self, program: BpfProgram) -> None:
-        """Fill the maps of a loaded program and attach to the kernel's scheduler.
-
-        Raises LoadError.
-        """
-        sites = program.map("why_sites")
-        for number, (_, probe) in enumerate(self._probes()):
-            sites.update(number.to_bytes(4, "little"), _SITE.pack(*probe.cgocall))
-        program.map("why_tables").update(bytes(4), _table(self.names))
-        program.attach_tracepoint("sched_switch", ["on_switch", "on_switch_without_state"])
-
-    @property
-    def has_syscalls(self) -> bool:
-        """Return whether system calls have probes of their own."""
-        return self.options.syscalls and any(sites.syscall for _, sites in self.files)
-
-    def often(self) -> list[ProbeGroup]:
-        """Return the groups of the probes that are hit most."""
-        names = ("on_status", "on_syscall", "on_syscall_end")
-        return [group for group in self.groups() if group.function in names]
-
-    @property
-    def program_ns(self) -> int:
-        """Return what a hit of those takes more than a program that counts, in ns."""
-        return _PROGRAM_NS
-
-
-#: What on_status takes more than a program that counts, where the goroutine is in no traced call.
-_PROGRAM_NS = 100
-#: Since Go 1.20 the runtime says why it waits on the system stack before it does.
-_NAMED_SINCE = (1, 20)
-
-
-@dataclass(frozen=True, slots=True)
-class KernelOffsets:
-    """Offsets in the kernel's structs; ``count`` without ``throttled`` only."""
-
-    pid: int
-    state: int
-    throttled: int | None
-    queue: int | None
-    count: int | None
-    waited: WaitedSettings | None = None
-
-
-def kernel_offsets() -> KernelOffsets:
-    """Return what bpf/switch.h needs of the kernel's structs. Raises GotraceError."""
-    pid = kernel_field(("task_struct", "pid"))
-    state = kernel_field(("task_struct", "__state"))  # Linux 5.14
-    if state is None:
-        state = kernel_field(("task_struct", "state"))
-    if pid is None or state is None:
-        raise GotraceError(
-            "--why and waits need kernel BTF (/sys/kernel/btf/vmlinux): CONFIG_DEBUG_INFO_BTF"
-        )
-    throttled = kernel_field(("task_struct", "throttled"))  # Linux 6.18
-    queue = kernel_field(("task_struct", "se"), ("sched_entity", "cfs_rq"))
-    count = kernel_field(("cfs_rq", "throttle_count"))
-    if throttled is not None or queue is None:
-        count = None
-    return KernelOffsets(pid, state, throttled, queue, count, _waited() if queue else None)
-
-
-def _waited() -> WaitedSettings | None:
-    """Return where it is counted how long tasks wait for a CPU, None without CONFIG_SCHED_INFO."""
-    info = ("task_struct", "sched_info")
-    run_delay = kernel_field(info, ("sched_info", "run_delay"))
-    last_queued = kernel_field(info, ("sched_info", "last_queued"))
-    queue, clock = kernel_field(("cfs_rq", "rq")), kernel_field(("rq", "clock"))
-    if run_delay is None or last_queued is None or queue is None or clock is None:
-        return None
-    return WaitedSettings(
-        task_run_delay=run_delay, task_last_queued=last_queued, cfs_rq_rq=queue, rq_clock=clock
-    )
-
-
-def why_probes(target: Target, tasks: Tasks, options: WhyOptions) -> WhyProbes:
-    """Return what has to be probed. Raises GotraceError where that is not possible."""
-    if tasks.layout is None:
-        raise GotraceError(
-            "--why needs a Go runtime to watch: programs of gccgo have another one, and their"
-            " scheduler is not known here"
-        )
-    files, names = [], None
-    for file in tasks.files:
-        display = file.image.display
-        version = file.go_version.text if file.go_version else "this Go"
-        try:
-            files.append((file, scheduler_sites(file.functions)))
-        except SiteError as error:
-            raise GotraceError(
-                f"{display}: --why does not know {version}: {error}: Go 1.19 or newer is needed"
-            ) from error
-        reasons = file.wait_reasons
-        if reasons is None:
-            raise GotraceError(f"{display}: --why has not found why goroutines of {version} wait")
-        if names is not None and (names != part_names(reasons) or not _alike(files)):
-            raise GotraceError(
-                f"--why cannot watch different runtimes in one run: {_described(files[0][0])} and"
-                f" {_described(file)} differ: trace them one by one"
-            )
-        names = part_names(reasons)
-    assert names is not None
-    release = next((f.go_version.release for f in tasks.files if f.go_version), _NAMED_SINCE)
-    return WhyProbes(target, tasks, options, tuple(files), names, release)
-
-
-def _alike(files: Sequence[tuple[TargetBinary, SchedulerSites]]) -> bool:
-    """Return whether what programs are given of a runtime is the same of all files."""
-    # Not known where the program has no coroutines.
-    coroargs = {sites.coroarg for _, sites in files} - {None}
-    return len(coroargs) < 2 and len({_offsets(file) for file, _ in files}) == 1
-
-
-def _offsets(file: TargetBinary) -> tuple[object, ...]:
-    layout = file.runtime
-    unnamed = (file.go_version.release if file.go_version else _NAMED_SINCE) < _NAMED_SINCE
-    return (
-        unnamed,
-        layout.g_in_register,
-        layout.g_atomicstatus,
-        layout.g_waitreason,
-        layout.g_syscallpc,
-        layout.g_sched_pc,
-        layout.g_sched_bp,
-    )
-
-
-def _described(file: TargetBinary) -> str:
-    version = file.go_version
-    return f"{file.image.display} ({version.text if version else 'unknown Go'})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from gotrace.errors import GotraceError
-from gotrace.kernel.attach import AttachMethod, Point, ProbeGroup, attach
+from gotrace.kernel.attach import AttachMethod, Point, attach
 from gotrace.overhead import ProbeCost
 from gotrace.session.calibrate import Calibration, trap_cost
+from gotrace.session.scheduler import SchedulerProbes
 from gotrace.settings import CountSettings
 from gotrace.sites.sites import SiteForm
-from gotrace.target.target import Target
 
-__all__ = ["MAX_SHARE", "Price", "Priced", "changes_a_second", "price_of"]
+__all__ = ["MAX_SHARE", "Price", "changes_a_second", "price_of"]
 
 #: Of one CPU: what watching a scheduler may take without being forced.
 MAX_SHARE = 0.2
@@ -38,30 +37,14 @@ class Price:
         return self.changes * self.hit / 1e9
 
 
-class Priced(Protocol):
-    """Probes of a scheduler.
-
-    ``often`` are those that are hit most, and ``program_ns`` is what a hit there takes more than a
-    program that counts.
-    """
-
-    @property
-    def target(self) -> Target: ...
-
-    @property
-    def program_ns(self) -> int: ...
-
-    def often(self) -> list[ProbeGroup]: ...
-
-
-def price_of(probes: Priced, forced: AttachMethod | None) -> Price:
+def price_of(probes: SchedulerProbes, forced: AttachMethod | None) -> Price:
     """Count changes of state for a fifth of a second; raises AttachError or LoadError."""
     with Calibration(lambda: trap_cost(SiteForm.EMULATED, forced)) as calibration:
         changes = changes_a_second(probes, forced)
         return Price(changes, _hit_cost(calibration) + probes.program_ns)
 
 
-def changes_a_second(probes: Priced, forced: AttachMethod | None) -> float:
+def changes_a_second(probes: SchedulerProbes, forced: AttachMethod | None) -> float:
     """Return how often probes would be hit, counted for a fifth of a second.
 
     Raises AttachError or LoadError.

@@ -70,6 +70,7 @@ def test_all_is_checked(here: Checks) -> None:
             "kept programs",
             "capstone",
             "pyelftools",
+            "tabulate",
         ),
         *("program of gofunclatency", "program of gotrace", "event buffers"),
         *(f"attach: {method}" for method in METHODS),

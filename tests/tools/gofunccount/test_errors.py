@@ -82,7 +82,7 @@ def test_one_of_several_patterns_may_match_nothing(fixture: Fixture) -> None:
         (["main.x ($panicked)"], "type gotrace 'main.x ($panicked)'"),
         (["/no/such/file:main.x"], "/no/such/file"),
         (["nosuchprogramhere:main.x"], "nosuchprogramhere"),
-        (["-r", "-p", "1", "main.("], "main.("),
+        (["-r", "-c", "true", "main.("], "main.("),
         (["--attach", "glue", "-p", "1", "main.x"], "glue"),
     ],
     ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else "",
@@ -254,7 +254,7 @@ def test_limit_of_open_files_is_named(fixture: Fixture) -> None:
 
 
 def test_debug_shows_where() -> None:
-    result = run_tool("gofunccount", "--debug", "-p", "1", "main.(", "-r")
+    result = run_tool("gofunccount", "--debug", "-c", "true", "main.(", "-r")
     assert result.status == 2
     assert result.errors.startswith("Traceback")
     assert result.errors.rstrip().splitlines()[-1].startswith("gofunccount: ")

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Probes at entries and at RETs, by which calls are followed from their beginning to their end."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from gotrace.kernel.attach import Attached, ProbeGroup, attach
+from gotrace.kernel.program import BpfProgram
+from gotrace.session.open_calls import Diagnostic, OpenCalls, Throttle, diagnostics
+from gotrace.session.probing import Prepared, Probing
+from gotrace.session.tasks import unwind_groups
+from gotrace.session.why.probes import BY_PROCESS
+from gotrace.settings import ProgramSettings
+
+__all__ = ["Paired"]
+
+
+class Paired(Probing):
+    """The probes of a run that pairs entries with returns; a context manager that detaches."""
+
+    #: What makes calls missing.
+    LOSSES: tuple[Diagnostic, ...] = ()
+
+    def _attach(
+        self,
+        prepared: Prepared,
+        settings: ProgramSettings,
+        *,
+        returning: Collection[int] | None = None,
+        first: Sequence[ProbeGroup] = (),
+        beside: Sequence[ProbeGroup] = (),
+        by_call: Sequence[str] = (),
+    ) -> None:
+        """Attach to RETs first and then to entries, so that no call seen entering is lost.
+
+        ``returning`` are the numbers of the functions whose returns are probed, None for all.
+        ``first`` are further probes that come before all others, ``beside`` such as are needed if
+        any return is probed. ``by_call`` are maps with a row for each open call. Raises
+        AttachError or LoadError.
+        """
+        target, plan, tasks, why = prepared.target, prepared.plan, prepared.tasks, prepared.why
+        assert tasks is not None
+        self._prepared = prepared
+        groups = [*first, *(why.groups() if why else ())]
+        if returning is None or returning:
+            emulated = prepared.emulation is not None
+            groups += [*unwind_groups(target, tasks), *beside]
+            groups += plan.return_groups("on_return", target.pid, tasks.kind, returning, emulated)
+        groups += plan.entry_groups("on_entry", target.pid, tasks.kind)
+        self.attached: Attached = attach(
+            settings, groups, prepared.forced, self._prepare, prepared.announce
+        )
+        more, by_process = (("why_saved",), BY_PROCESS) if why else ((), ())
+        self._open = OpenCalls(self.attached.program, *by_call, *more, by_process=by_process)
+        # Where one process is traced, the run ends with it.
+        self._sweep = None if target.process else Throttle(self._remove_exited)
+
+    def _prepare(self, program: BpfProgram) -> None:
+        """Fill a loaded program's maps, before anything is attached."""
+        prepared = self._prepared
+        if prepared.why is not None:
+            prepared.why.prepare(program)
+        if prepared.tasks is not None:
+            prepared.tasks.prepare(program)
+
+    def _look_after(self) -> None:
+        """Remove now and then what ended processes have left."""
+        if self._sweep is not None:
+            self._sweep()
+
+    def _remove_exited(self) -> None:
+        self._open.remove_exited()
+
+    def open_calls(self) -> int:
+        """Return how many calls have been entered and have not returned."""
+        return self._open.number()
+
+    def diagnostics(self) -> dict[Diagnostic, int]:
+        """Return how often each irregularity has occurred so far."""
+        return diagnostics(self.attached.program)

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The probes of a run, and all that placing them takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar
+
+from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.attach import Attached, AttachMethod
+from gotrace.kernel.rets import RetEmulation, with_rets
+from gotrace.session.plan import ProbePlan
+from gotrace.settings import SiteSettings
+from gotrace.target.target import Target
+
+if TYPE_CHECKING:  # counting needs none of it
+    from gotrace.session.scheduler import SchedulerProbes
+    from gotrace.session.tasks import Tasks
+    from gotrace.session.trace_plan import TracePlan
+    from gotrace.session.why.probes import WhyProbes
+
+__all__ = ["Prepared", "Probing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A planned run: what is probed, and how.
+
+    ``traced`` is how values are captured, None if no value is. ``tasks`` is how goroutines are
+    identified, None if that does not matter. ``why`` finds out what time goes into, None if that
+    is not asked for. ``scheduler`` are the probes of a run that follows the scheduler alone.
+    ``forced`` is the way to attach, None for the best; ``announce`` is as for ``attach``.
+    """
+
+    target: Target
+    plan: ProbePlan
+    tasks: Tasks | None = None
+    traced: TracePlan | None = None
+    why: WhyProbes | None = None
+    emulation: RetEmulation | None = None
+    forced: AttachMethod | None = None
+    announce: Callable[[str], None] | None = None
+    scheduler: SchedulerProbes | None = None
+
+    def site_settings(self) -> SiteSettings:
+        """Return the settings of bpf/site.h and bpf/ret.h."""
+        return with_rets(self.target.settings(), self.emulation)
+
+
+_P = TypeVar("_P", bound="Probing")
+
+
+class Probing:
+    """What a run traces with: probes that are stopped once. A context manager that detaches."""
+
+    attached: Attached
+    #: Whether nothing that the probes have recorded can change any more.
+    stopped = False
+
+    def stop(self) -> None:
+        """Have the probes removed; after it, nothing is recorded any more. Raises OSError."""
+        if not self.stopped:
+            self.attached.stop()
+            kernel.wait_for_programs()
+            self.stopped = True
+
+    def __enter__(self: _P) -> _P:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.attached.close()

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a measurement is asked to be: ``run.open_run`` starts each of them.
+
+A request says which functions, or which scheduler, and how; the module that measures has its kind:
+``count``, ``latency``, ``keys``, ``trace``, ``waits.meter`` and ``waits.states``.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from gotrace.errors import GotraceError
+from gotrace.kernel.attach import AttachMethod
+from gotrace.kernel.rets import EmulateRet, RetEmulation, ret_emulation
+from gotrace.session.plan import (
+    BinaryRequest,
+    ProbePlan,
+    Selections,
+    requests_for,
+    select,
+    splitting,
+)
+from gotrace.session.probing import Prepared, Probing
+from gotrace.target.target import Target
+
+if TYPE_CHECKING:  # counting needs none of it
+    from gotrace.probes.spec import ProbeSpec
+    from gotrace.session.scheduler import SchedulerProbes
+    from gotrace.session.trace_plan import TracePlan
+    from gotrace.session.why.probes import WhyOptions
+
+__all__ = ["Accept", "Asked", "FunctionRequest", "Planned", "Request"]
+
+M = TypeVar("M", bound=Probing)
+C = TypeVar("C")
+
+#: Is shown what is to watch the scheduler, and raises GotraceError if that costs too much.
+Accept = Callable[["SchedulerProbes"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which functions a user asks for, in the words of the command line.
+
+    ``patterns`` may be whole probes if the request takes them. ``file`` is what patterns mean that
+    name no file, None for the target's executable.
+    """
+
+    patterns: Sequence[str]
+    exclude: Sequence[str] = ()
+    regexp: bool = False
+    file: str | None = None
+
+    def requests(self, target: Target) -> list[BinaryRequest]:
+        """Return what is to be selected in each file. Raises UsageError."""
+        split = splitting(target)
+        return requests_for(self.patterns, self.exclude, self.regexp, self.file, split)
+
+    def probes(
+        self, target: Target, formats: bool = True
+    ) -> tuple[list[ProbeSpec], list[GotraceError]]:
+        """Return the probes, and why others come to nothing: see ``parse_probes``."""
+        from gotrace.session.trace_plan import parse_probes
+
+        return parse_probes(self.patterns, self.regexp, formats, splitting(target))
+
+    def probe_requests(self, specs: Sequence[ProbeSpec]) -> list[BinaryRequest]:
+        """Return what is to be selected for each probe."""
+        from gotrace.session.trace_plan import probe_requests
+
+        return probe_requests(specs, self.exclude, self.regexp, self.file)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What is to be probed; ``traced`` is how values are captured, None if no value is."""
+
+    plan: ProbePlan
+    traced: TracePlan | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(abc.ABC, Generic[M, C]):
+    """A measurement of a target, by probes of kind ``M`` whose cost is a ``C``.
+
+    ``forced`` is the way to attach, None for the best. ``is_calibrated``: the run measures what
+    probes cost while it starts.
+    """
+
+    target: Target
+    forced: AttachMethod | None = None
+    is_calibrated: bool = False
+
+    @abc.abstractmethod
+    def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
+        """Plan it, and have what it costs accepted. Raises GotraceError."""
+
+    @abc.abstractmethod
+    def attach(self, prepared: Prepared) -> M:
+        """Attach what was planned. Raises AttachError or LoadError."""
+
+    def cost(self, prepared: Prepared) -> C:
+        """Measure what probes cost, in a process of its own."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionRequest(Request[M, C]):
+    """A measurement of calls of functions.
+
+    ``is_strict``: a pattern that comes to nothing is an error although others do not. ``why``: what
+    the time of calls goes into is found out, None if that is not asked for.
+    """
+
+    asked: Asked
+    #: What the tool does to a function, for messages: in the present, and in the past.
+    verb: str
+    done: str
+    is_strict: bool = True
+    emulate_ret: EmulateRet = EmulateRet.AUTO
+    why: WhyOptions | None = None
+
+    #: Whether calls are identified by their goroutines.
+    BY_TASK: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be understood before anything is done. Raises UsageError."""
+        self.requests  # noqa: B018
+
+    @cached_property
+    def requests(self) -> tuple[Sequence[BinaryRequest], Sequence[GotraceError]]:
+        """Return what is to be selected in each file, and why other texts come to nothing."""
+        return self.asked.requests(self.target), ()
+
+    @abc.abstractmethod
+    def plan(self) -> Planned:
+        """Return what is to be probed. Raises GotraceError, NoMatchError among these."""
+
+    def select(self) -> Selections:
+        """Return what patterns select, without the sites. Raises as ``plan`` does."""
+        requests, failed = self.requests
+        found = select(self.target, requests, self.verb)
+        found = replace(found, failed=(*failed, *found.failed))
+        self._refuse(found.failed)
+        return found
+
+    @cached_property
+    def emulation(self) -> RetEmulation | None:
+        """Return how RETs are carried out. Raises GotraceError."""
+        return ret_emulation(self.emulate_ret, self.forced)
+
+    def _refuse(self, failed: Sequence[GotraceError]) -> None:
+        """Raise what is wrong with one of several patterns."""
+        if self.is_strict and failed:
+            raise failed[0]
+
+    def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
+        planned = self.plan()
+        plan, traced = planned.plan, planned.traced
+        tasks = why = None
+        if self.BY_TASK:
+            from gotrace.session.tasks import find_tasks
+
+            tasks = find_tasks(self.target, plan)
+            classes = traced is not None and traced.reads_parts
+            if self.why is not None or classes:
+                from gotrace.session.why.probes import WhyOptions, why_probes
+
+                wanted = replace(self.why or WhyOptions(), classes=classes)
+                why = why_probes(self.target, tasks, wanted)
+                if accept is not None:
+                    accept(why)
+        return Prepared(
+            self.target, plan, tasks, traced, why, self.emulation, self.forced, announce
+        )

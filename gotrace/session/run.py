@@ -1,0 +1,249 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run: the one way in which a measurement starts, goes on and ends.
+
+It prints nothing and handles no signals. The commands, the library and the daemon are its users.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from enum import Enum
+from types import TracebackType
+from typing import Generic, TypeVar
+
+from gotrace.kernel.attach import Attached
+from gotrace.session.calibrate import Calibration
+from gotrace.session.lifetime import Lifetime
+from gotrace.session.probing import Prepared, Probing
+from gotrace.session.request import Accept, Request
+from gotrace.target.wait import Reason, Waiter
+
+__all__ = ["End", "Note", "NoteKind", "Run", "open_run"]
+
+M = TypeVar("M", bound=Probing)
+C = TypeVar("C")
+
+
+class End(Enum):
+    """What ended a run."""
+
+    ASKED = "asked"  # by ``stop``, a signal, or the end of its time
+    EXIT = "exit"  # all processes of the target have ended
+    CHANGED = "changed"  # the target runs another program, or a traced file has other code
+
+
+class NoteKind(Enum):
+    """What a note is about."""
+
+    TASKS = "tasks"  # how calls are identified
+    FAILED = "failed"  # a pattern or a probe that comes to nothing
+    PROBLEM = "problem"  # a function that is not probed, or not as asked
+    REFUSED = "refused"  # a probe that the kernel refused
+    INLINED = "inlined"  # a function of which some calls are seen by no probe
+    ONLY_INLINED = "only_inlined"  # functions whose calls no probe sees
+    REPLACED = "replaced"  # a file that is another one now
+    ANOTHER = "another"  # the process runs another program
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a user should know of a run; ``fields`` are those of JSON."""
+
+    kind: NoteKind
+    text: str
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+class Run(Generic[M, C]):
+    """A measurement whose probes are in place: a context manager that detaches.
+
+    It begins with ``begin`` and ends when it is asked to, when its time is up, or with the target.
+    What it sees is read from ``meter``.
+    """
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        meter: M,
+        calibration: Calibration[C] | None,
+        waiter: Waiter,
+        opened: ExitStack,
+    ) -> None:
+        """Take over what was attached; ``opened`` closes all of it."""
+        self.target = prepared.target
+        self.plan = prepared.plan
+        self.traced = prepared.traced
+        self.tasks = prepared.tasks
+        #: The names of the parts of time that calls have, none if these are not found out.
+        self.part_names = prepared.why.names if prepared.why else ()
+        self.meter: M = meter
+        self.calibration = calibration
+        #: What ended it, None before.
+        self.end: End | None = None
+        #: When it began, and when it ends if that is known (``time.monotonic``).
+        self.began = 0.0
+        self.ends: float | None = None
+        self._lifetime: Lifetime | None = None
+        self._look = 0.0
+        self._news: list[Note] = []
+        self._waiter = waiter
+        self._opened = opened
+        self._lock = threading.RLock()  # a signal's handler may stop it while it is held
+        self._is_open = True
+
+    @property
+    def attached(self) -> Attached:
+        """Return the probes."""
+        return self.meter.attached
+
+    def warnings(self) -> Iterator[Note]:
+        """Yield what is not traced, or not as asked, and why."""
+        if self.tasks is not None and self.tasks.warning:
+            yield Note(NoteKind.TASKS, self.tasks.warning)
+        for failure in self.plan.failed:
+            yield Note(NoteKind.FAILED, str(failure))
+        for problem in self.plan.problems:
+            yield Note(NoteKind.PROBLEM, problem)
+        for probe in self.plan.refused(self.attached.failed):
+            name = probe.function
+            text = probe.text if name is None else f"{name}: {probe.text}"
+            yield Note(NoteKind.REFUSED, text, {} if name is None else {"func": name})
+
+    def inlined(self, done: str) -> Iterator[Note]:
+        """Yield which calls no probe sees; ``done`` is what is done with others, in the past."""
+        for one in self.plan.inlined():
+            fields = {"func": one.function, "inlined": one.places}
+            yield Note(NoteKind.INLINED, one.text(done), fields)
+        if only := self.plan.only_inlined():
+            yield Note(NoteKind.ONLY_INLINED, only.text(done), only.fields)
+
+    def begin(self, seconds: float | None = None) -> None:
+        """Start a command that waits, and the clock. Raises CommandError."""
+        self.target.start()
+        self._lifetime = Lifetime(self.target, self.plan)
+        if missed := self._lifetime.missed_command():
+            text = f"{missed} was replaced before it was started: what runs now is not traced"
+            self._news.append(Note(NoteKind.REPLACED, text, {"path": missed}))
+        now = time.monotonic()
+        self.began = now if self.target.command else self.attached.began
+        self._look = now + Lifetime.PERIOD
+        if seconds is not None:
+            self.ends = now + seconds
+            # The probes go in time, whatever the caller is doing then.
+            timer = threading.Timer(seconds, self.stop)
+            timer.daemon = True
+            try:
+                timer.start()
+            except RuntimeError:  # no further thread: it is done a little later
+                return
+            self._opened.callback(timer.cancel)
+
+    def stop(self) -> None:
+        """Let the run end: hits are ignored from now on.
+
+        May be called in any thread, in a signal handler, and more than once.
+        """
+        with self._lock:
+            if self._is_open:  # else its map may be another's by now
+                self.attached.stop()
+        self._waiter.ask()
+
+    @property
+    def asked(self) -> float | None:
+        """Return when it was to end (``time.monotonic``), None while it is not."""
+        if self._waiter.asked is None and self.ends is not None and time.monotonic() >= self.ends:
+            return self.ends
+        return self._waiter.asked
+
+    def is_over(self, seconds: float) -> bool:
+        """Wait for some seconds at most; return whether the run is over. Raises OSError.
+
+        Nothing is recorded any more then, and what has been can be read.
+        """
+        if self.end is None:
+            until = time.monotonic() + seconds
+            times = (until, self._look) if self.ends is None else (until, self._look, self.ends)
+            reason = self._waiter.wait(min(times))
+            self.end = self._end(reason)
+            if self.end is not None:
+                self.meter.stop()
+        return self.end is not None
+
+    def _end(self, reason: Reason) -> End | None:
+        if reason is Reason.EXIT:
+            return End.EXIT
+        if self.asked is not None:
+            return End.ASKED
+        if time.monotonic() < self._look:
+            return None
+        self._look = time.monotonic() + Lifetime.PERIOD
+        return End.CHANGED if self._has_changed() else None
+
+    def _has_changed(self) -> bool:
+        """Look at the target's program and files; return whether the run is over."""
+        assert self._lifetime is not None
+        for path in self._lifetime.replaced_files():
+            text = f"{path} was replaced on disk: processes that start from now on are not traced"
+            self._news.append(Note(NoteKind.REPLACED, text, {"path": path}))
+        if path := self._lifetime.overwritten_file() or "":
+            text = f"{path} was written to: its probes may be in wrong places now"
+            self._news.append(Note(NoteKind.REPLACED, text, {"path": path}))
+            return True
+        program = self._lifetime.replaced_program()
+        if program is None:
+            return False
+        text = f"the process runs another program now: {program}"
+        self._news.append(Note(NoteKind.ANOTHER, text, {"path": program}))
+        return True
+
+    def news(self) -> list[Note]:
+        """Return what has become known of the target since the last time."""
+        news, self._news = self._news, []
+        return news
+
+    def close(self) -> None:
+        """Detach, and close all."""
+        with self._lock:
+            self._is_open = False
+        self._opened.close()
+
+    def __enter__(self) -> Run[M, C]:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def open_run(
+    request: Request[M, C],
+    *,
+    waiter: Waiter | None = None,
+    announce: Callable[[str], None] | None = None,
+    accept: Accept | None = None,
+) -> Run[M, C]:
+    """Plan and attach what a request asks for.
+
+    ``waiter`` is what the run waits with, one of its own if that is None. ``announce`` is as for
+    ``attach``, ``accept`` is shown what is to watch the scheduler. Raises GotraceError: UsageError,
+    NoMatchError, AttachError, LoadError and others.
+    """
+    with ExitStack() as opened:
+        if waiter is None:
+            waiter = opened.enter_context(Waiter())
+        waiter.watch(request.target.watched)
+        prepared = request.prepare(announce, accept)
+        calibration = None
+        if request.is_calibrated:
+            calibration = opened.enter_context(Calibration(lambda: request.cost(prepared)))
+        meter = request.attach(prepared)
+        opened.push(meter)
+        return Run(prepared, meter, calibration, waiter, opened.pop_all())

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The probes that follow Go's scheduler, whatever they are for, and what they need of the kernel's.
+
+``why.probes``, ``waits.probes`` and ``waits.states`` say which sites they want.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gotrace.errors import GotraceError
+from gotrace.kernel.attach import Point, ProbeGroup
+from gotrace.kernel.btf import kernel_field
+from gotrace.kernel.cookie import cookie
+from gotrace.session.tasks import Tasks
+from gotrace.settings import WaitedSettings
+from gotrace.sites.scheduler import SchedulerSites, scheduler_sites
+from gotrace.sites.sites import Site, SiteError
+from gotrace.target.target import Target, TargetBinary
+
+__all__ = [
+    "KernelOffsets",
+    "SchedulerFile",
+    "SchedulerProbes",
+    "go_version",
+    "kernel_offsets",
+    "scheduler_files",
+]
+
+#: A file that holds code of the runtime, and the places of its scheduler.
+SchedulerFile = tuple[TargetBinary, SchedulerSites]
+
+
+@dataclass(frozen=True)
+class SchedulerProbes(abc.ABC):
+    """Probes of the target's schedulers, for its files that hold code of the runtime.
+
+    ``program_ns`` is how many ns a hit of those that are hit most takes more than a program that
+    counts.
+    """
+
+    target: Target
+    tasks: Tasks
+    files: tuple[SchedulerFile, ...]
+
+    #: The BPF functions of the probes that are hit most; of all if empty.
+    OFTEN: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    @abc.abstractmethod
+    def program_ns(self) -> int: ...
+
+    @abc.abstractmethod
+    def _chosen(self, sites: SchedulerSites) -> Sequence[tuple[str, Site | None]]:
+        """Return the BPF functions and where each belongs in a file."""
+
+    def _probes(self) -> Iterator[tuple[TargetBinary, SchedulerSites, str, Site]]:
+        for file, sites in self.files:
+            for function, site in self._chosen(sites):
+                if site is not None:
+                    yield file, sites, function, site
+
+    def groups(self) -> list[ProbeGroup]:
+        """Return the groups to attach, before those of any traced function."""
+        return [
+            self._group(function, file, number, site)
+            for number, (file, _, function, site) in enumerate(self._probes())
+        ]
+
+    def _group(self, function: str, file: TargetBinary, number: int, site: Site) -> ProbeGroup:
+        image = file.image
+        kind, file_number = self.tasks.runtime_kind(file)
+        where = cookie(number, site, kind, file=file_number)
+        point = Point(image.offset_of(site.address), site.address, where)
+        path, bias, pid = file.attach_path, file.bias, self.target.pid
+        return ProbeGroup(function, path, image.display, [point], bias, pid, image.identity)
+
+    def often(self) -> list[ProbeGroup]:
+        """Return the groups of the probes that are hit most."""
+        return [group for group in self.groups() if not self.OFTEN or group.function in self.OFTEN]
+
+    @property
+    def has_syscalls(self) -> bool:
+        """Return whether system calls have probes of their own."""
+        return any(function == "on_syscall" for _, _, function, _ in self._probes())
+
+    @property
+    def coroarg(self) -> int | None:
+        """Return where g has the coroutine that it switches to, None if no program has any."""
+        found = (sites.coroarg for _, sites in self.files if sites.coroarg is not None)
+        return next(found, None)
+
+
+def scheduler_files(files: Sequence[TargetBinary], what: str) -> tuple[SchedulerFile, ...]:
+    """Return the places of files' schedulers.
+
+    Raises GotraceError if one is not known; ``what`` needs it then.
+    """
+    found = []
+    for file in files:
+        try:
+            found.append((file, scheduler_sites(file.functions)))
+        except SiteError as error:
+            raise GotraceError(
+                f"{file.image.display}: {what} needs Go 1.19 or newer: the scheduler of"
+                f" {go_version(file)} is not known: {error}"
+            ) from error
+    return tuple(found)
+
+
+def go_version(file: TargetBinary) -> str:
+    """Return the release that built a file, for messages."""
+    return file.go_version.text if file.go_version else "this Go"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelOffsets:
+    """Offsets in the kernel's structs; ``count`` without ``throttled`` only."""
+
+    pid: int
+    state: int
+    throttled: int | None
+    queue: int | None
+    count: int | None
+    waited: WaitedSettings | None = None
+
+
+def kernel_offsets() -> KernelOffsets:
+    """Return what bpf/switch.h needs of the kernel's structs. Raises GotraceError."""
+    pid = kernel_field(("task_struct", "pid"))
+    state = kernel_field(("task_struct", "__state"))  # Linux 5.14
+    if state is None:
+        state = kernel_field(("task_struct", "state"))
+    if pid is None or state is None:
+        raise GotraceError(
+            "--why and waits need kernel BTF (/sys/kernel/btf/vmlinux): CONFIG_DEBUG_INFO_BTF"
+        )
+    throttled = kernel_field(("task_struct", "throttled"))  # Linux 6.18
+    queue = kernel_field(("task_struct", "se"), ("sched_entity", "cfs_rq"))
+    count = kernel_field(("cfs_rq", "throttle_count"))
+    if throttled is not None or queue is None:
+        count = None
+    return KernelOffsets(pid, state, throttled, queue, count, _waited() if queue else None)
+
+
+def _waited() -> WaitedSettings | None:
+    """Return where it is counted how long tasks wait for a CPU, None without CONFIG_SCHED_INFO."""
+    info = ("task_struct", "sched_info")
+    run_delay = kernel_field(info, ("sched_info", "run_delay"))
+    last_queued = kernel_field(info, ("sched_info", "last_queued"))
+    queue, clock = kernel_field(("cfs_rq", "rq")), kernel_field(("rq", "clock"))
+    if run_delay is None or last_queued is None or queue is None or clock is None:
+        return None
+    return WaitedSettings(
+        task_run_delay=run_delay, task_last_queued=last_queued, cfs_rq_rq=queue, rq_clock=clock
+    )
