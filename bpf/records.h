@@ -37,9 +37,10 @@ struct site_plan {
     u32 entry;  /* first operation of the entry's plan */
     u32 result; /* first operation of the return's plan */
     u32 flags;
-    u32 reserved; /* bytes of the payload that the entry leaves to the return and what follows */
-    s16 next_pc;  /* of the instruction after the entry site, from that site */
-    s16 next_sp;  /* what the entry site's instruction adds to SP */
+    u32 entry_leaves;  /* bytes of the payload, to the return and what comes after it */
+    s16 next_pc;       /* of the instruction after the entry site, from that site */
+    s16 next_sp;       /* what the entry site's instruction adds to SP */
+    u32 return_leaves; /* bytes of the payload, to what comes after it */
 };
 
 /* plans: key = function number of the cookie. Filled before attaching. */

@@ -6,7 +6,6 @@
  *   GOTRACE_RETURNS      1 where any of them is reported at its return
  *   GOTRACE_HAS_STACKS   1 where return addresses are reported
  *   GOTRACE_USER_STACK   at most so many of them
- *   GOTRACE_BEHIND       bytes of the payload that return addresses and float registers want
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
  *   GOTRACE_WHY          1 where the parts of durations are reported, or added up, or what predicates
  *                        ask for, with the settings of why.h
@@ -196,9 +195,9 @@ static __always_inline bool wait_for_floats(struct work *w, struct call_key *sav
  * Run a phase's plan, with so much of the payload left for what comes after it. It ends at a
  * multiple of 8; padding after a cut image would be taken for a part of that.
  */
-static __always_inline void run_phase(struct work *w, u32 first, u32 reserved)
+static __always_inline void run_phase(struct work *w, u32 first, u32 left)
 {
-    w->limit = GOTRACE_PAYLOAD - 8 - reserved;
+    w->limit = GOTRACE_PAYLOAD - 8 - left;
     interpreter_run(w, first);
     w->limit = GOTRACE_PAYLOAD;
     if (w->full) {
@@ -343,7 +342,7 @@ int on_entry(struct pt_regs *ctx)
     w->phase = 0;
     w->file = plan->flags >> PLAN_FILE_SHIFT;
     read_registers(w, ctx, cookie);
-    run_phase(w, plan->entry, plan->reserved);
+    run_phase(w, plan->entry, plan->entry_leaves);
     /* An earlier call at this depth that has left by a jump must not be taken for this one. */
     if (w->dropped && !(cookie & COOKIE_LEAVES))
         goto unopened;
@@ -431,7 +430,7 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
     w->phase = 1;
     w->file = plan->flags >> PLAN_FILE_SHIFT;
     read_registers(w, ctx, cookie);
-    run_phase(w, plan->result, GOTRACE_BEHIND);
+    run_phase(w, plan->result, plan->return_leaves);
     if (!w->dropped) {
         event->results_length = w->call.length - event->args_length;
         append_stack(w, ctx->bp);

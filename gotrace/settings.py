@@ -370,7 +370,6 @@ class TraceSettings(_PairingSettings):
     has_stacks: bool = _shape(False)
     nested: int | None = _size(None, starts=1)
     user_stack: int = _value(0)
-    behind: int = _value(0)
     steps: int = _value()
     functions: int = _size(plans=1)
     saved: int = _size(saved_calls=1)

@@ -178,7 +178,15 @@ def test_constant(c: CLayout) -> None:
 
 def test_site_plan(c: CLayout) -> None:
     row, values = c.fields(
-        "site_plan", "site", "entry", "result", "flags", "reserved", "next_pc", "next_sp"
+        "site_plan",
+        "site",
+        "entry",
+        "result",
+        "flags",
+        "entry_leaves",
+        "next_pc",
+        "next_sp",
+        "return_leaves",
     )
     assert [field % (1 << 64) for field in trace._SITE_PLAN.unpack(row)] == values
 
