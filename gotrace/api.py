@@ -344,7 +344,7 @@ class Session:
 
         It ends after ``limit`` calls, after some ``seconds``, or with the target. At its end it
         raises LostCalls where calls are missing, unless ``lossy``. Leaving the loop, by ``break``
-        or an exception, detaches.
+        or an exception, detaches if nothing else holds the iterator; ``close`` always does.
 
         ``stacks``: calls have the goroutine's stack. ``entry``: calls are seen when they are
         entered. At most ``string_size`` bytes of a string are captured, and ``depth`` (0 to 5)
