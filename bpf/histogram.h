@@ -115,7 +115,9 @@ static __always_inline void histogram_add_value(struct histogram *row, u64 value
     if (hits)
         __sync_fetch_and_add(&row->hits, hits);
 #ifdef GOTRACE_UNIT
-    __sync_fetch_and_add(&row->units[log2_of(value / GOTRACE_UNIT) & (UNIT_ROWS - 1)], 1);
+    u64 unit = log2_of(value / GOTRACE_UNIT);
+    asm volatile("%0 &= %1" : "+r"(unit) : "i"(UNIT_ROWS - 1)); /* likewise */
+    __sync_fetch_and_add(&row->units[unit], 1);
 #endif
     atomic_max(&row->max, value);
     atomic_max(&row->inverted_min, ~value);
