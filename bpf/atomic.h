@@ -12,7 +12,7 @@
  * which are registers on x86-64 as well: r0 is saved here. A helper must have been called before,
  * or the verifier sees r0 read that nothing was written to.
  */
-static __always_inline u64 compare_and_swap(u64 *place, u64 seen, u64 value)
+static __always_inline u64 atomic_compare_and_swap(u64 *place, u64 seen, u64 value)
 {
 #if __clang_major__ < 12
     u64 found;

@@ -11,23 +11,25 @@
  *   CALL_DROPPED(owner, level)             it was not seen how
  *   CALL_UNWOUND(ctx, owner, level, call)  by a panic or runtime.Goexit; a struct unwound
  *
- * With KEEPS_STARTS, stacks have what starts.h keeps of go statements.
+ * With GOTRACE_NESTED, stacks have what on_go of trace.c keeps of go statements.
  *
  * With GOTRACE_WHY, where their time goes is kept as well: why.h.
  */
 #pragma once
-#include "atomic.h"
-#include "scheduler.h"
-#include "switch.h"
+#include "diagnostics.h"
+#include "goroutine.h"
+#include "unwound.h"
+#include "why.h"
 
 #ifndef CALL_DROPPED
 #define CALL_DROPPED(owner, level)
 #endif
-
-/* How calls end without a return: flags of events (payload.h), 0 where that was not seen. */
-#define ENDED_UNSEEN 0
-#define EVENT_PANIC 16  /* a panic that was recovered unwound the call */
-#define EVENT_GOEXIT 32 /* its goroutine has ended, by runtime.Goexit */
+#ifndef CALL_UNWOUND
+#define CALL_UNWOUND(ctx, owner, level, call)
+#define REPORTS_UNWOUND 0
+#else
+#define REPORTS_UNWOUND 1
+#endif
 
 /* The levels of open calls fit in this many bits: outer_calls has 2^17 rows. */
 #define LEVEL_BITS 18
@@ -43,39 +45,6 @@
 
 /* Functions that can have led to one another by tail jumps and return at one RET. */
 #define MAX_TAIL_JUMPS 4
-
-/* What could not be done or did not match; order shared with gotrace/session/open_calls.py. */
-enum diagnostic {
-    UNMATCHED,        /* returns of calls that were entered before the probes were there */
-    UNWOUND,          /* calls ended by a panic or by runtime.Goexit instead of a RET */
-    STACKS_FULL,      /* calls not measured: too many goroutines with open calls */
-    OUTER_CALLS_FULL, /* calls not measured: too many open calls inside one another */
-    NO_GOROUTINE,     /* hits where no g was found */
-    ENDED_FULL,       /* ended goroutines whose rows stay, since the queue had no room */
-    SLOW_LOST,        /* slow calls that could not be reported */
-    EVENTS_LOST,      /* traced calls that could not be reported */
-    WORK_BUSY,        /* traced calls for which no buffer was free */
-    SAVED_FULL,       /* traced calls not reported: too many are open to keep their arguments */
-    TAIL_CALLS,       /* traced calls not reported: they ended by jumping to another function */
-    EXTREMES_LOST,    /* times in which calls may be missing from the minimum or maximum */
-    UNWOUND_UNSEEN,   /* traced calls not reported: not seen how they ended, or too many at once */
-    CALLS_UNDECIDED,  /* calls that no row has: whether the predicate wants them is not known */
-    WHY_FULL,         /* calls whose parts are not known: no room */
-    WHY_THREADS_FULL, /* times in which a thread was not followed: no room */
-    STARTS_LOST,      /* started goroutines of which it is not known by whom: no room */
-    DIAGNOSTICS
-};
-
-struct task_key {
-    u64 task; /* struct task's id */
-    u64 tgid;
-};
-
-struct call_key {
-    u64 task;
-    u32 tgid;
-    u32 level;
-};
 
 /* One open call. Its depth distinguishes it from all others of its task. */
 struct open_call {
@@ -94,30 +63,21 @@ struct stack {
     u64 hits;    /* of probes */
     u64 hits_ns; /* that programs took for them, where the program measures that */
     u64 scratch; /* a variable each value of which the verifier would follow */
-#ifdef KEEPS_STARTS
+#ifdef GOTRACE_NESTED
     u64 since; /* ns: when the outermost call was entered */
     u64 went;  /* ns: when a goroutine was last started within it; may be of an earlier one */
 #endif
 };
 
-/* A call that has ended without a return. */
-struct unwound {
-    u64 start;
-    u64 end;     /* when that was seen */
-    u64 hits;    /* of probes within it */
-    u64 hits_ns; /* that programs took for them */
-    u32 how;     /* EVENT_PANIC or EVENT_GOEXIT */
-#ifdef GOTRACE_WHY
-    struct why_key *row; /* whose time it was */
+/* Return when a goroutine was last started within a task's calls; 0 where that is not kept. */
+static __always_inline u64 calls_last_start(struct stack *stack)
+{
+#ifdef GOTRACE_NESTED
+    return stack->went;
+#else
+    return 0;
 #endif
-#ifdef KEEPS_STARTS
-    u64 g;    /* of the goroutine */
-    u64 went; /* as the stack has it */
-#endif
-};
-
-/* diagnostics: key = enum diagnostic; value = how often on this CPU. Only ever added to. */
-BPF_PERCPU_ARRAY(diagnostics, u64, DIAGNOSTICS);
+}
 
 /*
  * stacks: the open calls of a task, its latest one in place. Where none is open, the row rests for
@@ -153,26 +113,11 @@ enum again {
 };
 BPF_PROG_ARRAY(again, AGAIN);
 
-static __always_inline void count_diagnostic(u32 what, u64 times)
-{
-    u64 *count = diagnostics.lookup(&what);
-    if (count)
-        __sync_fetch_and_add(count, times);
-}
-
-#ifdef GOTRACE_WHY
-#include "why.h"
-#endif
-
 /* Return when a call begins that was just made the task's latest: now. */
-static __always_inline u64 call_begins(struct task *task, struct task_key *owner,
+static __always_inline u64 calls_begin(struct task *task, struct task_key *owner,
                                        struct stack *stack)
 {
-#ifdef GOTRACE_WHY
     return why_entered(owner, task->row, stack->level);
-#else
-    return bpf_ktime_get_ns();
-#endif
 }
 
 static __always_inline u64 *resting_value(u32 which)
@@ -192,7 +137,7 @@ static __always_inline struct stack *insert_task(struct task_key *owner)
 {
     struct stack none = {};
     if (stacks.update(owner, &none)) {
-        count_diagnostic(STACKS_FULL, 1);
+        diagnostics_count(STACKS_FULL, 1);
         return 0;
     }
     count_rows(1);
@@ -209,25 +154,31 @@ static __always_inline void delete_task(struct task_key *owner)
 /* Forget a task that has ended. */
 static __always_inline void forget_task(struct task *task, struct task_key *owner)
 {
-#ifdef GOTRACE_WHY
     why_left(owner, task->row, 0);
-#endif
     delete_task(owner);
 }
 
 /* Let the row of a task rest that has no call open any more. */
-static __always_inline void rest_task(struct task *task, struct task_key *owner)
+static __always_inline void calls_rest(struct task *task, struct task_key *owner)
 {
-#ifdef GOTRACE_WHY
     why_left(owner, task->row, 0);
-#endif
     u64 *rows = resting_value(RESTING_ROWS), *limit = resting_value(RESTING_LIMIT);
     if (!rows || !limit || *rows > *limit)
         delete_task(owner);
 }
 
+/* Let a task whose calls have ended or were dropped rest, or its latest call go on. */
+static __always_inline void calls_settle(struct task *task, struct task_key *owner,
+                                         struct stack *stack)
+{
+    if (!stack->level)
+        calls_rest(task, owner);
+    else
+        why_left(owner, task->row, stack->level);
+}
+
 /* Make the next outer call the top again. */
-static __always_inline void pop_call(struct task_key *owner, struct stack *stack)
+static __always_inline void calls_pop(struct task_key *owner, struct stack *stack)
 {
     stack->level--;
     if (!stack->level)
@@ -239,7 +190,6 @@ static __always_inline void pop_call(struct task_key *owner, struct stack *stack
     outer_calls.delete(&key);
 }
 
-#ifdef CALL_UNWOUND
 /* Fill in what is particular to one call of a stack that is being unwound. */
 static __always_inline void describe(struct unwound *call, struct stack *stack,
                                      struct open_call *open)
@@ -248,7 +198,6 @@ static __always_inline void describe(struct unwound *call, struct stack *stack,
     call->hits = stack->hits - open->before;
     call->hits_ns = stack->hits_ns - open->before_ns;
 }
-#endif
 
 /*
  * Drop calls at a depth greater than depth: they were unwound, their RET never comes. Depths grow
@@ -256,30 +205,21 @@ static __always_inline void describe(struct unwound *call, struct stack *stack,
  * whether some are left, which are then the task's as before: it was seen how they ended, and they
  * are too many for one run.
  */
-static __always_inline int drop_deeper(struct pt_regs *ctx, struct task *task,
-                                       struct task_key *owner, struct stack *stack, u64 depth,
-                                       u32 how)
+static __always_inline bool drop_deeper(struct pt_regs *ctx, struct task *task,
+                                        struct task_key *owner, struct stack *stack, u64 depth,
+                                        u32 how)
 {
     u64 open = stack->level;
-    int is_left = 0;
+    bool is_left = false;
     if (!open || stack->top.depth <= depth)
-        return 0;
-#ifdef CALL_UNWOUND
-    struct unwound call = {.end = how ? bpf_ktime_get_ns() : 0, .how = how};
-    describe(&call, stack, &stack->top);
-#ifdef KEEPS_STARTS
-    call.g = task->g;
-    call.went = stack->went;
-#endif
-#ifdef GOTRACE_WHY
-    struct why_key row = {};
-    if (how) {
-        row = (struct why_key){.id = task->row, .tgid = owner->tgid};
-        call.end = why_leaving(&row, call.end);
-        call.row = &row;
+        return false;
+    struct unwound call = {.how = how, .g = task->g, .went = calls_last_start(stack)};
+    if (REPORTS_UNWOUND && how) {
+        describe(&call, stack, &stack->top);
+        call.row.id = task->row;
+        call.row.tgid = owner->tgid;
+        call.end = why_leaving(&call.row, bpf_ktime_get_ns());
     }
-#endif
-#endif
     struct call_key key = {.task = owner->task, .tgid = owner->tgid};
     volatile u64 *stays = &stack->scratch;
     *stays = 0;
@@ -300,31 +240,25 @@ static __always_inline int drop_deeper(struct pt_regs *ctx, struct task *task,
         if (next) {
             stack->top = *next;
             *stays = key.level;
-            is_left = 1;
+            is_left = true;
         }
     }
     stack->level = *stays;
-    count_diagnostic(UNWOUND, open - *stays);
-#ifdef CALL_UNWOUND
-    if (!how)
-        count_diagnostic(UNWOUND_UNSEEN, open - *stays);
-#endif
+    diagnostics_count(UNWOUND, open - *stays);
+    if (REPORTS_UNWOUND && !how)
+        diagnostics_count(UNWOUND_UNSEEN, open - *stays);
 #pragma clang loop unroll(disable)
     for (int i = 0; i < (how ? MAX_UNWOUND : MAX_CLEARED) && open > *stays; i++) {
-#ifdef CALL_UNWOUND
-        if (how) {
+        if (REPORTS_UNWOUND && how) {
             CALL_UNWOUND(ctx, owner, open, &call);
             key.level = open - 1;
             struct open_call *outer = outer_calls.lookup(&key);
             if (outer)
                 describe(&call, stack, outer);
         }
-#endif
         CALL_DROPPED(owner, open);
-#ifdef GOTRACE_WHY
         key.level = open;
-        why_saved.delete(&key);
-#endif
+        why_forget(&key);
         open--;
         key.level = open;
         outer_calls.delete(&key);
@@ -342,47 +276,45 @@ static __always_inline void drop_unwound(struct pt_regs *ctx, struct task *task,
 {
     if (!drop_deeper(ctx, task, owner, stack, depth, how))
         return;
-#ifdef GOTRACE_WHY
     why_left(owner, task->row, 1);
-#endif
     again.call(ctx, program);
     drop_deeper(0, task, owner, stack, depth, ENDED_UNSEEN);
 }
 
-/* Fill in owner and depth; return 0 where the hit has to be ignored. */
-static __always_inline int locate(struct pt_regs *ctx, u64 cookie, struct task *task,
-                                  struct task_key *owner, u64 *depth)
+/* Fill in owner and depth; return false where the hit has to be ignored. */
+static __always_inline bool calls_locate(struct pt_regs *ctx, u64 cookie, struct task *task,
+                                         struct task_key *owner, u64 *depth)
 {
-    if (!find_task(ctx, cookie, task)) {
-        count_diagnostic(NO_GOROUTINE, 1);
-        return 0;
+    if (!goroutine_find_task(ctx, cookie, task)) {
+        diagnostics_count(NO_GOROUTINE, 1);
+        return false;
     }
     owner->task = task->id;
     owner->tgid = bpf_get_current_pid_tgid() >> 32;
     *depth = task->stack_hi - (ctx->sp + (cookie >> COOKIE_SP_SHIFT));
-    return 1;
+    return true;
 }
 
 /*
  * Return whether the latest call, at the depth of one that is entered, has led to that by a tail
  * jump: then it returns to the same place. A function that is there already was called again.
  */
-static __always_inline int is_tail_call(struct task_key *owner, struct stack *stack, u64 depth,
-                                        u64 function, u64 return_pc)
+static __always_inline bool is_tail_call(struct task_key *owner, struct stack *stack, u64 depth,
+                                         u64 function, u64 return_pc)
 {
     if (stack->top.return_pc != return_pc || stack->top.function == function)
-        return 0;
+        return false;
     struct call_key key = {.task = owner->task, .tgid = owner->tgid, .level = stack->level};
 #pragma clang loop unroll(disable)
     for (int i = 1; i < MAX_TAIL_JUMPS; i++) {
         key.level--;
         struct open_call *outer = outer_calls.lookup(&key);
         if (!outer || outer->depth != depth)
-            return 1;
+            return true;
         if (outer->function == function)
-            return 0;
+            return false;
     }
-    return 0;
+    return false;
 }
 
 /*
@@ -400,8 +332,8 @@ static __always_inline void hit_in_goroutine(struct task *task, struct task_key 
 }
 
 /* Count a hit that opens no call, and the time that its program took. */
-static __always_inline void hit_in_open_calls(struct task *task, struct task_key *owner,
-                                              u64 nanoseconds)
+static __always_inline void calls_count_hit(struct task *task, struct task_key *owner,
+                                            u64 nanoseconds)
 {
     hit_in_goroutine(task, owner);
     struct stack *stack = stacks.lookup(owner);
@@ -411,18 +343,16 @@ static __always_inline void hit_in_open_calls(struct task *task, struct task_key
     stack->hits_ns += nanoseconds;
 }
 
-#ifdef GOTRACE_WHY
 /* Make the verifier forget what a value can be: it would follow each of them to the end. */
-static __always_inline u64 unknown(struct stack *stack, u64 value)
+static __always_inline u64 calls_unknown(struct stack *stack, u64 value)
 {
     volatile u64 *scratch = &stack->scratch;
     *scratch = value;
     return *scratch;
 }
-#endif
 
 /* Return how many hits there were within the latest call, before that of its RET. */
-static __always_inline u64 hits_within(struct stack *stack)
+static __always_inline u64 calls_hits_within(struct stack *stack)
 {
     return stack->hits - stack->top.before;
 }
@@ -431,8 +361,8 @@ static __always_inline u64 hits_within(struct stack *stack)
  * Open a call: make it the task's latest and return its stack, with top.start yet to be set.
  * Return 0 where it cannot be kept.
  */
-static __always_inline struct stack *enter(struct task *task, struct task_key *owner, u64 depth,
-                                           u64 cookie)
+static __always_inline struct stack *calls_enter(struct task *task, struct task_key *owner,
+                                                 u64 depth, u64 cookie)
 {
     struct stack *stack = stacks.lookup(owner);
     if (!stack) {
@@ -454,7 +384,7 @@ static __always_inline struct stack *enter(struct task *task, struct task_key *o
         struct call_key key = {.task = owner->task, .tgid = owner->tgid, .level = stack->level};
         struct open_call outer = stack->top;
         if (outer_calls.update(&key, &outer)) {
-            count_diagnostic(OUTER_CALLS_FULL, 1);
+            diagnostics_count(OUTER_CALLS_FULL, 1);
             return 0;
         }
     }
@@ -477,17 +407,41 @@ static __always_inline struct stack *leaving(struct task *task, struct task_key 
     hit_in_goroutine(task, owner);
     struct stack *stack = stacks.lookup(owner);
     if (!stack) {
-        count_diagnostic(UNMATCHED, 1);
+        diagnostics_count(UNMATCHED, 1);
         return 0;
     }
     drop_deeper(0, task, owner, stack, depth, ENDED_UNSEEN);
     if (stack->level && stack->top.depth == depth && stack->top.function == function)
         return stack;
-    count_diagnostic(UNMATCHED, 1);
+    diagnostics_count(UNMATCHED, 1);
     stack->hits++;
     if (!stack->level)
-        rest_task(task, owner);
+        calls_rest(task, owner);
     return 0;
+}
+
+/*
+ * At a RET: return the stack whose top is the call that returns, and fill in whose it is and how
+ * deep; 0 where none does. Its time ends at now, or later where its parts are kept.
+ */
+static __always_inline struct stack *calls_returning(struct pt_regs *ctx, u64 cookie,
+                                                     struct task *task, struct task_key *owner,
+                                                     u64 *depth, u64 *now)
+{
+    if (!calls_locate(ctx, cookie, task, owner, depth))
+        return 0;
+    struct stack *stack = leaving(task, owner, *depth, cookie & COOKIE_INDEX_MASK);
+    struct why_key row = {.id = task->row, .tgid = owner->tgid};
+    if (stack)
+        *now = why_leaving(&row, *now);
+    return stack;
+}
+
+/* Return whether the latest call has come to the RET, of a call of that depth, by a tail jump. */
+static __always_inline bool calls_return_together(struct pt_regs *ctx, struct stack *stack,
+                                                  u64 depth)
+{
+    return stack->level && stack->top.depth == depth && stack->top.return_pc == read_word(ctx->sp);
 }
 
 /*
@@ -499,43 +453,38 @@ int on_recovery(struct pt_regs *ctx)
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
-    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &task, &owner, &depth) || !task.g)
+    if (!site_hit(ctx, &cookie) || !calls_locate(ctx, cookie, &task, &owner, &depth) || !task.g)
         return 0;
     owner.task = task.goid;
-#ifdef GOTRACE_WHY
     task.row = task.g;
-#endif
     struct stack *stack = stacks.lookup(&owner);
     if (!stack)
         return 0;
-    USE_LAYOUT(cookie, 0);
-    u64 hi = read_word(task.g + OFFSET(g_stack_hi, GOTRACE_G_STACK_HI));
-    u64 sp = read_word(task.g + OFFSET(g_sched_sp, GOTRACE_G_SCHED_SP));
+    struct layout *layout = goroutine_layout(cookie);
+    if (!layout)
+        return 0;
+    u64 hi = read_word(task.g + OFFSET(layout, g_stack_hi, GOTRACE_G_STACK_HI));
+    u64 sp = read_word(task.g + OFFSET(layout, g_sched_sp, GOTRACE_G_SCHED_SP));
     drop_unwound(ctx, &task, &owner, stack, hi - sp, EVENT_PANIC, AGAIN_RECOVERY);
     stack->hits++;
-    if (!stack->level)
-        rest_task(&task, &owner);
-#ifdef GOTRACE_WHY
-    else
-        why_left(&owner, task.row, stack->level);
-#endif
+    calls_settle(&task, &owner, stack);
     return 0;
 }
 
 /*
  * At runtime.goexit1: the goroutine has run its last frame, whatever is open was unwound. Fill in
- * owner and task; return 0 where the hit has to be ignored.
+ * owner and task; return false where the hit has to be ignored.
  */
-static __always_inline int goroutine_ended(struct pt_regs *ctx, struct task *task,
-                                           struct task_key *owner)
+static __always_inline bool calls_goroutine_ended(struct pt_regs *ctx, struct task *task,
+                                                  struct task_key *owner)
 {
     u64 cookie = 0, depth = 0;
-    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, task, owner, &depth))
-        return 0;
+    if (!site_hit(ctx, &cookie) || !calls_locate(ctx, cookie, task, owner, &depth))
+        return false;
     struct stack *stack = stacks.lookup(owner);
     if (stack) {
         drop_unwound(ctx, task, owner, stack, 0, EVENT_GOEXIT, AGAIN_GOEXIT);
         forget_task(task, owner);
     }
-    return 1;
+    return true;
 }

@@ -21,6 +21,14 @@
 #define __always_inline inline __attribute__((always_inline))
 #endif
 
+/* Return a word of the target's memory, 0 where it cannot be read. */
+static __always_inline u64 read_word(u64 address)
+{
+    u64 word = 0;
+    bpf_probe_read_user(&word, sizeof(word), (void *)address);
+    return word;
+}
+
 /*
  * Functions that programs call: the verifier follows each of them once, by itself, and not once for
  * each way that leads there. The argument is bytes at an address; a pointer among these is only a
@@ -36,15 +44,12 @@ enum called {
 #define CALLED(number, argument) ((void *)(0x40000000 + ((number) << 20) + sizeof(argument)))
 
 /*
- * What a called function is given the address of. BCC reads what a function's parameter leads to as
- * user memory, hence the asm; the verifier wants to see a test for 0 before there are places in it.
+ * Return a pointer, of which the compiler then knows nothing. A called function does so twice with
+ * its argument: first, since BCC reads what a function's parameter leads to as user memory; and once
+ * it is known not to be 0, since the verifier wants that test before there are places in it.
  */
-#define ARGUMENT(parameter)             \
-    ({                                  \
-        u64 place = (u64)(parameter);   \
-        asm volatile("" : "+r"(place)); \
-        if (!place)                     \
-            return 1;                   \
-        asm volatile("" : "+r"(place)); \
-        (void *)place;                  \
-    })
+static __always_inline void *opaque(void *pointer)
+{
+    asm volatile("" : "+r"(pointer));
+    return pointer;
+}

@@ -12,6 +12,8 @@
 #pragma once
 #include "payload.h"
 
+#ifdef GOTRACE_CONTEXTS
+
 /* Most contexts that are looked at on the way to a span. */
 #define MAX_CONTEXTS 64
 #define ITAB_TYPE 8 /* where an itab has the type: after the interface's */
@@ -45,6 +47,12 @@ static __always_inline struct context_type *context_type_of(struct work *w, u64 
     u64 place = word - (w->call.event.flags & ~(u64)EVENT_FLAGS);
     u64 key = w->file << TYPE_FILE_SHIFT | place;
     return place >> TYPE_FILE_SHIFT ? 0 : context_types.lookup(&key);
+}
+
+/* Forget what an earlier plan has found. */
+static __always_inline void context_begin(struct work *w)
+{
+    w->walk.tab = 0;
 }
 
 /* Return eight hexadecimal digits for four bytes. */
@@ -97,7 +105,10 @@ static __always_inline void take_span(struct work *w)
  */
 int find_span(struct pt_regs *argument)
 {
-    struct work *w = ARGUMENT(argument);
+    struct work *w = opaque(argument);
+    if (!w)
+        return 0;
+    w = opaque(w);
     struct span_walk *walk = &w->walk;
     u64 tab = walk->tab, data = walk->data;
     walk->result = WALK_TOO_LONG;
@@ -155,23 +166,24 @@ static u64 (*call_find_span)(struct work *w) = CALLED(FIND_SPAN, struct work);
  * digits alone. Where neither a span nor its absence is known, both have no bytes here, and what user
  * space is sent says why.
  */
-static __always_inline void append_span(struct work *w, struct op *op)
+static __always_inline void context_append_span(struct work *w, struct op *op)
 {
     struct span_walk *walk = &w->walk;
-    struct block *block = block_of(w, op->reg), *digits = block_of(w, op->reg + 1);
+    struct block *block = payload_block(w, op->reg), *digits = payload_block(w, op->reg + 1);
     u64 tab = 0, data = 0, size = 0;
-    u32 what = op->at2, is_within = w->base + op->reg + 1 < MAX_BLOCKS;
+    u32 what = op->at2;
+    bool is_within = w->base + op->reg + 1 < MAX_BLOCKS;
     if (is_within) {
         block->start = digits->start = 0;
         block->size = digits->size = 0;
     }
-    if (!block_word(w, op->block, op->at, 8, &tab) ||
-        !block_word(w, op->block, op->at + 8, 8, &data))
+    if (!payload_block_word(w, op->block, op->at, 8, &tab) ||
+        !payload_block_word(w, op->block, op->at + 8, 8, &data))
         return;
-    u32 *header = begin_block(w);
+    u32 *header = payload_begin_block(w);
     if (!header)
         return;
-    if (!room(w, 40) || !is_within) {
+    if (!payload_has_room(w, 40) || !is_within) {
         *header = BLOCK_LIMIT;
         return;
     }
@@ -187,15 +199,16 @@ static __always_inline void append_span(struct work *w, struct op *op)
     }
     if (result > WALK_FOUND) {
         *header = 16;
-        append_word(w, -(u64)result, 8);
-        append_word(w, walk->type, 8);
+        payload_append_word(w, -(u64)result, 8);
+        payload_append_word(w, walk->type, 8);
         return;
     }
     block->start = w->call.length;
     block->size = 8;
     if (result == WALK_FOUND)
         size = what == SPAN_TRACE_ID ? 32 : what == SPAN_SPAN_ID ? 16 : 0;
-    append_word(w, what == SPAN_SAMPLED ? result == WALK_FOUND && walk->is_sampled : size, 8);
+    payload_append_word(w, what == SPAN_SAMPLED ? result == WALK_FOUND && walk->is_sampled : size,
+                        8);
     digits->start = w->call.length;
     digits->size = size;
     *header = 8 + size;
@@ -204,6 +217,11 @@ static __always_inline void append_span(struct work *w, struct op *op)
     for (u64 i = 0; i < 4; i++) {
         u64 at = (first + i) & 7;
         if (8 * i < size)
-            append_word(w, walk->digits[at], 8);
+            payload_append_word(w, walk->digits[at], 8);
     }
 }
+#else
+static __always_inline void context_begin(struct work *w)
+{
+}
+#endif

@@ -19,12 +19,12 @@ int on_entry(struct pt_regs *ctx)
     u64 cookie = 0;
     if (!site_hit(ctx, &cookie))
         return 0;
-    begin_ret(ctx, &cookie); /* end_ret() takes back what it did */
+    ret_begin(ctx, &cookie); /* ret_end() takes back what it did */
     u32 counter = cookie & COOKIE_INDEX_MASK;
     u64 *count = counts.lookup(&counter);
     /* Atomic although per CPU: the kernel may preempt a uprobe's program between load and store. */
     if (count)
         __sync_fetch_and_add(count, 1);
-    end_ret(ctx); /* what that costs elsewhere is measured with this program */
+    ret_end(ctx); /* what that costs elsewhere is measured with this program */
     return 0;
 }

@@ -9,7 +9,7 @@
 
 #define SIGURG 23
 
-#ifdef GOTRACE_FETCH
+#if GOTRACE_FETCH
 BPF_ARRAY(words, u64, 1);
 
 /* Atomic operations that return the value found: Linux 5.12. */
@@ -17,15 +17,15 @@ int fetch(struct pt_regs *ctx)
 {
     u32 zero = 0;
     u64 *word = words.lookup(&zero);
-    return word ? compare_and_swap(word, 0, 1) & 1 : 0;
+    return word ? atomic_compare_and_swap(word, 0, 1) & 1 : 0;
 }
 #endif
 
-#ifdef GOTRACE_SIGNAL
+#if GOTRACE_SIGNAL
 /* Linux 5.5. */
 int send_signal(struct pt_regs *ctx)
 {
-    if (is_target())
+    if (site_is_target())
         bpf_send_signal_thread(SIGURG);
     return 0;
 }

@@ -14,7 +14,9 @@
  *                         no signal is sent
  */
 #pragma once
-#include "interpreter.h"
+#include "payload.h"
+
+#if GOTRACE_FLOATS
 
 #define SIGURG 23
 #define UCONTEXT_SP (40 + 15 * 8)
@@ -30,7 +32,7 @@ BPF_HASH(waiting, u32, struct waiting, GOTRACE_WAITING);
  * where this is a signal handler, which runs with all signals blocked, start that again as soon as
  * it has ended: a traced function of the handler's would then keep its thread there for good.
  */
-static __always_inline int signal_is_blocked(void)
+static __always_inline bool floats_signal_is_blocked(void)
 {
     u64 blocked = ~0ULL, offset = GOTRACE_TASK_BLOCKED;
     if (offset)
@@ -38,35 +40,39 @@ static __always_inline int signal_is_blocked(void)
     return blocked >> (SIGURG - 1) & 1;
 }
 
-/* Append a block of float registers to a call; return 0 where there is no room. */
-static __always_inline int append_floats(struct call *call, u64 *floats, u64 flag)
+/* Append a block of float registers to a call, where there is room. */
+static __always_inline void floats_append(struct call *call, u64 *floats, u64 flag)
 {
     u64 at = (call->length + 7) & ~7;
     if (at + 8 + 8 * FLOAT_REGISTERS > GOTRACE_PAYLOAD)
-        return 0;
+        return;
     BOUND(at, GOTRACE_PAYLOAD - 1);
     /* The verifier wants the end of the block below the end of the payload. */
     if (at > GOTRACE_PAYLOAD - 8 - 8 * FLOAT_REGISTERS)
-        return 0;
+        return;
     u64 mask = (1 << FLOAT_REGISTERS) - 1;
-    put_word(call->payload + at, mask);
+    payload_put_word(call->payload + at, mask);
     for (int i = 0; i < FLOAT_REGISTERS; i++)
-        put_word(call->payload + at + 8 + 8 * i, floats[i]);
+        payload_put_word(call->payload + at + 8 + 8 * i, floats[i]);
     call->length = at + 8 + 8 * FLOAT_REGISTERS;
     call->event.flags |= flag;
-    return 1;
 }
 
-/* Read the registers out of a signal frame; return 0 unless it is of the expected moment. */
-static __always_inline int read_floats(struct wait *wait, u64 ucontext, u64 *floats)
+/* Read the registers out of a signal frame; return whether it is of the expected moment. */
+static __always_inline bool floats_read(struct wait *wait, u64 ucontext, u64 *floats)
 {
     if (read_word(ucontext + UCONTEXT_PC) != wait->pc ||
         read_word(ucontext + UCONTEXT_SP) != wait->sp)
-        return 0;
+        return false;
     u64 state = read_word(ucontext + UCONTEXT_FPSTATE);
     if (!state)
-        return 0;
+        return false;
     for (int i = 0; i < FLOAT_REGISTERS; i++)
         floats[i] = read_word(state + FPSTATE_XMM0 + 16 * i);
-    return 1;
+    return true;
 }
+#else
+static __always_inline void floats_append(struct call *call, u64 *floats, u64 flag)
+{
+}
+#endif

@@ -33,17 +33,21 @@ struct task {
     u64 goid;     /* the goroutine that the work is done for, 0 when none */
     u64 g;        /* address of that goroutine's g, 0 when none */
     u64 stack_hi; /* where this stack begins; all ones for a thread */
-#ifdef GOTRACE_WHY
-    u64 row; /* address of the g that this stack is of; id for a thread */
-#endif
+    u64 row;      /* address of the g that this stack is of; id for a thread */
 };
 
-static __always_inline u64 read_word(u64 address)
-{
-    u64 word = 0;
-    bpf_probe_read_user(&word, sizeof(word), (void *)address);
-    return word;
-}
+/* A task in maps. */
+struct task_key {
+    u64 task; /* struct task's id */
+    u64 tgid;
+};
+
+/* One of its open calls: that of level 1 is the outermost. */
+struct call_key {
+    u64 task;
+    u32 tgid;
+    u32 level;
+};
 
 #ifdef GOTRACE_LAYOUTS
 /* The offsets of one file's runtime; shared with gotrace/session/tasks.py. */
@@ -62,73 +66,71 @@ struct layout {
 /* layouts: key = number of a file, as cookies have it. Filled before attaching. */
 BPF_ARRAY(layouts, struct layout, GOTRACE_LAYOUTS);
 
-static __always_inline struct layout *layout_of(u64 cookie)
+/* Return what offsets are taken from; 0 where they are not known. */
+static __always_inline struct layout *goroutine_layout(u64 cookie)
 {
     u32 file = cookie >> COOKIE_FILE_SHIFT & COOKIE_FILE_MASK;
     return layouts.lookup(&file);
 }
 
-/* What offsets are taken from: declares a layout, or returns failed. */
-#define USE_LAYOUT(cookie, failed)             \
-    struct layout *layout = layout_of(cookie); \
-    if (!layout)                               \
-    return failed
-#define OFFSET(field, setting) (layout->field)
+/* An offset: a layout's field, or where there are none the setting. */
+#define OFFSET(layout, field, setting) ((layout)->field)
 #else
-#define USE_LAYOUT(cookie, failed)
-#define OFFSET(field, setting) (setting)
+/* All files have those of the settings: a pointer that nothing is read from, but not 0. */
+static __always_inline struct layout *goroutine_layout(u64 cookie)
+{
+    return (struct layout *)1;
+}
+
+#define OFFSET(layout, field, setting) (setting)
 #endif
 
-static __always_inline u64 g_from_tls(u64 cookie)
+static __always_inline u64 goroutine_g_from_tls(u64 cookie)
 {
     u64 base = 0, offset = GOTRACE_TASK_FSBASE;
     if (!offset)
         return 0;
-    USE_LAYOUT(cookie, 0);
-#ifdef GOTRACE_LAYOUTS
-    if (!layout->tls_g)
+    struct layout *layout = goroutine_layout(cookie);
+    if (!layout || !OFFSET(layout, tls_g, 1))
         return 0;
-#endif
     bpf_probe_read_kernel(&base, sizeof(base), (void *)(bpf_get_current_task() + offset));
-    return base ? read_word(base + OFFSET(tls_g, GOTRACE_TLS_G)) : 0;
+    return base ? read_word(base + OFFSET(layout, tls_g, GOTRACE_TLS_G)) : 0;
 }
 
-/* Fill in the task; return 0 where a goroutine was to be found and was not. */
-static __always_inline int find_task(struct pt_regs *ctx, u64 cookie, struct task *task)
+/* Fill in the task; return false where a goroutine was to be found and was not. */
+static __always_inline bool goroutine_find_task(struct pt_regs *ctx, u64 cookie, struct task *task)
 {
     u64 g = 0;
     if (cookie & COOKIE_G_REGISTER) {
         g = ctx->r14;
     } else if (cookie & COOKIE_G_TLS) {
-        g = g_from_tls(cookie);
+        g = goroutine_g_from_tls(cookie);
     } else {
         task->id = TASK_THREAD | (u32)bpf_get_current_pid_tgid();
         task->stack_hi = ~0ULL;
-#ifdef GOTRACE_WHY
         task->row = task->id;
-#endif
-        return 1;
+        return true;
     }
-#ifdef GOTRACE_WHY
     task->row = g;
-#endif
-    USE_LAYOUT(cookie, 0);
-    task->stack_hi = read_word(g + OFFSET(g_stack_hi, GOTRACE_G_STACK_HI));
+    struct layout *layout = goroutine_layout(cookie);
+    if (!layout)
+        return false;
+    task->stack_hi = read_word(g + OFFSET(layout, g_stack_hi, GOTRACE_G_STACK_HI));
     if (!task->stack_hi)
-        return 0;
-    task->goid = read_word(g + OFFSET(g_goid, GOTRACE_G_GOID));
+        return false;
+    task->goid = read_word(g + OFFSET(layout, g_goid, GOTRACE_G_GOID));
     if (task->goid) {
         task->id = task->goid;
         task->g = g;
-        return 1;
+        return true;
     }
     /* g0 or gsignal: its frames stay on this thread, the work is mostly curg's. */
     task->id = g;
-    u64 m = read_word(g + OFFSET(g_m, GOTRACE_G_M));
-    u64 curg = m ? read_word(m + OFFSET(m_curg, GOTRACE_M_CURG)) : 0;
+    u64 m = read_word(g + OFFSET(layout, g_m, GOTRACE_G_M));
+    u64 curg = m ? read_word(m + OFFSET(layout, m_curg, GOTRACE_M_CURG)) : 0;
     if (curg) {
-        task->goid = read_word(curg + OFFSET(g_goid, GOTRACE_G_GOID));
+        task->goid = read_word(curg + OFFSET(layout, g_goid, GOTRACE_G_GOID));
         task->g = curg;
     }
-    return 1;
+    return true;
 }

@@ -13,15 +13,14 @@
 #pragma once
 #include <uapi/linux/ptrace.h>
 #include "atomic.h"
-#include "calls.h"
+#include "diagnostics.h"
+
+#ifdef GOTRACE_HISTOGRAMS
 
 #define SUB_BITS 4
 #define SUB_BUCKETS (1 << SUB_BITS)
-#if GOTRACE_WIDE
-#define MAX_EXPONENT 63 /* values are not times, and may be of any size */
-#else
-#define MAX_EXPONENT 43 /* 2^44 ns is 4.9 hours; longer calls share the last bucket */
-#endif
+/* 2^44 ns is 4.9 hours; longer calls share the last bucket. Values that are not times may be any. */
+#define MAX_EXPONENT (GOTRACE_WIDE ? 63 : 43)
 #define UNIT_ROWS 64
 #define BUCKETS ((MAX_EXPONENT - SUB_BITS + 2) * SUB_BUCKETS)
 #define BUCKET_MASK 1023 /* of the next power of two */
@@ -65,7 +64,7 @@ static __always_inline u64 log2_of(u64 value)
     return exponent + above(value >> exponent, 0x1);
 }
 
-static __always_inline u64 bucket_of(u64 value)
+static __always_inline u64 histogram_bucket(u64 value)
 {
     if (value < SUB_BUCKETS)
         return value;
@@ -87,21 +86,21 @@ static __always_inline void atomic_max(u64 *place, u64 value)
     for (int round = 0; round < 4; round++) {
         if (seen >= value)
             return;
-        u64 found = compare_and_swap(place, seen, value);
+        u64 found = atomic_compare_and_swap(place, seen, value);
         if (found == seen)
             return;
         seen = found;
     }
-    count_diagnostic(EXTREMES_LOST, 1);
+    diagnostics_count(EXTREMES_LOST, 1);
 }
 
 /*
  * Add one value, and the hits of probes that it contains the cost of. Atomic: rows may be shared by
  * CPUs, and the kernel may preempt this program.
  */
-static __always_inline void add_value(struct histogram *row, u64 value, u64 hits)
+static __always_inline void histogram_add_value(struct histogram *row, u64 value, u64 hits)
 {
-    u64 bucket = bucket_of(value);
+    u64 bucket = histogram_bucket(value);
     /*
      * What a compiler knows of it, it leaves out or says in other registers: not to the verifier.
      * That of Linux 6.1 follows a branch that is never taken, with bounds that exclude each other,
@@ -116,36 +115,44 @@ static __always_inline void add_value(struct histogram *row, u64 value, u64 hits
     if (hits)
         __sync_fetch_and_add(&row->hits, hits);
 #ifdef GOTRACE_UNIT
-    __sync_fetch_and_add(&row->units[log2_of(value / GOTRACE_UNIT) & (UNIT_ROWS - 1)], 1);
+    u64 unit = log2_of(value / GOTRACE_UNIT);
+    asm volatile("%0 &= %1" : "+r"(unit) : "i"(UNIT_ROWS - 1)); /* likewise */
+    __sync_fetch_and_add(&row->units[unit], 1);
 #endif
     atomic_max(&row->max, value);
     atomic_max(&row->inverted_min, ~value);
 }
 
-/* Store a row's number, which is within the half that is written; return 0 if there is none. */
-static __always_inline int row_number(u32 row, u32 *number)
+/* Store a row's number, which is within the half that is written; return whether there is one. */
+static __always_inline bool histogram_number(u32 row, u32 *number)
 {
     u32 zero = 0, *half = generation.lookup(&zero);
     if (!half)
-        return 0;
+        return false;
     *number = *half * GOTRACE_ROWS + row;
-    return 1;
+    return true;
 }
 
 /* Add a value to the histogram of a row, by that number. */
-static __always_inline void add_to_number(u32 number, u64 value, u64 hits)
+static __always_inline void histogram_add(u32 number, u64 value, u64 hits)
 {
     u32 index = number * GOTRACE_STRIPES + bpf_get_smp_processor_id() % GOTRACE_STRIPES;
     struct histogram *values = histograms.lookup(&index);
     if (values)
-        add_value(values, value, hits);
+        histogram_add_value(values, value, hits);
 }
 
-/* Add a value to a row's histogram in number, the row within the half; return 0 if there is none. */
-static __always_inline int add_to_row(u32 row, u64 value, u64 hits, u32 *number)
+/* Add a value to the histogram of a row, whose number is stored; return whether there is one. */
+static __always_inline bool histogram_add_to_row(u32 row, u64 value, u64 hits, u32 *number)
 {
-    if (!row_number(row, number))
-        return 0;
-    add_to_number(*number, value, hits);
-    return 1;
+    if (!histogram_number(row, number))
+        return false;
+    histogram_add(*number, value, hits);
+    return true;
 }
+#else
+static __always_inline bool histogram_add_to_row(u32 row, u64 value, u64 hits, u32 *number)
+{
+    return false;
+}
+#endif

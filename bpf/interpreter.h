@@ -13,22 +13,18 @@
  */
 #pragma once
 #include <uapi/linux/ptrace.h>
-#include "predicate.h"
-#ifdef GOTRACE_CONTEXTS
 #include "context.h"
-#endif
-#ifdef GOTRACE_KEY
 #include "key.h"
-#endif
+#include "predicate.h"
 
 /* Return whether the block that an operation makes has no number left. */
-static __always_inline int beyond_blocks(struct work *w, struct op *op)
+static __always_inline bool beyond_blocks(struct work *w, struct op *op)
 {
     return w->base + op->reg >= MAX_BLOCKS;
 }
 
 /* Return whether the block that an operation looks at had no number left. */
-static __always_inline int source_beyond(struct work *w, struct op *op)
+static __always_inline bool source_beyond(struct work *w, struct op *op)
 {
     return !(op->block & OTHER_PHASE) && w->base + op->block >= MAX_BLOCKS;
 }
@@ -56,7 +52,7 @@ static __always_inline void give_room(struct work *w, struct op *op)
 {
     u32 length = (w->call.length + 7) & ~7;
     if (op->at) {
-        u32 end = block_of(w, 0)->start + op->limit;
+        u32 end = payload_block(w, 0)->start + op->limit;
         if (end > w->end)
             end = w->end;
         w->spare = end > length ? end - length : 0;
@@ -65,53 +61,53 @@ static __always_inline void give_room(struct work *w, struct op *op)
     w->limit = limit < w->end ? limit : w->end;
 }
 
-/* Copy the next rest of a kind, as far as its share of the room goes; return 0 when none is left. */
-static __always_inline int copy_rest(struct work *w, struct op *op)
+/* Copy the next rest of a kind, as far as its share of the room goes. */
+static __always_inline enum progress copy_rest(struct work *w, struct op *op)
 {
     u64 index = w->next_rest;
     if (index >= w->noted || index >= MAX_RESTS) {
         w->next_rest = 0;
-        return 0;
+        return ENDED;
     }
     w->next_rest++;
     BOUND(index, MAX_RESTS - 1);
     u64 address = w->rests[index].address;
     u32 size = w->rests[index].size, is_elements = !!op->at;
     if (w->rests[index].is_elements != is_elements)
-        return 1;
+        return GOES_ON;
     u32 left = w->left[is_elements]--;
-    u32 *header = begin_block(w);
+    u32 *header = payload_begin_block(w);
     if (!header)
-        return 1;
+        return GOES_ON;
     /* With what the next one's header takes; so no share is smaller than one before it. */
     u32 share = (w->limit - w->call.length + 16) / (left ? left : 1);
     share = share > 16 ? share - 16 : 0;
     if (size > share)
         size = share;
     *header = size;
-    if (size && append_memory(w, address, size)) {
+    if (size && !payload_append_memory(w, address, size)) {
         size = MEMORY_PAGE - (address & (MEMORY_PAGE - 1));
         *header = size;
-        if (!room(w, size) || append_memory(w, address, size))
+        if (!payload_has_room(w, size) || !payload_append_memory(w, address, size))
             *header = BLOCK_FAULT;
     }
-    return 1;
+    return GOES_ON;
 }
 
-/* Copy what a pointer leads to into a new block; return 0 when the operations on it can go on. */
-static __always_inline int run_deref(struct work *w, struct op *op)
+/* Copy what a pointer leads to into a new block; return whether the operations on it can go on. */
+static __always_inline bool run_deref(struct work *w, struct op *op)
 {
-    struct block *block = block_of(w, op->reg);
+    struct block *block = payload_block(w, op->reg);
     if (!beyond_blocks(w, op)) {
         block->start = 0;
         block->size = 0;
     }
     u64 pointer = 0, count = 1, size = op->size;
-    if (source_beyond(w, op) || !block_word(w, op->block, op->at, 8, &pointer))
-        return -1;
+    if (source_beyond(w, op) || !payload_block_word(w, op->block, op->at, 8, &pointer))
+        return false;
     if (op->code == OP_DEREF_N) {
-        if (!block_word(w, op->block, op->at2, 8, &count))
-            return -1;
+        if (!payload_block_word(w, op->block, op->at2, 8, &count))
+            return false;
         count = count > op->start ? count - op->start : 0;
         size = count > op->limit ? op->limit : count * size;
         if (size > op->limit)
@@ -120,63 +116,61 @@ static __always_inline int run_deref(struct work *w, struct op *op)
     } else {
         pointer += pointer ? op->limit : 0;
     }
-    u32 *header = begin_block(w);
+    u32 *header = payload_begin_block(w);
     if (!header)
-        return -1;
+        return false;
     if (!count) {
         if (!beyond_blocks(w, op))
             block->start = w->call.length;
-        return -1;
+        return false;
     }
     if (!pointer) {
         *header = BLOCK_NIL;
-        return -1;
+        return false;
     }
-    if (!room(w, size) || beyond_blocks(w, op)) {
+    if (!payload_has_room(w, size) || beyond_blocks(w, op)) {
         *header = BLOCK_LIMIT;
-        return -1;
+        return false;
     }
     u32 start = w->call.length;
     *header = size;
-    if (append_memory(w, pointer, size)) {
+    if (!payload_append_memory(w, pointer, size)) {
         /* Of a page that was never touched, user space may know what it would hold. */
         u32 first = MEMORY_PAGE - (pointer & (MEMORY_PAGE - 1));
-        if (first >= size || append_memory(w, pointer, first)) {
+        if (first >= size || !payload_append_memory(w, pointer, first)) {
             *header = BLOCK_FAULT;
-            return -1;
+            return false;
         }
         *header = first | BLOCK_CUT;
         /* Conditions on a text are not decided by a part of it. */
         if (op->code == OP_DEREF_N && op->size == 1)
-            return -1;
+            return false;
         size = first;
     } else if (op->more) {
         note_rest(w, op, pointer, count);
     }
     block->start = start;
     block->size = size;
-    return 0;
+    return true;
 }
 
-/* Go on with the plan of an interface's dynamic type, where it has one. */
-static __always_inline int run_iface(struct work *w, struct op *op)
+/* Go on with the plan of an interface's dynamic type; return whether it has one. */
+static __always_inline bool run_iface(struct work *w, struct op *op)
 {
     u64 type = 0, data = 0, bias = w->call.event.flags & ~(u64)EVENT_FLAGS;
-    if (source_beyond(w, op) || !block_word(w, op->block, op->at, 8, &type) ||
-        !block_word(w, op->block, op->at2, 8, &data))
-        return -1;
-#ifdef GOTRACE_KEY
-    if (!w->nested)
+    if (source_beyond(w, op) || !payload_block_word(w, op->block, op->at, 8, &type) ||
+        !payload_block_word(w, op->block, op->at2, 8, &data))
+        return false;
+    if (GOTRACE_KEY && !w->nested)
         w->keyed = op->size;
-    if (w->keyed)
-        key_word(w, type ? type - bias : 0, 1);
-#endif
-    u32 *header = begin_block(w);
+    if (GOTRACE_KEY && w->keyed)
+        key_word(w, type ? type - bias : 0, true);
+    u32 *header = payload_begin_block(w);
     if (!header)
-        return -1;
+        return false;
     if (!type) {
         *header = BLOCK_NIL;
-        return -1;
+        return false;
     }
     /* Types are known by where they are in the file: each process may have that elsewhere. */
     u64 key = w->file << TYPE_FILE_SHIFT | (type - bias);
@@ -185,40 +179,40 @@ static __always_inline int run_iface(struct work *w, struct op *op)
     u32 *plan = (type - bias) >= DEEP ? 0 : types.lookup(&key);
     if (!plan) {
         *header = BLOCK_UNKNOWN_TYPE;
-        return -1;
+        return false;
     }
     u64 level = w->nested;
     if (level >= MAX_NESTING || beyond_blocks(w, op)) {
         *header = BLOCK_LIMIT;
-        return -1;
+        return false;
     }
     *header = BLOCK_KNOWN_TYPE;
-    u32 start = block_of(w, op->block)->start + op->at2;
+    u32 start = payload_block(w, op->block)->start + op->at2;
     BOUND(level, NESTED_SLOTS - 1);
     w->return_pc[level] = w->pc;
     w->return_base[level] = w->base;
     w->nested++;
     w->base += op->reg;
     w->pc = *plan;
-    struct block *word = block_of(w, 0);
+    struct block *word = payload_block(w, 0);
     word->start = start;
     word->size = 8;
-    return 0;
+    return true;
 }
 
-/* Execute one operation; return 1 when the plan has ended. */
-static __always_inline int step(struct work *w, struct op *op)
+/* Execute one operation of a plan. */
+static __always_inline enum progress step(struct work *w, struct op *op)
 {
-    int failed = 0;
+    bool succeeded = true;
     switch (op->code) {
     case OP_REG: {
         u64 number = op->reg == CLOSURE_CONTEXT ? REGISTERS - 1 : op->reg & 0xf;
         if (number < REGISTERS)
-            append_word(w, w->regs[number], op->size & 0xf);
+            payload_append_word(w, w->regs[number], op->size & 0xf);
         break;
     }
     case OP_ZERO:
-        if (room(w, op->size)) {
+        if (payload_has_room(w, op->size)) {
             /* The buffer holds what earlier events left: clear in words, the last one rounded. */
 #pragma clang loop unroll(disable)
             for (u32 i = 0; i < 8; i++) {
@@ -226,7 +220,7 @@ static __always_inline int step(struct work *w, struct op *op)
                 if (8 * i >= op->size)
                     break;
                 BOUND(at, GOTRACE_PAYLOAD - 1);
-                put_word(payload(w) + at, 0);
+                payload_put_word(payload_bytes(w) + at, 0);
             }
             w->call.length += op->size;
         } else {
@@ -234,25 +228,26 @@ static __always_inline int step(struct work *w, struct op *op)
         }
         break;
     case OP_STACK:
-        if (!room(w, op->size) || append_memory(w, w->sp + op->limit, op->size))
+        if (!payload_has_room(w, op->size) ||
+            !payload_append_memory(w, w->sp + op->limit, op->size))
             w->full = 1;
         break;
     case OP_DEREF:
     case OP_DEREF_N:
-        failed = run_deref(w, op);
+        succeeded = run_deref(w, op);
         break;
     case OP_ROOM:
         give_room(w, op);
         break;
     case OP_MORE:
-        if (copy_rest(w, op))
+        if (copy_rest(w, op) == GOES_ON)
             w->pc--;
         break;
 #if GOTRACE_SAVED_WORDS
     case OP_SAVED: {
         u64 word = 0;
-        if (block_word(w, OTHER_PHASE, op->at, op->size & 0xf, &word))
-            append_word(w, word, op->size & 0xf);
+        if (payload_block_word(w, OTHER_PHASE, op->at, op->size & 0xf, &word))
+            payload_append_word(w, word, op->size & 0xf);
         else
             w->full = 1;
         break;
@@ -260,62 +255,62 @@ static __always_inline int step(struct work *w, struct op *op)
 #endif
 #if GOTRACE_INTERFACES
     case OP_IFACE:
-        failed = run_iface(w, op);
+        succeeded = run_iface(w, op);
         break;
 #endif
 #ifdef GOTRACE_CONTEXTS
     case OP_SPAN:
-        append_span(w, op);
+        context_append_span(w, op);
         break;
 #endif
 #if GOTRACE_PREDICATES
     case OP_PUSH_CONST:
-        push(w, op->limit | (u64)op->size << 32);
+        predicate_push(w, op->limit | (u64)op->size << 32);
         break;
     case OP_PUSH_FIELD:
-        push_field(w, op);
+        predicate_push_field(w, op);
         break;
     case OP_PUSH_SPECIAL:
-#ifdef GOTRACE_WHY_CLASSES
+#if GOTRACE_WHY_CLASSES
         if (op->reg >= SPECIAL_PARTS) {
-            push(w, w->classes[op->reg & (WHY_CLASSES - 1)]);
+            predicate_push(w, w->classes[op->reg & (WHY_CLASSES - 1)]);
             break;
         }
 #endif
-        push(w, op->reg == SPECIAL_GOID  ? w->call.event.goid
-                : op->reg == SPECIAL_PID ? w->call.event.tgid
-                : op->reg == SPECIAL_TID ? w->call.event.tid
-                                         : w->duration);
+        predicate_push(w, op->reg == SPECIAL_GOID  ? w->call.event.goid
+                          : op->reg == SPECIAL_PID ? w->call.event.tgid
+                          : op->reg == SPECIAL_TID ? w->call.event.tid
+                                                   : w->duration);
         break;
     case OP_COMPARE:
-        compare(w, op->reg);
+        predicate_compare(w, op->reg);
         break;
 #if GOTRACE_ARITHMETIC
     case OP_ARITHMETIC:
-        arithmetic(w, op);
+        predicate_arithmetic(w, op);
         break;
 #endif
     case OP_AND: {
-        u64 b = pop(w);
-        u64 a = pop(w);
-        push(w, a && b);
+        u64 b = predicate_pop(w);
+        u64 a = predicate_pop(w);
+        predicate_push(w, a && b);
         break;
     }
     case OP_OR: {
-        u64 b = pop(w);
-        u64 a = pop(w);
-        push(w, a || b);
+        u64 b = predicate_pop(w);
+        u64 a = predicate_pop(w);
+        predicate_push(w, a || b);
         break;
     }
     case OP_NOT:
-        push(w, !pop(w));
+        predicate_push(w, !predicate_pop(w));
         break;
     case OP_STRING_TEST:
-        if (string_test(w, op))
+        if (predicate_string_test(w, op) == GOES_ON)
             w->pc--;
         break;
     case OP_KEEP_IF: {
-        u64 is_wanted = pop(w);
+        u64 is_wanted = predicate_pop(w);
         if (w->unknown)
             w->call.event.flags |= EVENT_UNDECIDED;
         else if (!is_wanted)
@@ -324,7 +319,7 @@ static __always_inline int step(struct work *w, struct op *op)
         break;
     }
 #endif
-#ifdef GOTRACE_KEY
+#if GOTRACE_KEY
     case OP_KEY_FIELD:
         if (!w->nested || w->keyed)
             key_field(w, op);
@@ -334,50 +329,53 @@ static __always_inline int step(struct work *w, struct op *op)
             key_text(w, op);
         break;
     case OP_KEY_CALLER:
-        key_word(w, read_word(w->sp), 1);
+        key_word(w, read_word(w->sp), true);
         break;
     case OP_KEY_VALUE: {
-        u64 value = pop(w);
+        u64 value = predicate_pop(w);
         key_word(w, value, !w->unknown);
         w->unknown = 0;
         break;
     }
     case OP_MEASURE:
-        measure(w, op);
+        key_measure(w, op);
         break;
 #endif
     default: /* OP_END */
         if (!w->nested)
-            return 1;
+            return ENDED;
         w->nested--;
         u64 level = w->nested;
         BOUND(level, NESTED_SLOTS - 1);
         w->pc = w->return_pc[level];
         w->base = w->return_base[level];
     }
-    if (failed)
+    if (!succeeded)
         w->pc += op->skip;
-    return 0;
+    return GOES_ON;
 }
 
 /*
- * Run a plan's next operation; return 1 when the plan has ended. Called: inlined, the verifier would
+ * Run a plan's next operation; return an enum progress. Called: inlined, the verifier would
  * follow all branches again for each operation that a plan may have.
  */
 int run_operation(struct pt_regs *argument)
 {
-    struct work *w = ARGUMENT(argument);
+    struct work *w = opaque(argument);
+    if (!w)
+        return ENDED;
+    w = opaque(w);
     u32 pc = w->pc++;
     struct op *op = ops.lookup(&pc);
     if (!op || w->dropped)
-        return 1;
+        return ENDED;
     return step(w, op);
 }
 
 static u64 (*call_run_operation)(struct work *w) = CALLED(RUN_OPERATION, struct work);
 
 /* Run a phase's plan from its first operation; the payload's next byte begins block 0. */
-static __always_inline void run(struct work *w, u32 first)
+static __always_inline void interpreter_run(struct work *w, u32 first)
 {
     w->pc = first;
     w->base = 0;
@@ -393,15 +391,13 @@ static __always_inline void run(struct work *w, u32 first)
     w->next_rest = 0;
     w->left[0] = 0;
     w->left[1] = 0;
-#ifdef GOTRACE_CONTEXTS
-    w->walk.tab = 0;
-#endif
-    struct block *root = block_of(w, 0);
+    context_begin(w);
+    struct block *root = payload_block(w, 0);
     root->start = w->call.length;
     root->size = 0xffff; /* filled as the plan says, which does not look beyond, unless full */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < GOTRACE_STEPS; i++)
-        if (call_run_operation(w))
+        if (call_run_operation(w) == ENDED)
             return;
     w->call.event.flags |= EVENT_UNDECIDED;
 }

@@ -8,9 +8,11 @@
 #pragma once
 #include "predicate.h"
 
+#if GOTRACE_KEY
+
 #define KEY_CUT (1ULL << 32) /* in a text's first word, with its size: the text goes on */
 
-static __always_inline void begin_key(struct call *call, u32 function)
+static __always_inline void key_begin(struct call *call, u32 function)
 {
     call->key.function = function;
     call->key.length = 0;
@@ -27,7 +29,7 @@ static __always_inline void begin_key(struct call *call, u32 function)
 }
 
 /* Append a word; known: whether it could be read. */
-static __always_inline void key_word(struct work *w, u64 word, int known)
+static __always_inline void key_word(struct work *w, u64 word, bool known)
 {
     struct call *call = &w->call;
     u64 at = call->key.length, part = call->key_parts++;
@@ -37,17 +39,17 @@ static __always_inline void key_word(struct work *w, u64 word, int known)
     }
     BOUND(at, GOTRACE_KEY - 8);
     if (known)
-        put_word(call->key.parts + at, word);
+        payload_put_word(call->key.parts + at, word);
     else
         call->key.unknown |= 1ULL << (part & 63);
     call->key.length = at + 8;
 }
 
 /* Keep the value that histograms are of, which a predicate's operations have left. */
-static __always_inline void measure(struct work *w, struct op *op)
+static __always_inline void key_measure(struct work *w, struct op *op)
 {
     struct call *call = &w->call;
-    u64 value = pop(w);
+    u64 value = predicate_pop(w);
     u64 sign = op->reg & SIGNED_OPERAND ? value >> 63 : 0;
     call->is_negative = sign;
     call->measured = (value ^ -sign) + sign;
@@ -58,7 +60,7 @@ static __always_inline void measure(struct work *w, struct op *op)
 static __always_inline void key_field(struct work *w, struct op *op)
 {
     u64 word = 0;
-    int known = !w->full && block_word(w, op->block, op->at, op->reg & 0xf, &word);
+    bool known = !w->full && payload_block_word(w, op->block, op->at, op->reg & 0xf, &word);
     u32 shift = 64 - 8 * (op->reg & 0xf);
     word <<= shift & 63;
     key_word(w, word >> (shift & 63), known);
@@ -68,13 +70,13 @@ static __always_inline void key_field(struct work *w, struct op *op)
 static __always_inline void key_text(struct work *w, struct op *op)
 {
     struct call *call = &w->call;
-    struct block *block = block_of(w, op->at2);
+    struct block *block = payload_block(w, op->at2);
     u64 length = 0, size = block->size, place = block->start;
-    int known = !w->full && block_word(w, op->block, op->at, 8, &length);
+    bool known = !w->full && payload_block_word(w, op->block, op->at, 8, &length);
     if (!length)
         size = 0;
     else if (!place || !size)
-        known = 0;
+        known = false;
     if (size > op->limit)
         size = op->limit;
     key_word(w, length > size ? size | KEY_CUT : size, known);
@@ -90,6 +92,15 @@ static __always_inline void key_text(struct work *w, struct op *op)
     BOUND(size, 2 * KEY_TEXT_BYTES - 1);
     if (size > KEY_TEXT_BYTES)
         return;
-    bpf_probe_read_kernel(call->key.parts + at, size, payload(w) + place);
+    bpf_probe_read_kernel(call->key.parts + at, size, payload_bytes(w) + place);
     call->key.length = at + ((size + 7) & ~7ULL);
 }
+#else
+static __always_inline void key_begin(struct call *call, u32 function)
+{
+}
+
+static __always_inline void key_word(struct work *w, u64 word, bool known)
+{
+}
+#endif

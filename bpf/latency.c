@@ -14,9 +14,7 @@
  */
 #include "calls.h"
 #include "histogram.h"
-#ifdef GOTRACE_WHY
 #include "parts.h"
-#endif
 #include "ret.h"
 
 /* In a key's tgid: of a process that has no number in the user's pid namespace. */
@@ -32,7 +30,7 @@ struct goroutine_row {
     struct histogram times;
     u64 startpc; /* entry of the function that the go statement started */
     u64 gopc;    /* pc after the go statement */
-#ifdef GOTRACE_WHY
+#if GOTRACE_WHY
     struct why_sums why;
 #endif
 };
@@ -45,7 +43,7 @@ struct slow_call {
     u32 tid;
     u64 function;
     u64 hits; /* of probes within the call */
-#ifdef GOTRACE_WHY
+#if GOTRACE_WHY
     u64 parts; /* how many cells there are; 0 where they are not known */
     u64 cells[WHY_PARTS];
 #endif
@@ -69,38 +67,12 @@ BPF_HASH(named, struct goroutine_key, u8, GOTRACE_GOROUTINES * 4);
 
 /* ended: goroutines of those that have ended, for user space to take their rows. */
 BPF_QUEUE(ended, struct goroutine_key, 65536);
-#endif
 
-#ifdef GOTRACE_SLOWER
-/* slow: one record a slow call. */
-BPF_PERF_OUTPUT(slow);
-#endif
-
-#if defined(GOTRACE_WHY) && defined(GOTRACE_SLOWER)
-/* reports: key = task whose call returns; room for what is reported, gone when it is. */
-BPF_HASH(reports, struct task_key, struct slow_call, GOTRACE_WHY_ROWS);
-BPF_ARRAY(report_blank, struct slow_call, 1);
-#endif
-
-int on_entry(struct pt_regs *ctx)
-{
-    u64 cookie = 0, depth = 0;
-    struct task task = {};
-    struct task_key owner = {};
-    if (!site_hit(ctx, &cookie) || !locate(ctx, cookie, &task, &owner, &depth))
-        return 0;
-    struct stack *stack = enter(&task, &owner, depth, cookie);
-    if (stack)
-        stack->top.start = call_begins(&task, &owner, stack); /* last: before is not its time */
-    return 0;
-}
-
-#ifdef GOTRACE_GOROUTINES
 /* A call that has ended, for the histograms of its goroutine. */
 struct measured {
     u64 goid;
     u64 g;
-#ifdef GOTRACE_WHY
+#if GOTRACE_WHY
     u64 row; /* of a struct task */
 #endif
     u64 tgid; /* of a struct task_key */
@@ -112,10 +84,19 @@ struct measured {
 #endif
 };
 
+static __always_inline struct layout *layout_of(struct measured *call)
+{
+#ifdef GOTRACE_LAYOUTS
+    return goroutine_layout(call->cookie);
+#else
+    return goroutine_layout(0);
+#endif
+}
+
 /* The process in a goroutine's key: as the user sees it, else a number that no process has. */
 static __always_inline u32 shown_process(u64 tgid)
 {
-    u32 seen = user_pid_tgid() >> 32;
+    u32 seen = site_user_pid_tgid() >> 32;
     return seen ? seen : OTHER_NAMESPACE | (u32)tgid;
 }
 
@@ -125,7 +106,10 @@ static __always_inline u32 shown_process(u64 tgid)
  */
 int add_to_goroutine(struct pt_regs *argument)
 {
-    struct measured *call = ARGUMENT(argument);
+    struct measured *call = opaque(argument);
+    if (!call)
+        return 0;
+    call = opaque(call);
     u32 number = call->number;
     struct goroutine_key key = {
         .goid = call->goid, .tgid = shown_process(call->tgid), .row = number};
@@ -142,50 +126,97 @@ int add_to_goroutine(struct pt_regs *argument)
             u8 yes = 1;
             struct goroutine_key name = {.goid = key.goid, .tgid = key.tgid};
             if (named.update(&name, &yes))
-                count_diagnostic(ENDED_FULL, 1);
+                diagnostics_count(ENDED_FULL, 1);
         }
-#ifdef GOTRACE_LAYOUTS
-        struct layout *layout = layout_of(call->cookie);
+        struct layout *layout = layout_of(call);
         if (found && call->g && layout) {
-#else
-        if (found && call->g) {
-#endif
-            found->startpc = read_word(call->g + OFFSET(g_startpc, GOTRACE_G_STARTPC));
-            found->gopc = read_word(call->g + OFFSET(g_gopc, GOTRACE_G_GOPC));
+            found->startpc = read_word(call->g + OFFSET(layout, g_startpc, GOTRACE_G_STARTPC));
+            found->gopc = read_word(call->g + OFFSET(layout, g_gopc, GOTRACE_G_GOPC));
         }
     }
     if (found) {
-#ifdef GOTRACE_WHY
+#if GOTRACE_WHY
         struct why_key row = {.id = call->row, .tgid = call->tgid};
-        add_why(why_rows.lookup(&row), call->elapsed, &found->why);
+        parts_add(why_rows.lookup(&row), call->elapsed, &found->why);
 #endif
-        add_value(&found->times, call->elapsed, call->hits);
+        histogram_add_value(&found->times, call->elapsed, call->hits);
         return 0;
     }
     struct histogram *rest = folded.lookup(&number);
     if (rest)
-        add_value(rest, call->elapsed, call->hits);
+        histogram_add_value(rest, call->elapsed, call->hits);
     return 0;
 }
 
 static u64 (*call_add_to_goroutine)(struct measured *call) = CALLED(ADD_TO_GOROUTINE,
                                                                     struct measured);
+
+/* Add the time of a call to the histograms of its goroutine. */
+static __always_inline void record_goroutine(u64 cookie, struct task *task, struct task_key *owner,
+                                             u32 number, u64 elapsed, u64 hits)
+{
+    struct measured measured = {.goid = task->goid,
+                                .g = task->g,
+#if GOTRACE_WHY
+                                .row = task->row,
+#endif
+                                .tgid = owner->tgid,
+                                .number = number,
+                                .elapsed = elapsed,
+#ifdef GOTRACE_LAYOUTS
+                                .cookie = cookie,
+#endif
+                                .hits = hits};
+    call_add_to_goroutine(&measured);
+}
+
+/* Let user space take the rows of a goroutine that has ended. */
+static __always_inline void end_goroutine(struct task *task, struct task_key *owner)
+{
+    struct goroutine_key key = {.goid = task->goid, .tgid = shown_process(owner->tgid)};
+    if (!named.lookup(&key))
+        return;
+    named.delete(&key);
+    if (ended.push(&key, 0))
+        diagnostics_count(ENDED_FULL, 1);
+}
+#else
+static __always_inline void record_goroutine(u64 cookie, struct task *task, struct task_key *owner,
+                                             u32 number, u64 elapsed, u64 hits)
+{
+}
+
+static __always_inline void end_goroutine(struct task *task, struct task_key *owner)
+{
+}
 #endif
 
 #ifdef GOTRACE_SLOWER
+/* slow: one record a slow call. */
+BPF_PERF_OUTPUT(slow);
+
+#if GOTRACE_WHY
+/* reports: key = task whose call returns; room for what is reported, gone when it is. */
+BPF_HASH(reports, struct task_key, struct slow_call, GOTRACE_WHY_ROWS);
+BPF_ARRAY(report_blank, struct slow_call, 1);
+#endif
+
+/* Report a call by itself if it is slow. */
 static __always_inline void report_slow(struct pt_regs *ctx, struct task *task,
                                         struct task_key *owner, struct open_call *call, u64 hits,
                                         u64 now)
 {
-    u64 seen = user_pid_tgid();
-#ifdef GOTRACE_WHY
+    if (now - call->start < GOTRACE_SLOWER)
+        return;
+    u64 seen = site_user_pid_tgid();
+#if GOTRACE_WHY
     /* With its parts it is too large for a program's stack. */
     u32 zero = 0;
     struct slow_call *blank = report_blank.lookup(&zero), *report = 0;
     if (blank && !reports.update(owner, blank))
         report = reports.lookup(owner);
     if (!report) {
-        count_diagnostic(SLOW_LOST, 1);
+        diagnostics_count(SLOW_LOST, 1);
         return;
     }
     struct why_key key = {.id = task->row, .tgid = owner->tgid};
@@ -205,12 +236,31 @@ static __always_inline void report_slow(struct pt_regs *ctx, struct task *task,
     report->function = call->function;
     report->hits = hits;
     if (slow.perf_submit(ctx, report, size))
-        count_diagnostic(SLOW_LOST, 1);
-#ifdef GOTRACE_WHY
+        diagnostics_count(SLOW_LOST, 1);
+#if GOTRACE_WHY
     reports.delete(owner);
 #endif
 }
+#else
+static __always_inline void report_slow(struct pt_regs *ctx, struct task *task,
+                                        struct task_key *owner, struct open_call *call, u64 hits,
+                                        u64 now)
+{
+}
 #endif
+
+int on_entry(struct pt_regs *ctx)
+{
+    u64 cookie = 0, depth = 0;
+    struct task task = {};
+    struct task_key owner = {};
+    if (!site_hit(ctx, &cookie) || !calls_locate(ctx, cookie, &task, &owner, &depth))
+        return 0;
+    struct stack *stack = calls_enter(&task, &owner, depth, cookie);
+    if (stack)
+        stack->top.start = calls_begin(&task, &owner, stack); /* last: before is not its time */
+    return 0;
+}
 
 static __always_inline void record(struct pt_regs *ctx, u64 cookie, struct task *task,
                                    struct task_key *owner, struct open_call *call, u64 level,
@@ -218,125 +268,70 @@ static __always_inline void record(struct pt_regs *ctx, u64 cookie, struct task 
 {
     u64 elapsed = now - call->start;
     u32 number = 0;
-#ifdef GOTRACE_BY_FILE
-    u32 row = cookie >> COOKIE_FILE_SHIFT & COOKIE_FILE_MASK;
-#else
-    u32 row = GOTRACE_ROWS > 1 ? call->function : 0;
-#endif
-    if (!row_number(row, &number))
+    u32 row = GOTRACE_BY_FILE    ? cookie >> COOKIE_FILE_SHIFT & COOKIE_FILE_MASK
+              : GOTRACE_ROWS > 1 ? call->function
+                                 : 0;
+    if (!histogram_number(row, &number))
         return;
-#ifdef GOTRACE_WHY
-    struct parted parted = {
-        .row = {.id = task->row, .tgid = owner->tgid},
-        .place = {.task = owner->task, .tgid = owner->tgid, .level = level},
-        .number = number,
-        .elapsed = elapsed,
-    };
-    call_add_to_parts(&parted);
-#endif
-    add_to_number(number, elapsed, hits);
-#ifdef GOTRACE_GOROUTINES
-    struct measured measured = {.goid = task->goid,
-                                .g = task->g,
-#ifdef GOTRACE_WHY
-                                .row = task->row,
-#endif
-                                .tgid = owner->tgid,
-                                .number = number,
-                                .elapsed = elapsed,
-#ifdef GOTRACE_LAYOUTS
-                                .cookie = cookie,
-#endif
-                                .hits = hits};
-    call_add_to_goroutine(&measured);
-#endif
-#ifdef GOTRACE_SLOWER
-    if (elapsed >= GOTRACE_SLOWER)
-        report_slow(ctx, task, owner, call, hits, now);
-#endif
-#ifdef GOTRACE_WHY
-    why_returned(&parted.row, &parted.place);
-#endif
+    struct why_key parts = {.id = task->row, .tgid = owner->tgid};
+    struct call_key place = {.task = owner->task, .tgid = owner->tgid, .level = level};
+    parts_add_call(&parts, &place, number, elapsed);
+    histogram_add(number, elapsed, hits);
+    record_goroutine(cookie, task, owner, number, elapsed, hits);
+    report_slow(ctx, task, owner, call, hits, now);
+    why_returned(&parts, &place);
 }
 
-/* Where the program carries the RET out, RET_HIT says that it is the target's. */
-#ifdef GOTRACE_EMULATE_RET
-static __always_inline int returned(struct pt_regs *ctx)
-#else
-int on_return(struct pt_regs *ctx)
-#endif
+/* Measure the calls that end at a RET; return whether the hit was the target's. */
+static __always_inline bool returned(struct pt_regs *ctx)
 {
     u64 now = bpf_ktime_get_ns(); /* first: what comes after is not the call's time */
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
     if (!site_hit(ctx, &cookie))
-        return 0;
-    begin_ret(ctx, &cookie);
-    if (!locate(ctx, cookie, &task, &owner, &depth))
-        return RET_HIT;
-    struct stack *stack = leaving(&task, &owner, depth, cookie & COOKIE_INDEX_MASK);
+        return false;
+    ret_begin(ctx, &cookie);
+    struct stack *stack = calls_returning(ctx, cookie, &task, &owner, &depth, &now);
     if (!stack)
-        return RET_HIT;
-#ifdef GOTRACE_WHY
-    struct why_key row = {.id = task.row, .tgid = owner.tgid};
-    now = why_leaving(&row, now);
-    task.goid = unknown(stack, task.goid);
-    task.g = unknown(stack, task.g);
-#endif
+        return true;
+    if (GOTRACE_WHY) {
+        task.goid = calls_unknown(stack, task.goid);
+        task.g = calls_unknown(stack, task.g);
+    }
     /* Functions that came here by tail jumps return with this one. */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MAX_TAIL_JUMPS; i++) {
-        if (!stack->level || stack->top.depth != depth)
-            break;
-        if (i && stack->top.return_pc != read_word(ctx->sp))
+        if (i && !calls_return_together(ctx, stack, depth))
             break;
         struct open_call call = stack->top;
-        u64 hits = hits_within(stack), level = stack->level;
-        pop_call(&owner, stack);
-#ifdef GOTRACE_OUTERMOST
-        if (stack->level) {
-#ifdef GOTRACE_WHY
+        u64 hits = calls_hits_within(stack), level = stack->level;
+        calls_pop(&owner, stack);
+        if (GOTRACE_OUTERMOST && stack->level) {
+            struct why_key row = {.id = task.row, .tgid = owner.tgid};
             struct call_key place = {.task = owner.task, .tgid = owner.tgid, .level = level};
             why_returned(&row, &place);
-#endif
             continue;
         }
-#endif
         record(ctx, cookie, &task, &owner, &call, level, hits, now);
     }
     stack->hits++;
-    if (!stack->level)
-        rest_task(&task, &owner);
-#ifdef GOTRACE_WHY
-    else
-        why_left(&owner, task.row, stack->level);
-#endif
-    return RET_HIT;
+    calls_settle(&task, &owner, stack);
+    return true;
 }
 
-#ifdef GOTRACE_EMULATE_RET
 int on_return(struct pt_regs *ctx)
 {
     if (returned(ctx))
-        end_ret(ctx);
+        ret_end(ctx);
     return 0;
 }
-#endif
 
 int on_goexit(struct pt_regs *ctx)
 {
     struct task task = {};
     struct task_key owner = {};
-    if (!goroutine_ended(ctx, &task, &owner))
-        return 0;
-#ifdef GOTRACE_GOROUTINES
-    struct goroutine_key key = {.goid = task.goid, .tgid = shown_process(owner.tgid)};
-    if (!named.lookup(&key))
-        return 0;
-    named.delete(&key);
-    if (ended.push(&key, 0))
-        count_diagnostic(ENDED_FULL, 1);
-#endif
+    if (calls_goroutine_ended(ctx, &task, &owner))
+        end_goroutine(&task, &owner);
     return 0;
 }

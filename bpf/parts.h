@@ -8,6 +8,9 @@
  */
 #pragma once
 #include "histogram.h"
+#include "why.h"
+
+#ifdef GOTRACE_WHY_BANDS
 
 /* The parts of calls, added up. */
 struct why_sums {
@@ -32,7 +35,7 @@ BPF_ARRAY(why_none, struct why_sums, 1);
 /* Where the parts of calls of a duration are added up. */
 static __always_inline struct why_sums *why_sums(u32 number, u64 elapsed)
 {
-    struct why_band key = {.row = number, .bucket = bucket_of(elapsed)};
+    struct why_band key = {.row = number, .bucket = histogram_bucket(elapsed)};
     struct why_sums *sums = why_bands.lookup(&key);
     if (sums)
         return sums;
@@ -64,7 +67,7 @@ static __always_inline void add_unknown(struct why_sums *sums, u64 ns)
 }
 
 /* Add the parts of a call that ends to those of others; row is 0 where they are not known. */
-static __always_inline void add_why(struct why_row *row, u64 elapsed, struct why_sums *sums)
+static __always_inline void parts_add(struct why_row *row, u64 elapsed, struct why_sums *sums)
 {
     if (!sums)
         return;
@@ -88,11 +91,28 @@ struct parted {
  */
 int add_to_parts(struct pt_regs *argument)
 {
-    struct parted *call = ARGUMENT(argument);
+    struct parted *call = opaque(argument);
+    if (!call)
+        return 0;
+    call = opaque(call);
     struct why_key key = call->row;
     struct call_key place = call->place;
-    add_why(why_own(&key, &place), call->elapsed, why_sums(call->number, call->elapsed));
+    parts_add(why_own(&key, &place), call->elapsed, why_sums(call->number, call->elapsed));
     return 0;
 }
 
 static u64 (*call_add_to_parts)(struct parted *call) = CALLED(ADD_TO_PARTS, struct parted);
+
+/* Add the parts of a call that ends to those of the histogram, of a number, that its time is in. */
+static __always_inline void parts_add_call(struct why_key *row, struct call_key *place, u64 number,
+                                           u64 elapsed)
+{
+    struct parted call = {.row = *row, .place = *place, .number = number, .elapsed = elapsed};
+    call_add_to_parts(&call);
+}
+#else
+static __always_inline void parts_add_call(struct why_key *row, struct call_key *place, u64 number,
+                                           u64 elapsed)
+{
+}
+#endif

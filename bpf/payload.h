@@ -10,8 +10,10 @@
  *   GOTRACE_KEY          bytes of a call's key, a power of two; only where calls are aggregated
  */
 #pragma once
-#include "calls.h"
+#include "goroutine.h"
 #include "plan.h"
+#include "unwound.h"
+#include "why.h"
 
 #define NESTED_SLOTS 8 /* a power of two above MAX_NESTING */
 #define REGISTERS 10
@@ -19,7 +21,7 @@
 
 /*
  * event.flags: what follows the payload, and what user space has to look at again; EVENT_PANIC and
- * EVENT_GOEXIT of calls.h: the call did not return.
+ * EVENT_GOEXIT of unwound.h: the call did not return.
  */
 #define EVENT_STACK 1         /* return addresses */
 #define EVENT_ENTRY_FLOATS 2  /* float registers at the entry */
@@ -59,12 +61,6 @@ struct event {
 /* Most bytes of a text that a key holds. */
 #define KEY_TEXT_BYTES 256
 
-#ifdef GOTRACE_KEY
-#define KEY_BYTES GOTRACE_KEY
-#else
-#define KEY_BYTES 0
-#endif
-
 /*
  * What distinguishes calls: parts of eight bytes and more, zero from length on. A part that
  * cannot be read is zero, and its bit in unknown is set. Shared with gotrace/session/keys.py.
@@ -73,15 +69,15 @@ struct row_key {
     u32 function;
     u32 length;
     u64 unknown;
-    u8 parts[KEY_BYTES];
+    u8 parts[GOTRACE_KEY];
 };
 
 /* What is kept of a call from its entry to its return, and in the end sent from event on. */
 struct call {
-    /* First, for these are only copied where they are looked at again: copy_call() of trace.c. */
+    /* First, for these are only copied where they are looked at again: records_copy(). */
     u64 floats[FLOAT_REGISTERS];     /* low halves of XMM0 to XMM14 at the entry */
     struct block blocks[MAX_BLOCKS]; /* of the entry's plan */
-#ifdef GOTRACE_KEY
+#if GOTRACE_KEY
     struct row_key key;
     u8 key_slack[KEY_TEXT_BYTES]; /* never filled: lets the verifier add offset and size bounds */
     u32 key_parts;                /* how many the key has */
@@ -149,7 +145,7 @@ struct work {
     u64 sp;                      /* at the function's entry */
     u64 values[PREDICATE_STACK]; /* the predicates' stack */
     u64 duration;
-#ifdef GOTRACE_WHY
+#if GOTRACE_WHY
     u64 classes[WHY_CLASSES]; /* of the time of the call that returns */
 #endif
     u64 file; /* number of the traced file, for keys of types */
@@ -190,27 +186,27 @@ struct work {
  * (CONFIG_HAVE_EFFICIENT_UNALIGNED_ACCESS), but where the compiler knows, it moves bytes one by
  * one.
  */
-static __always_inline u64 get_word(u8 *place)
+static __always_inline u64 payload_get_word(u8 *place)
 {
     return *(u64 *)place;
 }
 
-static __always_inline void put_word(u8 *place, u64 word)
+static __always_inline void payload_put_word(u8 *place, u64 word)
 {
     *(u64 *)place = word;
 }
 
-static __always_inline u8 *payload(struct work *w)
+static __always_inline u8 *payload_bytes(struct work *w)
 {
     return w->call.payload;
 }
 
-static __always_inline int room(struct work *w, u32 size)
+static __always_inline bool payload_has_room(struct work *w, u32 size)
 {
     return !w->full && w->call.length + size <= w->limit;
 }
 
-static __always_inline struct block *block_of(struct work *w, u32 number)
+static __always_inline struct block *payload_block(struct work *w, u32 number)
 {
     u64 index = number & OTHER_PHASE ? number : w->base + number;
     BOUND(index, MAX_BLOCKS - 1);
@@ -218,50 +214,51 @@ static __always_inline struct block *block_of(struct work *w, u32 number)
 }
 
 /* Append the low bytes of a word, at most 8. */
-static __always_inline void append_word(struct work *w, u64 word, u32 size)
+static __always_inline void payload_append_word(struct work *w, u64 word, u32 size)
 {
     u64 at = w->call.length;
-    if (!room(w, size)) {
+    if (!payload_has_room(w, size)) {
         w->full = 1;
         return;
     }
     BOUND(at, GOTRACE_PAYLOAD - 1);
-    put_word(payload(w) + at, word);
+    payload_put_word(payload_bytes(w) + at, word);
     w->call.length += size;
 }
 
-/* Copy memory of the target after what is there; return 0 when done. */
-static __always_inline int append_memory(struct work *w, u64 address, u32 size)
+/* Copy memory of the target after what is there; return whether it could be read. */
+static __always_inline bool payload_append_memory(struct work *w, u64 address, u32 size)
 {
     u64 at = w->call.length, bytes = size;
     BOUND(at, GOTRACE_PAYLOAD - 1);
     BOUND(bytes, GOTRACE_PAYLOAD - 1);
-    if (bpf_probe_read_user(payload(w) + at, bytes, (void *)address))
-        return -1;
+    if (bpf_probe_read_user(payload_bytes(w) + at, bytes, (void *)address))
+        return false;
     w->call.length += size;
-    return 0;
+    return true;
 }
 
-/* Read a word of a block; return 0 when the block does not reach there. */
-static __always_inline int block_word(struct work *w, u32 number, u32 at, u32 size, u64 *word)
+/* Read a word of a block; return whether the block reaches there. */
+static __always_inline bool payload_block_word(struct work *w, u32 number, u32 at, u32 size,
+                                               u64 *word)
 {
-    struct block *block = block_of(w, number);
+    struct block *block = payload_block(w, number);
     if (at + size > block->size)
-        return 0;
+        return false;
     u64 place = block->start + at;
     BOUND(place, GOTRACE_PAYLOAD - 1);
-    *word = get_word(payload(w) + place);
-    return 1;
+    *word = payload_get_word(payload_bytes(w) + place);
+    return true;
 }
 
 /* Begin a block: eight bytes, the second four of which are its header, which is returned. */
-static __always_inline u32 *begin_block(struct work *w)
+static __always_inline u32 *payload_begin_block(struct work *w)
 {
     u64 at = (w->call.length + 7) & ~7;
     if (w->full || at + 8 > w->limit)
         return 0;
     w->call.length = at + 8;
     BOUND(at, GOTRACE_PAYLOAD - 1);
-    put_word(payload(w) + at, 0);
-    return (u32 *)(payload(w) + at + 4);
+    payload_put_word(payload_bytes(w) + at, 0);
+    return (u32 *)(payload_bytes(w) + at + 4);
 }

@@ -30,6 +30,12 @@
 #define TYPE_FILE_SHIFT 48 /* above addresses of user space, and DEEP */
 #define DEEP (1ULL << 47)  /* the plan of a type with more pointers than usual */
 
+/* Whether a plan has ended, or an operation that is run more than once. */
+enum progress {
+    GOES_ON,
+    ENDED,
+};
+
 enum op_code {
     OP_END = 0,
     OP_REG = 1,

@@ -7,53 +7,54 @@
 #pragma once
 #include "payload.h"
 
-static __always_inline void push(struct work *w, u64 value)
+static __always_inline void predicate_push(struct work *w, u64 value)
 {
     u64 top = w->values_top++;
     BOUND(top, PREDICATE_STACK - 1);
     w->values[top] = value;
 }
 
-static __always_inline u64 pop(struct work *w)
+static __always_inline u64 predicate_pop(struct work *w)
 {
     u64 top = --w->values_top;
     BOUND(top, PREDICATE_STACK - 1);
     return w->values[top];
 }
 
-static __always_inline void push_field(struct work *w, struct op *op)
+static __always_inline void predicate_push_field(struct work *w, struct op *op)
 {
     u64 word = 0;
     u32 width = op->reg & 0xf, shift = 64 - 8 * width;
-    if (w->full || !block_word(w, op->block, op->at, width, &word))
+    if (w->full || !payload_block_word(w, op->block, op->at, width, &word))
         w->unknown = 1;
     word <<= shift & 63;
-    push(w, op->reg & SIGNED_OPERAND ? (u64)((s64)word >> (shift & 63)) : word >> (shift & 63));
+    predicate_push(w, op->reg & SIGNED_OPERAND ? (u64)((s64)word >> (shift & 63))
+                                               : word >> (shift & 63));
 }
 
-static __always_inline void compare(struct work *w, u32 how)
+static __always_inline void predicate_compare(struct work *w, u32 how)
 {
-    u64 b = pop(w), a = pop(w);
-    int less = how & SIGNED_OPERAND ? (s64)a < (s64)b : a < b;
-    int equal = a == b;
+    u64 b = predicate_pop(w), a = predicate_pop(w);
+    bool less = how & SIGNED_OPERAND ? (s64)a < (s64)b : a < b;
+    bool equal = a == b;
     switch (how & 7) {
     case COMPARE_EQUAL:
-        push(w, equal);
+        predicate_push(w, equal);
         break;
     case COMPARE_NOT_EQUAL:
-        push(w, !equal);
+        predicate_push(w, !equal);
         break;
     case COMPARE_LESS:
-        push(w, less);
+        predicate_push(w, less);
         break;
     case COMPARE_LESS_EQUAL:
-        push(w, less || equal);
+        predicate_push(w, less || equal);
         break;
     case COMPARE_GREATER:
-        push(w, !less && !equal);
+        predicate_push(w, !less && !equal);
         break;
     default: /* COMPARE_GREATER_EQUAL */
-        push(w, !less);
+        predicate_push(w, !less);
     }
 }
 
@@ -62,9 +63,10 @@ static __always_inline void compare(struct work *w, u32 how)
  * whatever the result is. What Go would panic at, division by zero and a shift by less than zero, is
  * unknown. All operands are extended to 64 bits by their own sign.
  */
-static __always_inline void arithmetic(struct work *w, struct op *op)
+static __always_inline void predicate_arithmetic(struct work *w, struct op *op)
 {
-    u64 b = pop(w), a = pop(w), result = 0, is_signed = op->reg & SIGNED_OPERAND;
+    u64 b = predicate_pop(w), a = predicate_pop(w), result = 0,
+        is_signed = op->reg & SIGNED_OPERAND;
     u64 sign_a = is_signed ? a >> 63 : 0, sign_b = is_signed ? b >> 63 : 0;
     u64 size_a = (a ^ -sign_a) + sign_a, size_b = (b ^ -sign_b) + sign_b;
     u32 how = op->reg & 0xf, shift = 64 - 8 * (op->size & 0xf);
@@ -116,17 +118,18 @@ static __always_inline void arithmetic(struct work *w, struct op *op)
             result = b > 63 ? 0 : a >> (b & 63);
     }
     result <<= shift & 63;
-    push(w, is_signed ? (u64)((s64)result >> (shift & 63)) : result >> (shift & 63));
+    predicate_push(w, is_signed ? (u64)((s64)result >> (shift & 63)) : result >> (shift & 63));
 }
 
 /* Return whether a constant is at a place of the payload; any bytes may follow it. */
-static __always_inline int is_at(struct work *w, u64 place, struct constant *constant)
+static __always_inline bool is_at(struct work *w, u64 place, struct constant *constant)
 {
     u64 differs = 0;
     BOUND(place, GOTRACE_PAYLOAD - 1);
 #pragma clang loop unroll(full)
     for (int i = 0; i < CONSTANT_WORDS; i++)
-        differs |= (get_word(payload(w) + place + 8 * i) & constant->masks[i]) ^ constant->words[i];
+        differs |= (payload_get_word(payload_bytes(w) + place + 8 * i) & constant->masks[i]) ^
+                   constant->words[i];
     return !differs;
 }
 
@@ -141,7 +144,8 @@ static __always_inline u64 first_match(struct work *w, u64 place, struct constan
     BOUND(place, GOTRACE_PAYLOAD - 1);
 #pragma clang loop unroll(full)
     for (int i = SEARCH_STRIDE - 1; i >= 0; i--) {
-        u64 differs = (get_word(payload(w) + place + i) & mask) ^ word, negative = -differs;
+        u64 differs = (payload_get_word(payload_bytes(w) + place + i) & mask) ^ word,
+            negative = -differs;
         asm volatile("" : "+r"(negative));
         differs = (differs | negative) >> 63;
         asm volatile("" : "+r"(differs));
@@ -151,20 +155,20 @@ static __always_inline u64 first_match(struct work *w, u64 place, struct constan
 }
 
 /*
- * Test a string against a constant; return 1 where a search has to go on, by the same operation
- * once more. op->size is how many bytes of a string are captured at most: one of that size may go
+ * Test a string against a constant; where that goes on, it is by the same operation once more.
+ * op->size is how many bytes of a string are captured at most: one of that size may go
  * on. Where the search has not found the constant and that is so, or the search ends for its own
  * bounds, user space decides.
  */
-static __always_inline int string_test(struct work *w, struct op *op)
+static __always_inline enum progress predicate_string_test(struct work *w, struct op *op)
 {
     u32 number = op->limit;
     struct constant *constant = constants.lookup(&number);
-    struct block *block = block_of(w, op->block);
+    struct block *block = payload_block(w, op->block);
     if (!constant || !block->start) {
         w->unknown = 1;
-        push(w, 0);
-        return 0;
+        predicate_push(w, 0);
+        return ENDED;
     }
     u64 at = w->search, length = constant->length, size = block->size, skipped = 0;
     if (op->reg == TEST_CONTAINS)
@@ -175,19 +179,19 @@ static __always_inline int string_test(struct work *w, struct op *op)
             if (is_at(w, block->start + at, constant)) {
                 w->search = 0;
                 w->search_steps = 0;
-                push(w, 1);
-                return 0;
+                predicate_push(w, 1);
+                return ENDED;
             }
             at++;
         }
         w->search = at;
         if (op->reg == TEST_CONTAINS && ++w->search_steps < SEARCH_STEPS)
-            return 1;
+            return GOES_ON;
     }
     if (op->reg == TEST_CONTAINS && (size >= op->size || at + length <= size))
         w->unknown = 1;
     w->search = 0;
     w->search_steps = 0;
-    push(w, 0);
-    return 0;
+    predicate_push(w, 0);
+    return ENDED;
 }

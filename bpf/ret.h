@@ -16,13 +16,11 @@
 #pragma once
 #include "site.h"
 
-#ifdef GOTRACE_EMULATE_RET
+#if GOTRACE_EMULATE_RET
 #ifdef GOTRACE_SITE_BY_IP
 #error "not found by instruction pointer: another tracer may have moved that"
 #endif
 
-/* What the rest of a program at a RET returns of the target's hits: end_ret() has to follow. */
-#define RET_HIT 1
 #define BREAKPOINT 0xcc
 #define FLAGS_TF 0x100    /* a debugger steps this thread */
 #define USER_ADDRESS 47   /* bits; beyond them a RET faults where it is, not where it leads */
@@ -33,7 +31,7 @@
  * at one place run one after the other, each with the registers as those before left them. The
  * instruction pointer is compared with the site's place in the cookie: in 24 bits, or where files
  * are mapped anywhere in 12. No branches, for the verifier would follow each of them to the end;
- * and nothing read from memory, so that begin_ret() and end_ret() cannot find different answers.
+ * and nothing read from memory, so that ret_begin() and ret_end() cannot find different answers.
  */
 static __always_inline u64 popped(struct pt_regs *ctx, u64 cookie)
 {
@@ -43,31 +41,31 @@ static __always_inline u64 popped(struct pt_regs *ctx, u64 cookie)
 }
 
 /* Return whether the thread's RETs are checked against a shadow stack, which nothing here writes. */
-static __always_inline int has_shadow_stack(void)
+static __always_inline bool has_shadow_stack(void)
 {
     u64 offset = GOTRACE_TASK_FEATURES, features = 0;
     if (!offset)
-        return 0;
+        return false;
     void *place = (void *)(bpf_get_current_task() + offset);
     return bpf_probe_read_kernel(&features, sizeof(features), place) || features & SHADOW_STACK;
 }
 
 /*
- * Have SP, up to end_ret(), as it is at the RET, and the cookie as it is at other sites. To be
+ * Have SP, up to ret_end(), as it is at the RET, and the cookie as it is at other sites. To be
  * called at each RET before either is used.
  */
-static __always_inline void begin_ret(struct pt_regs *ctx, u64 *cookie)
+static __always_inline void ret_begin(struct pt_regs *ctx, u64 *cookie)
 {
     ctx->sp -= popped(ctx, *cookie);
     *cookie &= (1ULL << COOKIE_SP_SHIFT) - 1;
 }
 
 /*
- * Carry the RET out, unless another program has: then give back what begin_ret(), which must have
+ * Carry the RET out, unless another program has: then give back what ret_begin(), which must have
  * been called, took off SP. To be called last, whatever has become of the hit; everything is looked
  * up again, since values that live across all of a program make it large.
  */
-static __always_inline void end_ret(struct pt_regs *ctx)
+static __always_inline void ret_end(struct pt_regs *ctx)
 {
     u64 cookie = attach_cookie(ctx), words[2] = {}, to;
     u8 byte = 0;
@@ -96,12 +94,11 @@ static __always_inline void end_ret(struct pt_regs *ctx)
     ctx->ip = to;
 }
 #else
-#define RET_HIT 0
-static __always_inline void begin_ret(struct pt_regs *ctx, u64 *cookie)
+static __always_inline void ret_begin(struct pt_regs *ctx, u64 *cookie)
 {
 }
 
-static __always_inline void end_ret(struct pt_regs *ctx)
+static __always_inline void ret_end(struct pt_regs *ctx)
 {
 }
 #endif

@@ -11,16 +11,14 @@
  *   GOTRACE_TIMES        1 where rows have histograms, with the settings of histogram.h
  *   GOTRACE_OF           1 where these are of a value, not of durations: values below zero have
  *                        histograms of their own, after those of all rows
- *   GOTRACE_WHY_BANDS    where rows have the parts of times as well, with the settings of parts.h
  */
 #pragma once
-#include "interpreter.h"
-#if GOTRACE_TIMES
+#include "atomic.h"
+#include "diagnostics.h"
 #include "histogram.h"
-#endif
-#ifdef GOTRACE_WHY_BANDS
-#include "parts.h"
-#endif
+#include "payload.h"
+
+#if GOTRACE_KEY
 
 #define ROW_OF_OTHERS 0
 /* How often to try to take a row that other CPUs want as well. */
@@ -51,20 +49,30 @@ BPF_PERCPU_ARRAY(row_calls, u64, GOTRACE_KEYS);
 #if GOTRACE_OF
 /* row_unmeasured: key = row; value = calls seen by this CPU whose value could not be read. */
 BPF_PERCPU_ARRAY(row_unmeasured, u64, GOTRACE_KEYS);
+
+static __always_inline u64 *unmeasured_calls(u32 row)
+{
+    return row_unmeasured.lookup(&row);
+}
+#else
+static __always_inline u64 *unmeasured_calls(u32 row)
+{
+    return 0;
+}
 #endif
 
 /* Return the number of a row that no key has, that of others where there is none left. */
 static __always_inline u32 new_row(struct row_numbers *numbers)
 {
     u64 seen = numbers->spare;
-    if (seen && compare_and_swap(&numbers->spare, seen, 0) == seen)
+    if (seen && atomic_compare_and_swap(&numbers->spare, seen, 0) == seen)
         return seen;
 #pragma clang loop unroll(disable)
     for (int i = 0; i < ROW_TRIES; i++) {
         seen = numbers->taken;
         if (seen + 1 >= GOTRACE_KEY_ROWS)
             break;
-        if (compare_and_swap(&numbers->taken, seen, seen + 1) == seen)
+        if (atomic_compare_and_swap(&numbers->taken, seen, seen + 1) == seen)
             return seen + 1;
     }
     return ROW_OF_OTHERS;
@@ -88,16 +96,16 @@ static __always_inline u32 take_row(struct call *call)
     u32 *found = rows.lookup(&call->key);
     /* Another CPU may have been first with this key: the row waits for the next one. */
     if (!found || *found != row)
-        compare_and_swap(&numbers->spare, 0, row);
+        atomic_compare_and_swap(&numbers->spare, 0, row);
     return found ? *found : ROW_OF_OTHERS;
 }
 
-/* Add a call; return 1 where its row has a histogram that it is in, whose number is then stored. */
-static __always_inline int add_call(struct call *call, u64 duration, u32 *number)
+/* Add a call; return whether its row has a histogram that it is in, whose number is then stored. */
+static __always_inline bool rows_add_call(struct call *call, u64 duration, u32 *number)
 {
     if (call->event.flags & EVENT_UNDECIDED) {
-        count_diagnostic(CALLS_UNDECIDED, 1);
-        return 0;
+        diagnostics_count(CALLS_UNDECIDED, 1);
+        return false;
     }
     u32 row = ROW_OF_OTHERS;
     if (!call->key_full) {
@@ -107,20 +115,15 @@ static __always_inline int add_call(struct call *call, u64 duration, u32 *number
     u64 *calls = row_calls.lookup(&row);
     if (calls)
         __sync_fetch_and_add(calls, 1);
-#if GOTRACE_OF
-    if (call->is_unmeasured) {
-        u64 *unmeasured = row_unmeasured.lookup(&row);
+    if (GOTRACE_OF && call->is_unmeasured) {
+        u64 *unmeasured = unmeasured_calls(row);
         if (unmeasured)
             __sync_fetch_and_add(unmeasured, 1);
-        return 0;
+        return false;
     }
-    if (call->is_negative)
+    if (GOTRACE_OF && call->is_negative)
         row += GOTRACE_KEY_ROWS;
-    duration = call->measured;
-#endif
-#if GOTRACE_TIMES
-    return add_to_row(row, duration, call->event.hits, number);
-#else
-    return 0;
-#endif
+    u64 value = GOTRACE_OF ? call->measured : duration;
+    return GOTRACE_TIMES && histogram_add_to_row(row, value, call->event.hits, number);
 }
+#endif

@@ -42,11 +42,6 @@ static u64 (*attach_cookie)(struct pt_regs *ctx) = (void *)174;
 #define FLAGS_CF 0x01
 #define FLAGS_ZF 0x40
 
-#ifdef GOTRACE_SITE_BY_IP
-/* site_by_ip: key = address of the site in the target; value = cookie. Filled before attaching. */
-BPF_HASH(site_by_ip, u64, u64, GOTRACE_SITE_BY_IP);
-#endif
-
 /*
  * halted: value 0 = 1 until all probes are in place, and once the run is over, set from user space.
  * Hits do not count then, although it takes the kernel a while to place and remove the probes.
@@ -66,7 +61,7 @@ static __always_inline u64 pid_tgid(void)
 }
 
 /* What the user is shown of them. */
-static __always_inline u64 user_pid_tgid(void)
+static __always_inline u64 site_user_pid_tgid(void)
 {
 #ifdef GOTRACE_SEEN_TGID
     return (u64)GOTRACE_SEEN_TGID << 32 | (u32)pid_tgid();
@@ -80,28 +75,28 @@ static u64 (*ancestor_cgroup)(int level) = (void *)123;
 
 #define CGROUP_LEVELS 16 /* of the control groups that the process's own is in */
 
-static __always_inline int in_cgroup(void)
+static __always_inline bool in_cgroup(void)
 {
 #pragma unroll
     for (int level = 0; level < CGROUP_LEVELS; level++)
         if (ancestor_cgroup(level) == GOTRACE_CGROUP)
-            return 1;
-    return 0;
+            return true;
+    return false;
 }
 
 #define EVERY_USER (~0ULL)
 
 /* Whether a hit counts: the run goes on and it is the target's. */
-static __always_inline int is_target(void)
+static __always_inline bool site_is_target(void)
 {
     u32 zero = 0, *over = halted.lookup(&zero);
     if (!over || *over)
-        return 0;
+        return false;
     u64 uid = GOTRACE_UID, tgid = GOTRACE_TGID;
     if (uid != EVERY_USER && (u32)bpf_get_current_uid_gid() != uid)
-        return 0;
+        return false;
     if (GOTRACE_CGROUP && !in_cgroup())
-        return 0;
+        return false;
 #ifdef GOTRACE_TGID_1
     tgid = pid_tgid() >> 32;
     return tgid == GOTRACE_TGID_1 || tgid == GOTRACE_TGID_2 || tgid == GOTRACE_TGID_3 ||
@@ -112,22 +107,35 @@ static __always_inline int is_target(void)
 #endif
 }
 
-/* Store the cookie of the site that was hit; return 0 where the hit is not a call of the target. */
-static __always_inline int site_hit(struct pt_regs *ctx, u64 *cookie)
-{
-    keep_own_stack(ctx);
-    if (!is_target())
-        return 0;
 #ifdef GOTRACE_SITE_BY_IP
+/* site_by_ip: key = address of the site in the target; value = cookie. Filled before attaching. */
+BPF_HASH(site_by_ip, u64, u64, GOTRACE_SITE_BY_IP);
+
+static __always_inline bool find_cookie(struct pt_regs *ctx, u64 *cookie)
+{
     u64 ip = ctx->ip;
     u64 *found = site_by_ip.lookup(&ip);
-    if (!found)
-        return 0;
-    *cookie = *found;
+    if (found)
+        *cookie = *found;
+    return found != 0;
+}
 #else
+static __always_inline bool find_cookie(struct pt_regs *ctx, u64 *cookie)
+{
     *cookie = attach_cookie(ctx);
+    return true;
+}
 #endif
+
+/* Store the cookie of the site that was hit; return whether the hit is a call of the target. */
+static __always_inline bool site_hit(struct pt_regs *ctx, u64 *cookie)
+{
+    stack_keep_own(ctx);
+    if (!site_is_target())
+        return false;
+    if (!find_cookie(ctx, cookie))
+        return false;
     if ((*cookie & COOKIE_BRANCH) && (ctx->flags & (FLAGS_CF | FLAGS_ZF)))
-        return 0;
-    return 1;
+        return false;
+    return true;
 }

@@ -23,14 +23,13 @@
 BPF_PROG_ARRAY(nowhere, 1);
 
 /* To be called by each program, directly or through site_hit(). */
-static __always_inline void keep_own_stack(struct pt_regs *ctx)
+static __always_inline void stack_keep_own(struct pt_regs *ctx)
 {
     /* The code segment's privilege level, which is 3 at every uprobe; the verifier cannot know. */
     if (!(ctx->cs & 3)) {
-#ifdef GOTRACE_EMULATE_RET
         /* All functions that share a map of programs have to write registers, or none. */
-        *(volatile unsigned long *)&ctx->ip = ctx->ip;
-#endif
+        if (GOTRACE_EMULATE_RET)
+            *(volatile unsigned long *)&ctx->ip = ctx->ip;
         nowhere.call(ctx, 0);
     }
 }

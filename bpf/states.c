@@ -63,11 +63,6 @@ BPF_ARRAY(state_losses, u64, STATE_LOSSES);
 /* processes: key = tgid of a process that has been seen. Kept until it has ended. */
 BPF_HASH(processes, u32, u8, GOTRACE_PROCESSES);
 
-#ifdef GOTRACE_TASK_PID
-/* off_quota: key = thread; value = since when it has been without quota. Gone when it runs. */
-BPF_HASH(off_quota, u32, u64, GOTRACE_QUOTA_THREADS);
-#endif
-
 static __always_inline void count_loss(u32 what)
 {
     u64 *count = state_losses.lookup(&what);
@@ -91,7 +86,7 @@ static __always_inline void changes(u64 g, u64 status)
     u32 tgid = bpf_get_current_pid_tgid() >> 32;
     struct state_key key = {.g = g, .tgid = tgid};
     struct open_state *open = open_states.lookup(&key);
-    int begins = status == G_WAITING || status == G_RUNNABLE;
+    bool begins = status == G_WAITING || status == G_RUNNABLE;
     if (!open) {
         struct open_state none = {};
         u8 one = 1;
@@ -138,7 +133,6 @@ int on_coroutine(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie))
         return 0;
     u64 g = sched_goroutine(ctx);
-#ifdef GOTRACE_G_COROARG
     struct state_key key = {.g = sched_coroutine(g), .tgid = bpf_get_current_pid_tgid() >> 32};
     struct open_state *open = key.g ? open_states.lookup(&key) : 0;
     if (open && open->since) {
@@ -146,29 +140,43 @@ int on_coroutine(struct pt_regs *ctx)
         add_up(sched_wait_reason(key.g), bpf_ktime_get_ns() - open->since);
         open->since = 0;
     }
-#endif
     changes(g, G_WAITING);
     return 0;
 }
 
 #ifdef GOTRACE_TASK_PID
-static __always_inline void switched(u64 task, u64 next, u64 waits)
+/* off_quota: key = thread; value = since when it has been without quota. Gone when it runs. */
+BPF_HASH(off_quota, u32, u64, GOTRACE_QUOTA_THREADS);
+
+static __always_inline void switched(struct task_switch to)
 {
     u32 zero = 0, *over = halted.lookup(&zero);
     u64 ids = bpf_get_current_pid_tgid(), now;
     u32 tgid = ids >> 32, tid = ids;
     if (!over || *over)
         return;
-    if (!waits && processes.lookup(&tgid) && is_throttled(task)) {
+    if (!to.waits && processes.lookup(&tgid) && switch_is_throttled(to.task)) {
         now = bpf_ktime_get_ns();
         if (off_quota.update(&tid, &now))
             count_loss(THREADS_FULL);
     }
-    bpf_probe_read_kernel(&tid, sizeof(tid), (void *)(next + GOTRACE_TASK_PID));
+    bpf_probe_read_kernel(&tid, sizeof(tid), (void *)(to.next + GOTRACE_TASK_PID));
     u64 *since = off_quota.lookup(&tid);
     if (since) {
         add_up(SUM_THROTTLED, bpf_ktime_get_ns() - *since);
         off_quota.delete(&tid);
     }
+}
+
+int on_switch(struct bpf_raw_tracepoint_args *ctx)
+{
+    switched(switch_hit(ctx));
+    return 0;
+}
+
+int on_switch_without_state(struct bpf_raw_tracepoint_args *ctx)
+{
+    switched(switch_hit_without_state(ctx));
+    return 0;
 }
 #endif

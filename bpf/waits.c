@@ -184,7 +184,7 @@ static __always_inline void begins(struct pt_regs *ctx, u64 cookie, u64 g, u32 b
 }
 
 /* It gets out of it: add the time up, but where it went on by itself. */
-static __always_inline void ends(struct pt_regs *ctx, u64 cookie, u64 g, int counts)
+static __always_inline void ends(struct pt_regs *ctx, u64 cookie, u64 g, bool counts)
 {
     u64 now = bpf_ktime_get_ns();
     struct open_wait *wait = open.lookup(&g);
@@ -204,7 +204,7 @@ static __always_inline void ends(struct pt_regs *ctx, u64 cookie, u64 g, int cou
         key.reason = reason;
     if (GOTRACE_STATE == G_WAITING) {
         struct task task = {};
-        find_task(ctx, cookie, &task);
+        goroutine_find_task(ctx, cookie, &task);
         key.ended_by = task.goid ? ENDED_BY_GOROUTINE : ENDED_BY_RUNTIME;
         /* Without a goroutine the frame pointers of a system stack lead on to the last one's. */
         key.ended_by_stack = own_stack(ctx, cookie, task.goid ? ~0ULL : task.stack_hi);
@@ -256,7 +256,7 @@ int on_syscall_end(struct pt_regs *ctx)
 {
     u64 cookie = 0;
     if (site_hit(ctx, &cookie))
-        ends(ctx, cookie, ctx->r14, 1);
+        ends(ctx, cookie, ctx->r14, true);
     return 0;
 }
 
@@ -268,7 +268,7 @@ int on_coroutine(struct pt_regs *ctx)
         return 0;
     u64 g = sched_goroutine(ctx), next = sched_coroutine(g);
     if (next)
-        ends(ctx, cookie, next, 1);
+        ends(ctx, cookie, next, true);
     begins(ctx, cookie, g, G_RUNNING);
     return 0;
 }

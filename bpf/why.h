@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
  * What the time of open calls goes into: Go's own states of the goroutine, and the kernel's of its
- * thread. Only with GOTRACE_WHY; calls.h includes this file.
+ * thread. Only with GOTRACE_WHY.
  *
  * A task that has calls open has a row: since when it has been in what state, in one word that is
  * changed by compare-and-swap, and how long it was in each of them before. Whatever interrupts a
@@ -34,8 +34,17 @@
  *   those of switch.h
  */
 #pragma once
-/* Nothing is included here: what a condition includes would be missing where it does not hold. */
+#include "atomic.h"
+#include "diagnostics.h"
+#include "scheduler.h"
+#include "switch.h"
 
+struct why_key {
+    u64 id; /* address of the goroutine's g; on a system stack and of a thread, task's id */
+    u64 tgid;
+};
+
+#if GOTRACE_WHY
 /* Parts; order shared with gotrace/session/why/parts.py. Up to WHY_TRACING they are states as well. */
 enum why_part {
     WHY_NONE, /* no call is open */
@@ -76,11 +85,6 @@ enum why_class {
 };
 
 #define WHY_FRAMES 16 /* of the stack of a wait, and of who ended it */
-
-struct why_key {
-    u64 id; /* address of the goroutine's g; on a system stack and of a thread, task's id */
-    u64 tgid;
-};
 
 /* The longest time in one state but running. */
 struct why_longest {
@@ -197,12 +201,12 @@ static __always_inline void add_part(struct why_row *row, u64 part, u64 ns)
 {
     part &= WHY_PARTS - 1;
     __sync_fetch_and_add(&row->seen.parts[part], ns);
-#ifdef GOTRACE_WHY_CLASSES
+    if (!GOTRACE_WHY_CLASSES)
+        return;
     u32 zero = 0;
     struct why_table *table = why_tables.lookup(&zero);
     if (table)
         __sync_fetch_and_add(&row->classes[table->classes[part] & (WHY_CLASSES - 1)], ns);
-#endif
 }
 
 /*
@@ -218,7 +222,7 @@ static __always_inline u64 change(struct why_row *row, u64 now, u64 state, u64 *
             return 0;
         u64 passed = (now << WHY_STATE_BITS) - (word & ~WHY_STATE_MASK);
         if ((s64)passed >= 0 &&
-            compare_and_swap(&row->word, word, now << WHY_STATE_BITS | state) == word) {
+            atomic_compare_and_swap(&row->word, word, now << WHY_STATE_BITS | state) == word) {
             *seen = word & WHY_STATE_MASK;
             *ns = passed >> WHY_STATE_BITS;
             return now;
@@ -246,19 +250,19 @@ static __always_inline u32 walk(u64 *stack, u64 pc, u64 frame)
     return count;
 }
 
-/* Keep the longest time in a state but running; whether it is one is returned. */
-static __always_inline int longest(struct why_row *row, u64 part, u64 ns)
+/* Keep the longest time in a state but running; return whether this is one. */
+static __always_inline bool longest(struct why_row *row, u64 part, u64 ns)
 {
     struct why_longest *found = &row->seen.longest;
     if (part == WHY_RUNNING || part == WHY_TRACING || ns <= found->ns)
-        return 0;
+        return false;
     found->ns = ns;
     found->part = part;
     found->is_woken = 0;
     found->waker = 0;
     found->frames = 0;
     found->waker_frames = 0;
-    return 1;
+    return true;
 }
 
 /* Return the part that a wait is, now that it ends. */
@@ -269,11 +273,10 @@ static __always_inline u64 part_of_wait(u64 g, u64 state)
     if (!table)
         return WHY_OTHER;
     u64 part = table->parts[(u8)sched_wait_reason(g)];
-#if GOTRACE_WHY_UNNAMED
     /* What goes on running has waited for none: the reason may be that of an earlier wait. */
-    if (state == WHY_RUNNING && table->classes[part & (WHY_PARTS - 1)] != CLASS_GC)
+    if (GOTRACE_WHY_UNNAMED && state == WHY_RUNNING &&
+        table->classes[part & (WHY_PARTS - 1)] != CLASS_GC)
         return WHY_RUNTIME;
-#endif
     return part;
 }
 
@@ -290,7 +293,7 @@ static __always_inline enum why_ended go_on(struct why_row *row, struct why_key 
     u64 part = 0, ns = 0, now = change(row, bpf_ktime_get_ns(), state, &part, &ns);
     if (!now)
         return NOTHING_LONG;
-    int waited = part == WHY_WAITING;
+    bool waited = part == WHY_WAITING;
     if (waited)
         part = part_of_wait(key->id, state);
     if (part == WHY_RUNNABLE) {
@@ -315,25 +318,24 @@ static __always_inline enum why_ended go_on(struct why_row *row, struct why_key 
 /* Record who has ended the longest wait so far, and what both goroutines were doing. */
 static __always_inline void woken(struct pt_regs *ctx, u64 cookie, struct why_row *row, u64 g)
 {
-#if GOTRACE_WHY_CALLERS
     struct why_longest *found = &row->seen.longest;
     struct task waker = {};
+    if (!GOTRACE_WHY_CALLERS)
+        return;
     found->is_woken = 1;
-    if (find_task(ctx, cookie, &waker) && waker.goid) {
+    if (goroutine_find_task(ctx, cookie, &waker) && waker.goid) {
         found->waker = waker.goid;
         found->waker_frames = walk(found->waker_stack, ctx->ip, ctx->bp);
     }
     found->frames =
         walk(found->stack, read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP));
-#endif
 }
 
 /* Record who was in the longest system call so far, which ends: a function's name says which. */
 static __always_inline void called(struct why_row *row, u64 pc, u64 frame)
 {
-#if GOTRACE_WHY_CALLERS
-    row->seen.longest.frames = walk(row->seen.longest.stack, pc, frame);
-#endif
+    if (GOTRACE_WHY_CALLERS)
+        row->seen.longest.frames = walk(row->seen.longest.stack, pc, frame);
 }
 
 /* Let a row follow this thread. slot: see struct why_thread. */
@@ -347,7 +349,7 @@ static __always_inline void bind(struct why_row *row, struct why_key *key, u64 s
         why_threads.insert(&tid, &none);
         thread = why_threads.lookup(&tid);
         if (!thread) {
-            count_diagnostic(WHY_THREADS_FULL, 1);
+            diagnostics_count(WHY_THREADS_FULL, 1);
             return;
         }
     }
@@ -374,7 +376,7 @@ static __always_inline u64 hold(struct why_row *row, u64 now)
 static __always_inline void add_part_of(struct why_row *row, u64 part, u64 ns)
 {
     if (row) {
-        asm volatile("" : "+r"(row));
+        row = opaque(row);
         add_part(row, part, ns);
     }
 }
@@ -413,11 +415,11 @@ static __always_inline u64 why_entered(struct task_key *owner, u64 id, u64 level
     if (level > 1) {
         struct call_key place = {.task = owner->task, .tgid = owner->tgid, .level = level};
         if (!row || !hold(row, bpf_ktime_get_ns())) {
-            count_diagnostic(WHY_FULL, 1);
+            diagnostics_count(WHY_FULL, 1);
             return bpf_ktime_get_ns();
         }
         if (why_saved.update(&place, row))
-            count_diagnostic(WHY_FULL, 1);
+            diagnostics_count(WHY_FULL, 1);
         struct why_row *saved = why_saved.lookup(&place);
         row->seen.longest.ns = 0;
         row->seen.longest.frames = 0;
@@ -427,7 +429,7 @@ static __always_inline u64 why_entered(struct task_key *owner, u64 id, u64 level
     }
     struct why_row *blank = why_blank.lookup(&zero);
     if (!blank || why_rows.update(&key, blank) || !(row = why_rows.lookup(&key))) {
-        count_diagnostic(WHY_FULL, 1);
+        diagnostics_count(WHY_FULL, 1);
         return bpf_ktime_get_ns();
     }
     /* A system stack's number is its g's address, a goroutine's is not. */
@@ -476,10 +478,14 @@ static __always_inline void why_returned(struct why_key *key, struct call_key *p
     struct why_row *saved = why_saved.lookup(place), *row = why_rows.lookup(key);
     if (!saved)
         return;
-#if GOTRACE_WHY_CALLERS
-    if (row && saved->seen.longest.ns > row->seen.longest.ns)
+    if (GOTRACE_WHY_CALLERS && row && saved->seen.longest.ns > row->seen.longest.ns)
         bpf_probe_read_kernel(&row->seen.longest, sizeof(row->seen.longest), &saved->seen.longest);
-#endif
+    why_saved.delete(place);
+}
+
+/* Forget what was kept for a call that has ended unseen. */
+static __always_inline void why_forget(struct call_key *place)
+{
     why_saved.delete(place);
 }
 
@@ -520,10 +526,10 @@ static __always_inline struct why_row *why_own(struct why_key *key, struct call_
 
 /*
  * Copy what is reported of a call to a place with room for all of it; return its size. is_whole is
- * a constant: 0 where its parts have been worked out.
+ * a constant: false where its parts have been worked out.
  */
 static __always_inline u64 why_describe(struct why_row *row, struct why_row *before, u8 *place,
-                                        int is_whole)
+                                        bool is_whole)
 {
     struct why_longest *found = &row->seen.longest;
     struct why_report *report = (struct why_report *)place;
@@ -547,19 +553,19 @@ static __always_inline u64 why_describe(struct why_row *row, struct why_row *bef
         bpf_probe_read_kernel(place + at, size, row->own);
         at += size;
     }
-#if GOTRACE_WHY_CALLERS
+    if (!GOTRACE_WHY_CALLERS)
+        return at;
     size = 8 * (found->frames & (2 * WHY_FRAMES - 1));
     bpf_probe_read_kernel(place + at, size, found->stack);
     at += size;
     size = 8 * (found->waker_frames & (2 * WHY_FRAMES - 1));
     bpf_probe_read_kernel(place + at, size, found->waker_stack);
     at += size;
-#endif
     return at;
 }
 
 /* Whether pc is in runtime.cgocall. */
-static __always_inline int is_cgo(u64 ip, u64 cookie, u64 pc)
+static __always_inline bool is_cgo(u64 ip, u64 cookie, u64 pc)
 {
     u32 number = cookie & COOKIE_INDEX_MASK;
     struct why_site *site = why_sites.lookup(&number);
@@ -592,7 +598,7 @@ int on_status(struct pt_regs *ctx)
         else if (ended == LONGEST_SYSCALL) /* there was no processor: this is the system stack */
             called(row, read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP));
     } else if (new == G_SYSCALL) {
-        int cgo = is_cgo(ctx->ip, cookie, read_word(g + GOTRACE_G_SYSCALLPC));
+        bool cgo = is_cgo(ctx->ip, cookie, read_word(g + GOTRACE_G_SYSCALLPC));
         go_on(row, &key, cgo ? WHY_CGO : WHY_SYSCALL);
     } else if (new == G_WAITING) {
         go_on(row, &key, WHY_WAITING);
@@ -646,7 +652,6 @@ int on_syscall_end(struct pt_regs *ctx)
     return 0;
 }
 
-#ifdef GOTRACE_G_COROARG
 /* At runtime.coroswitch_m(gp): gp waits, and another goroutine runs in its place. */
 int on_coroutine(struct pt_regs *ctx)
 {
@@ -666,7 +671,6 @@ int on_coroutine(struct pt_regs *ctx)
     }
     return 0;
 }
-#endif
 
 /* At runtime.stopTheWorldWithSema. */
 int on_stop_world(struct pt_regs *ctx)
@@ -683,7 +687,7 @@ int on_stop_world(struct pt_regs *ctx)
     if (found)
         *found = word;
     else if (why_worlds.update(&tgid, &word))
-        count_diagnostic(WHY_FULL, 1);
+        diagnostics_count(WHY_FULL, 1);
     return 0;
 }
 
@@ -774,7 +778,7 @@ static __always_inline void on_cpu(u32 tid, u64 task, u64 id, u64 tgid, u64 now)
     }
 }
 
-static __always_inline void switched(u64 task, u64 next, u64 waits)
+static __always_inline void switched(struct task_switch to)
 {
     u32 zero = 0, *over = halted.lookup(&zero);
     if (!over || *over)
@@ -783,16 +787,53 @@ static __always_inline void switched(u64 task, u64 next, u64 waits)
     u64 now = bpf_ktime_get_ns();
     struct why_thread *thread = why_threads.lookup(&tid);
     if (thread) {
-        u64 kind = waits ? WHY_KERNEL : is_throttled(task) ? WHY_THROTTLED : WHY_PREEMPTED;
+        u64 kind = to.waits                       ? WHY_KERNEL
+                   : switch_is_throttled(to.task) ? WHY_THROTTLED
+                                                  : WHY_PREEMPTED;
 #pragma clang loop unroll(full)
         for (int i = 0; i < 3; i++)
-            off_cpu(tid, task, thread->ids[i], thread->tgid, now, kind);
+            off_cpu(tid, to.task, thread->ids[i], thread->tgid, now, kind);
     }
-    bpf_probe_read_kernel(&tid, sizeof(tid), (void *)(next + GOTRACE_TASK_PID));
+    bpf_probe_read_kernel(&tid, sizeof(tid), (void *)(to.next + GOTRACE_TASK_PID));
     thread = why_threads.lookup(&tid);
     if (thread) {
 #pragma clang loop unroll(full)
         for (int i = 0; i < 3; i++)
-            on_cpu(tid, next, thread->ids[i], thread->tgid, now);
+            on_cpu(tid, to.next, thread->ids[i], thread->tgid, now);
     }
 }
+
+int on_switch(struct bpf_raw_tracepoint_args *ctx)
+{
+    switched(switch_hit(ctx));
+    return 0;
+}
+
+int on_switch_without_state(struct bpf_raw_tracepoint_args *ctx)
+{
+    switched(switch_hit_without_state(ctx));
+    return 0;
+}
+#else
+static __always_inline u64 why_entered(struct task_key *owner, u64 id, u64 level)
+{
+    return bpf_ktime_get_ns();
+}
+
+static __always_inline u64 why_leaving(struct why_key *key, u64 now)
+{
+    return now;
+}
+
+static __always_inline void why_left(struct task_key *owner, u64 id, u64 level)
+{
+}
+
+static __always_inline void why_returned(struct why_key *key, struct call_key *place)
+{
+}
+
+static __always_inline void why_forget(struct call_key *place)
+{
+}
+#endif

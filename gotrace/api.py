@@ -29,7 +29,11 @@ from gotrace.goroutines.program import Program
 from gotrace.histogram import Histogram
 from gotrace.kernel.rets import EmulateRet
 from gotrace.overhead import ProbeCost
-from gotrace.profiles import rows as profiles
+from gotrace.profiles.folded import folded
+from gotrace.profiles.pprof import pprof
+from gotrace.profiles.rows import StackProfile
+from gotrace.profiles.speedscope import speedscope
+from gotrace.profiles.write import write_profile
 from gotrace.session.count import CountRequest
 from gotrace.session.decode import CallDecoder, DecodedCall, Undecided
 from gotrace.session.events import function_of
@@ -190,24 +194,20 @@ class Waits(list[Wait]):
         self.earlier = earlier
         self.contentions = others[0] + sum(row.count for row in rows)
         self.delay_ns = others[1] + sum(row.ns for row in rows)
-        self._profile = profile_rows(program, rows)
-        self._mappings = program.mappings()
-        self._ended = time.time_ns()
+        found, now = profile_rows(program, rows), time.time_ns()
+        self._profile = StackProfile(FORM, found, "waits", program.mappings(), now)
 
     def to_pprof(self, path: str | os.PathLike[str]) -> None:
-        """Write a profile for ``go tool pprof``, gzipped. Raises OSError."""
-        with open(path, "wb") as file:
-            file.write(profiles.pprof(FORM, self._profile, self._mappings, self._ended))
+        """Write a profile for ``go tool pprof``, gzipped. Raises GotraceError."""
+        write_profile(path, self._profile, pprof)
 
     def to_folded(self, path: str | os.PathLike[str]) -> None:
-        """Write folded stacks with their time in ns, for flame graphs. Raises OSError."""
-        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
-            profiles.folded(file, FORM, self._profile)
+        """Write folded stacks with their time in ns, for flame graphs. Raises GotraceError."""
+        write_profile(path, self._profile, folded)
 
     def to_speedscope(self, path: str | os.PathLike[str]) -> None:
-        """Write a flame graph for https://www.speedscope.app. Raises OSError."""
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(profiles.speedscope("waits", FORM, self._profile))
+        """Write a flame graph for https://www.speedscope.app. Raises GotraceError."""
+        write_profile(path, self._profile, speedscope)
 
 
 class Latencies(dict[str, Histogram]):
@@ -344,7 +344,7 @@ class Session:
 
         It ends after ``limit`` calls, after some ``seconds``, or with the target. At its end it
         raises LostCalls where calls are missing, unless ``lossy``. Leaving the loop, by ``break``
-        or an exception, detaches.
+        or an exception, detaches if nothing else holds the iterator; ``close`` always does.
 
         ``stacks``: calls have the goroutine's stack. ``entry``: calls are seen when they are
         entered. At most ``string_size`` bytes of a string are captured, and ``depth`` (0 to 5)

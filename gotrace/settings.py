@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the BPF programs are given for a run: one record of settings for each source in bpf/.
 
-The setting ``tgid`` is ``GOTRACE_TGID`` in C. None means that C does not have it, or that it has a
-value that says so: then the verifier takes out what asks for it. A compiled program is kept for the
-next runs, so only what the compiler has to know is compiled into it. The rest is put in when it is
-loaded:
+The setting ``tgid`` is ``GOTRACE_TGID`` in C. A shape that is None is 0 there. For other settings
+None means that C does not have it, or that it has a value that says so: then the verifier takes out
+what asks for it. A compiled program is kept for the next runs, so only what the compiler has to
+know is compiled into it. The rest is put in when it is loaded:
 
 - a *shape* decides which code there is, or how large a struct is;
 - a *value* is a constant in instructions; where C may not have it, that belongs to the shape;
@@ -54,8 +54,11 @@ _EITHER = (False, True)
 
 
 def _shape(default: Any = _NONE, usual: Sequence[int | None] = ()) -> Any:
-    """Return a field that is a shape; for ``usual`` see ``ProgramSettings.usual``."""
-    return field(default=default, metadata={"role": Role.SHAPE, "usual": usual})
+    """Return a field that is a shape; C is given 0 for None.
+
+    For ``usual`` see ``_Settings.usual``.
+    """
+    return field(default=default, metadata={"role": Role.SHAPE, "absent": 0, "usual": usual})
 
 
 def _value(
@@ -108,12 +111,16 @@ class _Settings:
             yield cls(**dict(zip(chosen, values, strict=True)))
 
     def given(self) -> dict[str, int]:
-        """Return the settings that are there, by name."""
+        """Return the settings that are there, by name, and shapes that are not there as 0."""
         found: dict[str, int] = {}
         for each in dataclasses.fields(self):  # type: ignore[arg-type]
             value = getattr(self, each.name)
             if isinstance(value, _Settings):
                 found |= value.given()
+                continue
+            if value is None and "record" in each.metadata:
+                parts = each.metadata["record"].fields()
+                found |= {part.name: 0 for part in parts if part.metadata["role"] is Role.SHAPE}
                 continue
             if value is None:
                 value = each.metadata.get("absent")
@@ -241,6 +248,13 @@ class KeySettings(_Settings):
     key_rows: int = _value()
     keys: int = _size(rows=1, samples=1, row_calls=1, row_unmeasured=1)
 
+    def given(self) -> dict[str, int]:
+        """Return the settings that are there: those of histograms only where rows have these."""
+        found = _Settings.given(self)
+        if not self.times:
+            found = {name: found[name] for name in found if name not in self.durations.given()}
+        return found
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignalSettings(_Settings):
@@ -356,7 +370,6 @@ class TraceSettings(_PairingSettings):
     has_stacks: bool = _shape(False)
     nested: int | None = _size(None, starts=1)
     user_stack: int = _value(0)
-    behind: int = _value(0)
     steps: int = _value()
     functions: int = _size(plans=1)
     saved: int = _size(saved_calls=1)

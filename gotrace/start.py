@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-
-__all__ = ["gofunccount", "gofunclatency", "gooffcpu", "gostacks", "gotrace", "gotraced"]
 
 
 def _start(module: str) -> int:
@@ -22,9 +21,8 @@ def _start(module: str) -> int:
     return status
 
 
-gofunccount = partial(_start, "gotrace.cli.gofunccount")
-gofunclatency = partial(_start, "gotrace.cli.gofunclatency")
-gooffcpu = partial(_start, "gotrace.cli.gooffcpu")
-gostacks = partial(_start, "gotrace.cli.gostacks")
-gotrace = partial(_start, "gotrace.cli.gotrace")
-gotraced = partial(_start, "gotrace.fleet.gotraced")
+def __getattr__(name: str) -> Callable[[], int]:
+    """Return what runs the command of a name: setup.cfg has ``gotrace.start:NAME``."""
+    if not name.startswith("go"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return partial(_start, f"gotrace.{'fleet' if name == 'gotraced' else 'cli'}.{name}")

@@ -92,6 +92,8 @@ def violations(room: str, package: str, source: str) -> list[str]:
                     found.append(f"{room} imports bcc")
                 elif id(node) not in lazy:
                     found.append("bcc is imported outside of a function")
+            elif parts[0] == "argparse" and room not in ("cli", "fleet"):
+                found.append(f"{room} imports argparse")
     return found
 
 
@@ -116,6 +118,7 @@ def test_imports_go_one_way(path: Path) -> None:
         ("probes", "def f():\n    from gotrace.session.plan import Plan"),
         ("capture", "from gotrace.sites.sites import Site"),
         ("report", "if True:\n    import gotrace.cli"),
+        ("report", "import argparse"),
         ("errors", "import gotrace.elf"),
         ("cli", "def f():\n    import bcc"),
         ("kernel", "import bcc"),
@@ -261,6 +264,58 @@ def test_each_circle_is_seen(back: str) -> None:
     circle = circle_in(imports_among(sources))
     assert circle[0] == circle[-1]
     assert {*pairwise(circle)} == {("p.a", "p.q.c"), ("p.q.c", "p.b"), ("p.b", "p.a")}
+
+
+COMMENT = re.compile(r"/\*.*?\*/", re.S)
+INCLUDE = re.compile(r'^#include "(\w+\.h)"$', re.M)
+#: What C defines: a function, a type, a macro or a map.
+DEFINED = re.compile(
+    r"^(?:static [^;=]*?\b(?=\w+\()|(?:struct|enum) (?=\w+ \{)|#define "
+    r"|BPF_[A-Z_]+\((?:\"\w+\", [^;]*?, [^;]*?, )?)(\w+)",
+    re.M,
+)
+#: And what it uses of that.
+USED = re.compile(r"\b(?:struct|enum) \w+|(?<![.>\w])\w+(?=\(|\.\w+\()|\b[A-Z]\w+")
+
+
+def c_sources() -> dict[str, str]:
+    """Return the BPF programs' sources and headers by their names, without comments."""
+    paths = (GOTRACE.parent / "bpf").glob("*.[ch]")
+    return {path.name: COMMENT.sub("", path.read_text()) for path in paths}
+
+
+def test_no_headers_include_each_other() -> None:
+    graph = {name: set(INCLUDE.findall(text)) for name, text in c_sources().items()}
+    assert "calls.h" in graph["latency.c"]
+    assert " -> ".join(circle_in(graph)) == ""
+
+
+@pytest.mark.parametrize("name", c_sources())
+def test_headers_are_included_before_all_else(name: str) -> None:
+    """Within a condition one would be missing for the others where that does not hold."""
+    text = c_sources()[name]
+    head = text[: text.rfind('#include "') + 1]
+    assert re.findall("^#if", head, re.M) == []
+    assert len(INCLUDE.findall(text)) == text.count('include "')
+    assert name.endswith(".c") or "#pragma once" in text
+
+
+def test_c_includes_what_it_uses() -> None:
+    sources = c_sources()
+    places: dict[str, set[str]] = {}
+    for name, text in sources.items():
+        for defined in DEFINED.findall(text):
+            places.setdefault(defined, set()).add(name)
+    assert places["calls_enter"] == places["stacks"] == {"calls.h"}
+    missing = []
+    for name, text in sources.items():
+        seen, ahead = set(), [name]
+        while ahead:
+            seen.add(one := ahead.pop())
+            ahead += set(INCLUDE.findall(sources[one])) - seen
+        used = {word.split()[-1] for word in USED.findall(text)}
+        missing += [f"{name}: {word}" for word in used & places.keys() if not places[word] & seen]
+    assert missing == []
 
 
 def test_no_package_is_too_large() -> None:

@@ -178,7 +178,14 @@ def test_setup_installs_what_all_commands_need(argument: str) -> None:
     script = (CLONE / "tools" / "setup.sh").read_text()
     code = script[script.index("import configparser") : script.index("\nPYTHON\n")]
     listed = run(sys.executable, "-c", code, argument, cwd=CLONE).split()
-    for name in ("capstone", "pyelftools", "PyYAML", "opentelemetry-sdk", "prometheus-client"):
+    for name in (
+        "capstone",
+        "pyelftools",
+        "tabulate",
+        "PyYAML",
+        "opentelemetry-sdk",
+        "prometheus-client",
+    ):
         assert any(line.startswith(name) for line in listed), name
     assert any(line.startswith("pytest>") for line in listed) == (argument == "test")
 

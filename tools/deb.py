@@ -37,7 +37,8 @@ Architecture: amd64
 Section: devel
 Priority: optional
 Maintainer: the gotrace maintainers <root@localhost>
-Depends: python3 (>= 3.10), python3-capstone (>= 4.0.2), python3-pyelftools (>= 0.29)
+Depends: python3 (>= 3.10), python3-capstone (>= 4.0.2), \
+python3-pyelftools (>= 0.29), python3-tabulate (>= 0.8.9)
 Recommends: python3-bpfcc, python3-yaml, python3-jsonschema, python3-prometheus-client
 Suggests: python3-argcomplete
 Installed-Size: {size}

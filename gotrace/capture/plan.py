@@ -82,8 +82,9 @@ class PhasePlan:
     ``root`` has (name, offset in the root image, node) of each value, ``readers`` what reads it.
     After the first ``early`` of ``ops``, everything that values marked ``first`` need is there:
     predicates belong there. ``payload_bound``: room that a payload wants; what does not fit into
-    it reads as Unavailable, which only large values of interfaces can come to. ``float_holes``:
-    what read_phase takes from ``floats``. ``interfaces`` are the types of those whose values are
+    it reads as Unavailable, which only large values of interfaces can come to. ``usual_bound`` is
+    the room that would be wanted if no more than usual was asked for. ``float_holes``: what
+    read_phase takes from ``floats``. ``interfaces`` are the types of those whose values are
     captured.
     """
 
@@ -92,6 +93,7 @@ class PhasePlan:
     readers: tuple[Reader, ...]
     image_size: int
     payload_bound: int
+    usual_bound: int
     early: int
     float_holes: tuple[FloatHole, ...]
     steps: tuple[BlockOp, ...]
@@ -139,7 +141,7 @@ def plan_phase(values: Sequence[PlacedNode], limits: CaptureLimits) -> PhasePlan
             early = len(builder.ops)
     interfaces = sum(op.code is OpCode.IFACE for op in builder.ops)
     bound = min((builder.bound + 7 & ~7) + interfaces * _SUBPLAN_BYTES, limits.payload)
-    usual = len(builder.ops)
+    usual, usual_bound = len(builder.ops), bound
     builder.run_extras(limits.payload, limits.ops * 2 // 3)
     if len(builder.ops) > usual:
         bound = limits.payload
@@ -152,6 +154,7 @@ def plan_phase(values: Sequence[PlacedNode], limits: CaptureLimits) -> PhasePlan
         tuple(readers[index] for index in range(len(values))),
         image.size,
         bound,
+        usual_bound,
         early,
         tuple(builder.float_holes),
         builder.steps,

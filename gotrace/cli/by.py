@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gotrace.calls import StackFrame
 from gotrace.cli.irregular import irregularities
-from gotrace.cli.options import SPEEDSCOPE
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import (
     asked_of,
@@ -27,8 +26,9 @@ from gotrace.errors import UsageError
 from gotrace.gotypes.symbols import shown_names
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import NO_KEY, KeyText, parse_key
-from gotrace.profiles import rows as profiles
-from gotrace.profiles.pprof import CodeMapping, ValueType
+from gotrace.profiles.folded import folded
+from gotrace.profiles.rows import CodeMapping, ProfileForm, StackProfile, ValueType
+from gotrace.profiles.write import write_profile
 from gotrace.report.by import (
     StackRow,
     ValueGroup,
@@ -275,20 +275,16 @@ def _write_stacks(
     elif period.rows and period.rows[0].measured is not None:
         types.append(ValueType(options.of, "sum"))
     unit = types[-1].unit if types[-1].unit == "nanoseconds" else "none"
-    form = profiles.ProfileForm(tuple(types), len(types) - 1, unit)
-    if options.profile is None:
-        profiles.folded(output.out, form, rows)
-        output.out.flush()
-        return
+    form = ProfileForm(tuple(types), len(types) - 1, unit)
+    name = f"{types[-1].type} of {', '.join(options.patterns)}"
     path = plan.binaries[0].binary.image.display if plan.binaries else ""
     length, mappings = round(seconds * 1e9), [CodeMapping(0, 0, path)]
-    if options.profile.endswith(SPEEDSCOPE):
-        name = f"{types[-1].type} of {', '.join(options.patterns)}"
-        content = profiles.speedscope(name, form, rows).encode()
-    else:
-        content = profiles.pprof(form, rows, mappings, time.time_ns() - length, length)
-    with open(options.profile, "wb") as file:
-        file.write(content)
+    profile = StackProfile(form, rows, name, mappings, time.time_ns() - length, length)
+    if options.profile is not None:
+        write_profile(options.profile, profile)
+        return
+    output.out.write(folded(profile))
+    output.out.flush()
 
 
 def _stack_row(names: Sequence[ProgramFunction], key: KeyText, row: KeyRow) -> StackRow:

@@ -40,7 +40,7 @@ from gotrace.report.latencies import (
     write_latencies,
     write_slow,
 )
-from gotrace.report.latency_rows import RowName, interval_of, row_names
+from gotrace.report.latency_rows import LatencyChoice, RowName, interval_of, row_names
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration
 from gotrace.session.latency import (
@@ -175,7 +175,7 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
             tracing.add(period)
             when = (time.time(), length, request.options.unit)
             cost = tracing.cost()
-            interval = interval_of(options, plan, period, symbols, when, cost, meter.files)
+            interval = interval_of(_choice(options), plan, period, symbols, when, cost, meter.files)
             write_latencies(output, interval, options.timestamp)
         for until in turns(options.patience, _TURN):
             slow.write(meter.poll(until))
@@ -188,6 +188,14 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
         for notice in (*unseen, *tracing.notices()):
             output.notice(notice)
     return run.plan
+
+
+def _choice(options: argparse.Namespace) -> LatencyChoice:
+    """Return what is shown of each interval."""
+    names_processes = options.pid is None and options.command is None
+    return LatencyChoice(
+        options.function, options.goroutine, options.top, names_processes, options.short
+    )
 
 
 class _SlowCalls:

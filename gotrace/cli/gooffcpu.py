@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 
 from gotrace.cli.options import (
-    SPEEDSCOPE,
     add_command_options,
     add_interval_options,
     add_watching_options,
@@ -21,8 +20,11 @@ from gotrace.cli.options import (
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import run_command, run_output
 from gotrace.cli.why import accepting
-from gotrace.errors import GotraceError, UsageError
-from gotrace.profiles import rows as profiles
+from gotrace.errors import UsageError
+from gotrace.profiles.folded import folded
+from gotrace.profiles.rows import StackProfile
+from gotrace.profiles.speedscope import speedscope
+from gotrace.profiles.write import write_profile
 from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.report.waits import totals_of, write_waits, write_waits_json
@@ -128,8 +130,6 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together."""
-    if options.pprof and options.pprof.endswith(SPEEDSCOPE):
-        options.speedscope, options.pprof = options.pprof, None
     if options.folded and options.json:
         raise UsageError("give only one of --folded and --json")
     if options.open and options.interval:
@@ -217,40 +217,33 @@ class _Writer:
         return named_waits(self._meter.program, self._options.state, rows, self._choice)
 
     def _fold(self, waits: Sequence[NamedWait]) -> None:
-        profiles.folded(self._output.out, FORM, profile_rows(self._meter.program, waits))
+        self._output.out.write(folded(self._profile(waits)))
         self._output.out.flush()
+
+    def _profile(self, waits: Sequence[NamedWait]) -> StackProfile:
+        rows, name = (
+            profile_rows(self._meter.program, waits),
+            f"waits of process {self._target.pid}",
+        )
+        length = round(self._length * 1e9)
+        return StackProfile(FORM, rows, name, self._meter.program.mappings(), self._began, length)
 
     def finish(self, output: Output) -> None:
         """Write what is of the whole run."""
         options = self._options
-        files = (options.pprof, options.speedscope)
-        if not any(files) and (not options.folded or options.interval is not None):
+        files = [(options.pprof, None), (options.speedscope, speedscope)]
+        folds = options.folded and options.interval is None
+        if not folds and not any(path for path, _ in files):
             return
         waits = self._named(self._rows)
-        if options.folded and options.interval is None:
+        if folds:
             self._fold(waits)
-        rows = profile_rows(self._meter.program, waits)
-        if options.pprof:
-            length = round(self._length * 1e9)
-            mappings = self._meter.program.mappings()
-            content = profiles.pprof(FORM, rows, mappings, self._began, length)
-            self._write_file(options.pprof, content, waits, output)
-        if options.speedscope:
-            name = f"waits of process {self._target.pid}"
-            text = profiles.speedscope(name, FORM, rows)
-            self._write_file(options.speedscope, text.encode(), waits, output)
-
-    def _write_file(
-        self, path: str, content: bytes, waits: Sequence[NamedWait], output: Output
-    ) -> None:
-        try:
-            with open(path, "wb") as file:
-                file.write(content)
-        except OSError as error:
-            raise GotraceError(f"{path}: cannot write: {error.strerror}") from None
-        count = sum(wait.count for wait in waits)
-        text = f"wrote {count:,} waits to {printable(path)}"
-        output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": path}))
+        profile, count = self._profile(waits), sum(wait.count for wait in waits)
+        for path, make in files:
+            if path:
+                write_profile(path, profile, make)
+                text = f"wrote {count:,} waits to {printable(path)}"
+                output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": path}))
 
 
 def _footer(writer: _Writer, meter: WaitMeter) -> Iterator[Notice]:

@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from gotrace.cli.options import (
-    SPEEDSCOPE,
     duration,
     new_parser,
     one_of,
@@ -22,17 +21,19 @@ from gotrace.cli.options import (
     seconds,
 )
 from gotrace.cli.run import make_output, run_command
-from gotrace.errors import GotraceError, NoMatchError, UsageError
+from gotrace.errors import NoMatchError, UsageError
 from gotrace.goroutines.core import CoreGoroutines
 from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import Choice, Group, GroupKey, changes, grouped
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.model import Goroutine, State
-from gotrace.goroutines.profile import profile_of, speedscope_of
+from gotrace.goroutines.profile import profile_of
+from gotrace.profiles.folded import folded
+from gotrace.profiles.speedscope import speedscope
+from gotrace.profiles.write import write_profile
 from gotrace.report.goroutines import (
     summary,
     write_changes,
-    write_folded_goroutines,
     write_goroutines,
     write_groups,
     write_json,
@@ -206,8 +207,6 @@ def _state(text: str) -> State:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together."""
-    if options.output and options.output.endswith(SPEEDSCOPE):
-        options.speedscope, options.output = options.output, None
     forms = {
         "--all": options.all and not options.json,  # JSON has each goroutine anyway
         "--json": options.json,
@@ -260,14 +259,15 @@ def _write(
     """Write one dump in the form that was asked for."""
     if isinstance(output, JsonOutput):
         _write_json(options, dump, chosen, output, arguments)
-    elif options.output:
-        profile = profile_of(dump.program, chosen, time.time_ns())
-        _write_file(options.output, profile, chosen, output)
-    elif options.speedscope:
-        profile = speedscope_of(dump.program, chosen, f"goroutines of {name}").encode()
-        _write_file(options.speedscope, profile, chosen, output)
-    elif options.folded:
-        write_folded_goroutines(output.out, dump.program, chosen)
+    elif options.output or options.speedscope or options.folded:
+        profile = profile_of(dump.program, chosen, time.time_ns(), f"goroutines of {name}")
+        if options.folded:
+            output.out.write(folded(profile))
+            output.out.flush()
+            return
+        path = options.output or options.speedscope
+        write_profile(path, profile, speedscope if options.speedscope else None)
+        output.out.write(f"wrote {len(chosen):,} goroutines to {printable(path)}\n")
     elif options.all or options.goroutine or options.args:
         output.out.write(summary(chosen, name) + "\n")
         chosen.sort(key=lambda goroutine: goroutine.goid)
@@ -304,15 +304,6 @@ def _write_json(
     output.write("dump", fields)
     chosen.sort(key=lambda goroutine: goroutine.goid)
     write_json(output, dump.program, chosen, arguments)
-
-
-def _write_file(path: str, content: bytes, chosen: list[Goroutine], output: Output) -> None:
-    try:
-        with open(path, "wb") as file:
-            file.write(content)
-    except OSError as error:
-        raise GotraceError(f"{path}: cannot write: {error.strerror}") from None
-    output.out.write(f"wrote {len(chosen):,} goroutines to {printable(path)}\n")
 
 
 def _warn_moved(chosen: list[Goroutine], output: Output) -> None:

@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gotrace.cli.irregular import irregularities, lost_notice
 from gotrace.cli.options import (
-    SPEEDSCOPE,
     add_emulation_option,
     add_run_options,
     add_target_options,
     new_parser,
     parse,
     positive,
+    profile_of,
 )
 from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import (
@@ -35,7 +35,9 @@ from gotrace.cli.stream import Patience, takes_more
 from gotrace.cli.why import accepting, add_why_options, why_of
 from gotrace.errors import UsageError
 from gotrace.overhead import ProbeCost
-from gotrace.profiles import rows as profiles
+from gotrace.profiles.folded import folded
+from gotrace.profiles.rows import StackProfile
+from gotrace.profiles.write import write_profile
 from gotrace.report.call_profile import FORM, CallProfile
 from gotrace.report.calls import CALL_HEADING, CPU_HEADING, Clock, LineStyle, TimeStyle
 from gotrace.report.colour import wants_colour
@@ -77,8 +79,6 @@ _PIECE = 3072  # bytes; with the line that exceeds it a pipe usually takes it wh
 _MAX_WAIT = 0.5  # seconds, for the cost of probes, whose measurement began before attaching
 _SAMPLED = 16  # one call in this many is looked at
 _MAX_ELEMENTS = 64  # of which each may take a block of the payload, and it has 64
-#: What names of profiles' files end in: those that go tool pprof reads, and speedscope.
-_PROFILES = (".pb.gz", SPEEDSCOPE)
 _COLUMNS, _ROWS = 80, 3  # where there is no terminal; of a terminal, for one call
 
 
@@ -215,9 +215,7 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together, and take ``-o x.pb.gz`` for a profile."""
-    options.pprof = None
-    if options.output and options.output.endswith(_PROFILES):
-        options.pprof, options.output = options.output, None
+    options.pprof = profile_of(options)
     if options.folded or options.pprof:
         if options.json:
             raise UsageError("--json cannot be combined with -f or a profile: leave it out")
@@ -297,20 +295,16 @@ class _Profile:
     def write(self, output: Output) -> None:
         """Write all calls by their stacks."""
         rows = self.calls.rows()
+        name = f"calls of {', '.join(self._options.patterns)}"
+        mappings = self._symbols.mappings() if self._symbols else []
+        length = time.time_ns() - self._began
+        profile = StackProfile(FORM, rows, name, mappings, self._began, length)
         if self._options.folded:
-            profiles.folded(output.out, FORM, rows)
+            output.out.write(folded(profile))
             output.out.flush()
         path = self._options.pprof
         if path:
-            mappings = self._symbols.mappings() if self._symbols else []
-            length = time.time_ns() - self._began
-            if path.endswith(SPEEDSCOPE):
-                name = f"calls of {', '.join(self._options.patterns)}"
-                content = profiles.speedscope(name, FORM, rows).encode()
-            else:
-                content = profiles.pprof(FORM, rows, mappings, self._began, length)
-            with open(path, "wb") as file:
-                file.write(content)
+            write_profile(path, profile)
             count = sum(row.values[0] for row in rows)
             text = f"wrote {count:,} calls to {path}"
             output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": path}))

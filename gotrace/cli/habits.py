@@ -63,7 +63,19 @@ _OF_TOOLS: dict[str, dict[str, str]] = {
         "-n": "-d TIME ends a run, --top N prints the N largest",
         "-t": "-p PID is for one process",
     },
-    "gofunclatency": {"-n": "-d TIME ends a run, --top N prints the N largest"},
+    "gofunclatency": {
+        "-n": "-d TIME ends a run, --top N prints the N largest",
+        **dict.fromkeys(("--threshold", "--min", "--longer"), "--slower TIME prints slow calls"),
+    },
+    "gotrace": {
+        **dict.fromkeys(("--limit", "--count"), "-M N ends after N calls"),
+        "-n": f"-M N ends after N calls; {_PROCESS}",
+        **dict.fromkeys(
+            ("--threshold", "--min", "--slower", "--longer"),
+            "a predicate chooses slow calls, as in 'main.handle ($duration > 10ms)'",
+        ),
+        "--args": "a call's line has its arguments: leave it out",
+    },
     "gooffcpu": {
         **dict.fromkeys(("-K", "-U", "-k", "-u"), _GOROUTINES),
         "-m": "--top N prints the longest",
@@ -92,6 +104,10 @@ _COMMANDS = frozenset(
     )
 )
 _PICTURES = (".svg", ".html", ".png")
+#: How names end that mean what is printed.
+_RESULTS = tuple(
+    f"{end}{more}" for end in (".ndjson", ".jsonl", ".txt", ".csv") for more in ("", ".gz")
+)
 _LEAST_PID = 300  # kernel threads have those below it; nobody asks for as many seconds
 _NUMBER = re.compile(r"\d+(?:\.\d*)?(?:ms|s|m)?")
 _VERB = re.compile(r"%[-+# \d.]*[a-z],?")
@@ -167,6 +183,11 @@ def check_words(tool: str, options: argparse.Namespace) -> None:
         asked = options.output
         raise UsageError(f"-o names a file: type --json for JSON, -o ./{asked} for such a file")
     file = getattr(options, "output", None) or getattr(options, "pprof", None) or ""
+    if hasattr(options, "speedscope") and file.endswith(_RESULTS):
+        raise UsageError(
+            f"{quote(file)}: -o writes profiles here, x.pb.gz, x.speedscope.json or x.folded: type"
+            f" --json > {quote(file)}"
+        )
     if file.endswith(_PICTURES):
         raise UsageError(
             f"{quote(file)}: pictures are not drawn: -f prints stacks for flamegraph.pl, and -o"

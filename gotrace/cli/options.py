@@ -25,7 +25,6 @@ from gotrace.errors import GotraceError, UsageError
 from gotrace.target.process import cgroup_number, process_numbers
 
 __all__ = [
-    "SPEEDSCOPE",
     "WHY_ALL",
     "WHY_WAITS",
     "add_command_options",
@@ -41,6 +40,7 @@ __all__ = [
     "parse",
     "parse_plain",
     "positive",
+    "profile_of",
     "seconds",
 ]
 
@@ -334,11 +334,29 @@ def _check_bare(patterns: Sequence[str], tool: str, regexp: bool) -> None:
             )
 
 
+def profile_of(options: argparse.Namespace) -> str | None:
+    """Return the file that ``-o`` wants a profile in, None if that is for other results.
+
+    To ``-o x.folded`` the option ``-f`` adds nothing.
+    """
+    if not options.output:
+        return None
+    from gotrace.profiles.write import FOLDED, is_profile
+
+    path: str = options.output
+    if not is_profile(path):
+        return None
+    if path.endswith(FOLDED):
+        options.folded = False
+    options.output = None
+    return path
+
+
 def _profile(options: argparse.Namespace) -> str | None:
     """Return the file that a profile of stacks is to be written to, and have them added up."""
     if not hasattr(options, "by"):
         return None
-    profile = options.output if str(options.output).endswith(_PROFILES) else None
+    profile = profile_of(options)
     if not options.folded and profile is None:
         return None
     asked = "-f" if profile is None else f"-o {profile}"
@@ -347,14 +365,7 @@ def _profile(options: argparse.Namespace) -> str | None:
     if options.folded and profile is not None:
         raise UsageError(f"{asked} and -f cannot be combined: give one of them")
     options.by = [*(options.by or []), *([] if "$stack" in (options.by or []) else ["$stack"])]
-    if profile is not None:
-        options.output = None
     return profile
-
-
-#: What names of files end in that are written for speedscope.
-SPEEDSCOPE = ".speedscope.json"
-_PROFILES = (".pb.gz", ".pprof", SPEEDSCOPE)
 
 
 def _user(text: str) -> int:
@@ -439,6 +450,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
         _check_bare(options.patterns, parser.prog, getattr(options, "regexp", False))
     options.profile = _profile(options)
     name = getattr(options, "output", None) or ""
-    if name.removesuffix(".gz").endswith((".ndjson", ".json")) and not name.endswith(SPEEDSCOPE):
-        options.json = True
+    if name.removesuffix(".gz").endswith((".ndjson", ".json")):
+        from gotrace.profiles.write import is_profile
+
+        options.json = options.json or not is_profile(name)
     return options

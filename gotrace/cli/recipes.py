@@ -10,6 +10,7 @@ from gotrace.cli.run import make_output, target_of
 from gotrace.errors import GotraceError
 from gotrace.probes.recipes import Recipe, recipes
 from gotrace.report.output import JsonOutput
+from gotrace.report.table import table_lines
 from gotrace.session.plan import select
 from gotrace.session.trace_plan import parse_probes, probe_requests
 from gotrace.target.target import Target
@@ -21,6 +22,7 @@ __all__ = ["list_recipes"]
 def list_recipes(options: argparse.Namespace) -> int:
     """Print each recipe; with a process, whether that has its functions. Return the status."""
     output = make_output(options)
+    rows = []
     with ExitStack() as opened:
         target = None
         if options.pid is not None or options.pids:
@@ -40,8 +42,10 @@ def list_recipes(options: argparse.Namespace) -> int:
                 }
                 output.write("recipe", fields)
                 continue
-            mark = "" if here is None else "* " if here else "  "
-            output.out.write(printable(f"{mark}@{recipe.name:<14} {recipe.description}") + "\n")
+            mark = [] if here is None else ["*" if here else ""]
+            rows.append([*mark, *map(printable, (f"@{recipe.name}", recipe.description))])
+    if rows:
+        output.out.writelines(f"{line}\n" for line in table_lines(rows))
     output.out.flush()
     return 0
 

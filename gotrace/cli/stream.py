@@ -137,6 +137,7 @@ class _InterruptibleWriter(io.RawIOBase):
         self._poll = select.poll()
         self._poll.register(self._own, select.POLLOUT)
         self._given_up = False
+        self._taken = 0.0  # when it took something last, by time.monotonic
 
     def writable(self) -> bool:
         return True
@@ -161,16 +162,19 @@ class _InterruptibleWriter(io.RawIOBase):
         """Write some of ``data`` and return how much; after an error, as if all was."""
         view = memoryview(data).cast("B")
         while not self._given_up:
-            late = self._patience.is_over()
-            if self._poll.poll(0 if late else _LOOK * 1000):
+            # A reader that is slow but reads is waited for.
+            is_late = self._patience.is_over() and time.monotonic() > self._taken + _GRACE
+            if self._poll.poll(0 if is_late else _LOOK * 1000):
                 try:
-                    return os.write(self._own, view[:_PIECE])
+                    written = os.write(self._own, view[:_PIECE])
+                    self._taken = time.monotonic()
+                    return written
                 except BlockingIOError:
                     pass
                 except OSError:
                     self._given_up = True  # what is flushed at exit would fail again
                     raise
-            if late:
+            if is_late:
                 self._given_up = True  # flushing at exit must not wait either
                 if self._must:  # not EAGAIN, which the buffer above takes for a partial write
                     raise OSError(errno.ETIMEDOUT, "standard output is not being read")

@@ -61,3 +61,4 @@ def _machine() -> Iterator[Finding]:
     yield machine.compiled_programs()
     yield machine.capstone_library()
     yield machine.elf_library()
+    yield machine.table_library()

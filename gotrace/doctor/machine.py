@@ -40,12 +40,14 @@ __all__ = [
     "privileges",
     "ptrace_scope",
     "python",
+    "table_library",
     "unprivileged_bpf",
 ]
 
 _ROOT = Path("/")
 _OLDEST_CAPSTONE = (4, 0, 2)
 _OLDEST_PYELFTOOLS = (0, 29)
+_OLDEST_TABULATE = (0, 8, 9)
 _ENOUGH_FILES = 4096  # for 1,000 functions: an entry and a RET of two descriptors each
 
 
@@ -289,6 +291,11 @@ def elf_library() -> Finding:
     return _library("pyelftools", "elftools", _OLDEST_PYELFTOOLS)
 
 
+def table_library() -> Finding:
+    """Check the version of tabulate, which lays out tables."""
+    return _library("tabulate", "tabulate", _OLDEST_TABULATE)
+
+
 def _library(name: str, module: str, oldest: tuple[int, ...]) -> Finding:
     wanted = f"{name}>={'.'.join(map(str, oldest))}"
     advice = f"pip install '{wanted}', or python3-{name} of the distribution"
@@ -298,8 +305,9 @@ def _library(name: str, module: str, oldest: tuple[int, ...]) -> Finding:
         return Finding(name, State.FAIL, f"cannot be imported: {error}", advice)
     found = f"{library.__version__}, {os.path.dirname(library.__file__ or '')}"
     numbers = tuple(int(number) for number in re.findall(r"\d+", library.__version__)[:3])
+    # tabulate knows its version from the metadata beside it, which a copy may lack.
     return (
         Finding(name, State.OK, found)
-        if numbers >= oldest
+        if not numbers or numbers >= oldest
         else Finding(name, State.FAIL, found, advice)
     )

@@ -19,7 +19,7 @@ from gotrace.elf.symtab import symbol_value
 from gotrace.errors import GotraceError
 from gotrace.goroutines.model import Frame, Location, Stack
 from gotrace.gotypes.binary import Binary
-from gotrace.profiles.pprof import CodeMapping, Line, PprofLocation
+from gotrace.profiles.rows import CodeMapping, Line, PprofLocation
 
 __all__ = ["SOMETIMES_SYSTEM", "TRAPPED", "Module", "Program", "Step", "allgs_of", "module_of"]
 

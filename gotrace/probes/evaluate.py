@@ -28,17 +28,17 @@ from gotrace.probes.constants import (
     SIGNED,
     whole_arithmetic,
 )
-from gotrace.probes.parser import BinaryOperator, TextFunction
+from gotrace.probes.parser import BinaryOperator, ChangeFunction, TextFunction
 from gotrace.probes.scope import DURATION_SPECIALS, SpecialName
 from gotrace.probes.typed import (
     AccessPath,
     Arithmetic,
+    Changed,
     Comparison,
     Constant,
     Domain,
     Logic,
     Lookup,
-    Lowered,
     NilTest,
     Not,
     Operand,
@@ -248,8 +248,8 @@ class _Evaluation:
         """Return what is made of values of the call, None for conditions."""
         if isinstance(expression, Arithmetic):
             return self._arithmetic(expression)
-        if isinstance(expression, Lowered):
-            return _lowered(self._value(expression.operand))
+        if isinstance(expression, Changed):
+            return _changed(self._value(expression.operand), _CHANGES[expression.function])
         if isinstance(expression, Lookup):
             return self._lookup(expression)
         if isinstance(expression, Walk):
@@ -350,8 +350,14 @@ def _float_arithmetic(how: BinaryOperator, left: float, right: float, of: GoType
     return rounded
 
 
-def _lowered(value: Value) -> Value:
-    """Return a text as strings.ToLower gives it; of one that is cut as much as is certain."""
+#: What a function makes of each character.
+_CHANGES: dict[ChangeFunction, Callable[[str], str]] = {
+    ChangeFunction.LOWER: lambda character: character.lower()[0],  # as strings.ToLower
+}
+
+
+def _changed(value: Value, change: Callable[[str], str]) -> Value:
+    """Return a text with each character changed; of one that is cut as much as is certain."""
     if isinstance(value, Unavailable):
         return value
     found = _Text(b"", 0, 0) if isinstance(value, Nil) else _text(value)
@@ -361,12 +367,9 @@ def _lowered(value: Value) -> Value:
     text = found.known.decode("utf-8", "surrogateescape")
     if not is_whole and text and "\udc80" <= text[-1] <= "\udcff":
         text = text.rstrip("".join(map(chr, range(0xDC80, 0xDD00))))  # a character may be cut
-    if not text.isascii():
-        # Go looks at each character by itself, and replaces what is not UTF-8.
-        text = "".join("\ufffd" if "\udc80" <= c <= "\udcff" else c.lower()[0] for c in text)
-    lowered = text.lower() if text.isascii() else text
-    content = lowered.encode()
-    # Letters of either case may take different numbers of bytes.
+    # Go looks at each character by itself, and replaces what is not UTF-8.
+    content = "".join("\ufffd" if "\udc80" <= c <= "\udcff" else change(c) for c in text).encode()
+    # Characters may take another number of bytes.
     return StringValue(content, len(content) if is_whole else None)
 
 

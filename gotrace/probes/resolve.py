@@ -78,12 +78,12 @@ from gotrace.probes.tokens import Source, SpecError
 from gotrace.probes.typed import (
     AccessPath,
     Arithmetic,
+    Changed,
     Comparison,
     Constant,
     Domain,
     Logic,
     Lookup,
-    Lowered,
     NilTest,
     Not,
     Operand,
@@ -629,9 +629,10 @@ class _Resolver:
         if isinstance(call.function, ChangeFunction):
             text = self.finished(self.resolve(call.arguments[0]))
             if not _is_text(text.type):
-                reason = f"lower() is of a text, and this is {described(text.type)}"
+                name = call.function.value
+                reason = f"{name}() takes a text, and this is {described(text.type)}"
                 raise self._error(call.arguments[0], reason)
-            return Lowered(text, span=call.span)
+            return Changed(text, call.function, span=call.span)
         argument = self.resolve(call.arguments[0])
         if isinstance(argument, Untyped) and isinstance(argument.value, bytes):
             return Untyped(LiteralKind.INT, len(argument.value), span=call.span)

@@ -10,19 +10,19 @@ from enum import Enum
 
 from gotrace.capture.paths import PathMark, PathStep
 from gotrace.gotypes.types import GoType, Kind, SliceType, basic_type
-from gotrace.probes.parser import BinaryOperator, TextFunction
+from gotrace.probes.parser import BinaryOperator, ChangeFunction, TextFunction
 from gotrace.probes.scope import LATE_SPECIALS, PART_SPECIALS, Phase, Root, SpecialName
 from gotrace.probes.tokens import Span
 
 __all__ = [
     "AccessPath",
     "Arithmetic",
+    "Changed",
     "Comparison",
     "Constant",
     "Domain",
     "Logic",
     "Lookup",
-    "Lowered",
     "NilTest",
     "Not",
     "Operand",
@@ -165,10 +165,11 @@ class Arithmetic(Typed):
 
 
 @dataclass(frozen=True, slots=True)
-class Lowered(Typed):
-    """A text in lower case, as strings.ToLower gives it."""
+class Changed(Typed):
+    """The text that a function makes of another one."""
 
     operand: Typed
+    function: ChangeFunction
 
     @property
     def type(self) -> GoType:
@@ -225,7 +226,7 @@ def _children(expression: Typed) -> tuple[Typed, ...]:
         return expression.left, expression.right
     if isinstance(expression, Lookup):
         return expression.operand, expression.key
-    if isinstance(expression, NilTest | TextTest | Not | Lowered | Walk):
+    if isinstance(expression, NilTest | TextTest | Not | Changed | Walk):
         return (expression.operand,)
     return ()
 
@@ -312,7 +313,7 @@ def string_bytes_needed(expression: Typed) -> dict[AccessPath, int]:
     needed: dict[AccessPath, int] = {}
 
     def need(operand: Typed, count: int) -> None:
-        if isinstance(operand, Lowered):
+        if isinstance(operand, Changed):
             operand = operand.operand
         if isinstance(operand, Operand):
             needed[operand.path] = max(needed.get(operand.path, 0), count)
@@ -337,7 +338,7 @@ def texts_needed_whole(expression: Typed) -> tuple[AccessPath, ...]:
             sides = (part.operand,)
         elif isinstance(part, Comparison) and part.domain is Domain.STRING:
             sides = part.left, part.right
-        sides = tuple(s.operand if isinstance(s, Lowered) else s for s in sides)
+        sides = tuple(s.operand if isinstance(s, Changed) else s for s in sides)
         if all(isinstance(side, Operand) for side in sides):
             found |= {side.path: None for side in sides if isinstance(side, Operand)}
     return tuple(found)

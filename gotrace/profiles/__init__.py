@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stacks with numbers, in the formats that other tools show: pprof, folded, speedscope.
 
-May import: ``errors`` and ``text`` alone. Start reading at ``rows``, what every tool hands in.
+May import: ``errors`` and ``text`` alone. Start reading at ``rows``, what every tool hands in;
+``write`` lists the forms, a module each.
 """

@@ -8,22 +8,21 @@ by semicolons, then a space and a number.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TextIO
 
+from gotrace.profiles.rows import StackProfile
 from gotrace.text import printable
 
-__all__ = ["write_folded"]
+__all__ = ["folded"]
 
 
-def write_folded(out: TextIO, stacks: Iterable[tuple[Sequence[str], int]]) -> None:
-    """Write stacks, each from its outermost frame on, with its weight; the largest come first.
+def folded(profile: StackProfile) -> str:
+    """Return stacks, each from its outermost frame on, with its weight; the largest come first.
 
     Equal ones are added up. Semicolons in names, which those of generic instances may have, become
     commas.
     """
     weights: Counter[str] = Counter()
-    for frames, weight in stacks:
-        weights[";".join(printable(frame).replace(";", ",") for frame in frames)] += weight
-    for line, weight in sorted(weights.items(), key=lambda item: (-item[1], item[0])):
-        out.write(f"{line} {weight}\n")
+    for lines, weight in profile.weighted():
+        weights[";".join(printable(line.function).replace(";", ",") for line in lines)] += weight
+    ranked = sorted(weights.items(), key=lambda item: (-item[1], item[0]))
+    return "".join(f"{stack} {weight}\n" for stack, weight in ranked)

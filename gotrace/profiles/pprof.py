@@ -9,96 +9,55 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
 
-__all__ = ["CodeMapping", "Line", "PprofLocation", "Profile", "ValueType"]
+from gotrace.profiles.rows import PprofLocation, ProfileRow, StackProfile
+
+__all__ = ["pprof"]
 
 _VARINT, _BYTES = 0, 2
 _64_BITS = (1 << 64) - 1
 
 
-class ValueType(NamedTuple):
-    """What a number of each sample is, and its unit: ("delay", "nanoseconds")."""
-
-    type: str
-    unit: str
-
-
-class Line(NamedTuple):
-    """One logical frame."""
-
-    function: str
-    file: str
-    line: int
+def pprof(profile: StackProfile) -> bytes:
+    """Return a profile as it is on disk. Viewers show at first the values of ``form.shown``."""
+    encoder = _Encoder(profile)
+    for row in profile.rows:
+        encoder.add(row)
+    return encoder.encoded()
 
 
-class PprofLocation(NamedTuple):
-    """One physical frame: an address, and the functions there, the innermost first."""
+class _Encoder:
+    """A profile being encoded: rows are added, then all is put together."""
 
-    address: int
-    lines: tuple[Line, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CodeMapping:
-    """The file that locations are in, and where it is in memory."""
-
-    start: int
-    end: int
-    file: str
-
-
-class Profile:
-    """A profile being made: samples are added, then all is encoded."""
-
-    def __init__(
-        self,
-        sample_types: Sequence[ValueType],
-        mappings: Sequence[CodeMapping],
-        time_ns: int,
-        duration_ns: int = 0,
-        default: str | None = None,
-    ) -> None:
-        """Begin a profile.
-
-        ``sample_types`` are those of each sample's values, of which ``default`` is what viewers
-        show at first (the last one if None). ``mappings`` are the files, the program itself
-        first, to which addresses count that none of them has. ``time_ns`` is since 1970.
-        """
+    def __init__(self, profile: StackProfile) -> None:
+        types = profile.form.types
         self._strings: dict[str, int] = {"": 0}
         self._functions: dict[tuple[str, str], int] = {}
         self._locations: dict[PprofLocation, int] = {}
         self._tables = bytearray()
         self._samples = bytearray()
         self._head = bytearray()
-        for kind, unit in sample_types:
+        for kind, unit in types:
             self._head += _message(1, _numbers({1: self._string(kind), 2: self._string(unit)}))
-        self._mappings = mappings
+        self._mappings = profile.mappings
         self._tail = bytearray()
-        for number, one in enumerate(mappings, 1):
+        for number, one in enumerate(self._mappings, 1):
             fields = {1: number, 2: one.start, 3: one.end, 5: self._string(one.file)}
             # has_functions, has_filenames, has_line_numbers, has_inline_frames: all is there
             self._tail += _message(3, _numbers({**fields, 7: 1, 8: 1, 9: 1, 10: 1}))
-        chosen = self._string(default or sample_types[-1].type)
-        self._tail += _numbers({9: time_ns, 10: duration_ns, 14: chosen})
+        chosen = self._string(types[profile.form.shown].type)
+        times = {9: profile.began_ns, 10: profile.length_ns}
+        self._tail += _numbers({**times, 14: chosen})
 
-    def add(
-        self,
-        stack: Sequence[PprofLocation],
-        values: Sequence[int],
-        labels: Mapping[str, str | int],
-    ) -> None:
-        """Add a sample; ``stack`` is from the innermost frame on."""
-        content = _packed(1, [self._location(location) for location in stack])
-        content += _packed(2, values)
-        for key, value in labels.items():
+    def add(self, row: ProfileRow) -> None:
+        content = _packed(1, [self._location(location) for location in row.stack])
+        content += _packed(2, row.values)
+        for key, value in row.labels.items():
             number = {2: self._string(value)} if isinstance(value, str) else {3: value}
             content += _message(3, _numbers({1: self._string(key), **number}))
         self._samples += _message(2, content)
 
     def encoded(self) -> bytes:
-        """Return the profile as it is on disk."""
         strings = b"".join(_message(6, _text(string)) for string in self._strings)
         return gzip.compress(
             bytes(self._head + self._samples + self._tables) + strings + bytes(self._tail), mtime=0

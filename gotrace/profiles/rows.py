@@ -1,20 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows of a profile, a stack each with its numbers, and all the forms that they are written in.
-
-One set of rows makes all forms, so that these agree.
-"""
+"""Stacks with their numbers, as every tool hands them in, whatever form they are written in."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import NamedTuple
 
-from gotrace.profiles.folded import write_folded
-from gotrace.profiles.pprof import CodeMapping, Line, PprofLocation, Profile, ValueType
-from gotrace.profiles.speedscope import speedscope_profile
+__all__ = [
+    "CodeMapping",
+    "Line",
+    "PprofLocation",
+    "ProfileForm",
+    "ProfileRow",
+    "StackProfile",
+    "ValueType",
+]
 
-__all__ = ["ProfileForm", "ProfileRow", "folded", "pprof", "speedscope"]
+
+class ValueType(NamedTuple):
+    """What a number of each sample is, and its unit: ("delay", "nanoseconds")."""
+
+    type: str
+    unit: str
+
+
+class Line(NamedTuple):
+    """One logical frame."""
+
+    function: str
+    file: str
+    line: int
+
+
+class PprofLocation(NamedTuple):
+    """One physical frame: an address, and the functions there, the innermost first."""
+
+    address: int
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CodeMapping:
+    """The file that locations are in, and where it is in memory."""
+
+    start: int
+    end: int
+    file: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,30 +81,23 @@ class ProfileForm:
     unit: str = "none"
 
 
-def folded(out: TextIO, form: ProfileForm, rows: Iterable[ProfileRow]) -> None:
-    """Write rows as folded stacks, the largest first. See ``write_folded``."""
-    write_folded(
-        out,
-        (([line.function for line in row.outwards()], row.values[form.shown]) for row in rows),
-    )
+@dataclass(frozen=True, slots=True)
+class StackProfile:
+    """A profile: its rows, and what is known of all of them.
 
+    ``name`` is its title. ``mappings`` are the files of the addresses, the program itself first, to
+    which addresses count that none of them has. ``began_ns`` is since 1970, and ``length_ns`` is 0
+    for what has been read at once.
+    """
 
-def pprof(
-    form: ProfileForm,
-    rows: Iterable[ProfileRow],
-    mappings: Sequence[CodeMapping],
-    time_ns: int,
-    duration_ns: int = 0,
-) -> bytes:
-    """Return rows as a pprof file. ``mappings``: see ``Profile``; ``time_ns`` is since 1970."""
-    default = form.types[form.shown].type
-    profile = Profile(form.types, mappings, time_ns, duration_ns, default)
-    for row in rows:
-        profile.add(row.stack, row.values, row.labels)
-    return profile.encoded()
+    form: ProfileForm
+    rows: Sequence[ProfileRow]
+    name: str = ""
+    mappings: Sequence[CodeMapping] = ()
+    began_ns: int = 0
+    length_ns: int = 0
 
-
-def speedscope(name: str, form: ProfileForm, rows: Iterable[ProfileRow]) -> str:
-    """Return rows as a speedscope file."""
-    stacks = ((row.outwards(), row.values[form.shown]) for row in rows)
-    return speedscope_profile(name, stacks, form.unit)
+    def weighted(self) -> Iterator[tuple[list[Line], int]]:
+        """Yield each stack from the outermost frame on, with the value that is shown."""
+        for row in self.rows:
+            yield row.outwards(), row.values[self.form.shown]

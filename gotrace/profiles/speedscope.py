@@ -7,30 +7,27 @@ The format is that of its file-format-spec.ts: https://www.speedscope.app/file-f
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
 
-from gotrace.profiles.pprof import Line
+from gotrace.profiles.rows import Line, StackProfile
 from gotrace.text import encodable
 
-__all__ = ["speedscope_profile"]
+__all__ = ["speedscope"]
 
 
-def speedscope_profile(
-    name: str, stacks: Iterable[tuple[Sequence[Line], int]], unit: str = "none"
-) -> str:
-    """Return a profile of stacks, each from its outermost frame on, with a weight.
+def speedscope(profile: StackProfile) -> str:
+    """Return a profile as a file of speedscope's.
 
-    ``unit`` is that of weights, by speedscope's FileFormat.ValueUnit: none, nanoseconds, ...
+    The unit of its form is that of weights, by FileFormat.ValueUnit: none, nanoseconds, ...
     """
     frames: dict[Line, int] = {}
     samples: list[list[int]] = []
     weights: list[int] = []
-    for stack, weight in stacks:
+    for stack, weight in profile.weighted():
         samples.append([frames.setdefault(frame, len(frames)) for frame in stack])
         weights.append(weight)
-    profile = {
+    made = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
-        "name": encodable(name),
+        "name": encodable(profile.name),
         "exporter": "gotrace",
         "activeProfileIndex": 0,
         "shared": {
@@ -43,8 +40,8 @@ def speedscope_profile(
         "profiles": [
             {
                 "type": "sampled",
-                "name": encodable(name),
-                "unit": unit,
+                "name": encodable(profile.name),
+                "unit": profile.form.unit,
                 "startValue": 0,
                 "endValue": sum(weights),
                 "samples": samples,
@@ -52,4 +49,4 @@ def speedscope_profile(
             }
         ],
     }
-    return json.dumps(profile, separators=(",", ":"))
+    return json.dumps(made, separators=(",", ":"))

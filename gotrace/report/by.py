@@ -11,8 +11,7 @@ from gotrace.calls import StackFrame
 from gotrace.gotypes.symbols import elide_type_arguments, shown_names
 from gotrace.histogram import ValueHistogram
 from gotrace.probes.scope import STACK_TYPE
-from gotrace.profiles.pprof import Line, PprofLocation
-from gotrace.profiles.rows import ProfileRow
+from gotrace.profiles.rows import Line, PprofLocation, ProfileRow
 from gotrace.report.durations import (
     PERCENTILES,
     duration,

@@ -6,8 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gotrace.profiles.pprof import Line, PprofLocation, ValueType
-from gotrace.profiles.rows import ProfileForm, ProfileRow
+from gotrace.profiles.rows import Line, PprofLocation, ProfileForm, ProfileRow, ValueType
 from gotrace.session.decode import CallDecoder
 from gotrace.session.events import function_of
 from gotrace.session.symbols import Symbolizer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write goroutines: in groups, one by one as Go's own dumps do, as JSON, and as profiles."""
+"""Write goroutines: in groups, one by one as Go's own dumps do, and as JSON."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from gotrace.goroutines.groups import Group, GroupKey
 from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State
-from gotrace.goroutines.profile import FORM, profile_rows
 from gotrace.goroutines.program import Program
-from gotrace.profiles.rows import folded
 from gotrace.report.output import JsonOutput
 from gotrace.text import printable
 
@@ -26,7 +24,6 @@ __all__ = [
     "spoken",
     "summary",
     "write_changes",
-    "write_folded_goroutines",
     "write_frames",
     "write_goroutines",
     "write_groups",
@@ -220,13 +217,6 @@ def _stack_json(program: Program, one: Goroutine, arguments: Arguments) -> str:
 def frame_json(frame: Frame) -> dict[str, object]:
     """Return a frame's fields in JSON."""
     return {"func": frame.function, "file": frame.file, "line": frame.line}
-
-
-#: What net/http/pprof's goroutine profile has.
-def write_folded_goroutines(out: TextIO, program: Program, goroutines: Iterable[Goroutine]) -> None:
-    """Write how many goroutines have each stack, folded; the status is the last frame."""
-    folded(out, FORM, profile_rows(program, goroutines))
-    out.flush()
 
 
 def _group_header(group: Group) -> str:

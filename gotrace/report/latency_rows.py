@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gotrace.histogram import Histogram
@@ -18,6 +18,7 @@ from gotrace.session.why.parts import PartSums
 from gotrace.target.target import TargetBinary
 
 __all__ = [
+    "LatencyChoice",
     "RowName",
     "interval_of",
     "row_names",
@@ -26,8 +27,25 @@ __all__ = [
 _TOP_GOROUTINES = 10
 
 
+@dataclass(frozen=True, slots=True)
+class LatencyChoice:
+    """What is shown of a period.
+
+    There is a group for each goroutine with ``by_goroutine``, else for each function with
+    ``by_function``, else for each program. ``top`` is how many of them are shown, None for all.
+    ``names_processes``: goroutines may be of any process, and each has its own goroutine 1.
+    ``short``: names are without the beginning of import paths.
+    """
+
+    by_function: bool = False
+    by_goroutine: bool = False
+    top: int | None = None
+    names_processes: bool = False
+    short: bool = False
+
+
 def interval_of(
-    options: argparse.Namespace,
+    choice: LatencyChoice,
     plan: ProbePlan,
     period: Measurement,
     symbols: Symbolizer | None,
@@ -41,12 +59,12 @@ def interval_of(
     ``files`` are those whose rows are kept apart where functions are not.
     """
     ended, seconds, unit = when
-    names = row_names(plan, files, options.function)
-    if options.goroutine:
-        groups, rest = _goroutines(options, names, period, symbols, cost)
-        return Interval(groups, rest, ended, seconds, unit, cost, options.short)
-    functions = _functions(options, names, period, cost)
-    return Interval(functions, [], ended, seconds, unit, cost, options.short)
+    names = row_names(plan, files, choice.by_function)
+    if choice.by_goroutine:
+        groups, rest = _goroutines(choice, names, period, symbols, cost)
+        return Interval(groups, rest, ended, seconds, unit, cost, choice.short)
+    functions = _functions(choice, names, period, cost)
+    return Interval(functions, [], ended, seconds, unit, cost, choice.short)
 
 
 def _own_time(times: Histogram, cost: ProbeCost | None) -> int:
@@ -84,7 +102,7 @@ def row_names(
 
 
 def _functions(
-    options: argparse.Namespace,
+    choice: LatencyChoice,
     names: Sequence[RowName],
     period: Measurement,
     cost: ProbeCost | None,
@@ -99,8 +117,8 @@ def _functions(
             for bucket, sums in period.why.get(row, {}).items():
                 why.setdefault(name, {}).setdefault(bucket, PartSums()).merge(sums)
     ranked = sorted(by_name.items(), key=lambda item: (_own_time(item[1], cost), item[1].sum))
-    if options.top:
-        ranked = ranked[-options.top :]
+    if choice.top:
+        ranked = ranked[-choice.top :]
     asked = bool(period.why)
     return [
         LatencyGroup(
@@ -111,7 +129,7 @@ def _functions(
 
 
 def _goroutines(
-    options: argparse.Namespace,
+    choice: LatencyChoice,
     names: Sequence[RowName],
     period: Measurement,
     symbols: Symbolizer | None,
@@ -123,14 +141,13 @@ def _goroutines(
         key=lambda item: (_own_time(item[1].times, cost), item[1].times.sum),
         reverse=True,
     )
-    top = ranked[: options.top or _TOP_GOROUTINES]
-    by_path = options.pid is None and options.command is None
+    top = ranked[: choice.top or _TOP_GOROUTINES]
     groups = [
         LatencyGroup(
             names[key.row].function,
             goroutine.times,
             key.goid,
-            _label(key, goroutine, symbols, by_path),
+            _label(key, goroutine, symbols, choice.names_processes),
             key.pid,
             {None: goroutine.why} if goroutine.why.parts else None,
             program=names[key.row].program,
@@ -161,12 +178,9 @@ def _goroutines(
 
 
 def _label(
-    key: GoroutineKey, goroutine: GoroutineTimes, symbols: Symbolizer | None, by_path: bool
+    key: GoroutineKey, goroutine: GoroutineTimes, symbols: Symbolizer | None, names_process: bool
 ) -> str:
-    """Describe a goroutine as a stack dump does, with what could be read of its beginning.
-
-    ``by_path``: it may be of any process, and each has its own goroutine 1.
-    """
+    """Describe a goroutine as a stack dump does, with what could be read of its beginning."""
     process = f"process {key.pid}" if key.pid else "process of another pid namespace"
     if key.goid == 0:
         return f"no goroutine [{process}]"
@@ -176,6 +190,6 @@ def _label(
         created = symbols.line_before(key.tgid, goroutine.gopc)
         known = [text for text in (start, created and f"created at {created}") if text]
     name = f"goroutine {key.goid}"
-    if by_path:
+    if names_process:
         name += f" of {process}" if key.pid else f" of a {process}"
     return name + (f" [{', '.join(known)}]" if known else "")

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from gotrace.histogram import Histogram, bucket_bounds
 from gotrace.report.durations import duration
+from gotrace.report.table import table_lines
 from gotrace.session.why.parts import BLOCKED, TRACING, PartSums, PartTotals
 from gotrace.text import printable
 
@@ -96,16 +97,20 @@ def sums_lines(why: BucketParts, times: Histogram, tracing: int | None) -> Itera
     """Yield the table below a histogram; ``tracing`` is what probes took within the calls."""
     totals = _totals(why, times, tracing)
     bands = _bands(why, times)
-    width = max([19, *(len(printable(name)) for name in totals)])
-    heads = "".join(f" {band.name:>12}" for band in bands)
-    columns = f"{'total':>9} {'share':>6} {'average':>9} {'calls':>9}"
-    yield f"{'where the time went':<{width}} {columns}{heads}"
-    for name, part in totals.items():
-        shares = "".join(f" {_percent(band.share(name)):>12}" for band in bands)
-        yield (
-            f"{printable(name):<{width}} {duration(part.ns):>9} {_percent(part.ns / times.sum):>6}"
-            f" {duration(part.ns / times.count):>9} {part.calls:>9}{shares}"
-        )
+    heads = ["where the time went", "total", "share", "average", "calls"]
+    rows = [[*heads, *(band.name for band in bands)]]
+    rows += [
+        [
+            printable(name),
+            duration(part.ns),
+            _percent(part.ns / times.sum),
+            duration(part.ns / times.count),
+            str(part.calls),
+            *(_percent(band.share(name)) for band in bands),
+        ]
+        for name, part in totals.items()
+    ]
+    yield from table_lines(rows, right=len(rows[0]) - 1)
     for band in bands:
         yield (f"{band.name}: {band.calls} calls of {duration(band.low)} to {duration(band.high)}")
 

@@ -9,7 +9,7 @@ from gotrace.abi.amd64 import AMD64
 from gotrace.elf.functions import Function, Origin
 from gotrace.elf.image import PF_X
 from gotrace.errors import GotraceError
-from gotrace.profiles.pprof import CodeMapping, Line, PprofLocation
+from gotrace.profiles.rows import CodeMapping, Line, PprofLocation
 from gotrace.sites.decode import control_flow
 from gotrace.target.process import Process
 from gotrace.target.target import TargetBinary, load_bias

@@ -58,7 +58,7 @@ MAX_STACK_FRAMES = 256
 _ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS, _LEAVES = 1, 2, 4, 8  # site_plan.flags of bpf/trace.c
 PLAN_FILE_SHIFT = 8
 TYPE_FILE_SHIFT = 48  # in keys of the map types: above addresses
-_SITE_PLAN = struct.Struct("=QIIIIhh4x")
+_SITE_PLAN = struct.Struct("=QIIIIhhI")
 _FLOAT_BLOCK = 8 + 8 * 15
 _SAVED_BYTES = 64 << 20  # of kernel memory, for the arguments of open calls
 _CALL_OVERHEAD = 1536  # struct call without its payload, and the map's own
@@ -76,7 +76,8 @@ class TraceOptions:
     that they were reported on, for ``events.cpu_of``. ``open_calls`` is for how many goroutines
     with open calls there is room, ``pages`` what each CPU's event buffer has, a power of two; None
     for the most. ``nested``: records say whether they are of calls within others, and which go
-    statement their goroutine comes from.
+    statement their goroutine comes from. ``floats``: float registers may be read, if a function has
+    any: there is room for them in each record.
     """
 
     user_stack: int = 0
@@ -84,6 +85,7 @@ class TraceOptions:
     open_calls: int | None = None
     pages: int | None = None
     nested: bool = False
+    floats: bool = False
 
 
 class CallTracer(Paired):
@@ -225,13 +227,16 @@ class Tables:
         #: Numbers of the functions whose calls are followed to their ends.
         self.returning = {number for number, call in enumerate(calls) if call.result is not None}
         self.floats = any(call.entry_floats or call.result_floats for call in calls)
-        self._behind = why + (2 * _FLOAT_BLOCK if self.floats else 0)
-        self._behind += _SENT_START if options.nested else 0
-        self._values = max(map(_payload_bound, calls))
+        # The room for values of a function does not depend on what others are traced.
+        self._after = why + (2 * _FLOAT_BLOCK if self.floats or options.floats else 0)
+        self._after += _SENT_START if options.nested else 0
         # Where values leave less room than is asked for, stacks are cut earlier.
-        room = (TraceSettings.PAYLOADS[-1] - self._values - self._behind - 8) // 8 - 1
+        most = max(map(_payload_bound, calls))
+        room = (TraceSettings.PAYLOADS[-1] - most - self._after - 8) // 8 - 1
         self._user_stack = min(options.user_stack, room)
-        self._behind += 8 * (self._user_stack + 1) if self._user_stack else 0
+        self._after += 8 * (self._user_stack + 1) if self._user_stack else 0
+        #: Bytes that there are for a call's values and what comes after them.
+        self.payload = max(map(self._size, calls))
         self._constants = traced.constants.packed()
         self._files = {id(context): number for number, context in enumerate(traced.contexts)}
         self._ops: list[Op] = []
@@ -280,18 +285,22 @@ class Tables:
             | self._files[id(call.context)] << PLAN_FILE_SHIFT
         )
         entry = self._start(call.entry.ops)
-        # Values of interfaces can take more than they were planned for, but not from results.
-        reserved = self._behind + (_padded(call.result.payload_bound) if call.result else 0)
+        # Values can take more than they were planned for, up to the size that the function's own
+        # calls would have, but not from the results that are usual.
+        return_leaves = self._after + self.payload - self._size(call)
+        entry_leaves = return_leaves + (_padded(call.result.usual_bound) if call.result else 0)
         site = call.function.entry.address if call.function.entry else 0
-        return _SITE_PLAN.pack(site, entry, result, flags, reserved, call.next_pc, call.next_sp)
+        return _SITE_PLAN.pack(
+            *(site, entry, result, flags, entry_leaves),
+            *(call.next_pc, call.next_sp, return_leaves),
+        )
 
-    @property
-    def payload(self) -> int:
-        """Return how many bytes there are for a call's values and what comes after them."""
+    def _size(self, call: TracedCall) -> int:
+        """Return which payload a function's calls would have if no other was traced."""
         # Never filled to the last byte: lengths are bounded by a mask, which makes PAYLOAD nothing.
-        payload = self._values + self._behind + 8
+        wanted = _payload_bound(call) + self._after + 8
         sizes = TraceSettings.PAYLOADS
-        return next((size for size in sizes if size >= payload), sizes[-1])
+        return next((size for size in sizes if size >= wanted), sizes[-1])
 
     def settings(
         self, prepared: Prepared, by: KeySettings | None = None, why: WhySettings | None = None
@@ -319,7 +328,6 @@ class Tables:
             contexts=len(self._contexts) or None,
             has_stacks=self._user_stack > 0,
             user_stack=self._user_stack,
-            behind=self._behind,
             steps=self._steps(),
             functions=len(self._calls),
             saved=max(1 << 8, _SAVED_BYTES // (self.payload + _CALL_OVERHEAD)),
@@ -453,7 +461,7 @@ class TraceRequest(FunctionRequest[CallTracer, ProbeCost]):
 
     def attach(self, prepared: Prepared) -> CallTracer:
         """Attach. Raises AttachError or LoadError."""
-        return CallTracer(prepared, self.options)
+        return CallTracer(prepared, replace(self.options, floats=self.choices.floats))
 
     def cost(self, prepared: Prepared) -> ProbeCost:
         """Return what probes cost whose programs do next to nothing: records have the rest."""

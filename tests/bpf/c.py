@@ -15,6 +15,7 @@ from tests.live import skip_or_fail
 __all__ = ["CLayout", "run_c"]
 
 _PRELUDE = """\
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,8 +26,8 @@ typedef int8_t s8; typedef int16_t s16; typedef int32_t s32; typedef int64_t s64
 #undef __always_inline
 #define __always_inline inline
 """
-#: Settings that sizes of structs depend on, as most releases of Go have them.
-_SHAPES = {"GOTRACE_WHY_PARTS": 64}
+#: Settings that sizes of structs depend on, as most runs and releases of Go have them.
+_SHAPES = {"GOTRACE_WHY_PARTS": 64, "GOTRACE_KEY": 0, "GOTRACE_WIDE": 0}
 _DECLARATION = re.compile(r"^(?:struct|enum) \w+ \{$.*?^\};$|^#define [A-Z][^\n]*$", re.M | re.S)
 _FUNCTION = "^static __always_inline [^;{{}}]*?{}\\(.*?^}}$"
 
@@ -54,7 +55,9 @@ def run_c(
         assert found is not None, f"{source} has no function {name}"
         parts.append(found[0])
     program = directory / "program"
-    defines = "".join(f"#define {name} {value}\n" for name, value in (shapes or _SHAPES).items())
+    defines = "".join(
+        f"#define {name} {value}\n" for name, value in (_SHAPES | dict(shapes or {})).items()
+    )
     code = _PRELUDE + defines + "\n".join(parts) + "\nint main(void) {\n" + body + "\nreturn 0; }\n"
     subprocess.run(
         [compiler, "-w", "-x", "c", "-", "-o", program], input=code, text=True, check=True

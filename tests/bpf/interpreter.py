@@ -237,8 +237,8 @@ class Interpreter:
                     self._types.add(key)
         flags = FILE << 8 | (result is None)
         # As in a program that is where it was linked to be.
-        words = (starts[0], starts[1], flags, reserved, 0, 0)
-        site = struct.pack("=QIIIIhh4x", self._function.address + self._entry, *words)
+        words = (starts[0], starts[1], flags, reserved, 0, 0, 0)
+        site = struct.pack("=QIIIIhhI", self._function.address + self._entry, *words)
         program.map("plans").update(bytes(4), site)
         for number, text in enumerate(constants):
             row = struct.pack("<Q64s64s", len(text), text, b"\xff" * len(text))

@@ -94,8 +94,10 @@ def test_buckets(tmp_path: Path) -> None:
     values = [0, 1, (1 << 62) - 1]
     for exponent in range(1, 62):
         values += [(1 << exponent) + step for step in (-1, 0, 1, 1 << exponent >> 1)]
-    show = "\n".join(f'printf("%u %u\\n", bucket_of({v}ULL), log2_of({v}ULL));' for v in values)
-    output = run_c("latency.c", ["above", "log2_of", "bucket_of"], show, tmp_path)
+    show = "\n".join(
+        f'printf("%u %u\\n", histogram_bucket({v}ULL), log2_of({v}ULL));' for v in values
+    )
+    output = run_c("latency.c", ["above", "log2_of", "histogram_bucket"], show, tmp_path)
     for value, line in zip(values, output.splitlines(), strict=True):
         bucket, exponent = map(int, line.split())
         assert exponent == max(value.bit_length() - 1, 0)

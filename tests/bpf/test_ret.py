@@ -22,6 +22,7 @@ from tests.live import skip_or_fail
 _CASES = 300_000
 
 _HEAD = """\
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -76,7 +77,7 @@ _COUNT = """\
     static type name##_value[size]; \\
     static type *name##_lookup(u32 *key) { return &name##_value[*key]; } \\
     static struct { type *(*lookup)(u32 *); } name = {name##_lookup}
-static int site_hit(struct pt_regs *ctx, u64 *cookie) { *cookie = attach_cookie(ctx); return 1; }
+static bool site_hit(struct pt_regs *ctx, u64 *cookie) { *cookie = attach_cookie(ctx); return 1; }
 """
 
 _BODY = """\
@@ -122,7 +123,7 @@ int main(void)
                 carried |= !was_done && ctx.ip != site;
                 continue;
             }
-            begin_ret(&ctx, &cookie);
+            ret_begin(&ctx, &cookie);
             if (cookie != (is_ours ? COOKIE_RET | page | 7 : 7))
                 return printf("case %d: cookie %llx\\n", n, (unsigned long long)cookie);
             /* A program finds SP as the RET has it, but for a jump by whole pages. */
@@ -130,7 +131,7 @@ int main(void)
             if (ctx.sp != start.sp + (was_done && (!is_ours || looks_new) ? 8 : 0))
                 return printf("case %d: SP at program %d\\n", n, i);
             unsure += looks_new;
-            end_ret(&ctx);
+            ret_end(&ctx);
             second += was_done;
             carried |= !was_done && ctx.ip != site;
             if (!carried && (ctx.sp != start.sp || ctx.ip != start.ip))
@@ -156,7 +157,7 @@ int main(void)
     stack[PAGE / 8] = CODE;
     below_is_there = 1;
     traps[1] = traps[2] = traps[3] = traps[0] = site;
-    end_ret(&elsewhere);
+    ret_end(&elsewhere);
     if (memcmp(&elsewhere, &before, sizeof(before)))
         return printf("returned from elsewhere\\n");
     if (hits == 0 || counts_value[7] != hits)

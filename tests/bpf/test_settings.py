@@ -41,6 +41,7 @@ UNREAD: dict[type[ProgramSettings], set[str]] = {
 }
 #: What a header looks at that a source includes, and that is not given with that source.
 NOT_GIVEN: dict[type[ProgramSettings], set[str]] = {
+    LatencySettings: {"nested"},
     StateSettings: {"why"},
     WaitSettings: {"why"},
 }
@@ -98,6 +99,10 @@ def test_what_is_known_at_loading_only_is_not_looked_at_by_the_preprocessor(
         for name in re.findall(r"(?<!defined\()\bGOTRACE_(\w+)", condition)
     }
     assert read & late == set()
+    # A shape that is not given is 0: it is always defined.
+    asked = re.findall(r"(?:^#ifn?def |\bdefined\()GOTRACE_(\w+)", code(record.source), re.M)
+    shapes = {each.name for each in record.fields() if each.metadata["role"] is Role.SHAPE}
+    assert {name.lower() for name in asked} & shapes == set()
 
 
 def test_values_and_sizes_of_a_run_are_not_compiled_in() -> None:

@@ -45,10 +45,6 @@ _SETTINGS = f"""\
 #define GOTRACE_PAYLOAD {PAYLOAD}
 #define GOTRACE_FLOATS 1
 """
-_KEYED = """\
-#define GOTRACE_KEY 256
-#define GOTRACE_TIMES 1
-"""
 
 
 @pytest.fixture
@@ -59,8 +55,8 @@ def c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CLayout:
 
 @pytest.fixture
 def keyed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CLayout:
-    monkeypatch.setattr(compiler, "_PRELUDE", _SETTINGS + _KEYED + compiler._PRELUDE)
-    return CLayout("trace.c", tmp_path)
+    monkeypatch.setattr(compiler, "_PRELUDE", _SETTINGS + compiler._PRELUDE)
+    return CLayout("trace.c", tmp_path, {"GOTRACE_KEY": 256})
 
 
 def enumerators(name: str) -> list[str]:
@@ -182,7 +178,15 @@ def test_constant(c: CLayout) -> None:
 
 def test_site_plan(c: CLayout) -> None:
     row, values = c.fields(
-        "site_plan", "site", "entry", "result", "flags", "reserved", "next_pc", "next_sp"
+        "site_plan",
+        "site",
+        "entry",
+        "result",
+        "flags",
+        "entry_leaves",
+        "next_pc",
+        "next_sp",
+        "return_leaves",
     )
     assert [field % (1 << 64) for field in trace._SITE_PLAN.unpack(row)] == values
 
@@ -286,11 +290,10 @@ def test_a_sample_is_a_record(keyed: CLayout) -> None:
     assert keyed.constants("offsetof(struct sample, payload)") == [HEADER.size]
 
 
-def test_histograms_of_values(keyed: CLayout) -> None:
-    assert "#define MAX_EXPONENT 63" in joined_source("trace.c")
-    wide = "(63 - SUB_BITS + 2) * SUB_BUCKETS"
-    size = f"sizeof(struct histogram) + 8 * ({wide} - BUCKETS)"
-    assert keyed.constants(wide, size) == [WIDE_BUCKETS, WIDE_ROW_SIZE]
+def test_histograms_of_values(c: CLayout, tmp_path: Path) -> None:
+    wide = CLayout("trace.c", tmp_path, {"GOTRACE_WIDE": 1})
+    found = wide.constants("BUCKETS", "sizeof(struct histogram)")
+    assert found == [WIDE_BUCKETS, WIDE_ROW_SIZE]
 
 
 def test_keys(keyed: CLayout) -> None:

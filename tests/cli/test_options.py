@@ -61,6 +61,26 @@ def test_a_files_name_says_what_is_in_it(tmp_path: Path) -> None:
     assert len(packed) < 200  # not brought up to date at each flush
 
 
+@pytest.mark.parametrize("name", ["x.pb.gz", "x.pprof", "x.speedscope.json", "x.folded"])
+def test_a_files_name_asks_for_a_profile(name: str) -> None:
+    options = parse(_parser(), ["-o", name, "main.f"])
+    assert (options.profile, options.output, options.json) == (name, None, False)
+    assert options.by == ["$stack"]
+    with pytest.raises(UsageError, match=f"^-o {name} has all stacks of the run: leave out --json"):
+        parse(_parser(), ["-o", name, "--json", "main.f"])
+    if name != "x.folded":
+        with pytest.raises(UsageError, match=f"^-o {name} and -f cannot be combined"):
+            parse(_parser(), ["-f", "-o", name, "main.f"])
+
+
+def test_folded_stacks_go_to_a_file_with_and_without_their_option() -> None:
+    for words in (["-o", "x.folded"], ["-f", "-o", "x.folded"]):
+        options = parse(_parser(), [*words, "main.f"])
+        assert (options.profile, options.folded) == ("x.folded", False)
+    options = parse(_parser(), ["-f", "-o", "x.txt", "main.f"])
+    assert (options.profile, options.output, options.folded) == (None, "x.txt", True)
+
+
 def test_warnings_of_a_kind_are_one_line() -> None:
     refused = "the kernel allows no probe on its first instruction: no support for opcode"
     avx = [f"gc.expand{n} cannot be measured: gc.expand{n}: {refused} 62 f{n}" for n in range(6)]

@@ -189,6 +189,16 @@ def test_a_missing_library_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'pyelftools>=0.29'" in (found.advice or "")
 
 
+def test_tabulate_is_looked_for() -> None:
+    found = machine.table_library()
+    assert (found.check, found.state) == ("tabulate", State.OK)
+
+
+def test_a_library_of_unknown_version_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tabulate.__version__", "unknown")
+    assert machine.table_library().state is State.OK
+
+
 def test_an_old_library_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("elftools.__version__", "0.28")
     found = machine.elf_library()

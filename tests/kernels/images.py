@@ -43,8 +43,8 @@ __all__ = [
 #: What the guest's userland is unpacked from: Debian 12, the tools' own packages, a shell; a peer.
 ROOT_SUITE = "bookworm"
 ROOT_PACKAGES = (
-    *("python3", "python3-bpfcc", "python3-capstone", "python3-pyelftools", "python3-pytest"),
-    "bpftrace",
+    *("python3", "python3-bpfcc", "python3-capstone", "python3-pyelftools", "python3-tabulate"),
+    *("python3-pytest", "bpftrace"),
     *("busybox-static", "bash", "dash", "coreutils", "grep", "sed", "mount", "util-linux"),
 )
 #: Directories that no package brings; ``guest`` is where the second disk is mounted.

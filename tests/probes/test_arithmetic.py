@@ -260,7 +260,7 @@ TENANT = header(2, X_Tenant="acme", Accept="*/*")
         ("$exit(n) == 1", {}, "leave out $exit()"),
         ("$exit($duration) > 1s", {}, "takes an argument"),
         ("$err != nil", {}, "no result of type error"),
-        ("lower(n) == key", {}, "lower() is of a text"),
+        ("lower(n) == key", {}, "lower() takes a text"),
         ("type(n) == nil", {}, "is not an interface: its type is always the same"),
     ],
 )

@@ -3,15 +3,28 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
-from gotrace.profiles.folded import write_folded
-from gotrace.profiles.pprof import CodeMapping, Line, PprofLocation, Profile, ValueType
-from gotrace.profiles.speedscope import speedscope_profile
+import pytest
+
+from gotrace.errors import GotraceError
+from gotrace.profiles.folded import folded
+from gotrace.profiles.pprof import pprof
+from gotrace.profiles.rows import (
+    CodeMapping,
+    Line,
+    PprofLocation,
+    ProfileForm,
+    ProfileRow,
+    StackProfile,
+    ValueType,
+)
+from gotrace.profiles.speedscope import speedscope
+from gotrace.profiles.write import Make, is_profile, write_profile
 from tests.profiles.raw import raw_text
 
 MAIN = Line("main.main", "/app/main.go", 12)
@@ -28,15 +41,29 @@ FIRST = (
 )
 SECOND = (PprofLocation(0x401000, (DEEP,)), PprofLocation(0x404000, (ÄTHER,)))
 
+CALLS = ProfileForm((ValueType("calls", "count"),), 0)
+
+
+def profile_of(stacks: Iterable[tuple[list[Line], int]], note: str = "") -> StackProfile:
+    """Return a profile of stacks from the outermost frame on, each with its calls."""
+    rows = [
+        ProfileRow([PprofLocation(0, (line,)) for line in reversed(stack)], (calls,), note=note)
+        for stack, calls in stacks
+    ]
+    return StackProfile(CALLS, rows, "name", began_ns=1)
+
 
 def test_go_reads_what_was_written(tmp_path: Path) -> None:
     mapping = CodeMapping(0x400000, 0x500000, "/app/server")
-    types = [ValueType("contentions", "count"), ValueType("delay", "nanoseconds")]
-    profile = Profile(types, [mapping], 1_700_000_000_000_000_000, 5 * 10**9, "delay")
-    profile.add(FIRST, (3, 1 << 40), {"reason": "sync.Mutex.Lock", "goroutine": 17})
-    profile.add(SECOND, (1, 0), {})
+    types = (ValueType("contentions", "count"), ValueType("delay", "nanoseconds"))
+    rows = [
+        ProfileRow(FIRST, (3, 1 << 40), {"reason": "sync.Mutex.Lock", "goroutine": 17}),
+        ProfileRow(SECOND, (1, 0)),
+    ]
+    began = 1_700_000_000_000_000_000
+    profile = StackProfile(ProfileForm(types, 1), rows, "", [mapping], began, 5 * 10**9)
     path = tmp_path / "x.pb.gz"
-    path.write_bytes(profile.encoded())
+    path.write_bytes(pprof(profile))
     text = raw_text(path)
     assert "PeriodType" in text and "Duration: 5" in text
     samples = re.search(r"Samples:\n(.*?)Locations", text, re.DOTALL)
@@ -55,15 +82,10 @@ def test_go_reads_what_was_written(tmp_path: Path) -> None:
 
 
 def test_folded_stacks_are_added_up() -> None:
-    out = io.StringIO()
-    stacks = [
-        (["main.main", WAIT.function, "[chan receive]"], 5),
-        (["main.main", "main.run"], 7),
-        (["main.main", WAIT.function, "[chan receive]"], 1),
-        (["main.main", "evil\n\x1b[31m;x"], 2),
-    ]
-    write_folded(out, stacks)
-    lines = out.getvalue().splitlines()
+    wait = [MAIN, WAIT, Line("[chan receive]", "", 0)]
+    run = [MAIN, Line("main.run", "/app/main.go", 20)]
+    evil = [MAIN, Line("evil\n\x1b[31m;x", "", 0)]
+    lines = folded(profile_of([(wait, 5), (run, 7), (wait, 1), (evil, 2)])).splitlines()
     assert lines == [
         "main.main;main.run 7",
         "main.main;main.wait[go.shape.struct { A int, B string }];[chan receive] 6",
@@ -73,7 +95,7 @@ def test_folded_stacks_are_added_up() -> None:
 
 def test_speedscope_has_the_same_stacks() -> None:
     stacks = [([MAIN, WAIT, INNER], 3), ([MAIN, ÄTHER], 4), ([MAIN], 1)]
-    made = json.loads(speedscope_profile("name", stacks))
+    made = json.loads(speedscope(profile_of(stacks)))
     frames = made["shared"]["frames"]
     (profile,) = made["profiles"]
     read: Counter[tuple[str, ...]] = Counter()
@@ -82,3 +104,46 @@ def test_speedscope_has_the_same_stacks() -> None:
     assert read == {tuple(frame.function for frame in stack): n for stack, n in stacks}
     assert (profile["startValue"], profile["endValue"]) == (0, 8)
     assert frames[0] == {"name": "main.main", "file": "/app/main.go", "line": 12}
+    assert made["name"] == profile["name"] == "name"
+
+
+def test_a_note_is_the_innermost_frame_without_labels() -> None:
+    noted = profile_of([([MAIN], 2)], "[select]")
+    assert folded(noted) == "main.main;[select] 2\n"
+    assert [frame["name"] for frame in json.loads(speedscope(noted))["shared"]["frames"]] == [
+        "main.main",
+        "[select]",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "make"),
+    [
+        ("x.pb.gz", pprof),
+        ("x.pprof", pprof),
+        ("x.speedscope.json", speedscope),
+        ("x.folded", folded),
+        ("x", None),
+        ("x.json", None),
+        ("folded", None),
+    ],
+)
+def test_the_name_chooses_the_form(name: str, make: Make | None, tmp_path: Path) -> None:
+    profile, path = profile_of([([MAIN, ÄTHER], 4)]), tmp_path / name
+    assert is_profile(str(path)) is (make is not None)
+    write_profile(path, profile)
+    content = (make or pprof)(profile)
+    assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
+    write_profile(path, profile, speedscope)
+    assert path.read_text() == speedscope(profile)
+
+
+def test_names_that_no_file_can_have_are_written(tmp_path: Path) -> None:
+    write_profile(tmp_path / "x.folded", profile_of([([Line("main.\udcff", "", 0)], 1)]))
+    assert (tmp_path / "x.folded").read_text().endswith(" 1\n")
+
+
+def test_a_failure_to_write_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "none" / "x.pb.gz"
+    with pytest.raises(GotraceError, match=f"^{path}: cannot write: No such file or directory$"):
+        write_profile(path, profile_of([([MAIN], 1)]))

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from collections import Counter
 
-from gotrace.cli.gofunclatency import _parser
+from gotrace.cli.gofunclatency import _choice, _parser
 from gotrace.cli.options import parse
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
-from gotrace.report.latency_rows import interval_of
+from gotrace.report.latency_rows import LatencyChoice, interval_of
 from gotrace.session.goroutines import OTHER_NAMESPACE, GoroutineKey, GoroutineTimes
 from gotrace.session.latency import Measurement
 from tests.cli.plans import plan_of
 
 
-def rows(*words: str) -> list[tuple[int, int | None, str | None]]:
-    """Return process, goroutine and description of the rows that a command line shows."""
+def rows(*, names_processes: bool) -> list[tuple[int, int | None, str | None]]:
+    """Return process, goroutine and description of the rows that are shown."""
     times = [Histogram(1, 9 - n, 9 - n, 9 - n, Counter({9 - n: 1})) for n in range(4)]
     keys = [(5, 1234), (5, 77), (5, OTHER_NAMESPACE | 3), (0, 77)]
     goroutines = {
@@ -26,15 +26,15 @@ def rows(*words: str) -> list[tuple[int, int | None, str | None]]:
     total = Histogram()
     for each in times:
         total.merge(each)
-    options = parse(_parser(), ["-g", *words])
+    choice = LatencyChoice(by_goroutine=True, names_processes=names_processes)
     period = Measurement({0: total}, goroutines, {})
-    shown = interval_of(options, plan_of("main.f"), period, None, (0.0, 1.0, 1), None)
+    shown = interval_of(choice, plan_of("main.f"), period, None, (0.0, 1.0, 1), None)
     assert not shown.rest
     return [(group.pid, group.goid, group.goroutine) for group in shown.groups]
 
 
 def test_goroutines_of_several_processes_name_them() -> None:
-    assert rows("./server:main.f") == [
+    assert rows(names_processes=True) == [
         (1234, 5, "goroutine 5 of process 1234"),
         (77, 5, "goroutine 5 of process 77"),
         (0, 5, "goroutine 5 of a process of another pid namespace"),
@@ -43,15 +43,21 @@ def test_goroutines_of_several_processes_name_them() -> None:
 
 
 def test_goroutines_of_one_process_are_as_in_a_stack_dump() -> None:
-    for words in (("-p", "1234", "main.f"), ("main.f", "--", "./server")):
-        assert rows(*words)[0] == (1234, 5, "goroutine 5")
+    assert rows(names_processes=False)[0] == (1234, 5, "goroutine 5")
+
+
+def test_processes_are_named_where_only_a_file_is_given() -> None:
+    given = (["-p", "1234", "main.f"], ["main.f", "--", "./server"], ["./server:main.f"])
+    choices = [_choice(parse(_parser(), ["-g", *words])) for words in given]
+    assert [choice.names_processes for choice in choices] == [False, False, True]
+    assert all(choice.by_goroutine for choice in choices)
 
 
 def test_functions_are_ranked_by_the_time_that_is_their_own() -> None:
     busy = Histogram(1, 9_000, 9_000, 9_000, Counter({9: 1}))
     traced_within = Histogram(1, 90_000, 90_000, 90_000, Counter({9: 1}), Counter(), 850)
     period = Measurement({0: busy, 1: traced_within}, {}, {})
-    options, plan = parse(_parser(), ["-F", "-p", "1", "main.*"]), plan_of("main.f", "main.outer")
+    choice, plan = LatencyChoice(by_function=True), plan_of("main.f", "main.outer")
     for cost, last in ((None, "main.outer"), (ProbeCost(0, 100), "main.f")):
-        shown = interval_of(options, plan, period, None, (0.0, 1.0, 1), cost)
+        shown = interval_of(choice, plan, period, None, (0.0, 1.0, 1), cost)
         assert shown.groups[-1].function == last

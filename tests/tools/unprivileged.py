@@ -19,7 +19,7 @@ __all__ = ["NOBODY", "PublicCopy", "public_copy"]
 #: Runs what follows as a user without rights.
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
-_PACKAGES = ("capstone", "elftools")
+_PACKAGES = ("capstone", "elftools", "tabulate")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from gotrace.fleet.web import ProfileKind
 from gotrace.goroutines.groups import Choice
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.profile import profile_of
-from gotrace.profiles.pprof import PprofLocation
-from gotrace.profiles.rows import pprof
+from gotrace.profiles.pprof import pprof
+from gotrace.profiles.rows import PprofLocation, StackProfile
 from gotrace.session.request import Accept
 from gotrace.session.run import open_run
 from gotrace.session.waits.meter import EndedBy, WaitMeter, WaitRequest, WaitRow
@@ -57,7 +57,7 @@ def take_profile(
         if kind is ProfileKind.GOROUTINE:
             with LiveGoroutines(target) as live:
                 dump = live.take()
-                return profile_of(dump.program, Choice().of(dump), time.time_ns())
+                return pprof(profile_of(dump.program, Choice().of(dump), time.time_ns()))
 
         def watch(meter: WaitMeter) -> None:
             until = time.monotonic() + seconds
@@ -99,7 +99,8 @@ def wait_profile(
     if kind is ProfileKind.MUTEX:
         found = [replace(row, stack=_from_unlocking(row.stack)) for row in found]
     length = time.time_ns() - began
-    return pprof(FORM, found, meter.program.mappings(), began, length)
+    mappings = meter.program.mappings()
+    return pprof(StackProfile(FORM, found, "waits", mappings, began, length))
 
 
 def _of_holders(rows: Iterable[WaitRow]) -> Iterable[WaitRow]:

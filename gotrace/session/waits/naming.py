@@ -10,8 +10,7 @@ from enum import Enum
 from gotrace.goroutines.groups import matcher, stacks_with
 from gotrace.goroutines.model import Frame, Stack
 from gotrace.goroutines.program import Program
-from gotrace.profiles.pprof import Line, PprofLocation, ValueType
-from gotrace.profiles.rows import ProfileForm, ProfileRow
+from gotrace.profiles.rows import Line, PprofLocation, ProfileForm, ProfileRow, ValueType
 from gotrace.session.symbols import is_plumbing
 from gotrace.session.waits.meter import EndedBy, WaitRow
 from gotrace.session.waits.probes import WaitState

@@ -71,6 +71,7 @@ def test_all_is_checked(here: Checks) -> None:
             "kept programs",
             "capstone",
             "pyelftools",
+            "tabulate",
         ),
         *("program of gofunccount", "program of gofunclatency", "program of gotrace"),
         *("event buffers", "program of gooffcpu"),

@@ -55,3 +55,16 @@ def test_profiles_have_the_calls_that_lines_have(mode: str, tmp_path: Path) -> N
 def test_profiles_have_no_calls_by_themselves() -> None:
     result = run_tool("gotrace", "-f", "--json", "-p", "1", "main.main")
     assert result.status == 2 and "--json" in result.errors
+
+
+@pytest.mark.parametrize("command", ["gotrace", "gofunccount", "gooffcpu"])
+def test_a_profile_that_cannot_be_written_is_one_line(command: str, tmp_path: Path) -> None:
+    path = tmp_path / "none" / "x.folded"
+    with Fixture([build(FIXTURES / "live_hits", newest())]) as fixture:
+        words = ["main.leaf"] if command != "gooffcpu" else []
+        wanted = ("-p", str(fixture.ready), "-d", "0.1", "-o", str(path), *words)
+        result = run_tool(command, "-q", *wanted)
+        assert fixture.finish() == 0
+    assert result.status == 1
+    line = f"{command}: {path}: cannot write: No such file or directory\n"
+    assert [one for one in result.errors.splitlines(keepends=True) if str(path) in one] == [line]
