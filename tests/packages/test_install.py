@@ -123,7 +123,7 @@ echo $((b - a)) $((c - b))
 @pytest.mark.parametrize("kind", ["bundle", "deb"])
 def test_on_debian(kind: str, program: Path, tmp_path: Path, table: list[str]) -> None:
     """Install on a Debian 13 that has Python and two libraries, and neither pip nor LLVM."""
-    place = root("python3", "python3-capstone", "python3-pyelftools")
+    place = root("python3", "python3-capstone", "python3-pyelftools", "python3-tabulate")
     shutil.copy(program, tmp_path / "seven")
     if kind == "bundle":
         package = made("gotrace.tar.gz")
