@@ -31,7 +31,7 @@
 #define REPORTS_UNWOUND 1
 #endif
 
-/* The levels of open calls fit in this many bits: outer_calls has 2^17 rows. */
+/* The levels of open calls fit in this many bits: outer_calls has at most 2^17 rows. */
 #define LEVEL_BITS 18
 
 /*

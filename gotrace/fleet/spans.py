@@ -331,7 +331,7 @@ class SpanProbe(Probe):
         kinds = [kind for kind in self._kinds_of(decoder.traced) if kind.rate.allows(now)]
         sent = None
         try:
-            found = decoder.calls(record) if kinds else []
+            found = decoder.calls(record, is_counted=False) if kinds else []
         except RecordError as error:
             log.error("spans: %s", printable(str(error)))
             return None

@@ -47,6 +47,7 @@ from gotrace.values.model import (
 
 __all__ = ["CallDecoder", "DecodedCall", "TracedFunction", "Undecided", "call_decoders"]
 
+_MAX_COMMS = 1024
 _NO_FLOATS = "in a float register; --no-fp"
 _FLOATS_MISSED = "in a float register that could not be read"
 
@@ -146,9 +147,9 @@ class CallDecoder:
         ``floats`` says whether float registers are asked for, for the reason where a value of
         theirs is missing. Calls of which it cannot be decided whether the probe's predicate wants
         them are added to ``undecided``. ``cost`` is that of the probes, None where it is not known.
-        ``part_names`` are those of what the time goes into, none where that is not asked for;
-        ``shows_why``: not for predicates alone. ``program`` is the name of the function's program,
-        None where only one is traced.
+        ``part_names`` are the names of the parts of the time, empty if these are not asked for;
+        unless ``shows_why``, the parts are read for predicates and not shown. ``program`` is the
+        name of the function's program, None where only one is traced.
         """
         self.traced = traced
         self._part_names = part_names
@@ -178,10 +179,13 @@ class CallDecoder:
                 results=tuple(value.name for value in places.results),
             )
 
-    def calls(self, record: bytes) -> list[tuple[ProbeSpec, DecodedCall]]:
+    def calls(
+        self, record: bytes, *, is_counted: bool = True
+    ) -> list[tuple[ProbeSpec, DecodedCall]]:
         """Return a record's call as each probe of its function that wants it shows it.
 
-        They are in the probes' order. Raises RecordError.
+        They are in the probes' order. Unless ``is_counted``, ``wanted`` has counted the probes that
+        cannot be decided. Raises RecordError.
         """
         captured = parse_call(record)
         entry, results = self._captured(captured)
@@ -192,7 +196,7 @@ class CallDecoder:
         calls: list[tuple[ProbeSpec, DecodedCall]] = []
         call = None
         for spec, probe in self.traced.parts:
-            if not self._wanted(captured, probe, found, specials):
+            if not self._wanted(captured, probe, found, specials, is_counted):
                 continue
             call = call or self._decoded(captured, entry, results, why)
             if spec.format is None:
@@ -314,8 +318,9 @@ class CallDecoder:
         probe: ResolvedProbe,
         found: Mapping[AccessPath, Value],
         specials: Specials,
+        is_counted: bool = True,
     ) -> bool:
-        """Return whether a probe wants a call; if that is not known, the call is counted."""
+        """Return whether a probe wants a call; if that is not known, it is counted, too."""
         predicate, compiled = probe.predicate, self.traced.compiled
         # The kernel decides for a probe that is alone, but not of returns that it does not see.
         is_open = call.undecided or call.unwound is not None
@@ -324,7 +329,7 @@ class CallDecoder:
         if predicate is None:
             return True
         decided = decide(predicate, found, specials)
-        if decided is None:
+        if decided is None and is_counted:
             self._undecided.reasons[why_undecided(predicate, found, specials)] += 1
         return decided is True
 
@@ -383,6 +388,8 @@ class CallDecoder:
 
     def _comm(self, tgid: int) -> str:
         if tgid not in self._comms:
+            if len(self._comms) >= _MAX_COMMS:  # of processes that come and go
+                self._comms.clear()
             try:
                 text = Path(f"/proc/{tgid}/comm").read_text(errors="surrogateescape")
             except OSError:
@@ -408,7 +415,7 @@ def call_decoders(
     floats: bool,
     cost: ProbeCost | None = None,
     part_names: Sequence[str] = (),
-    shows_why: bool = True,
+    shows_why: bool = False,
 ) -> tuple[list[CallDecoder], Undecided]:
     """Return the decoders of a plan's functions, by number, and what they count together."""
     undecided = Undecided()

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Take call records from the kernel, put those of all CPUs in order, and count what is lost.
 
-A record is what bpf/trace.c submits for one call: ``HEADER``, the payload of the entry phase, that
-of the return phase, and the blocks that ``CallFlag`` announces, in the order of the flags' values.
+A record is what bpf/records.h submits for one call: ``HEADER``, the payload of the entry phase,
+that of the return phase, and the blocks that ``CallFlag`` announces, in the order in which
+``parse_call`` reads them.
 All numbers are little endian, all times CLOCK_MONOTONIC in nanoseconds (bpf_ktime_get_ns).
 """
 

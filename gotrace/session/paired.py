@@ -35,8 +35,8 @@ class Paired(Probing):
         """Attach to RETs first and then to entries, so that no call seen entering is lost.
 
         ``returning`` are the numbers of the functions whose returns are probed, None for all.
-        ``first`` are further probes that come before all others, ``beside`` such as are needed if
-        any return is probed. ``by_call`` are maps with a row for each open call. Raises
+        ``first`` are further probes that come before all others, ``beside`` probes that are needed
+        if any return is probed. ``by_call`` are maps with a row for each open call. Raises
         AttachError or LoadError.
         """
         target, plan, tasks, why = prepared.target, prepared.plan, prepared.tasks, prepared.why

@@ -46,8 +46,8 @@ Accept = Callable[["SchedulerProbes"], None]
 class Asked:
     """Which functions a user asks for, in the words of the command line.
 
-    ``patterns`` may be whole probes if the request takes them. ``file`` is what patterns mean that
-    name no file, None for the target's executable.
+    ``patterns`` may be whole probes if the request takes them. ``file`` is where patterns that name
+    no file are looked up, None for the target's executable.
     """
 
     patterns: Sequence[str]
@@ -112,8 +112,8 @@ class Request(abc.ABC, Generic[M, C]):
 class FunctionRequest(Request[M, C]):
     """A measurement of calls of functions.
 
-    ``is_strict``: a pattern that comes to nothing is an error although others do not. ``why``: what
-    the time of calls goes into is found out, None if that is not asked for.
+    ``is_strict``: one pattern without a match is an error, even if others match. ``why`` says how
+    the parts of the time are measured, None if they are not.
     """
 
     asked: Asked

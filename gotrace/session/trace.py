@@ -55,7 +55,7 @@ __all__ = [
 #: Return addresses that are reported at most.
 MAX_STACK_FRAMES = 256
 
-_ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS, _LEAVES = 1, 2, 4, 8  # site_plan.flags of bpf/trace.c
+_ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS, _LEAVES = 1, 2, 4, 8  # site_plan.flags of bpf/records.h
 PLAN_FILE_SHIFT = 8
 TYPE_FILE_SHIFT = 48  # in keys of the map types: above addresses
 _SITE_PLAN = struct.Struct("=QIIIIhhI")
@@ -71,13 +71,12 @@ _SENT_START = 32  # bytes of struct sent_start
 class TraceOptions:
     """What to report beside values, and how much room there is in the kernel.
 
-    ``user_stack`` is the number of return addresses at most, 0 for none; they are fewer where
-    values take so much of the payload that no more have room. With ``cpu`` records have the CPU
-    that they were reported on, for ``events.cpu_of``. ``open_calls`` is for how many goroutines
-    with open calls there is room, ``pages`` what each CPU's event buffer has, a power of two; None
-    for the most. ``nested``: records say whether they are of calls within others, and which go
-    statement their goroutine comes from. ``floats``: float registers may be read, if a function has
-    any: there is room for them in each record.
+    ``user_stack`` is the most return addresses, 0 for no stack; they are fewer if the values leave
+    less room. With ``cpu`` records have the CPU that they were reported on, for ``events.cpu_of``.
+    ``open_calls`` is for how many goroutines with open calls there is room, ``pages`` what each
+    CPU's event buffer has, a power of two; None for the most. ``nested``: records say whether they
+    are of calls within others, and which go statement their goroutine comes from. ``floats``: float
+    registers may be read, if a function has any: there is room for them in each record.
     """
 
     user_stack: int = 0
@@ -285,8 +284,8 @@ class Tables:
             | self._files[id(call.context)] << PLAN_FILE_SHIFT
         )
         entry = self._start(call.entry.ops)
-        # Values can take more than they were planned for, up to the size that the function's own
-        # calls would have, but not from the results that are usual.
+        # An entry may use what its function's calls would have to spare if no other function was
+        # traced. It leaves their usual room to the results.
         return_leaves = self._after + self.payload - self._size(call)
         entry_leaves = return_leaves + (_padded(call.result.usual_bound) if call.result else 0)
         site = call.function.entry.address if call.function.entry else 0

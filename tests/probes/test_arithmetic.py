@@ -22,7 +22,9 @@ from gotrace.gotypes.types import (
     Signature,
     basic_type,
 )
+from gotrace.probes import evaluate as evaluation
 from gotrace.probes.evaluate import evaluate
+from gotrace.probes.parser import ChangeFunction
 from gotrace.probes.scope import Scope
 from gotrace.probes.spec import SpecError, parse_probe
 from gotrace.probes.typed import AccessPath, Typed, operands
@@ -284,3 +286,7 @@ def test_results_have_the_operands_type() -> None:
     named = scope(Parameter("k", basic("main.Kind", Kind.INT)))
     value = valued("k << 2", named, {"k": NamedValue("main.Kind", 3)})
     assert value == NamedValue("main.Kind", 12) and unwrapped(value) == 12
+
+
+def test_every_function_that_changes_texts_can_be_evaluated() -> None:
+    assert set(evaluation._CHANGES) == set(ChangeFunction)
