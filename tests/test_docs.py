@@ -26,7 +26,8 @@ from gotrace.probes.spec import parse_probe
 from tests.toolchains import WHEEL_VERSIONS, newest
 
 CLONE = Path(__file__).parent.parent
-TOOLS = ("gofunccount", "gofunclatency", "gooffcpu", "gostacks", "gotrace")
+#: The commands: a module each.
+TOOLS = sorted(path.stem for path in (CLONE / "gotrace" / "cli").glob("go*.py"))
 PAGES = [*sorted(CLONE.glob("*.md")), *sorted((CLONE / "docs").rglob("*.md"))]
 SHOWN_IN = [
     CLONE / "README.md",
@@ -41,6 +42,20 @@ _PLACE = re.compile(r"`((?:gotrace|bpf|tests|docs|tools)/[\w./-]+)`(?:: ((?:`\w+
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _ANY_PID = re.compile(r"\$\(pidof [\w-]+\)")
 _HEADING = re.compile(r"^#+ +(.*)$", re.MULTILINE)
+
+
+def test_every_command_is_wherever_commands_are() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(CLONE / "setup.cfg")
+    scripts = re.findall(
+        r"^(\w+) =", setup["options.entry_points"]["console_scripts"], re.MULTILINE
+    )
+    every = sorted([*TOOLS, "gotraced"])
+    assert sorted(scripts) == every
+    assert sorted(path.name for path in (CLONE / "tools").glob("go*")) == every
+    for page in ("README.md", "docs/README.md", "docs/completion.md"):
+        text = (CLONE / page).read_text()
+        assert [name for name in every if name not in text] == [], page
 
 
 def parser_of(tool: str) -> argparse.ArgumentParser:
