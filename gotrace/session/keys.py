@@ -30,9 +30,9 @@ from gotrace.session.events import HEADER, RecordError
 from gotrace.session.histograms import HistogramRows
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
-from gotrace.session.plan import BinaryRequest, make_plan
+from gotrace.session.plan import make_plan
 from gotrace.session.probing import Prepared
-from gotrace.session.request import FunctionRequest, Planned
+from gotrace.session.request import Planned, ProbeRequest
 from gotrace.session.symbols import Symbolizer
 from gotrace.session.trace import MAX_STACK_FRAMES, Tables, TraceOptions, expected_types, sized
 from gotrace.session.trace_plan import Context, TraceChoices, TracePlan, make_trace_plan
@@ -339,7 +339,7 @@ def _asks(traced: TracePlan, name: SpecialName) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeyRequest(FunctionRequest[KeyMeter, ProbeCost]):
+class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
     """Add calls up by ``key``, and make histograms of ``of``, a value of theirs.
 
     Texts are compared by their first ``text_bytes`` bytes. Unless ``follows_returns``, calls are
@@ -355,22 +355,17 @@ class KeyRequest(FunctionRequest[KeyMeter, ProbeCost]):
     options: KeyOptions = KeyOptions()
 
     @cached_property
-    def _parsed(self) -> tuple[Sequence[ProbeSpec], Sequence[GotraceError]]:
+    def parsed(self) -> tuple[Sequence[ProbeSpec], Sequence[GotraceError]]:
+        """Return the probes, and why other texts come to nothing. Raises UsageError."""
         specs, failed = self.asked.probes(self.target, formats=False)
         for spec in specs:
             if spec.format is not None:
                 raise UsageError(f"{spec.pattern}: --by takes no format: it shows the values")
         return specs, failed
 
-    @cached_property
-    def requests(self) -> tuple[Sequence[BinaryRequest], Sequence[GotraceError]]:
-        """Return what is to be selected for each probe, and why others come to nothing."""
-        specs, failed = self._parsed
-        return self.asked.probe_requests(specs), failed
-
     def plan(self) -> Planned:
         """Return what is to be probed; raises as ``make_trace_plan`` does."""
-        specs, _ = self._parsed
+        specs, _ = self.parsed
         requests, failed = self.requests
         plan = make_plan(self.target, requests, returns=True, verb=self.verb)
         choices = TraceChoices(

@@ -327,6 +327,8 @@ class ProbePlan:
 
     def refused(self, failed: Mapping[Point, OSError]) -> list[Refused]:
         """Return what the kernel refused of a plan that was attached, and why."""
+        if not failed:
+            return []
         every, names = list(self._every()), self.names
         refused = []
         for point, error in failed.items():

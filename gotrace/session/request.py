@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # counting needs none of it
     from gotrace.session.trace_plan import TracePlan
     from gotrace.session.why.probes import WhyOptions
 
-__all__ = ["Accept", "Asked", "FunctionRequest", "Planned", "Request"]
+__all__ = ["Accept", "Asked", "FunctionRequest", "Planned", "ProbeRequest", "Request"]
 
 M = TypeVar("M", bound=Probing)
 C = TypeVar("C")
@@ -177,3 +177,19 @@ class FunctionRequest(Request[M, C]):
         return Prepared(
             self.target, plan, tasks, traced, why, self.emulation, self.forced, announce
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeRequest(FunctionRequest[M, C]):
+    """A measurement of calls by probes, each with a predicate and expressions of its own."""
+
+    @cached_property
+    def parsed(self) -> tuple[Sequence[ProbeSpec], Sequence[GotraceError]]:
+        """Return the probes, and why other texts come to nothing. Raises UsageError."""
+        return self.asked.probes(self.target)
+
+    @cached_property
+    def requests(self) -> tuple[Sequence[BinaryRequest], Sequence[GotraceError]]:
+        """Return what is to be selected for each probe, and why other texts come to nothing."""
+        specs, failed = self.parsed
+        return self.asked.probe_requests(specs), failed

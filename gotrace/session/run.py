@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
-from types import TracebackType
 from typing import Generic, TypeVar
 
 from gotrace.kernel.attach import Attached
@@ -214,12 +213,7 @@ class Run(Generic[M, C]):
     def __enter__(self) -> Run[M, C]:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gotrace.errors import GotraceError
-from gotrace.kernel.attach import Point, ProbeGroup
+from gotrace.kernel.attach import ProbeGroup
 from gotrace.kernel.btf import kernel_field
-from gotrace.kernel.cookie import cookie
-from gotrace.session.tasks import Tasks
+from gotrace.session.tasks import Tasks, runtime_group
 from gotrace.settings import WaitedSettings
 from gotrace.sites.scheduler import SchedulerSites, scheduler_sites
 from gotrace.sites.sites import Site, SiteError
@@ -66,17 +65,11 @@ class SchedulerProbes(abc.ABC):
     def groups(self) -> list[ProbeGroup]:
         """Return the groups to attach, before those of any traced function."""
         return [
-            self._group(function, file, number, site)
+            runtime_group(
+                *(function, self.target, file, [site], self.tasks.runtime_kind(file)), number
+            )
             for number, (file, _, function, site) in enumerate(self._probes())
         ]
-
-    def _group(self, function: str, file: TargetBinary, number: int, site: Site) -> ProbeGroup:
-        image = file.image
-        kind, file_number = self.tasks.runtime_kind(file)
-        where = cookie(number, site, kind, file=file_number)
-        point = Point(image.offset_of(site.address), site.address, where)
-        path, bias, pid = file.attach_path, file.bias, self.target.pid
-        return ProbeGroup(function, path, image.display, [point], bias, pid, image.identity)
 
     def often(self) -> list[ProbeGroup]:
         """Return the groups of the probes that are hit most."""

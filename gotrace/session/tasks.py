@@ -30,6 +30,7 @@ from gotrace.target.target import Target, TargetBinary
 __all__ = [
     "Tasks",
     "find_tasks",
+    "runtime_group",
     "signal_groups",
     "start_groups",
     "start_problems",
@@ -223,8 +224,8 @@ def unwind_groups(target: Target, tasks: Tasks) -> list[ProbeGroup]:
         kind = tasks.runtime_kind(file)
         found = unwind_sites(file.functions)
         goexit = (found.goexit,) if found.goexit else ()
-        groups.append(_group("on_recovery", target, file, found.recoveries, kind))
-        groups.append(_group("on_goexit", target, file, goexit, kind))
+        groups.append(runtime_group("on_recovery", target, file, found.recoveries, kind))
+        groups.append(runtime_group("on_goexit", target, file, goexit, kind))
     return groups
 
 
@@ -236,7 +237,7 @@ def start_groups(target: Target, tasks: Tasks) -> list[ProbeGroup]:
     for file in tasks.files:
         with suppress(SiteError):
             sites = [start_site(file.functions)]
-            groups.append(_group("on_go", target, file, sites, tasks.runtime_kind(file)))
+            groups.append(runtime_group("on_go", target, file, sites, tasks.runtime_kind(file)))
     return groups
 
 
@@ -264,21 +265,27 @@ def signal_groups(target: Target, tasks: Tasks) -> list[ProbeGroup]:
         ]
         found = [function_sites(image, table.function(row), returns=False).entry for row in rows]
         sites = [site for site in found if site is not None]
-        groups.append(_group("on_signal", target, file, sites, (TaskKind.THREAD, 0)))
+        groups.append(runtime_group("on_signal", target, file, sites, (TaskKind.THREAD, 0)))
     return groups
 
 
-def _group(
+def runtime_group(
     program: str,
     target: Target,
     file: TargetBinary,
     sites: Iterable[Site],
     task: tuple[TaskKind, int],
+    number: int = 0,
 ) -> ProbeGroup:
+    """Return the group of a BPF function at sites in the runtime; cookies have the ``number``."""
     image = file.image
-    kind, number = task
+    kind, of_file = task
     points = [
-        Point(image.offset_of(site.address), site.address, cookie(0, site, kind, file=number))
+        Point(
+            image.offset_of(site.address),
+            site.address,
+            cookie(number, site, kind, file=of_file),
+        )
         for site in sites
     ]
     path, bias = file.attach_path, file.bias

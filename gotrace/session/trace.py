@@ -23,9 +23,9 @@ from gotrace.session.decode import CallDecoder, Undecided, call_decoders
 from gotrace.session.events import HEADER, UNKNOWN_CPU, Losses, OrderWindow, end_of, marked
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
-from gotrace.session.plan import BinaryRequest, make_plan
+from gotrace.session.plan import make_plan
 from gotrace.session.probing import Prepared
-from gotrace.session.request import FunctionRequest, Planned
+from gotrace.session.request import Planned, ProbeRequest
 from gotrace.session.run import Run
 from gotrace.session.tasks import signal_groups, start_groups
 from gotrace.session.trace_plan import (
@@ -419,7 +419,7 @@ def _waiting_record(value: bytes) -> bytes | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TraceRequest(FunctionRequest[CallTracer, ProbeCost]):
+class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
     """Report calls one by one.
 
     ``only`` are special names with the values that calls have to have, beside the probes' own
@@ -440,12 +440,6 @@ class TraceRequest(FunctionRequest[CallTracer, ProbeCost]):
             return self.probes, ()
         specs, failed = self.asked.probes(self.target)
         return [spec.only(self.only) for spec in specs], failed
-
-    @cached_property
-    def requests(self) -> tuple[Sequence[BinaryRequest], Sequence[GotraceError]]:
-        """Return what is to be selected for each probe, and why others come to nothing."""
-        specs, failed = self.parsed
-        return self.asked.probe_requests(specs), failed
 
     def plan(self) -> Planned:
         """Return what is to be probed; raises as ``make_trace_plan`` does."""
