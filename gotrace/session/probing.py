@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
@@ -68,6 +68,10 @@ class Probing:
     attached: Attached
     #: Whether nothing that the probes have recorded can change any more.
     stopped = False
+
+    def moved(self) -> Iterable[tuple[str, str]]:
+        """Return whose calls have begun to be seen returning elsewhere: "ret" or "landing"."""
+        return ()
 
     def stop(self) -> None:
         """Have the probes removed; after it, nothing is recorded any more. Raises OSError."""
