@@ -76,8 +76,8 @@ def pace(
     The last time is when the run is over, and nothing is recorded any more. What becomes of the
     target is reported on ``output``. ``poll`` is called every ``poll_period`` seconds and can end
     the run by returning true; it gets a function that returns whether the run is over, after which
-    it is to return soon. ``seen`` says whether there has been any call: if there is none for five
-    seconds, a notice says why that may be.
+    it is to return soon. ``seen`` says whether any call has been seen. If it is false after
+    five seconds, a notice says why that may be.
     """
     run.begin(options.duration)
     began = time.monotonic()

@@ -15,7 +15,7 @@ from gotrace.session.plan import ProbePlan
 from gotrace.settings import SiteSettings
 from gotrace.target.target import Target
 
-if TYPE_CHECKING:  # counting needs none of it
+if TYPE_CHECKING:  # counting does without
     from gotrace.session.scheduler import SchedulerProbes
     from gotrace.session.tasks import Tasks
     from gotrace.session.trace_plan import TracePlan
