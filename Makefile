@@ -12,7 +12,7 @@ AS_ROOT = sudo -H env "PATH=$$PATH" GOTRACE_LIVE=1 PYTHONDONTWRITEBYTECODE=1 \
 	GOTRACE_TOOLCHAINS="$${GOTRACE_TOOLCHAINS:-$${XDG_CACHE_HOME:-$$HOME/.cache}/gotrace/toolchains}"
 endif
 
-.PHONY: help setup setup-test setup-kernels check test lint test-real test-kernels \
+.PHONY: help setup setup-test setup-kernels check test test-all lint test-real test-kernels \
 	test-kernels-quick test-packages test-install bench demo demo-fleet wheel bundle deb clean
 
 help: ## List the targets
@@ -31,10 +31,14 @@ $(READY): setup.cfg tools/setup.sh tests/toolchains.py tests/fetch_toolchains.py
 	@$(MAKE) --no-print-directory setup-test
 
 check: lint ## Check what needs no root, in a minute: style, types, and all but live and slow tests
-	env -u GOTRACE_LIVE $(PYTHON) -m pytest -q -n logical --dist worksteal -m "not live and not slow"
+	env -u GOTRACE_LIVE $(PYTHON) -m pytest -q -n logical --dist worksteal \
+		-m "not live and not slow and not thorough"
 
-test: setup-test lint ## Run everything: lint, unit tests and, as root or with sudo, live tests
+test: setup-test lint ## Run lint, unit tests and, as root or with sudo, live tests: a quarter of an hour
 	@$(AS_ROOT) $(PYTHON) -m tests.whole
+
+test-all: setup-test lint ## The same with every Go release, seed and way of building: half an hour
+	@$(AS_ROOT) $(PYTHON) -m tests.whole --all
 
 lint: $(READY) ## Check style and types
 	$(PYTHON) -m ruff check

@@ -25,6 +25,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
+from tests.tools.warm import Warm, can_be_warm
+
 __all__ = [
     "CLONE",
     "Fixture",
@@ -77,19 +79,22 @@ class Process:
         # Locked for as long as any process has it open that was forked from this one.
         self._family = tempfile.TemporaryFile()  # noqa: SIM115
         fcntl.flock(self._family, fcntl.LOCK_EX)
-        self._process: subprocess.Popen[str] = subprocess.Popen(
-            [str(word) for word in command],
-            **{
-                "pass_fds": (self._family.fileno(),),
-                "preexec_fn": default_signals,
-                "stdin": subprocess.PIPE,
-                "stdout": subprocess.PIPE,
-                "stderr": subprocess.PIPE,
-                "text": True,
-                "errors": "surrogateescape",
-                **options,
-            },
-        )
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        self._process: subprocess.Popen[str] | Warm
+        if can_be_warm(command, options):
+            self._process = Warm(command, self._family.fileno(), **{**pipes, **options})
+        else:
+            self._process = subprocess.Popen(
+                [str(word) for word in command],
+                **{
+                    **pipes,
+                    "pass_fds": (self._family.fileno(),),
+                    "preexec_fn": default_signals,
+                    "text": True,
+                    "errors": "surrogateescape",
+                    **options,
+                },
+            )
         self._watchdog = threading.Timer(patience, self._process.kill)
         self._watchdog.daemon = True
         self._watchdog.start()
