@@ -7,7 +7,7 @@ PYTHON := .venv/bin/python
 ifeq ($(shell id -u),0)
 AS_ROOT = env GOTRACE_LIVE=1
 else ifneq ($(shell command -v sudo),)
-AS_ROOT = sudo -H env "PATH=$$PATH" GOTRACE_LIVE=1 PYTHONDONTWRITEBYTECODE=1 \
+AS_ROOT = sudo -H env "PATH=$$PATH" GOTRACE_LIVE=1 PYTHONPYCACHEPREFIX=/root/.cache/gotrace/pycache \
 	HYPOTHESIS_STORAGE_DIRECTORY=/root/.cache/gotrace/hypothesis PYTEST_ADDOPTS="-p no:cacheprovider" \
 	GOTRACE_TOOLCHAINS="$${GOTRACE_TOOLCHAINS:-$${XDG_CACHE_HOME:-$$HOME/.cache}/gotrace/toolchains}"
 endif

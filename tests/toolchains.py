@@ -34,6 +34,7 @@ __all__ = [
     "every_toolchain",
     "expected_versions",
     "gccgo_build",
+    "marks_of",
     "newest",
     "parts",
     "require",
@@ -179,22 +180,25 @@ def newest() -> Toolchain:
 _FIRST_WITH_REGISTERS = "1.19"
 
 
+def marks_of(
+    found: Toolchain, middle: pytest.MarkDecorator = pytest.mark.thorough
+) -> Sequence[pytest.MarkDecorator]:
+    """Return the marks of what runs with a toolchain, ``middle`` where others stand for it.
+
+    These are the oldest, the newest, and the oldest that passes arguments in registers.
+    """
+    if found in (_installed()[0], _installed()[-1]):
+        return ()
+    return (pytest.mark.slow if found.minor == _FIRST_WITH_REGISTERS else middle,)
+
+
 def each_of(
     found: Sequence[Toolchain], middle: pytest.MarkDecorator = pytest.mark.thorough
 ) -> pytest.MarkDecorator:
-    """Run a test once with each of some toolchains, oldest first, as its argument ``toolchain``.
-
-    The first, the last, and the oldest that passes arguments in registers stand for all: the rest
-    is marked ``middle``.
-    """
-
-    def marks(each: Toolchain) -> Sequence[pytest.MarkDecorator]:
-        if each in (found[0], found[-1]):
-            return ()
-        return (pytest.mark.slow if each.minor == _FIRST_WITH_REGISTERS else middle,)
-
+    """Run a test once with each of some toolchains, as its argument ``toolchain``."""
     return pytest.mark.parametrize(
-        "toolchain", [pytest.param(each, id=f"go{each.minor}", marks=marks(each)) for each in found]
+        "toolchain",
+        [pytest.param(each, id=f"go{each.minor}", marks=marks_of(each, middle)) for each in found],
     )
 
 

@@ -9,6 +9,7 @@ test guesses how long anything takes; a process that hangs is killed, which fail
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import re
@@ -350,6 +351,12 @@ def text_counts(result: Result) -> Mapping[str, int]:
 
 def sites(pid: int, *names: str) -> list[int]:
     """Return where the tool puts probes for functions of a program at a fixed address."""
-    rows = of_kind(run_tool("gofunccount", "-l", "--json", "-p", str(pid), *names), "function")
+    return _sites(os.readlink(f"/proc/{pid}/exe"), *names)
+
+
+@functools.cache
+def _sites(program: str, *names: str) -> list[int]:
+    listed = run_tool("gofunccount", "-l", "--json", *(f"{program}:{name}" for name in names))
+    rows = of_kind(listed, "function")
     assert len(rows) == len(names)
     return [row["site"] for row in rows]

@@ -73,7 +73,7 @@ def public_copy() -> Iterator[PublicCopy]:
     with tempfile.TemporaryDirectory(prefix="gotrace-", dir="/var/tmp") as name:
         tree = Path(name)
         for part in ("gotrace", "bpf"):
-            shutil.copytree(CLONE / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(CLONE / part, tree / part)
         (tree / "packages").mkdir()
         for package in _PACKAGES:
             found = importlib.util.find_spec(package)

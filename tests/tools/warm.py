@@ -74,9 +74,12 @@ class Warm:
                 pipes.append(theirs[-1])
                 ours.append(None)
             else:
-                theirs.append(
-                    number if file is None else file if isinstance(file, int) else file.fileno()
-                )
+                if file is None:
+                    theirs.append(number)
+                elif file == subprocess.STDOUT:
+                    theirs.append(theirs[1])
+                else:
+                    theirs.append(file if isinstance(file, int) else file.fileno())
                 ours.append(None)
         request = {
             "words": [str(word) for word in command],
