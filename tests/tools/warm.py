@@ -145,6 +145,8 @@ def _serve(requests: socket.socket) -> None:
                 asker = socket.socket(fileno=files.pop())
                 pid = os.fork()
                 if pid == 0:
+                    for own in (requests, asker, *(far for _, far in running.values())):
+                        own.detach()  # what has its number from now on is the command's
                     _become(json.loads(request), files)
                 for file in files:
                     os.close(file)

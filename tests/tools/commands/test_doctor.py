@@ -100,8 +100,8 @@ def test_rung_is_fine_where_a_tool_can_use_it(here: Checks, method: str) -> None
     assert works == (done.status == 0)
 
 
-def test_text_says_the_same(here: Checks) -> None:
-    result = run_tool("gotrace", "--doctor")
+def test_text_says_the_same(here: Checks, kept: Mapping[str, str]) -> None:
+    result = run_tool("gotrace", "--doctor", env=kept)
     assert (result.status, result.errors) == (0, "")
     lines = [line for line in result.lines if not line.startswith(" ")]
     rows = {re.split(r"  +", line, maxsplit=1)[0] for line in lines[:-2]}
@@ -262,8 +262,8 @@ def test_stripped_target_falls_back(kept: Mapping[str, str]) -> None:
     assert "the release" in checks["goroutines"]["found"]
 
 
-def test_position_independent_target() -> None:
-    checks = with_target(os.environ, newest(), flags=BUILD_MODES["pie"])
+def test_position_independent_target(kept: Mapping[str, str]) -> None:
+    checks = with_target(kept, newest(), flags=BUILD_MODES["pie"])
     assert "position independent" in checks["program"]["found"]
     assert checks["attach to it"]["state"] == "ok"
 
