@@ -281,7 +281,7 @@ def test_command_runs_on_the_example_server(text: str, server: int, tmp_path: Pa
     words = Command(CLONE, text.replace(SERVER, str(server))).words
     # Shown durations are for readers; what ends by itself, by -M or an error, does so before.
     repeats = words[0] != "gostacks" or {"-i", "--watch"} & set(words)
-    shortened = ["-d", "20" if "-M" in words else "0.5"] if repeats else []
+    shortened = ["-d", "20" if "-M" in words else "0.2"] if repeats else []
     done = run_tool(*words, *shortened, cwd=tmp_path)
     assert done.status == FAILING.get(text, 0), done.errors
     if text in FAILING:

@@ -30,7 +30,7 @@ from gotrace.gotypes.types import (
 from tests.elf.binaries import MODES
 from tests.elf.dwarf.truth import go_types
 from tests.gotypes.rtype_programs import BOX, Program, header_fields, parts, program
-from tests.toolchains import FIXTURES, build, every_toolchain, newest, require
+from tests.toolchains import FIXTURES, build, each_toolchain, every_toolchain, newest, require
 from tests.toolchains import Toolchain as Go
 
 BASIC_KINDS = [*list(Kind)[1:17], Kind.STRING, Kind.UNSAFE_POINTER]
@@ -43,7 +43,7 @@ def full(text: str) -> str:
     return re.sub(r"\b(?<!/)fs\.", "io/fs.", re.sub(r"\b(?<!/)box\.", f"{BOX}.", text))
 
 
-@every_toolchain
+@each_toolchain
 @each_mode
 def test_kinds_sizes_and_names(toolchain: Go, mode: str) -> None:
     found = program(toolchain, mode)
@@ -65,7 +65,7 @@ def test_kinds_sizes_and_names(toolchain: Go, mode: str) -> None:
             assert described.name == full(text)
 
 
-@every_toolchain
+@each_toolchain
 @each_mode
 def test_parts(toolchain: Go, mode: str) -> None:
     found = program(toolchain, mode)
@@ -93,7 +93,7 @@ def test_parts(toolchain: Go, mode: str) -> None:
         assert described.is_empty == (methods == "0")
 
 
-@every_toolchain
+@each_toolchain
 @each_mode
 def test_fields(toolchain: Go, mode: str) -> None:
     found = program(toolchain, mode)
@@ -112,7 +112,7 @@ def test_fields(toolchain: Go, mode: str) -> None:
         ]
 
 
-@every_toolchain
+@each_toolchain
 @each_mode
 def test_values_in_the_data_word(toolchain: Go, mode: str) -> None:
     found = program(toolchain, mode)
@@ -121,7 +121,7 @@ def test_values_in_the_data_word(toolchain: Go, mode: str) -> None:
     assert {address: found.descriptors.is_direct(address) for address in expected} == expected
 
 
-@every_toolchain
+@each_toolchain
 @each_mode
 def test_itabs(toolchain: Go, mode: str) -> None:
     found = program(toolchain, mode)
@@ -140,7 +140,7 @@ def test_itabs(toolchain: Go, mode: str) -> None:
     assert list(found.descriptors.itabs("main.nothing")) == []
 
 
-@every_toolchain
+@each_toolchain
 def test_error_types(toolchain: Go) -> None:
     found = program(toolchain, "stripped")
     names = {itab.type_name for itab in found.descriptors.itabs("error")}
@@ -149,7 +149,7 @@ def test_error_types(toolchain: Go) -> None:
     assert paths <= names
 
 
-@every_toolchain
+@each_toolchain
 @each_mode
 def test_found_by_name(toolchain: Go, mode: str) -> None:
     found = program(toolchain, mode)
@@ -190,7 +190,7 @@ def test_found_by_name(toolchain: Go, mode: str) -> None:
         assert found.descriptors.named(name) == []
 
 
-@every_toolchain
+@each_toolchain
 @each_mode
 def test_all_types_are_reached_once(toolchain: Go, mode: str) -> None:
     found = program(toolchain, mode)

@@ -46,6 +46,7 @@ __all__ = [
     "text_counts",
     "tool",
     "tool_command",
+    "without_compiler",
 ]
 
 CLONE = Path(__file__).parents[2]
@@ -61,6 +62,15 @@ _SLOW = (
     ": reading the program and placing probes...",
     "counting took about ",
 )
+
+
+def without_compiler(directory: Path) -> Mapping[str, str]:
+    """Return an environment where a broken binding, made there, leaves only programs kept.
+
+    Most of what the doctor takes is compiling: what is not about that can do without.
+    """
+    (directory / "bcc.py").write_text("raise ImportError('no such thing')")
+    return {**os.environ, "PYTHONPATH": str(directory)}
 
 
 def default_signals() -> None:

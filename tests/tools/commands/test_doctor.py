@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import re
 import shutil
 import struct
@@ -18,7 +17,14 @@ from typing import Any
 import pytest
 
 from tests.toolchains import BUILD_MODES, FIXTURES, build, newest, require
-from tests.tools.harness import CLONE, Fixture, Process, run_tool, tool_command
+from tests.tools.harness import (
+    CLONE,
+    Fixture,
+    Process,
+    run_tool,
+    tool_command,
+    without_compiler,
+)
 
 pytestmark = pytest.mark.live
 
@@ -60,14 +66,9 @@ def here() -> Checks:
 
 @pytest.fixture(scope="module")
 def kept(here: Checks, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
-    """Return an environment without a compiler: programs are kept since ``here``.
-
-    Compiling all of them is most of what the doctor takes.
-    """
+    """Return an environment without a compiler: programs are kept since ``here``."""
     assert int(here["kept programs"]["found"].split(",")[0]) > 0
-    directory = tmp_path_factory.mktemp("broken")
-    (directory / "bcc.py").write_text("raise ImportError('no such thing')")
-    return {**os.environ, "PYTHONPATH": str(directory)}
+    return without_compiler(tmp_path_factory.mktemp("broken"))
 
 
 def test_all_is_checked(here: Checks) -> None:
