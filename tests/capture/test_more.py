@@ -8,6 +8,8 @@ import struct
 from collections import Counter
 from dataclasses import replace
 
+import pytest
+
 from gotrace.capture.factory import NodeFactory
 from gotrace.capture.interfaces import is_direct
 from gotrace.capture.ops import CaptureLimits
@@ -189,6 +191,7 @@ def shows_less(more: Value, less: Value) -> str | None:
     return next((found for pair in pairs if (found := shows_less(*pair))), None)
 
 
+@pytest.mark.slow
 @parts(10)
 def test_more_is_never_less(part: int) -> None:
     """A hundred types, and values that do not fit: each limit raised, from any others."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import subprocess
@@ -30,15 +31,20 @@ def program() -> Path:
     return build(FIXTURES / "live_count", newest())
 
 
+@functools.cache
+def shell_function() -> str:
+    """Return what the documentation has users evaluate."""
+    code = "import argcomplete, sys; print(argcomplete.shellcode(sys.argv[1:]))"
+    run = [sys.executable, "-c", code, *TOOLS]
+    return subprocess.run(run, capture_output=True, text=True, check=True).stdout
+
+
 def press(line: str, directory: Path = CLONE) -> list[str]:
     """Return what bash is offered at the end of a line."""
     if importlib.util.find_spec("argcomplete") is None:
         skip_or_fail("argcomplete is not installed")
-    code = "import argcomplete, sys; print(argcomplete.shellcode(sys.argv[1:]))"
-    run = [sys.executable, "-c", code, *TOOLS]
-    function = subprocess.run(run, capture_output=True, text=True, check=True).stdout
     environment = {**os.environ, "PATH": f"{CLONE / 'tools'}:{os.environ['PATH']}"}
-    shell = ["bash", "--norc", "-c", function + SCRIPT, "bash", line]
+    shell = ["bash", "--norc", "-c", shell_function() + SCRIPT, "bash", line]
     done = subprocess.run(
         shell, capture_output=True, text=True, env=environment, cwd=directory, check=True
     )
