@@ -47,7 +47,7 @@ lint: $(READY) ## Check style and types
 	$(PYTHON) -m mypy
 
 test-real: setup-test ## Try the tools on real programs, and harm none: an hour, fetches 500 MB
-	$(AS_ROOT) GOTRACE_REAL=1 $(PYTHON) -m pytest tests/real
+	$(AS_ROOT) GOTRACE_REAL=1 GOTRACE_COLD=1 $(PYTHON) -m pytest tests/real
 
 # Needs root for what apt installs only: guests are emulated, and their files unpacked.
 setup-kernels:
@@ -60,10 +60,10 @@ test-kernels-quick: setup-kernels ## The same on 6.1 and the newest, in eight mi
 	$(PYTHON) -m tests.kernels --quick $(KERNELS)
 
 test-packages: setup-test ## Install the Debian package in a chroot, and build the image: ten minutes, 500 MB
-	$(AS_ROOT) GOTRACE_PACKAGES=1 $(PYTHON) -m pytest tests/packages
+	$(AS_ROOT) GOTRACE_PACKAGES=1 GOTRACE_COLD=1 $(PYTHON) -m pytest tests/packages
 
 test-install: bundle deb ## Install without LLVM, and measure that: wheel, bundle, Debian package
-	$(AS_ROOT) GOTRACE_PACKAGES=1 $(PYTHON) -m pytest -s tests/packages/test_install.py
+	$(AS_ROOT) GOTRACE_PACKAGES=1 GOTRACE_COLD=1 $(PYTHON) -m pytest -s tests/packages/test_install.py
 
 # As root, or with sudo: BCC creates the maps of what it compiles.
 wheel: setup ## Make a wheel in dist/ that carries compiled BPF programs; the first takes minutes

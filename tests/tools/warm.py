@@ -3,8 +3,8 @@
 
 Importing takes two thirds of what a short run takes. The process (``python -m tests.tools.warm``)
 is asked through a socket: it gets the command's words and its files, forks, and the copy goes on
-as the command would after its imports. With GOTRACE_COLD=1, as ``make test-all`` has it, each
-command is started as its users start it.
+as the command would after its imports. Where no test runs (``make bench``), and with
+GOTRACE_COLD=1, as in ``make test-all``, each command is started as its users start it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -42,7 +43,9 @@ Words = Sequence[str | Path]
 
 def can_be_warm(command: Words, options: Mapping[str, Any]) -> bool:
     """Return whether a command is one of this clone's, and nothing needs a start of its own."""
-    if os.environ.get("GOTRACE_COLD") or Path(command[0]).parent != _CLONE / "tools":
+    if os.environ.get("GOTRACE_COLD") or "PYTEST_CURRENT_TEST" not in os.environ:
+        return False
+    if Path(command[0]).parent != _CLONE / "tools":
         return False
     asked: Mapping[str, str] = options.get("env") or os.environ
     return options.keys() <= _OPTIONS and all(
@@ -53,9 +56,9 @@ def can_be_warm(command: Words, options: Mapping[str, Any]) -> bool:
 
 
 class Warm:
-    """A command that runs in a copy, with the part of subprocess.Popen's interface that is used.
+    """A command that runs in a copy; it has the part of subprocess.Popen's interface that is used.
 
-    ``kept`` is a file that the command and what it forks have open.
+    ``kept`` is a descriptor of this process that the command and its children have open, too.
     """
 
     def __init__(self, command: Words, kept: int, **options: Any) -> None:
@@ -116,6 +119,7 @@ class Warm:
                 os.kill(self.pid, number)
 
     def kill(self) -> None:
+        """Kill the command, unless it is known to have ended."""
         self.send_signal(signal.SIGKILL)
 
 
@@ -200,11 +204,13 @@ def _standard(number: int, like: Any) -> io.TextIOWrapper:
 
 
 def main() -> None:
+    """Import all that commands import, and serve."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's: whoever asks ends it
     for module in pkgutil.walk_packages(gotrace.__path__, "gotrace."):
         importlib.import_module(module.name)
     for name in ("capstone", "elftools.dwarf.dwarfinfo", "elftools.dwarf.dwarf_expr"):
         importlib.import_module(name)
+    assert threading.active_count() == 1, "a copy would lack the other threads"
     gc.freeze()
     _serve(socket.socket(fileno=int(sys.argv[1])))
 
