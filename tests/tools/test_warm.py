@@ -45,7 +45,9 @@ def test_each_copy_has_a_start_of_its_own(tmp_path: Path, monkeypatch: pytest.Mo
         recipes, place = tmp_path / f"recipes-{name}", tmp_path / name
         recipes.mkdir()
         place.mkdir()
-        (recipes / f"{name}.txt").write_text("description: d\nneeds: main\n\nprobe: main.f\nby: n\n")
+        (recipes / f"{name}.txt").write_text(
+            "description: d\nneeds: main\n\nprobe: main.f\nby: n\n"
+        )
         env = {**os.environ, "GOTRACE_RECIPES": str(recipes)}
         shown.append(run_tool("gotrace", "--recipes", cwd=place, env=env))
     assert [("@one" in "".join(each.lines)) for each in shown] == [True, False]
