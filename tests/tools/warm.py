@@ -35,10 +35,12 @@ _CLONE = Path(__file__).parents[2]
 _OPTIONS = {"cwd", "env", "stdin", "stdout", "stderr"}
 #: What the interpreter or a library reads when it starts.
 _READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "_ARG", "MALLOC")
-_MAX_REQUEST = 1 << 16
+_MAX_REQUEST = 1 << 18  # bytes: more than a socket takes at once
 _MAX_FILES = 4
 
 Words = Sequence[str | Path]
+
+_starting = threading.Lock()
 
 
 def can_be_warm(command: Words, options: Mapping[str, Any]) -> bool:
@@ -90,12 +92,18 @@ class Warm:
             "cwd": os.fspath(options.get("cwd") or os.getcwd()),
         }
         self._answers, far = socket.socketpair()
-        socket.send_fds(_server(), [json.dumps(request).encode()], [*theirs, kept, far.fileno()])
+        with _starting:  # by threads of one test
+            server = _server()
+        socket.send_fds(server, [json.dumps(request).encode()], [*theirs, kept, far.fileno()])
         far.close()
         for descriptor in pipes:
             os.close(descriptor)
         self._lines = self._answers.makefile("r")
         self.pid = int(self._lines.readline())
+        try:
+            self._descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:  # it has ended
+            self._descriptor = -1
         self._status: int | None = None
         self.stdin, self.stdout, self.stderr = (
             None if file is None else _text(file, mode)
@@ -110,16 +118,18 @@ class Warm:
             self._status = int(self._lines.readline())
             self._lines.close()
             self._answers.close()
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
         return self._status
 
     def send_signal(self, number: int) -> None:
-        """Send a signal, unless the command is known to have ended."""
-        if self._status is None:
+        """Send a signal, unless the command has ended."""
+        if self._status is None and self._descriptor >= 0:
             with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
+                signal.pidfd_send_signal(self._descriptor, number)
 
     def kill(self) -> None:
-        """Kill the command, unless it is known to have ended."""
+        """Kill the command, unless it has ended."""
         self.send_signal(signal.SIGKILL)
 
 
