@@ -67,7 +67,6 @@ def here() -> Checks:
 @pytest.fixture(scope="module")
 def kept(here: Checks, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     """Return an environment without a compiler: programs are kept since ``here``."""
-    assert int(here["kept programs"]["found"].split(",")[0]) > 0
     return without_compiler(tmp_path_factory.mktemp("broken"))
 
 
@@ -146,8 +145,8 @@ def test_few_open_files_fall_back(kept: Mapping[str, str]) -> None:
     assert "ulimit -n" in checks["open files"]["advice"]
 
 
-def test_pid_namespace_falls_back_and_works(kept: Mapping[str, str]) -> None:
-    status, checks = ask(prefix=["unshare", "--pid", "--fork", "--mount-proc"], env=kept)
+def test_pid_namespace_falls_back_and_works() -> None:
+    status, checks = ask(prefix=["unshare", "--pid", "--fork", "--mount-proc"])
     assert status == 0
     assert checks["pid namespace"]["state"] == "warn"
     assert checks["attach: multi"]["found"].startswith("works")
@@ -224,6 +223,7 @@ def test_wrong_binding_is_seen(tmp_path: Path, source: str, state: str, part: st
 def test_kept_programs_do_without_a_binding(kept: Mapping[str, str]) -> None:
     status, checks = ask(env=kept)
     assert status == 0
+    assert int(checks["kept programs"]["found"].split(",")[0]) > 0
     assert checks["bcc"]["state"] == "warn"
     assert checks["program of gotrace"]["found"].startswith("is kept")
     program = build(FIXTURES / "live_count", newest())
