@@ -143,6 +143,15 @@ class _Function:
     rate: float = 0.0  # calls a second
 
 
+def _is_one_instruction(sites: FunctionSites) -> bool:
+    """Return whether a function's entry and its RET are one place.
+
+    The entry is handled first there because it was attached last, which would change if the RET was
+    probed again.
+    """
+    return any(site.address == sites.entry.address for site in sites.returns if sites.entry)
+
+
 @dataclass(eq=False, slots=True)
 class _Landed:
     """A return address whose landing has a probe."""
@@ -196,7 +205,11 @@ class Landings:
         self._moves: list[Move] = []
         self._next = self._next_removal = 0.0
         self._counted = time.monotonic()
-        self._keep(self._by_number[number] for number in floats & self._by_number.keys())
+        self._keep(
+            function
+            for function in self._functions
+            if function.number in floats or _is_one_instruction(function.sites)
+        )
 
     def moves(self) -> list[Move]:
         """Return which functions have moved since the last time."""
