@@ -37,7 +37,6 @@ from gotrace.overhead import ProbeCost
 from gotrace.report.latencies import (
     SlowRow,
     duration,
-    in_common,
     write_latencies,
     write_slow,
 )
@@ -164,7 +163,7 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
     with running(request, output, accepting(options, output)) as run:
         meter, plan = run.meter, run.plan
         assert run.calibration is not None and run.tasks is not None
-        tracing = _Tracing(plan, run.calibration, meter.files)
+        tracing = _Tracing(plan, run.calibration, meter.files, meter.returns)
         for notice in opened_notices(options, run, request.done):
             output.notice(notice)
         symbols = Symbolizer.of(run.tasks.files)
@@ -180,7 +179,7 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
 
         for length in pace(options, run, output, poll, poll_period, meter.has_seen):
             period, ways = meter.take(), meter.take_ways()
-            tracing.add(period, in_common(ways))
+            tracing.add(period)
             when = (time.time(), length, request.options.unit)
             shown = (_choice(options), plan, period, symbols, when, tracing.cost())
             interval = interval_of(*shown, meter.files, ways)
@@ -248,10 +247,11 @@ class _Tracing:
     plan: ProbePlan
     calibration: Calibration[ProbeCost]
     files: Sequence[TargetBinary] = ()
+    #: Where calls are seen returning now; probes cost less in callers.
+    returns: Callable[[], str] = lambda: "ret"
     _totals: dict[str, Histogram] = field(default_factory=dict)
     _least_median: float = float("inf")
     _cost: ProbeCost | None = None
-    _returns: str = "ret"
     _problem: str | None = None
 
     def cost(self) -> ProbeCost | None:
@@ -262,16 +262,15 @@ class _Tracing:
             except (GotraceError, OSError) as error:
                 why = (error.strerror if isinstance(error, OSError) else None) or error
                 self._problem = f"the probes' own cost could not be measured: {why}"
-        return self._cost.of(self._returns) if self._cost else None
+        return self._cost.of(self.returns()) if self._cost else None
 
     @property
     def calls(self) -> int:
         """Return how many calls were measured."""
         return sum(total.count for total in self._totals.values())
 
-    def add(self, period: Measurement, returns: str) -> None:
-        """Take note of what was measured in an interval, where calls were seen at ``returns``."""
-        self._returns = returns
+    def add(self, period: Measurement) -> None:
+        """Take note of what was measured in an interval."""
         names = row_names(self.plan, self.files, not self.files)
         for row, times in period.rows.items():
             name = _text(names[row]) if len(period.rows) > 1 else ""
