@@ -171,6 +171,11 @@ def _add_documents(tree: Path) -> None:
         "Copyright: the gotrace maintainers",
         "License: Apache-2.0 or GPL-2",
         " See /usr/share/common-licenses/Apache-2.0 and /usr/share/common-licenses/GPL-2.",
+        "",
+        f"Files: {MODULES}/gotrace/profiles/viewer/*",
+        "Copyright: 2018 Jamie Wong",
+        "License: Expat",
+        f" See /{MODULES}/gotrace/profiles/viewer/LICENSE.",
     ]
     (tree / DOC / "copyright").write_text("\n".join(licences) + "\n")
     for page in sorted((CLONE / "docs").glob("*.md")):

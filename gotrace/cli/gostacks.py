@@ -59,6 +59,7 @@ examples:
   gostacks -p 1234 'main.*'            those with a function of the program on their stack
   gostacks -i 5 -p 1234                which groups grow: leaks
   gostacks -o x.pb.gz -p 1234          for go tool pprof
+  gostacks -o x.html -p 1234           a flame graph, for any browser
   gostacks --core core ./server        of a process that has ended
 """
 
@@ -131,7 +132,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print one JSON object a goroutine")
     parser.add_argument("-f", "--folded", action="store_true", help="print folded stacks")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write a pprof profile to this file (x.pb.gz)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write a pprof profile to this file (x.pb.gz), or a page that shows its flame graph"
+        " (x.html)",
     )
     parser.add_argument(
         "--speedscope",

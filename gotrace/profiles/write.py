@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from gotrace.errors import GotraceError
 from gotrace.profiles.folded import folded
+from gotrace.profiles.html import html
 from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
@@ -26,6 +27,7 @@ _FORMS: dict[str, Make] = {
     ".pprof": pprof,
     ".speedscope.json": speedscope,
     FOLDED: folded,
+    ".html": html,
 }
 
 

@@ -61,7 +61,7 @@ def test_a_files_name_says_what_is_in_it(tmp_path: Path) -> None:
     assert len(packed) < 200  # not brought up to date at each flush
 
 
-@pytest.mark.parametrize("name", ["x.pb.gz", "x.pprof", "x.speedscope.json", "x.folded"])
+@pytest.mark.parametrize("name", ["x.pb.gz", "x.pprof", "x.speedscope.json", "x.folded", "x.html"])
 def test_a_files_name_asks_for_a_profile(name: str) -> None:
     options = parse(_parser(), ["-o", name, "main.f"])
     assert (options.profile, options.output, options.json) == (name, None, False)
