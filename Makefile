@@ -55,7 +55,8 @@ test-kernels: setup-kernels ## Try the tools on Linux 5.10 to the newest, emulat
 test-kernels-quick: setup-kernels ## The same on 6.1 and the newest, in eight minutes
 	$(PYTHON) -m tests.kernels --quick $(KERNELS)
 
-test-packages: setup-test ## Install the Debian package in a chroot, and build the image: ten minutes, 500 MB
+test-packages: setup-test ## Try the Debian package, the image, and pages in a browser: ten minutes, 700 MB
+	@tools/setup.sh packages
 	$(AS_ROOT) GOTRACE_PACKAGES=1 $(PYTHON) -m pytest tests/packages
 
 test-install: bundle deb ## Install without LLVM, and measure that: wheel, bundle, Debian package

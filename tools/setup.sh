@@ -1,12 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Install what gotrace needs and this machine lacks: setup.sh [demo | demo-fleet | test | kernels]
+# Install what gotrace needs and this machine lacks:
+# setup.sh [demo | demo-fleet | test | packages | kernels]
 #
 # Runtime: the distribution's BCC binding for the system's Python, and a virtual environment .venv
 # that sees the binding and has what all commands need, gotraced included. With "demo": also a Go
 # toolchain when there is none, which compiles the example server. With "demo-fleet": that, and a
-# collector. With "test": all of it, and the tests' tools. With "kernels": an emulator for guests,
-# and the Go releases that their programs are compiled with.
+# collector. With "test": all of it, and the tests' tools. With "packages": that, and a browser. With
+# "kernels": an emulator for guests, and the Go releases that their programs are compiled with.
 set -eu
 cd "$(dirname "$0")/.."
 venv=.venv
@@ -34,6 +35,9 @@ if [ "${1:-}" = test ]; then
     need "command -v funccount-bpfcc" bpfcc-tools
     need "command -v systemd-analyze" systemd
     need "PATH=$PATH:/usr/sbin command -v debootstrap" debootstrap
+fi
+if [ "${1:-}" = packages ]; then
+    need "command -v chromium" chromium
 fi
 if [ "${1:-}" = kernels ]; then
     need "command -v qemu-system-x86_64" qemu-system-x86
@@ -84,7 +88,7 @@ fi
 
 # pip takes no time and no network for what is there already.
 case ${1:-} in
-kernels) extra=test ;;
+packages | kernels) extra=test ;;
 *) extra=${1:-} ;;
 esac
 $venv/bin/python - "$extra" <<'PYTHON' | xargs -d '\n' \

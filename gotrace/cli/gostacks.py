@@ -31,6 +31,7 @@ from gotrace.goroutines.profile import profile_of
 from gotrace.profiles.folded import folded
 from gotrace.profiles.speedscope import speedscope
 from gotrace.profiles.write import write_profile
+from gotrace.report.colour import CLEAR
 from gotrace.report.goroutines import (
     summary,
     write_changes,
@@ -65,7 +66,6 @@ examples:
 
 #: Lines of a table where the terminal does not say how many it has, and those around the table.
 _LINES, _HEAD = 40, 3
-_CLEAR = "\x1b[H\x1b[2J"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -344,7 +344,7 @@ def _repeat(
                 _write_json(options, dump, chosen, output)
             elif options.watch:
                 lines = options.top or _screen_lines() - _HEAD
-                output.out.write(_CLEAR if output.out.isatty() else "\n")
+                output.out.write(CLEAR if output.out.isatty() else "\n")
                 output.out.write(f"{_clock()} {summary(chosen, name)}\n")
                 write_table(output.out, groups, first or counts, lines)
             elif first is None:
