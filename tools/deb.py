@@ -28,6 +28,12 @@ CLONE = Path(__file__).resolve().parents[1]
 MODULES = Path("usr/lib/python3/dist-packages")
 MAN = Path("usr/share/man/man8")
 DOC = Path("usr/share/doc/gotrace")
+#: Where shells look for completions: in a virtual environment, and here.
+COMPLETIONS = {
+    "bash-completion/completions": "bash-completion/completions",
+    "fish/vendor_completions.d": "fish/vendor_completions.d",
+    "zsh/site-functions": "zsh/vendor-completions",
+}
 UNITS = Path("usr/lib/systemd/system")
 
 CONTROL = """\
@@ -39,8 +45,8 @@ Priority: optional
 Maintainer: the gotrace maintainers <root@localhost>
 Depends: python3 (>= 3.10), python3-capstone (>= 4.0.2), \
 python3-pyelftools (>= 0.29), python3-tabulate (>= 0.8.9)
-Recommends: python3-bpfcc, python3-yaml, python3-jsonschema, python3-prometheus-client
-Suggests: python3-argcomplete
+Recommends: python3-bpfcc, python3-argcomplete, python3-yaml, python3-jsonschema, \
+python3-prometheus-client
 Installed-Size: {size}
 Description: {summary}
  Five commands count calls of any function of a running Go program, measure
@@ -140,6 +146,9 @@ def _install(wheel: Path, tree: Path) -> str:
     (tree / MAN).mkdir(parents=True)
     for page in sorted((data / "data" / "share" / "man" / "man8").iterdir()):
         _compress(page.read_bytes(), tree / MAN / f"{page.name}.gz")
+    share = data / "data" / "share"
+    for place, own in COMPLETIONS.items():
+        shutil.copytree(share / place, tree / "usr" / "share" / own)
     shutil.rmtree(data)
     (info / "RECORD").unlink()  # of files that are elsewhere by now; dpkg has its own
     (info / "INSTALLER").write_text("dpkg\n")

@@ -32,6 +32,8 @@ if [ "${1:-}" = test ]; then
     need "command -v gccgo" gccgo
     need "command -v gdb" gdb
     need "command -v bpftrace" bpftrace
+    need "command -v fish" fish
+    need "command -v zsh" zsh
     need "command -v funccount-bpfcc" bpfcc-tools
     need "command -v systemd-analyze" systemd
     need "PATH=$PATH:/usr/sbin command -v debootstrap" debootstrap
@@ -100,7 +102,7 @@ setup.read("setup.cfg")
 print(setup["options"]["install_requires"].strip())
 extras = setup["options.extras_require"]
 groups = {"test": ("test", "demo-fleet")}
-for name in ("fleet", *groups.get(sys.argv[1], (sys.argv[1],))):
+for name in ("fleet", "completion", *groups.get(sys.argv[1], (sys.argv[1],))):
     if name in extras:  # of "demo" and "" pip knows nothing
         print("\n".join(line for line in extras[name].split("\n") if line and line[0] != "#"))
 PYTHON
