@@ -17,9 +17,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gotrace.cli.name_cache import kept_names
 from gotrace.elf.functions import FunctionTable
 from gotrace.elf.image import ElfImage
+from gotrace.elf.name_cache import kept_names
 from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.model import State
 from gotrace.gotypes.symbols import short_name
@@ -128,7 +128,7 @@ def _names_after(
 
     Raises GotraceError.
     """
-    from gotrace.cli.operands import names_after
+    from gotrace.session.operands import names_after
 
     exists = file_test(_pid(options))
     for text in patterns:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gotrace.profiles.html import VIEWER
 from gotrace.settings import CountSettings
 from tests.packages.roots import FULL, in_copy, needs_all, root
 from tests.packages.wheels import make_wheel
@@ -63,7 +64,15 @@ def test_contents_and_dependencies(package: Path) -> None:
     for name in COMMANDS:
         assert modes[f"/usr/bin/{name}"] == "-rwxr-xr-x"
         assert f"/usr/share/man/man8/{name}.8.gz" in modes
+        for place in (
+            f"bash-completion/completions/{name}",
+            f"fish/vendor_completions.d/{name}.fish",
+        ):
+            assert f"/usr/share/{place}" in modes
+    assert "/usr/share/zsh/vendor-completions/_gotrace" in modes
     modules = "/usr/lib/python3/dist-packages/gotrace"
+    viewer = {f"{modules}/profiles/viewer/{path.name}" for path in VIEWER.iterdir()}
+    assert len(viewer) == 4 and viewer <= modes.keys()
     for source, place in (("gotrace", modules), ("bpf", f"{modules}/_bpf")):
         for path in (CLONE / source).rglob("*.[pch]*"):
             if path.suffix in (".py", ".c", ".h"):
