@@ -40,7 +40,7 @@ from gotrace.report.by import (
     write_values,
 )
 from gotrace.report.counts import CountRow, CountTable, write_counts
-from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
+from gotrace.report.latencies import Interval, LatencyGroup, in_common, write_latencies
 from gotrace.report.latency_rows import RowName, row_names
 from gotrace.report.listing import list_plan
 from gotrace.report.output import Notice, NoticeKind, Output
@@ -52,6 +52,7 @@ from gotrace.session.keys import (
     KeyRequest,
     KeyRow,
 )
+from gotrace.session.landings import Landings
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan, ProgramFunction
 from gotrace.session.run import Run
@@ -120,8 +121,11 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
                 _write_stacks(options, output, plan, key, period, seconds)
             elif is_time:
                 groups = _groups(options, plan, key, period)
+                ways = run.meter.take_ways()
                 cost = probe_cost_of(run.calibration)
-                interval = Interval(groups, [], time.time(), seconds, unit, cost, options.short)
+                cost = cost.of(in_common(ways)) if cost else None
+                ended = time.time()
+                interval = Interval(groups, [], ended, seconds, unit, cost, options.short, ways)
                 if heat is None:
                     write_latencies(output, interval, options.timestamp)
                 else:
@@ -167,6 +171,7 @@ def _request(
         is_strict=options.strict,
         forced=options.attach,
         emulate_ret=options.emulate_ret,
+        returns=options.returns,
         is_calibrated=wanted.times,
         why=None if is_count else why_of(options),
         key=_key_of(options),
@@ -206,7 +211,8 @@ def _add_up(
             return False
 
         others = calls = 0
-        for seconds in pace(options, run, output, poll, _POLL, meter.has_seen):
+        look = _POLL if meter.landings is None else Landings.PERIOD
+        for seconds in pace(options, run, output, poll, look, meter.has_seen):
             period = meter.take()
             calls += sum(row.calls for row in period.rows)
             others += sum(row.calls for row in period.rows if row.function is None)

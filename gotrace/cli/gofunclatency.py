@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from gotrace.cli.irregular import irregularities
 from gotrace.cli.options import (
-    add_emulation_option,
     add_interval_options,
     add_key_options,
+    add_return_options,
     add_run_options,
     add_target_options,
     new_parser,
@@ -24,6 +24,7 @@ from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import (
     asked_of,
     mostly_tracing,
+    moved_notices,
     opened_notices,
     run_command,
     run_output,
@@ -37,6 +38,7 @@ from gotrace.overhead import ProbeCost
 from gotrace.report.latencies import (
     SlowRow,
     duration,
+    in_common,
     write_latencies,
     write_slow,
 )
@@ -110,6 +112,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="EXPR",
         help="histograms of this value instead of the time: a number such as len(p) or $ret",
     )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="say whose calls are seen returning elsewhere than before: see --returns",
+    )
     add_interval_options(parser)
     parser.add_argument(
         "--heat",
@@ -117,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
         help="draw latency over time in place of histograms, every second unless -i says otherwise",
     )
     add_run_options(parser)
-    add_emulation_option(parser)
+    add_return_options(parser)
     return parser
 
 
@@ -142,6 +150,7 @@ def _run(arguments: Sequence[str]) -> int:
             is_strict=options.strict,
             forced=options.attach,
             emulate_ret=options.emulate_ret,
+            returns=options.returns,
             is_calibrated=True,
             why=why_of(options),
             options=wanted,
@@ -174,21 +183,24 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
             from gotrace.cli.heat import HeatDrawing
 
             heat = HeatDrawing(options, output)
-        busy = options.goroutine or options.slower is not None
+        busy = options.goroutine or options.slower is not None or meter.landings is not None
         poll_period = _POLL if busy else 1.0
 
         def poll(is_over: Callable[[], bool]) -> bool:
             slow.write(meter.poll(time.monotonic() + _TURN))
             if symbols is not None:
                 symbols.learn(meter.processes)
+            for notice in moved_notices(meter, plan):
+                if options.json or options.verbose:
+                    output.notice(notice)
             return False
 
         for length in pace(options, run, output, poll, poll_period, meter.has_seen):
-            period = meter.take()
-            tracing.add(period)
+            period, ways = meter.take(), meter.take_ways()
+            tracing.add(period, in_common(ways))
             when = (time.time(), length, request.options.unit)
-            cost = tracing.cost()
-            interval = interval_of(_choice(options), plan, period, symbols, when, cost, meter.files)
+            shown = (_choice(options), plan, period, symbols, when, tracing.cost())
+            interval = interval_of(*shown, meter.files, ways)
             if heat is None:
                 write_latencies(output, interval, options.timestamp)
             else:
@@ -266,6 +278,7 @@ class _Tracing:
     _totals: dict[str, Histogram] = field(default_factory=dict)
     _least_median: float = float("inf")
     _cost: ProbeCost | None = None
+    _returns: str = "ret"
     _problem: str | None = None
 
     def cost(self) -> ProbeCost | None:
@@ -276,15 +289,16 @@ class _Tracing:
             except (GotraceError, OSError) as error:
                 why = (error.strerror if isinstance(error, OSError) else None) or error
                 self._problem = f"the probes' own cost could not be measured: {why}"
-        return self._cost
+        return self._cost.of(self._returns) if self._cost else None
 
     @property
     def calls(self) -> int:
         """Return how many calls were measured."""
         return sum(total.count for total in self._totals.values())
 
-    def add(self, period: Measurement) -> None:
-        """Take note of what was measured in an interval."""
+    def add(self, period: Measurement, returns: str) -> None:
+        """Take note of what was measured in an interval, where calls were seen at ``returns``."""
+        self._returns = returns
         names = row_names(self.plan, self.files, not self.files)
         for row, times in period.rows.items():
             name = _text(names[row]) if len(period.rows) > 1 else ""

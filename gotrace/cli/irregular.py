@@ -22,6 +22,10 @@ _TEXTS = {
     Diagnostic.UNMATCHED: "{} return{s} NOT: entered before tracing began",
     Diagnostic.STACKS_FULL: "{} call{s} NOT: too many goroutines had calls open",
     Diagnostic.OUTER_CALLS_FULL: "{} call{s} NOT: too many calls were open inside one another",
+    Diagnostic.NEW_CALLERS: (
+        "{} call{s} NOT: they came from new callers, after the probes had left the RETs; try"
+        " --returns ret"
+    ),
     Diagnostic.SAVED_FULL: "{} call{s} NOT: too many were open to keep their arguments",
     Diagnostic.NO_GOROUTINE: "{} hit{s} NOT: no goroutine could be found",
     Diagnostic.WORK_BUSY: "{} call{s} NOT: no buffer was free",

@@ -28,9 +28,9 @@ __all__ = [
     "WHY_ALL",
     "WHY_WAITS",
     "add_command_options",
-    "add_emulation_option",
     "add_interval_options",
     "add_key_options",
+    "add_return_options",
     "add_run_options",
     "add_target_options",
     "add_watching_options",
@@ -290,10 +290,19 @@ def add_watching_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_emulation_option(parser: argparse.ArgumentParser) -> None:
-    """Add whether the probes' programs carry out RETs."""
+def add_return_options(parser: argparse.ArgumentParser) -> None:
+    """Add where calls are seen returning, and whether programs carry out RETs."""
     from gotrace.kernel.rets import EmulateRet
+    from gotrace.session.probing import Returns
 
+    parser.add_argument(
+        "--returns",
+        type=one_of(Returns, "choice"),
+        metavar="WHERE",
+        default=Returns.AUTO,
+        help="see calls return at RETs (ret) or, which costs a tenth, in their callers (landing);"
+        " auto, the default: in the callers of functions that are called often",
+    )
     parser.add_argument(
         "--emulate-ret",
         type=one_of(EmulateRet, "choice"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
 from gotrace.kernel import syscalls as kernel
@@ -20,7 +21,15 @@ if TYPE_CHECKING:  # counting needs none of it
     from gotrace.session.trace_plan import TracePlan
     from gotrace.session.why.probes import WhyProbes
 
-__all__ = ["Prepared", "Probing"]
+__all__ = ["Prepared", "Probing", "Returns"]
+
+
+class Returns(Enum):
+    """Where calls are seen returning; the values are those of ``--returns``."""
+
+    AUTO = "auto"  # in their callers if calls are frequent, else at RETs
+    RET = "ret"
+    LANDING = "landing"  # in their callers as soon as these are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,7 @@ class Prepared:
     identified, None if that does not matter. ``why`` finds out what time goes into, None if that
     is not asked for. ``scheduler`` are the probes of a run that follows the scheduler alone.
     ``forced`` is the way to attach, None for the best; ``announce`` is as for ``attach``.
+    ``returns`` says where calls are seen returning.
     """
 
     target: Target
@@ -42,6 +52,7 @@ class Prepared:
     forced: AttachMethod | None = None
     announce: Callable[[str], None] | None = None
     scheduler: SchedulerProbes | None = None
+    returns: Returns = Returns.RET
 
     def site_settings(self) -> SiteSettings:
         """Return the settings of bpf/site.h and bpf/ret.h."""

@@ -28,7 +28,7 @@ def notices(
     """Return what is said at the end of a run of one interval."""
     with Calibration(measure) as calibration:
         tracing = _Tracing(plan_of(*names, form=SiteForm.EMULATED), calibration)
-        tracing.add(Measurement(rows, {}, {}))
+        tracing.add(Measurement(rows, {}, {}), "ret")
         return list(tracing.notices())
 
 
