@@ -59,7 +59,7 @@ test-packages: setup-test ## Try the Debian package, the image, and pages in a b
 	@tools/setup.sh packages
 	$(AS_ROOT) GOTRACE_PACKAGES=1 $(PYTHON) -m pytest tests/packages
 
-test-install: bundle deb ## Install without LLVM, and measure that: wheel, bundle, Debian package
+test-install: setup-test bundle deb ## Install without LLVM, and measure that: wheel, bundle, Debian package
 	$(AS_ROOT) GOTRACE_PACKAGES=1 $(PYTHON) -m pytest -s tests/packages/test_install.py
 
 # As root, or with sudo: BCC creates the maps of what it compiles.

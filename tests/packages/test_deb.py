@@ -85,7 +85,7 @@ def test_contents_and_dependencies(package: Path) -> None:
     fleet = {debian(each) for each in listed(SETUP["options.extras_require"]["fleet"])}
     recommended = set(found["Recommends"].split(", "))
     assert {name for name in fleet - recommended if "opentelemetry" not in name} == set()
-    assert recommended <= fleet | {"python3-bpfcc"}
+    assert recommended <= fleet | {"python3-argcomplete", "python3-bpfcc"}
     assert f"{modules}/_compiled/manifest.json" in modes
 
 
