@@ -26,6 +26,7 @@ from gotrace.gotypes.symbols import short_name
 from gotrace.kernel.attach import AttachMethod
 from gotrace.kernel.rets import EmulateRet
 from gotrace.probes.pattern import NameList, split_target
+from gotrace.session.probing import Returns
 from gotrace.session.waits.probes import WaitState
 from gotrace.target.command import resolve_command
 from gotrace.target.process import file_test, process_numbers
@@ -275,6 +276,10 @@ def _choices(**_: object) -> list[str]:
     return [choice.value for choice in EmulateRet]
 
 
+def _returns(**_: object) -> list[str]:
+    return [choice.value for choice in Returns]
+
+
 _COMPLETERS = {
     "patterns": _functions,
     "exclude": _excluded,
@@ -285,6 +290,7 @@ _COMPLETERS = {
     "cmd": _commands,
     "attach": _rungs,
     "emulate_ret": _choices,
+    "returns": _returns,
     "inside": _inside,
     "state": _states,
 }

@@ -116,6 +116,7 @@ def test_names_that_would_steer_the_terminal_are_not_offered(program: Path, tmp_
     ("line", "offered"),
     [
         ("gotrace --doc", ["--doctor "]),
+        ("gofunclatency --returns la", ["landing "]),
         ("gotrace --attach perf", ["perf-cookie", "perf-ip"]),
         ("gofunccount --attach m", ["multi "]),
         ("gooffcpu --state ru", ["runnable "]),
