@@ -220,8 +220,9 @@ def _add_up(
         notices = [*_footer(meter, plan, others, calls)]
         if heat is not None:
             heat.finish(notices)
-        for notice in notices:
-            output.notice(notice)
+        else:
+            for notice in notices:
+                output.notice(notice)
     return status_of(plan.failed)
 
 

@@ -216,8 +216,9 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
         notices = [*unseen, *tracing.notices()]
         if heat is not None:
             heat.finish(notices)
-        for notice in notices:
-            output.notice(notice)
+        else:
+            for notice in notices:
+                output.notice(notice)
     return run.plan
 
 

@@ -66,9 +66,14 @@ class HeatDrawing:
         out.flush()
 
     def finish(self, notices: Sequence[Notice]) -> None:
-        """Draw what is of the whole run; the page has the notices in it."""
+        """Draw what is of the whole run, and write the notices, which the page has in it as well.
+
+        Raises GotraceError if the page cannot be written.
+        """
         if self._options.heat:
             self._draw(is_last=True)
+        for notice in notices:
+            self._output.notice(notice)
         notes = [notice.message for notice in notices]
         if self._maps.others:
             others = self._maps.others
