@@ -11,9 +11,11 @@ have compiled takes it.
 from __future__ import annotations
 
 import argparse
+import calendar
 import configparser
 import gzip
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -127,10 +129,20 @@ def build(wheel: Path, directory: Path) -> Path:
         _add_unit(tree)
         _settle(tree)
         _add_control(tree, version, summary)
+        made = _time(wheel)
+        for path in (tree, *tree.rglob("*")):
+            os.utime(path, (made, made), follow_symlinks=False)
         file = directory / f"gotrace_{version}_amd64.deb"
         command = ["dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(tree), str(file)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        environment = {**os.environ, "SOURCE_DATE_EPOCH": str(made)}
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     return file
+
+
+def _time(wheel: Path) -> int:
+    """Return when what is in a wheel was committed: so two packages of it are equal."""
+    with zipfile.ZipFile(wheel) as archive:
+        return max(calendar.timegm((*entry.date_time, 0, 0, 0)) for entry in archive.infolist())
 
 
 def _install(wheel: Path, tree: Path) -> str:
@@ -221,7 +233,8 @@ def _add_control(tree: Path, version: str, summary: str) -> None:
     )
     size = sum(-(-path.stat().st_size // 1024) for path in files)
     place = tree / "DEBIAN"
-    place.mkdir(mode=0o755)
+    place.mkdir()
+    place.chmod(0o755)  # whatever the umask is
     control = CONTROL.format(version=version, size=size, summary=summary)
     for name, text in (("control", control), ("md5sums", sums)):
         (place / name).write_text(text)

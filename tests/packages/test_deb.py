@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shutil
 import subprocess
@@ -87,6 +88,19 @@ def test_contents_and_dependencies(package: Path) -> None:
     assert {name for name in fleet - recommended if "opentelemetry" not in name} == set()
     assert recommended <= fleet | {"python3-argcomplete", "python3-bpfcc"}
     assert f"{modules}/_compiled/manifest.json" in modes
+
+
+@pytest.mark.slow
+def test_two_packages_are_equal(package: Path, tmp_path: Path) -> None:
+    (wheel,) = package.parent.glob("*.whl")
+    before = os.umask(0o077)
+    try:
+        command: list[str | Path] = [sys.executable, CLONE / "tools" / "deb.py", wheel, tmp_path]
+        done = subprocess.run(command, capture_output=True, text=True)
+    finally:
+        os.umask(before)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / package.name).read_bytes() == package.read_bytes()
 
 
 #: What is left of files, but for what dpkg, Python's caches and logs have changed.
