@@ -24,7 +24,6 @@ from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import (
     asked_of,
     mostly_tracing,
-    moved_notices,
     opened_notices,
     run_command,
     run_output,
@@ -190,9 +189,6 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
             slow.write(meter.poll(time.monotonic() + _TURN))
             if symbols is not None:
                 symbols.learn(meter.processes)
-            for notice in moved_notices(meter, plan):
-                if options.json or options.verbose:
-                    output.notice(notice)
             return False
 
         for length in pace(options, run, output, poll, poll_period, meter.has_seen):

@@ -77,10 +77,7 @@ def irregularities(
 
 
 def lost_notice(what: str, template: str, count: int, of: int) -> Notice:
-    """Return the notice of calls that are missing, with their share of all.
-
-    Of what is not calls there is none.
-    """
+    """Return the notice of calls that are missing, with their share of all if it is of calls."""
     fields: dict[str, object] = {"what": what, "calls": count}
     calls = "{} call{s} "
     if not template.startswith(calls):

@@ -20,10 +20,8 @@ from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOu
 from gotrace.target.target import Target
 from gotrace.text import counted, printable
 
-if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes, needs none of it
+if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes, does without
     from gotrace.session.calibrate import Calibration
-    from gotrace.session.paired import Paired
-    from gotrace.session.plan import ProbePlan
     from gotrace.session.probing import Probing
     from gotrace.session.request import Asked
     from gotrace.session.run import Run
@@ -32,7 +30,6 @@ __all__ = [
     "asked_of",
     "make_output",
     "mostly_tracing",
-    "moved_notices",
     "opened_notices",
     "probe_cost_of",
     "problem_notices",
@@ -207,15 +204,6 @@ def probe_cost_of(calibration: Calibration[_T] | None, wait: float = 0.8) -> _T 
         return calibration.cost(wait) if calibration else None
     except (GotraceError, OSError):
         return None
-
-
-def moved_notices(meter: Paired, plan: ProbePlan) -> Iterator[Notice]:
-    """Yield whose calls are seen returning elsewhere since the last time."""
-    for move in meter.landings.moves() if meter.landings is not None else ():
-        name = plan.names[move.function].name
-        where = "in their callers" if move.returns == "landing" else "at RETs"
-        fields = {"func": name, "returns": move.returns}
-        yield Notice(NoticeKind.MOVED, f"{name}: calls are seen returning {where} now", fields)
 
 
 def status_of(failed: Sequence[GotraceError]) -> int:

@@ -39,7 +39,7 @@ def is_profile(path: str) -> bool:
 def write_profile(
     path: str | os.PathLike[str], profile: StackProfile, make: Make | None = None
 ) -> None:
-    """Write a profile in the form that its file's name asks for, pprof's if it asks for none.
+    """Write a profile in the form that its file's name asks for, or else in pprof's.
 
     ``make`` is another form, whatever the name is. Raises GotraceError.
     """

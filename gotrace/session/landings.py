@@ -129,8 +129,9 @@ class _Function:
     number: int
     sites: FunctionSites
     rets: ProbeGroup
+    way: Way
     needs_results: bool = False
-    way: Way = Way.RETS
+    has_begun: bool = False  # to move: its direct callers have landings
     has_rets: bool = True
     had_rets: bool = True  # since the last ``take``
     had_landings: bool = False
@@ -182,20 +183,20 @@ class Landings:
         results = {number for number, call in enumerate(calls) if call.reads_results}
         floats = {number for number, call in enumerate(calls) if call.result_floats}
         self._callers = Callers(self._file.functions)
+        way = Way.LEARNING if self._is_asked else Way.RETS
         self._functions = [
-            _Function(number, sites, rets[number], needs_results=number in results)
+            _Function(number, sites, rets[number], way, needs_results=number in results)
             for number, _, sites in prepared.plan.numbered()
             if number in rets
         ]
-        for function in self._functions:
-            function.is_kept = function.number in floats
         self._by_number = {function.number: function for function in self._functions}
         self._landed: dict[int, _Landed] = {}
         self._refused: dict[int, str] = {}
         self._sees_faults = False
         self._moves: list[Move] = []
-        self._next = 0.0
+        self._next = self._next_removal = 0.0
         self._counted = time.monotonic()
+        self._keep(self._by_number[number] for number in floats & self._by_number.keys())
 
     def moves(self) -> list[Move]:
         """Return which functions have moved since the last time."""
@@ -230,7 +231,7 @@ class Landings:
             self._begin(now)
             self._learn(now)
             self._move(now)
-            self._remove_rets()
+            self._remove_rets(now)
             self._look_at_misses()
         except GotraceError:
             # If the run is over, or its probes are gone, that is said elsewhere.
@@ -255,7 +256,7 @@ class Landings:
         moving = [
             function
             for function in self._functions
-            if function.way is Way.RETS and not function.is_kept and function.rate >= least
+            if not function.has_begun and not function.is_kept and function.rate >= least
         ]
         if not moving:
             return
@@ -265,7 +266,7 @@ class Landings:
         for entry, places in known.items():
             function = by_entry[entry]
             if len(places) > _MAX_CALLERS or len(self._landed) + len(places) > _MAX_LANDINGS:
-                function.is_kept = True
+                self._keep([function])
                 continue
             for place in places:
                 wanted.setdefault(place, set()).add(function)
@@ -273,7 +274,7 @@ class Landings:
         for function in moving:
             if not function.is_kept:
                 self._set(function, Way.LEARNING)
-                function.quiet_since = now
+                function.has_begun, function.quiet_since = True, now
 
     def _learn(self, now: float) -> None:
         """Give landings to callers that the kernel has reported."""
@@ -389,16 +390,20 @@ class Landings:
         moved = [
             function
             for function in self._functions
-            if function.way is Way.LEARNING and now - function.quiet_since >= function.quiet
+            if function.has_begun
+            and function.way is Way.LEARNING
+            and now - function.quiet_since >= function.quiet
         ]
         for function in moved:
             self._set(function, Way.LANDINGS)
 
-    def _remove_rets(self) -> None:
+    def _remove_rets(self, now: float) -> None:
         """Remove probes at RETs where no open call waits for one."""
         moved = [one for one in self._functions if one.way is Way.LANDINGS and one.has_rets]
-        if not moved:
+        if not moved or now < self._next_removal:
             return
+        # Where a call takes long, it is not asked each time whether it has returned.
+        self._next_removal = now + min(1.0, 2 * (now - min(one.quiet_since for one in moved)))
         kernel.wait_for_programs()  # what has seen the function before it moved has opened its call
         waiting = set(self._without_landing())
         free = [function for function in moved if function.number not in waiting]
@@ -419,12 +424,14 @@ class Landings:
 
     def _look_at_misses(self) -> None:
         """Give up landings that are hit much more often than calls return to them."""
-        for key, value in self._missed.entries():
-            place, hits = _U64.unpack(key)[0] - self._bias, _U64.unpack(value)[0]
-            for landed in self._landed.values():
-                if landed.landing.address == place:
-                    self._look_at(landed, hits)
-                    break
+        missed = list(self._missed.entries())
+        if not missed:
+            return
+        places = {landed.landing.address: landed for landed in self._landed.values()}
+        for key, value in missed:
+            landed = places.get(_U64.unpack(key)[0] - self._bias)
+            if landed is not None:
+                self._look_at(landed, _U64.unpack(value)[0])
 
     def _look_at(self, landed: _Landed, hits: int) -> None:
         missed, landed.missed = hits - landed.missed, hits

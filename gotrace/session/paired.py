@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from gotrace.kernel.attach import Attached, AttachMethod, ProbeGroup, attach
 from gotrace.kernel.program import BpfProgram
@@ -82,6 +82,11 @@ class Paired(Probing):
 
     def _remove_exited(self) -> None:
         self._open.remove_exited()
+
+    def moved(self) -> Iterable[tuple[str, str]]:
+        names = self._prepared.plan.names
+        for move in self.landings.moves() if self.landings is not None else ():
+            yield names[move.function].name, move.returns
 
     def take_ways(self) -> Mapping[str, str]:
         """Return how the calls of each function were seen returning since the last time.

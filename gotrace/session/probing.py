@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
@@ -15,7 +15,7 @@ from gotrace.session.plan import ProbePlan
 from gotrace.settings import SiteSettings
 from gotrace.target.target import Target
 
-if TYPE_CHECKING:  # counting needs none of it
+if TYPE_CHECKING:  # counting does without
     from gotrace.session.scheduler import SchedulerProbes
     from gotrace.session.tasks import Tasks
     from gotrace.session.trace_plan import TracePlan
@@ -68,6 +68,10 @@ class Probing:
     attached: Attached
     #: Whether nothing that the probes have recorded can change any more.
     stopped = False
+
+    def moved(self) -> Iterable[tuple[str, str]]:
+        """Return whose calls have begun to be seen returning elsewhere: "ret" or "landing"."""
+        return ()
 
     def stop(self) -> None:
         """Have the probes removed; after it, nothing is recorded any more. Raises OSError."""

@@ -27,7 +27,7 @@ from gotrace.session.plan import (
 from gotrace.session.probing import Prepared, Probing, Returns
 from gotrace.target.target import Target
 
-if TYPE_CHECKING:  # counting needs none of it
+if TYPE_CHECKING:  # counting does without
     from gotrace.probes.spec import ProbeSpec
     from gotrace.session.scheduler import SchedulerProbes
     from gotrace.session.trace_plan import TracePlan

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import gotrace
 from tests.toolchains import BUILD_MODES, FIXTURES, build, newest, toolchains
 from tests.tools.harness import Fixture, Result, Running, of_kind, tool
 from tests.tools.latency import MEASURED, assert_within, histograms, program, summary
@@ -158,3 +162,65 @@ def test_stories_of_latency_are_measured_alike(played_twice: tuple[Json, Result]
         assert_within(times, rows[name])
     assert sum(row["returns"] == "both" for row in rows.values()) >= 10
     assert summary(result, "unwound") == truth["Unwound"]
+
+
+def after_moving(name: str, *words: str) -> tuple[int, Result]:
+    """Let a tool see calls before and after main.target moves; return how many there were."""
+    with Callers([callers()]) as fixture:
+        pid = str(fixture.ready)
+        with tool(name, "--json", "--returns", "landing", "-p", pid, *words) as running:
+            for calls in (4, 200):
+                for kind in KINDS[:9]:
+                    fixture.order(kind, calls)
+                if calls == 4:
+                    wait_for_moves(running, 1)
+            result = running.end()
+        truth = fixture.truth()["main.target"]
+        assert fixture.finish() == 0
+    assert lost(result) == 0
+    return int(truth), result
+
+
+def test_rows_by_value_have_results() -> None:
+    """Where a caller overwrites results before its landing, the return is seen at once."""
+    truth, result = after_moving("gofunclatency", "--by", "n % 2, $ret % 4", "main.target")
+    counted = {tuple(row["by"].values()): row["count"] for row in of_kind(result, "histogram")}
+    # target(n) = 3 * n + 1
+    assert counted == dict.fromkeys(((0, 1), (0, 3), (1, 0), (1, 2)), truth // 4)
+
+
+def test_records_have_results() -> None:
+    truth, result = after_moving("gotrace", "main.target ($ret > 0)")
+    shown = of_kind(result, "call")
+    assert len(shown) == truth
+    assert all(row["results"]["$ret"] == 3 * row["args"]["n"] + 1 for row in shown)
+
+
+def test_frequent_calls_move_by_themselves() -> None:
+    with Callers([callers()]) as fixture:
+        with tool("gofunclatency", "-v", "-p", str(fixture.ready), "main.target") as running:
+            fixture.order("direct", 200_000)
+            result = running.end()
+        assert fixture.truth() == {"main.target": 200_000}
+        assert fixture.finish() == 0
+    assert "main.target: calls are seen returning in their callers now\n" in result.errors
+    assert any("count: 200000" in line for line in result.lines)
+
+
+def test_the_library_says_where_returns_are_seen() -> None:
+    with Callers([callers()]) as fixture, gotrace.attach(fixture.ready) as go:
+        with pytest.raises(gotrace.UsageError, match="'ret', 'landing'"):
+            go.latency("main.target", returns="callers")  # type: ignore[call-overload]
+        ready = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(
+                lambda: go.latency("main.target", seconds=4, returns="landing", ready=ready.set)
+            )
+            ready.wait()
+            for _ in range(20):
+                fixture.order("direct", 1000)
+                time.sleep(0.1)  # else all are made before the function can have moved
+            histogram = found.result()["main.target"]
+        assert histogram.count == 20_000
+        fixture.truth()
+        assert fixture.finish() == 0
