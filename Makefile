@@ -59,10 +59,11 @@ test-kernels: setup-kernels ## Try the tools on Linux 5.10 to the newest, emulat
 test-kernels-quick: setup-kernels ## The same on 6.1 and the newest, in eight minutes
 	$(PYTHON) -m tests.kernels --quick $(KERNELS)
 
-test-packages: setup-test ## Install the Debian package in a chroot, and build the image: ten minutes, 500 MB
+test-packages: setup-test ## Try the Debian package, the image, and pages in a browser: ten minutes, 700 MB
+	@tools/setup.sh packages
 	$(AS_ROOT) GOTRACE_PACKAGES=1 GOTRACE_COLD=1 $(PYTHON) -m pytest tests/packages
 
-test-install: bundle deb ## Install without LLVM, and measure that: wheel, bundle, Debian package
+test-install: setup-test bundle deb ## Install without LLVM, and measure that: wheel, bundle, Debian package
 	$(AS_ROOT) GOTRACE_PACKAGES=1 GOTRACE_COLD=1 $(PYTHON) -m pytest -s tests/packages/test_install.py
 
 # As root, or with sudo: BCC creates the maps of what it compiles.

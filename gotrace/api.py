@@ -30,6 +30,7 @@ from gotrace.histogram import Histogram
 from gotrace.kernel.rets import EmulateRet
 from gotrace.overhead import ProbeCost
 from gotrace.profiles.folded import folded
+from gotrace.profiles.html import html
 from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
@@ -210,6 +211,10 @@ class Waits(list[Wait]):
     def to_speedscope(self, path: str | os.PathLike[str]) -> None:
         """Write a flame graph for https://www.speedscope.app. Raises GotraceError."""
         write_profile(path, self._profile, speedscope)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write a page that shows a flame graph without a network. Raises GotraceError."""
+        write_profile(path, self._profile, html)
 
 
 class Latencies(dict[str, Histogram]):

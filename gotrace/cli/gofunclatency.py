@@ -68,10 +68,13 @@ examples:
   gofunclatency --by r.Method -p 1234 main.handle one for each value of an argument
   gofunclatency --why -p 1234 @http.server        one for each endpoint, and what the time went into
   gofunclatency --of 'len(p)' -p 1234 os.(*File).Write  of sizes instead of times
+  gofunclatency -i 1 -o x.html -p 1234 main.handle  latency over time as a picture, for any browser
   gofunclatency main.parse -- ./tool file.txt     start a program and measure from its first call
 """
 
 _POLL = 0.1  # seconds
+#: Goroutines of an interval that maps have by themselves.
+_MOST_DRAWN = 256
 _TURN = 0.05  # seconds of reading at a time
 
 
@@ -114,6 +117,11 @@ def _parser() -> argparse.ArgumentParser:
         help="say whose calls are seen returning elsewhere than before: see --returns",
     )
     add_interval_options(parser)
+    parser.add_argument(
+        "--heat",
+        action="store_true",
+        help="draw latency over time in place of histograms, every second unless -i says otherwise",
+    )
     add_run_options(parser)
     add_return_options(parser)
     return parser
@@ -168,6 +176,11 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
             output.notice(notice)
         symbols = Symbolizer.of(run.tasks.files)
         slow = _SlowCalls(plan, output, tracing, options.short)
+        heat = None
+        if options.is_drawn:
+            from gotrace.cli.heat import HeatDrawing
+
+            heat = HeatDrawing(options, output)
         busy = options.goroutine or options.slower is not None or meter.landings is not None
         poll_period = _POLL if busy else 1.0
 
@@ -183,7 +196,10 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
             when = (time.time(), length, request.options.unit)
             shown = (_choice(options), plan, period, symbols, when, tracing.cost())
             interval = interval_of(*shown, meter.files, ways)
-            write_latencies(output, interval, options.timestamp)
+            if heat is None:
+                write_latencies(output, interval, options.timestamp)
+            else:
+                heat.add(interval)
         for until in turns(options.patience, _TURN):
             slow.write(meter.poll(until))
             if meter.exhausted:
@@ -192,8 +208,12 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
         unseen = irregularities(
             meter, plan, "not measured", tracing.calls, [Diagnostic.UNWOUND_UNSEEN]
         )
-        for notice in (*unseen, *tracing.notices()):
-            output.notice(notice)
+        notices = [*unseen, *tracing.notices()]
+        if heat is not None:
+            heat.finish(notices)
+        else:
+            for notice in notices:
+                output.notice(notice)
     return run.plan
 
 
@@ -201,7 +221,11 @@ def _choice(options: argparse.Namespace) -> LatencyChoice:
     """Return what is shown of each interval."""
     names_processes = options.pid is None and options.command is None
     return LatencyChoice(
-        options.function, options.goroutine, options.top, names_processes, options.short
+        options.function,
+        options.goroutine,
+        _MOST_DRAWN if options.is_drawn else options.top,
+        names_processes,
+        options.short,
     )
 
 

@@ -70,6 +70,7 @@ examples:
   gotrace -p 1234 --why main.handle                      and what the time went into
   gotrace -p 1234 -U main.flush                          with the goroutine's stack
   gotrace -p 1234 -d 5 -o x.pb.gz main.flush             who calls it, for go tool pprof
+  gotrace -p 1234 -d 5 -o x.html main.flush              the same as a picture, for any browser
   gotrace 'main.add(x int, y int) int' -- ./stripped     a signature where there is no DWARF
 """
 

@@ -379,6 +379,8 @@ def test_the_library_has_them(tmp_path: Path) -> None:
         assert known["least"] <= sum(row.delay_ns for row in rows) <= known["most"]
     profile = tmp_path / "x.pb.gz"
     waits.to_pprof(profile)
+    waits.to_html(tmp_path / "x.html")
+    assert '"name":"waits"' in (tmp_path / "x.html").read_text()
     read = raw_profile(profile).samples
     assert (
         sum(one.values[0] for one in read) == sum(row.count for row in waits) == waits.contentions
