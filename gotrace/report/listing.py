@@ -7,15 +7,18 @@ A program may have 90,000 functions. Each is written as soon as its sites are ch
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
 from gotrace.elf.pclntab.inline import InlinedCall, InlinedCalls
 from gotrace.errors import GotraceError
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
+from gotrace.session.landings import MAX_FUNCTIONS
 from gotrace.session.plan import Check, ProbePlan, Selections, only_inlined
-from gotrace.sites.sites import FunctionSites
+from gotrace.sites.landings import Callers
+from gotrace.sites.sites import FunctionSites, SiteError
 from gotrace.target.target import TargetBinary
 from gotrace.text import in_program, printable
 
@@ -68,6 +71,8 @@ def list_functions(
         names = selected.binary.functions.names
         shown = [names[row] for row in selected.rows]
         writer.begin(selected.binary, shown, programs.get(selected.binary))
+        if verb == "measure" and len(selected.rows) <= MAX_FUNCTIONS:
+            writer.find_callers(selected.rows)
         first_problem, usable = "", False
         for sites in selected.sites(returns=True, values=verb == "trace", at_rets=at_rets):
             verdict = check(sites)
@@ -145,6 +150,9 @@ class _Writer:
         self._table = binary.functions
         self._inlined: InlinedCalls | None = self._table.inlined_by_name()
 
+    def find_callers(self, rows: Sequence[int]) -> None:
+        """Find where the functions of the file are called directly, if that is shown."""
+
     def write(self, sites: FunctionSites) -> None:
         """Write one function that has an entry site."""
         raise NotImplementedError
@@ -168,6 +176,24 @@ class _JsonWriter(_Writer):
     def __init__(self, output: JsonOutput) -> None:
         super().__init__(output)
         self._json = output
+        self._callers: Callers | None = None
+        self._places: Mapping[int, Sequence[int]] = {}
+
+    def find_callers(self, rows: Sequence[int]) -> None:
+        self._callers = Callers(self._table)
+        self._places = self._callers.direct({self._table.function(row).entry for row in rows})
+
+    def _landings(self, entry: int) -> dict[str, object]:
+        """Return how many direct callers a function has, and how many have which landing."""
+        if self._callers is None:
+            return {}
+        found = {"direct": 0, "emulated": 0, "stepped": 0}
+        for place in self._places.get(entry, ()):
+            found["direct"] += 1
+            with suppress(SiteError):
+                best = self._callers.landings(place)[0]
+                found["emulated" if best.emulated else "stepped"] += 1
+        return {"callers": found}
 
     def write(self, sites: FunctionSites) -> None:
         entry, function = sites.entry, sites.function
@@ -185,6 +211,7 @@ class _JsonWriter(_Writer):
                 "form": entry.form.value,
                 "rets": [site.address for site in sites.returns],
                 "tail_jumps": sites.tail_jumps,
+                **self._landings(function.entry),
                 "inlined": [
                     {"caller": call.caller, "file": call.file, "line": call.line}
                     for call in self._calls(function.name)

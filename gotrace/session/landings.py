@@ -32,6 +32,7 @@ from gotrace.sites.landings import Callers, Landing
 from gotrace.sites.sites import FunctionSites, SiteError, entry_site
 
 __all__ = [
+    "MAX_FUNCTIONS",
     "Landings",
     "Move",
     "by_function",
@@ -51,7 +52,7 @@ class Way(Enum):
 
 
 #: Functions that can move: of more, the run is about counts rather than each one's time.
-_MAX_FUNCTIONS = 1000
+MAX_FUNCTIONS = 1000
 #: Return addresses that can have a landing; more callers than these keep their RETs.
 _MAX_LANDINGS = 20_000
 _MAX_CALLERS = 5_000  # of one function
@@ -88,7 +89,7 @@ def can_move(prepared: Prepared) -> bool:
         return False
     if tasks.layout is None or prepared.forced not in (None, AttachMethod.MULTI):
         return False
-    return len(plan.names) <= _MAX_FUNCTIONS
+    return len(plan.names) <= MAX_FUNCTIONS
 
 
 def learn_at_once(prepared: Prepared, program: BpfProgram) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import gotrace
 from tests.toolchains import BUILD_MODES, FIXTURES, build, newest, toolchains
-from tests.tools.harness import Fixture, Result, Running, of_kind, tool
+from tests.tools.harness import Fixture, Result, Running, of_kind, run_tool, tool
 from tests.tools.latency import MEASURED, assert_within, histograms, program, summary
 
 pytestmark = pytest.mark.live
@@ -194,6 +194,17 @@ def test_records_have_results() -> None:
     shown = of_kind(result, "call")
     assert len(shown) == truth
     assert all(row["results"]["$ret"] == 3 * row["args"]["n"] + 1 for row in shown)
+
+
+def test_list_says_where_functions_are_called() -> None:
+    words = ("-l", "--json", f"{callers()}:main.target", "main.leaf")
+    rows = {
+        row["func"]: row["callers"]
+        for row in of_kind(run_tool("gofunclatency", *words), "function")
+    }
+    assert rows["main.target"]["direct"] >= 128 + 6
+    for row in rows.values():
+        assert 0 < row["emulated"] + row["stepped"] <= row["direct"]
 
 
 def test_frequent_calls_move_by_themselves() -> None:

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Landings are reached after each return, before anything else is called."""
+
+from __future__ import annotations
+
+import capstone
+import pytest
+
+from gotrace.elf.functions import Function, load_functions
+from gotrace.elf.image import ElfImage
+from gotrace.sites.emulation import EMULATED
+from gotrace.sites.landings import Callers
+from gotrace.sites.sites import SiteError
+from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest
+
+_LEAVES = ("j", "call", "ret", "loop", "ud", "int", "hlt", "sys")
+
+
+class Program:
+    """A program whose code is read apart from the code under test."""
+
+    def __init__(self, toolchain: Toolchain) -> None:
+        self.image = ElfImage.open(str(build(FIXTURES / "live_callers", toolchain)))
+        self.table = load_functions(self.image)
+        self.callers = Callers(self.table)
+
+    def named(self, name: str) -> Function:
+        (row,) = self.table.rows_named(name)
+        return self.table.function(row)
+
+    def code(self, function: Function) -> list[tuple[int, int, str, str]]:
+        machine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+        size = function.end - function.entry
+        return list(machine.disasm_lite(self.image.read(function.entry, size), function.entry))
+
+
+@each_toolchain
+def test_landings_end_straight_lines(toolchain: Toolchain) -> None:
+    program = Program(toolchain)
+    calls = landed = 0
+    for row in range(0, len(program.table), 7):
+        function = program.table.function(row)
+        code = program.code(function)
+        for number, (at, size, mnemonic, _) in enumerate(code[:-1]):
+            if mnemonic != "call":
+                continue
+            calls += 1
+            try:
+                found = program.callers.landings(at + size)
+            except SiteError:
+                continue
+            landed += 1
+            assert len({landing.address for landing in found}) == len(found)
+            for landing in found:
+                line = [each for each in code[number + 1 :] if each[0] < landing.address]
+                assert all(not name.startswith(_LEAVES) for _, _, name, _ in line)
+                assert landing.address in {each[0] for each in code[number + 1 :]}
+                here = program.image.read(landing.address, 6)
+                assert landing.emulated == bool(EMULATED.match(here))
+                assert landing.emulated or landing.address == at + size
+    assert calls > 500 and landed > 0.9 * calls
+
+
+@each_toolchain
+def test_direct_callers_are_found_through_jumps(toolchain: Toolchain) -> None:
+    program = Program(toolchain)
+    target = program.named("main.target")
+    places = program.callers.direct([target.entry])[target.entry]
+    names = [function.name for place in places if (function := program.table.find(place))]
+    assert sum(name.startswith("main.init") or "glob." in name for name in names) >= 128
+    assert {"main.tail", "main.faulting", "main.rare"} <= set(names)
+    for place in places:
+        assert program.image.read(place - 5, 1) == b"\xe8"
+
+
+def test_what_is_not_after_a_call_has_no_landing() -> None:
+    program = Program(newest())
+    target = program.named("main.target")
+    (first, *_) = program.code(target)
+    for address in (target.entry, target.entry + first[1], target.entry + 1, 0, 1 << 40):
+        with pytest.raises(SiteError):
+            program.callers.landings(address)
+
+
+def test_goroutines_return_to_goexit() -> None:
+    program = Program(newest())
+    (landing,) = program.callers.landings(program.named("runtime.goexit").entry + 1)
+    assert landing.emulated and landing.address == landing.return_pc
