@@ -180,7 +180,7 @@ def test_doctor_says_what_there_is(package: Path, monkeypatch: pytest.MonkeyPatc
     assert binding.state is State.WARN
     monkeypatch.setattr(program_cache, "_package_folder", lambda: package / "nowhere")
     assert packaged_programs() is None
-    assert machine.packaged_compiled().found.startswith("none: ")
+    assert machine.packaged_compiled().found.startswith("not there: ")
 
 
 def test_a_manifest_that_is_none_is_no_package(package: Path) -> None:

@@ -19,7 +19,7 @@ from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, run_tool, tool, tool_command
 from tests.tools.latency import program
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.apart]
 
 TITLE = "{http://www.w3.org/2000/svg}title"
 
