@@ -43,6 +43,7 @@ ROOMS = (
     "api",
     "report",
     "doctor",
+    "screen",
     "cli",
     "fleet",
     "start",
@@ -154,6 +155,7 @@ BESIDE = {
     "cli": {
         *(
             "report",
+            "screen",
             "doctor",
             "kernel.attach",
             "kernel.rets",

@@ -137,8 +137,8 @@ class _Batch:
             self._remote.extend((addresses[first], length))
             self._local.extend((first * stride, length))
 
-    def look(self, memory: Memory, buffer: array[int]) -> Iterator[tuple[int, bool]]:
-        """Read the images; yield the places of those that have run, and whether they live."""
+    def look(self, memory: Memory, buffer: array[int]) -> Iterator[tuple[int, int]]:
+        """Read the images; yield the places and states of those that have run."""
         fields, step = self.fields, self.stride >> 3
         memory.scatter(self._remote, buffer, self._local)
         end = step * len(self.addresses)
@@ -170,7 +170,7 @@ class _Batch:
         if found:
             self.times = None
         for at in sorted(found):
-            yield at, kinds[statuses[at]] in STATES
+            yield at, kinds[statuses[at]]
 
     def found_times(self) -> dict[GroupWatch, tuple[int, int]]:
         """Return the earliest and the latest time from which goroutines wait, by group."""
@@ -252,24 +252,35 @@ class GoroutineWatch:
         )
 
     def _look(self) -> None:
-        places: dict[int, tuple[_Batch, int]] = {}
-        wanted: list[list[int]] = []
+        running: dict[int, tuple[_Batch, int]] = {}
+        self.read = self.moved = 0
         for batch in self._batches:
             size = batch.stride * len(batch.addresses) + 8
             if 8 * len(self._buffer) < size:
                 self._buffer = array("Q", bytes(size + 7 & ~7))
-            moved: list[int] = []
-            for at, lives in batch.look(self._memory, self._buffer):
-                if lives:
-                    moved.append(batch.addresses[at])
-                    places[batch.addresses[at]] = batch, at
+            moved: dict[int, tuple[_Batch, int]] = {}
+            for at, status in batch.look(self._memory, self._buffer):
+                if status == _RUNNING:
+                    running[batch.addresses[at]] = batch, at
+                elif status in STATES:
+                    moved[batch.addresses[at]] = batch, at
                 else:
                     self._put(batch, at, None)
-            if moved:
-                wanted.append(moved)
-        found = self._reader.read(wanted, self.now, self._sample)
-        self.read = len(found)
-        self.moved = sum(one.has_moved for one in found)
+            self._take(moved)
+        # Their threads are sampled, for which one waits.
+        self._take(running, self._sample)
+
+    def _take(
+        self,
+        places: dict[int, tuple[_Batch, int]],
+        sample: Callable[[], Iterable[Sample]] | None = None,
+    ) -> None:
+        """Read goroutines with their stacks, by their addresses."""
+        if not places:
+            return
+        found = self._reader.read([sorted(places)], self.now, sample)
+        self.read += len(found)
+        self.moved += sum(one.has_moved for one in found)
         for one in found:
             batch, at = places.pop(one.g)
             self._put(batch, at, self._cell(one))

@@ -114,6 +114,7 @@ class Waits:
         #: How long the latest reading is of.
         self.seconds = 0.0
         self._history: _History[tuple[str, tuple[Frame, ...]]] = _History()
+        self._wakers: dict[tuple[str, tuple[Frame, ...]], str] = {}
         #: What was added up last, as gooffcpu prints it.
         self.latest: list[NamedWait] = []
         self.others = (0, 0)
@@ -147,7 +148,9 @@ class Waits:
             reason, frames = key
             found = groups.get(key, [])
             most = max(found, key=lambda one: one.ns, default=None)
-            waker = most.waker_label if most is not None else None
+            if most is not None and most.waker_label is not None:
+                self._wakers[key] = most.waker_label
+            waker = self._wakers.get(key)
             count, ns = sum(one.count for one in found), sum(one.ns for one in found)
             rows.append(
                 WaitGroupRow(seconds, reason, frames, waker, count, ns, self._history.of(key))
