@@ -230,7 +230,7 @@ def _write(
     tables = [(*group_lines(snapshot.groups[:top], False), len(snapshot.groups))]
     if snapshot.waits is not None:
         waits = [row for row in snapshot.waits if row.count]
-        tables.append((*wait_lines(waits[:top], False), len(waits)))
+        tables.append((*wait_lines(waits[:top], False, width or _WIDTH), len(waits)))
     if snapshot.functions is not None:
         rows = [row for row in snapshot.functions if row.times.count]
         tables.append((*function_lines(rows[:top], False), len(rows)))

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
-_TREND = 10
+_TREND, _SHORT = 10, 6
 #: The mark of groups that leak.
 LEAK = "!"
 
@@ -156,11 +156,15 @@ def group_lines(rows: Sequence[GroupRow], is_ascii: bool) -> tuple[str, list[Lin
     return head, lines
 
 
-def wait_lines(rows: Sequence[WaitGroupRow], is_ascii: bool) -> tuple[str, list[Line]]:
-    """Return the heads of columns, and a line for each stack of waits."""
+def wait_lines(rows: Sequence[WaitGroupRow], is_ascii: bool, width: int) -> tuple[str, list[Line]]:
+    """Return the heads of columns, and a line for each stack of waits.
+
+    Functions have what is left of the ``width`` of lines.
+    """
+    wide = max(20, (width - 50) // 2)
     head = (
-        f"{'WAITS/S':>8} {'TIME/S':>8} {'EACH':>8} {'TREND':<{_TREND}}  {'REASON':<16}"
-        f" {'WHERE':<24} WOKEN BY"
+        f"{'WAITS/S':>7} {'TIME/S':>7} {'EACH':>7} {'TREND':<{_SHORT}}  {'REASON':<14}"
+        f" {'WHERE':<{wide}} WOKEN BY"
     )
     lines = []
     for row in rows:
@@ -168,13 +172,12 @@ def wait_lines(rows: Sequence[WaitGroupRow], is_ascii: bool) -> tuple[str, list[
         time = duration(row.ns / row.seconds) if row.ns else ""
         each = duration(row.ns / row.count) if row.count else ""
         waker = printable(spoken(row.waker)) if row.waker else ""
-        trend = spark(row.history, _TREND, is_ascii)
-        lines.append(
-            Line(
-                f"{rate:>8} {time:>8} {each:>8} {trend}  {row.reason:<16}"
-                f" {_named(row.frames):<24} {waker}".rstrip()
-            )
+        trend = spark(row.history, _SHORT, is_ascii)
+        text = (
+            f"{rate:>7} {time:>7} {each:>7} {trend}  {row.reason:<14.14}"
+            f" {_named(row.frames):<{wide}.{wide}} {waker}"
         )
+        lines.append(Line(text.rstrip()))
     return head, lines
 
 

@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gotrace.errors import GotraceError, UsageError
 from gotrace.live.model import FunctionRow, GroupRow, Snapshot, StackView, WaitGroupRow
@@ -28,13 +30,19 @@ from gotrace.report.top import (
     wait_lines,
 )
 from gotrace.screen.terminal import Terminal
+from gotrace.session.undisturbed import Meanwhile
 from gotrace.target.process import ProcessError
 from gotrace.target.wait import Reason, SignalWaiter
+
+if TYPE_CHECKING:  # loaded where something is attached
+    from gotrace.live.attached import AcceptPrice, Price
 
 __all__ = ["watch"]
 
 #: Goroutines of a group that can be looked at one by one.
 _MOST = 500
+#: Seconds between two looks at what is being attached.
+_MOMENT = 0.05
 #: Lines of a question or a message at the bottom.
 _MAX_ASKED = 4
 _HELP = """\
@@ -70,6 +78,29 @@ class _Declined(UsageError):
     """Something that the user does not want to pay for."""
 
 
+class _Asking:
+    """A price that one thread asks another to accept."""
+
+    def __init__(self) -> None:
+        #: The price that waits for an answer, None where there is none.
+        self.price: Price | None = None
+        self._answered = threading.Event()
+        self._is_accepted = False
+
+    def accept(self, price: Price) -> None:
+        """Wait for the answer; raise _Declined if it is not yes."""
+        self.price = price
+        self._answered.wait()
+        if not self._is_accepted:
+            raise _Declined("not attached")
+
+    def answer(self, is_accepted: bool) -> None:
+        """Answer this price, or the one that is to come."""
+        self.price = None
+        self._is_accepted = is_accepted
+        self._answered.set()
+
+
 @dataclass
 class _Level:
     """What the user has gone into: a group's goroutines, or a stack; and the chosen line."""
@@ -101,14 +132,20 @@ def watch(
 
     ``start`` attaches what is wanted from the start. Returns the processes that have ended.
     """
-    with Terminal() as terminal:
+    view = None
+    try:
+        with Terminal() as terminal:
 
-        def abandon() -> None:
-            terminal.restore()
-            os._exit(1)
+            def abandon() -> None:
+                terminal.restore()
+                os._exit(1)
 
-        waiter.on_second = abandon
-        return _View(terminal, monitors, waiter, delay).run(start)
+            waiter.on_second = abandon
+            view = _View(terminal, monitors, waiter, delay)
+            return view.run(start)
+    finally:  # the terminal first, whatever takes its time
+        if view is not None:
+            view.finish()
 
 
 class _View:
@@ -136,6 +173,9 @@ class _View:
         self._shows_help = False
         self._message = ""
         self._entry: str | None = None
+        #: What is being attached, and what that asks.
+        self._attaching: Meanwhile[None] | None = None
+        self._asking = _Asking()
 
     def run(self, start: Callable[[Monitor], None]) -> list[int]:
         """Show, until the end."""
@@ -145,7 +185,7 @@ class _View:
         self._look()
         self._draw()
         for one in self._processes:
-            self._attach(lambda one=one: start(one.monitor))  # type: ignore[misc]
+            self._attach(lambda _, one=one: start(one.monitor))  # type: ignore[misc]
         tick = time.monotonic() + self._delay
         while self._waiter.asked is None:
             if all(one.has_ended for one in self._processes):
@@ -248,7 +288,7 @@ class _View:
         if self._pane is _Pane.GROUPS:
             return group_lines(rows, is_ascii)
         if self._pane is _Pane.WAITS:
-            return wait_lines(rows, is_ascii)
+            return wait_lines(rows, is_ascii, self._terminal.size[1])
         return function_lines(rows, is_ascii)
 
     def _rows(self) -> list[Any]:
@@ -406,7 +446,7 @@ class _View:
         self._show(_Pane.WAITS)
         monitor = self._current.monitor
         if monitor.waits is None:
-            self._attach(lambda: monitor.attach_waits(self._agree))
+            self._attach(monitor.attach_waits)
 
     def _functions(self) -> None:
         self._show(_Pane.FUNCTIONS)
@@ -418,7 +458,7 @@ class _View:
         text = self._ask("functions, such as main.*: ")
         if text:
             monitor, patterns = self._current.monitor, text.split()
-            self._attach(lambda: monitor.attach_functions(patterns, self._agree))
+            self._attach(lambda accept: monitor.attach_functions(patterns, accept))
 
     def _detach(self) -> None:
         monitor = self._current.monitor
@@ -428,30 +468,49 @@ class _View:
             monitor.detach_functions()
         self._look()
 
-    def _attach(self, action: Callable[[], None]) -> None:
-        """Do what attaches, and say so; what keeps it from that is a message."""
-        self._message = "counting what that takes, and placing probes..."
-        self._draw()
+    def _attach(self, action: Callable[[AcceptPrice], None]) -> None:
+        """Do what attaches, in a thread of its own, and ask whether its price is to be paid.
+
+        What keeps it from being attached is a message. A signal ends the wait at once; ``finish``
+        waits for the thread then.
+        """
+        asking, done = _Asking(), threading.Event()
+
+        def attach() -> None:
+            try:
+                action(asking.accept)
+            finally:
+                done.set()
+
+        if self._waiter.asked is not None:
+            return
+        self._asking, self._attaching = asking, Meanwhile(attach)
+        while not done.is_set():
+            if asking.price is not None:
+                answer = self._answer(f"{asking.price.text}. Attach? (y/n)")
+                asking.answer(answer in ("y", "Y"))
+            else:
+                self._message = "counting what that takes, and placing probes..."
+                self._draw()
+                self._waiter.wait(time.monotonic() + _MOMENT)
+            if self._waiter.asked is not None:
+                return
         self._message = ""
-        self._waiter.on_first = _interrupt
+        attaching, self._attaching = self._attaching, None
         try:
-            if self._waiter.asked is None:
-                action()
+            attaching.result()
         except _Declined:
             self._message = "not attached"
         except GotraceError as error:
             self._message = str(error)
-        except KeyboardInterrupt:
-            return
-        finally:
-            self._waiter.on_first = None
-        if self._waiter.asked is None:
-            self._look()
+        self._look()
 
-    def _agree(self, price: Any) -> None:
-        """Say a price and ask; raise _Declined if the answer is not yes."""
-        if self._answer(f"{price.text}. Attach? (y/n)") not in ("y", "Y"):
-            raise _Declined("not attached")
+    def finish(self) -> None:
+        """Wait until nothing is being attached any more."""
+        if self._attaching is not None:
+            self._asking.answer(False)
+            with suppress(GotraceError):
+                self._attaching.result()
 
     def _answer(self, question: str) -> str | None:
         """Ask for one key, and return it; None if a signal has come."""
@@ -513,10 +572,6 @@ _MOVES: Mapping[str, int | str] = {
     "KEY_HOME": -(1 << 30),
     "KEY_END": 1 << 30,
 }
-
-
-def _interrupt() -> None:
-    raise KeyboardInterrupt
 
 
 def _text(row: GroupRow | WaitGroupRow | FunctionRow) -> str:

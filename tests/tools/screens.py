@@ -106,7 +106,7 @@ class Screen:
         assert self.raw.rfind(_ENTERS) <= self.raw.rfind(_LEAVES)
         hidden, shown = self.raw.rfind(b"\x1b[?25l"), self.raw.rfind(b"\x1b[?25h")
         assert hidden <= shown
-        assert b"Traceback" not in self.raw
+        assert b"Traceback" not in self.raw, self.raw.decode(errors="replace")[-4000:]
 
     def __enter__(self) -> Screen:
         return self
