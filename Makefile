@@ -7,12 +7,12 @@ PYTHON := .venv/bin/python
 ifeq ($(shell id -u),0)
 AS_ROOT = env GOTRACE_LIVE=1
 else ifneq ($(shell command -v sudo),)
-AS_ROOT = sudo -H env "PATH=$$PATH" GOTRACE_LIVE=1 PYTHONDONTWRITEBYTECODE=1 \
+AS_ROOT = sudo -H env "PATH=$$PATH" GOTRACE_LIVE=1 PYTHONPYCACHEPREFIX=/root/.cache/gotrace/pycache \
 	HYPOTHESIS_STORAGE_DIRECTORY=/root/.cache/gotrace/hypothesis PYTEST_ADDOPTS="-p no:cacheprovider" \
 	GOTRACE_TOOLCHAINS="$${GOTRACE_TOOLCHAINS:-$${XDG_CACHE_HOME:-$$HOME/.cache}/gotrace/toolchains}"
 endif
 
-.PHONY: help setup setup-test setup-kernels check test lint test-real test-kernels \
+.PHONY: help setup setup-test setup-kernels check test test-all lint test-real test-kernels \
 	test-kernels-quick test-packages test-install bench demo demo-fleet wheel bundle deb clean
 
 help: ## List the targets
@@ -31,10 +31,14 @@ $(READY): setup.cfg tools/setup.sh tests/toolchains.py tests/fetch_toolchains.py
 	@$(MAKE) --no-print-directory setup-test
 
 check: lint ## Check what needs no root, in a minute: style, types, and all but live and slow tests
-	env -u GOTRACE_LIVE $(PYTHON) -m pytest -q -n logical --dist worksteal -m "not live and not slow"
+	env -u GOTRACE_LIVE $(PYTHON) -m pytest -q -n logical --dist worksteal \
+		-m "not live and not slow and not thorough"
 
-test: setup-test lint ## Run everything: lint, unit tests and, as root or with sudo, live tests
+test: setup-test lint ## Run lint, unit tests and, as root or with sudo, live tests: a quarter of an hour
 	@$(AS_ROOT) $(PYTHON) -m tests.whole
+
+test-all: setup-test lint ## The same with every Go release, seed and way of building: half an hour
+	@$(AS_ROOT) $(PYTHON) -m tests.whole --all
 
 lint: $(READY) ## Check style and types
 	$(PYTHON) -m ruff check
@@ -43,7 +47,7 @@ lint: $(READY) ## Check style and types
 	$(PYTHON) -m mypy
 
 test-real: setup-test ## Try the tools on real programs, and harm none: an hour, fetches 500 MB
-	$(AS_ROOT) GOTRACE_REAL=1 $(PYTHON) -m pytest tests/real
+	$(AS_ROOT) GOTRACE_REAL=1 GOTRACE_COLD=1 $(PYTHON) -m pytest tests/real
 
 # Needs root for what apt installs only: guests are emulated, and their files unpacked.
 setup-kernels:
@@ -55,11 +59,12 @@ test-kernels: setup-kernels ## Try the tools on Linux 5.10 to the newest, emulat
 test-kernels-quick: setup-kernels ## The same on 6.1 and the newest, in eight minutes
 	$(PYTHON) -m tests.kernels --quick $(KERNELS)
 
-test-packages: setup-test ## Install the Debian package in a chroot, and build the image: ten minutes, 500 MB
-	$(AS_ROOT) GOTRACE_PACKAGES=1 $(PYTHON) -m pytest tests/packages
+test-packages: setup-test ## Try the Debian package, the image, and pages in a browser: ten minutes, 700 MB
+	@tools/setup.sh packages
+	$(AS_ROOT) GOTRACE_PACKAGES=1 GOTRACE_COLD=1 $(PYTHON) -m pytest tests/packages
 
-test-install: bundle deb ## Install without LLVM, and measure that: wheel, bundle, Debian package
-	$(AS_ROOT) GOTRACE_PACKAGES=1 $(PYTHON) -m pytest -s tests/packages/test_install.py
+test-install: setup-test bundle deb ## Install without LLVM, and measure that: wheel, bundle, Debian package
+	$(AS_ROOT) GOTRACE_PACKAGES=1 GOTRACE_COLD=1 $(PYTHON) -m pytest -s tests/packages/test_install.py
 
 # As root, or with sudo: BCC creates the maps of what it compiles.
 wheel: setup ## Make a wheel in dist/ that carries compiled BPF programs; the first takes minutes

@@ -2,7 +2,7 @@
 /*
  * Which calls are open: entries and returns paired by task and depth.
  *
- * Settings (common.h), beside those of goroutine.h:
+ * Settings (common.h), beside those of goroutine.h and landings.h:
  *   GOTRACE_STACKS       goroutines that can have calls open at once
  *   GOTRACE_OUTER_CALLS  open calls that can have another traced call inside
  *
@@ -18,6 +18,7 @@
 #pragma once
 #include "diagnostics.h"
 #include "goroutine.h"
+#include "landings.h"
 #include "unwound.h"
 #include "why.h"
 
@@ -50,8 +51,9 @@
 struct open_call {
     u64 depth; /* stack_hi - SP at entry: survives moves of the stack */
     u64 start; /* ns */
-    u64 function;
-    u64 return_pc; /* of a function that can end by a jump to a traced one, else 0 */
+    u32 function;
+    u32 jumps;     /* whether the function can end by a jump to a traced one */
+    u64 return_pc; /* 0 where nothing asks for it */
     u64 before;    /* the stack's hits when the call was entered, its own entry included */
     u64 before_ns; /* the same of its hits_ns */
 };
@@ -286,7 +288,8 @@ static __always_inline bool calls_locate(struct pt_regs *ctx, u64 cookie, struct
                                          struct task_key *owner, u64 *depth)
 {
     if (!goroutine_find_task(ctx, cookie, task)) {
-        diagnostics_count(NO_GOROUTINE, 1);
+        if (!(cookie & COOKIE_LANDING)) /* that others than measured calls come to as well */
+            diagnostics_count(NO_GOROUTINE, 1);
         return false;
     }
     owner->task = task->id;
@@ -302,7 +305,7 @@ static __always_inline bool calls_locate(struct pt_regs *ctx, u64 cookie, struct
 static __always_inline bool is_tail_call(struct task_key *owner, struct stack *stack, u64 depth,
                                          u64 function, u64 return_pc)
 {
-    if (stack->top.return_pc != return_pc || stack->top.function == function)
+    if (!stack->top.jumps || stack->top.return_pc != return_pc || stack->top.function == function)
         return false;
     struct call_key key = {.task = owner->task, .tgid = owner->tgid, .level = stack->level};
 #pragma clang loop unroll(disable)
@@ -373,13 +376,18 @@ static __always_inline struct stack *calls_enter(struct task *task, struct task_
     hit_in_goroutine(task, owner);
     stack->hits++;
     u64 function = cookie & COOKIE_INDEX_MASK, return_pc = 0;
-    if (cookie & COOKIE_JUMPS || (stack->level && stack->top.depth >= depth))
+    u32 way = landings_way(function);
+    if (way || cookie & COOKIE_JUMPS || (stack->level && stack->top.depth >= depth))
         return_pc = read_word(task->stack_hi - depth);
     drop_deeper(0, task, owner, stack, depth, ENDED_UNSEEN);
     /* Others at this depth have ended unseen. */
     if (stack->level && stack->top.depth == depth &&
         !is_tail_call(owner, stack, depth, function, return_pc))
         drop_deeper(0, task, owner, stack, depth - 1, ENDED_UNSEEN);
+    if (!landings_can_open(way, function, return_pc)) {
+        calls_settle(task, owner, stack);
+        return 0;
+    }
     if (stack->level) {
         struct call_key key = {.task = owner->task, .tgid = owner->tgid, .level = stack->level};
         struct open_call outer = stack->top;
@@ -392,28 +400,54 @@ static __always_inline struct stack *calls_enter(struct task *task, struct task_
     stack->top.before = stack->hits;
     stack->top.depth = depth;
     stack->top.function = function;
-    stack->top.return_pc = cookie & COOKIE_JUMPS ? return_pc : 0;
+    stack->top.jumps = (cookie & COOKIE_JUMPS) != 0;
+    stack->top.return_pc = return_pc;
     return stack;
+}
+
+/* Count a RET, or a landing, at which no call is seen to return. */
+static __always_inline void count_unmatched(struct pt_regs *ctx, u64 cookie)
+{
+    if (!(cookie & COOKIE_LANDING))
+        diagnostics_count(UNMATCHED, 1);
+    else if (!(cookie & COOKIE_FAULT))
+        landings_missed(ctx->ip);
+}
+
+/*
+ * Return whether the latest call ends here: at a RET of its function, or at the landing of its
+ * return address, whichever comes first; or before a landing, at the entry of sigpanic.
+ */
+static __always_inline bool ends_here(struct pt_regs *ctx, u64 cookie, struct open_call *call,
+                                      u64 entry_sp)
+{
+    u64 index = cookie & COOKIE_INDEX_MASK;
+    if (!(cookie & COOKIE_LANDING))
+        return call->function == index;
+    if (cookie & COOKIE_FAULT)
+        return landings_is_between(call->return_pc, read_word(entry_sp));
+    return call->return_pc == ctx->ip - index;
 }
 
 /*
  * Return the stack whose top is the call that returns at depth, after dropping what was unwound
- * above it; 0 where that call was not seen to be entered. The hit of the RET is then yet to be
- * counted in the calls that stay.
+ * above it; 0 where that call was not seen to be entered. The hit is then yet to be counted in the
+ * calls that stay.
  */
-static __always_inline struct stack *leaving(struct task *task, struct task_key *owner, u64 depth,
-                                             u64 function)
+static __always_inline struct stack *leaving(struct pt_regs *ctx, u64 cookie, struct task *task,
+                                             struct task_key *owner, u64 depth)
 {
     hit_in_goroutine(task, owner);
     struct stack *stack = stacks.lookup(owner);
     if (!stack) {
-        diagnostics_count(UNMATCHED, 1);
+        count_unmatched(ctx, cookie);
         return 0;
     }
     drop_deeper(0, task, owner, stack, depth, ENDED_UNSEEN);
-    if (stack->level && stack->top.depth == depth && stack->top.function == function)
+    if (stack->level && stack->top.depth == depth &&
+        ends_here(ctx, cookie, &stack->top, task->stack_hi - depth))
         return stack;
-    diagnostics_count(UNMATCHED, 1);
+    count_unmatched(ctx, cookie);
     stack->hits++;
     if (!stack->level)
         calls_rest(task, owner);
@@ -421,8 +455,8 @@ static __always_inline struct stack *leaving(struct task *task, struct task_key 
 }
 
 /*
- * At a RET: return the stack whose top is the call that returns, and fill in whose it is and how
- * deep; 0 where none does. Its time ends at now, or later where its parts are kept.
+ * At a RET or a landing: return the stack whose top is the call that returns, and fill in whose it
+ * is and how deep; 0 where none does. Its time ends at now, or later where its parts are kept.
  */
 static __always_inline struct stack *calls_returning(struct pt_regs *ctx, u64 cookie,
                                                      struct task *task, struct task_key *owner,
@@ -430,18 +464,24 @@ static __always_inline struct stack *calls_returning(struct pt_regs *ctx, u64 co
 {
     if (!calls_locate(ctx, cookie, task, owner, depth))
         return 0;
-    struct stack *stack = leaving(task, owner, *depth, cookie & COOKIE_INDEX_MASK);
+    /* In the caller, the return address is off the stack. */
+    if ((cookie & COOKIE_LANDING) && !(cookie & COOKIE_FAULT))
+        *depth += 8;
+    struct stack *stack = leaving(ctx, cookie, task, owner, *depth);
     struct why_key row = {.id = task->row, .tgid = owner->tgid};
     if (stack)
         *now = why_leaving(&row, *now);
     return stack;
 }
 
-/* Return whether the latest call has come to the RET, of a call of that depth, by a tail jump. */
-static __always_inline bool calls_return_together(struct pt_regs *ctx, struct stack *stack,
-                                                  u64 depth)
+/*
+ * Return whether the latest call returns with one of that depth, which has just been taken off: its
+ * function has jumped to that one's. The return address is still where the call has put it.
+ */
+static __always_inline bool calls_return_together(struct task *task, struct stack *stack, u64 depth)
 {
-    return stack->level && stack->top.depth == depth && stack->top.return_pc == read_word(ctx->sp);
+    return stack->level && stack->top.depth == depth && stack->top.jumps &&
+           stack->top.return_pc == read_word(task->stack_hi - depth);
 }
 
 /*

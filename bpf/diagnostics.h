@@ -22,6 +22,7 @@ enum diagnostic {
     WHY_FULL,         /* calls whose parts are not known: no room */
     WHY_THREADS_FULL, /* times in which a thread was not followed: no room */
     STARTS_LOST,      /* started goroutines of which it is not known by whom: no room */
+    NEW_CALLERS,      /* calls not measured: from where none came before RETs lost their probes */
     DIAGNOSTICS
 };
 

@@ -302,7 +302,7 @@ static __always_inline bool returned(struct pt_regs *ctx)
     /* Functions that came here by tail jumps return with this one. */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MAX_TAIL_JUMPS; i++) {
-        if (i && !calls_return_together(ctx, stack, depth))
+        if (i && !calls_return_together(&task, stack, depth))
             break;
         struct open_call call = stack->top;
         u64 hits = calls_hits_within(stack), level = stack->level;

@@ -26,7 +26,7 @@
 #endif
 
 /* site_plan.flags */
-#define PLAN_ENTRY_ONLY 1    /* report at the entry: there is no return, or none is wanted */
+#define PLAN_ENTRY_ONLY 1    /* report at the entry: the return is not seen, or not wanted */
 #define PLAN_ENTRY_FLOATS 2  /* float registers hold arguments */
 #define PLAN_RETURN_FLOATS 4 /* float registers hold results */
 #define PLAN_LEAVES 8        /* the function can end by a jump to another one */

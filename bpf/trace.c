@@ -57,6 +57,8 @@ static __always_inline void read_registers(struct work *w, struct pt_regs *ctx, 
     w->regs[8] = ctx->r11;
     w->regs[REGISTERS - 1] = ctx->dx;
     w->sp = ctx->sp + (cookie >> COOKIE_SP_SHIFT);
+    if ((cookie & COOKIE_LANDING) && !(cookie & COOKIE_FAULT))
+        w->sp -= 8; /* the return address, which is still there */
 }
 
 /* What a frame pointer leads to. */
@@ -475,7 +477,7 @@ static __always_inline bool returned(struct pt_regs *ctx)
     /* Functions that came here by tail jumps have returned with this one, unseen. */
 #pragma clang loop unroll(disable)
     for (int i = 0; i < MAX_TAIL_JUMPS; i++) {
-        if (!calls_return_together(ctx, stack, depth))
+        if (!calls_return_together(&task, stack, depth))
             break;
         diagnostics_count(TAIL_CALLS, 1);
         records_forget(&owner, stack->level);

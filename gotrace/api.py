@@ -30,6 +30,7 @@ from gotrace.histogram import Histogram
 from gotrace.kernel.rets import EmulateRet
 from gotrace.overhead import ProbeCost
 from gotrace.profiles.folded import folded
+from gotrace.profiles.html import html
 from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
@@ -39,7 +40,7 @@ from gotrace.session.decode import CallDecoder, DecodedCall, Undecided
 from gotrace.session.events import function_of
 from gotrace.session.latency import LatencyOptions, LatencyRequest, Measurement
 from gotrace.session.plan import ProgramFunction
-from gotrace.session.probing import Probing
+from gotrace.session.probing import Probing, Returns
 from gotrace.session.request import Asked, Request
 from gotrace.session.run import NoteKind, Run, open_run
 from gotrace.session.scheduler import SchedulerProbes
@@ -85,6 +86,8 @@ __all__ = [
 _PERIOD = 0.025  # seconds between two looks at the event buffers
 _READING = 0.02  # seconds of reading at a time
 _LOOK = 1.0  # seconds between two looks at a run that only counts
+#: Where calls are seen returning.
+_Returns = Literal["ret", "landing", "auto"]
 _HARVEST = 0.1  # seconds between two looks for goroutines that have ended
 _MAX_WARNINGS = 5
 
@@ -213,6 +216,10 @@ class Waits(list[Wait]):
     def to_speedscope(self, path: str | os.PathLike[str]) -> None:
         """Write a flame graph for https://www.speedscope.app. Raises GotraceError."""
         write_profile(path, self._profile, speedscope)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write a page that shows a flame graph without a network. Raises GotraceError."""
+        write_profile(path, self._profile, html)
 
 
 class Latencies(dict[str, Histogram]):
@@ -343,6 +350,7 @@ class Session:
         why: bool = False,
         force: bool = False,
         emulate_ret: bool | None = None,
+        returns: _Returns = "ret",
         exclude: Iterable[str] = (),
         regexp: bool = False,
     ) -> CallStream:
@@ -358,7 +366,7 @@ class Session:
         the thread SIGURG. ``why``: calls say what their time went into, which costs the program
         something at each change of state of any goroutine; where that is more than a fifth of one
         CPU it takes ``force``. Predicates such as ``$blocked > 5ms`` cost the same. ``regexp``:
-        patterns are regular expressions.
+        patterns are regular expressions. ``returns``: see ``latency``.
 
         Raises GotraceError: UsageError, NoMatchError, AttachError, LoadError and others.
         """
@@ -369,6 +377,7 @@ class Session:
             target=self._target,
             asked=self._asked(probes, exclude, regexp),
             emulate_ret=_emulation(emulate_ret),
+            returns=_returns(returns),
             why=WhyOptions(callers=True) if why else None,
             choices=TraceChoices.of(string_size, depth, entry, floats),
             options=TraceOptions(user_stack=MAX_STACK_FRAMES if stacks else 0),
@@ -423,6 +432,7 @@ class Session:
         why: bool = False,
         force: bool = False,
         emulate_ret: bool | None = None,
+        returns: _Returns = "ret",
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
@@ -438,6 +448,7 @@ class Session:
         why: bool = False,
         force: bool = False,
         emulate_ret: bool | None = None,
+        returns: _Returns = "ret",
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
@@ -452,6 +463,7 @@ class Session:
         why: bool = False,
         force: bool = False,
         emulate_ret: bool | None = None,
+        returns: _Returns = "ret",
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
@@ -459,8 +471,11 @@ class Session:
         """Measure calls and return a histogram, in ns, of each function that was called.
 
         ``by_goroutine``: of each goroutine that called one. ``why``: histograms have what the time
-        went into, not by goroutine; for that and ``emulate_ret`` see ``trace``. Other parameters
-        and errors as for ``count``; raises LostCalls where calls are missing, unless ``lossy``.
+        went into, not by goroutine; for that and ``emulate_ret`` see ``trace``. ``returns``: where
+        calls are seen returning, at "ret", or at "landing", in their callers, which costs a tenth,
+        once the callers are known; "auto" does that for functions that are called often. Calls of
+        new callers are missing then. Other parameters and errors as for ``count``; raises LostCalls
+        where calls are missing, unless ``lossy``.
         """
         _check(seconds)
         if why and by_goroutine:
@@ -469,6 +484,7 @@ class Session:
             target=self._target,
             asked=self._asked(patterns, exclude, regexp),
             emulate_ret=_emulation(emulate_ret),
+            returns=_returns(returns),
             why=WhyOptions() if why else None,
             options=LatencyOptions(per_function=True, per_goroutine=by_goroutine),
         )
@@ -478,7 +494,8 @@ class Session:
             if ready is not None:
                 ready()
             with _os_errors():
-                while not run.is_over(_HARVEST if by_goroutine else _LOOK):
+                is_busy = by_goroutine or meter.landings is not None
+                while not run.is_over(_HARVEST if is_busy else _LOOK):
                     meter.poll(time.monotonic() + _READING)
                 period = meter.take()
                 counts = meter.diagnostics()
@@ -941,6 +958,13 @@ def _emulation(wanted: bool | None) -> EmulateRet:
     if wanted is None:
         return EmulateRet.AUTO
     return EmulateRet.ON if wanted else EmulateRet.OFF
+
+
+def _returns(wanted: str) -> Returns:
+    names = [each.value for each in Returns]
+    if wanted not in names:
+        raise UsageError(f"returns is {wanted!r}: give one of {', '.join(map(repr, names))}")
+    return Returns(wanted)
 
 
 def _check(seconds: float | None, **numbers: int | None) -> None:

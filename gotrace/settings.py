@@ -333,6 +333,8 @@ class _PairingSettings(ProgramSettings):
     tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
     stacks: int = _size(stacks=1)
     outer_calls: int = _size(outer_calls=1)
+    ways: int = _size(1, ways=1, entered=1)
+    landings: int = _size(1, landings=1)
     why: WhySettings | None = field(default=None, metadata=_part(WhySettings))
 
 

@@ -44,13 +44,13 @@ def fetch_prometheus(unpacked: Path) -> None:
 
 
 class Prometheus(Process):
-    """A server on loopback that scrapes one port every two seconds."""
+    """A server on loopback that scrapes one port twice a second."""
 
     def __init__(self, program: Path, scraped: int, place: Path) -> None:
         """``place`` is an empty directory for its configuration and data."""
         config = place / "prometheus.yml"
         config.write_text(
-            "global: {scrape_interval: 2s, scrape_timeout: 2s}\n"
+            "global: {scrape_interval: 500ms, scrape_timeout: 500ms}\n"
             "scrape_configs:\n  - job_name: gotraced\n"
             f"    static_configs: [{{targets: ['127.0.0.1:{scraped}']}}]\n"
         )

@@ -29,8 +29,10 @@ def _is_source(path: Path) -> bool:
 def annotated() -> re.Pattern[str]:
     """Return what matches the paths to which REUSE.toml gives the license."""
     text = (CLONE / "REUSE.toml").read_text()
-    (globs,) = re.findall(r"^path = \[(.*)\]$", text, re.M)
-    assert re.findall(r'^SPDX-License-Identifier = "(.*)"$', text, re.M) == ["Apache-2.0"]
+    licenses = re.findall(r'^SPDX-License-Identifier = "(.*)"$', text, re.M)
+    assert licenses == ["Apache-2.0", "MIT"]
+    globs, others = re.findall(r"^path = \[(.*)\]$", text, re.M)
+    assert others == '"gotrace/profiles/viewer/**"'
     parts = [
         re.escape(glob).replace(r"\*\*/", "(.*/)?").replace(r"\*\*", ".*").replace(r"\*", "[^/]*")
         for glob in re.findall(r'"([^"]*)"', globs)

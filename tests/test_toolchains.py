@@ -12,7 +12,7 @@ from tests.toolchains import (
     BuildError,
     Toolchain,
     build,
-    each_toolchain,
+    every_toolchain,
     expected_versions,
     newest,
     require,
@@ -30,7 +30,7 @@ def test_expected_toolchain_is_there(minor: str) -> None:
     assert require(minor).minor == minor
 
 
-@each_toolchain
+@every_toolchain
 def test_program_is_built_by_the_toolchain_asked_for(toolchain: Toolchain, tmp_path: Path) -> None:
     source = tmp_path / "hello.go"
     source.write_text(HELLO)

@@ -29,10 +29,14 @@ __all__ = [
     "Toolchain",
     "build",
     "cache_dir",
+    "each_of",
     "each_toolchain",
+    "every_toolchain",
     "expected_versions",
     "gccgo_build",
+    "marks_of",
     "newest",
+    "parts",
     "require",
     "toolchain",
     "toolchain_dir",
@@ -171,19 +175,43 @@ def newest() -> Toolchain:
     return _installed()[-1] if _installed() else skip_or_fail("there is no Go: make setup-test")
 
 
-#: Run a test once with each toolchain at hand, as its argument ``toolchain``. Those between the
-#: oldest and the newest are for the long run.
-each_toolchain = pytest.mark.parametrize(
-    "toolchain",
-    [
-        pytest.param(
-            found,
-            id=f"go{found.minor}",
-            marks=() if found in (_installed()[0], _installed()[-1]) else pytest.mark.slow,
-        )
-        for found in _installed()
-    ],
-)
+#: The oldest release at hand that passes arguments in registers: most that differs between
+#: releases differs between this one and those before it.
+_FIRST_WITH_REGISTERS = "1.19"
+
+
+def marks_of(
+    found: Toolchain, middle: pytest.MarkDecorator = pytest.mark.thorough
+) -> Sequence[pytest.MarkDecorator]:
+    """Return the marks of what runs with a toolchain, ``middle`` where others stand for it.
+
+    These are the oldest, the newest, and the oldest that passes arguments in registers.
+    """
+    if found in (_installed()[0], _installed()[-1]):
+        return ()
+    return (pytest.mark.slow if found.minor == _FIRST_WITH_REGISTERS else middle,)
+
+
+def each_of(
+    found: Sequence[Toolchain], middle: pytest.MarkDecorator = pytest.mark.thorough
+) -> pytest.MarkDecorator:
+    """Run a test once with each of some toolchains, as its argument ``toolchain``."""
+    return pytest.mark.parametrize(
+        "toolchain",
+        [pytest.param(each, id=f"go{each.minor}", marks=marks_of(each, middle)) for each in found],
+    )
+
+
+#: Run a test once with each toolchain at hand: in ``make test`` with those that stand for all.
+each_toolchain = each_of(_installed())
+#: The same, with all of them in ``make test``: what a table has a row of for each release.
+every_toolchain = each_of(_installed(), pytest.mark.slow)
+
+
+def parts(count: int) -> pytest.MarkDecorator:
+    """Run a random test in parts, as its argument ``part``; ``make test`` runs only the first."""
+    rest = [pytest.param(part, marks=pytest.mark.thorough) for part in range(1, count)]
+    return pytest.mark.parametrize("part", [0, *rest])
 
 
 def build(

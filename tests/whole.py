@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run all tests, in two halves beside each other: python -m tests.whole.
+"""Run the tests, in two halves beside each other: python -m tests.whole.
+
+With --all also those that repeat others with one more Go release, seed or way (``thorough``), and
+each command is started as users start it (``tests/tools/warm.py``).
 
 Live tests that trace the same programs would see each other's calls: they are in one run, all
 others in a second one. On few CPUs the two disturb each other, and some live tests hold what a user
@@ -11,6 +14,7 @@ there more than once has a defect, or has found one.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -75,9 +79,16 @@ def run(halves: tuple[Half, Half]) -> set[int]:
 
 
 def main() -> int:
-    """Run all tests. Returns 0 where each has passed, at the second try at the latest."""
+    """Run the tests. Returns 0 where each has passed, at the second try at the latest."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    halves = Half("live", "live and not apart"), Half("others", "not live or apart")
+    which = " and not thorough"
+    if "--all" in sys.argv[1:]:
+        which = ""
+        os.environ["GOTRACE_COLD"] = "1"
+    halves = (
+        Half("live", f"live and not apart{which}"),
+        Half("others", f"(not live or apart){which}"),
+    )
     statuses = run(halves) - {pytest.ExitCode.OK}
     failed = [name for half in halves for name in half.failed]
     if not statuses or statuses != {pytest.ExitCode.TESTS_FAILED} or len(failed) > MAX_AGAIN:
@@ -88,6 +99,7 @@ def main() -> int:
     still = {name for half in halves for name in half.failed}
     for name in failed:
         print(f"{'failed twice' if name in still else 'passed at the second try'}: {name}")
+    print(counted("{} test{s} passed only at the second try", len(failed) - len(still)))
     return max(statuses)
 
 

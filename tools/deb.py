@@ -11,9 +11,11 @@ have compiled takes it.
 from __future__ import annotations
 
 import argparse
+import calendar
 import configparser
 import gzip
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -28,6 +30,12 @@ CLONE = Path(__file__).resolve().parents[1]
 MODULES = Path("usr/lib/python3/dist-packages")
 MAN = Path("usr/share/man/man8")
 DOC = Path("usr/share/doc/gotrace")
+#: Where shells look for completions: in a virtual environment, and here.
+COMPLETIONS = {
+    "bash-completion/completions": "bash-completion/completions",
+    "fish/vendor_completions.d": "fish/vendor_completions.d",
+    "zsh/site-functions": "zsh/vendor-completions",
+}
 UNITS = Path("usr/lib/systemd/system")
 
 CONTROL = """\
@@ -39,8 +47,8 @@ Priority: optional
 Maintainer: the gotrace maintainers <root@localhost>
 Depends: python3 (>= 3.10), python3-capstone (>= 4.0.2), \
 python3-pyelftools (>= 0.29), python3-tabulate (>= 0.8.9)
-Recommends: python3-bpfcc, python3-yaml, python3-jsonschema, python3-prometheus-client
-Suggests: python3-argcomplete
+Recommends: python3-bpfcc, python3-argcomplete, python3-yaml, python3-jsonschema, \
+python3-prometheus-client
 Installed-Size: {size}
 Description: {summary}
  Five commands count calls of any function of a running Go program, measure
@@ -121,10 +129,20 @@ def build(wheel: Path, directory: Path) -> Path:
         _add_unit(tree)
         _settle(tree)
         _add_control(tree, version, summary)
+        made = _time(wheel)
+        for path in (tree, *tree.rglob("*")):
+            os.utime(path, (made, made), follow_symlinks=False)
         file = directory / f"gotrace_{version}_amd64.deb"
         command = ["dpkg-deb", "--root-owner-group", "-Zxz", "--build", str(tree), str(file)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        environment = {**os.environ, "SOURCE_DATE_EPOCH": str(made)}
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     return file
+
+
+def _time(wheel: Path) -> int:
+    """Return when what is in a wheel was committed: so two packages of it are equal."""
+    with zipfile.ZipFile(wheel) as archive:
+        return max(calendar.timegm((*entry.date_time, 0, 0, 0)) for entry in archive.infolist())
 
 
 def _install(wheel: Path, tree: Path) -> str:
@@ -140,6 +158,9 @@ def _install(wheel: Path, tree: Path) -> str:
     (tree / MAN).mkdir(parents=True)
     for page in sorted((data / "data" / "share" / "man" / "man8").iterdir()):
         _compress(page.read_bytes(), tree / MAN / f"{page.name}.gz")
+    share = data / "data" / "share"
+    for place, own in COMPLETIONS.items():
+        shutil.copytree(share / place, tree / "usr" / "share" / own)
     shutil.rmtree(data)
     (info / "RECORD").unlink()  # of files that are elsewhere by now; dpkg has its own
     (info / "INSTALLER").write_text("dpkg\n")
@@ -171,6 +192,11 @@ def _add_documents(tree: Path) -> None:
         "Copyright: the gotrace maintainers",
         "License: Apache-2.0 or GPL-2",
         " See /usr/share/common-licenses/Apache-2.0 and /usr/share/common-licenses/GPL-2.",
+        "",
+        f"Files: {MODULES}/gotrace/profiles/viewer/*",
+        "Copyright: 2018 Jamie Wong",
+        "License: Expat",
+        f" See /{MODULES}/gotrace/profiles/viewer/LICENSE.",
     ]
     (tree / DOC / "copyright").write_text("\n".join(licences) + "\n")
     for page in sorted((CLONE / "docs").glob("*.md")):
@@ -207,7 +233,8 @@ def _add_control(tree: Path, version: str, summary: str) -> None:
     )
     size = sum(-(-path.stat().st_size // 1024) for path in files)
     place = tree / "DEBIAN"
-    place.mkdir(mode=0o755)
+    place.mkdir()
+    place.chmod(0o755)  # whatever the umask is
     control = CONTROL.format(version=version, size=size, summary=summary)
     for name, text in (("control", control), ("md5sums", sums)):
         (place / name).write_text(text)

@@ -150,7 +150,7 @@ def _make_bundle(place: Path, wheel: Path) -> Path:
     wheels = place / "wheels"
     words = ("-m", "pip", "download", "--quiet", "-d", str(wheels), "--only-binary", ":all:")
     target = ("--python-version", OLDEST_PYTHON, "--platform", PLATFORM)
-    _python(*words, *target, str(wheel), more={})
+    _python(*words, *target, f"{wheel}[completion]", more={})
     files: dict[str, bytes] = {}
     for path in sorted(wheels.iterdir()):
         with zipfile.ZipFile(path) as archive:
@@ -182,7 +182,7 @@ def _make_bundle(place: Path, wheel: Path) -> Path:
 
 
 def _place(name: str) -> str:
-    """Return where the bundle has a wheel's file: modules in lib, man pages in share."""
+    """Return where the bundle has a wheel's file: modules in lib, man pages and so on in share."""
     _, data, rest = name.partition(".data/data/")
     if data:
         return rest

@@ -1,12 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Install what gotrace needs and this machine lacks: setup.sh [demo | demo-fleet | test | kernels]
+# Install what gotrace needs and this machine lacks:
+# setup.sh [demo | demo-fleet | test | packages | kernels]
 #
 # Runtime: the distribution's BCC binding for the system's Python, and a virtual environment .venv
 # that sees the binding and has what all commands need, gotraced included. With "demo": also a Go
 # toolchain when there is none, which compiles the example server. With "demo-fleet": that, and a
-# collector. With "test": all of it, and the tests' tools. With "kernels": an emulator for guests,
-# and the Go releases that their programs are compiled with.
+# collector. With "test": all of it, and the tests' tools. With "packages": that, and a browser. With
+# "kernels": an emulator for guests, and the Go releases that their programs are compiled with.
 set -eu
 cd "$(dirname "$0")/.."
 venv=.venv
@@ -31,9 +32,14 @@ if [ "${1:-}" = test ]; then
     need "command -v gccgo" gccgo
     need "command -v gdb" gdb
     need "command -v bpftrace" bpftrace
+    need "command -v fish" fish
+    need "command -v zsh" zsh
     need "command -v funccount-bpfcc" bpfcc-tools
     need "command -v systemd-analyze" systemd
     need "PATH=$PATH:/usr/sbin command -v debootstrap" debootstrap
+fi
+if [ "${1:-}" = packages ]; then
+    need "command -v chromium" chromium
 fi
 if [ "${1:-}" = kernels ]; then
     need "command -v qemu-system-x86_64" qemu-system-x86
@@ -84,7 +90,7 @@ fi
 
 # pip takes no time and no network for what is there already.
 case ${1:-} in
-kernels) extra=test ;;
+packages | kernels) extra=test ;;
 *) extra=${1:-} ;;
 esac
 $venv/bin/python - "$extra" <<'PYTHON' | xargs -d '\n' \
@@ -96,7 +102,7 @@ setup.read("setup.cfg")
 print(setup["options"]["install_requires"].strip())
 extras = setup["options.extras_require"]
 groups = {"test": ("test", "demo-fleet")}
-for name in ("fleet", *groups.get(sys.argv[1], (sys.argv[1],))):
+for name in ("fleet", "completion", *groups.get(sys.argv[1], (sys.argv[1],))):
     if name in extras:  # of "demo" and "" pip knows nothing
         print("\n".join(line for line in extras[name].split("\n") if line and line[0] != "#"))
 PYTHON

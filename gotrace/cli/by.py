@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from gotrace.calls import StackFrame
 from gotrace.cli.irregular import irregularities
@@ -39,7 +40,7 @@ from gotrace.report.by import (
     write_values,
 )
 from gotrace.report.counts import CountRow, CountTable, write_counts
-from gotrace.report.latencies import Interval, LatencyGroup, write_latencies
+from gotrace.report.latencies import Interval, LatencyGroup, in_common, write_latencies
 from gotrace.report.latency_rows import RowName, row_names
 from gotrace.report.listing import list_plan
 from gotrace.report.output import Notice, NoticeKind, Output
@@ -51,11 +52,15 @@ from gotrace.session.keys import (
     KeyRequest,
     KeyRow,
 )
+from gotrace.session.landings import Landings
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.plan import ProbePlan, ProgramFunction
 from gotrace.session.run import Run
 from gotrace.target.target import Target
 from gotrace.text import counted
+
+if TYPE_CHECKING:
+    from gotrace.cli.heat import HeatDrawing
 
 __all__ = ["count_by", "measure_by"]
 
@@ -104,6 +109,11 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
         )
         request = _request(options, target, wanted, verb="measure")
         output = run_output(options)
+        heat = None
+        if options.is_drawn:
+            from gotrace.cli.heat import HeatDrawing
+
+            heat = HeatDrawing(options, output)
 
         def write(run: _Run, period: KeyPeriod, seconds: float) -> None:
             plan, key = run.plan, request.key
@@ -111,9 +121,15 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
                 _write_stacks(options, output, plan, key, period, seconds)
             elif is_time:
                 groups = _groups(options, plan, key, period)
+                ways = run.meter.take_ways()
                 cost = probe_cost_of(run.calibration)
-                interval = Interval(groups, [], time.time(), seconds, unit, cost, options.short)
-                write_latencies(output, interval, options.timestamp)
+                cost = cost.of(in_common(ways)) if cost else None
+                ended = time.time()
+                interval = Interval(groups, [], ended, seconds, unit, cost, options.short, ways)
+                if heat is None:
+                    write_latencies(output, interval, options.timestamp)
+                else:
+                    heat.add(interval)
             else:
                 values = _value_groups(options, plan, key, period)
                 of_unit = run.traced.unit if run.traced else None
@@ -121,7 +137,7 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
                 of_interval = ValueInterval(values, options.of, of_unit, *shown)
                 write_values(output, of_interval, options.timestamp)
 
-        return _add_up(options, request, output, write)
+        return _add_up(options, request, output, write, heat)
 
 
 def _key_of(options: argparse.Namespace) -> KeyText:
@@ -155,6 +171,7 @@ def _request(
         is_strict=options.strict,
         forced=options.attach,
         emulate_ret=options.emulate_ret,
+        returns=options.returns,
         is_calibrated=wanted.times,
         why=None if is_count else why_of(options),
         key=_key_of(options),
@@ -169,8 +186,17 @@ def _request(
 _NO_PARTS = "gofunccount cannot group by parts of the time: type gofunclatency --by"
 
 
-def _add_up(options: argparse.Namespace, request: KeyRequest, output: Output, write: _Write) -> int:
-    """Run until the end, or list what would be probed; return the exit status."""
+def _add_up(
+    options: argparse.Namespace,
+    request: KeyRequest,
+    output: Output,
+    write: _Write,
+    heat: HeatDrawing | None = None,
+) -> int:
+    """Run until the end, or list what would be probed; return the exit status.
+
+    ``heat`` is what ``write`` draws, which ends with the run.
+    """
     if options.list:
         plan = request.plan().plan
         list_plan(plan, output)
@@ -185,13 +211,18 @@ def _add_up(options: argparse.Namespace, request: KeyRequest, output: Output, wr
             return False
 
         others = calls = 0
-        for seconds in pace(options, run, output, poll, _POLL, meter.has_seen):
+        look = _POLL if meter.landings is None else Landings.PERIOD
+        for seconds in pace(options, run, output, poll, look, meter.has_seen):
             period = meter.take()
             calls += sum(row.calls for row in period.rows)
             others += sum(row.calls for row in period.rows if row.function is None)
             write(run, period, seconds)
-        for notice in _footer(meter, plan, others, calls):
-            output.notice(notice)
+        notices = [*_footer(meter, plan, others, calls)]
+        if heat is not None:
+            heat.finish(notices)
+        else:
+            for notice in notices:
+                output.notice(notice)
     return status_of(plan.failed)
 
 
@@ -218,7 +249,7 @@ def _groups(
     rows = sorted(period.rows, key=lambda row: row.times.sum if row.times else 0)
     return [
         LatencyGroup(name, row.times, why=row.why, by=row.by(key.texts) or {}, program=program)
-        for row in (rows[-options.top :] if options.top else rows)
+        for row in (rows[-options.top :] if options.top and not options.is_drawn else rows)
         for program, name in [_NO_NAME if row.function is None else names[row.function]]
         if row.times is not None
     ]

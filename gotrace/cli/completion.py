@@ -10,28 +10,34 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 from gotrace.elf.functions import FunctionTable
 from gotrace.elf.image import ElfImage
+from gotrace.elf.name_cache import kept_names
 from gotrace.errors import GotraceError, UsageError
 from gotrace.goroutines.model import State
 from gotrace.gotypes.symbols import short_name
 from gotrace.kernel.attach import AttachMethod
 from gotrace.kernel.rets import EmulateRet
 from gotrace.probes.pattern import NameList, split_target
+from gotrace.session.probing import Returns
 from gotrace.session.waits.probes import WaitState
 from gotrace.target.command import resolve_command
 from gotrace.target.process import file_test, process_numbers
-from gotrace.target.target import Target
+from gotrace.target.target import Target, TargetBinary
 
 __all__ = ["complete", "stepwise"]
 
 _MAX_NAMES = 200  # beyond which names are completed up to the next dot or slash only
 _ELF_MAGIC = b"\x7fELF"
+#: The operand that an expression ends in, with its fields.
+_PATH = re.compile(r"\$?(?:\w+\.)*\w*$")
 
 
 def complete(parser: argparse.ArgumentParser) -> NoReturn:
@@ -68,7 +74,14 @@ def _next_step(name: str, start: int) -> str:
 
 
 def _functions(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
-    """Complete `[BINARY:]PATTERN`; where no target is known, the name of a file."""
+    """Complete `[BINARY:]PATTERN`, or what is in its predicate or format.
+
+    Where no target is known it is the name of a file; after an @ it is a recipe.
+    """
+    if prefix.startswith("@"):
+        return _recipes(prefix)
+    if found := re.match(r"(\S+) +[(\"].*", prefix, re.DOTALL):
+        return _operands(prefix, parsed_args, [found[1]])
     exists = file_test(_pid(parsed_args))
     try:
         binary, pattern = split_target(prefix + "*", exists)
@@ -79,6 +92,53 @@ def _functions(prefix: str, parsed_args: argparse.Namespace, **_: object) -> lis
         return [head + name for name in _names(parsed_args, binary, partial)]
     except (GotraceError, OSError, ValueError):
         return []
+
+
+def _recipes(prefix: str) -> list[str]:
+    from gotrace.probes.recipes import recipes
+
+    try:
+        return [f"@{recipe.name}" for recipe in recipes() if f"@{recipe.name}".startswith(prefix)]
+    except GotraceError:
+        return []
+
+
+def _keys(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Complete an expression of the functions that are named before."""
+    return _operands(prefix, parsed_args, parsed_args.patterns or [])
+
+
+def _operands(prefix: str, options: argparse.Namespace, patterns: Sequence[str]) -> list[str]:
+    """Complete the last operand of an expression: a parameter, its fields, or what calls have."""
+    match = _PATH.search(prefix)
+    if match is None or (prefix[: match.start()].count('"') % 2 and "%" not in prefix):
+        return []
+    *way, last = match[0].split(".")
+    try:
+        names = _names_after(options, patterns, way)
+    except (GotraceError, OSError, ValueError):
+        return []
+    head = prefix[: len(prefix) - len(last)]
+    return [head + name for name in names if name.startswith(last) and name.isprintable()]
+
+
+def _names_after(
+    options: argparse.Namespace, patterns: Sequence[str], way: Sequence[str]
+) -> list[str]:
+    """Return the names that may come after some fields, of the first function that is named.
+
+    Raises GotraceError.
+    """
+    from gotrace.session.operands import names_after
+
+    exists = file_test(_pid(options))
+    for text in patterns:
+        binary, pattern = split_target(text.partition(" ")[0], exists)
+        with _target(options, binary) as file:
+            names = names_after(file, pattern, way)
+            if names:
+                return names
+    return []
 
 
 def _excluded(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
@@ -101,25 +161,29 @@ def _pid(options: argparse.Namespace) -> int | None:
 
 def _names(options: argparse.Namespace, binary: str | None, prefix: str) -> list[str]:
     """Return what functions of one file of the target go on with; raises GotraceError."""
-    target = Target.of(_pid(options), None)
-    if binary is None and options.cmd is not None:
-        binary = resolve_command(shlex.split(options.cmd))
-    try:
-        return _names_in(target.binary(binary).functions, prefix)
-    finally:
-        target.close()
-
-
-def _names_in(table: FunctionTable, prefix: str) -> list[str]:
-    spoken = NameList(table.names, gccgo=not table.has_pclntab).all_spoken
-    rows = [row for row, name in enumerate(spoken) if name.startswith(prefix)]
-    if not rows and "." in prefix:  # the package by the end of its import path
-        spoken = list(map(short_name, spoken))
-        rows = [row for row, name in enumerate(spoken) if name.startswith(prefix)]
-    if len(rows) <= _MAX_NAMES:
-        rows = [row for row in rows if not table.is_wrapper(row)] or rows
+    with _target(options, binary) as file:
+        spoken = kept_names(file.image, lambda: _spoken(file.functions))
+    names = [name for name in spoken if name.startswith(prefix)]
+    if not names and "." in prefix:  # the package by the end of its import path
+        names = [name for name in map(short_name, spoken) if name.startswith(prefix)]
     # The shell shows completions as they are.
-    return stepwise((spoken[row] for row in rows if spoken[row].isprintable()), prefix)
+    return stepwise((name for name in names if name.isprintable()), prefix)
+
+
+@contextmanager
+def _target(options: argparse.Namespace, binary: str | None) -> Iterator[TargetBinary]:
+    """Open a file of the target. Raises GotraceError."""
+    with closing(Target.of(_pid(options), None)) as target:
+        if binary is None and options.cmd is not None:
+            binary = resolve_command(shlex.split(options.cmd))
+        yield target.binary(binary)
+
+
+def _spoken(table: FunctionTable) -> list[str]:
+    """Return the names of all functions, but of those that the compiler made up to call others."""
+    spoken = NameList(table.names, gccgo=not table.has_pclntab).all_spoken
+    written = {name for row, name in enumerate(spoken) if not table.is_wrapper(row)}
+    return list(dict.fromkeys(name for name in spoken if name in written))
 
 
 def _files(prefix: str, end: str) -> Iterator[str]:
@@ -153,21 +217,33 @@ def _commands(prefix: str, **_: object) -> list[str]:
 
 
 def _processes(prefix: str, **_: object) -> Iterator[str]:
-    """Yield the numbers of processes that run Go programs which this user may look into."""
+    """Yield the numbers and names of processes that run Go programs which this user may look into.
+
+    Several are divided by commas.
+    """
+    before, comma, prefix = prefix.rpartition(",")
+    offered = set()
+    for process, name in _go_processes():
+        for word in (process, name):
+            if word.startswith(prefix) and word not in offered and word.isprintable():
+                offered.add(word)
+                yield before + comma + word
+
+
+def _go_processes() -> Iterator[tuple[str, str]]:
     seen: dict[tuple[int, int], bool] = {}
     for process in Path("/proc").glob("[0-9]*"):
         program = process / "exe"
-        if not process.name.startswith(prefix):
-            continue
         try:
             status = os.stat(program)
+            name = os.path.basename(os.readlink(program).removesuffix(" (deleted)"))
         except OSError:
             continue
         file = status.st_dev, status.st_ino
         if file not in seen:
             seen[file] = _is_go(str(program))
         if seen[file]:
-            yield process.name
+            yield process.name, name
 
 
 def _is_go(path: str) -> bool:
@@ -200,14 +276,22 @@ def _choices(**_: object) -> list[str]:
     return [choice.value for choice in EmulateRet]
 
 
+def _returns(**_: object) -> list[str]:
+    return [choice.value for choice in Returns]
+
+
 _COMPLETERS = {
     "patterns": _functions,
     "exclude": _excluded,
+    "by": _keys,
+    "of": _keys,
     "pid": _processes,  # of gostacks
     "processes": _processes,
     "cmd": _commands,
     "attach": _rungs,
     "emulate_ret": _choices,
+    "returns": _returns,
     "inside": _inside,
+    "functions": _inside,
     "state": _states,
 }

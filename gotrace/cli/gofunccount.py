@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from gotrace.cli.options import (
-    add_emulation_option,
     add_interval_options,
     add_key_options,
+    add_return_options,
     add_run_options,
     add_target_options,
     new_parser,
@@ -57,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     add_key_options(parser)
     add_interval_options(parser)
     add_run_options(parser)
-    add_emulation_option(parser)
+    add_return_options(parser)
     return parser
 
 

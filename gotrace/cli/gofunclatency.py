@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from gotrace.cli.irregular import irregularities
 from gotrace.cli.options import (
-    add_emulation_option,
     add_interval_options,
     add_key_options,
+    add_return_options,
     add_run_options,
     add_target_options,
     new_parser,
@@ -68,10 +68,13 @@ examples:
   gofunclatency --by r.Method -p 1234 main.handle one for each value of an argument
   gofunclatency --why -p 1234 @http.server        one for each endpoint, and what the time went into
   gofunclatency --of 'len(p)' -p 1234 os.(*File).Write  of sizes instead of times
+  gofunclatency -i 1 -o x.html -p 1234 main.handle  latency over time as a picture, for any browser
   gofunclatency main.parse -- ./tool file.txt     start a program and measure from its first call
 """
 
 _POLL = 0.1  # seconds
+#: Goroutines of an interval that maps have by themselves.
+_MOST_DRAWN = 256
 _TURN = 0.05  # seconds of reading at a time
 
 
@@ -107,9 +110,20 @@ def _parser() -> argparse.ArgumentParser:
         metavar="EXPR",
         help="histograms of this value instead of the time: a number such as len(p) or $ret",
     )
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="say whose calls are seen returning elsewhere than before: see --returns",
+    )
     add_interval_options(parser)
+    parser.add_argument(
+        "--heat",
+        action="store_true",
+        help="draw latency over time in place of histograms, every second unless -i says otherwise",
+    )
     add_run_options(parser)
-    add_emulation_option(parser)
+    add_return_options(parser)
     return parser
 
 
@@ -134,6 +148,7 @@ def _run(arguments: Sequence[str]) -> int:
             is_strict=options.strict,
             forced=options.attach,
             emulate_ret=options.emulate_ret,
+            returns=options.returns,
             is_calibrated=True,
             why=why_of(options),
             options=wanted,
@@ -156,12 +171,17 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
     with running(request, output, accepting(options, output)) as run:
         meter, plan = run.meter, run.plan
         assert run.calibration is not None and run.tasks is not None
-        tracing = _Tracing(plan, run.calibration, meter.files)
+        tracing = _Tracing(plan, run.calibration, meter.files, meter.returns)
         for notice in opened_notices(options, run, request.done):
             output.notice(notice)
         symbols = Symbolizer.of(run.tasks.files)
         slow = _SlowCalls(plan, output, tracing, options.short)
-        busy = options.goroutine or options.slower is not None
+        heat = None
+        if options.is_drawn:
+            from gotrace.cli.heat import HeatDrawing
+
+            heat = HeatDrawing(options, output)
+        busy = options.goroutine or options.slower is not None or meter.landings is not None
         poll_period = _POLL if busy else 1.0
 
         def poll(is_over: Callable[[], bool]) -> bool:
@@ -171,12 +191,15 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
             return False
 
         for length in pace(options, run, output, poll, poll_period, meter.has_seen):
-            period = meter.take()
+            period, ways = meter.take(), meter.take_ways()
             tracing.add(period)
             when = (time.time(), length, request.options.unit)
-            cost = tracing.cost()
-            interval = interval_of(_choice(options), plan, period, symbols, when, cost, meter.files)
-            write_latencies(output, interval, options.timestamp)
+            shown = (_choice(options), plan, period, symbols, when, tracing.cost())
+            interval = interval_of(*shown, meter.files, ways)
+            if heat is None:
+                write_latencies(output, interval, options.timestamp)
+            else:
+                heat.add(interval)
         for until in turns(options.patience, _TURN):
             slow.write(meter.poll(until))
             if meter.exhausted:
@@ -185,8 +208,12 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
         unseen = irregularities(
             meter, plan, "not measured", tracing.calls, [Diagnostic.UNWOUND_UNSEEN]
         )
-        for notice in (*unseen, *tracing.notices()):
-            output.notice(notice)
+        notices = [*unseen, *tracing.notices()]
+        if heat is not None:
+            heat.finish(notices)
+        else:
+            for notice in notices:
+                output.notice(notice)
     return run.plan
 
 
@@ -194,7 +221,11 @@ def _choice(options: argparse.Namespace) -> LatencyChoice:
     """Return what is shown of each interval."""
     names_processes = options.pid is None and options.command is None
     return LatencyChoice(
-        options.function, options.goroutine, options.top, names_processes, options.short
+        options.function,
+        options.goroutine,
+        _MOST_DRAWN if options.is_drawn else options.top,
+        names_processes,
+        options.short,
     )
 
 
@@ -240,6 +271,8 @@ class _Tracing:
     plan: ProbePlan
     calibration: Calibration[ProbeCost]
     files: Sequence[TargetBinary] = ()
+    #: Where calls are seen returning now; probes cost less in callers.
+    returns: Callable[[], str] = lambda: "ret"
     _totals: dict[str, Histogram] = field(default_factory=dict)
     _least_median: float = float("inf")
     _cost: ProbeCost | None = None
@@ -253,7 +286,7 @@ class _Tracing:
             except (GotraceError, OSError) as error:
                 why = (error.strerror if isinstance(error, OSError) else None) or error
                 self._problem = f"the probes' own cost could not be measured: {why}"
-        return self._cost
+        return self._cost.of(self.returns()) if self._cost else None
 
     @property
     def calls(self) -> int:

@@ -47,7 +47,7 @@ examples:
   gooffcpu -p 1234 --open -d 5               those that have not ended after that as well
   gooffcpu -p 1234 -i 5 --top 3              every five seconds
   gooffcpu -p 1234 -d 5 -o x.pb.gz           for go tool pprof
-  gooffcpu -d 5 -f -p 1234 | flamegraph.pl   a flame graph
+  gooffcpu -d 5 -o x.html -p 1234   a flame graph, for any browser
 """
 
 
@@ -99,7 +99,8 @@ def _parser() -> argparse.ArgumentParser:
         "-o",
         dest="pprof",
         metavar="FILE",
-        help="write a pprof profile of the whole run to this file as well (x.pb.gz)",
+        help="write a pprof profile of the whole run to this file as well (x.pb.gz), or a page that"
+        " shows its flame graph (x.html)",
     )
     parser.add_argument(
         "--speedscope",

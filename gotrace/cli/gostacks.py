@@ -31,6 +31,7 @@ from gotrace.goroutines.profile import profile_of
 from gotrace.profiles.folded import folded
 from gotrace.profiles.speedscope import speedscope
 from gotrace.profiles.write import write_profile
+from gotrace.report.colour import CLEAR
 from gotrace.report.goroutines import (
     summary,
     write_changes,
@@ -59,12 +60,12 @@ examples:
   gostacks -p 1234 'main.*'            those with a function of the program on their stack
   gostacks -i 5 -p 1234                which groups grow: leaks
   gostacks -o x.pb.gz -p 1234          for go tool pprof
+  gostacks -o x.html -p 1234           a flame graph, for any browser
   gostacks --core core ./server        of a process that has ended
 """
 
 #: Lines of a table where the terminal does not say how many it has, and those around the table.
 _LINES, _HEAD = 40, 3
-_CLEAR = "\x1b[H\x1b[2J"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -131,7 +132,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--json", action="store_true", help="print one JSON object a goroutine")
     parser.add_argument("-f", "--folded", action="store_true", help="print folded stacks")
     parser.add_argument(
-        "-o", "--output", metavar="FILE", help="write a pprof profile to this file (x.pb.gz)"
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="write a pprof profile to this file (x.pb.gz), or a page that shows its flame graph"
+        " (x.html)",
     )
     parser.add_argument(
         "--speedscope",
@@ -339,7 +344,7 @@ def _repeat(
                 _write_json(options, dump, chosen, output)
             elif options.watch:
                 lines = options.top or _screen_lines() - _HEAD
-                output.out.write(_CLEAR if output.out.isatty() else "\n")
+                output.out.write(CLEAR if output.out.isatty() else "\n")
                 output.out.write(f"{_clock()} {summary(chosen, name)}\n")
                 write_table(output.out, groups, first or counts, lines)
             elif first is None:

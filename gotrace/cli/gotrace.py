@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from gotrace.cli.irregular import irregularities, lost_notice
 from gotrace.cli.options import (
-    add_emulation_option,
+    add_return_options,
     add_run_options,
     add_target_options,
     new_parser,
@@ -70,6 +70,7 @@ examples:
   gotrace -p 1234 --why main.handle                      and what the time went into
   gotrace -p 1234 -U main.flush                          with the goroutine's stack
   gotrace -p 1234 -d 5 -o x.pb.gz main.flush             who calls it, for go tool pprof
+  gotrace -p 1234 -d 5 -o x.html main.flush              the same as a picture, for any browser
   gotrace 'main.add(x int, y int) int' -- ./stripped     a signature where there is no DWARF
 """
 
@@ -144,7 +145,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_why_options(parser)
     add_run_options(parser)
-    add_emulation_option(parser)
+    add_return_options(parser)
     parser.add_argument(
         "--doctor",
         action="store_true",
@@ -205,6 +206,7 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
         is_strict=options.strict,
         forced=options.attach,
         emulate_ret=options.emulate_ret,
+        returns=options.returns,
         is_calibrated=True,
         why=why_of(options, callers=True),
         choices=_choices(options),

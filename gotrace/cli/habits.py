@@ -103,7 +103,7 @@ _COMMANDS = frozenset(
         *("probe", "record", "stat", "top", "trace"),
     )
 )
-_PICTURES = (".svg", ".html", ".png")
+_PICTURES = (".svg", ".png")
 #: How names end that mean what is printed.
 _RESULTS = tuple(
     f"{end}{more}" for end in (".ndjson", ".jsonl", ".txt", ".csv") for more in ("", ".gz")
@@ -185,13 +185,13 @@ def check_words(tool: str, options: argparse.Namespace) -> None:
     file = getattr(options, "output", None) or getattr(options, "pprof", None) or ""
     if hasattr(options, "speedscope") and file.endswith(_RESULTS):
         raise UsageError(
-            f"{quote(file)}: -o writes profiles here, x.pb.gz, x.speedscope.json or x.folded: type"
+            f"{quote(file)}: -o writes profiles here, x.html, x.pb.gz or x.folded: type"
             f" --json > {quote(file)}"
         )
     if file.endswith(_PICTURES):
         raise UsageError(
-            f"{quote(file)}: pictures are not drawn: -f prints stacks for flamegraph.pl, and -o"
-            " x.speedscope.json writes what speedscope shows"
+            f"{quote(file)}: -o x.html writes a page with a picture, for any browser, and -f prints"
+            " stacks for flamegraph.pl"
         )
     for path in getattr(options, "exclude", ()):
         if "/" in path and os.path.isfile(path):

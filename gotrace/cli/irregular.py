@@ -22,6 +22,10 @@ _TEXTS = {
     Diagnostic.UNMATCHED: "{} return{s} NOT: entered before tracing began",
     Diagnostic.STACKS_FULL: "{} call{s} NOT: too many goroutines had calls open",
     Diagnostic.OUTER_CALLS_FULL: "{} call{s} NOT: too many calls were open inside one another",
+    Diagnostic.NEW_CALLERS: (
+        "{} call{s} NOT: they came from new callers, after the probes had left the RETs; try"
+        " --returns ret"
+    ),
     Diagnostic.SAVED_FULL: "{} call{s} NOT: too many were open to keep their arguments",
     Diagnostic.NO_GOROUTINE: "{} hit{s} NOT: no goroutine could be found",
     Diagnostic.WORK_BUSY: "{} call{s} NOT: no buffer was free",
@@ -73,10 +77,7 @@ def irregularities(
 
 
 def lost_notice(what: str, template: str, count: int, of: int) -> Notice:
-    """Return the notice of calls that are missing, with their share of all.
-
-    Of what is not calls there is none.
-    """
+    """Return the notice of calls that are missing, with their share of all if it is of calls."""
     fields: dict[str, object] = {"what": what, "calls": count}
     calls = "{} call{s} "
     if not template.startswith(calls):

@@ -28,9 +28,9 @@ __all__ = [
     "WHY_ALL",
     "WHY_WAITS",
     "add_command_options",
-    "add_emulation_option",
     "add_interval_options",
     "add_key_options",
+    "add_return_options",
     "add_run_options",
     "add_target_options",
     "add_watching_options",
@@ -202,6 +202,7 @@ def add_interval_options(parser: argparse.ArgumentParser) -> None:
 #: The values of ``--why``.
 WHY_ALL, WHY_WAITS = "all", "waits"
 _WAITS = f"--why={WHY_WAITS}"
+_HEAT_INTERVAL = 1.0  # seconds, of a map without -i
 
 
 def add_key_options(parser: argparse.ArgumentParser) -> None:
@@ -289,10 +290,19 @@ def add_watching_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_emulation_option(parser: argparse.ArgumentParser) -> None:
-    """Add whether the probes' programs carry out RETs."""
+def add_return_options(parser: argparse.ArgumentParser) -> None:
+    """Add where calls are seen returning, and whether programs carry out RETs."""
     from gotrace.kernel.rets import EmulateRet
+    from gotrace.session.probing import Returns
 
+    parser.add_argument(
+        "--returns",
+        type=one_of(Returns, "choice"),
+        metavar="WHERE",
+        default=Returns.AUTO,
+        help="see calls return at RETs (ret) or, which costs a tenth, in their callers (landing);"
+        " auto, the default: in the callers of functions that are called often",
+    )
     parser.add_argument(
         "--emulate-ret",
         type=one_of(EmulateRet, "choice"),
@@ -356,6 +366,8 @@ def _profile(options: argparse.Namespace) -> str | None:
     """Return the file that a profile of stacks is to be written to, and have them added up."""
     if not hasattr(options, "by"):
         return None
+    if hasattr(options, "heat") and _is_drawn(options):
+        return None
     profile = profile_of(options)
     if not options.folded and profile is None:
         return None
@@ -366,6 +378,28 @@ def _profile(options: argparse.Namespace) -> str | None:
         raise UsageError(f"{asked} and -f cannot be combined: give one of them")
     options.by = [*(options.by or []), *([] if "$stack" in (options.by or []) else ["$stack"])]
     return profile
+
+
+def _is_drawn(options: argparse.Namespace) -> bool:
+    """Return whether latency over time is drawn, and note it; ``page`` is the file, or None.
+
+    A page of a run without intervals has stacks.
+    """
+    name = options.output or ""
+    has_stacks = options.folded or "$stack" in (options.by or [])
+    repeats = options.heat or (options.interval is not None and not has_stacks)
+    options.page = name if name.endswith(".html") and repeats else None
+    options.is_drawn = options.heat or options.page is not None
+    if options.is_drawn:
+        asked = "--heat" if options.page is None else f"-o {options.page}"
+        is_text = not name.removesuffix(".gz").endswith((".ndjson", ".json", ".pb", ".folded"))
+        if options.json or has_stacks or options.of is not None or not is_text:
+            raise UsageError(
+                f"{asked} draws latency: leave out --json, profiles, -f, $stack and --of"
+            )
+        options.interval = options.interval or _HEAT_INTERVAL
+        options.output = None if options.page else options.output
+    return bool(options.is_drawn)
 
 
 def _user(text: str) -> int:

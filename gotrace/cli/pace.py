@@ -60,6 +60,9 @@ def warning_to(output: Output) -> Callable[[str], None]:
     return lambda text: output.notice(Notice(NoticeKind.WARNING, text))
 
 
+_KINDS = {NoteKind.ANOTHER: NoticeKind.EXITED, NoteKind.MOVED: NoticeKind.MOVED}
+
+
 def pace(
     options: argparse.Namespace,
     run: Run[M, C],
@@ -73,8 +76,8 @@ def pace(
     The last time is when the run is over, and nothing is recorded any more. What becomes of the
     target is reported on ``output``. ``poll`` is called every ``poll_period`` seconds and can end
     the run by returning true; it gets a function that returns whether the run is over, after which
-    it is to return soon. ``seen`` says whether there has been any call: if there is none for five
-    seconds, a notice says why that may be.
+    it is to return soon. ``seen`` says whether any call has been seen. If it is false after
+    five seconds, a notice says why that may be.
     """
     run.begin(options.duration)
     began = time.monotonic()
@@ -86,8 +89,9 @@ def pace(
     while not over:
         over = run.is_over(min(poll_period, tick - time.monotonic()))
         for note in run.news():
-            kind = NoticeKind.EXITED if note.kind is NoteKind.ANOTHER else NoticeKind.WARNING
-            output.notice(Notice(kind, note.text, note.fields))
+            kind = _KINDS.get(note.kind, NoticeKind.WARNING)
+            if kind is not NoticeKind.MOVED or options.json or getattr(options, "verbose", False):
+                output.notice(Notice(kind, note.text, note.fields))
         if not over and poll is not None and poll(lambda: run.asked is not None):
             patience.end(time.monotonic())
             run.stop()

@@ -20,7 +20,7 @@ from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOu
 from gotrace.target.target import Target
 from gotrace.text import counted, printable
 
-if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes, needs none of it
+if TYPE_CHECKING:  # at run time where it is used: gostacks, which has no probes, does without
     from gotrace.session.calibrate import Calibration
     from gotrace.session.probing import Probing
     from gotrace.session.request import Asked

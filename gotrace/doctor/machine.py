@@ -262,7 +262,7 @@ def packaged_compiled() -> Finding:
     """Say how many compiled programs the package carries, and who has compiled them."""
     name, packaged = "packaged programs", packaged_programs()
     if packaged is None:
-        return Finding(name, State.OK, "none: this is a clone, or was installed from sources")
+        return Finding(name, State.OK, "not there: this is a clone, or was installed from sources")
     found = f"{packaged.programs}, {packaged.size >> 10} kB, {packaged.path}"
     if packaged.problem is not None:
         advice = "install the package again: until then each program is compiled"

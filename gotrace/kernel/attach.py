@@ -85,6 +85,8 @@ class Attached:
     functions: Mapping[str, int] = field(default_factory=dict)
     failed: dict[Point, OSError] = field(default_factory=dict)
     _keepers: list[Keeper] = field(default_factory=list)
+    #: The groups that the first keeper has, in its order.
+    _groups: list[ProbeGroup] = field(default_factory=list)
     _killed: bool = False
     #: When hits began to count, by time.monotonic.
     began: float = 0.0
@@ -102,14 +104,32 @@ class Attached:
         self._halted = self.program.map("halted")
         self._halted.update(_ZERO, _ONE)
         probes = _Probes(self.program, self.method, self.functions)
-        keeper = Keeper(lambda: probes.attach(groups), probes.detach, probes.held)
+        keeper = Keeper(lambda: probes.attach(groups), probes.detach, probes.held, probes.change)
         self._keepers.append(keeper)
+        self._groups = self._groups or list(groups)
         self.failed |= keeper.result
         if self._stopped is None:
             self._halted.update(_ZERO, _ZERO)
             if self._stopped is not None:  # a signal's handler stopped it in between
                 self._halted.update(_ZERO, _ONE)
         self.began = time.monotonic()
+
+    def change(
+        self, more: Sequence[ProbeGroup] = (), without: Sequence[ProbeGroup] = ()
+    ) -> dict[Point, OSError]:
+        """Attach all points of further groups, and then remove those of others, while hits count.
+
+        Groups are known by identity, and have points. Return the points that the kernel refuses:
+        nothing is removed then. Raises AttachError or GotraceError, also where the probes are being
+        removed.
+        """
+        if not self._keepers:
+            raise GotraceError("cannot attach any more: the probes were removed")
+        gone = {id(group) for group in without}
+        removed = [number for number, group in enumerate(self._groups) if id(group) in gone]
+        refused: dict[Point, OSError] = self._keepers[0].ask((list(more), removed))
+        self._groups += more
+        return refused
 
     def statistics(self) -> dict[str, tuple[int, int]]:
         """Return how often each function has run, and for how many ns: see ``program_statistics``.
@@ -219,11 +239,27 @@ class _Probes:
         """Return all descriptors."""
         return [descriptor for group in self.descriptors for descriptor in group]
 
+    def change(self, asked: tuple[Sequence[ProbeGroup], Sequence[int]]) -> dict[Point, OSError]:
+        """Attach groups and then remove those of some numbers; see ``Attached.change``."""
+        more, removed = asked
+        self.failed = {}
+        for group in more:
+            self.descriptors.append([])
+            _ATTACHERS[self.method](self, group, self.functions[group.function])
+        if not self.failed:
+            close_all([one for number in removed for one in self.descriptors[number]])
+            for number in removed:
+                self.descriptors[number] = []
+        return self.failed
+
     def detach(self) -> None:
         """Remove all probes, the groups attached last first.
 
-        Each perf event takes the kernel some time: see the module ``removal``.
+        Each perf event takes the kernel some time: see the module ``removal``. Links wait for
+        grace periods only, all of them for the same if they are closed at once.
         """
+        if self.method is AttachMethod.MULTI:
+            self.descriptors = [self.held()]
         while self.descriptors:
             close_all(self.descriptors.pop())
 

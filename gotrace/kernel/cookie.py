@@ -13,6 +13,8 @@ __all__ = [
     "Jumps",
     "TaskKind",
     "cookie",
+    "fault_cookie",
+    "landing_cookie",
     "ret_cookie",
 ]
 
@@ -26,6 +28,8 @@ COOKIE_JUMPS = 1 << 35
 COOKIE_LEAVES = 1 << 36
 COOKIE_RET = 1 << 37
 COOKIE_RET_PAGE = 1 << 38
+COOKIE_LANDING = 1 << 39
+COOKIE_FAULT = COOKIE_JUMPS
 COOKIE_SP_SHIFT = 40
 COOKIE_PLACE_MASK = 0xFFFFFF
 
@@ -68,6 +72,16 @@ def cookie(
     branch = COOKIE_BRANCH if site.form is SiteForm.BRANCH else 0
     flags = branch | task.value | jumps.value
     return index | file << COOKIE_FILE_SHIFT | flags | site.sp_offset << COOKIE_SP_SHIFT
+
+
+def landing_cookie(distance: int, task: TaskKind, file: int = 0) -> int:
+    """Return the cookie for a landing so many bytes after the return address."""
+    return distance | file << COOKIE_FILE_SHIFT | task.value | COOKIE_LANDING
+
+
+def fault_cookie(site: Site, task: TaskKind, file: int = 0) -> int:
+    """Return the cookie for what a fault before a landing leads to."""
+    return cookie(0, site, task, file=file) | COOKIE_LANDING | COOKIE_FAULT
 
 
 def ret_cookie(

@@ -20,6 +20,7 @@ import stat
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,6 +36,7 @@ __all__ = [
 _LENGTH_BYTES = 8
 _PATIENCE = 1.0  # seconds, for removing what was attached before attaching failed
 _NAME = "gotrace-keeper"  # at most 15 bytes
+_ASKED, _RELEASED = b"?", b"!"
 _MAX_LEAN = 64  # descriptors: links for many places, not a perf event for each
 #: Ends at the first byte that comes, as keepers do.
 _LEAN = ("head", "-c", "1")
@@ -64,21 +66,24 @@ class Keeper:
         attach: Callable[[], Any],
         detach: Callable[[], None],
         held: Callable[[], Sequence[int]] = tuple,
+        change: Callable[[Any], Any] | None = None,
     ) -> None:
         """Run ``attach`` there now, and ``detach`` in the end, whatever ``attach`` did.
 
         ``held`` returns, there, the descriptors that are all that has to be kept open until then.
+        ``change`` does there what ``ask`` is called with.
 
         Raises what ``attach`` raises, and GotraceError where no process can be started or it
         was killed; ``result`` is what ``attach`` returns. Both must be picklable.
         """
         self.killed = False
         self._released = False
+        self._is_asking = self._is_lost = False
         self._ours, theirs = socket.socketpair()
         self.pid = fork("that holds the probes")
         if self.pid == 0:
             self._ours.close()
-            _keep(theirs, attach, detach, held)
+            _keep(theirs, attach, detach, held, change)
         theirs.close()
         try:
             self.result = self._outcome()
@@ -87,28 +92,49 @@ class Keeper:
             raise
 
     def _outcome(self) -> Any:
-        size = int.from_bytes(self._received(_LENGTH_BYTES), "little")
-        result, error = pickle.loads(self._received(size))
+        try:
+            size = int.from_bytes(_exactly(self._ours, _LENGTH_BYTES), "little")
+            result, error = pickle.loads(_exactly(self._ours, size))
+        except EOFError:
+            raise GotraceError("cannot attach: its helper process was killed") from None
+        self._is_lost = False
         if error is not None:
             raise error
         return result
 
-    def _received(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            part = self._ours.recv(size - len(data))
-            if not part:
-                raise GotraceError("cannot attach: its helper process was killed")
-            data += part
-        return data
+    def ask(self, what: Any) -> Any:
+        """Have ``change`` called there with ``what``, and return what it returns; both picklable.
+
+        Raises what it raises, and GotraceError where the process is gone, has been released, or
+        keeps descriptors alone: see ``hold_leanly``.
+        """
+        self._is_asking = True
+        try:
+            if self._released or not self.pid or self._is_lost or _lean_path is not None:
+                raise GotraceError("cannot attach any more: the probes are being removed")
+            data = pickle.dumps(what)
+            self._is_lost = True  # if a signal's handler raises, the answer is never read
+            try:
+                self._ours.sendall(_ASKED + len(data).to_bytes(_LENGTH_BYTES, "little") + data)
+            except OSError as error:
+                raise GotraceError("cannot attach: its helper process was killed") from error
+            return self._outcome()
+        finally:
+            self._is_asking = False
+            if self._released:
+                self._send_release()
 
     def release(self) -> None:
         """Have the probes removed and do not wait for it. May be called in a signal handler."""
         if not self._released:
             self._released = True
-            # A word, because processes forked later hold this end of the socket open, too.
-            with suppress(OSError):
-                self._ours.send(b"!", socket.MSG_DONTWAIT)
+            if not self._is_asking:
+                self._send_release()
+
+    def _send_release(self) -> None:
+        # A word, because processes forked later hold this end of the socket open, too.
+        with suppress(OSError):
+            self._ours.send(_RELEASED, socket.MSG_DONTWAIT)
 
     def holds(self) -> bool:
         """Return whether the process is still there, as long as it has not been asked to end."""
@@ -141,6 +167,7 @@ def _keep(
     attach: Callable[[], Any],
     detach: Callable[[], None],
     held: Callable[[], Sequence[int]],
+    change: Callable[[Any], Any] | None,
 ) -> NoReturn:
     """Live the keeper's life (runs in the child)."""
     try:
@@ -149,20 +176,41 @@ def _keep(
         let_go(channel.fileno())
         with suppress(OSError):
             Path("/proc/self/comm").write_text(_NAME)
-        result, failure = None, None
-        try:
-            result = attach()
-        except Exception as error:
-            failure = error
-        data = pickle.dumps((result, failure))
-        with suppress(OSError):
-            channel.sendall(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
-            if failure is None:
+        with suppress(OSError, EOFError):
+            if _answer(channel, attach):
                 _become_lean(channel, held())
-            channel.recv(1)
+            while change is not None and channel.recv(1) == _ASKED:
+                size = int.from_bytes(_exactly(channel, _LENGTH_BYTES), "little")
+                what = pickle.loads(_exactly(channel, size))
+                _answer(channel, partial(change, what))
+            if change is None:
+                channel.recv(1)
         detach()
     finally:
         os._exit(0)
+
+
+def _answer(channel: socket.socket, work: Callable[[], Any]) -> bool:
+    """Do something and send what comes of it; return whether it could be done. Raises OSError."""
+    result, failure = None, None
+    try:
+        result = work()
+    except Exception as error:
+        failure = error
+    data = pickle.dumps((result, failure))
+    channel.sendall(len(data).to_bytes(_LENGTH_BYTES, "little") + data)
+    return failure is None
+
+
+def _exactly(channel: socket.socket, size: int) -> bytes:
+    """Return as many bytes. Raises EOFError where there are fewer."""
+    data = b""
+    while len(data) < size:
+        part = channel.recv(size - len(data))
+        if not part:
+            raise EOFError
+        data += part
+    return data
 
 
 def _become_lean(channel: socket.socket, held: Sequence[int]) -> None:

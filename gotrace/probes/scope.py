@@ -189,6 +189,10 @@ class Scope:
             return None
         return Root(kind, index, values[index].name or name), values[index].type
 
+    def all_names(self) -> list[str]:
+        """Return all names, those of calls with their dollar sign."""
+        return [*self._names(), *(f"${name}" for name in self._specials())]
+
     def no_such_name(self, name: str) -> str:
         """Return the error for a plain name that means nothing here, with what there is."""
         if match := _ARGUMENT.fullmatch(name):

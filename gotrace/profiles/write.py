@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 from gotrace.errors import GotraceError
 from gotrace.profiles.folded import folded
+from gotrace.profiles.html import html
 from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
 
-__all__ = ["FOLDED", "Make", "is_profile", "write_profile"]
+__all__ = ["FOLDED", "Make", "is_profile", "write_content", "write_profile"]
 
 #: What names of folded stacks end in.
 FOLDED = ".folded"
@@ -26,6 +27,7 @@ _FORMS: dict[str, Make] = {
     ".pprof": pprof,
     ".speedscope.json": speedscope,
     FOLDED: folded,
+    ".html": html,
 }
 
 
@@ -37,18 +39,22 @@ def is_profile(path: str) -> bool:
 def write_profile(
     path: str | os.PathLike[str], profile: StackProfile, make: Make | None = None
 ) -> None:
-    """Write a profile in the form that its file's name asks for, pprof's if it asks for none.
+    """Write a profile in the form that its file's name asks for, or else in pprof's.
 
     ``make`` is another form, whatever the name is. Raises GotraceError.
     """
     name = os.fspath(path)
     if make is None:
         make = next((form for end, form in _FORMS.items() if name.endswith(end)), pprof)
-    content = make(profile)
+    write_content(path, make(profile))
+
+
+def write_content(path: str | os.PathLike[str], content: bytes | str) -> None:
+    """Write a file. Raises GotraceError."""
     if isinstance(content, str):
         content = content.encode("utf-8", "backslashreplace")
     try:
         with open(path, "wb") as file:
             file.write(content)
     except OSError as error:
-        raise GotraceError(f"{name}: cannot write: {error.strerror or error}") from error
+        raise GotraceError(f"{os.fspath(path)}: cannot write: {error.strerror or error}") from error

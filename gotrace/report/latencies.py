@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gotrace.gotypes.symbols import elide_type_arguments, short_name, shown_names
@@ -35,6 +35,7 @@ __all__ = [
     "LatencyGroup",
     "SlowRow",
     "duration",
+    "in_common",
     "tracing_part",
     "write_latencies",
     "write_slow",
@@ -82,11 +83,18 @@ class FoldedLatency:
     program: str | None = None
 
 
+def in_common(ways: Mapping[str, str]) -> str:
+    """Return where the calls of all functions were seen returning; see `Interval`."""
+    found = set(ways.values())
+    return found.pop() if len(found) == 1 else "both" if found else "ret"
+
+
 @dataclass(frozen=True, slots=True)
 class Interval:
     """What one printing shows: when it ended (s since 1970), its length (s), its unit (ns).
 
     ``cost`` is that of the probes, None where it is not known. ``short``: see ``shown_names``.
+    ``ways`` says of functions, by name, where their calls were seen returning.
     """
 
     groups: Sequence[LatencyGroup]
@@ -96,6 +104,11 @@ class Interval:
     unit: int
     cost: ProbeCost | None = None
     short: bool = False
+    ways: Mapping[str, str] = field(default_factory=dict)
+
+    def way(self, function: str | None) -> str:
+        """Return where calls of a function, or of all if it is None, were seen returning."""
+        return in_common(self.ways) if function is None else self.ways.get(function, "ret")
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +283,7 @@ def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
         **histogram_fields(times, "_ns"),
         "ts": round(interval.ended, 6),
         "interval_s": round(interval.seconds, 6),
+        "returns": interval.way(group.function),
         "probe_hits": times.hits,
         "probe_ns": cost,
         **({} if group.why is None else {"why": sums_fields(group.why, times, cost)}),

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -52,19 +52,21 @@ def interval_of(
     when: tuple[float, float, int],
     cost: ProbeCost | None,
     files: Sequence[TargetBinary] = (),
+    ways: Mapping[str, str] | None = None,
 ) -> Interval:
     """Return what is shown of a period; ``when`` is its end, length and display unit.
 
     The busiest are those with the most time of their own, without what the probes' ``cost``.
-    ``files`` are those whose rows are kept apart where functions are not.
+    ``files`` are those whose rows are kept apart where functions are not; for ``ways`` see
+    `Interval`.
     """
     ended, seconds, unit = when
     names = row_names(plan, files, choice.by_function)
     if choice.by_goroutine:
         groups, rest = _goroutines(choice, names, period, symbols, cost)
-        return Interval(groups, rest, ended, seconds, unit, cost, choice.short)
+        return Interval(groups, rest, ended, seconds, unit, cost, choice.short, ways or {})
     functions = _functions(choice, names, period, cost)
-    return Interval(functions, [], ended, seconds, unit, cost, choice.short)
+    return Interval(functions, [], ended, seconds, unit, cost, choice.short, ways or {})
 
 
 def _own_time(times: Histogram, cost: ProbeCost | None) -> int:

@@ -27,6 +27,7 @@ class NoticeKind(Enum):
     ATTACHED = "attached"
     WARNING = "warning"
     LOST = "lost"
+    MOVED = "moved"
     SUMMARY = "summary"
     EXITED = "exited"
     DETACHED = "detached"

@@ -10,17 +10,19 @@ import signal
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
-from gotrace.kernel.cookie import Jumps, TaskKind, ret_cookie
+from gotrace.kernel.cookie import Jumps, TaskKind, landing_cookie, ret_cookie
 from gotrace.kernel.keeper import let_go
 from gotrace.kernel.own_function import OwnFunction, own_function
 from gotrace.kernel.rets import RetEmulation, with_rets
 from gotrace.overhead import ProbeCost
 from gotrace.session.histograms import HistogramRows
+from gotrace.session.landings import place_landing
 from gotrace.session.open_calls import OpenCalls
 from gotrace.settings import (
     CountSettings,
@@ -47,6 +49,7 @@ _CODE = {
     SiteForm.FIRST: b"\x89\xc0\xc3",  # mov %eax,%eax; ret
 }
 _RET = 2
+_AFTER_CALL, _LANDING = 11, 13  # in the caller: where the call returns to, and its jnz
 # Its caller: push %rbx; mov $_CALLS,%ebx; again: call the function after this; dec %ebx;
 # jnz again; pop %rbx; ret
 _LOOP = b"\x53\xbb" + _CALLS.to_bytes(4, "little") + b"\xe8\x06\0\0\0\xff\xcb\x75\xf7\x5b\xc3"
@@ -59,24 +62,35 @@ def probe_cost(
 
     ``form`` is the entry's; without a ``method`` it is the best. RETs are carried out as in the
     run, by ``emulation``. Raises AttachError or LoadError.
+
+    If calls can be seen returning in their callers, what they cost then is measured as well.
     """
     with _empty_function(form) as (function, entry, leave):
         bare = _batch_time(function)
-        groups = [
-            _group(function, "on_return", leave, emulation is not None),
-            _group(function, "on_entry", entry),
-        ]
+        at_ret = _group(function, "on_return", leave, emulation is not None)
         settings = LatencySettings(
             site=with_rets(_here(), emulation),
             stacks=_STACKS,
             outer_calls=_STACKS,
             times=HistogramSettings.of(1, 1, 1),
         )
+        groups = [at_ret, _group(function, "on_entry", entry)]
         with _attached(settings, groups, method) as attached:
             OpenCalls(attached.program)  # rows rest, as in the run
-            probed = _batch_time(function)
-            own = _measured(attached)
-    return ProbeCost(own, _each(probed - bare, 2 * _CALLS))
+
+            def cost() -> ProbeCost:
+                probed = _batch_time(function)
+                return ProbeCost(_measured(attached), _each(probed - bare, 2 * _CALLS))
+
+            found = cost()
+            if attached.method is AttachMethod.MULTI and emulation is None:
+                at = landing_cookie(_LANDING - _AFTER_CALL, TaskKind.THREAD)
+                point = Point(_LANDING, _LANDING, at)
+                attached.change([replace(at_ret, points=[point])], [at_ret])
+                base = function.address
+                place_landing(attached.program, base + _AFTER_CALL, base + _LANDING)
+                found = replace(found, landed=cost())
+    return found
 
 
 def trap_cost(

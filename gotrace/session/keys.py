@@ -187,6 +187,7 @@ class KeyMeter(Paired):
     LOSSES = (
         Diagnostic.STACKS_FULL,
         Diagnostic.OUTER_CALLS_FULL,
+        Diagnostic.NEW_CALLERS,
         Diagnostic.SAVED_FULL,
         Diagnostic.NO_GOROUTINE,
         Diagnostic.WORK_BUSY,

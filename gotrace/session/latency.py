@@ -15,6 +15,7 @@ from gotrace.overhead import ProbeCost
 from gotrace.session.calibrate import probe_cost
 from gotrace.session.goroutines import Folded, GoroutineKey, GoroutineRows, GoroutineTimes
 from gotrace.session.histograms import HistogramRows, stripes_for
+from gotrace.session.landings import landing_sizes
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
 from gotrace.session.plan import plan_measuring
@@ -89,7 +90,12 @@ class Measurement:
 class LatencyMeter(Paired):
     """The probes that measure a plan's functions; a context manager that detaches."""
 
-    LOSSES = (Diagnostic.STACKS_FULL, Diagnostic.OUTER_CALLS_FULL, Diagnostic.SLOW_LOST)
+    LOSSES = (
+        Diagnostic.STACKS_FULL,
+        Diagnostic.OUTER_CALLS_FULL,
+        Diagnostic.NEW_CALLERS,
+        Diagnostic.SLOW_LOST,
+    )
 
     def __init__(self, prepared: Prepared, options: LatencyOptions) -> None:
         """Attach. Raises AttachError or LoadError."""
@@ -111,6 +117,7 @@ class LatencyMeter(Paired):
             by_file=1 if self.files else None,
             slower=options.slower,
             why=why.settings(rows * halves) if why else None,
+            **landing_sizes(prepared),
         )
         self._reports_slow = options.slower is not None
         self._rings: Rings | None = None

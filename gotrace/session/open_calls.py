@@ -17,6 +17,7 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.target.process import ended_processes, in_initial_pid_namespace
 
 __all__ = [
+    "OPEN_CALL",
     "STACK_LEVEL",
     "Diagnostic",
     "OpenCalls",
@@ -24,6 +25,8 @@ __all__ = [
     "diagnostics",
 ]
 
+#: struct open_call: the function's number and the return address.
+OPEN_CALL = struct.Struct("=16xI4xQ16x")
 #: struct stack: how many calls are open. More may follow.
 STACK_LEVEL = struct.Struct("=48xQ24x")
 
@@ -48,6 +51,7 @@ class Diagnostic(Enum):
     WHY_FULL = 14
     WHY_THREADS_FULL = 15
     STARTS_LOST = 16
+    NEW_CALLERS = 17
 
 
 def diagnostics(program: BpfProgram) -> dict[Diagnostic, int]:

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from gotrace.kernel.attach import Attached, ProbeGroup, attach
+from gotrace.kernel.attach import Attached, AttachMethod, ProbeGroup, attach
 from gotrace.kernel.program import BpfProgram
+from gotrace.session.landings import Landings, by_function, can_move, learn_at_once
 from gotrace.session.open_calls import Diagnostic, OpenCalls, Throttle, diagnostics
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.tasks import unwind_groups
@@ -42,16 +43,23 @@ class Paired(Probing):
         target, plan, tasks, why = prepared.target, prepared.plan, prepared.tasks, prepared.why
         assert tasks is not None
         self._prepared = prepared
+        rets: dict[int, ProbeGroup] = {}
         groups = [*first, *(why.groups() if why else ())]
         if returning is None or returning:
             emulated = prepared.emulation is not None
             groups += [*unwind_groups(target, tasks), *beside]
-            groups += plan.return_groups("on_return", target.pid, tasks.kind, returning, emulated)
+            found = plan.return_groups("on_return", target.pid, tasks.kind, returning, emulated)
+            if can_move(prepared):
+                rets = by_function(found)
+            groups += rets.values() if rets else found
         groups += plan.entry_groups("on_entry", target.pid, tasks.kind)
         self.attached: Attached = attach(
             settings, groups, prepared.forced, self._prepare, prepared.announce
         )
         more, by_process = (("why_saved",), BY_PROCESS) if why else ((), ())
+        self.landings: Landings | None = None
+        if rets and self.attached.method is AttachMethod.MULTI:
+            self.landings = Landings(prepared, self.attached, rets)
         self._open = OpenCalls(self.attached.program, *by_call, *more, by_process=by_process)
         # Where one process is traced, the run ends with it.
         self._sweep = None if target.process else Throttle(self._remove_exited)
@@ -59,18 +67,44 @@ class Paired(Probing):
     def _prepare(self, program: BpfProgram) -> None:
         """Fill a loaded program's maps, before anything is attached."""
         prepared = self._prepared
+        learn_at_once(prepared, program)
         if prepared.why is not None:
             prepared.why.prepare(program)
         if prepared.tasks is not None:
             prepared.tasks.prepare(program)
 
     def _look_after(self) -> None:
-        """Remove now and then what ended processes have left."""
+        """Move functions to landings, and remove now and then what ended processes have left."""
+        if self.landings is not None:
+            self.landings.step()
         if self._sweep is not None:
             self._sweep()
 
     def _remove_exited(self) -> None:
         self._open.remove_exited()
+
+    def moved(self) -> Iterable[tuple[str, str]]:
+        names = self._prepared.plan.names
+        for move in self.landings.moves() if self.landings is not None else ():
+            yield names[move.function].name, move.returns
+
+    def returns(self) -> str:
+        """Return where calls are seen returning now: "ret", "landing", or "both"."""
+        return "ret" if self.landings is None else self.landings.returns()
+
+    def take_ways(self) -> Mapping[str, str]:
+        """Return how the calls of each function were seen returning since the last time.
+
+        By name: "ret", "landing", or "both".
+        """
+        names = [function.name for function in self._prepared.plan.names]
+        if self.landings is None:
+            return dict.fromkeys(names, "ret")
+        found: dict[str, str] = {}
+        for number, way in self.landings.take().items():
+            name = names[number]
+            found[name] = way if found.get(name, way) == way else "both"
+        return found
 
     def open_calls(self) -> int:
         """Return how many calls have been entered and have not returned."""

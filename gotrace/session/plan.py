@@ -389,6 +389,14 @@ class ProbePlan:
         returns = iter(wanted)
         return self._groups(program, pid, task, lambda sites: next(returns), emulated)
 
+    def numbered(self) -> Iterator[tuple[int, BinaryPlan, FunctionSites]]:
+        """Yield each function's number, with its file."""
+        number = 0
+        for plan in self.binaries:
+            for sites in plan.functions:
+                yield number, plan, sites
+                number += 1
+
     def _groups(
         self,
         program: str,

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
 from gotrace.kernel import syscalls as kernel
@@ -14,13 +15,21 @@ from gotrace.session.plan import ProbePlan
 from gotrace.settings import SiteSettings
 from gotrace.target.target import Target
 
-if TYPE_CHECKING:  # counting needs none of it
+if TYPE_CHECKING:  # counting does without
     from gotrace.session.scheduler import SchedulerProbes
     from gotrace.session.tasks import Tasks
     from gotrace.session.trace_plan import TracePlan
     from gotrace.session.why.probes import WhyProbes
 
-__all__ = ["Prepared", "Probing"]
+__all__ = ["Prepared", "Probing", "Returns"]
+
+
+class Returns(Enum):
+    """Where calls are seen returning; the values are those of ``--returns``."""
+
+    AUTO = "auto"  # in their callers if calls are frequent, else at RETs
+    RET = "ret"
+    LANDING = "landing"  # in their callers as soon as these are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,7 @@ class Prepared:
     identified, None if that does not matter. ``why`` finds out what time goes into, None if that
     is not asked for. ``scheduler`` are the probes of a run that follows the scheduler alone.
     ``forced`` is the way to attach, None for the best; ``announce`` is as for ``attach``.
+    ``returns`` says where calls are seen returning.
     """
 
     target: Target
@@ -42,6 +52,7 @@ class Prepared:
     forced: AttachMethod | None = None
     announce: Callable[[str], None] | None = None
     scheduler: SchedulerProbes | None = None
+    returns: Returns = Returns.RET
 
     def site_settings(self) -> SiteSettings:
         """Return the settings of bpf/site.h and bpf/ret.h."""
@@ -57,6 +68,10 @@ class Probing:
     attached: Attached
     #: Whether nothing that the probes have recorded can change any more.
     stopped = False
+
+    def moved(self) -> Iterable[tuple[str, str]]:
+        """Return whose calls have begun to be seen returning elsewhere: "ret" or "landing"."""
+        return ()
 
     def stop(self) -> None:
         """Have the probes removed; after it, nothing is recorded any more. Raises OSError."""

@@ -24,10 +24,10 @@ from gotrace.session.plan import (
     select,
     splitting,
 )
-from gotrace.session.probing import Prepared, Probing
+from gotrace.session.probing import Prepared, Probing, Returns
 from gotrace.target.target import Target
 
-if TYPE_CHECKING:  # counting needs none of it
+if TYPE_CHECKING:  # counting does without
     from gotrace.probes.spec import ProbeSpec
     from gotrace.session.scheduler import SchedulerProbes
     from gotrace.session.trace_plan import TracePlan
@@ -122,10 +122,13 @@ class FunctionRequest(Request[M, C]):
     done: str
     is_strict: bool = True
     emulate_ret: EmulateRet = EmulateRet.AUTO
+    returns: Returns = Returns.RET
     why: WhyOptions | None = None
 
     #: Whether calls are identified by their goroutines.
     BY_TASK: ClassVar[bool] = True
+    #: Whether calls may be seen returning in their callers unless a user asks for that.
+    MOVES: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be understood before anything is done. Raises UsageError."""
@@ -160,6 +163,7 @@ class FunctionRequest(Request[M, C]):
 
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
         planned = self.plan()
+        is_auto = self.returns is Returns.AUTO
         plan, traced = planned.plan, planned.traced
         tasks = why = None
         if self.BY_TASK:
@@ -175,7 +179,15 @@ class FunctionRequest(Request[M, C]):
                 if accept is not None:
                     accept(why)
         return Prepared(
-            self.target, plan, tasks, traced, why, self.emulation, self.forced, announce
+            self.target,
+            plan,
+            tasks,
+            traced,
+            why,
+            self.emulation,
+            self.forced,
+            announce,
+            returns=Returns.RET if is_auto and not self.MOVES else self.returns,
         )
 
 

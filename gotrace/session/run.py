@@ -45,6 +45,7 @@ class NoteKind(Enum):
     INLINED = "inlined"  # a function of which some calls are seen by no probe
     ONLY_INLINED = "only_inlined"  # functions whose calls no probe sees
     REPLACED = "replaced"  # a file that is another one now
+    MOVED = "moved"  # a function whose calls are seen returning elsewhere
     ANOTHER = "another"  # the process runs another program
 
 
@@ -200,8 +201,12 @@ class Run(Generic[M, C]):
         return True
 
     def news(self) -> list[Note]:
-        """Return what has become known of the target since the last time."""
+        """Return what has become known of the run since the last time."""
         news, self._news = self._news, []
+        for function, returns in self.meter.moved():
+            where = "in their callers" if returns == "landing" else "at RETs"
+            text = f"{function}: calls are seen returning {where} now"
+            news.append(Note(NoteKind.MOVED, text, {"func": function, "returns": returns}))
         return news
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 from gotrace.capture.ops import DEEP, MAX_BLOCKS, Op, OpCode
 from gotrace.capture.payload import Subplan
@@ -21,6 +22,7 @@ from gotrace.probes.spec import ProbeSpec
 from gotrace.session.calibrate import trap_cost
 from gotrace.session.decode import CallDecoder, Undecided, call_decoders
 from gotrace.session.events import HEADER, UNKNOWN_CPU, Losses, OrderWindow, end_of, marked
+from gotrace.session.landings import landing_sizes
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
 from gotrace.session.plan import make_plan
@@ -95,6 +97,7 @@ class CallTracer(Paired):
         Diagnostic.UNWOUND_UNSEEN,
         Diagnostic.STACKS_FULL,
         Diagnostic.OUTER_CALLS_FULL,
+        Diagnostic.NEW_CALLERS,
         Diagnostic.SAVED_FULL,
         Diagnostic.NO_GOROUTINE,
         Diagnostic.EVENTS_LOST,
@@ -315,6 +318,7 @@ class Tables:
             tasks=prepared.tasks.settings(),
             stacks=_STACKS,
             outer_calls=_OUTER_CALLS,
+            **landing_sizes(prepared),
             why=why,
             payload=self.payload,
             returns=bool(self.returning),
@@ -432,6 +436,9 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
     options: TraceOptions = TraceOptions()
     only: Mapping[str, int] = field(default_factory=dict)
     probes: Sequence[ProbeSpec] | None = None
+
+    #: A record of each call is asked for, also of the first from a caller.
+    MOVES: ClassVar[bool] = False
 
     @cached_property
     def parsed(self) -> tuple[Sequence[ProbeSpec], Sequence[GotraceError]]:

@@ -182,6 +182,12 @@ class TracedCall:
     overwritten: int | None
     parts: tuple[tuple[ProbeSpec, ResolvedProbe], ...]
 
+    @property
+    def reads_results(self) -> bool:
+        """Return whether anything is read of the program as a call returns."""
+        ops = self.result.ops if self.result is not None else ()
+        return any(OpCode.END < op.code < OpCode.PUSH_CONST for op in ops)
+
     def shown(self, phase: Phase) -> int:
         """Return how many values of a phase are shown as the function's own."""
         if self.spec.format is not None or self.spec.key is not None:

@@ -20,9 +20,11 @@ __all__ = [
     "Branch",
     "Exits",
     "Flow",
+    "Instruction",
     "control_flow",
     "exits",
     "float_written",
+    "instructions",
     "step_over",
 ]
 
@@ -79,7 +81,7 @@ _PIECE = 1 << 16
 _MAX_INSTRUCTION = 15
 
 #: offset, size, mnemonic, operands as capstone prints them
-_Instruction = tuple[int, int, str, str]
+Instruction = tuple[int, int, str, str]
 
 
 def control_flow(code: bytes, arch: Architecture) -> Flow:
@@ -94,7 +96,7 @@ def control_flow(code: bytes, arch: Architecture) -> Flow:
     tail_jumps = 0
     end = 0
     sum_register = ""
-    for at, size, mnemonic, operands in _instructions(code, arch):
+    for at, size, mnemonic, operands in instructions(code, arch):
         end = at + size
         if mnemonic.startswith(("j", "loop")) or "jmp" in mnemonic:
             if _IMMEDIATE.match(operands):
@@ -169,7 +171,7 @@ def step_over(code: bytes, falls_through: bool, arch: Architecture) -> tuple[int
     None where it cannot be decoded or execution may go on elsewhere, or where SP changes by an
     unknown amount. ``falls_through``: the caller knows of a conditional jump that it is not taken.
     """
-    first = next(_instructions(code[:_MAX_INSTRUCTION], arch), None)
+    first = next(instructions(code[:_MAX_INSTRUCTION], arch), None)
     if first is None:
         return None
     _, size, mnemonic, operands = first
@@ -189,14 +191,14 @@ def step_over(code: bytes, falls_through: bool, arch: Architecture) -> tuple[int
 
 def float_written(code: bytes, arch: Architecture) -> int | None:
     """Return the float register that the first instruction of ``code`` may write, None for none."""
-    first = next(_instructions(code[:_MAX_INSTRUCTION], arch), None)
+    first = next(instructions(code[:_MAX_INSTRUCTION], arch), None)
     written = _FLOAT_WRITTEN.match(first[3]) if first is not None else None
     if first is None or written is None or first[2] in _COMPARING:
         return None
     return int(written[1])
 
 
-def _instructions(code: bytes, arch: Architecture) -> Iterator[_Instruction]:
+def instructions(code: bytes, arch: Architecture) -> Iterator[Instruction]:
     """Decode ``code`` linearly, with offsets from its start, up to the first undecodable byte."""
     disassembler = _disassembler(arch)
     at = 0

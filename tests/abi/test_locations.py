@@ -109,7 +109,10 @@ def test_every_function_of_a_large_program(toolchain: Toolchain) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("minor", ["1.15", "1.19", "1.27"])
+@pytest.mark.parametrize(
+    "minor",
+    [*(pytest.param(minor, marks=pytest.mark.thorough) for minor in ("1.15", "1.19")), "1.27"],
+)
 def test_every_function_of_a_large_unoptimized_program(minor: str) -> None:
     check_every_function(require(minor), "-gcflags=all=-N -l")
 

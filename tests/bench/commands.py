@@ -43,6 +43,8 @@ def ours(name: str, *words: str) -> Command:
     if not path.exists():
         raise Missing(f"there is no tools/{name}")
     marker = b'"kind":"attached"' if "--json" in words else b"Tracing "
+    if "landing" in words:  # of --returns, with --json
+        marker = b'"kind":"moved"'
     return Command((str(path), *words), printed(marker))
 
 

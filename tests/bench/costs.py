@@ -32,6 +32,7 @@ from tests.bench.tracers import TRACER_CPU, Command, Tracer, TracerError
 __all__ = ["count_costs", "empty_probe", "latency_costs", "trace_costs"]
 
 EMPTY = Path(__file__).parent / "empty.c"
+LANDING = "gofunclatency at landings"
 UNIT = "ns/call"
 BARE = "bare"
 BRANCH, PUSH = "empty program, emulated jbe", "empty program, emulated push"
@@ -179,7 +180,8 @@ def latency_costs(results: Results, settings: Settings) -> None:
         _floor(BRANCH, framed, framed.branch),
         _floor(PUSH, framed, framed.push),
         _floor(RET, framed, framed.ret),
-        _tracer("gofunclatency", binary, lambda t: ours("gofunclatency", "-p", str(t.pid), FRAMED)),
+        _latency("gofunclatency", binary, "ret"),
+        _latency(LANDING, binary, "landing"),
         _bpftrace_latency(two_probes, framed),
         _tracer("bcc two-probe script", binary, lambda t: bcc_latency(framed, t.pid)),
     ]
@@ -187,6 +189,15 @@ def latency_costs(results: Results, settings: Settings) -> None:
     _require(results, case, "gofunclatency", 0.6, [two_probes], two_probes)
     floors = [_cheapest(results, case), RET]
     _require(results, case, "gofunclatency", 1.25, floors, "sum of the two empty probes")
+    _require(results, case, LANDING, 0.12, [two_probes], two_probes)
+    emulated = [_cheapest(results, case)] * 2
+    _require(results, case, LANDING, 1.6, emulated, "two emulated empty probes")
+
+
+def _latency(name: str, binary: Path, returns: str) -> Contender:
+    """Return gofunclatency with returns seen at RETs, or in callers once they are."""
+    words = ("--json", "--returns", returns, FRAMED)
+    return _tracer(name, binary, lambda t: ours("gofunclatency", "-p", str(t.pid), *words))
 
 
 def _bpftrace_latency(name: str, framed: Framed) -> Contender:

@@ -48,6 +48,7 @@ from tests.capture.memory import (
     slice_of,
     struct_of,
 )
+from tests.toolchains import parts
 
 USUAL = CaptureLimits(payload=3584)
 ANY = InterfaceType("interface {}", Kind.INTERFACE, 16, 8, True)
@@ -190,9 +191,10 @@ def shows_less(more: Value, less: Value) -> str | None:
     return next((found for pair in pairs if (found := shows_less(*pair))), None)
 
 
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.slow
+@parts(10)
 def test_more_is_never_less(part: int) -> None:
-    """A thousand types, and values that do not fit: each limit raised, from any others."""
+    """A hundred types, and values that do not fit: each limit raised, from any others."""
     seen: Counter[str] = Counter()
     for seed in range(100 * part, 100 * part + 100):
         program = Program(seed)

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -152,6 +153,7 @@ def _depth(go_type: GoType, kind: Kind) -> int:
     return own + max((_depth(field.type, kind) for field in fields), default=0)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_values_come_back(data: st.DataObject) -> None:
@@ -172,6 +174,7 @@ def test_values_come_back(data: st.DataObject) -> None:
         json.dumps(to_json(value), allow_nan=False)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_memory_that_only_the_context_knows(data: st.DataObject) -> None:

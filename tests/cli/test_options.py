@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def test_a_files_name_says_what_is_in_it(tmp_path: Path) -> None:
     assert len(packed) < 200  # not brought up to date at each flush
 
 
-@pytest.mark.parametrize("name", ["x.pb.gz", "x.pprof", "x.speedscope.json", "x.folded"])
+@pytest.mark.parametrize("name", ["x.pb.gz", "x.pprof", "x.speedscope.json", "x.folded", "x.html"])
 def test_a_files_name_asks_for_a_profile(name: str) -> None:
     options = parse(_parser(), ["-o", name, "main.f"])
     assert (options.profile, options.output, options.json) == (name, None, False)
@@ -79,6 +80,45 @@ def test_folded_stacks_go_to_a_file_with_and_without_their_option() -> None:
         assert (options.profile, options.folded) == ("x.folded", False)
     options = parse(_parser(), ["-f", "-o", "x.txt", "main.f"])
     assert (options.profile, options.output, options.folded) == (None, "x.txt", True)
+
+
+def latency_options(*words: str) -> argparse.Namespace:
+    return parse(_parser(), [*words, "main.f"])
+
+
+def test_a_page_is_of_latency_over_time_or_of_stacks() -> None:
+    for words in (["-i", "2", "-o", "x.html"], ["--heat", "-i", "2", "-o", "x.html"]):
+        options = latency_options(*words)
+        assert (options.page, options.output, options.profile) == ("x.html", None, None)
+        assert options.is_drawn and options.interval == 2 and not options.by
+    options = latency_options("--heat")
+    assert (options.page, options.interval, options.is_drawn) == (None, 1.0, True)
+    options = latency_options("--heat", "-o", "x.txt")
+    assert (options.page, options.output) == (None, "x.txt")
+    options = latency_options("-o", "x.html")
+    assert (options.page, options.profile, options.is_drawn) == (None, "x.html", False)
+    options = latency_options("-i", "2", "-o", "x.txt")
+    assert (options.page, options.output, options.is_drawn) == (None, "x.txt", False)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--heat", "--json"),
+        ("--heat", "-f"),
+        ("--heat", "--by", "$stack"),
+        ("--heat", "--of", "$ret"),
+        ("--heat", "-o", "x.ndjson"),
+        ("--heat", "-o", "x.pb.gz"),
+        ("-i", "1", "-o", "x.html", "--json"),
+        ("-i", "1", "-o", "x.html", "--of", "$ret"),
+        ("-i", "1", "-o", "x.html", "-f"),
+        ("-i", "1", "-o", "x.html", "--by", "$stack"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match="leave out"):
+        latency_options(*words)
 
 
 def test_warnings_of_a_kind_are_one_line() -> None:

@@ -12,7 +12,7 @@ from gotrace.elf.buildinfo import recorded_version
 from gotrace.elf.functions import FunctionTable, load_functions
 from gotrace.elf.image import ElfImage
 from tests.elf.binaries import MODES, small, without_build_info, without_section_headers
-from tests.toolchains import Toolchain, each_toolchain, newest, require
+from tests.toolchains import Toolchain, every_toolchain, newest, require
 
 #: Releases at both ends of the formats of the variable and of the function table.
 RELEASES = ("1.15", "1.19", "newest")
@@ -39,7 +39,7 @@ def test_release_is_known_without_build_information(name: str, mode: str, tmp_pa
     assert version(wiped) == f"go{toolchain.version}"
 
 
-@each_toolchain
+@every_toolchain
 def test_every_release(toolchain: Toolchain, tmp_path: Path) -> None:
     wiped = without_build_info(small(toolchain, "stripped"), tmp_path / "wiped")
     assert version(wiped) == f"go{toolchain.version}"

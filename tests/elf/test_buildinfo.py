@@ -12,7 +12,7 @@ from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
 from tests.elf.binaries import MODES, small, without_section_headers
 from tests.elf.truth import run
-from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest, require
+from tests.toolchains import FIXTURES, Toolchain, build, every_toolchain, newest, require
 
 
 def said_by_go(toolchain: Toolchain, binary: Path) -> str:
@@ -20,7 +20,7 @@ def said_by_go(toolchain: Toolchain, binary: Path) -> str:
     return run([toolchain.go, "version", binary], env=toolchain.env()).strip().rpartition(": ")[2]
 
 
-@each_toolchain
+@every_toolchain
 @pytest.mark.parametrize("mode", MODES)
 def test_build_info_is_that_of_go_version(toolchain: Toolchain, mode: str, tmp_path: Path) -> None:
     binary = small(toolchain, mode)

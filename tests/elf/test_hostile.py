@@ -132,7 +132,12 @@ def mutations(content: bytes, ranges: list[tuple[int, int]], count: int) -> Iter
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("minor", "mode"),
-    [("1.15", "default"), ("1.19", "external-pie"), ("1.25", "pie"), ("1.27", "stripped")],
+    [
+        ("1.15", "default"),
+        pytest.param("1.19", "external-pie", marks=pytest.mark.thorough),
+        pytest.param("1.25", "pie", marks=pytest.mark.thorough),
+        ("1.27", "stripped"),
+    ],
 )
 def test_flipped_bytes(minor: str, mode: str, tmp_path: Path) -> None:
     binary = small(require(minor), mode)
@@ -175,6 +180,7 @@ SPECS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

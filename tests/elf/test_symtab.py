@@ -93,6 +93,7 @@ def test_functions_of_a_stripped_library_come_from_the_dynamic_symbols(tmp_path:
     assert_like_readelf(binary, dynamic=True)
 
 
+@pytest.mark.slow
 def test_gccgo_functions() -> None:
     binary = gccgo_build(FIXTURES / "elf_gccgo")
     with ElfImage.open(binary) as image:

@@ -30,7 +30,7 @@ from gotrace.gotypes.types import (
 from tests.elf.binaries import MODES
 from tests.elf.dwarf.truth import go_types
 from tests.gotypes.rtype_programs import BOX, Program, header_fields, parts, program
-from tests.toolchains import FIXTURES, build, each_toolchain, newest, require
+from tests.toolchains import FIXTURES, build, each_toolchain, every_toolchain, newest, require
 from tests.toolchains import Toolchain as Go
 
 BASIC_KINDS = [*list(Kind)[1:17], Kind.STRING, Kind.UNSAFE_POINTER]
@@ -266,7 +266,7 @@ def compare_with_dwarf(found: Program) -> tuple[int, int]:
     return count, maps
 
 
-@each_toolchain
+@every_toolchain
 def test_dwarf_says_the_same(toolchain: Go) -> None:
     count, maps = compare_with_dwarf(program(toolchain))
     assert count > 300

@@ -117,6 +117,7 @@ def exercise(descriptors: Rtypes, addresses: list[int]) -> int:
     return failed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["default", "pie"])
 @pytest.mark.parametrize("seed", range(20))
 def test_mutated_descriptors(tmp_path: Path, mode: str, seed: int) -> None:

@@ -28,7 +28,7 @@ from tests.toolchains import (
     WHEEL_VERSIONS,
     Toolchain,
     build,
-    each_toolchain,
+    every_toolchain,
     newest,
 )
 
@@ -73,7 +73,7 @@ def linked_tls_offset(path: Path) -> int:
         return int(symbol["st_value"] - size)
 
 
-@each_toolchain
+@every_toolchain
 def test_table_agrees_with_the_compilers_dwarf(toolchain: Toolchain) -> None:
     path = build(RUNTIME, toolchain)
     layout = table_layout(release(toolchain).release)
@@ -111,7 +111,7 @@ def test_table_agrees_with_the_compilers_dwarf(toolchain: Toolchain) -> None:
     assert not layout.assumed
 
 
-@each_toolchain
+@every_toolchain
 @pytest.mark.parametrize("mode", ["default", "stripped", "pie"])
 def test_layout_of_a_binary(toolchain: Toolchain, mode: str) -> None:
     path = build(RUNTIME, toolchain, flags=BUILD_MODES[mode])
@@ -124,7 +124,7 @@ def test_layout_of_a_binary(toolchain: Toolchain, mode: str) -> None:
     assert layout.g_in_register == (version >= GoVersion(1, 17))
 
 
-@each_toolchain
+@every_toolchain
 @pytest.mark.parametrize(
     "flags",
     [

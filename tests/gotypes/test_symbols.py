@@ -19,7 +19,7 @@ from gotrace.gotypes.symbols import (
     short_name,
     shown_names,
 )
-from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain
+from tests.toolchains import FIXTURES, Toolchain, build, every_toolchain
 
 K = NameKind
 
@@ -277,7 +277,7 @@ RANGES = {
 }
 
 
-@each_toolchain
+@every_toolchain
 def test_names_of_a_program(toolchain: Toolchain) -> None:
     program = build(FIXTURES / "names_forms", toolchain)
     command = [str(toolchain.go), "tool", "nm", str(program)]

@@ -12,7 +12,7 @@ from gotrace.elf.image import ElfImage
 from gotrace.gotypes import wait_reasons
 from gotrace.gotypes.binary import Binary
 from gotrace.gotypes.wait_reasons import find_wait_reasons
-from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
+from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, every_toolchain, newest
 
 RUNTIME = FIXTURES / "abi_runtime"
 CGO = FIXTURES / "abi_runtime_cgo"
@@ -28,7 +28,7 @@ def reasons_in_source(toolchain: Toolchain) -> tuple[str, ...]:
     return tuple(texts[name.strip()] for name in constants)
 
 
-@each_toolchain
+@every_toolchain
 @pytest.mark.parametrize("mode", ["default", "stripped", "pie"])
 def test_reasons_are_those_of_the_runtimes_source(toolchain: Toolchain, mode: str) -> None:
     expected = reasons_in_source(toolchain)
@@ -38,7 +38,7 @@ def test_reasons_are_those_of_the_runtimes_source(toolchain: Toolchain, mode: st
     assert found[: len(expected)] == expected
 
 
-@each_toolchain
+@every_toolchain
 @pytest.mark.parametrize(
     "flags",
     [

@@ -28,6 +28,7 @@ from tests.kernels.order import Order, Result, read_order
 from tests.kernels.possible import check_possible
 from tests.kernels.rets import check_rets, rets_refused
 from tests.kernels.runs import (
+    LANDINGS,
     LATENCY,
     MINORS,
     differences,
@@ -73,6 +74,8 @@ def main(path: Path) -> int:
         checks.run("SIGKILL", method, partial(_kill, method))
     if order.pairs:
         checks.run("migrating rounds", order.methods[0], partial(measure_rounds, order.rounds))
+        if order.methods[0] == "multi":
+            checks.run("landings", "multi", partial(measure_rounds, order.rounds, LANDINGS))
         # Each record goes through Python here, ten times as slowly as elsewhere.
         checks.run(
             "migrating records", order.methods[0], partial(trace_records, order.rounds // 3 or 1)

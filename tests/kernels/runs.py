@@ -25,6 +25,7 @@ __all__ = [
     "COLLECTING",
     "EMULATED",
     "KEYS",
+    "LANDINGS",
     "LATENCY",
     "MINORS",
     "MOVED_KEYS",
@@ -55,6 +56,8 @@ _FIXTURES = Path(sys.argv[-1]).parent / "fixtures"
 MINORS = ("1.19", "1.27")
 
 EMULATED = ("--emulate-ret=on",)
+#: Returns seen in callers, once these are known.
+LANDINGS = ("--returns=landing",)
 #: The collector begins again as soon as it has ended.
 COLLECTING = {"GOGC": "1"}
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gotrace.profiles.html import VIEWER
 from gotrace.settings import CountSettings
 from tests.packages.roots import FULL, in_copy, needs_all, root
 from tests.packages.wheels import make_wheel
@@ -63,7 +65,15 @@ def test_contents_and_dependencies(package: Path) -> None:
     for name in COMMANDS:
         assert modes[f"/usr/bin/{name}"] == "-rwxr-xr-x"
         assert f"/usr/share/man/man8/{name}.8.gz" in modes
+        for place in (
+            f"bash-completion/completions/{name}",
+            f"fish/vendor_completions.d/{name}.fish",
+        ):
+            assert f"/usr/share/{place}" in modes
+    assert "/usr/share/zsh/vendor-completions/_gotrace" in modes
     modules = "/usr/lib/python3/dist-packages/gotrace"
+    viewer = {f"{modules}/profiles/viewer/{path.name}" for path in VIEWER.iterdir()}
+    assert len(viewer) == 4 and viewer <= modes.keys()
     for source, place in (("gotrace", modules), ("bpf", f"{modules}/_bpf")):
         for path in (CLONE / source).rglob("*.[pch]*"):
             if path.suffix in (".py", ".c", ".h"):
@@ -76,8 +86,21 @@ def test_contents_and_dependencies(package: Path) -> None:
     fleet = {debian(each) for each in listed(SETUP["options.extras_require"]["fleet"])}
     recommended = set(found["Recommends"].split(", "))
     assert {name for name in fleet - recommended if "opentelemetry" not in name} == set()
-    assert recommended <= fleet | {"python3-bpfcc"}
+    assert recommended <= fleet | {"python3-argcomplete", "python3-bpfcc"}
     assert f"{modules}/_compiled/manifest.json" in modes
+
+
+@pytest.mark.slow
+def test_two_packages_are_equal(package: Path, tmp_path: Path) -> None:
+    (wheel,) = package.parent.glob("*.whl")
+    before = os.umask(0o077)
+    try:
+        command: list[str | Path] = [sys.executable, CLONE / "tools" / "deb.py", wheel, tmp_path]
+        done = subprocess.run(command, capture_output=True, text=True)
+    finally:
+        os.umask(before)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / package.name).read_bytes() == package.read_bytes()
 
 
 #: What is left of files, but for what dpkg, Python's caches and logs have changed.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The image, built by Debian's buildah from the Containerfile, and the tools run in it.
+"""The image, built by Debian's buildah of the wheel, and the tools run in it.
 
 A root of debootstrap's takes the base image's place: nothing is fetched from registries of images.
 buildah is unpacked, not installed; its storage is plain directories, and steps run in a chroot, so
@@ -24,6 +24,7 @@ import yaml
 from tests.debian import FetchError, PrivateApt, unpack
 from tests.live import skip_or_fail
 from tests.packages.roots import SUITE, in_copy, needs_all, root
+from tests.packages.wheels import make_wheel
 from tests.test_packaging import SEVEN_CALLS
 from tests.toolchains import build, cache_dir, newest
 from tests.tools.harness import CLONE
@@ -35,6 +36,7 @@ _PACKAGES = (
 )
 _LIBRARIES = Path("usr/lib/x86_64-linux-gnu")
 _PATIENCE = 1800.0  # seconds
+MAX_BYTES = 120_000_000
 _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 #: $0 has libraries that buildah finds, too, in the processes that it becomes.
 _WITH_LIBRARIES = """\
@@ -111,7 +113,10 @@ def image(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> str:
         pip.write_text("[global]\ncert = /run/certificates.crt\n")
         more += ["--volume", f"{_CERTIFICATES}:/run/certificates.crt:ro"]
         more += ["--volume", f"{pip}:/etc/pip.conf:ro"]
-    more += ["-f", CLONE / "deploy" / "Containerfile", "-t", "gotraced", CLONE]
+    context = tmp_path_factory.mktemp("context")
+    make_wheel(context / "dist", None)
+    shutil.copy(CLONE / ".containerignore", context)
+    more += ["-f", CLONE / "deploy" / "Containerfile", "-t", "gotraced", context]
     builder.run("bud", "--pull-never", "--signature-policy", builder.policy, *more)
     return "localhost/gotraced"
 
@@ -131,19 +136,44 @@ def test_it_starts_gotraced_and_has_no_headers(builder: Builder, image: str, tre
     started = config["OCIv1"]["config"]
     assert started["Entrypoint"] == ["gotraced"]
     assert started["Cmd"] == ["--config", "/etc/gotraced/gotraced.yaml"]
-    assert list((tree / "usr" / "src").iterdir()) == []
+    assert not any((tree / "usr" / "src").glob("*"))
     assert not any((tree / "lib" / "modules").glob("*"))
-    assert not any((tree / "var" / "lib" / "apt" / "lists").glob("*Packages*"))
+    assert not any((tree / "var" / "lib" / "apt").glob("*"))
     assert not (tree / "opt" / "gotrace" / "bin" / "pip").exists()
-    assert not (tree / "src").exists()
+    assert not (tree / "dist").exists()
+    assert not [*tree.rglob("*LLVM*"), *tree.rglob("*clang*"), *tree.rglob("bcc")]
+
+
+@needs_all
+@pytest.mark.live
+@pytest.mark.apart
+def test_it_is_small(tree: Path) -> None:
+    files = (path.lstat() for path in tree.rglob("*") if not path.is_dir() or path.is_symlink())
+    size = sum({file.st_ino: file.st_size for file in files}.values())
+    print(f"the image has {size / 1e6:.1f} MB")
+    assert size < MAX_BYTES
+
+
+#: Keeps the capabilities whose numbers are $1 alone, and becomes the rest, by the image's Python.
+_WITH_RIGHTS = """\
+import ctypes, os, sys
+PR_CAPBSET_DROP, PR_SET_NO_NEW_PRIVS = 24, 38
+kept, system = set(map(int, sys.argv[1].split(","))), ctypes.CDLL(None)
+for number in set(range(41)) - kept:
+    assert system.prctl(PR_CAPBSET_DROP, number, 0, 0, 0) == 0
+assert system.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+#: Numbers of the UAPI's linux/capability.h.
+_NUMBERS = {"IPC_LOCK": 14, "SYS_PTRACE": 19, "PERFMON": 38, "BPF": 39}
 
 
 def granted() -> str:
-    """Return the pod's capabilities as setpriv takes them."""
+    """Return the numbers of the pod's capabilities."""
     pod = yaml.safe_load((CLONE / "deploy" / "kubernetes" / "daemonset.yaml").read_text())
     (container,) = pod["spec"]["template"]["spec"]["containers"]
     names = container["securityContext"]["capabilities"]["add"]
-    return ",".join(["-all", *(f"+{name.lower()}" for name in names)])
+    return ",".join(str(_NUMBERS[name]) for name in names)
 
 
 @needs_all
@@ -161,12 +191,18 @@ def test_the_tools_run_in_it_with_the_pods_rights(tree: Path, tmp_path: Path) ->
         "otlp: {endpoint: 'http://127.0.0.1:9', protocol: grpc}\n"
     )
     config.chmod(0o644)
-    rights = ("setpriv", "--no-new-privs", f"--bounding-set={granted()}")
+    rights = ("/usr/bin/python3", "-c", _WITH_RIGHTS, granted())
     folder = Path("/opt/gotrace/bin")
     words: tuple[str | Path, ...]
     words = (*rights, folder / "gofunccount", "-c", "/shared/seven", "main.work")
     counted = in_copy(tree, tmp_path, *words)
     assert re.search(r"^main\.work +7$", counted.stdout, re.MULTILINE), counted.stderr
+    done = in_copy(tree, tmp_path, *rights, folder / "gotrace", "--doctor", "--json")
+    found = {
+        row["check"]: row for row in map(json.loads, done.stdout.splitlines()) if "check" in row
+    }
+    assert found["bcc"]["state"] == "warn"
+    assert "comes with the package" in found["program of gotrace"]["found"]
     words = (*rights, folder / "gotraced", "--check", "/shared/gotraced.yaml")
     checked = in_copy(tree, tmp_path, *words)
     assert checked.returncode == 0, checked.stdout + checked.stderr

@@ -301,6 +301,7 @@ def test_a_text_that_is_cut_decides_where_all_that_it_may_be_agree(name: str) ->
     assert undecided > 100 < decided
 
 
+@pytest.mark.slow
 def test_two_texts_that_are_cut_decide_where_all_that_they_may_be_agree() -> None:
     undecided = decided = 0
     texts = list(cuts((1, 2, 3)))

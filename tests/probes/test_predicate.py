@@ -308,6 +308,7 @@ def valid(expression: str) -> Typed | None:
         return None
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(_expressions, st.integers(0, 1 << 32))
 def test_kernel_and_user_space_agree(expression: str, seed: int) -> None:

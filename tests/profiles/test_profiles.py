@@ -13,6 +13,7 @@ import pytest
 
 from gotrace.errors import GotraceError
 from gotrace.profiles.folded import folded
+from gotrace.profiles.html import html
 from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import (
     CodeMapping,
@@ -123,6 +124,7 @@ def test_a_note_is_the_innermost_frame_without_labels() -> None:
         ("x.pprof", pprof),
         ("x.speedscope.json", speedscope),
         ("x.folded", folded),
+        ("x.html", html),
         ("x", None),
         ("x.json", None),
         ("folded", None),

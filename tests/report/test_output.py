@@ -51,7 +51,9 @@ def test_framing_goes_to_the_output_and_the_rest_to_the_error_stream() -> None:
     for kind in NoticeKind:
         output.notice(Notice(kind, f"this is {kind.value}"))
     assert out.getvalue() == "this is attached\nthis is detached\n"
-    assert err.getvalue() == ("this is warning\nthis is lost\nthis is summary\nthis is exited\n")
+    assert err.getvalue() == (
+        "this is warning\nthis is lost\nthis is moved\nthis is summary\nthis is exited\n"
+    )
 
 
 def test_quiet_leaves_out_all_but_results_and_what_is_missing() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gotrace.kernel import program_cache
-from gotrace.kernel.compiler import compile_program, patched
+from gotrace.kernel.compiler import Compiled, compile_program, patched
 from gotrace.kernel.program_cache import cached_program
 from gotrace.settings import ProgramSettings
 from tests.session.test_stacks import SHAPES
@@ -29,12 +29,17 @@ def test_kept_program_is_what_is_compiled_now(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     tmp_path.chmod(0o700)
+    compiled: list[Compiled] = []
+
+    def compile_once(settings: ProgramSettings) -> Compiled:
+        assert not compiled, "compiled again"
+        compiled.append(compile_program(settings))
+        return compiled[0]
+
+    monkeypatch.setattr(program_cache, "compile_program", compile_once)
     cached_program(settings)
-    now = compile_program(settings)
-    monkeypatch.setattr(
-        program_cache, "compile_program", lambda settings: pytest.fail("compiled again")
-    )
-    assert (found := cached_program(settings)) == now
+    (now,) = compiled
+    assert (found := cached_program(settings)) == now and found is not now
     maps = list(range(100, 100 + len(now.maps)))
     for name, code in now.functions.items():
         loaded = patched(code, maps, settings.values())

@@ -11,13 +11,13 @@ from gotrace.errors import GotraceError
 from gotrace.gotypes.binary import Binary
 from gotrace.session.why import parts as why_parts
 from gotrace.session.why.parts import BLOCKED, GC, call_parts, part_class, part_names
-from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest
+from tests.toolchains import FIXTURES, Toolchain, build, every_toolchain, newest
 from tests.tools.harness import Fixture
 
 FIRST = 16  # WHY_REASONS of bpf/why.h
 
 
-@each_toolchain
+@every_toolchain
 def test_each_reason_of_a_release_has_its_part(toolchain: Toolchain) -> None:
     with Binary(ElfImage.open(build(FIXTURES / "abi_runtime", toolchain))) as binary:
         reasons = binary.wait_reasons

@@ -16,7 +16,7 @@ from gotrace.kernel.attach import Point, ProbeGroup, attach
 from gotrace.kernel.cookie import cookie
 from gotrace.settings import CountSettings
 from gotrace.sites.sites import Site, SiteForm, SiteKind, function_sites
-from tests.toolchains import FIXTURES, Toolchain, build, toolchains
+from tests.toolchains import FIXTURES, Toolchain, build, marks_of, toolchains
 
 pytestmark = [pytest.mark.live, pytest.mark.apart]
 
@@ -36,7 +36,10 @@ Probe = tuple[str, Site]
 UNOPTIMIZED = ("-gcflags=-N -l",)
 #: Each release, and what the oldest and the newest make without optimizing.
 BUILDS = [
-    *(pytest.param(found, (), id=f"go{found.minor}") for found in toolchains()),
+    *(
+        pytest.param(found, (), id=f"go{found.minor}", marks=marks_of(found))
+        for found in toolchains()
+    ),
     *(
         pytest.param(found, UNOPTIMIZED, id=f"go{found.minor}-unoptimized")
         for found in (*toolchains()[:1], *toolchains()[-1:])

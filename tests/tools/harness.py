@@ -9,6 +9,7 @@ test guesses how long anything takes; a process that hangs is killed, which fail
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import re
@@ -24,6 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
+
+from tests.tools.warm import Warm, can_be_warm
 
 __all__ = [
     "CLONE",
@@ -43,6 +46,7 @@ __all__ = [
     "text_counts",
     "tool",
     "tool_command",
+    "without_compiler",
 ]
 
 CLONE = Path(__file__).parents[2]
@@ -58,6 +62,15 @@ _SLOW = (
     ": reading the program and placing probes...",
     "counting took about ",
 )
+
+
+def without_compiler(directory: Path) -> Mapping[str, str]:
+    """Return an environment where a broken binding, made there, leaves only programs kept.
+
+    Most of what the doctor takes is compiling: what is not about that can do without.
+    """
+    (directory / "bcc.py").write_text("raise ImportError('no such thing')")
+    return {**os.environ, "PYTHONPATH": str(directory)}
 
 
 def default_signals() -> None:
@@ -77,19 +90,22 @@ class Process:
         # Locked for as long as any process has it open that was forked from this one.
         self._family = tempfile.TemporaryFile()  # noqa: SIM115
         fcntl.flock(self._family, fcntl.LOCK_EX)
-        self._process: subprocess.Popen[str] = subprocess.Popen(
-            [str(word) for word in command],
-            **{
-                "pass_fds": (self._family.fileno(),),
-                "preexec_fn": default_signals,
-                "stdin": subprocess.PIPE,
-                "stdout": subprocess.PIPE,
-                "stderr": subprocess.PIPE,
-                "text": True,
-                "errors": "surrogateescape",
-                **options,
-            },
-        )
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+        self._process: subprocess.Popen[str] | Warm
+        if can_be_warm(command, options):
+            self._process = Warm(command, self._family.fileno(), **{**pipes, **options})
+        else:
+            self._process = subprocess.Popen(
+                [str(word) for word in command],
+                **{
+                    **pipes,
+                    "pass_fds": (self._family.fileno(),),
+                    "preexec_fn": default_signals,
+                    "text": True,
+                    "errors": "surrogateescape",
+                    **options,
+                },
+            )
         self._watchdog = threading.Timer(patience, self._process.kill)
         self._watchdog.daemon = True
         self._watchdog.start()
@@ -345,6 +361,12 @@ def text_counts(result: Result) -> Mapping[str, int]:
 
 def sites(pid: int, *names: str) -> list[int]:
     """Return where the tool puts probes for functions of a program at a fixed address."""
-    rows = of_kind(run_tool("gofunccount", "-l", "--json", "-p", str(pid), *names), "function")
+    return _sites(os.readlink(f"/proc/{pid}/exe"), *names)
+
+
+@functools.cache
+def _sites(program: str, *names: str) -> list[int]:
+    listed = run_tool("gofunccount", "-l", "--json", *(f"{program}:{name}" for name in names))
+    rows = of_kind(listed, "function")
     assert len(rows) == len(names)
     return [row["site"] for row in rows]

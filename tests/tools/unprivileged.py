@@ -6,6 +6,8 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +22,8 @@ __all__ = ["NOBODY", "PublicCopy", "public_copy"]
 NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
 
 _PACKAGES = ("capstone", "elftools", "tabulate")
+#: For env: the copy has its bytecode beside it, where no user that it runs as could write it.
+_OWN_BYTECODE = "PYTHONPYCACHEPREFIX="
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class PublicCopy:
         python = os.path.realpath(CLONE / ".venv" / "bin" / "python")
         code = f"import sys; from gotrace.cli.{name} import main; sys.exit(main())"
         path = f"PYTHONPATH={self.directory}:{self.directory / 'packages'}"
-        return [path, python, "-c", code]
+        return [path, _OWN_BYTECODE, python, "-c", code]
 
     def run(
         self,
@@ -73,7 +77,7 @@ def public_copy() -> Iterator[PublicCopy]:
     with tempfile.TemporaryDirectory(prefix="gotrace-", dir="/var/tmp") as name:
         tree = Path(name)
         for part in ("gotrace", "bpf"):
-            shutil.copytree(CLONE / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(CLONE / part, tree / part)
         (tree / "packages").mkdir()
         for package in _PACKAGES:
             found = importlib.util.find_spec(package)
@@ -83,5 +87,7 @@ def public_copy() -> Iterator[PublicCopy]:
                 shutil.copytree(origin.parent, tree / "packages" / package)
             else:
                 shutil.copy(origin, tree / "packages")
+        compiling = [sys.executable, "-m", "compileall", "-q", str(tree)]
+        subprocess.run(["env", _OWN_BYTECODE, *compiling], check=True)
         tree.chmod(0o755)
         yield PublicCopy(tree)

@@ -18,7 +18,7 @@ from gotrace.elf.pclntab.inline import InlinedCall
 from tests.elf.binaries import small
 from tests.elf.pclntab.go116 import BASE, CODE, FunctionSpec, InlineSpec, write_go116
 from tests.elf.truth import elf_symbols, run, sections
-from tests.toolchains import Toolchain, each_toolchain, require
+from tests.toolchains import Toolchain, every_toolchain, require
 
 FORMATS = {
     "1.15": PclntabFormat.GO_1_2,
@@ -58,7 +58,7 @@ def module_data_offset(binary: Path) -> int:
     raise AssertionError("no runtime.firstmoduledata")
 
 
-@each_toolchain
+@every_toolchain
 def test_format_follows_the_release(toolchain: Toolchain) -> None:
     with ElfImage.open(small(toolchain)) as image:
         header = find_pclntab(image)

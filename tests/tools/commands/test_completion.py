@@ -1,26 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Press the key in a real shell: bash asks the tools through argcomplete's own function."""
+"""Press the key in real shells: bash, zsh and fish ask the tools by the code in completions."""
 
 from __future__ import annotations
 
+import configparser
 import importlib.util
 import os
+import pty
+import re
+import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import pytest
 
 from gotrace.cli.completion import stepwise
+from gotrace.cli.shells import completion_files
 from tests.live import skip_or_fail
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import CLONE, Fixture
 
+FILES = CLONE / "completions"
+#: What the shells have beside the environment of the tests.
+ENVIRONMENT: dict[str, str] = {}
 TOOLS = ("gofunccount", "gofunclatency", "gooffcpu", "gostacks", "gotrace")
 
 SCRIPT = """\
+. "$0/bash/${1%% *}"
 COMP_LINE=$1 COMP_POINT=${#1} COMP_TYPE=9
-_python_argcomplete ${1%% *}
+_gotrace_complete ${1%% *}
 printf '%s\\n' "${COMPREPLY[@]}"
 """
 
@@ -30,17 +40,22 @@ def program() -> Path:
     return build(FIXTURES / "live_count", newest())
 
 
-def press(line: str, directory: Path = CLONE) -> list[str]:
-    """Return what bash is offered at the end of a line."""
+def environment() -> dict[str, str]:
     if importlib.util.find_spec("argcomplete") is None:
         skip_or_fail("argcomplete is not installed")
-    code = "import argcomplete, sys; print(argcomplete.shellcode(sys.argv[1:]))"
-    run = [sys.executable, "-c", code, *TOOLS]
-    function = subprocess.run(run, capture_output=True, text=True, check=True).stdout
-    environment = {**os.environ, "PATH": f"{CLONE / 'tools'}:{os.environ['PATH']}"}
-    shell = ["bash", "--norc", "-c", function + SCRIPT, "bash", line]
+    return {**os.environ, **ENVIRONMENT, "PATH": f"{CLONE / 'tools'}:{os.environ['PATH']}"}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(ENVIRONMENT, "XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def press(line: str, directory: Path = CLONE) -> list[str]:
+    """Return what bash is offered at the end of a line."""
+    shell = ["bash", "--norc", "-c", SCRIPT, str(FILES), line]
     done = subprocess.run(
-        shell, capture_output=True, text=True, env=environment, cwd=directory, check=True
+        shell, capture_output=True, text=True, env=environment(), cwd=directory, check=True
     )
     assert done.stderr == ""
     return [word for word in done.stdout.splitlines() if word]
@@ -77,6 +92,8 @@ def test_functions_of_a_process_and_the_process(program: Path) -> None:
         assert offered == ["main.smallFrame "]
         assert str(fixture.ready) in [word.strip() for word in press("gotrace -p ")]
         assert str(os.getpid()) not in press("gotrace -p ")
+        assert press("gotrace -p live_cou") == ["live_count "]
+        assert press(f"gotrace -p {fixture.ready},live_cou") == [f"{fixture.ready},live_count "]
 
 
 def test_programs_and_directories(tmp_path: Path, program: Path) -> None:
@@ -99,6 +116,7 @@ def test_names_that_would_steer_the_terminal_are_not_offered(program: Path, tmp_
     ("line", "offered"),
     [
         ("gotrace --doc", ["--doctor "]),
+        ("gofunclatency --returns la", ["landing "]),
         ("gotrace --attach perf", ["perf-cookie", "perf-ip"]),
         ("gofunccount --attach m", ["multi "]),
         ("gooffcpu --state ru", ["runnable "]),
@@ -118,9 +136,9 @@ def test_other_words(line: str, offered: list[str]) -> None:
 def test_nothing_is_offered_without_argcomplete(tmp_path: Path) -> None:
     (tmp_path / "argcomplete.py").write_text("raise ImportError")
     code = "import sys; from gotrace.cli.gotrace import main; sys.exit(main())"
-    environment = {**os.environ, "_ARGCOMPLETE": "1", "PYTHONPATH": f"{tmp_path}:{CLONE}"}
+    env = {**os.environ, "_ARGCOMPLETE": "1", "PYTHONPATH": f"{tmp_path}:{CLONE}"}
     run = [sys.executable, "-c", code, "main.x"]
-    done = subprocess.run(run, capture_output=True, text=True, env=environment)
+    done = subprocess.run(run, capture_output=True, text=True, env=env)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
 
 
@@ -151,3 +169,129 @@ def test_what_all_names_share_is_passed_over() -> None:
     names = ["main.(*Store).Get", "main.(*Store).Put", "main.(*Server).Run", "main.(*Server).End"]
     assert stepwise(names, "ma", most=3) == ["main.(*Server).", "main.(*Store)."]
     assert stepwise(names, "x", most=3) == []
+
+
+def fish(line: str) -> list[str]:
+    """Return what fish is offered at the end of a line."""
+    if shutil.which("fish") is None:
+        skip_or_fail("there is no fish: make setup-test")
+    script = 'source $argv[1]/fish/(string split " " -- $argv[2])[1].fish; complete -C $argv[2]'
+    shell = ["fish", "--no-config", "-c", script, str(FILES), line]
+    done = subprocess.run(
+        shell, capture_output=True, text=True, env=environment(), cwd=CLONE, check=True
+    )
+    assert done.stderr == ""
+    return [word.split("\t")[0] for word in done.stdout.splitlines()]
+
+
+def zsh(line: str, tmp_path: Path) -> str:
+    """Return what zsh makes of a line when the key is pressed at its end."""
+    if shutil.which("zsh") is None:
+        skip_or_fail("there is no zsh: make setup-test")
+    controller, terminal = pty.openpty()
+    env = {**environment(), "TERM": "dumb", "HOME": str(tmp_path), "ZDOTDIR": str(tmp_path)}
+    (tmp_path / ".zshrc").write_text(
+        f"fpath=({FILES}/zsh $fpath); autoload -Uz compinit; compinit -u -D\n"
+        "unsetopt zle_bracketed_paste beep; PS1=; PROMPT_EOL_MARK=\n"
+        "show() { print -r -- \"<<$BUFFER>>\"; exit }; zle -N show; bindkey '^X' show\n"
+        "print ready\n"
+    )
+    shell = ["zsh", "-d", "-i"]
+    with subprocess.Popen(
+        shell, stdin=terminal, stdout=terminal, stderr=terminal, env=env, cwd=CLONE
+    ) as running:
+        os.close(terminal)
+        shown = b""
+        while b"ready" not in shown:
+            shown += os.read(controller, 4096)
+        os.write(controller, f"{line}\t\x18".encode())
+        try:
+            while data := os.read(controller, 4096):
+                shown += data
+        except OSError:  # the shell has ended
+            pass
+        running.wait(30)
+    os.close(controller)
+    found = re.search(r"<<(.*?)>>", shown.decode().replace("\r", "").replace("\n", ""))
+    assert found is not None, shown
+    return found[1]
+
+
+def test_fish_is_offered_the_same(program: Path) -> None:
+    assert fish("gotrace --doc") == ["--doctor"]
+    assert fish(f"gotrace {program}:main.smallF") == [f"{program}:main.smallFrame"]
+    assert fish(f"gotrace '{program}:runtime.(*mcache).ref") == [
+        f"{program}:runtime.(*mcache).refill"
+    ]
+    assert fish("gostacks --state runn") == ["runnable", "running"]
+    assert fish("gotrace nosuchprogram:main.") == []
+
+
+def test_zsh_completes_the_same(program: Path, tmp_path: Path) -> None:
+    assert zsh("gotrace --doc", tmp_path).rstrip() == "gotrace --doctor"
+    words = f"gotrace {program}:main.smallF"
+    assert zsh(words, tmp_path).rstrip() == f"{words}rame"
+    quoted = f"gotrace '{program}:runtime.(*mcache).refi"
+    assert zsh(quoted, tmp_path).rstrip("' ") == f"{quoted}ll"
+
+
+def test_recipes() -> None:
+    assert press("gotrace @http.serv") == ["@http.server "]
+    assert {"@sql ", "@sql"} & set(press("gofunccount @sq"))
+    assert press("gotrace @nosuchrecipe") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("gotrace '@:main.handle (r.Me", ["@:main.handle (r.Method"]),
+        ("gotrace '@:main.handle (len(key) > 3 && r.tenant.N", ["r.tenant.Name"]),
+        ("gotrace '@:main.handle (sh", ["(shard"]),
+        ('gotrace \'@:main.handle (r.Method == "GET" && r.Si', ["r.Size"]),
+        ('gotrace \'@:main.handle "%s", r.Me', ["r.Method"]),
+        ("gotrace '@:main.handle ($dura", ["($duration"]),
+        ("gotrace '@:main.handle (nosuch.Me", []),
+        ("gotrace '@:main.handle (key.Me", []),
+        ("gotrace '@:main.nosuch (r.Me", []),
+        ("gofunccount @:main.handle --by r.S", ["r.Size "]),
+        ("gofunccount @:main.handle --by 'r.Method, sha", ["r.Method, shard"]),
+        ("gofunccount @:main.handle --by '$cal", ["$caller"]),
+        ("gofunclatency @:main.handle --of $re", [r"\$ret", r"\$ret2"]),
+    ],
+)
+def test_parameters_and_fields(words: str, offered: list[str]) -> None:
+    keys = str(build(FIXTURES / "live_keys", newest()))
+    found = press(words.replace("@", keys))
+    assert len(found) == len(offered)
+    assert all(
+        word.endswith(end.replace("@", keys)) for word, end in zip(found, offered, strict=True)
+    )
+
+
+def test_files_are_as_they_are_written() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(CLONE / "setup.cfg")
+    scripts = setup["options.entry_points"]["console_scripts"].split("\n")
+    files = completion_files([line.partition(" = ")[0] for line in scripts if line])
+    there = {str(path.relative_to(FILES)): path for path in FILES.rglob("*") if path.is_file()}
+    assert there.keys() == files.keys()
+    for name, path in there.items():
+        assert path.read_text() == files[name], "python3 -m gotrace.cli.shells writes these files"
+    installed = setup["options.data_files"]
+    listed = {line for place in installed.values() for line in place.split("\n") if line}
+    assert {f"completions/{name}" for name in files} <= listed
+
+
+def test_names_are_kept_by_build_id(program: Path, tmp_path: Path) -> None:
+    names = tmp_path / "cache" / "gotrace" / "names"
+    assert press(f"gotrace {program}:main.smallF") == ["main.smallFrame "]
+    (kept,) = names.iterdir()
+    assert kept.stat().st_mode & 0o777 == 0o600 and names.stat().st_mode & 0o777 == 0o700
+    kept.write_bytes(b"gotrace names 1\n" + zlib.compress(b"main.smallFish"))
+    assert press(f"gotrace {program}:main.smallF") == ["main.smallFish "]
+    for damage in (b"", b"gotrace names 1\n", b"gotrace names 1\n\0\0", b"x" * 99):
+        kept.write_bytes(damage)
+        assert press(f"gotrace {program}:main.smallF") == ["main.smallFrame "]
+    kept.write_bytes(b"gotrace names 1\n" + zlib.compress(b"main.smallFish"))
+    kept.chmod(0o666)  # anyone may have written that
+    assert press(f"gotrace {program}:main.smallF") == ["main.smallFrame "]

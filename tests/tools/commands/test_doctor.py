@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import re
 import shutil
 import struct
@@ -18,7 +17,14 @@ from typing import Any
 import pytest
 
 from tests.toolchains import BUILD_MODES, FIXTURES, build, newest, require
-from tests.tools.harness import CLONE, Fixture, Process, run_tool, tool_command
+from tests.tools.harness import (
+    CLONE,
+    Fixture,
+    Process,
+    run_tool,
+    tool_command,
+    without_compiler,
+)
 
 pytestmark = pytest.mark.live
 
@@ -58,6 +64,12 @@ def here() -> Checks:
     return checks
 
 
+@pytest.fixture(scope="module")
+def kept(here: Checks, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """Return an environment without a compiler: programs are kept since ``here``."""
+    return without_compiler(tmp_path_factory.mktemp("broken"))
+
+
 def test_all_is_checked(here: Checks) -> None:
     assert list(here) == [
         *("architecture", "kernel", "mounts", "privileges", "bpf(2)", "perf_event_open(2)"),
@@ -88,8 +100,8 @@ def test_rung_is_fine_where_a_tool_can_use_it(here: Checks, method: str) -> None
     assert works == (done.status == 0)
 
 
-def test_text_says_the_same(here: Checks) -> None:
-    result = run_tool("gotrace", "--doctor")
+def test_text_says_the_same(here: Checks, kept: Mapping[str, str]) -> None:
+    result = run_tool("gotrace", "--doctor", env=kept)
     assert (result.status, result.errors) == (0, "")
     lines = [line for line in result.lines if not line.startswith(" ")]
     rows = {re.split(r"  +", line, maxsplit=1)[0] for line in lines[:-2]}
@@ -107,9 +119,10 @@ def test_without_any_right_nothing_else_is_tried() -> None:
     assert checks["bcc"]["state"] == "ok"
 
 
-def test_event_buffers_are_bounded_without_ipc_lock(here: Checks) -> None:
+def test_event_buffers_are_bounded_without_ipc_lock(here: Checks, kept: Mapping[str, str]) -> None:
     """What the kernel allows is computed here; whether it does is tried there."""
-    status, checks = ask(prefix=["prlimit", "--memlock=65536", *capabilities("bpf", "perfmon")])
+    prefix = ["prlimit", "--memlock=65536", *capabilities("bpf", "perfmon")]
+    status, checks = ask(prefix=prefix, env=kept)
     wanted = int(here["event buffers"]["found"].split()[0])  # kB for each CPU
     allowed = int(Path("/proc/sys/kernel/perf_event_mlock_kb").read_text())
     paranoid = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
@@ -124,10 +137,9 @@ def test_event_buffers_are_bounded_without_ipc_lock(here: Checks) -> None:
     assert checks["attach: multi"]["found"].startswith("works")
 
 
-def test_few_open_files_fall_back() -> None:
-    status, checks = ask(
-        prefix=["prlimit", "--nofile=64:64", "setpriv", "--bounding-set=-sys_resource"]
-    )
+def test_few_open_files_fall_back(kept: Mapping[str, str]) -> None:
+    prefix = ["prlimit", "--nofile=64:64", "setpriv", "--bounding-set=-sys_resource"]
+    status, checks = ask(prefix=prefix, env=kept)
     assert status == 0
     assert checks["open files"]["state"] == "warn"
     assert "ulimit -n" in checks["open files"]["advice"]
@@ -208,24 +220,22 @@ def test_wrong_binding_is_seen(tmp_path: Path, source: str, state: str, part: st
     assert part in checks["bcc"]["found"]
 
 
-def test_kept_programs_do_without_a_binding(here: Checks, tmp_path: Path) -> None:
-    assert int(here["kept programs"]["found"].split(",")[0]) > 0
-    (tmp_path / "bcc.py").write_text("raise ImportError('no such thing')")
-    status, checks = ask(prefix=["env", f"PYTHONPATH={tmp_path}"])
+def test_kept_programs_do_without_a_binding(kept: Mapping[str, str]) -> None:
+    status, checks = ask(env=kept)
     assert status == 0
+    assert int(checks["kept programs"]["found"].split(",")[0]) > 0
     assert checks["bcc"]["state"] == "warn"
     assert checks["program of gotrace"]["found"].startswith("is kept")
     program = build(FIXTURES / "live_count", newest())
     words = ("-d", "0.01", f"{program}:main.leaf")
     assert run_tool("gofunccount", *words).status == 0
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    assert run_tool("gofunccount", *words, env=environment).status == 0
+    assert run_tool("gofunccount", *words, env=kept).status == 0
 
 
-def with_target(*arguments: Any, **options: Any) -> Checks:
+def with_target(env: Mapping[str, str], *arguments: Any, **options: Any) -> Checks:
     """Return what is found about a fixture program."""
     with Fixture([build(FIXTURES / "live_count", *arguments, **options)]) as fixture:
-        status, checks = ask("-p", str(fixture.ready))
+        status, checks = ask("-p", str(fixture.ready), env=env)
         assert fixture.work()
         assert fixture.finish() == 0
     assert status == 0
@@ -233,9 +243,9 @@ def with_target(*arguments: Any, **options: Any) -> Checks:
 
 
 @pytest.mark.parametrize("minor", ["1.15", "1.19", "1.27"])
-def test_target_of_a_release(minor: str) -> None:
+def test_target_of_a_release(minor: str, kept: Mapping[str, str]) -> None:
     toolchain = require(minor)
-    checks = with_target(toolchain)
+    checks = with_target(kept, toolchain)
     assert checks["Go version"]["found"] == f"go{toolchain.version}"
     assert checks["attach to it"]["found"].startswith("works through ")
     assert checks["symbols"]["found"] == "not stripped"
@@ -245,31 +255,31 @@ def test_target_of_a_release(minor: str) -> None:
     assert register == (tuple(map(int, toolchain.minor.split("."))) >= (1, 17))
 
 
-def test_stripped_target_falls_back() -> None:
-    checks = with_target(newest(), flags=BUILD_MODES["stripped"])
+def test_stripped_target_falls_back(kept: Mapping[str, str]) -> None:
+    checks = with_target(kept, newest(), flags=BUILD_MODES["stripped"])
     assert checks["symbols"]["found"].startswith("stripped")
     assert checks["DWARF"]["state"] == "warn"
     assert "signature" in checks["DWARF"]["advice"]
     assert "the release" in checks["goroutines"]["found"]
 
 
-def test_position_independent_target() -> None:
-    checks = with_target(newest(), flags=BUILD_MODES["pie"])
+def test_position_independent_target(kept: Mapping[str, str]) -> None:
+    checks = with_target(kept, newest(), flags=BUILD_MODES["pie"])
     assert "position independent" in checks["program"]["found"]
     assert checks["attach to it"]["state"] == "ok"
 
 
-def test_target_that_is_no_go_program() -> None:
+def test_target_that_is_no_go_program(kept: Mapping[str, str]) -> None:
     with Process([sys.executable, "-c", "input()"]) as python:
-        checks = ask("-p", str(python.pid))[1]
+        checks = ask("-p", str(python.pid), env=kept)[1]
     assert checks["process"]["state"] == "ok"
     assert "Go version" not in checks or checks["Go version"]["state"] == "warn"
 
 
-def test_target_that_has_ended() -> None:
+def test_target_that_has_ended(kept: Mapping[str, str]) -> None:
     with Process(["true"]) as ended:
         ended.wait()
-        status, checks = ask("-p", str(ended.pid))
+        status, checks = ask("-p", str(ended.pid), env=kept)
     assert status == 1
     assert checks["process"]["found"] == f"there is no process {ended.pid}"
 
@@ -296,12 +306,12 @@ def test_debug_shows_what_the_compiler_said(tmp_path: Path) -> None:
     assert "unknown type name 'nonsense'" in done.stderr
 
 
-def test_objects_have_the_documented_fields(here: Checks) -> None:
+def test_objects_have_the_documented_fields(here: Checks, kept: Mapping[str, str]) -> None:
     page = (CLONE / "docs" / "json.md").read_text().partition("### `--doctor`")[2]
     for row in here.values():
         assert set(row) == {"kind", "check", "state", "found", "advice"}
         assert all(f"`{field}`" in page for field in row if field != "kind")
         assert f"`{row['state']}`" in page
-    _, verdict = (json.loads(line) for line in run_tool("gotrace", "--doctor", "--json").lines[-2:])
+    verdict = run_tool("gotrace", "--doctor", "--json", env=kept).objects[-1]
     assert set(verdict) == {"kind", "possible", "message"}
     assert all(f"`{field}`" in page for field in verdict if field != "kind")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.toolchains import FIXTURES, build, newest
-from tests.tools.harness import CLONE, Fixture
+from tests.tools.harness import CLONE, Fixture, run_tool
 
 pytestmark = pytest.mark.live
 
@@ -50,24 +50,24 @@ def test_the_table_is_whole() -> None:
 def test_habit(bakery: Fixture, line: str, status: int, part: str) -> None:
     directory = os.readlink(f"/proc/{bakery.ready}/cwd")
     tool, *words = shlex.split(line.replace("1234", str(bakery.ready)))
-    end = ["-d", "0.1"] if tool in _ENDLESS else []  # before the words: -- may be among them
-    done = subprocess.run(
-        [tool, *end, *words],
+    end = ["-d", "0.05"] if tool in _ENDLESS else []  # before the words: -- may be among them
+    path = f"{CLONE / 'tools'}:{directory}:{os.environ['PATH']}"
+    done = run_tool(
+        tool,
+        *end,
+        *words,
         cwd=directory,
-        env={**os.environ, "PATH": f"{CLONE / 'tools'}:{directory}:{os.environ['PATH']}"},
+        env={**os.environ, "PATH": path},
         stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=60,
     )
     part = part.replace("1234", str(bakery.ready))
-    assert done.returncode == status, done
+    assert done.status == status, done
     if status:
-        assert done.stdout == ""  # nothing has begun
-        (said,) = done.stderr.splitlines()
+        assert done.lines == []  # nothing has begun
+        (said,) = done.errors.splitlines()
         assert said.startswith(f"{tool}: ") and part in said, said
     else:
-        lines = done.stdout.splitlines()
+        lines = done.lines
         heading = [row for row in lines if row.startswith("Tracing ")]
         results = (
             lines if part.startswith("Tracing") else [row for row in lines if row not in heading]

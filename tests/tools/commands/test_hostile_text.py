@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.toolchains import FIXTURES, build, newest
-from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
+from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool, without_compiler
 
 pytestmark = [pytest.mark.live, pytest.mark.apart]
 
@@ -290,12 +290,13 @@ def test_tracebacks_are_escaped(evil: Path) -> None:
     assert_harmless(result)
 
 
-def test_doctor(evil: Path) -> None:
+def test_doctor(evil: Path, tmp_path: Path) -> None:
+    env = without_compiler(tmp_path)
     with Fixture([evil]) as fixture:
-        result = run_tool("gotrace", "--doctor", "-p", str(fixture.ready))
+        result = run_tool("gotrace", "--doctor", "-p", str(fixture.ready), env=env)
         assert_harmless(result)
         assert SHOWN in "".join(result.lines)
-        as_json = run_tool("gotrace", "--doctor", "--json", "-p", str(fixture.ready))
+        as_json = run_tool("gotrace", "--doctor", "--json", "-p", str(fixture.ready), env=env)
     assert any(AS_JSON in row["found"] for row in of_kind(as_json, "check"))
 
 

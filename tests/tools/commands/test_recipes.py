@@ -23,8 +23,8 @@ from tests.tools.harness import CLONE, Fixture, of_kind, run_tool, tool
     ("minor", "mode"),
     [
         ("1.15", "default"),
-        ("1.19", "default"),
-        ("1.22", "default"),
+        pytest.param("1.19", "default", marks=pytest.mark.thorough),
+        pytest.param("1.22", "default", marks=pytest.mark.thorough),
         ("1.24", "default"),
         ("1.27", "default"),
         ("1.27", "stripped"),

@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from tests.toolchains import FIXTURES, build, newest
+from tests.toolchains import FIXTURES, build, newest, parts
 from tests.tools.harness import (
     Fixture,
     Process,
@@ -126,8 +126,15 @@ def calls_in(lines: list[bytes]) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.startswith(b'{"kind":"call"')]
 
 
-@pytest.mark.parametrize("pace", ["all", "slow", "none"])
-@pytest.mark.parametrize("run", RUNS)
+#: Of each pair ``make test`` tries those that have a part of the code of their own.
+INTERRUPTED = [
+    pytest.param(run, pace, marks=() if pace != "slow" or run == "json" else pytest.mark.thorough)
+    for run in RUNS
+    for pace in ("all", "slow", "none")
+]
+
+
+@pytest.mark.parametrize(("run", "pace"), INTERRUPTED)
 def test_interrupt(run: str, pace: str) -> None:
     with storm() as fixture:
         (address,) = sites(fixture.ready, "main.hit")
@@ -232,7 +239,8 @@ def test_calls_of_a_storm_are_in_order_and_whole() -> None:
 @pytest.mark.parametrize(
     "name", ["gofunccount", "gofunclatency", "gooffcpu", "gostacks", "gotrace", "gotraced"]
 )
-def test_interrupt_at_the_start(name: str, tmp_path: Path) -> None:
+@parts(3)
+def test_interrupt_at_the_start(name: str, part: int, tmp_path: Path) -> None:
     """Whatever is being imported, read or attached, the end is quiet."""
     program = build(FIXTURES / "live_count", newest())
     configuration = tmp_path / "gotraced.yaml"
@@ -250,9 +258,9 @@ def test_interrupt_at_the_start(name: str, tmp_path: Path) -> None:
             words = [f"{program}:main.*"]
         elif name == "gotrace":
             words = ["main.*", "--", program]
-        for _ in range(30):
+        for _ in range(10):
             # A command that was started goes on: it ends by itself at the end of its input.
-            with Process(tool_command(name, *words), stdin=DEVNULL) as starting:
+            with Process(["env", *tool_command(name, *words)], stdin=DEVNULL) as starting:
                 starting.ends_within(random.uniform(0, 0.5))
                 starting.signal(SIGINT)
                 status = starting.wait()

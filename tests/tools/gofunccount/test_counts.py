@@ -77,7 +77,9 @@ def test_counts_on_the_lower_rungs_are_exact(toolchain: Toolchain) -> None:
 
 
 @pytest.mark.parametrize("mode", ["stripped", "pie", "external"])
-@pytest.mark.parametrize("minor", ["1.15", "1.19", "1.27"])
+@pytest.mark.parametrize(
+    "minor", ["1.15", pytest.param("1.19", marks=pytest.mark.thorough), "1.27"]
+)
 def test_counts_are_exact_however_built(minor: str, mode: str) -> None:
     with Fixture([program(require(minor), mode)]) as fixture:
         truth, result = count_on(fixture, "main.*")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.toolchains import FIXTURES, build, gccgo_build, newest, require, toolchains
+from tests.toolchains import FIXTURES, build, gccgo_build, marks_of, newest, require, toolchains
 from tests.tools.harness import Fixture, Result, code_at, of_kind, run_tool, tool
 from tests.tools.latency import (
     MEASURED,
@@ -53,8 +53,8 @@ BUILDS = [
 
 @pytest.fixture(
     scope="module",
-    params=BUILDS,
-    ids=lambda case: f"go{case[0].minor}" + (f"-{case[1]}" if case[1] != "default" else ""),
+    params=[pytest.param(case, marks=marks_of(case[0])) for case in BUILDS],
+    ids=[f"go{found.minor}" + (f"-{mode}" if mode != "default" else "") for found, mode in BUILDS],
 )
 def played(request: pytest.FixtureRequest) -> Played:
     toolchain, mode = request.param

@@ -24,7 +24,16 @@ import pytest
 import gotrace
 from gotrace.kernel.attach import AttachMethod
 from gotrace.report.calls import Clock, TimeStyle
-from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, gccgo_build, newest, require
+from tests.toolchains import (
+    BUILD_MODES,
+    FIXTURES,
+    Toolchain,
+    build,
+    each_of,
+    gccgo_build,
+    newest,
+    require,
+)
 from tests.toolchains import toolchains as all_toolchains
 from tests.tools.go_trace import GoTrace, go_state
 from tests.tools.harness import Fixture, Result, code_of, of_kind, run_tool, tool
@@ -40,8 +49,7 @@ YIELDS = 200
 
 def each_since(release: int) -> pytest.MarkDecorator:
     """Run a test with each toolchain from Go 1.``release`` on."""
-    found = [each for each in all_toolchains() if minor(each) >= release]
-    return pytest.mark.parametrize("toolchain", [pytest.param(t, id=t.minor) for t in found])
+    return each_of([each for each in all_toolchains() if minor(each) >= release])
 
 
 def minor(toolchain: Toolchain) -> int:

@@ -18,7 +18,16 @@ from gotrace.session.waits.meter import MAX_FRAMES, WaitMeter
 from gotrace.session.waits.probes import WaitState, wait_probes
 from gotrace.target.target import Target
 from tests.profiles.raw import raw_profile
-from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, gccgo_build, newest, require
+from tests.toolchains import (
+    BUILD_MODES,
+    FIXTURES,
+    Toolchain,
+    build,
+    each_of,
+    gccgo_build,
+    newest,
+    require,
+)
 from tests.toolchains import toolchains as all_toolchains
 from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
 
@@ -27,14 +36,7 @@ pytestmark = pytest.mark.live
 Json = dict[str, Any]
 
 #: Go releases of which the scheduler is known.
-each_known = pytest.mark.parametrize(
-    "toolchain",
-    [
-        pytest.param(found, id=found.minor)
-        for found in all_toolchains()
-        if int(found.minor.split(".")[1]) >= 19
-    ],
-)
+each_known = each_of([found for found in all_toolchains() if int(found.minor.split(".")[1]) >= 19])
 #: Function -> reason, in the words of the newest release; some have had fewer.
 REASONS = {
     "receives": "chan receive",
@@ -377,6 +379,8 @@ def test_the_library_has_them(tmp_path: Path) -> None:
         assert known["least"] <= sum(row.delay_ns for row in rows) <= known["most"]
     profile = tmp_path / "x.pb.gz"
     waits.to_pprof(profile)
+    waits.to_html(tmp_path / "x.html")
+    assert '"name":"waits"' in (tmp_path / "x.html").read_text()
     read = raw_profile(profile).samples
     assert (
         sum(one.values[0] for one in read) == sum(row.count for row in waits) == waits.contentions

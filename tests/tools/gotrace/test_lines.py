@@ -9,6 +9,7 @@ import os
 import re
 import urllib.request
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import (
     Fixture,
     Process,
+    Running,
     json_counts,
     of_kind,
     run_tool,
@@ -124,15 +126,23 @@ def listening(pid: int) -> str:
     raise AssertionError("it does not listen")
 
 
-@pytest.mark.parametrize("name", ["gofunccount", "gofunclatency", "gotrace"])
-def test_a_run_without_calls_says_so(name: str) -> None:
+def test_a_run_without_calls_says_so() -> None:
+    """All tools at once, on a program that makes calls and on one that does not."""
     path = build(FIXTURES / "trace_server", newest())
-    with Fixture([path]) as fixture:
-        result = run_tool(name, "-p", str(fixture.ready), "-d", "5500ms", HANDLE)
-        assert "no call seen in 5 s" in result.errors
-        with tool(name, "-p", str(fixture.ready), "-d", "5500ms", HANDLE) as tracing:
-            fixture.work()
-            assert "no call seen" not in tracing.result().errors + tracing.errors
+    names = ("gofunccount", "gofunclatency", "gotrace")
+    with Fixture([path]) as calling, Fixture([path]) as silent, ExitStack() as opened:
+
+        def started(fixture: Fixture) -> list[Running]:
+            words = ("-p", str(fixture.ready), "-d", "5500ms", HANDLE)
+            return [opened.enter_context(tool(name, *words)) for name in names]
+
+        seen = started(calling)
+        calling.work()
+        unseen = started(silent)
+        for tracing in seen:
+            assert "no call seen" not in tracing.result().errors
+        for tracing in unseen:
+            assert "no call seen in 5 s" in tracing.result().errors
 
 
 def test_only_calls_of_a_goroutine_or_thread_are_shown() -> None:

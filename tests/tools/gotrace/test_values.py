@@ -15,7 +15,16 @@ from pathlib import Path
 import pytest
 
 from tests.live import skip_or_fail
-from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, newest, require, toolchains
+from tests.toolchains import (
+    BUILD_MODES,
+    FIXTURES,
+    Toolchain,
+    build,
+    marks_of,
+    newest,
+    require,
+    toolchains,
+)
 from tests.tools.harness import Fixture, Json, Result, of_kind, tool
 
 pytestmark = pytest.mark.live
@@ -66,7 +75,12 @@ MODES = {
 }
 
 
-@pytest.fixture(scope="module", params=toolchains(), ids=lambda found: f"go{found.minor}")
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(found, id=f"go{found.minor}", marks=marks_of(found)) for found in toolchains()
+    ],
+)
 def traced(request: pytest.FixtureRequest) -> dict[str, Traced]:
     """Trace the builds of one toolchain, both at a time."""
     paths = [program(request.param, flags) for flags in MODES.values()]

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * Calls that are seen to return in their callers.
+ *
+ * The kernel single-steps a RET, which is most of the cost of a measured call. But most calls are
+ * followed, in the caller, by an instruction that it emulates before the code can branch: their
+ * *landing*. A call whose return address is known can be ended there, and its function's RETs need
+ * no probes. User space knows the landings (gotrace/session/landings.py); here, unknown return
+ * addresses are reported to it.
+ *
+ * Settings (common.h):
+ *   GOTRACE_WAYS      functions whose calls may be ended at landings, those of the lowest numbers
+ *   GOTRACE_LANDINGS  return addresses with a landing
+ */
+#pragma once
+#include "diagnostics.h"
+
+/* How the calls of a function are seen to return. Shared with gotrace/session/landings.py. */
+enum way {
+    WAY_RETS,     /* at its RETs */
+    WAY_LEARNING, /* there, and unknown return addresses are reported */
+    WAY_LANDINGS  /* at landings; a call that returns elsewhere is not opened, but counted */
+};
+
+/* ways: key = a function's number; value = enum way. Written from user space alone. */
+BPF_ARRAY(ways, u32, GOTRACE_WAYS);
+
+/* entered: key = a function's number; value = calls that it has had on this CPU. */
+BPF_PERCPU_ARRAY(entered, u64, GOTRACE_WAYS);
+
+/*
+ * landings: key = return address; value = address of its landing, where there is a probe. Written
+ * from user space alone, where addresses are only ever added.
+ */
+BPF_HASH(landings, u64, u64, GOTRACE_LANDINGS);
+
+/* A place that a function is called from. */
+struct caller {
+    u64 return_pc;
+    u64 function;
+};
+
+/* callers: key = a caller without a landing; value = its calls. Emptied from user space. */
+BPF_HASH(callers, struct caller, u64, 4096);
+
+/* missed: key = address of a landing; value = hits there that ended no call. Never emptied. */
+BPF_HASH(missed, u64, u64, 4096);
+
+/* Return how a function's calls are seen to return, and count one. */
+static __always_inline u32 landings_way(u32 function)
+{
+    u32 *way = ways.lookup(&function);
+    u64 *calls = entered.lookup(&function);
+    if (!way || !calls)
+        return WAY_RETS;
+    ++*calls;
+    return *way;
+}
+
+/*
+ * Return whether a call can be opened that is entered: its return will be seen. It will not be if
+ * it returns to an address without a landing and the RETs have no probes.
+ */
+static __always_inline bool landings_can_open(u32 way, u32 function, u64 return_pc)
+{
+    if (way == WAY_RETS || landings.lookup(&return_pc))
+        return true;
+    struct caller caller = {.return_pc = return_pc, .function = function};
+    u64 none = 0, *calls = callers.lookup_or_try_init(&caller, &none);
+    if (calls)
+        __sync_fetch_and_add(calls, 1);
+    if (way != WAY_LANDINGS)
+        return true;
+    diagnostics_count(NEW_CALLERS, 1);
+    return false;
+}
+
+/* Count a hit of a landing that has ended no call. */
+static __always_inline void landings_missed(u64 address)
+{
+    u64 none = 0, *hits = missed.lookup_or_try_init(&address, &none);
+    if (hits)
+        __sync_fetch_and_add(hits, 1);
+}
+
+/*
+ * Return whether a fault at pc came after the return to return_pc, and before its landing: the
+ * runtime goes on as if the instruction had called it.
+ */
+static __always_inline bool landings_is_between(u64 return_pc, u64 pc)
+{
+    u64 *landing = landings.lookup(&return_pc);
+    return landing && pc >= return_pc && pc < *landing;
+}

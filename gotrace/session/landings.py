@@ -1,0 +1,492 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Have calls end at the landings of their return addresses instead of at RETs (bpf/landings.h).
+
+Every function begins with probes at its RETs, by which calls are measured from the first one on. A
+function *moves* in steps, none of which loses a call:
+
+1. Where it is called directly is found in the program's code. Landings of these return addresses
+   get probes; from then on the kernel reports each return address that has no landing.
+2. Once no such address has been reported for a while, calls with unknown return addresses are not
+   opened any more, but counted as calls of new callers.
+3. Once every open call of the function has a landing, the probes at its RETs are removed.
+
+If a landing cannot be found or is hit much more often than calls return, RETs are probed again.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from gotrace.errors import GotraceError
+from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup
+from gotrace.kernel.cookie import COOKIE_INDEX_MASK, fault_cookie, landing_cookie
+from gotrace.kernel.program import BpfProgram
+from gotrace.session.open_calls import OPEN_CALL, STACK_LEVEL
+from gotrace.session.probing import Prepared, Returns
+from gotrace.sites.landings import Callers, Landing
+from gotrace.sites.sites import FunctionSites, SiteError, entry_site
+
+__all__ = [
+    "Landings",
+    "Move",
+    "by_function",
+    "can_move",
+    "landing_sizes",
+    "learn_at_once",
+    "place_landing",
+]
+
+
+class Way(Enum):
+    """How a function's calls are seen to return; the values are those of enum way."""
+
+    RETS = 0
+    LEARNING = 1
+    LANDINGS = 2
+
+
+#: Functions that can move: of more, the run is about counts rather than each one's time.
+_MAX_FUNCTIONS = 1000
+#: Return addresses that can have a landing; more callers than these keep their RETs.
+_MAX_LANDINGS = 20_000
+_MAX_CALLERS = 5_000  # of one function
+
+_RET_NS = 10_000  # of a single step, about
+_NOTABLE = 0.01  # of a CPU: from then on a function moves
+_QUIET = 1.0  # seconds without an unknown caller
+_MAX_NEW = 8  # calls of new callers in a look; more bring the RETs back
+_MISSED = 4  # times as many hits of a landing as calls
+_MISSED_NOTABLE = 200  # hits of a landing in a look that end no call
+
+_U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
+_CALLER = struct.Struct("=QQ")
+
+
+def landing_sizes(prepared: Prepared) -> dict[str, int]:
+    """Return the settings of bpf/landings.h."""
+    if not can_move(prepared):
+        return {}
+    return {"ways": len(prepared.plan.names), "landings": _MAX_LANDINGS}
+
+
+def can_move(prepared: Prepared) -> bool:
+    """Return whether functions of a run can move at all.
+
+    Return addresses belong to one file, which is where it is in every process. Threads without
+    goroutines (gccgo, C) and RETs that programs carry out stay as they are.
+    """
+    plan, tasks = prepared.plan, prepared.tasks
+    if prepared.returns is Returns.RET or prepared.emulation is not None or tasks is None:
+        return False
+    files = plan.files
+    if len(files) != 1 or files[0].bias is None or files[0] not in tasks.files:
+        return False
+    if tasks.layout is None or prepared.forced not in (None, AttachMethod.MULTI):
+        return False
+    return len(plan.names) <= _MAX_FUNCTIONS
+
+
+def learn_at_once(prepared: Prepared, program: BpfProgram) -> None:
+    """Have all callers reported from the first call on, if calls are to end at landings soon."""
+    if prepared.returns is Returns.LANDING and can_move(prepared):
+        learning = _U32.pack(Way.LEARNING.value)
+        program.map("ways").update_array(0, [learning] * len(prepared.plan.names))
+
+
+def place_landing(program: BpfProgram, return_pc: int, address: int) -> None:
+    """Have the calls of the first function that return to an address end at its landing."""
+    program.map("landings").update(_U64.pack(return_pc), _U64.pack(address))
+    program.map("ways").update(_U32.pack(0), _U32.pack(Way.LANDINGS.value))
+
+
+def by_function(groups: Iterable[ProbeGroup]) -> dict[int, ProbeGroup]:
+    """Return groups of RETs, one for each function, by the functions' numbers."""
+    points: dict[int, tuple[ProbeGroup, list[Point]]] = {}
+    for group in groups:
+        for point in group.points:
+            number = point.cookie & COOKIE_INDEX_MASK
+            points.setdefault(number, (group, []))[1].append(point)
+    return {number: replace(group, points=own) for number, (group, own) in points.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A function, by number, whose calls are seen returning elsewhere now: "ret" or "landing"."""
+
+    function: int
+    returns: str
+
+
+@dataclass(eq=False, slots=True)
+class _Function:
+    """A function that can move."""
+
+    number: int
+    sites: FunctionSites
+    rets: ProbeGroup
+    way: Way
+    needs_results: bool = False
+    has_begun: bool = False  # to move: its direct callers have landings
+    has_rets: bool = True
+    had_rets: bool = True  # since the last ``take``
+    had_landings: bool = False
+    is_kept: bool = False  # its RETs, for good
+    quiet_since: float = 0.0
+    quiet: float = _QUIET
+    entered: int = 0
+    calls: int = 0  # since the last look
+    rate: float = 0.0  # calls a second
+
+
+def _is_one_instruction(sites: FunctionSites) -> bool:
+    """Return whether a function's entry and its RET are one place.
+
+    The entry is handled first there because it was attached last, which would change if the RET was
+    probed again.
+    """
+    return any(site.address == sites.entry.address for site in sites.returns if sites.entry)
+
+
+@dataclass(eq=False, slots=True)
+class _Landed:
+    """A return address whose landing has a probe."""
+
+    landing: Landing
+    others: list[Landing]  # what there is if this one is hit too often
+    group: ProbeGroup
+    users: set[_Function] = field(default_factory=set)
+    missed: int = 0
+
+
+class Landings:
+    """The functions of a run, each of which is at its RETs or has moved to landings."""
+
+    #: Seconds between two steps.
+    PERIOD = 0.1
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        attached: Attached,
+        rets: Mapping[int, ProbeGroup],
+    ) -> None:
+        """Take over what was attached; ``rets`` are the groups of RETs by functions' numbers."""
+        assert prepared.tasks is not None
+        self._target, self._tasks = prepared.target, prepared.tasks
+        self._attached = attached
+        self._is_asked = prepared.returns is Returns.LANDING
+        program = attached.program
+        self._ways, self._entered = program.map("ways"), program.map("entered")
+        self._landings, self._new = program.map("landings"), program.map("callers")
+        self._missed = program.map("missed")
+        self._open = (program.map("stacks"), program.map("outer_calls"))
+        self._file = prepared.plan.files[0]
+        assert self._file.bias is not None
+        self._bias = self._file.bias
+        calls = prepared.traced.calls if prepared.traced is not None else ()
+        results = {number for number, call in enumerate(calls) if call.reads_results}
+        floats = {number for number, call in enumerate(calls) if call.result_floats}
+        self._callers = Callers(self._file.functions)
+        way = Way.LEARNING if self._is_asked else Way.RETS
+        self._functions = [
+            _Function(number, sites, rets[number], way, needs_results=number in results)
+            for number, _, sites in prepared.plan.numbered()
+            if number in rets
+        ]
+        self._by_number = {function.number: function for function in self._functions}
+        self._landed: dict[int, _Landed] = {}
+        self._refused: dict[int, str] = {}
+        self._sees_faults = False
+        self._moves: list[Move] = []
+        self._next = self._next_removal = 0.0
+        self._counted = time.monotonic()
+        self._keep(
+            function
+            for function in self._functions
+            if function.number in floats or _is_one_instruction(function.sites)
+        )
+
+    def moves(self) -> list[Move]:
+        """Return which functions have moved since the last time."""
+        moves, self._moves = self._moves, []
+        return moves
+
+    def returns(self) -> str:
+        """Return where calls are seen returning now: at "ret", at "landing", or at "both"."""
+        found = {function.has_rets for function in self._functions}
+        return "both" if len(found) > 1 else "ret" if True in found else "landing"
+
+    def take(self) -> dict[int, str]:
+        """Return how calls were seen returning since the last time, by the functions' numbers.
+
+        At "ret", at "landing", or at "both".
+        """
+        found = {}
+        for function in self._functions:
+            at_rets = function.has_rets or function.had_rets
+            at_landings = not function.has_rets or function.had_landings
+            found[function.number] = (
+                "both" if at_rets and at_landings else "ret" if at_rets else "landing"
+            )
+            function.had_rets = function.had_landings = False
+        return found
+
+    def step(self) -> None:
+        """Move what is to be moved now; to be called ten times a second.
+
+        Raises GotraceError where the probes cannot be changed any more.
+        """
+        now = time.monotonic()
+        if now < self._next or self._attached.stopped_at is not None:
+            return
+        try:
+            self._count(now)
+            self._begin(now)
+            self._learn(now)
+            self._move(now)
+            self._remove_rets(now)
+            self._look_at_misses()
+        except GotraceError:
+            # If the run is over, or its probes are gone, that is said elsewhere.
+            if self._attached.stopped_at is None and self._attached.is_held():
+                raise
+        self._next = time.monotonic() + self.PERIOD
+
+    def _count(self, now: float) -> None:
+        """Find out how often functions are called."""
+        seconds = max(now - self._counted, 1e-3)
+        self._counted = now
+        sums = self._entered.sums()
+        for function in self._functions:
+            calls = sums[function.number]
+            function.calls = calls - function.entered
+            function.rate = function.calls / seconds
+            function.entered = calls
+
+    def _begin(self, now: float) -> None:
+        """Begin to learn the callers of functions whose RETs cost much."""
+        least = 0.0 if self._is_asked else _NOTABLE / (_RET_NS / 1e9)
+        moving = [
+            function
+            for function in self._functions
+            if not function.has_begun and not function.is_kept and function.rate >= least
+        ]
+        if not moving:
+            return
+        by_entry = {function.sites.function.entry: function for function in moving}
+        known = self._callers.direct(by_entry)
+        wanted: dict[int, set[_Function]] = {}
+        for entry, places in known.items():
+            function = by_entry[entry]
+            if len(places) > _MAX_CALLERS or len(self._landed) + len(places) > _MAX_LANDINGS:
+                self._keep([function])
+                continue
+            for place in places:
+                wanted.setdefault(place, set()).add(function)
+        self._land(wanted)
+        for function in moving:
+            if not function.is_kept:
+                self._set(function, Way.LEARNING)
+                function.has_begun, function.quiet_since = True, now
+
+    def _learn(self, now: float) -> None:
+        """Give landings to callers that the kernel has reported."""
+        wanted: dict[int, set[_Function]] = {}
+        calls: dict[_Function, int] = {}
+        reported = [(key, _U64.unpack(value)[0]) for key, value in self._new.entries()]
+        for key, count in reported:
+            address, number = _CALLER.unpack(key)
+            function = self._by_number[number]
+            function.quiet_since = now
+            if function.way is Way.LANDINGS:
+                calls[function] = calls.get(function, 0) + count
+            if not function.is_kept:
+                wanted.setdefault(address - self._bias, set()).add(function)
+        if not reported:
+            return
+        self._land(wanted)
+        for key, _ in reported:
+            self._new.delete(key)
+        for function, count in calls.items():
+            if count > _MAX_NEW and function.way is Way.LANDINGS:
+                self._probe_rets(function, Way.LEARNING)
+                function.quiet = min(function.quiet * 2, 60.0)
+
+    def _land(self, wanted: Mapping[int, set[_Function]]) -> None:
+        """Place probes at the landings of return addresses, and have calls end there."""
+        fresh: list[_Landed] = []
+        for place, users in wanted.items():
+            wants = any(function.needs_results for function in users)
+            known = self._landed.get(place)
+            if known is not None:
+                known.users |= users
+                if wants and not known.landing.intact and not self._switch(known):
+                    self._keep(users)
+                continue
+            try:
+                if place in self._refused:
+                    raise SiteError(self._refused[place])
+                if len(self._landed) + len(fresh) >= _MAX_LANDINGS:
+                    raise SiteError("there are too many callers")
+                found = self._callers.landings(place)
+                if wants:
+                    found = [landing for landing in found if landing.intact]
+                if not found:
+                    raise SiteError("results are overwritten before the landing")
+                first, *others = found
+            except SiteError as error:
+                self._refused[place] = str(error)
+                self._keep(users)
+                continue
+            fresh.append(_Landed(first, others, self._group([first]), users))
+        if not fresh:
+            return
+        self._watch_faults()
+        # What may have to be removed by itself is in a link of its own.
+        plain = [one for one in fresh if not one.landing.shared]
+        if plain:
+            together = self._group([one.landing for one in plain])
+            for one in plain:
+                one.group = together
+        groups = list({id(one.group): one.group for one in fresh}.values())
+        refused = self._attached.change(groups)
+        addresses = {point.address for point in refused}
+        for one in fresh:
+            if one.landing.address in addresses:
+                self._refused[one.landing.return_pc] = "the kernel refuses a probe there"
+                self._keep(one.users)
+            else:
+                self._landed[one.landing.return_pc] = one
+                self._set_landing(one)
+
+    def _watch_faults(self) -> None:
+        """Probe what a fault between a return and its landing leads to."""
+        if self._sees_faults:
+            return
+        self._sees_faults = True
+        table, image = self._file.functions, self._file.image
+        points = []
+        for row in table.rows_named("runtime.sigpanic"):
+            function = table.function(row)
+            code = image.read(function.entry, function.end - function.entry)
+            try:
+                site = entry_site(code, function)
+            except SiteError:
+                continue
+            kind, file = self._tasks.runtime_kind(self._file)
+            points.append(
+                Point(image.offset_of(site.address), site.address, fault_cookie(site, kind, file))
+            )
+        if points:
+            self._attached.change([self._group_of(points)])
+
+    def _group(self, landings: Iterable[Landing]) -> ProbeGroup:
+        points = []
+        for landing in landings:
+            kind, file = self._tasks.kind(self._file, landing.caller)
+            at = landing_cookie(landing.address - landing.return_pc, kind, file)
+            offset = self._file.image.offset_of(landing.address)
+            points.append(Point(offset, landing.address, at))
+        return self._group_of(points)
+
+    def _group_of(self, points: Sequence[Point]) -> ProbeGroup:
+        image, pid = self._file.image, self._target.pid
+        path, bias = self._file.attach_path, self._file.bias
+        return ProbeGroup("on_return", path, image.display, points, bias, pid, image.identity)
+
+    def _set_landing(self, landed: _Landed) -> None:
+        key = _U64.pack(landed.landing.return_pc + self._bias)
+        self._landings.update(key, _U64.pack(landed.landing.address + self._bias))
+
+    def _move(self, now: float) -> None:
+        """Open no more calls of unknown callers, where there were none for a while."""
+        moved = [
+            function
+            for function in self._functions
+            if function.has_begun
+            and function.way is Way.LEARNING
+            and now - function.quiet_since >= function.quiet
+        ]
+        for function in moved:
+            self._set(function, Way.LANDINGS)
+
+    def _remove_rets(self, now: float) -> None:
+        """Remove probes at RETs where no open call waits for one."""
+        moved = [one for one in self._functions if one.way is Way.LANDINGS and one.has_rets]
+        if not moved or now < self._next_removal:
+            return
+        # Where a call takes long, it is not asked each time whether it has returned.
+        self._next_removal = now + min(1.0, 2 * (now - min(one.quiet_since for one in moved)))
+        kernel.wait_for_programs()  # what has seen the function before it moved has opened its call
+        waiting = set(self._without_landing())
+        free = [function for function in moved if function.number not in waiting]
+        if free:
+            self._attached.change((), [function.rets for function in free])
+            for function in free:
+                function.has_rets, function.had_rets = False, True
+                self._moves.append(Move(function.number, "landing"))
+
+    def _without_landing(self) -> Iterable[int]:
+        """Yield the numbers of functions that have an open call which ends at a RET."""
+        stacks, outer_calls = self._open
+        rows = [row for _, row in stacks.entries() if STACK_LEVEL.unpack_from(row)[0]]
+        for row in (*rows, *(row for _, row in outer_calls.entries())):
+            number, return_pc = OPEN_CALL.unpack_from(row)
+            if return_pc - self._bias not in self._landed:
+                yield number
+
+    def _look_at_misses(self) -> None:
+        """Give up landings that are hit much more often than calls return to them."""
+        missed = list(self._missed.entries())
+        if not missed:
+            return
+        places = {landed.landing.address: landed for landed in self._landed.values()}
+        for key, value in missed:
+            landed = places.get(_U64.unpack(key)[0] - self._bias)
+            if landed is not None:
+                self._look_at(landed, _U64.unpack(value)[0])
+
+    def _look_at(self, landed: _Landed, hits: int) -> None:
+        missed, landed.missed = hits - landed.missed, hits
+        calls = sum(function.calls for function in landed.users)
+        if missed < _MISSED_NOTABLE or missed < _MISSED * calls:
+            return
+        if not self._switch(landed):
+            self._keep(landed.users)
+
+    def _switch(self, landed: _Landed) -> bool:
+        """Have calls end at the next landing of a return address; return whether there is one."""
+        if not landed.others:
+            return False
+        before = landed.group
+        landed.landing, *landed.others = landed.others
+        landed.group = self._group([landed.landing])
+        if self._attached.change([landed.group]):
+            return False
+        self._set_landing(landed)
+        if len(before.points) == 1:
+            self._attached.change((), [before])
+        return True
+
+    def _keep(self, functions: Iterable[_Function]) -> None:
+        """Leave the RETs of functions probed for good, or have them probed again."""
+        for function in functions:
+            function.is_kept = True
+            if function.way is not Way.RETS:
+                self._probe_rets(function, Way.RETS)
+
+    def _probe_rets(self, function: _Function, way: Way) -> None:
+        if not function.has_rets:
+            self._attached.change([function.rets])
+            function.has_rets, function.had_landings = True, True
+            self._moves.append(Move(function.number, "ret"))
+        self._set(function, way)
+
+    def _set(self, function: _Function, way: Way) -> None:
+        function.way = way
+        self._ways.update(_U32.pack(function.number), _U32.pack(way.value))

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Calls that are seen returning in their callers are measured, or counted as those of new ones."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gotrace
+from tests.toolchains import BUILD_MODES, FIXTURES, build, newest, toolchains
+from tests.tools.harness import Fixture, Result, Running, of_kind, tool
+from tests.tools.latency import MEASURED, assert_within, histograms, program, summary
+
+pytestmark = pytest.mark.live
+
+Json = dict[str, Any]
+
+KINDS = (
+    *("direct", "other", "value", "closure", "method", "interface", "wrapper", "tail", "reflect"),
+    *("go", "defer", "thrown", "fault", "goexit"),
+)
+#: What the fixture of test_latency.py can do more than once.
+STORY = "recursion interleaved migration growth assembly panics deep nested goexit workers slow"
+FUNCTIONS = ("main.target", "main.other", "main.(*worker).Do", "main.thrown")
+BUILDS = [
+    *((found, "default") for found in (toolchains()[0], *toolchains()[2:4], toolchains()[-1])),
+    *((newest(), mode) for mode in ("stripped", "pie")),
+]
+
+
+class Callers(Fixture):
+    """The fixture, and what it is told to do."""
+
+    def order(self, kind: str, calls: int) -> None:
+        self.say(f"{kind} {calls}")
+        self.read_until(f"done {kind}")
+
+    def truth(self) -> Json:
+        return self.work("end")
+
+    def __enter__(self) -> Callers:
+        return self
+
+
+def callers(found: Any = None, mode: str = "default") -> Path:
+    return build(FIXTURES / "live_callers", found or newest(), flags=BUILD_MODES[mode])
+
+
+@pytest.fixture(scope="module", params=BUILDS, ids=lambda case: f"go{case[0].minor}-{case[1]}")
+def built(request: pytest.FixtureRequest) -> Iterator[Path]:
+    yield callers(*request.param)
+
+
+def measuring(fixture: Fixture, *arguments: str) -> Running:
+    words = ("--json", "-F", "--returns", "landing", "-p", str(fixture.ready), *arguments)
+    return tool("gofunclatency", *words)
+
+
+def wait_for_moves(running: Running, count: int) -> list[str]:
+    """Read on until so many functions are seen returning in their callers."""
+    return [running.lines_until('{"kind":"moved"') for _ in range(count)]
+
+
+def measured(result: Result) -> dict[str, int]:
+    return {name: row["count"] for name, row in histograms(result).items()}
+
+
+def lost(result: Result, what: str = "new_callers") -> int:
+    return sum(row["calls"] for row in of_kind(result, "lost") if row["what"] == what)
+
+
+def test_callers_that_were_seen_before_lose_nothing(built: Path) -> None:
+    with Callers([built]) as fixture:
+        with measuring(fixture, *FUNCTIONS) as running:
+            for kind in KINDS:
+                fixture.order(kind, 3)
+            fixture.order("many", 128)
+            moves = wait_for_moves(running, len(FUNCTIONS))
+            assert all('"returns":"landing"' in move for move in moves)
+            for kind in KINDS:
+                fixture.order(kind, 500)
+            fixture.order("many", 1280)
+            result = running.end()
+        truth = fixture.truth()
+        assert fixture.finish() == 0
+    assert result.status == 0 and lost(result) == 0
+    thrown = truth.pop("main.thrown")
+    assert measured(result) == truth
+    assert summary(result, "unwound") == thrown
+    assert {row["returns"] for row in of_kind(result, "histogram")} == {"both"}
+
+
+def test_calls_of_new_callers_are_counted(built: Path) -> None:
+    with Callers([built]) as fixture:
+        with measuring(fixture, "main.target", "main.other") as running:
+            wait_for_moves(running, 2)
+            for kind in ("direct", "other", "value", "closure", "reflect", "go", "defer", "tail"):
+                fixture.order(kind, 50)
+            for kind in ("value", "direct", "other", "reflect", "many"):
+                fixture.order(kind, 300)
+            result = running.end()
+        truth = fixture.truth()
+        assert fixture.finish() == 0
+    assert lost(result) > 0
+    assert sum(measured(result).values()) + lost(result) == sum(truth.values())
+    # Direct callers are known from the program's code: direct, closure, tail, many.
+    assert measured(result)["main.target"] >= 50 * 3 + 300 * 2
+
+
+def test_a_return_site_that_others_share_ends_no_other_call(built: Path) -> None:
+    """main.indirect calls a function that is not measured, and then one that is."""
+    with Callers([built]) as fixture:
+        with measuring(fixture, "main.target") as running:
+            fixture.order("value", 5)
+            wait_for_moves(running, 1)
+            fixture.order("other", 2000)
+            fixture.order("value", 2000)
+            fixture.order("other", 2000)
+            result = running.end()
+        fixture.truth()
+        assert fixture.finish() == 0
+    assert measured(result) == {"main.target": 2005} and lost(result) == 0
+
+
+def test_a_rare_call_in_a_hot_loop_gives_its_rets_back() -> None:
+    """A landing that a loop passes a thousand times for each call is soon left."""
+    with Callers([callers()]) as fixture:
+        with measuring(fixture, "main.target") as running:
+            wait_for_moves(running, 1)
+            fixture.order("rare", 20_000)
+            result = running.end()
+        truth = fixture.truth()
+        assert fixture.finish() == 0
+    assert measured(result)["main.target"] + lost(result) == truth["main.target"] == 20_000
+
+
+@pytest.fixture(scope="module", params=["go1.15", "newest"])
+def played_twice(request: pytest.FixtureRequest) -> tuple[Json, Result]:
+    """Have the story of the fixture of test_latency.py told at RETs, and again at landings."""
+    found = toolchains()[0] if request.param == "go1.15" else newest()
+    with Fixture([program(found)]) as fixture:
+        with measuring(fixture, *MEASURED) as running:
+            fixture.work(STORY)
+            wait_for_moves(running, 10)
+            truth = fixture.work(STORY)
+            result = running.end()
+        assert fixture.finish() == 0
+    assert result.status == 0, result.errors
+    return truth, result
+
+
+def test_stories_of_latency_are_measured_alike(played_twice: tuple[Json, Result]) -> None:
+    truth, result = played_twice
+    rows = histograms(result)
+    for name, times in truth["Functions"].items():
+        assert_within(times, rows[name])
+    assert sum(row["returns"] == "both" for row in rows.values()) >= 10
+    assert summary(result, "unwound") == truth["Unwound"]
+
+
+def after_moving(name: str, *words: str) -> tuple[int, Result]:
+    """Let a tool see calls before and after main.target moves; return how many there were."""
+    with Callers([callers()]) as fixture:
+        pid = str(fixture.ready)
+        with tool(name, "--json", "--returns", "landing", "-p", pid, *words) as running:
+            for calls in (4, 200):
+                for kind in KINDS[:9]:
+                    fixture.order(kind, calls)
+                if calls == 4:
+                    wait_for_moves(running, 1)
+            result = running.end()
+        truth = fixture.truth()["main.target"]
+        assert fixture.finish() == 0
+    assert lost(result) == 0
+    return int(truth), result
+
+
+def test_rows_by_value_have_results() -> None:
+    """Where a caller overwrites results before its landing, the return is seen at once."""
+    truth, result = after_moving("gofunclatency", "--by", "n % 2, $ret % 4", "main.target")
+    counted = {tuple(row["by"].values()): row["count"] for row in of_kind(result, "histogram")}
+    # target(n) = 3 * n + 1
+    assert counted == dict.fromkeys(((0, 1), (0, 3), (1, 0), (1, 2)), truth // 4)
+
+
+def test_records_have_results() -> None:
+    truth, result = after_moving("gotrace", "main.target ($ret > 0)")
+    shown = of_kind(result, "call")
+    assert len(shown) == truth
+    assert all(row["results"]["$ret"] == 3 * row["args"]["n"] + 1 for row in shown)
+
+
+def test_frequent_calls_move_by_themselves() -> None:
+    with Callers([callers()]) as fixture:
+        with tool("gofunclatency", "-v", "-p", str(fixture.ready), "main.target") as running:
+            fixture.order("direct", 200_000)
+            result = running.end()
+        assert fixture.truth() == {"main.target": 200_000}
+        assert fixture.finish() == 0
+    assert "main.target: calls are seen returning in their callers now\n" in result.errors
+    assert any("count: 200000" in line for line in result.lines)
+
+
+def test_the_library_says_where_returns_are_seen() -> None:
+    with Callers([callers()]) as fixture, gotrace.attach(fixture.ready) as go:
+        with pytest.raises(gotrace.UsageError, match="'ret', 'landing'"):
+            go.latency("main.target", returns="callers")  # type: ignore[call-overload]
+        ready = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            found = pool.submit(
+                lambda: go.latency("main.target", seconds=4, returns="landing", ready=ready.set)
+            )
+            ready.wait()
+            for _ in range(20):
+                fixture.order("direct", 1000)
+                time.sleep(0.1)  # else all are made before the function can have moved
+            histogram = found.result()["main.target"]
+        assert histogram.count == 20_000
+        fixture.truth()
+        assert fixture.finish() == 0
