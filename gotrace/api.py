@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from weakref import WeakSet
 
 from gotrace.calls import Call, LostCalls, StackFrame
@@ -59,9 +59,14 @@ from gotrace.session.waits.naming import (
 from gotrace.session.waits.probes import WaitState
 from gotrace.session.why.price import MAX_SHARE, price_of
 from gotrace.session.why.probes import WhyOptions
-from gotrace.target.process import process_numbers
+from gotrace.target.process import ProcessError, process_numbers
 from gotrace.target.target import Target
+from gotrace.target.wait import Reason, Waiter
 from gotrace.values.python import to_python
+
+if TYPE_CHECKING:  # loaded where they are made
+    from gotrace.live.attached import Price
+    from gotrace.live.model import Snapshot
 
 __all__ = [
     "CallStream",
@@ -288,6 +293,7 @@ class Session:
         self._file = file
         self._is_open = True
         self._runs: WeakSet[Run[Any, Any]] = WeakSet()
+        self._waiters: WeakSet[Waiter] = WeakSet()
         self._lock = threading.Lock()
         self._attaching_runs = 0
         #: Whether ``stop`` has been called for a run that is not attached yet.
@@ -517,6 +523,58 @@ class Session:
             chosen.sort(key=lambda goroutine: goroutine.goid)
             return list(_states(dump.program, chosen))
 
+    def live(
+        self,
+        *,
+        interval: float = 1.0,
+        waits: bool = False,
+        functions: Iterable[str] = (),
+        force: bool = False,
+    ) -> Iterator[Snapshot]:
+        """Return an iterator of snapshots of the process, one each ``interval`` seconds.
+
+        It ends with the process, or when ``stop`` is called. Nothing is attached unless ``waits``
+        are to be added up or calls of ``functions``, which are patterns, are to be measured. If
+        that takes more than a fifth of one CPU, it needs ``force``. Dropping the iterator detaches.
+        Raises UsageError where the session is not of one running process; GotraceError.
+        """
+        if not 0 < interval < 1e9:
+            raise UsageError(f"interval is {interval}: give a positive number")
+        self._check_open()
+        return self._snapshots(interval, waits, _several("functions", functions), force)
+
+    def _snapshots(
+        self, interval: float, waits: bool, functions: Sequence[str], force: bool
+    ) -> Iterator[Snapshot]:
+        from gotrace.live.monitor import Monitor  # loads ctypes
+
+        def accept(price: Price) -> None:
+            if price.share > MAX_SHARE and not force:
+                raise GotraceError(f"{price.text}: force=True accepts it")
+
+        with Opened() as opened:
+            with _os_errors():
+                waiter = opened.enter(Waiter())
+                waiter.watch(self._target.watched)
+                monitor = opened.enter(Monitor(self._target))
+                with _STARTING:
+                    if waits:
+                        opened.do(lambda: monitor.attach_waits(accept))
+                    if functions:
+                        opened.do(lambda: monitor.attach_functions(functions, accept))
+            self._waiters.add(waiter)
+            tick = time.monotonic()
+            while True:
+                try:
+                    with _os_errors():
+                        snapshot = monitor.snapshot()
+                except ProcessError:
+                    return
+                yield snapshot
+                tick = max(tick + interval, time.monotonic())
+                if waiter.wait(tick) is not Reason.TIME:
+                    return
+
     def waits(
         self,
         *inside: str,
@@ -571,8 +629,11 @@ class Session:
         with self._lock:
             self._stop_asked = self._attaching_runs > 0 or not self._has_run
             runs = list(self._runs)
+            waiters = list(self._waiters)
         for run in runs:
             run.stop()
+        for waiter in waiters:
+            waiter.ask()
 
     def wait(self) -> int:
         """Wait for the command to end and return its exit code, negative for a signal.

@@ -193,6 +193,7 @@ def test_places_in_the_clone_are_there(page: Path) -> None:
         "docs/man/gofunclatency.8",
         "docs/man/gooffcpu.8",
         "docs/man/gostacks.8",
+        "docs/man/gotop.8",
         "docs/man/gotrace.8",
     ],
 )
@@ -211,6 +212,10 @@ def _anchor(heading: str) -> str:
 def test_command_lines_parse(command: Command) -> None:
     if command.tool == "gostacks":
         for text in parse_plain(parser_of("gostacks"), command.words[1:]).patterns:
+            Pattern(text)
+        return
+    if command.tool == "gotop":
+        for text in parse_plain(parser_of("gotop"), command.words[1:]).functions:
             Pattern(text)
         return
     options = parse(parser_of(command.tool), command.words[1:])
@@ -280,7 +285,7 @@ def server() -> Iterator[int]:
 def test_command_runs_on_the_example_server(text: str, server: int, tmp_path: Path) -> None:
     words = Command(CLONE, text.replace(SERVER, str(server))).words
     # Shown durations are for readers; what ends by itself, by -M or an error, does so before.
-    repeats = words[0] != "gostacks" or {"-i", "--watch"} & set(words)
+    repeats = words[0] not in ("gostacks", "gotop") or {"-i", "--watch"} & set(words)
     shortened = ["-d", "20" if "-M" in words else "0.2"] if repeats else []
     done = run_tool(*words, *shortened, cwd=tmp_path)
     assert done.status == FAILING.get(text, 0), done.errors

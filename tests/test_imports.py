@@ -39,9 +39,11 @@ ROOMS = (
     "goroutines",
     "kernel",
     "session",
+    "live",
     "api",
     "report",
     "doctor",
+    "screen",
     "cli",
     "fleet",
     "start",
@@ -146,12 +148,20 @@ def test_allowed_imports_pass(room: str, source: str) -> None:
 
 
 #: What the library and the commands are made of, beside themselves; the rest is behind it.
-LAYER = {"session", "goroutines", "target", "profiles"}
+LAYER = {"session", "live", "goroutines", "target", "profiles"}
 LAYER |= {"errors", "text", "histogram", "overhead", "calls"}
 BESIDE = {
     "api": {"kernel.attach", "kernel.rets", "values.python"},
     "cli": {
-        *("report", "doctor", "kernel.attach", "kernel.rets", "gotypes.symbols", "sites.sites"),
+        *(
+            "report",
+            "screen",
+            "doctor",
+            "kernel.attach",
+            "kernel.rets",
+            "gotypes.symbols",
+            "sites.sites",
+        ),
         *("probes.pattern", "probes.spec", "probes.recipes"),
     },
 }

@@ -292,5 +292,6 @@ _COMPLETERS = {
     "emulate_ret": _choices,
     "returns": _returns,
     "inside": _inside,
+    "functions": _inside,
     "state": _states,
 }

@@ -33,12 +33,12 @@ from gotrace.goroutines.samples import Sample
 from gotrace.gotypes.runtime import RuntimeLayout
 from gotrace.gotypes.wait_reasons import WaitReasons
 
-__all__ = ["Dump", "take_dump"]
+__all__ = ["STATES", "Dump", "Fields", "Reader", "listed", "stride_of", "take_dump", "uncollected"]
 
 #: Those of g.atomicstatus but for _Gscan, which says that the collector looks at the stack.
 _STATUS_BITS = 0xFFFFEFFF
 _RUNNING, _WAITING, _COPYSTACK, _LEAKED = 2, 4, 8, 10
-_STATES = {
+STATES = {
     0: State.IDLE,
     1: State.RUNNABLE,
     _RUNNING: State.RUNNING,
@@ -49,7 +49,7 @@ _STATES = {
     _LEAKED: State.LEAKED,
 }
 #: Those whose saved registers hold.
-_AT_REST = frozenset(_STATES) - {0, _RUNNING, _COPYSTACK}
+_AT_REST = frozenset(STATES) - {0, _RUNNING, _COPYSTACK}
 _HAVE_REASON = frozenset({_WAITING, _LEAKED})
 _HAVE_TIME = frozenset({3, _WAITING})
 
@@ -71,6 +71,8 @@ _MAX_GOROUTINES = 1 << 24
 #: Ways through stacks of one length that begin at one address, and stacks found by each of these.
 _MAX_SHAPES = 16
 _MAX_STACKS = 4096
+#: Stacks of which there is one object each.
+_MAX_KEPT = 1 << 20
 #: Go's own limit of a stack is 1 GB on 64-bit machines (runtime.main: maxstacksize), and twice that
 #: is room for it (maxstackceiling).
 _MAX_STACK = 2 << 30
@@ -127,10 +129,28 @@ def take_dump(
     for the stacks of running goroutines: it is called where there are some. Raises GotraceError
     where there is no list of goroutines at that address.
     """
-    return _Reader(program, memory, layout, reasons, now).dump(allgs, sample)
+    batches = listed(memory, allgs)
+    goroutines = Reader(program, memory, layout, reasons).read(batches, now, sample)
+    return Dump(program, goroutines)
 
 
-class _Fields:
+def listed(memory: Memory, allgs: int, known: int = 0) -> Iterator[list[int]]:
+    """Yield the addresses of all g's, but for those that are ``known``, some at a time, ascending.
+
+    The runtime only ever adds to its list. Raises GotraceError if there is none at that address.
+    """
+    first, count, room = words_at(memory, allgs, 3)
+    if not (0 < count <= room and count <= _MAX_GOROUTINES and first and first % 8 == 0):
+        raise GotraceError(
+            f"the program's list of goroutines cannot be read at {allgs:#x}: it has only just"
+            " been started, or is not the one that its file says"
+        )
+    for at in range(known, count, _BATCH):
+        found = words_at(memory, first + 8 * at, min(_BATCH, count - at))
+        yield sorted(filter(None, found))
+
+
+class Fields:
     """Where the fields of g are in an image of it: by word, or by byte where they are narrower."""
 
     def __init__(self, layout: RuntimeLayout) -> None:
@@ -157,6 +177,8 @@ class _Fields:
         #: constant up to Go 1.16).
         self.moves = (*self.saved, self.status, self.goid, self.waiting)
         self.tracking = layout.g_tracking_seq or layout.g_goid
+        #: The word after it is a time, which is taken each eighth time that it grows.
+        self.stamp = (self.tracking >> 3) + 1
 
 
 @dataclass
@@ -263,8 +285,8 @@ class _Waiter(NamedTuple):
     slot: int
 
 
-class _Reader:
-    """One dump being taken."""
+class Reader:
+    """A reader of goroutines, which knows the stacks that it has followed."""
 
     def __init__(
         self,
@@ -272,13 +294,12 @@ class _Reader:
         memory: Memory,
         layout: RuntimeLayout,
         reasons: WaitReasons | None,
-        now: int | None,
     ) -> None:
         self._program = program
         self._memory = memory
         self._layout = layout
-        self._now = now
-        self._fields = _Fields(layout)
+        self._now: int | None = None
+        self._fields = Fields(layout)
         self._walker = _Walker(program)
         self._goroutines: list[Goroutine] = []
         self._running: list[_Running] = []
@@ -302,10 +323,17 @@ class _Reader:
         #: What is read goes here, batch after batch.
         self._buffer = array("Q")
 
-    def dump(self, allgs: int, sample: Callable[[], Iterable[Sample]] | None) -> Dump:
-        """Read everything."""
-        with _uncollected():
-            for addresses in self._batches(allgs):
+    def read(
+        self,
+        batches: Iterable[list[int]],
+        now: int | None,
+        sample: Callable[[], Iterable[Sample]] | None,
+    ) -> list[Goroutine]:
+        """Read the goroutines at addresses, those of a batch ascending: see ``take_dump``."""
+        self._now = now
+        self._goroutines, self._running = [], []
+        with uncollected():
+            for addresses in batches:
                 wanted = [self._first_look(addresses)]
                 for _ in range(_TRIES):
                     wanted = [again for images in wanted for again in self._read(images)]
@@ -313,24 +341,12 @@ class _Reader:
                     self._give_up(images)
             if sample is not None and self._running:
                 self._add_samples(sample())
-        return Dump(self._program, self._goroutines)
-
-    def _batches(self, allgs: int) -> Iterator[list[int]]:
-        """Yield the addresses of all g's, some at a time, those ascending."""
-        first, count, room = words_at(self._memory, allgs, 3)
-        if not (0 < count <= room and count <= _MAX_GOROUTINES and first and first % 8 == 0):
-            raise GotraceError(
-                f"the program's list of goroutines cannot be read at {allgs:#x}: it has only just"
-                " been started, or is not the one that its file says"
-            )
-        for at in range(0, count, _BATCH):
-            listed = words_at(self._memory, first + 8 * at, min(_BATCH, count - at))
-            yield sorted(filter(None, listed))
+        return self._goroutines
 
     def _first_look(self, addresses: list[int]) -> _Images:
         """Return images of a batch's goroutines that are not dead."""
         size = self._fields.size
-        stride = _stride(addresses, size)
+        stride = stride_of(addresses, size)
         words = array("Q", bytes(stride * len(addresses)))
         images = _Images(addresses, words, stride >> 3)
         remote, local = array("Q"), array("Q")
@@ -340,7 +356,7 @@ class _Reader:
             local.extend((first * stride, length))
         self._memory.scatter(remote, words, local)
         statuses = images.column(self._fields.status)
-        dead = {status for status in set(statuses) if status & _STATUS_BITS not in _STATES}
+        dead = {status for status in set(statuses) if status & _STATUS_BITS not in STATES}
         if not dead:
             return images
         return images.chosen((i for i, status in enumerate(statuses) if status not in dead), 0)
@@ -378,7 +394,7 @@ class _Reader:
         if not _AT_REST.issuperset(statuses):
             odd = [place for place, status in enumerate(statuses) if status not in _AT_REST]
         copied = {place for place in odd if statuses[place] == _COPYSTACK}  # for a moment
-        ended = {place for place in odd if statuses[place] not in _STATES}
+        ended = {place for place in odd if statuses[place] not in STATES}
         moved = self._moved(seen, read).difference(odd)
         walks = self._walks(read, moved.union(odd))
         deeper: set[int] = set()
@@ -545,7 +561,7 @@ class _Reader:
         moved = [status in _AT_REST or status == _COPYSTACK for status in statuses]
         reasons = self._reasons_of(now, statuses)
         rows = self._rows(now, statuses, reasons, repeat(None), [_NO_WALK] * len(now), moved)
-        are_there = [status in _STATES for status in statuses]
+        are_there = [status in STATES for status in statuses]
         self._goroutines += compress(rows, are_there)
 
     def _reasons_of(self, images: _Images, statuses: Sequence[int]) -> list[str]:
@@ -579,7 +595,7 @@ class _Reader:
         stacks = [walk.stack for walk in walks]
         columns = zip(
             images.column(fields.goid),
-            map(_STATES.get, statuses),
+            map(STATES.get, statuses),
             reasons,
             waiting,
             awaited,
@@ -727,7 +743,7 @@ def _either(which: array[int], one: array[int], other: array[int]) -> array[int]
     return array("Q", (first if chosen else second for chosen, first, second in rows))
 
 
-def _stride(addresses: Sequence[int], size: int) -> int:
+def stride_of(addresses: Sequence[int], size: int) -> int:
     """Return how far apart most of the addresses are, that of g's that were allocated in a row."""
     apart = Counter(b - a for a, b in pairwise(addresses[:256])).most_common(1)
     if apart and size <= apart[0][0] < 2 * size and apart[0][0] % 8 == 0:
@@ -778,7 +794,7 @@ def _parts(sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """Keep Python's cyclic collector from looking at all that is being made, again and again.
 
     It takes as long as all else here, and finds nothing.
@@ -902,5 +918,7 @@ class _Walker:
                 whole = True
                 break
         stack = tuple(frames)
+        if len(self._stacks) >= _MAX_KEPT:
+            self._stacks.clear()
         stack = self._stacks.setdefault(stack, stack)
         return _Walk(stack, whole, cut, semaphore, semaphore_at), places

@@ -25,6 +25,7 @@ __all__ = [
     "changes",
     "check_reasons",
     "grouped",
+    "key_of",
     "matcher",
     "stacks_with",
 ]
@@ -180,16 +181,20 @@ def grouped(dump: Dump, goroutines: Iterable[Goroutine], system: bool = False) -
         cells[id(state), reason, id(stack), created_by].append(one)
     groups: dict[GroupKey, Group] = {}
     for alike in cells.values():
-        first = alike[0]
-        every = [f for f in dump.program.frames(first.stack) if system or not f.is_elided]
-        chosen = every if system else [frame for frame in every if frame.is_shown]
-        creation = dump.program.creation(first.created_by)
-        if creation is not None and not (creation.is_shown or system):
-            creation = None
-        key = (first.state, first.reason, tuple(chosen or every), creation)
+        key = key_of(dump.program, alike[0], system)
         group = groups.setdefault(key, Group(key, dump.program))
         group.goroutines += alike
     return sorted(groups.values(), key=lambda group: (-len(group.goroutines), _first(group)))
+
+
+def key_of(program: Program, one: Goroutine, system: bool = False) -> GroupKey:
+    """Return what makes goroutines alike of which ``one`` is one; ``system`` is as for groups."""
+    every = [f for f in program.frames(one.stack) if system or not f.is_elided]
+    chosen = every if system else [frame for frame in every if frame.is_shown]
+    creation = program.creation(one.created_by)
+    if creation is not None and not (creation.is_shown or system):
+        creation = None
+    return one.state, one.reason, tuple(chosen or every), creation
 
 
 def _first(group: Group) -> int:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
@@ -13,16 +14,17 @@ from typing import TYPE_CHECKING
 
 from gotrace.elf.functions import FunctionTable
 from gotrace.errors import GotraceError
-from gotrace.goroutines.dump import Dump, take_dump
+from gotrace.goroutines.dump import Dump, Fields, Reader, take_dump
 from gotrace.goroutines.memory import ProcessMemory, is_loaded
 from gotrace.goroutines.program import Module, Program, allgs_of, module_of
-from gotrace.goroutines.samples import sample_threads
+from gotrace.goroutines.samples import Sample, sample_threads
 from gotrace.gotypes.binary import Binary
 from gotrace.target.process import MemoryMapping, Process, ProcessError
 from gotrace.target.target import Target, TargetBinary
 
 if TYPE_CHECKING:
     from gotrace.goroutines.arguments import Arguments
+    from gotrace.goroutines.watch import GoroutineWatch
     from gotrace.probes.pattern import NameList
 
 __all__ = ["GoFiles", "LiveGoroutines"]
@@ -171,11 +173,35 @@ class LiveGoroutines:
 
     def take(self) -> Dump:
         """Read all goroutines. Raises ProcessError when the process has ended."""
-        now = time.clock_gettime_ns(time.CLOCK_MONOTONIC) + _clock_offset(self._process)
         return take_dump(
-            *(self.program, self._memory, self._layout, self.wait_reasons, self._allgs, now),
-            sample=lambda: sample_threads(self._process.threads()),
+            *(self.program, self._memory, self._layout, self.wait_reasons, self._allgs),
+            now=self.now(),
+            sample=self.sample,
         )
+
+    def watch(self) -> GoroutineWatch:
+        """Return what reads all goroutines again and again, and only those anew that have run."""
+        from gotrace.goroutines.watch import GoroutineWatch
+
+        reader = Reader(self.program, self._memory, self._layout, self.wait_reasons)
+        return GoroutineWatch(
+            *(self.program, self._memory, Fields(self._layout), reader, self._allgs),
+            now=self.now,
+            sample=self.sample,
+        )
+
+    def now(self) -> int:
+        """Return the time on the process's monotonic clock, in ns."""
+        return time.clock_gettime_ns(time.CLOCK_MONOTONIC) + _clock_offset(self._process)
+
+    def sample(self) -> Iterable[Sample]:
+        """Sample the process's threads."""
+        return sample_threads(self._process.threads())
+
+    def words(self, *places: tuple[int, int]) -> array[int]:
+        """Return words of memory: addresses, and how many at each. Raises ProcessError."""
+        flat = [number for at, count in places for number in (at, 8 * count)]
+        return array("Q", bytes(self._memory.gather(flat)))
 
     def arguments(self) -> Arguments:
         """Return what reads arguments of frames, for as long as this is open."""

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "frame_json",
+    "span",
     "spoken",
     "summary",
+    "where",
     "write_changes",
     "write_frames",
     "write_goroutines",
@@ -93,7 +95,7 @@ def write_table(
         creation = group.created_by
         out.write(
             f"{count:>8} {f'{change:+}' if change else '':>8}  {group.status:<24} "
-            f"{_where(group.frames):<44} {_name(creation) if creation else ''}".rstrip()
+            f"{where(group.frames):<44} {_name(creation) if creation else ''}".rstrip()
             + "\n"
         )
     out.flush()
@@ -223,7 +225,7 @@ def _group_header(group: Group) -> str:
     count = len(group.goroutines)
     notes = [group.status]
     if group.waiting_ns is not None:
-        shortest, longest = map(_span, group.waiting_ns)
+        shortest, longest = map(span, group.waiting_ns)
         notes.append(shortest if shortest == longest else f"{shortest} to {longest}")
     locked = sum(map(attrgetter("is_locked_to_thread"), group.goroutines))
     if locked:
@@ -300,7 +302,7 @@ def _name(frame: Frame) -> str:
     return printable(spoken(frame.function))
 
 
-def _where(frames: Sequence[Frame]) -> str:
+def where(frames: Sequence[Frame]) -> str:
     """Return the innermost function of the program's own, the outermost where there is none."""
     own = (frame for frame in frames if _is_own(frame.function))
     frame = next(own, frames[-1] if frames else None)
@@ -313,7 +315,7 @@ def _is_own(function: str) -> bool:
     return path.startswith("main.") or ("." in path.split("/", 1)[0] and "/" in path)
 
 
-def _span(ns: int) -> str:
+def span(ns: int) -> str:
     """Return a length of time in two units at most."""
     seconds = ns // _NS
     minutes, hours = seconds // 60, seconds // 3600

@@ -26,6 +26,7 @@ class Reason(Enum):
     TIME = "time"
     ASKED = "asked"
     EXIT = "exit"
+    INPUT = "input"
 
 
 class Waiter:
@@ -56,16 +57,21 @@ class Waiter:
                 with suppress(BlockingIOError):
                     os.write(self._write, b"\0")
 
-    def wait(self, until: float) -> Reason:
-        """Wait until a time (``time.monotonic``), or for something earlier."""
+    def wait(self, until: float, also: int | None = None) -> Reason:
+        """Wait until a time (``time.monotonic``), or for something earlier.
+
+        ``also`` is a descriptor whose input ends the wait as well, as any signal does then.
+        """
         poll = select.poll()
-        for descriptor in (self._read, *self._exits):
+        for descriptor in (self._read, *self._exits, *(() if also is None else (also,))):
             poll.register(descriptor, select.POLLIN)
         while self.asked is None:
             # The end comes before the time, which may be past whenever this is called.
             ready = {fd for fd, _ in poll.poll(max(0, until - time.monotonic()) * 1000)}
             if self._read in ready:
                 os.read(self._read, 64)
+                if also is not None and self.asked is None:
+                    return Reason.INPUT
             elif ended := self._exits & ready:
                 self._exits -= ended
                 for descriptor in ended:
@@ -73,6 +79,8 @@ class Waiter:
                     os.close(descriptor)
                 if not self._exits:
                     return Reason.EXIT
+            elif also in ready:
+                return Reason.INPUT
             elif time.monotonic() >= until:
                 return Reason.TIME
         return Reason.ASKED

@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gotop: what a running program is doing now, on a screen or as batches."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from gotrace.cli.options import new_parser, parse_plain, positive, seconds
+from gotrace.cli.run import make_output, run_command
+from gotrace.errors import GotraceError, UsageError
+from gotrace.live.model import Snapshot
+from gotrace.live.monitor import Monitor
+from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.report.top import (
+    function_lines,
+    group_lines,
+    head_lines,
+    wait_lines,
+    write_snapshot_json,
+)
+from gotrace.target.process import ProcessError, process_numbers
+from gotrace.target.target import Target
+from gotrace.target.wait import Reason, SignalWaiter
+
+if TYPE_CHECKING:  # loaded where something is attached
+    from gotrace.live.attached import AcceptPrice, Price
+
+__all__ = ["main"]
+
+_EPILOG = """\
+examples:
+  gotop -p 1234                         a screen; h shows the keys
+  gotop -p shop                         by name, all processes that have it
+  gotop -f 'main.(*Store).*' -p 1234    with calls, p50, p99 and errors of these functions
+  gotop -b -n 3 -d 1 --json -p 1234     three times, a second apart, for a script
+"""
+
+#: What is shown of each table in a batch, where the number is not given.
+_TOP = 20
+_WIDTH = 120
+#: Programs that are watched at once: what the processes of a name can be.
+_MAX_PROCESSES = 8
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "gotop",
+        "Show what a running Go program is doing now: goroutines, collector, waits and calls.",
+        _EPILOG,
+    )
+    parser.add_argument(
+        "-p",
+        "--pid",
+        action="append",
+        dest="processes",
+        default=[],
+        metavar="PROCESS",
+        help="watch this process, by its number or name; several by a list or a name that they"
+        " share",
+    )
+    parser.add_argument(
+        "-d",
+        "--delay",
+        type=seconds,
+        default=1.0,
+        metavar="TIME",
+        help="look this often: 1 (second, the default), 500ms",
+    )
+    parser.add_argument(
+        "-w", "--waits", action="store_true", help="attach what adds waits up at the start"
+    )
+    parser.add_argument(
+        "-f",
+        "--function",
+        dest="functions",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="measure calls of such functions from the start; only * is special (may be repeated)",
+    )
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="attach -w and -f whatever they take of the program's time",
+    )
+    parser.add_argument(
+        "-b", "--batch", action="store_true", help="print results one after the other, no screen"
+    )
+    parser.add_argument(
+        "-n", "--number", type=positive, metavar="N", help="end after N results, with -b"
+    )
+    parser.add_argument(
+        "--top", type=positive, metavar="N", help="print only the N largest of each table, with -b"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line, with -b")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    return parser
+
+
+def _run(arguments: Sequence[str]) -> int:
+    options = parse_plain(_parser(), arguments)
+    if not options.batch and (options.number or options.top or options.json):
+        raise UsageError("-n, --top and --json are for batches: give -b")
+    if not options.processes:
+        raise UsageError("which process? Type gotop -p PID")
+    pids = process_numbers(options.processes)
+    if len(pids) > _MAX_PROCESSES:
+        raise UsageError(
+            f"gotop watches up to {_MAX_PROCESSES} processes, and there are {len(pids)}"
+        )
+    if not options.batch:
+        from gotrace.screen.terminal import check_terminal
+
+        check_terminal()
+    with ExitStack() as opened:
+        waiter = opened.enter_context(SignalWaiter())
+        monitors = [_monitor(pid, opened) for pid in pids]
+        if options.batch:
+            _batch(options, monitors, waiter)
+            return 0
+        from gotrace.screen.view import watch
+
+        accept = _accepting(options, None)
+        ended = watch(
+            monitors, waiter, options.delay, lambda monitor: _attach(options, monitor, accept)
+        )
+    for pid in ended:
+        print(f"process {pid} has ended", file=sys.stderr)
+    return 0
+
+
+def _monitor(pid: int, opened: ExitStack) -> Monitor:
+    target = Target.of(pid, None)
+    opened.callback(target.close)
+    return opened.enter_context(Monitor(target))
+
+
+def _attach(options: argparse.Namespace, monitor: Monitor, accept: AcceptPrice) -> None:
+    """Attach what the options ask for. Raises GotraceError."""
+    if options.waits:
+        monitor.attach_waits(accept)
+    if options.functions:
+        monitor.attach_functions(options.functions, accept)
+
+
+def _accepting(options: argparse.Namespace, output: Output | None) -> AcceptPrice:
+    """Return what says a price, where there is an output, and refuses to pay too much."""
+
+    def accept(price: Price) -> None:
+        from gotrace.session.why.price import MAX_SHARE
+
+        if price.share > MAX_SHARE and not options.force:
+            raise GotraceError(f"{price.text}: --force accepts it")
+        if output is not None:
+            fields = {"what": "price", "share": price.share}
+            output.notice(Notice(NoticeKind.WARNING, price.text, fields))
+
+    return accept
+
+
+def _batch(options: argparse.Namespace, monitors: Sequence[Monitor], waiter: SignalWaiter) -> None:
+    """Print snapshots until the end."""
+    output = make_output(options)
+    accept = _accepting(options, output)
+    waiter.on_first = _interrupted
+    for monitor in monitors:
+        _attach(options, monitor, accept)
+    if options.waits or options.functions:
+        for monitor in monitors:
+            output.notice(_attached(options, monitor))
+    waiter.on_first = None
+    alive = list(monitors)
+    tick = time.monotonic()
+    left = options.number
+    if options.waits or options.functions:  # of the first there is nothing yet
+        tick += options.delay
+        waiter.wait(tick)
+    while alive:
+        for monitor in list(alive):
+            try:
+                snapshot = monitor.snapshot()
+            except ProcessError:
+                alive.remove(monitor)
+                text = f"process {monitor.pid} has ended"
+                output.notice(Notice(NoticeKind.EXITED, text, {"pid": monitor.pid}))
+                continue
+            _write(options, monitor, snapshot, output)
+        if left is not None:
+            left -= 1
+        if waiter.asked is not None or left == 0:
+            return
+        tick = max(tick + options.delay, time.monotonic())
+        # What is attached has something to say of the time up to the end.
+        if alive and waiter.wait(tick) is Reason.ASKED and not (options.waits or options.functions):
+            return
+
+
+def _attached(options: argparse.Namespace, monitor: Monitor) -> Notice:
+    what = ["waits"] if options.waits else []
+    if options.functions:
+        what.append(f"calls of {', '.join(options.functions)}")
+    text = f"Tracing {' and '.join(what)} of process {monitor.pid}... Hit Ctrl-C to end."
+    fields = {"pid": monitor.pid, "waits": options.waits, "patterns": options.functions}
+    return Notice(NoticeKind.ATTACHED, text, {**fields, "ts": time.time()})
+
+
+def _interrupted() -> None:
+    raise KeyboardInterrupt
+
+
+def _write(
+    options: argparse.Namespace, monitor: Monitor, snapshot: Snapshot, output: Output
+) -> None:
+    """Write one snapshot in the form that was asked for."""
+    groups = snapshot.groups[: options.top] if options.top else snapshot.groups
+    if isinstance(output, JsonOutput):
+        write_snapshot_json(output, snapshot.ts, snapshot.head, groups)
+        _write_attached_json(options, monitor, snapshot, output)
+        return
+    top = options.top or _TOP
+    width = shutil.get_terminal_size((_WIDTH, 0)).columns if output.out.isatty() else None
+    lines = [f"{time.strftime('%H:%M:%S')} {line}" for line in head_lines(snapshot.head)[:1]]
+    lines += head_lines(snapshot.head)[1:]
+    tables = [(*group_lines(snapshot.groups[:top], False), len(snapshot.groups))]
+    if snapshot.waits is not None:
+        waits = [row for row in snapshot.waits if row.count]
+        tables.append((*wait_lines(waits[:top], False, width or _WIDTH), len(waits)))
+    if snapshot.functions is not None:
+        rows = [row for row in snapshot.functions if row.times.count]
+        tables.append((*function_lines(rows[:top], False), len(rows)))
+    for heading, rows_shown, count in tables:
+        lines += ["", heading, *(line.text for line in rows_shown)]
+        if count > top:
+            lines.append(f"and {count - top:,} more")
+    output.out.write("\n".join(line[:width] for line in lines) + "\n\n")
+    output.out.flush()
+
+
+def _write_attached_json(
+    options: argparse.Namespace, monitor: Monitor, snapshot: Snapshot, output: JsonOutput
+) -> None:
+    """Write waits and calls as gooffcpu and gofunclatency do."""
+    if monitor.waits is not None:
+        from gotrace.report.waits import totals_of, write_waits_json
+
+        waits = monitor.waits
+        totals = totals_of(waits.latest, waits.others)
+        fields = {"pid": monitor.pid, "ts": round(snapshot.ts, 6), "seconds": waits.seconds}
+        shown = waits.latest[: options.top] if options.top else waits.latest
+        write_waits_json(output, waits.program, shown, totals, fields)
+    functions = monitor.functions
+    if functions is not None and functions.latest is not None:
+        from gotrace.report.latencies import write_latencies
+        from gotrace.report.latency_rows import LatencyChoice, interval_of
+
+        choice = LatencyChoice(by_function=True, top=options.top)
+        when = (snapshot.ts, functions.seconds, 1)
+        plan = functions.run.plan
+        interval = interval_of(choice, plan, functions.latest, None, when, None)
+        write_latencies(output, interval, False)
+        for row in snapshot.functions or ():
+            if row.errors is not None:
+                output.write("errors", {"pid": monitor.pid, "func": row.name, "count": row.errors})
+        output.out.flush()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    return run_command("gotop", _run, sys.argv[1:] if arguments is None else arguments)

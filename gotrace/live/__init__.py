@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a program is doing now, as snapshots one after the other.
+
+May import: all before it in docs/design.md's table. Start reading at ``monitor.Monitor``; what it
+returns is in ``model``.
+"""

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a monitor attaches if it is asked to: waits by stack, and calls of functions.
+
+Each says what it will take of a CPU before it is attached, and both are the runs that ``gooffcpu``
+and ``gofunclatency`` have, read at each snapshot.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from gotrace.errors import GotraceError, UsageError
+from gotrace.goroutines.model import Frame
+from gotrace.goroutines.program import Program
+from gotrace.histogram import Histogram
+from gotrace.live.model import Attachment, FunctionRow, WaitGroupRow
+from gotrace.overhead import ProbeCost
+from gotrace.probes.spec import parse_key
+from gotrace.session.calibrate import Calibration, probe_cost
+from gotrace.session.count import CountRequest
+from gotrace.session.keys import KeyMeter, KeyRequest
+from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest, Measurement
+from gotrace.session.request import Asked
+from gotrace.session.run import Run, open_run
+from gotrace.session.scheduler import SchedulerProbes
+from gotrace.session.waits.meter import WaitMeter, WaitRequest
+from gotrace.session.waits.naming import NamedWait, WaitChoice, named_waits, shown_frames
+from gotrace.session.waits.probes import WaitState
+from gotrace.session.why.price import price_of
+from gotrace.sites.sites import SiteForm
+from gotrace.target.target import Target
+
+__all__ = ["AcceptPrice", "Functions", "Price", "Waits"]
+
+#: Snapshots whose numbers are kept, and rows that are kept while they have none.
+HISTORY = 300
+_MAX_ROWS = 2000
+_COUNTING = 0.2  # seconds
+_MAX_WAIT = 1.5  # seconds, for the cost of a hit
+_USUAL_HIT = 1000  # ns
+_READING = 0.02  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What attaching something will take: ``share`` is the part of one CPU, ``text`` says it."""
+
+    text: str
+    share: float
+
+
+#: Is shown a price before it is paid, and raises GotraceError if that is not wanted.
+AcceptPrice = Callable[[Price], None]
+
+
+_K = TypeVar("_K")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.{1 if share < 0.1 else 0}f}%"
+
+
+@dataclass
+class _History(Generic[_K]):
+    """The latest numbers of rows that come and go."""
+
+    numbers: dict[_K, deque[int]] = field(default_factory=dict)
+
+    def add(self, found: Mapping[_K, int]) -> None:
+        """Take the numbers of a snapshot; rows that it does not have get 0."""
+        for key in found:
+            self.numbers.setdefault(key, deque(maxlen=HISTORY))
+        for key, numbers in self.numbers.items():
+            numbers.append(found.get(key, 0))
+        if len(self.numbers) > _MAX_ROWS:
+            self.numbers = {k: n for k, n in self.numbers.items() if any(n)}
+
+    def of(self, key: _K) -> tuple[int, ...]:
+        return tuple(self.numbers[key])
+
+
+def _passed(since: float) -> tuple[float, float]:
+    """Return how long ago a time was, and the time now."""
+    now = time.monotonic()
+    return now - since, now
+
+
+class Waits:
+    """Where goroutines wait, from when this is made on; a context manager that detaches."""
+
+    def __init__(self, target: Target, accept: AcceptPrice | None) -> None:
+        """Attach. Raises GotraceError."""
+        self.share = 0.0
+
+        def accept_probes(probes: SchedulerProbes) -> None:
+            price = price_of(probes, None)
+            self.share = price.share
+            if accept is not None:
+                text = (
+                    f"this program changes {round(price.changes):,} states a second: waits will"
+                    f" take about {_percent(price.share)} of one CPU"
+                )
+                accept(Price(text, price.share))
+
+        request = WaitRequest(target=target)
+        self._run: Run[WaitMeter, None] = open_run(request, accept=accept_probes)
+        self._run.begin()
+        self._taken = time.monotonic()
+        #: How long the latest reading is of.
+        self.seconds = 0.0
+        self._history: _History[tuple[str, tuple[Frame, ...]]] = _History()
+        self._wakers: dict[tuple[str, tuple[Frame, ...]], str] = {}
+        #: What was added up last, as gooffcpu prints it.
+        self.latest: list[NamedWait] = []
+        self.others = (0, 0)
+
+    @property
+    def program(self) -> Program:
+        """Return what names addresses in stacks."""
+        return self._run.meter.program
+
+    @property
+    def attachment(self) -> Attachment:
+        """Return what it takes."""
+        return Attachment("waits", self.share)
+
+    def take(self) -> list[WaitGroupRow]:
+        """Return the waits that ended since the last time, those that took most first."""
+        self._run.is_over(0)
+        seconds, self._taken = _passed(self._taken)
+        self.seconds = seconds
+        period, program = self._run.meter.take(), self.program
+        choice = WaitChoice()
+        self.latest = named_waits(program, WaitState.WAITING, period.rows, choice)
+        self.others = period.others
+        groups: dict[tuple[str, tuple[Frame, ...]], list[NamedWait]] = {}
+        for wait in self.latest:
+            frames = tuple(shown_frames(program, wait.stack, system=False))
+            groups.setdefault((wait.reason, frames), []).append(wait)
+        self._history.add({key: sum(one.ns for one in found) for key, found in groups.items()})
+        rows = []
+        for key in self._history.numbers:
+            reason, frames = key
+            found = groups.get(key, [])
+            most = max(found, key=lambda one: one.ns, default=None)
+            if most is not None and most.waker_label is not None:
+                self._wakers[key] = most.waker_label
+            waker = self._wakers.get(key)
+            count, ns = sum(one.count for one in found), sum(one.ns for one in found)
+            rows.append(
+                WaitGroupRow(seconds, reason, frames, waker, count, ns, self._history.of(key))
+            )
+        return sorted(rows, key=lambda row: (-row.ns, -sum(row.history)))
+
+    def close(self) -> None:
+        """Detach."""
+        self._run.close()
+
+    def __enter__(self) -> Waits:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+#: What the calls of a function are added up by to find its errors.
+_BY_FUNCTION = parse_key("$func")
+
+
+class Functions:
+    """Calls of functions, from when this is made on; a context manager that detaches."""
+
+    def __init__(self, target: Target, patterns: Sequence[str], accept: AcceptPrice | None) -> None:
+        """Attach. Raises GotraceError, NoMatchError among these."""
+        if not patterns:
+            raise UsageError("no functions were given: type a pattern, such as 'main.*'")
+        asked = Asked(patterns)
+        self.patterns = tuple(patterns)
+        self.share = 0.0
+        price = self._price(target, asked)
+        self.share = price.share
+        if accept is not None:
+            accept(price)
+        options = LatencyOptions(per_function=True, intervals=True)
+        with ExitStack() as opened:
+            self.run: Run[LatencyMeter, ProbeCost] = opened.enter_context(
+                open_run(LatencyRequest(target=target, asked=asked, options=options))
+            )
+            self.run.begin()
+            self._errors = self._open_errors(target, opened)
+            self._opened = opened.pop_all()
+        self._history: _History[str] = _History()
+        #: What was measured last, as gofunclatency prints it.
+        self.latest: Measurement | None = None
+        self._taken = time.monotonic()
+        #: How long the latest reading is of.
+        self.seconds = 0.0
+
+    @staticmethod
+    def _price(target: Target, asked: Asked) -> Price:
+        """Count the calls for a moment; return what measuring them will take."""
+        with Calibration(lambda: probe_cost(SiteForm.EMULATED, None, None)) as calibration:
+            with open_run(CountRequest(target=target, asked=asked)) as run:
+                run.begin()
+                began = time.monotonic()
+                run.is_over(_COUNTING)
+                calls = sum(run.meter.take()) / (time.monotonic() - began)
+                functions = len(run.plan.functions)
+            try:
+                hit = calibration.cost(_MAX_WAIT).hit
+            except (GotraceError, OSError):
+                hit = _USUAL_HIT
+        share = 2 * calls * hit / 1e9
+        what = "1 function is" if functions == 1 else f"{functions:,} functions are"
+        return Price(
+            f"{what} called {round(calls):,} times a second: measuring that will take about"
+            f" {_percent(share)} of one CPU",
+            share,
+        )
+
+    def _open_errors(self, target: Target, opened: ExitStack) -> Run[KeyMeter, ProbeCost] | None:
+        """Attach to what returns errors as well; None if no function does, as far as is known."""
+        probes = [f"{pattern} ($err != nil)" for pattern in self.patterns]
+        request = KeyRequest(
+            target=target,
+            asked=Asked(probes),
+            key=_BY_FUNCTION,
+            verb="count",
+            done="counted",
+            is_strict=False,
+        )
+        try:
+            run = opened.enter_context(open_run(request))
+        except GotraceError:
+            return None
+        run.begin()
+        return run
+
+    @property
+    def attachment(self) -> Attachment:
+        """Return what it takes."""
+        return Attachment(f"calls of {', '.join(self.patterns)}", self.share)
+
+    def take(self) -> list[FunctionRow]:
+        """Return the functions with their calls since the last time, most time first."""
+        self.run.is_over(0)
+        meter = self.run.meter
+        meter.poll(time.monotonic() + _READING)
+        seconds, self._taken = _passed(self._taken)
+        self.seconds = seconds
+        self.latest = meter.take()
+        errors = self._take_errors()
+        names = self.run.plan.names
+        found = {names[row].text: times for row, times in self.latest.rows.items()}
+        self._history.add({name: times.count for name, times in found.items()})
+        rows = []
+        for name in self._history.numbers:
+            times = found.get(name, Histogram())
+            rows.append(FunctionRow(seconds, name, times, errors.get(name), self._history.of(name)))
+        return sorted(rows, key=lambda row: (-row.times.sum, row.name))
+
+    def _take_errors(self) -> dict[str, int]:
+        """Return how many calls returned an error, of functions that can."""
+        if self._errors is None:
+            return {}
+        self._errors.is_over(0)
+        self._errors.meter.poll()
+        names = self._errors.plan.names
+        errors = {name.text: 0 for name in names}
+        for row in self._errors.meter.take().rows:
+            if row.function is not None:
+                errors[names[row.function].text] += row.calls
+        return errors
+
+    def close(self) -> None:
+        """Detach."""
+        self._opened.close()
+
+    def __enter__(self) -> Functions:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

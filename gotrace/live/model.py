@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a snapshot of a live program consists of: frozen, and of nothing that is still open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gotrace.goroutines.model import Frame, Goroutine, State
+from gotrace.histogram import Histogram
+from gotrace.live.heap import HeapFigures
+
+__all__ = [
+    "Attachment",
+    "FunctionRow",
+    "GroupRow",
+    "Head",
+    "Snapshot",
+    "StackView",
+    "WaitGroupRow",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """Something that is attached: ``what`` it is, and the part of one CPU that it takes."""
+
+    what: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The program as a whole.
+
+    ``cpu`` is how many CPUs it used since the last snapshot (since its start in the first),
+    ``quota`` how many its control groups permit (None without a limit). ``states`` has its own
+    goroutines by state, ``goroutines`` their number, ``system`` that of the runtime's own. ``heap``
+    is None where its figures are not known, and ``heap_problem`` says why. ``cycles_s``,
+    ``gc_share`` and ``pause_share`` are since the last snapshot: collections a second, the part of
+    GOMAXPROCS processors that they took, and of the time in which the program was stopped; None in
+    the first.
+    """
+
+    pid: int
+    program: str
+    go_version: str | None
+    uptime_s: float
+    cpu: float
+    quota: float | None
+    threads: int
+    rss: int
+    goroutines: int
+    system: int
+    states: Mapping[str, int]
+    heap: HeapFigures | None
+    heap_problem: str | None
+    cycles_s: float | None
+    gc_share: float | None
+    pause_share: float | None
+    attached: tuple[Attachment, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """Goroutines that are alike, as ``gostacks`` puts them together.
+
+    ``number`` is the group's as long as it is known. ``growth`` is how many more there are than in
+    the first snapshot. ``leaks``: they gather there and do not go on. ``waiting_ns`` is how long
+    they have waited at least, the shortest and the longest; None where that is not known.
+    ``history`` are the counts of the latest snapshots, the oldest first.
+    """
+
+    number: int
+    state: State
+    reason: str
+    frames: tuple[Frame, ...]
+    created_by: Frame | None
+    count: int
+    growth: int
+    leaks: bool
+    waiting_ns: tuple[int, int] | None
+    history: tuple[int, ...]
+
+    @property
+    def status(self) -> str:
+        """Return the reason of the wait, else the state."""
+        return self.reason or self.state.value
+
+
+@dataclass(frozen=True, slots=True)
+class WaitGroupRow:
+    """Waits on one stack for one reason: ``count`` that took ``ns``, ended in ``seconds``.
+
+    ``waker`` is who ended most of that time, None if that is not known. ``history`` is the time by
+    snapshot. Of rows that had none since the last snapshot, ``count`` is 0.
+    """
+
+    seconds: float
+    reason: str
+    frames: tuple[Frame, ...]
+    waker: str | None
+    count: int
+    ns: int
+    history: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRow:
+    """One function's calls that returned in ``seconds``, since the last snapshot.
+
+    ``errors`` is how many returned an error, None where the last result is not one, or cannot be
+    read. ``history`` is the number of calls by snapshot.
+    """
+
+    seconds: float
+    name: str
+    times: Histogram
+    errors: int | None
+    history: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StackView:
+    """One goroutine with the frames that Go's own dumps show."""
+
+    goroutine: Goroutine
+    frames: tuple[Frame, ...]
+    created_by: Frame | None
+    waiting_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What a program did at one time.
+
+    ``ts`` is in seconds since 1970, ``seconds`` the time since the last snapshot (0 in the first).
+    ``groups`` are those of the program's own goroutines, the largest first. ``waits`` and
+    ``functions`` are None while they are not attached.
+    """
+
+    ts: float
+    seconds: float
+    head: Head
+    groups: Sequence[GroupRow]
+    waits: Sequence[WaitGroupRow] | None = None
+    functions: Sequence[FunctionRow] | None = None

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Look at a running program again and again, and attach to it what is asked for."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from gotrace.errors import GotraceError, UsageError
+from gotrace.goroutines.groups import GroupKey
+from gotrace.goroutines.live import LiveGoroutines
+from gotrace.goroutines.watch import GroupWatch
+from gotrace.live.heap import HeapFigures, HeapReader
+from gotrace.live.model import Attachment, GroupRow, Head, Snapshot, StackView
+from gotrace.target.target import Target
+from gotrace.target.usage import Usage, cpu_quota, usage_of
+
+if TYPE_CHECKING:  # loaded where something is attached
+    from gotrace.live.attached import AcceptPrice, Functions, Waits
+
+__all__ = ["Monitor"]
+
+_NS = 1e9
+
+
+class Monitor:
+    """One running program, looked at from outside; a context manager that detaches.
+
+    Nothing is attached to it until ``attach_waits`` or ``attach_functions`` is called.
+    """
+
+    def __init__(self, target: Target) -> None:
+        """Take a target of one running process, which stays open. Raises GotraceError."""
+        if target.process is None or not target.has_started:
+            raise UsageError("live() needs a running process: use attach(pid)")
+        self._target = target
+        self._process = target.process
+        self._opened = ExitStack()
+        self._goroutines = LiveGoroutines(target)
+        self._opened.callback(self._goroutines.close)
+        self._watch = self._goroutines.watch()
+        self._name = os.path.basename(target.process.executable_name)
+        self._heap: HeapReader | None = None
+        self._heap_problem: str | None = None
+        try:
+            self._heap = HeapReader(self._goroutines)
+        except GotraceError as error:
+            self._heap_problem = str(error)
+        self._before: tuple[float, Usage, HeapFigures | None] | None = None
+        self._numbers: dict[tuple[GroupKey, bool], int] = {}
+        self._groups: dict[int, GroupWatch] = {}
+        #: What is attached, None where it is not.
+        self.waits: Waits | None = None
+        self.functions: Functions | None = None
+
+    @property
+    def pid(self) -> int:
+        """Return the process's number."""
+        return self._process.tgid
+
+    def snapshot(self) -> Snapshot:
+        """Look at the program. Raises ProcessError once it has ended; GotraceError."""
+        # First what moves on while the rest is read.
+        waits = self.waits.take() if self.waits is not None else None
+        functions = self.functions.take() if self.functions is not None else None
+        usage = usage_of(self._process)
+        heap = self._heap.read() if self._heap is not None else None
+        now = time.monotonic()
+        found = self._watch.refresh()
+        seconds = now - self._before[0] if self._before else 0.0
+        rows = tuple(self._row(group) for group in found if not group.is_system)
+        head = self._head(usage, heap, seconds, found)
+        self._before = now, usage, heap
+        return Snapshot(time.time(), seconds, head, rows, waits, functions)
+
+    def head(self) -> Head:
+        """Return the head without goroutines, which take the longest to read the first time."""
+        usage = usage_of(self._process)
+        return self._head(usage, self._heap.read() if self._heap else None, 0.0, ())
+
+    def _head(
+        self, usage: Usage, heap: HeapFigures | None, seconds: float, groups: Sequence[GroupWatch]
+    ) -> Head:
+        cpu = usage.cpu_s / usage.uptime_s if usage.uptime_s else 0.0
+        cycles = gc_share = pause = None
+        if self._before and seconds:
+            _, usage_before, heap_before = self._before
+            cpu = (usage.cpu_s - usage_before.cpu_s) / seconds
+            if heap is not None and heap_before is not None:
+                cycles = ((heap.cycles - heap_before.cycles) & 0xFFFFFFFF) / seconds
+                every = seconds * _NS * (heap.procs or 1)
+                gc_share = (heap.gc_ns - heap_before.gc_ns) / every
+                pause = (heap.pause_ns - heap_before.pause_ns) / (seconds * _NS)
+        version = self._goroutines.program.main.binary.go_version
+        attached: list[Attachment] = []
+        for part in (self.waits, self.functions):
+            if part is not None:
+                attached.append(part.attachment)
+        return Head(
+            pid=self.pid,
+            program=self._name,
+            go_version=version.text if version else None,
+            uptime_s=usage.uptime_s,
+            cpu=max(0.0, cpu),
+            quota=cpu_quota(self._process),
+            threads=usage.threads,
+            rss=usage.rss,
+            goroutines=sum(group.count for group in groups if not group.is_system),
+            system=sum(group.count for group in groups if group.is_system),
+            states=dict(self._watch.states()) if groups else {},
+            heap=heap,
+            heap_problem=self._heap_problem,
+            cycles_s=cycles,
+            gc_share=gc_share,
+            pause_share=pause,
+            attached=tuple(attached),
+        )
+
+    def _row(self, group: GroupWatch) -> GroupRow:
+        state, reason, frames, created_by = group.key
+        key = group.key, group.is_system
+        number = self._numbers.setdefault(key, len(self._numbers) + 1)
+        self._groups[number] = group
+        waiting = None
+        if group.since is not None:
+            first, last = group.since
+            now = self._watch.now
+            waiting = max(0, now - last), max(0, now - first)
+        return GroupRow(
+            *(number, state, reason, frames, created_by, group.count, group.growth),
+            *(group.leaks, waiting, tuple(group.counts)),
+        )
+
+    def goroutines(self, number: int, most: int) -> list[StackView]:
+        """Return the goroutines of a group with the lowest ids, with their stacks, at most so many.
+
+        Raises ProcessError once the process has ended.
+        """
+        group = self._groups.get(number)
+        if group is None:
+            return []
+        program = self._goroutines.program
+        views = []
+        for one in self._watch.goroutines(group, most):
+            every = [frame for frame in program.frames(one.stack) if not frame.is_elided]
+            frames = [frame for frame in every if frame.is_shown] or every
+            creation = program.creation(one.created_by) if one.goid != 1 else None
+            views.append(StackView(one, tuple(frames), creation, one.waiting_ns))
+        return views
+
+    def attach_waits(self, accept: AcceptPrice | None = None) -> None:
+        """Attach what adds waits up; ``accept`` is shown the price first. Raises GotraceError."""
+        from gotrace.live.attached import Waits
+
+        if self.waits is None:
+            self.waits = Waits(self._target, accept)
+
+    def attach_functions(self, patterns: Sequence[str], accept: AcceptPrice | None = None) -> None:
+        """Measure calls of functions; ``accept`` is shown the price first. Raises GotraceError."""
+        from gotrace.live.attached import Functions
+
+        self.detach_functions()
+        self.functions = Functions(self._target, patterns, accept)
+
+    def detach_waits(self) -> None:
+        """Detach what adds waits up."""
+        waits, self.waits = self.waits, None
+        if waits is not None:
+            waits.close()
+
+    def detach_functions(self) -> None:
+        """Detach what measures calls."""
+        functions, self.functions = self.functions, None
+        if functions is not None:
+            functions.close()
+
+    def close(self) -> None:
+        """Detach, and close the memory; the target stays open."""
+        try:
+            self.detach_waits()
+        finally:
+            try:
+                self.detach_functions()
+            finally:
+                self._opened.close()
+
+    def __enter__(self) -> Monitor:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()

@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write snapshots of a live program: lines of a width, for a screen and for batches, and as JSON.
+
+JSON: an object of kind ``program`` for each snapshot, then one of kind ``group`` for each group of
+goroutines. Waits and calls have the objects of gooffcpu and gofunclatency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gotrace.goroutines.model import Frame
+from gotrace.live.model import FunctionRow, GroupRow, Head, StackView, WaitGroupRow
+from gotrace.report.durations import duration
+from gotrace.report.goroutines import frame_json, span, spoken, where
+from gotrace.report.output import JsonOutput
+from gotrace.text import counted, printable
+
+__all__ = [
+    "FUNCTION_ORDERS",
+    "GROUP_ORDERS",
+    "WAIT_ORDERS",
+    "Line",
+    "function_lines",
+    "goroutine_lines",
+    "group_lines",
+    "head_lines",
+    "spark",
+    "stack_lines",
+    "wait_lines",
+    "write_snapshot_json",
+]
+
+_BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
+_TREND, _SHORT = 10, 6
+#: The mark of groups that leak.
+LEAK = "!"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line of text; ``is_marked``: the reader should see it first."""
+
+    text: str
+    is_marked: bool = False
+
+
+def spark(history: Sequence[int], width: int, is_ascii: bool = False) -> str:
+    """Return the latest numbers as bars, from the least of them to the largest.
+
+    >>> spark([1, 1, 2, 3], 5)
+    ' ▁▁▄█'
+    """
+    bars = _ASCII_BARS if is_ascii else _BARS
+    latest = list(history[-width:])
+    if not latest:
+        return " " * width
+    least, most = min(latest), max(latest)
+    span = most - least
+    last = len(bars) - 1
+    drawn = "".join(bars[(number - least) * last // span if span else 0] for number in latest)
+    return drawn.rjust(width)
+
+
+def _size(count: int) -> str:
+    number = float(count)
+    for unit in ("B", "KB", "MB", "GB"):
+        if number < 1024:
+            return f"{number:.0f}{unit}" if unit == "B" else f"{number:.1f}{unit}"
+        number /= 1024
+    return f"{number:.1f}TB"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%"
+
+
+def head_lines(head: Head) -> list[str]:
+    """Return what there is to say of the program as a whole, in five lines."""
+    version = head.go_version or "an unknown Go"
+    up = span(round(head.uptime_s * 1e9))
+    quota = f" of {head.quota:g}" if head.quota is not None else ""
+    procs = f", GOMAXPROCS {head.heap.procs}" if head.heap is not None else ""
+    states = sorted(head.states.items(), key=lambda item: (-item[1], item[0]))
+    listed = ", ".join(f"{count:,} {state}" for state, count in states)
+    return [
+        f"{printable(head.program)} (process {head.pid}), {version}, up {up}",
+        f"CPU {head.cpu:.2f}{quota}{procs}, {counted('{:,} thread{s}', head.threads)},"
+        f" memory {_size(head.rss)}",
+        f"{counted('{:,} goroutine{s}', head.goroutines)}"
+        f"{f': {listed}' if listed else ''}; {head.system:,} of the runtime",
+        _heap_line(head),
+        _attached_line(head),
+    ]
+
+
+def _heap_line(head: Head) -> str:
+    heap = head.heap
+    if heap is None:
+        return f"GC and heap: left out: {head.heap_problem}"
+    rate = f"GC {counted('{:,} cycle{s}', heap.cycles)}"
+    if head.cycles_s is not None:
+        share, pause = _percent(head.gc_share or 0.0), _percent(head.pause_share or 0.0)
+        rate = f"GC {head.cycles_s:.2g}/s, {share} of its CPUs, stopped {pause}"
+    goal = _size(heap.goal) if heap.goal is not None else "off"
+    limit = f", limit {_size(heap.limit)}" if heap.limit is not None else ""
+    return f"{rate}; heap {_size(heap.in_use)}, goal {goal}{limit}"
+
+
+def _attached_line(head: Head) -> str:
+    if not head.attached:
+        return "nothing is attached"
+    each = (f"{one.what} (about {_percent(one.share)} of one CPU)" for one in head.attached)
+    return f"attached: {', '.join(map(printable, each))}"
+
+
+#: What rows can be sorted by, the first by default.
+GROUP_ORDERS: Mapping[str, Callable[[GroupRow], object]] = {
+    "count": lambda row: (-row.count, row.number),
+    "growth": lambda row: (-row.growth, -row.count),
+    "waiting": lambda row: (-(row.waiting_ns or (0, -1))[1], -row.count),
+    "leaks": lambda row: (not row.leaks, -row.growth, -row.count),
+}
+WAIT_ORDERS: Mapping[str, Callable[[WaitGroupRow], object]] = {
+    "time": lambda row: (-row.ns, -sum(row.history)),
+    "count": lambda row: (-row.count, -row.ns),
+    "each": lambda row: -(row.ns / row.count) if row.count else 0.0,
+}
+FUNCTION_ORDERS: Mapping[str, Callable[[FunctionRow], object]] = {
+    "time": lambda row: (-row.times.sum, row.name),
+    "calls": lambda row: (-row.times.count, row.name),
+    "p99": lambda row: (-row.times.percentile(0.99), row.name),
+    "errors": lambda row: (-(row.errors or 0), row.name),
+}
+
+
+def _named(frames: Sequence[Frame]) -> str:
+    return where(frames) or "(no stack)"
+
+
+def group_lines(rows: Sequence[GroupRow], is_ascii: bool) -> tuple[str, list[Line]]:
+    """Return the heads of columns, and a line for each group."""
+    head = f"{'COUNT':>8} {'GROWTH':>8}   {'TREND':<{_TREND}} {'WAITING':>8}  {'STATE':<16} WHERE"
+    lines = []
+    for row in rows:
+        growth = f"{row.growth:+,}" if row.growth else ""
+        waiting = span(row.waiting_ns[1]) if row.waiting_ns else ""
+        mark = LEAK if row.leaks else " "
+        trend = spark(row.history, _TREND, is_ascii)
+        text = (
+            f"{row.count:>8,} {growth:>8} {mark} {trend} {waiting:>8}  {row.status:<16}"
+            f" {_named(row.frames)}"
+        )
+        lines.append(Line(text, row.leaks))
+    return head, lines
+
+
+def wait_lines(rows: Sequence[WaitGroupRow], is_ascii: bool, width: int) -> tuple[str, list[Line]]:
+    """Return the heads of columns, and a line for each stack of waits.
+
+    Functions have what is left of the ``width`` of lines.
+    """
+    wide = max(20, (width - 50) // 2)
+    head = (
+        f"{'WAITS/S':>7} {'TIME/S':>7} {'EACH':>7} {'TREND':<{_SHORT}}  {'REASON':<14}"
+        f" {'WHERE':<{wide}} WOKEN BY"
+    )
+    lines = []
+    for row in rows:
+        rate = f"{row.count / row.seconds:,.4g}"
+        time = duration(row.ns / row.seconds) if row.ns else ""
+        each = duration(row.ns / row.count) if row.count else ""
+        waker = printable(spoken(row.waker)) if row.waker else ""
+        trend = spark(row.history, _SHORT, is_ascii)
+        text = (
+            f"{rate:>7} {time:>7} {each:>7} {trend}  {row.reason:<14.14}"
+            f" {_named(row.frames):<{wide}.{wide}} {waker}"
+        )
+        lines.append(Line(text.rstrip()))
+    return head, lines
+
+
+def function_lines(rows: Sequence[FunctionRow], is_ascii: bool) -> tuple[str, list[Line]]:
+    """Return the heads of columns, and a line for each function."""
+    head = f"{'CALLS/S':>8} {'P50':>8} {'P99':>8} {'ERRORS/S':>8} {'TREND':<{_TREND}}  FUNCTION"
+    lines = []
+    for row in rows:
+        times = row.times
+        p50, p99 = (
+            (duration(times.percentile(part)) for part in (0.5, 0.99)) if times.count else ("", "")
+        )
+        errors = "-" if row.errors is None else f"{row.errors / row.seconds:.4g}"
+        trend = spark(row.history, _TREND, is_ascii)
+        lines.append(
+            Line(
+                f"{times.count / row.seconds:>8,.4g} {p50:>8} {p99:>8} {errors:>8} {trend}"
+                f"  {printable(spoken(row.name))}",
+                bool(row.errors),
+            )
+        )
+    return head, lines
+
+
+def goroutine_lines(rows: Sequence[StackView]) -> tuple[str, list[Line]]:
+    """Return the heads of columns, and a line for each goroutine."""
+    head = f"{'GOROUTINE':>10} {'WAITING':>8}  {'STATE':<20} {'FOR':<24} CREATED BY"
+    lines = []
+    for row in rows:
+        one = row.goroutine
+        waiting = span(row.waiting_ns) if row.waiting_ns is not None else ""
+        awaited = f"{one.awaited.type} {one.awaited.address:#x}" if one.awaited else ""
+        parent = f" in {one.parent}" if one.parent else ""
+        created = f"{_frame(row.created_by)}{parent}" if row.created_by else ""
+        lines.append(
+            Line(f"{one.goid:>10} {waiting:>8}  {one.status:<20} {awaited:<24} {created}".rstrip())
+        )
+    return head, lines
+
+
+def _frame(frame: Frame) -> str:
+    return printable(spoken(frame.function))
+
+
+def stack_lines(frames: Sequence[Frame], created_by: Frame | None) -> list[Line]:
+    """Return a stack as Go's own dumps have it, two lines a frame."""
+    lines: list[Line] = []
+    for frame in frames:
+        lines += [Line(f"{_frame(frame)}(...)"), Line(f"    {_place(frame)}")]
+    if created_by is not None:
+        lines += [Line(f"created by {_frame(created_by)}"), Line(f"    {_place(created_by)}")]
+    return lines or [Line("stack unavailable")]
+
+
+def _place(frame: Frame) -> str:
+    return f"{printable(frame.file)}:{frame.line}"
+
+
+def write_snapshot_json(
+    output: JsonOutput, ts: float, head: Head, groups: Sequence[GroupRow]
+) -> None:
+    """Write an object for the program, then one for each group."""
+    heap = head.heap
+    fields: dict[str, object] = {
+        "pid": head.pid,
+        "ts": round(ts, 6),
+        "program": head.program,
+        "go": head.go_version,
+        "uptime_s": round(head.uptime_s, 3),
+        "cpu": round(head.cpu, 4),
+        "quota": head.quota,
+        "threads": head.threads,
+        "rss": head.rss,
+        "goroutines": head.goroutines,
+        "system": head.system,
+        "states": dict(head.states),
+        "heap": None,
+        "attached": [{"what": one.what, "share": one.share} for one in head.attached],
+    }
+    if heap is not None:
+        fields["heap"] = {
+            "in_use": heap.in_use,
+            "goal": heap.goal,
+            "limit": heap.limit,
+            "gomaxprocs": heap.procs,
+            "cycles": heap.cycles,
+            "gc_ns": heap.gc_ns,
+            "pause_ns": heap.pause_ns,
+            "cycles_s": head.cycles_s,
+            "gc_share": head.gc_share,
+            "pause_share": head.pause_share,
+        }
+    else:
+        fields["heap_problem"] = head.heap_problem
+    output.write("program", fields)
+    for row in groups:
+        output.write(
+            "group",
+            {
+                "pid": head.pid,
+                "group": row.number,
+                "state": row.state.value,
+                "reason": row.reason or None,
+                "count": row.count,
+                "growth": row.growth,
+                "leaks": row.leaks,
+                "waiting_ns": list(row.waiting_ns) if row.waiting_ns else None,
+                "created_by": frame_json(row.created_by) if row.created_by else None,
+                "stack": [frame_json(frame) for frame in row.frames],
+            },
+        )
+    output.out.flush()

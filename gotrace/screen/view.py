@@ -1,0 +1,599 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is on the screen, and what keys do: panes, and what is chosen in them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from gotrace.errors import GotraceError, UsageError
+from gotrace.live.model import FunctionRow, GroupRow, Snapshot, StackView, WaitGroupRow
+from gotrace.live.monitor import Monitor
+from gotrace.report.durations import PERCENTILES, duration, table
+from gotrace.report.top import (
+    FUNCTION_ORDERS,
+    GROUP_ORDERS,
+    WAIT_ORDERS,
+    Line,
+    function_lines,
+    goroutine_lines,
+    group_lines,
+    head_lines,
+    stack_lines,
+    wait_lines,
+)
+from gotrace.screen.terminal import Terminal
+from gotrace.session.undisturbed import Meanwhile
+from gotrace.target.process import ProcessError
+from gotrace.target.wait import Reason, SignalWaiter
+
+if TYPE_CHECKING:  # loaded where something is attached
+    from gotrace.live.attached import AcceptPrice, Price
+
+__all__ = ["watch"]
+
+#: Goroutines of a group that can be looked at one by one.
+_MOST = 500
+#: Seconds between two looks at what is being attached.
+_MOMENT = 0.05
+#: Lines of a question or a message at the bottom.
+_MAX_ASKED = 4
+_HELP = """\
+g        goroutines, those alike together; ! marks groups that leak
+w        waits: says what that takes, and attaches if you agree
+f        functions: asks for a pattern, says what that takes, and attaches
+F        another pattern
+d        detach what this pane has attached
+Enter    into a group, a goroutine, a stack of waits; Esc or Left goes back
+/        show only lines with a text; Enter with nothing shows all again
+s        sort by the next column
+Tab      the next process, if there are several
+p        pause, and go on
+h        this help
+q        leave
+""".splitlines()
+
+
+class _Pane(Enum):
+    GROUPS = "goroutines"
+    WAITS = "waits"
+    FUNCTIONS = "functions"
+
+
+_ORDERS: Mapping[_Pane, Mapping[str, Callable[[Any], Any]]] = {
+    _Pane.GROUPS: GROUP_ORDERS,
+    _Pane.WAITS: WAIT_ORDERS,
+    _Pane.FUNCTIONS: FUNCTION_ORDERS,
+}
+
+
+class _Declined(UsageError):
+    """Something that the user does not want to pay for."""
+
+
+class _Asking:
+    """A price that one thread asks another to accept."""
+
+    def __init__(self) -> None:
+        #: The price that waits for an answer, None where there is none.
+        self.price: Price | None = None
+        self._answered = threading.Event()
+        self._is_accepted = False
+
+    def accept(self, price: Price) -> None:
+        """Wait for the answer; raise _Declined if it is not yes."""
+        self.price = price
+        self._answered.wait()
+        if not self._is_accepted:
+            raise _Declined("not attached")
+
+    def answer(self, is_accepted: bool) -> None:
+        """Answer this price, or the one that is to come."""
+        self.price = None
+        self._is_accepted = is_accepted
+        self._answered.set()
+
+
+@dataclass
+class _Level:
+    """What the user has gone into: a group's goroutines, or a stack; and the chosen line."""
+
+    title: str
+    group: int | None = None
+    stack: list[Line] = field(default_factory=list)
+    rows: list[StackView] = field(default_factory=list)
+    at: int = 0
+    top: int = 0
+
+
+@dataclass
+class _Process:
+    """One process that is watched, and its latest snapshot."""
+
+    monitor: Monitor
+    snapshot: Snapshot | None = None
+    has_ended: bool = False
+
+
+def watch(
+    monitors: Sequence[Monitor],
+    waiter: SignalWaiter,
+    delay: float,
+    start: Callable[[Monitor], None],
+) -> list[int]:
+    """Show programs until the user leaves, a signal comes, or all of them have ended.
+
+    ``start`` attaches what is wanted from the start. Returns the processes that have ended.
+    """
+    view = None
+    try:
+        with Terminal() as terminal:
+
+            def abandon() -> None:
+                terminal.restore()
+                os._exit(1)
+
+            waiter.on_second = abandon
+            view = _View(terminal, monitors, waiter, delay)
+            return view.run(start)
+    finally:  # the terminal first, whatever takes its time
+        if view is not None:
+            view.finish()
+
+
+class _View:
+    """The screen."""
+
+    def __init__(
+        self,
+        terminal: Terminal,
+        monitors: Sequence[Monitor],
+        waiter: SignalWaiter,
+        delay: float,
+    ) -> None:
+        self._terminal = terminal
+        self._waiter = waiter
+        self._delay = delay
+        self._processes = [_Process(monitor) for monitor in monitors]
+        self._current = self._processes[0]
+        self._pane = _Pane.GROUPS
+        self._orders = {pane: next(iter(orders)) for pane, orders in _ORDERS.items()}
+        self._filter = ""
+        self._levels: list[_Level] = []
+        self._at = dict.fromkeys(_Pane, 0)
+        self._top = dict.fromkeys(_Pane, 0)
+        self._is_paused = False
+        self._shows_help = False
+        self._message = ""
+        self._entry: str | None = None
+        #: What is being attached, and what that asks.
+        self._attaching: Meanwhile[None] | None = None
+        self._asking = _Asking()
+
+    def run(self, start: Callable[[Monitor], None]) -> list[int]:
+        """Show, until the end."""
+        self._message = "reading goroutines..."
+        self._draw()
+        self._message = ""
+        self._look()
+        self._draw()
+        for one in self._processes:
+            self._attach(lambda _, one=one: start(one.monitor))  # type: ignore[misc]
+        tick = time.monotonic() + self._delay
+        while self._waiter.asked is None:
+            if all(one.has_ended for one in self._processes):
+                break
+            reason = self._waiter.wait(tick, also=self._terminal.input)
+            if reason is Reason.ASKED:
+                break
+            if reason is Reason.INPUT and not self._keys():
+                break
+            if time.monotonic() >= tick:
+                tick = time.monotonic() + self._delay
+                if not self._is_paused:
+                    self._look()
+            elif reason is Reason.EXIT:
+                self._look()
+            self._draw()
+        return [one.monitor.pid for one in self._processes if one.has_ended]
+
+    def _look(self) -> None:
+        for one in self._processes:
+            if not one.has_ended:
+                try:
+                    one.snapshot = one.monitor.snapshot()
+                except ProcessError:
+                    one.has_ended = True
+                except GotraceError as error:
+                    self._message = str(error)
+        level = self._levels[-1] if self._levels else None
+        if level is not None and level.group is not None and not self._current.has_ended:
+            self._read_group(level)
+
+    def _read_group(self, level: _Level) -> None:
+        assert level.group is not None
+        try:
+            level.rows = self._current.monitor.goroutines(level.group, _MOST)
+        except ProcessError:
+            self._current.has_ended = True
+        except GotraceError as error:
+            self._message = str(error)
+
+    # what is drawn
+
+    def _draw(self) -> None:
+        height, width = self._terminal.size
+        lines = self._head()
+        reverse: set[int] = set()
+        asked = wrap(self._entry or self._message, max(width - 1, 10))[-_MAX_ASKED:]
+        body = max(1, height - len(lines) - 1 - max(1, len(asked)))
+        if self._shows_help:
+            lines += [Line(text) for text in _HELP[: body + 1]]
+        else:
+            heading, rows = self._table()
+            at, top = self._scrolled(len(rows), body)
+            lines.append(Line(heading))
+            bold = len(lines) - 1
+            shown = rows[top : top + body]
+            if rows and self._has_choice():
+                reverse.add(len(lines) + at - top)
+            lines += shown or [Line(self._nothing())]
+            bottom = asked or [self._bottom(len(rows))]
+            above = height - len(bottom)
+            lines += [Line("")] * (above - len(lines))
+            lines = [*lines[:above], *map(Line, bottom)]
+            self._terminal.draw(lines, reverse, {0, bold})
+            return
+        self._terminal.draw(lines, reverse, {0})
+
+    def _head(self) -> list[Line]:
+        snapshot = self._current.snapshot
+        head = snapshot.head if snapshot is not None else None
+        if head is None:
+            try:
+                head = self._current.monitor.head()
+            except GotraceError:
+                return [Line(f"process {self._current.monitor.pid}")]
+        texts = head_lines(head)
+        notes = []
+        if len(self._processes) > 1:
+            place = self._processes.index(self._current) + 1
+            notes.append(f"{place} of {len(self._processes)}")
+        if self._current.has_ended:
+            notes.append("ENDED")
+        if self._is_paused:
+            notes.append("PAUSED")
+        if notes:
+            texts[0] = f"[{', '.join(notes)}] {texts[0]}"
+        return [Line(text) for text in texts]
+
+    def _table(self) -> tuple[str, list[Line]]:
+        if self._levels:
+            level = self._levels[-1]
+            if level.group is None:
+                return level.title, level.stack
+            heading, lines = goroutine_lines(level.rows)
+            return heading, lines
+        snapshot, is_ascii = self._current.snapshot, self._terminal.is_ascii
+        if snapshot is None:
+            return "", []
+        rows = self._rows()
+        if self._pane is _Pane.GROUPS:
+            return group_lines(rows, is_ascii)
+        if self._pane is _Pane.WAITS:
+            return wait_lines(rows, is_ascii, self._terminal.size[1])
+        return function_lines(rows, is_ascii)
+
+    def _rows(self) -> list[Any]:
+        """Return the pane's rows, sorted, and those alone that the filter lets through."""
+        snapshot = self._current.snapshot
+        assert snapshot is not None
+        rows: Sequence[Any] = {
+            _Pane.GROUPS: snapshot.groups,
+            _Pane.WAITS: snapshot.waits or (),
+            _Pane.FUNCTIONS: snapshot.functions or (),
+        }[self._pane]
+        if self._filter:
+            rows = [row for row in rows if self._filter in _text(row)]
+        return sorted(rows, key=_ORDERS[self._pane][self._orders[self._pane]])
+
+    def _nothing(self) -> str:
+        if self._filter and not self._levels:
+            return f"nothing has {self._filter!r} in it"
+        if self._levels:
+            return "its goroutines have gone on"
+        monitor = self._current.monitor
+        if self._pane is _Pane.WAITS:
+            is_attached = monitor.waits is not None
+            return "no wait has ended yet" if is_attached else "not attached: press w"
+        if self._pane is _Pane.FUNCTIONS:
+            is_attached = monitor.functions is not None
+            return "no call has returned yet" if is_attached else "not attached: press f"
+        return ""
+
+    def _bottom(self, count: int) -> str:
+        order = self._orders[self._pane]
+        shown = f"{count:,} {self._levels[-1].title if self._levels else self._pane.value}"
+        by = "" if self._levels else f" by {order}"
+        wanted = f", with {self._filter!r}" if self._filter else ""
+        return f"{shown}{by}{wanted} -- h help, q leave"
+
+    def _has_choice(self) -> bool:
+        return not (self._levels and self._levels[-1].group is None)
+
+    def _scrolled(self, count: int, body: int) -> tuple[int, int]:
+        """Return the chosen line, and the first that is shown, so that the former is."""
+        last = max(0, count - 1)
+        if self._levels:
+            level = self._levels[-1]
+            level.at = min(max(level.at, 0), last)
+            level.top = min(level.top, max(0, count - body))
+            level.top = min(max(level.top, level.at - body + 1), level.at)
+            return level.at, level.top
+        pane = self._pane
+        self._at[pane] = min(max(self._at[pane], 0), last)
+        self._top[pane] = min(self._top[pane], max(0, count - body))
+        self._top[pane] = min(max(self._top[pane], self._at[pane] - body + 1), self._at[pane])
+        return self._at[pane], self._top[pane]
+
+    # what keys do
+
+    def _keys(self) -> bool:
+        """Do what the keys say that were pressed; return whether to go on."""
+        while (key := self._terminal.key()) is not None:
+            if not self._do(key):
+                return False
+        return True
+
+    def _do(self, key: str) -> bool:
+        self._message = ""
+        if self._shows_help:
+            self._shows_help = False
+            return key != "q"
+        if key == "q":
+            return False
+        if key in _MOVES:
+            self._move(key)
+        elif key in ("\n", "\r", "KEY_ENTER", "KEY_RIGHT"):
+            self._enter()
+        elif key in ("\x1b", "KEY_LEFT", "KEY_BACKSPACE", "\x7f", "\b"):
+            if self._levels:
+                self._levels.pop()
+        else:
+            action = {
+                "h": self._help,
+                "?": self._help,
+                "g": lambda: self._show(_Pane.GROUPS),
+                "w": self._waits,
+                "f": self._functions,
+                "F": self._ask_functions,
+                "d": self._detach,
+                "/": self._ask_filter,
+                "s": self._sort,
+                "p": self._pause,
+                "\t": self._next,
+            }.get(key)
+            if action is not None:
+                action()
+        return True
+
+    def _move(self, key: str) -> None:
+        page = max(1, self._terminal.size[0] - 8)
+        by = {"page": page, "-page": -page}.get(str(_MOVES[key]), _MOVES[key])
+        assert isinstance(by, int)
+        if self._levels:
+            self._levels[-1].at = max(0, self._levels[-1].at + by)
+        else:
+            self._at[self._pane] = max(0, self._at[self._pane] + by)
+
+    def _enter(self) -> None:
+        if self._current.snapshot is None:
+            return
+        if self._levels:
+            level = self._levels[-1]
+            if level.group is not None and level.rows:
+                view = level.rows[min(level.at, len(level.rows) - 1)]
+                title = f"goroutine {view.goroutine.goid} [{view.goroutine.status}]"
+                stack = stack_lines(view.frames, view.created_by)
+                self._levels.append(_Level(title, stack=stack))
+            return
+        rows = self._rows()
+        if not rows:
+            return
+        row = rows[min(self._at[self._pane], len(rows) - 1)]
+        if isinstance(row, GroupRow):
+            level = _Level(f"goroutines [{row.status}]", group=row.number)
+            self._read_group(level)
+            self._levels.append(level)
+        elif isinstance(row, WaitGroupRow):
+            self._levels.append(_Level(f"[{row.reason}]", stack=stack_lines(row.frames, None)))
+        else:
+            self._levels.append(_Level(row.name, stack=_function_detail(row)))
+
+    def _show(self, pane: _Pane) -> None:
+        self._pane = pane
+        self._levels.clear()
+
+    def _help(self) -> None:
+        self._shows_help = True
+
+    def _pause(self) -> None:
+        self._is_paused = not self._is_paused
+
+    def _sort(self) -> None:
+        names = list(_ORDERS[self._pane])
+        at = names.index(self._orders[self._pane])
+        self._orders[self._pane] = names[(at + 1) % len(names)]
+
+    def _next(self) -> None:
+        at = self._processes.index(self._current)
+        self._current = self._processes[(at + 1) % len(self._processes)]
+        self._levels.clear()
+
+    def _ask_filter(self) -> None:
+        text = self._ask("show only lines with: ")
+        if text is not None:
+            self._filter = text
+
+    def _waits(self) -> None:
+        self._show(_Pane.WAITS)
+        monitor = self._current.monitor
+        if monitor.waits is None:
+            self._attach(monitor.attach_waits)
+
+    def _functions(self) -> None:
+        self._show(_Pane.FUNCTIONS)
+        if self._current.monitor.functions is None:
+            self._ask_functions()
+
+    def _ask_functions(self) -> None:
+        self._show(_Pane.FUNCTIONS)
+        text = self._ask("functions, such as main.*: ")
+        if text:
+            monitor, patterns = self._current.monitor, text.split()
+            self._attach(lambda accept: monitor.attach_functions(patterns, accept))
+
+    def _detach(self) -> None:
+        monitor = self._current.monitor
+        if self._pane is _Pane.WAITS:
+            monitor.detach_waits()
+        elif self._pane is _Pane.FUNCTIONS:
+            monitor.detach_functions()
+        self._look()
+
+    def _attach(self, action: Callable[[AcceptPrice], None]) -> None:
+        """Do what attaches, in a thread of its own, and ask whether its price is to be paid.
+
+        What keeps it from being attached is a message. A signal ends the wait at once; ``finish``
+        waits for the thread then.
+        """
+        asking, done = _Asking(), threading.Event()
+
+        def attach() -> None:
+            try:
+                action(asking.accept)
+            finally:
+                done.set()
+
+        if self._waiter.asked is not None:
+            return
+        self._asking, self._attaching = asking, Meanwhile(attach)
+        while not done.is_set():
+            if asking.price is not None:
+                answer = self._answer(f"{asking.price.text}. Attach? (y/n)")
+                asking.answer(answer in ("y", "Y"))
+            else:
+                self._message = "counting what that takes, and placing probes..."
+                self._draw()
+                self._waiter.wait(time.monotonic() + _MOMENT)
+            if self._waiter.asked is not None:
+                return
+        self._message = ""
+        attaching, self._attaching = self._attaching, None
+        try:
+            attaching.result()
+        except _Declined:
+            self._message = "not attached"
+        except GotraceError as error:
+            self._message = str(error)
+        self._look()
+
+    def finish(self) -> None:
+        """Wait until nothing is being attached any more."""
+        if self._attaching is not None:
+            self._asking.answer(False)
+            with suppress(GotraceError):
+                self._attaching.result()
+
+    def _answer(self, question: str) -> str | None:
+        """Ask for one key, and return it; None if a signal has come."""
+        self._entry = question
+        try:
+            while True:
+                self._draw()
+                key = self._wait_for_key()
+                if key is None or key in ("y", "Y", "n", "N", "q", "\x1b", "\n"):
+                    return key
+        finally:
+            self._entry = None
+
+    def _ask(self, question: str) -> str | None:
+        """Return a line that the user types, None if it is given up."""
+        text = ""
+        try:
+            while True:
+                self._entry = f"{question}{text}_"
+                self._draw()
+                key = self._wait_for_key()
+                if key is None or key == "\x1b":
+                    return None
+                if key in ("\n", "\r", "KEY_ENTER"):
+                    return text
+                if key in ("KEY_BACKSPACE", "\x7f", "\b"):
+                    text = text[:-1]
+                elif key == "\x15":  # Ctrl-U
+                    text = ""
+                elif len(key) == 1 and key.isprintable():
+                    text += key
+        finally:
+            self._entry = None
+
+    def _wait_for_key(self) -> str | None:
+        """Return the next key, None once a signal has come; goes on looking meanwhile."""
+        tick = time.monotonic() + self._delay
+        while self._waiter.asked is None:
+            if (key := self._terminal.key()) is not None:
+                return key
+            reason = self._waiter.wait(tick, also=self._terminal.input)
+            if reason in (Reason.ASKED, Reason.EXIT):
+                return None
+            if reason is Reason.TIME:
+                tick = time.monotonic() + self._delay
+            self._draw()
+        return None
+
+
+#: What keys move the choice by.
+_MOVES: Mapping[str, int | str] = {
+    "KEY_UP": -1,
+    "k": -1,
+    "KEY_DOWN": 1,
+    "j": 1,
+    "KEY_PPAGE": "-page",
+    "KEY_NPAGE": "page",
+    " ": "page",
+    "KEY_HOME": -(1 << 30),
+    "KEY_END": 1 << 30,
+}
+
+
+def _text(row: GroupRow | WaitGroupRow | FunctionRow) -> str:
+    """Return what a filter looks at: all names of a row."""
+    if isinstance(row, FunctionRow):
+        return row.name
+    names = [frame.function for frame in row.frames]
+    if isinstance(row, GroupRow):
+        created = [row.created_by.function] if row.created_by else []
+        return "\n".join([row.status, *names, *created])
+    return "\n".join([row.reason, *names, row.waker or ""])
+
+
+def _function_detail(row: FunctionRow) -> list[Line]:
+    """Return the histogram of a function's latest calls."""
+    times = row.times
+    if not times.count:
+        return [Line("no call has returned since the last look")]
+    octaves = {exponent: count for exponent, count in times.octaves().items() if count}
+    rows = [
+        (1 << exponent if exponent else 0, (2 << exponent) - 1, octaves.get(exponent, 0))
+        for exponent in range(min(octaves), max(octaves) + 1)
+    ]
+    marks = [f"{mark} = {duration(times.percentile(q))}" for mark, q in PERCENTILES.items()]
+    return [*map(Line, table(rows, "nsecs")), Line(""), Line(", ".join(marks))]

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gotop on a terminal: each key, other sizes, the program's end, and what is left of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from tests.toolchains import FIXTURES, build, newest
+from tests.tools.harness import Fixture, code_of, tool_command
+from tests.tools.screens import Screen
+
+pytestmark = pytest.mark.live
+
+TOP = FIXTURES / "live_top"
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def program() -> Fixture:
+    return Fixture([build(TOP, newest())])
+
+
+def gotop(*words: str | int, **options: object) -> Screen:
+    return Screen(tool_command("gotop", *map(str, words)), **options)  # type: ignore[arg-type]
+
+
+def test_groups_down_to_a_stack() -> None:
+    with program() as fixture:
+        fixture.work("leak 40")
+        with gotop("-d", "0.1", "-p", fixture.ready) as screen:
+            screen.until(r"^live_top \(process \d+\), go1\.")
+            screen.until(r"nothing is attached")
+            screen.until(r"^ +40 .* chan receive +main\.forget")
+            for _ in range(3):
+                fixture.work("leak 10")
+                screen.until(r"goroutines")
+            screen.until(r"^ +70 +\+30 .*main\.forget")
+            screen.press("\r")
+            screen.until(r"^ +GOROUTINE +WAITING")
+            screen.until(r"chan receive +chan 0x[0-9a-f]+ +main\.main")
+            screen.until(r"^70 goroutines \[chan receive\]")
+            screen.press("\x1bOB\x1b[6~\x1b[5~\x1bOBjk\r")
+            screen.until(r"^goroutine \d+ \[chan receive\]")
+            screen.until(r"^main\.forget\(\.\.\.\)\n.*/main\.go:\d+")
+            screen.press("\x1b")
+            screen.until(r"^ +GOROUTINE")
+            screen.press("\x1bOD")
+            screen.until(r"^ +COUNT")
+            screen.press("q")
+            assert screen.wait() == 0
+            screen.check_restored()
+        assert fixture.finish() == 0
+
+
+def test_a_leak_is_marked() -> None:
+    with program() as fixture, gotop("-d", "0.2", "-p", fixture.ready) as screen:
+        screen.until(r"^ +COUNT")
+        for count in (20, 40, 60):
+            fixture.work("leak 20")
+            screen.until(rf"^ +{count} .*main\.forget")
+        screen.until(r"^ +60 +\+60 ! .*main\.forget")
+        screen.press("q")
+        assert screen.wait() == 0
+        assert fixture.finish() == 0
+
+
+def test_filter_sort_pause_and_help() -> None:
+    with program() as fixture:
+        fixture.work("leak 40")
+        with gotop("-d", "0.1", "-p", fixture.ready) as screen:
+            screen.until(r"main\.forget")
+            screen.press("/nowherex\x7f\r")
+            screen.until(r"nothing has 'nowhere' in it")
+            screen.press("/\x15forget\r")
+            screen.until(r"^1 goroutines by count, with 'forget'")
+            screen.press("/abandoned\x1b")
+            screen.until(r"^1 goroutines by count, with 'forget'")
+            screen.press("/\r")
+            screen.until(r"^2 goroutines by count -- h help")
+            for order in ("growth", "waiting", "leaks", "count"):
+                screen.press("s")
+                screen.until(rf"goroutines by {order} ")
+            screen.press("p")
+            screen.until(r"^\[PAUSED\] live_top")
+            fixture.work("leak 5")
+            screen.press("s")
+            screen.until(r"^ +40 .*main\.forget")
+            screen.press("p")
+            screen.until(r"^ +45 .*main\.forget")
+            screen.press("h")
+            screen.until(r"^q +leave")
+            screen.press("x")
+            screen.until(r"^ +COUNT")
+            screen.press("?")
+            screen.until(r"^q +leave")
+            screen.press("q")
+            assert screen.wait() == 0
+            screen.check_restored()
+        assert fixture.finish() == 0
+
+
+def test_waits_say_their_price_first() -> None:
+    with program() as fixture:
+        code = code_of(fixture.ready)
+        with gotop("-d", "0.1", "-p", fixture.ready) as screen:
+            screen.until(r"^ +COUNT")
+            screen.press("w")
+            screen.until(r"this program changes [\d,]+ states a second: waits will take about")
+            screen.press("n")
+            screen.until(r"^not attached$")
+            screen.until(r"^not attached: press w")
+            assert code_of(fixture.ready) == code
+            screen.press("w")
+            screen.until(r"Attach\?\s\(y/n\)")
+            screen.press("y")
+            screen.until(r"^attached: waits \(about ")
+            fixture.work("call 20")
+            screen.until(r"sleep +main\.work +timer")
+            screen.press("\r")
+            screen.until(r"^main\.work\(\.\.\.\)")
+            screen.press("\x1bs")
+            screen.until(r"waits by count")
+            screen.press("g")
+            screen.until(r"^ +COUNT")
+            screen.press("wd")
+            screen.until(r"^nothing is attached")
+            screen.press("q")
+            assert screen.wait() == 0
+        assert code_of(fixture.ready) == code
+        assert fixture.finish() == 0
+
+
+def test_functions_have_calls_and_errors() -> None:
+    with program() as fixture:
+        with gotop("-d", "0.2", "-p", fixture.ready) as screen:
+            screen.until(r"^ +COUNT")
+            screen.press("f")
+            screen.until(r"^functions, such as main\.\*: _")
+            screen.press("main.absent\r")
+            screen.until(r"main\.absent")
+            screen.press("Fmain.work\r")
+            screen.until(r"1 function is called 0 times a second: .*\n?.*Attach\?\s\(y/n\)")
+            screen.press("y")
+            screen.until(r"^attached: calls of main\.work")
+            fixture.work("call 300")
+            screen.until(r"^ +[1-9][\d.,]* +\d\S+s +\d\S+s +[1-9][\d.]* .*main\.work")
+            screen.press("sss")
+            screen.until(r"functions by errors")
+            screen.press("p\r")
+            screen.until(r"nsecs +: count|no call has returned since")
+            screen.press("\x1bpd")
+            screen.until(r"^nothing is attached")
+            screen.press("q")
+            assert screen.wait() == 0
+            screen.check_restored()
+        assert fixture.finish() == 0
+
+
+def test_options_attach_at_the_start() -> None:
+    with program() as fixture:
+        words = ("-d", "0.1", "-w", "-f", "main.work", "-p", fixture.ready)
+        with gotop(*words) as screen:
+            screen.until(r"^attached: waits .* calls of main\.work")
+            screen.press("q")
+            assert screen.wait() == 0
+        assert fixture.finish() == 0
+
+
+def test_other_sizes() -> None:
+    with program() as fixture:
+        fixture.work("leak 40")
+        with gotop("-d", "0.1", "-p", fixture.ready) as screen:
+            screen.until(r"main\.forget")
+            for lines, columns in ((50, 200), (10, 40), (3, 10), (1, 1), (24, 80)):
+                screen.resize(lines, columns)
+                screen.process.send_signal(signal.SIGWINCH)
+                screen.press("\x1bOB")
+                time.sleep(0.3)  # some looks at that size, none of which may fail
+                assert screen.process.poll() is None
+            screen.press("g")
+            screen.until(r"^ +40 .*main\.forget")
+            screen.until(r"q leave$")
+            screen.press("q")
+            assert screen.wait() == 0
+            screen.check_restored()
+        assert fixture.finish() == 0
+
+
+@pytest.mark.parametrize(
+    "env",
+    [{"NO_COLOR": "1"}, {"TERM": "vt100"}, {"LC_ALL": "C"}, {"TERM": "tmux-256color"}],
+    ids=str,
+)
+def test_other_terminals(env: dict[str, str]) -> None:
+    with program() as fixture:
+        fixture.work("leak 40")
+        with gotop("-d", "0.1", "-p", fixture.ready, env=env) as screen:
+            screen.until(r"main\.forget")
+            if "NO_COLOR" in env:
+                assert b"\x1b[31m" not in screen.raw
+            if env.get("LC_ALL") == "C":
+                assert screen.raw.isascii()
+            screen.press("q")
+            assert screen.wait() == 0
+        assert fixture.finish() == 0
+
+
+@pytest.mark.parametrize("name", ["dumb", "unknown", "", "no-such-terminal"])
+def test_terminals_without_a_cursor_are_refused_in_a_line(name: str) -> None:
+    with program() as fixture:
+        with gotop("-p", fixture.ready, env={"TERM": name}) as screen:
+            assert screen.wait() == 1
+            screen.check_restored()
+            lines = screen.raw.decode().splitlines()
+            assert len(lines) == 1 and f"the terminal (TERM={name}) cannot be drawn on" in lines[0]
+        assert fixture.finish() == 0
+
+
+def test_several_processes() -> None:
+    with program() as one, program() as other:
+        one.work("leak 11")
+        other.work("leak 22")
+        with gotop("-d", "0.1", "-p", f"{one.ready} {other.ready}") as screen:
+            screen.until(rf"^\[1 of 2\] live_top \(process {one.ready}\)")
+            screen.until(r"^ +11 .*main\.forget")
+            screen.press("\t")
+            screen.until(rf"^\[2 of 2\] live_top \(process {other.ready}\)")
+            screen.until(r"^ +22 .*main\.forget")
+            assert other.finish() == 0
+            screen.until(r"^\[2 of 2, ENDED\]")
+            screen.press("\t\r")
+            assert one.finish() == 0
+            assert screen.wait() == 0
+            screen.check_restored()
+            assert f"process {one.ready} has ended" in screen.raw.decode()
+
+
+@pytest.mark.parametrize("attached", [(), ("-w", "-f", "main.*")], ids=["free", "attached"])
+def test_a_target_that_is_killed(attached: tuple[str, ...]) -> None:
+    with program() as fixture:
+        fixture.work("steady 5")
+        with gotop("-d", "0.05", *attached, "-p", fixture.ready) as screen:
+            screen.until(r"^attached: waits" if attached else r"^ +COUNT")
+            fixture.signal(signal.SIGKILL)
+            assert screen.wait() == 0
+            screen.check_restored()
+            assert f"process {fixture.ready} has ended" in screen.raw.decode()
+
+
+@pytest.mark.parametrize("seed", range(int(os.environ.get("GOTRACE_KILLS", "25"))))
+def test_whatever_ends_it_the_terminal_is_as_it_was(seed: int) -> None:
+    """At random moments, in all of what it does; no probe is left either."""
+    chance = random.Random(seed)
+    number = ENDS[seed % len(ENDS)]
+    with program() as fixture:
+        fixture.work("steady 5")
+        code = code_of(fixture.ready)
+        with gotop("-d", "0.05", "-p", fixture.ready) as screen:
+            if seed % 5:
+                screen.until(r"^ +COUNT")
+                keys = chance.choice(["", "h", "/for", "wy", "w", "fmain.work\ry", "\r", "p"])
+                screen.press(keys)
+            time.sleep(chance.uniform(0, 1.5 if seed % 5 else 0.5))  # the moment is the test
+            screen.process.send_signal(number)
+            status = screen.wait()
+            screen.check_restored()
+            assert status in (0, 130, -number)
+        patience = time.monotonic() + 30
+        while code_of(fixture.ready) != code and time.monotonic() < patience:
+            time.sleep(0.05)  # the kernel removes them
+        assert code_of(fixture.ready) == code
+        fixture.finish()
