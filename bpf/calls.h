@@ -65,6 +65,7 @@ struct stack {
     u64 hits;    /* of probes */
     u64 hits_ns; /* that programs took for them, where the program measures that */
     u64 scratch; /* a variable each value of which the verifier would follow */
+    u64 epoch;   /* when the outermost call was entered: landings.h */
 #ifdef GOTRACE_NESTED
     u64 since; /* ns: when the outermost call was entered */
     u64 went;  /* ns: when a goroutine was last started within it; may be of an earlier one */
@@ -396,6 +397,8 @@ static __always_inline struct stack *calls_enter(struct task *task, struct task_
             return 0;
         }
     }
+    if (!stack->level)
+        stack->epoch = landings_epoch();
     stack->level++;
     stack->top.before = stack->hits;
     stack->top.depth = depth;
@@ -408,10 +411,12 @@ static __always_inline struct stack *calls_enter(struct task *task, struct task_
 /* Count a RET, or a landing, at which no call is seen to return. */
 static __always_inline void count_unmatched(struct pt_regs *ctx, u64 cookie)
 {
-    if (!(cookie & COOKIE_LANDING))
-        diagnostics_count(UNMATCHED, 1);
-    else if (!(cookie & COOKIE_FAULT))
+    if (!(cookie & COOKIE_LANDING)) {
+        if (!landings_only(cookie & COOKIE_INDEX_MASK)) /* else it was not opened, and counted */
+            diagnostics_count(UNMATCHED, 1);
+    } else if (!(cookie & COOKIE_FAULT)) {
         landings_missed(ctx->ip);
+    }
 }
 
 /*

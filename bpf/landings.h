@@ -34,6 +34,26 @@ BPF_PERCPU_ARRAY(entered, u64, GOTRACE_WAYS);
  */
 BPF_HASH(landings, u64, u64, GOTRACE_LANDINGS);
 
+/*
+ * epoch: value 0 = how often functions have begun to learn; rows of stacks have that of their
+ * outermost call. Written from user space alone.
+ */
+BPF_ARRAY(epoch, u64, 1);
+
+static __always_inline u64 landings_epoch(void)
+{
+    u32 zero = 0;
+    u64 *now = epoch.lookup(&zero);
+    return now ? *now : 0;
+}
+
+/* Return whether a function's calls are to end at landings alone. */
+static __always_inline bool landings_only(u32 function)
+{
+    u32 *way = ways.lookup(&function);
+    return way && *way == WAY_LANDINGS;
+}
+
 /* A place that a function is called from. */
 struct caller {
     u64 return_pc;

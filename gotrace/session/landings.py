@@ -26,7 +26,7 @@ from gotrace.kernel import syscalls as kernel
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, fault_cookie, landing_cookie
 from gotrace.kernel.program import BpfProgram
-from gotrace.session.open_calls import OPEN_CALL, STACK_LEVEL
+from gotrace.session.open_calls import STACK_EPOCH
 from gotrace.session.probing import Prepared, Returns
 from gotrace.sites.landings import Callers, Landing
 from gotrace.sites.sites import FunctionSites, SiteError, entry_site
@@ -139,6 +139,7 @@ class _Function:
     is_kept: bool = False  # its RETs, for good
     quiet_since: float = 0.0
     quiet: float = _QUIET
+    epoch: int = 0  # in which it began to learn
     entered: int = 0
     calls: int = 0  # since the last look
     rate: float = 0.0  # calls a second
@@ -185,7 +186,8 @@ class Landings:
         self._ways, self._entered = program.map("ways"), program.map("entered")
         self._landings, self._new = program.map("landings"), program.map("callers")
         self._missed = program.map("missed")
-        self._open = (program.map("stacks"), program.map("outer_calls"))
+        self._stacks, self._epochs = program.map("stacks"), program.map("epoch")
+        self._epoch = 0
         self._file = prepared.plan.files[0]
         assert self._file.bias is not None
         self._bias = self._file.bias
@@ -204,7 +206,9 @@ class Landings:
         self._refused: dict[int, str] = {}
         self._sees_faults = False
         self._moves: list[Move] = []
-        self._next = self._next_removal = 0.0
+        self._direct: set[int] = set()  # return addresses of direct calls
+        self._is_over = False
+        self._next = 0.0
         self._counted = time.monotonic()
         self._keep(
             function
@@ -238,24 +242,20 @@ class Landings:
         return found
 
     def step(self) -> None:
-        """Move what is to be moved now; to be called ten times a second.
-
-        Raises GotraceError where the probes cannot be changed any more.
-        """
+        """Move what is to be moved now; to be called ten times a second."""
         now = time.monotonic()
-        if now < self._next or self._attached.stopped_at is not None:
+        if now < self._next or self._is_over or self._attached.stopped_at is not None:
             return
         try:
             self._count(now)
-            self._begin(now)
-            self._learn(now)
-            self._move(now)
-            self._remove_rets(now)
             self._look_at_misses()
+            self._learn(now)
+            self._begin(now)
+            self._move(now)
         except GotraceError:
-            # If the run is over, or its probes are gone, that is said elsewhere.
-            if self._attached.stopped_at is None and self._attached.is_held():
-                raise
+            # The target or the probes may be gone, which is said elsewhere. Everything stays as it
+            # is: calls are measured, or counted as those of new callers.
+            self._is_over = True
         self._next = time.monotonic() + self.PERIOD
 
     def _count(self, now: float) -> None:
@@ -271,12 +271,7 @@ class Landings:
 
     def _begin(self, now: float) -> None:
         """Begin to learn the callers of functions whose RETs cost much."""
-        least = 0.0 if self._is_asked else _NOTABLE / (_RET_NS / 1e9)
-        moving = [
-            function
-            for function in self._functions
-            if not function.has_begun and not function.is_kept and function.rate >= least
-        ]
+        moving = self._costly()
         if not moving:
             return
         by_entry = {function.sites.function.entry: function for function in moving}
@@ -284,16 +279,44 @@ class Landings:
         wanted: dict[int, set[_Function]] = {}
         for entry, places in known.items():
             function = by_entry[entry]
-            if len(places) > _MAX_CALLERS or len(self._landed) + len(places) > _MAX_LANDINGS:
+            is_full = len(self._landed) + len(places) > _MAX_LANDINGS
+            if len(places) > _MAX_CALLERS or is_full or entry in self._callers.undecided:
                 self._keep([function])
                 continue
+            self._direct.update(places)
             for place in places:
                 wanted.setdefault(place, set()).add(function)
         self._land(wanted)
-        for function in moving:
-            if not function.is_kept:
-                self._set(function, Way.LEARNING)
-                function.has_begun, function.quiet_since = True, now
+        begun = [function for function in moving if not function.is_kept]
+        for function in begun:
+            self._set(function, Way.LEARNING)
+            function.has_begun, function.quiet_since = True, now
+        if not self._is_asked:  # else they have learned from the first call on
+            self._begin_epoch(begun)
+
+    def _costly(self) -> list[_Function]:
+        """Return the functions that are to move: without them, steps cost less than is notable."""
+        still = [one for one in self._functions if not one.has_begun and not one.is_kept]
+        if self._is_asked:
+            return still
+        still.sort(key=lambda function: function.rate, reverse=True)
+        notable = _NOTABLE / (_RET_NS / 1e9)  # calls a second
+        rest = sum(function.rate for function in still)
+        costly = []
+        for function in still:
+            if rest < notable:
+                break
+            costly.append(function)
+            rest -= function.rate
+        return costly
+
+    def _begin_epoch(self, functions: Iterable[_Function]) -> None:
+        """Tell calls of functions that are entered from now on from those that are open."""
+        kernel.wait_for_programs()  # those that have seen the functions as they were
+        self._epoch += 1
+        self._epochs.update(_U32.pack(0), _U64.pack(self._epoch))
+        for function in functions:
+            function.epoch = self._epoch
 
     def _learn(self, now: float) -> None:
         """Give landings to callers that the kernel has reported."""
@@ -313,6 +336,8 @@ class Landings:
         self._land(wanted)
         for key, _ in reported:
             self._new.delete(key)
+        if len(reported) >= self._new.max_entries:  # calls of others are open, unreported
+            self._begin_epoch(one for one in self._functions if one.has_begun)
         for function, count in calls.items():
             if count > _MAX_NEW and function.way is Way.LANDINGS:
                 self._probe_rets(function, Way.LEARNING)
@@ -335,10 +360,12 @@ class Landings:
                 if len(self._landed) + len(fresh) >= _MAX_LANDINGS:
                     raise SiteError("there are too many callers")
                 found = self._callers.landings(place)
+                if not self._is_asked:  # a loop may come there without a call
+                    found = [landing for landing in found if not landing.shared]
                 if wants:
                     found = [landing for landing in found if landing.intact]
                 if not found:
-                    raise SiteError("results are overwritten before the landing")
+                    raise SiteError("no landing serves")
                 first, *others = found
             except SiteError as error:
                 self._refused[place] = str(error)
@@ -405,41 +432,38 @@ class Landings:
         self._landings.update(key, _U64.pack(landed.landing.address + self._bias))
 
     def _move(self, now: float) -> None:
-        """Open no more calls of unknown callers, where there were none for a while."""
-        moved = [
+        """Have calls end at landings alone, where no unknown caller was seen for a while."""
+        quiet = [
             function
             for function in self._functions
             if function.has_begun
             and function.way is Way.LEARNING
             and now - function.quiet_since >= function.quiet
         ]
-        for function in moved:
-            self._set(function, Way.LANDINGS)
-
-    def _remove_rets(self, now: float) -> None:
-        """Remove probes at RETs where no open call waits for one."""
-        moved = [one for one in self._functions if one.way is Way.LANDINGS and one.has_rets]
-        if not moved or now < self._next_removal:
+        oldest = self._oldest() if quiet else None
+        ready = [one for one in quiet if oldest is None or oldest >= one.epoch]
+        if not ready:
             return
-        # Where a call takes long, it is not asked each time whether it has returned.
-        self._next_removal = now + min(1.0, 2 * (now - min(one.quiet_since for one in moved)))
-        kernel.wait_for_programs()  # what has seen the function before it moved has opened its call
-        waiting = set(self._without_landing())
-        free = [function for function in moved if function.number not in waiting]
+        for function in ready:
+            self._set(function, Way.LANDINGS)
+        # Calls of new callers that were opened before that have been reported by now.
+        kernel.wait_for_programs()
+        self._learn(now)
+        free = [function for function in ready if function.way is Way.LANDINGS]
         if free:
             self._attached.change((), [function.rets for function in free])
             for function in free:
                 function.has_rets, function.had_rets = False, True
                 self._moves.append(Move(function.number, "landing"))
 
-    def _without_landing(self) -> Iterable[int]:
-        """Yield the numbers of functions that have an open call which ends at a RET."""
-        stacks, outer_calls = self._open
-        rows = [row for _, row in stacks.entries() if STACK_LEVEL.unpack_from(row)[0]]
-        for row in (*rows, *(row for _, row in outer_calls.entries())):
-            number, return_pc = OPEN_CALL.unpack_from(row)
-            if return_pc - self._bias not in self._landed:
-                yield number
+    def _oldest(self) -> int | None:
+        """Return in which epoch the oldest of the outermost calls that are open was entered.
+
+        Of calls that were entered before their function began to learn, the return address is not
+        known: they end at a RET. A task's row stays while it has a call open.
+        """
+        rows = (STACK_EPOCH.unpack_from(row) for _, row in self._stacks.entries())
+        return min((epoch for level, epoch in rows if level), default=None)
 
     def _look_at_misses(self) -> None:
         """Give up landings that are hit much more often than calls return to them."""
@@ -458,21 +482,43 @@ class Landings:
         if missed < _MISSED_NOTABLE or missed < _MISSED * calls:
             return
         if not self._switch(landed):
-            self._keep(landed.users)
+            self._give_up(landed)
 
     def _switch(self, landed: _Landed) -> bool:
         """Have calls end at the next landing of a return address; return whether there is one."""
-        if not landed.others:
+        others = [landing for landing in landed.others if not landing.shared]
+        if not others:
             return False
-        before = landed.group
-        landed.landing, *landed.others = landed.others
+        before, address = landed.group, landed.landing.address
+        landed.landing, *landed.others = others
         landed.group = self._group([landed.landing])
         if self._attached.change([landed.group]):
             return False
         self._set_landing(landed)
-        if len(before.points) == 1:
-            self._attached.change((), [before])
+        self._remove_landing(before, address)
         return True
+
+    def _give_up(self, landed: _Landed) -> None:
+        """Have the RETs of all functions probed that may return there, and leave the landing."""
+        return_pc = landed.landing.return_pc
+        every = landed.users if return_pc in self._direct else self._functions
+        self._keep([one for one in every if one in landed.users or one.way is not Way.RETS])
+        self._landings.delete(_U64.pack(return_pc + self._bias))
+        self._refused[return_pc] = "its landing is hit much more often than calls return"
+        del self._landed[return_pc]
+        self._remove_landing(landed.group, landed.landing.address)
+
+    def _remove_landing(self, group: ProbeGroup, address: int) -> None:
+        """Remove the probe at one place of a group; the others get a new link before that."""
+        points = [point for point in group.points if point.address != address]
+        if not points:
+            self._attached.change((), [group])
+            return
+        smaller = self._group_of(points)
+        self._attached.change([smaller], [group])
+        for landed in self._landed.values():
+            if landed.group is group:
+                landed.group = smaller
 
     def _keep(self, functions: Iterable[_Function]) -> None:
         """Leave the RETs of functions probed for good, or have them probed again."""

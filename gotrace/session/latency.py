@@ -19,7 +19,7 @@ from gotrace.session.landings import landing_sizes
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
 from gotrace.session.plan import plan_measuring
-from gotrace.session.probing import Prepared
+from gotrace.session.probing import Prepared, Returns
 from gotrace.session.request import FunctionRequest, Planned
 from gotrace.session.why.parts import BandRows, PartSums, slow_parts
 from gotrace.settings import HistogramSettings, LatencySettings
@@ -233,6 +233,8 @@ class LatencyRequest(FunctionRequest[LatencyMeter, ProbeCost]):
 
     def attach(self, prepared: Prepared) -> LatencyMeter:
         """Attach. Raises AttachError or LoadError."""
+        if self.options.outermost:  # a call that is not opened has calls within all the same
+            prepared = replace(prepared, returns=Returns.RET)
         return LatencyMeter(prepared, self.options)
 
     def cost(self, prepared: Prepared) -> ProbeCost:

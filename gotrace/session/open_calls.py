@@ -17,7 +17,7 @@ from gotrace.kernel.program import BpfProgram
 from gotrace.target.process import ended_processes, in_initial_pid_namespace
 
 __all__ = [
-    "OPEN_CALL",
+    "STACK_EPOCH",
     "STACK_LEVEL",
     "Diagnostic",
     "OpenCalls",
@@ -25,10 +25,10 @@ __all__ = [
     "diagnostics",
 ]
 
-#: struct open_call: the function's number and the return address.
-OPEN_CALL = struct.Struct("=16xI4xQ16x")
 #: struct stack: how many calls are open. More may follow.
-STACK_LEVEL = struct.Struct("=48xQ24x")
+STACK_LEVEL = struct.Struct("=48xQ32x")
+#: The same, and the epoch in which its outermost call was entered.
+STACK_EPOCH = struct.Struct("=48xQ24xQ")
 
 
 class Diagnostic(Enum):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from gotrace.abi.amd64 import AMD64, Architecture
 from gotrace.elf import ElfError
@@ -67,6 +68,8 @@ class Callers:
         self._table = table
         self._arch = arch
         self._decoded: dict[int, _Decoded] = {}
+        #: Entries of functions that ``direct`` may not have found all callers of.
+        self.undecided: set[int] = set()
 
     def landings(self, return_pc: int) -> list[Landing]:
         """Return the landings of a return address, the best first; all serve.
@@ -123,9 +126,12 @@ class Callers:
             found = list(self._branches(todo))
             for at, is_call, target in found:
                 if is_call:
-                    if self._is_after_call(at + _BRANCH_SIZE):
-                        for entry in wanted[target]:
-                            calls[entry].append(at + _BRANCH_SIZE)
+                    try:
+                        if self._is_after_call(at + _BRANCH_SIZE):
+                            for entry in wanted[target]:
+                                calls[entry].append(at + _BRANCH_SIZE)
+                    except SiteError:
+                        self.undecided |= wanted[target]
                     continue
                 jumper = self._table.find(at)
                 if jumper is not None and not jumper.entry <= target < jumper.end:
@@ -168,6 +174,14 @@ class _Decoded:
             if _JUMP.match(mnemonic) and _IMMEDIATE.match(operands)
         }
 
+    @cached_property
+    def _has_tables(self) -> bool:
+        """Return whether it jumps through tables: anything may be a target of these."""
+        return any(
+            mnemonic == "jmp" and not _IMMEDIATE.match(operands)
+            for _, _, mnemonic, operands in self._instructions
+        )
+
     def is_after_call(self, at: int) -> bool:
         """Return whether an offset is that of the instruction after a call."""
         number = self._places.get(at)
@@ -178,13 +192,15 @@ class _Decoded:
         if not self.is_after_call(at):
             return
         number = self._places[at]
-        is_shared, is_intact = False, True
+        is_shared, is_intact = self._has_tables, True
         place = None
         for line in self._instructions[number:]:
             offset, _, mnemonic, operands = line
             text = f"{mnemonic} {operands}"
             if _WRITES_G.match(text):
                 return
+            if mnemonic.startswith("rep"):  # it may take as long as the call
+                break
             is_shared = is_shared or offset in self._targets
             if place is None and EMULATED.match(self._code, offset):
                 place = offset, True, is_shared, is_intact
@@ -197,4 +213,4 @@ class _Decoded:
             return
         is_ret = self._instructions[number][2].startswith("ret")
         if not is_ret and refusal(self._code[at:]) is None:
-            yield at, False, at in self._targets, True
+            yield at, False, self._has_tables or at in self._targets, True

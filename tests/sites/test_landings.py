@@ -6,10 +6,11 @@ from __future__ import annotations
 import capstone
 import pytest
 
+from gotrace.abi.amd64 import AMD64
 from gotrace.elf.functions import Function, load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.sites.emulation import EMULATED
-from gotrace.sites.landings import Callers
+from gotrace.sites.landings import Callers, _Decoded
 from gotrace.sites.sites import SiteError
 from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest
 
@@ -86,3 +87,27 @@ def test_goroutines_return_to_goexit() -> None:
     program = Program(newest())
     (landing,) = program.callers.landings(program.named("runtime.goexit").entry + 1)
     assert landing.emulated and landing.address == landing.return_pc
+
+
+#: After a call, and offsets from its end: the first landing, emulated or not, shared or not.
+LINES = {
+    "test %eax,%eax; jne": ("85 c0 75 10", 2, True, False),
+    "lea; rep movsq; jne": ("48 8d 3c 24 f3 48 a5 75 10", 0, False, False),
+    "add $8,%rsp; ret": ("48 83 c4 08 c3", 0, False, False),
+    "nop; a jump back to it": ("90 75 fd", 0, True, True),
+    "jmp *(%rax,%rcx,8)": ("85 c0 75 02 ff 24 c8", 2, True, True),
+}
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_landings_of_lines(line: str) -> None:
+    after, at, emulated, shared = LINES[line]
+    code = _Decoded(b"\xe8\0\0\0\0" + bytes.fromhex(after) + b"\x90" * 32, AMD64)
+    place, is_emulated, is_shared, _ = next(code.after_call(5))
+    assert (place - 5, is_emulated, is_shared) == (at, emulated, shared)
+
+
+@pytest.mark.parametrize("after", ["4d 8b 36 85 c0 75 10", "c3"])
+def test_where_g_is_written_or_a_ret_follows_there_is_no_landing(after: str) -> None:
+    code = _Decoded(b"\xe8\0\0\0\0" + bytes.fromhex(after) + b"\x90" * 32, AMD64)
+    assert list(code.after_call(5)) == []

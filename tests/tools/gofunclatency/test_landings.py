@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -179,6 +181,29 @@ def after_moving(name: str, *words: str) -> tuple[int, Result]:
         assert fixture.finish() == 0
     assert lost(result) == 0
     return int(truth), result
+
+
+def test_a_target_that_ends_while_functions_move_ends_the_run() -> None:
+    for pause in (0.0, 0.1, 0.3):
+        with Callers([callers()]) as fixture:
+            with measuring(fixture, "main.*") as running:
+                fixture.order("direct", 20)
+                time.sleep(pause)  # somewhere in the moves
+                os.kill(fixture.ready, signal.SIGKILL)
+                result = running.result()
+            fixture.wait()
+        assert result.status == 0, result.errors
+        assert measured(result)["main.target"] == 20
+
+
+def test_outermost_calls_stay_at_rets() -> None:
+    with Callers([callers()]) as fixture:
+        with measuring(fixture, "--outermost", "main.target") as running:
+            fixture.order("direct", 20)
+            result = running.end()
+        fixture.truth()
+        assert fixture.finish() == 0
+    assert {row["returns"] for row in of_kind(result, "histogram")} == {"ret"}
 
 
 def test_rows_by_value_have_results() -> None:
