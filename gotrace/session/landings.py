@@ -6,11 +6,13 @@ function *moves* in steps, none of which loses a call:
 
 1. Where it is called directly is found in the program's code. Landings of these return addresses
    get probes; from then on the kernel reports each return address that has no landing.
-2. Once no such address has been reported for a while, calls with unknown return addresses are not
-   opened any more, but counted as calls of new callers.
-3. Once every open call of the function has a landing, the probes at its RETs are removed.
+2. Once no such address has been reported for a while, and no task has a call open from before the
+   function began to learn, calls with unknown return addresses are not opened any more, but counted
+   as calls of new callers.
+3. The probes at the function's RETs are removed.
 
-If a landing cannot be found or is hit much more often than calls return, RETs are probed again.
+If a landing cannot be found, if it is hit much more often than calls return, or if many calls of
+new callers come, the RETs are probed again.
 """
 
 from __future__ import annotations
