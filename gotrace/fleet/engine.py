@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from gotrace.errors import GotraceError, NoMatchError, UsageError
-from gotrace.fleet.budget import Budget, Pauses
 from gotrace.fleet.config import Config, MetricSpec, SpanSpec, WaitsSpec
+from gotrace.fleet.pauses import Pauses
 from gotrace.fleet.probing import Cost, MetricProbe, Probe, Spent, open_target
 from gotrace.fleet.series import Metric
 from gotrace.fleet.targets import Finder, Program, ProgramKey
@@ -22,6 +22,7 @@ from gotrace.fleet.telemetry.price import OverBudgetError
 from gotrace.fleet.telemetry.waits import WaitPoint, WaitsProbe, WaitTotals
 from gotrace.kernel import syscalls as kernel
 from gotrace.overhead import ProbeCost
+from gotrace.session.budget import Budget
 from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target

@@ -29,14 +29,13 @@ from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, fault_cookie, landing_cookie
 from gotrace.kernel.program import BpfProgram
 from gotrace.session.open_calls import STACK_EPOCH
-from gotrace.session.probing import Prepared, Returns
+from gotrace.session.probing import Move, Prepared, Returns
 from gotrace.sites.landings import Callers, Landing
 from gotrace.sites.sites import FunctionSites, SiteError, entry_site
 
 __all__ = [
     "MAX_FUNCTIONS",
     "Landings",
-    "Move",
     "by_function",
     "can_move",
     "landing_sizes",
@@ -117,14 +116,6 @@ def by_function(groups: Iterable[ProbeGroup]) -> dict[int, ProbeGroup]:
     return {number: replace(group, points=own) for number, (group, own) in points.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A function, by number, whose calls are seen returning elsewhere now: "ret" or "landing"."""
-
-    function: int
-    returns: str
-
-
 @dataclass(eq=False, slots=True)
 class _Function:
     """A function that can move."""
@@ -139,6 +130,7 @@ class _Function:
     had_rets: bool = True  # since the last ``take``
     had_landings: bool = False
     is_kept: bool = False  # its RETs, for good
+    is_left: bool = False  # nothing ends its calls any more, which are counted
     quiet_since: float = 0.0
     quiet: float = _QUIET
     epoch: int = 0  # in which it began to learn
@@ -483,6 +475,8 @@ class Landings:
         calls = sum(function.calls for function in landed.users)
         if missed < _MISSED_NOTABLE or missed < _MISSED * calls:
             return
+        if any(function.is_left for function in landed.users):
+            return
         if not self._switch(landed):
             self._give_up(landed)
 
@@ -535,6 +529,24 @@ class Landings:
             function.has_rets, function.had_landings = True, True
             self._moves.append(Move(function.number, "ret"))
         self._set(function, way)
+
+    def begin_to_leave(self, number: int) -> None:
+        """Expect no calls of a function any more but those that are open."""
+        self._by_number[number].is_kept = self._by_number[number].is_left = True
+
+    def leave(self, number: int) -> None:
+        """Have nothing end calls of a function any more. Raises AttachError or GotraceError."""
+        function = self._by_number[number]
+        self._functions.remove(function)
+        self._set(function, Way.RETS)
+        if function.has_rets:
+            self._attached.change((), [function.rets])
+        for return_pc, landed in list(self._landed.items()):
+            landed.users.discard(function)
+            if not landed.users and return_pc in self._direct:  # else others may return there
+                self._landings.delete(_U64.pack(return_pc + self._bias))
+                del self._landed[return_pc]
+                self._remove_landing(landed.group, landed.landing.address)
 
     def _set(self, function: _Function, way: Way) -> None:
         function.way = way

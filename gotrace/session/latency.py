@@ -90,6 +90,8 @@ class Measurement:
 class LatencyMeter(Paired):
     """The probes that measure a plan's functions; a context manager that detaches."""
 
+    program_ns = 250
+
     LOSSES = (
         Diagnostic.STACKS_FULL,
         Diagnostic.OUTER_CALLS_FULL,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # counting does without
     from gotrace.session.trace_plan import TracePlan
     from gotrace.session.why.probes import WhyProbes
 
-__all__ = ["Prepared", "Probing", "Returns"]
+__all__ = ["Level", "Move", "Prepared", "Probing", "Returns"]
 
 
 class Returns(Enum):
@@ -33,6 +33,21 @@ class Returns(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """A function, by number, whose calls are seen returning elsewhere now: "ret" or "landing"."""
+
+    function: int
+    returns: str
+
+
+class Level(Enum):
+    """What is done with the calls of a function that has cost more than the run's budget."""
+
+    COUNTED = "counted"  # they are counted, and not followed to their returns
+    OFF = "off"  # nothing: its probes are removed
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """A planned run: what is probed, and how.
 
@@ -40,7 +55,8 @@ class Prepared:
     identified, None if that does not matter. ``why`` finds out what time goes into, None if that
     is not asked for. ``scheduler`` are the probes of a run that follows the scheduler alone.
     ``forced`` is the way to attach, None for the best; ``announce`` is as for ``attach``.
-    ``returns`` says where calls are seen returning.
+    ``returns`` says where calls are seen returning. ``budget`` is what tracing may take, as a part
+    of one CPU, None if nothing minds that.
     """
 
     target: Target
@@ -53,6 +69,7 @@ class Prepared:
     announce: Callable[[str], None] | None = None
     scheduler: SchedulerProbes | None = None
     returns: Returns = Returns.RET
+    budget: float | None = None
 
     def site_settings(self) -> SiteSettings:
         """Return the settings of bpf/site.h and bpf/ret.h."""
@@ -66,12 +83,21 @@ class Probing:
     """What a run traces with: probes that are stopped once. A context manager that detaches."""
 
     attached: Attached
+    #: What a hit takes more than one of a program that counts, in ns: an estimate.
+    program_ns = 0
     #: Whether nothing that the probes have recorded can change any more.
     stopped = False
 
-    def moved(self) -> Iterable[tuple[str, str]]:
-        """Return whose calls have begun to be seen returning elsewhere: "ret" or "landing"."""
+    def moved(self) -> Iterable[Move]:
+        """Return whose calls have begun to be seen returning elsewhere."""
         return ()
+
+    def lighten(self, function: int) -> Level | None:
+        """Have a function, by number, cost less, if there is a way; return what is done now.
+
+        Raises AttachError or GotraceError.
+        """
+        return None
 
     def stop(self) -> None:
         """Have the probes removed; after it, nothing is recorded any more. Raises OSError."""
