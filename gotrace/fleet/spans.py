@@ -14,8 +14,8 @@ from typing import Protocol
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import SpanSpec
-from gotrace.fleet.naming import attribute
-from gotrace.fleet.otlp import Attribute, FinishedCall
+from gotrace.fleet.naming import Attribute, attribute
+from gotrace.fleet.otlp import FinishedCall
 from gotrace.fleet.probing import Cost, Probe, Spent
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.forest import Forest, LeftOut
