@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -27,7 +27,7 @@ from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
 from gotrace.text import printable
 
-__all__ = ["Engine", "Job", "ProbeStatus", "measure_cost"]
+__all__ = ["Engine", "Job", "ProbeStatus", "StartSpan", "measure_cost"]
 
 log = logging.getLogger("gotraced")
 
@@ -41,8 +41,9 @@ _MAX_LISTED = 16  # processes in a message
 _SPANS, _WAITS = "spans", "waits"  # what they are called among probes
 
 
-#: Starts the probe of spans; the number is the budget of all, a part of one CPU.
-StartSpan = Callable[[Sequence[SpanSpec], Program, Target, Cost, float], Probe]
+#: Starts the probe of spans; the number is the budget of all, a part of one CPU. If the last is
+#: true, it sends nothing before ``Probe.forget``.
+StartSpan = Callable[[Sequence[SpanSpec], Program, Target, Cost, float, bool], Probe]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ def measure_cost() -> Cost:
 class Engine:
     """Everything that is attached. One thread runs it, others may collect."""
 
-    def __init__(self, config: Config, cost: Cost, start_span: StartSpan | None = None) -> None:
+    def __init__(self, config: Config, cost: Cost) -> None:
         self.config = config
         self.cost = cost
         self.started = time.time()
@@ -129,7 +130,8 @@ class Engine:
         self.pulse = time.monotonic()
         #: Whether all that there was to attach at the beginning has been tried.
         self.is_ready = False
-        self._start_span = start_span
+        #: Attaches probes of spans, None while there is nowhere to send any.
+        self.start_span: StartSpan | None = None
         self._lock = threading.RLock()  # of what follows, for readers
         self._jobs: dict[str, Job] = {}
         self._running: dict[ProgramKey, _Running] = {}
@@ -142,24 +144,13 @@ class Engine:
         self._takers = ThreadPoolExecutor(_TAKERS, "take")
         self._next_look = self._next_poll = 0.0
         self._stopping = threading.Event()
-        self._set_jobs(config, {})
+        self._finder = Finder(config.targets)
+        self._set_jobs(config, _jobs(config, {}))
 
-    def _set_jobs(self, config: Config, metrics: dict[str, Metric]) -> None:
-        jobs = {
-            spec.name: Job(spec.name, spec.targets, metrics.get(spec.name) or Metric(spec))
-            for spec in config.metrics
-        }
-        if config.spans:
-            name = _SPANS if _SPANS not in jobs else f"{_SPANS}:"
-            targets = dict.fromkeys(target for span in config.spans for target in span.targets)
-            jobs[name] = Job(name, tuple(targets), spans=config.spans)
-        if config.waits is not None:
-            name = _WAITS if _WAITS not in jobs else f"{_WAITS}:"
-            jobs[name] = Job(name, config.waits.targets, waits=config.waits)
+    def _set_jobs(self, config: Config, jobs: dict[str, Job]) -> None:
         with self._lock:
             self.config = config
             self._jobs = jobs
-            self._finder = Finder(config.targets)
             self._budgets = {target.name: Budget(config.budget) for target in config.targets}
             for job in jobs.values():
                 for target in job.targets:
@@ -239,28 +230,9 @@ class Engine:
 
     def _attach(self, place: _Place, job: Job, running: _Running) -> None:
         tally = self._tallies[job.name, place.program.target]
-        shown = f"{job.name} in {place.program.target} ({running.program.shown})"
+        shown = _shown(job, running)
         try:
-            if running.target is None:
-                running.target = open_target(running.program)
-            probe: Probe
-            if job.metric is not None:
-                probe = MetricProbe(job.metric, running.program, running.target, self.cost)
-            elif job.waits is not None:
-                probe = WaitsProbe(
-                    job.waits,
-                    running.program,
-                    running.target,
-                    self.cost,
-                    self._waits,
-                    self.config.budget,
-                )
-            else:
-                assert self._start_span is not None
-                specs = [span for span in job.spans if place.program.target in span.targets]
-                probe = self._start_span(
-                    specs, running.program, running.target, self.cost, self.config.budget
-                )
+            probe = self._make(job, running, self.config, self.start_span)
         except (NoMatchError, UsageError) as error:
             tally.failures += 1
             running.hopeless.add(job.name)
@@ -279,6 +251,26 @@ class Engine:
             log.info("%s: attached", printable(shown))
             for problem in probe.problems:
                 log.warning("%s: %s", printable(shown), printable(problem))
+
+    def _make(
+        self,
+        job: Job,
+        running: _Running,
+        config: Config,
+        start_span: StartSpan | None,
+        is_spare: bool = False,
+    ) -> Probe:
+        """Attach what a job asks for in a program. Raises GotraceError or OSError."""
+        if running.target is None:
+            running.target = open_target(running.program)
+        program, target = running.program, running.target
+        if job.metric is not None:
+            return MetricProbe(job.metric, program, target, self.cost)
+        if job.waits is not None:
+            return WaitsProbe(job.waits, program, target, self.cost, self._waits, config.budget)
+        assert start_span is not None
+        specs = [span for span in job.spans if program.key.target in span.targets]
+        return start_span(specs, program, target, self.cost, config.budget, is_spare)
 
     def _say_once(self, place: _Place, text: str) -> None:
         """Log what is wrong, but not again and again."""
@@ -335,39 +327,98 @@ class Engine:
                 for name, probe in running.probes.items()
             ]
 
-    def reload(self, config: Config) -> None:
-        """Go over to another configuration: what both ask for alike goes on without a gap."""
-        before, targets = self._jobs, {target.name: target for target in self.config.targets}
-        metrics: dict[str, Metric] = {}
-        again: list[tuple[Metric, Metric]] = []
-        kept: set[tuple[str, str]] = set()
-        for spec in config.metrics:
-            old = before[spec.name].metric if spec.name in before else None
-            if old is not None and _probes_alike(old.spec, spec):
-                old.spec = spec
-                metrics[spec.name] = old
-                kept |= {(spec.name, target) for target in spec.targets}
-            else:
-                metrics[spec.name] = Metric(spec)
-                if old is not None and metrics[spec.name].is_like(old):
-                    again.append((metrics[spec.name], old))
-        if config.waits is not None and self.config.waits is not None:
-            room = config.waits.goroutines == self.config.waits.goroutines
-            again_waits = config.waits.targets if room else ()
-            kept |= {(_WAITS, target) for target in again_waits}
-        same = {target.name for target in config.targets if targets.get(target.name) == target}
+    def reload(self, config: Config, start_span: StartSpan | None, keeps_spans: bool) -> None:
+        """Go over to another configuration: what both ask for alike goes on without a gap.
+
+        A probe that another one replaces stays until that one is attached. Whatever is raised, all
+        is as it was: GotraceError or OSError where a new probe cannot be attached, and anything
+        that is a bug. ``keeps_spans``: ``start_span`` leads to where it has led before.
+        """
+        before = self._jobs
+        metrics = {spec.name: self._metric(spec) for spec in config.metrics}
+        jobs = _jobs(config, metrics)
+        finder = self._finder
+        if config.targets != self.config.targets:
+            finder = Finder(config.targets)
+        found = finder.look()
+        kept: list[_Place] = []
+        replaced: dict[_Place, Probe] = {}
+        try:
+            for key, running in self._running.items():
+                program = found.get(key)
+                if program is None or program.cgroup != running.program.cgroup:
+                    continue
+                for name in running.probes:
+                    place, job = _Place(name, key), jobs.get(name)
+                    if job is None or key.target not in job.targets:
+                        continue
+                    if _asks_alike(before[name], job, key.target, keeps_spans):
+                        kept.append(place)
+                        continue
+                    self.pulse = time.monotonic()
+                    with suppress(OverBudgetError):  # tried again later
+                        replaced[place] = self._renewed(job, running, config, start_span)
+        except BaseException:
+            for probe in replaced.values():
+                _close(probe)
+            raise
+        self._go_over(config, jobs, kept, replaced, start_span)
+        self._finder = finder
+
+    def _metric(self, spec: MetricSpec) -> Metric:
+        """Return the metric that a configuration asks for, the one there is where it is alike."""
+        known = self._jobs.get(spec.name)
+        if known is None or known.metric is None or not _probes_alike(known.metric.spec, spec):
+            return Metric(spec)
+        return known.metric
+
+    def _renewed(
+        self, job: Job, running: _Running, config: Config, start_span: StartSpan | None
+    ) -> Probe:
+        try:
+            return self._make(job, running, config, start_span, is_spare=True)
+        except OverBudgetError:
+            raise
+        except (GotraceError, OSError) as error:
+            raise GotraceError(f"{_shown(job, running)}: {error}") from error
+
+    def _go_over(
+        self,
+        config: Config,
+        jobs: dict[str, Job],
+        kept: list[_Place],
+        replaced: dict[_Place, Probe],
+        start_span: StartSpan | None,
+    ) -> None:
+        """Let go of all that is not kept, and put new probes in its place; nothing fails here."""
+        before = self._jobs
+        for place, _ in self._probes():
+            if place not in kept:
+                self._detach(place)
+        for name, job in jobs.items():
+            metric, known = job.metric, before.get(name)
+            if metric is None or known is None or known.metric is None:
+                continue
+            if metric is known.metric:
+                metric.spec = next(spec for spec in config.metrics if spec.name == name)
+            elif metric.is_like(known.metric):
+                metric.keep(known.metric)
+        for place, probe in replaced.items():
+            # The one before has counted until now.
+            probe.forget()
+            with self._lock:
+                self._running[place.program].probes[place.job] = probe
+        targets = {target.name for target in config.targets}
         for key, running in list(self._running.items()):
-            for name in list(running.probes):
-                if key.target not in same or (name, key.target) not in kept:
-                    self._detach(_Place(name, key))
             running.hopeless.clear()
-            if key.target not in same:
+            if key.target not in targets:
                 with self._lock:
                     del self._running[key]
                 self._close_target(running)
-        for new, old in again:
-            new.keep(old)
-        self._set_jobs(config, metrics)
+            elif not running.probes:
+                self._close_target(running)
+        self.start_span = start_span
+        self._set_jobs(config, jobs)
         self._said.clear()
         self._pauses = Pauses()
         self._next_look = 0.0
@@ -438,6 +489,41 @@ class Engine:
         for running in self._running.values():
             self._close_target(running)
         self._takers.shutdown()
+
+
+def _jobs(config: Config, metrics: Mapping[str, Metric]) -> dict[str, Job]:
+    """Return what a configuration asks for by name; ``metrics`` are those that there are."""
+    jobs = {
+        spec.name: Job(spec.name, spec.targets, metrics.get(spec.name) or Metric(spec))
+        for spec in config.metrics
+    }
+    if config.spans:
+        name = _SPANS if _SPANS not in jobs else f"{_SPANS}:"
+        targets = dict.fromkeys(target for span in config.spans for target in span.targets)
+        jobs[name] = Job(name, tuple(targets), spans=config.spans)
+    if config.waits is not None:
+        name = _WAITS if _WAITS not in jobs else f"{_WAITS}:"
+        jobs[name] = Job(name, config.waits.targets, waits=config.waits)
+    return jobs
+
+
+def _asks_alike(one: Job, other: Job, target: str, keeps_spans: bool) -> bool:
+    """Return whether two jobs have the same probes in a target."""
+    if one.metric is not None or other.metric is not None:
+        return one.metric is other.metric
+    if one.waits is not None and other.waits is not None:
+        return one.waits.goroutines == other.waits.goroutines
+    if one.waits is not None or other.waits is not None or not keeps_spans:
+        return False
+    mine, its = (
+        [replace(span, targets=()) for span in job.spans if target in span.targets]
+        for job in (one, other)
+    )
+    return mine == its
+
+
+def _shown(job: Job, running: _Running) -> str:
+    return f"{job.name} in {running.program.key.target} ({running.program.shown})"
 
 
 def _status(job: str, target: str, tally: _Tally, probes: list[Probe]) -> ProbeStatus:
