@@ -96,9 +96,9 @@ class Daemon:
         attached = sum(status.attached for status in self._engine.statuses())
         log.warning("%d probes attached in %.1f s", attached, time.monotonic() - began)
 
-    def turn(self) -> None:
-        """Do what is due."""
-        self._engine.turn()
+    def turn(self) -> float:
+        """Do what is due, and return in how many seconds something may be due again."""
+        return self._engine.turn()
 
     def ask_to_stop(self) -> None:
         """Have a turn end soon; may be called in a signal handler."""

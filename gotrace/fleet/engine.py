@@ -31,10 +31,13 @@ __all__ = ["Engine", "Job", "ProbeStatus", "StartSpan", "measure_cost"]
 
 log = logging.getLogger("gotraced")
 
-_LOOK = 1.0  # seconds between two looks for programs, at least
-_LOOK_SHARE = 200  # and as many times what one takes
+_LOOK = 0.5  # seconds between two looks for programs, at least
+_LOOK_SHARE = 200  # and as many times the CPU time that one takes
+_MAX_LOOK = 30.0
+_TURN = 1.0  # seconds between two looks at what has been spent, and at what is to be tried again
 _POLL = 5.0
 _TAKERS = 8  # threads that read maps: each waits for programs that run
+_LEAVERS = 4  # threads that detach: each waits for the kernel
 _USUAL_TRAP = ProbeCost(800, 2500)  # ns, where it cannot be measured
 _MAX_WAIT = 3.0
 _MAX_LISTED = 16  # processes in a message
@@ -76,6 +79,11 @@ class _Tally:
     lost: Counter[str] = field(default_factory=Counter)
     over_budget: int = 0
     failures: int = 0
+
+    def add(self, spent: Spent, lost: Mapping[str, int]) -> None:
+        """Add what a probe has seen that is gone."""
+        self.spent = Spent(self.spent.hits + spent.hits, self.spent.ns + spent.ns)
+        self.lost.update(lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +150,9 @@ class Engine:
         self._waits = WaitTotals()
         self._said: dict[_Place, str] = {}
         self._takers = ThreadPoolExecutor(_TAKERS, "take")
-        self._next_look = self._next_poll = 0.0
+        self._leavers = ThreadPoolExecutor(_LEAVERS, "leave")
+        self._leaving: list[tuple[_Place, Probe]] = []  # of programs that have ended
+        self._next_look = self._next_poll = self._next_turn = 0.0
         self._stopping = threading.Event()
         self._finder = Finder(config.targets)
         self._set_jobs(config, _jobs(config, {}))
@@ -160,15 +170,15 @@ class Engine:
         """Have a turn end soon; may be called in a signal handler."""
         self._stopping.set()
 
-    def turn(self) -> None:
-        """Do what is due; to be called once a second."""
+    def turn(self) -> float:
+        """Do what is due, and return in how many seconds something may be due again."""
         now = self.pulse = time.monotonic()
-        if now >= self._next_look:
-            self._follow()
-            taken = time.monotonic() - now
-            self._next_look = now + max(_LOOK, min(_LOOK_SHARE * taken, 30.0))
-        self._attach_due()
-        self._mind_budget(time.monotonic())
+        is_new = self._look_if_due()
+        if is_new or now >= self._next_turn:
+            self._attach_due()
+        if now >= self._next_turn:
+            self._next_turn = now + _TURN
+            self._mind_budget(time.monotonic())
         if now >= self._next_poll:
             self._next_poll = now + _POLL
             for place, probe in self._probes():
@@ -182,22 +192,38 @@ class Engine:
                 with suppress(OSError):
                     probe.poll()
         self.is_ready = True
-        self.pulse = time.monotonic()
+        now = self.pulse = time.monotonic()
+        return max(0.0, min(self._next_look, self._next_turn) - now)
 
-    def _follow(self) -> None:
-        """Look which programs there are, and let go of those that are not any more."""
+    def _look_if_due(self) -> bool:
+        """Look for programs if it is time to, and return whether there is one more."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        before = self._running.keys()
+        # What this thread does, not how long others keep it waiting.
+        began = time.thread_time()
         found = self._finder.look()
+        taken = time.thread_time() - began
+        self._next_look = now + max(_LOOK, min(_LOOK_SHARE * taken, _MAX_LOOK))
+        is_new = not found.keys() <= before
+        self._follow(found)
+        return is_new
+
+    def _follow(self, found: dict[ProgramKey, Program]) -> None:
+        """Take note of which programs there are, and let go of those that are not any more."""
         for target, problem in self._finder.problems.items():
             self._say_once(_Place("", ProgramKey(target, 0, 0, 0)), problem)
         gone = [key for key in self._running if key not in found]
         for key in gone:
             running = self._running[key]
             log.info("%s: %s has ended", key.target, printable(running.program.shown))
-            for name in list(running.probes):
-                self._detach(_Place(name, key))
+            leaving = [(_Place(name, key), probe) for name, probe in running.probes.items()]
             with self._lock:
                 del self._running[key]
-            self._close_target(running)
+                self._leaving += leaving
+            # The kernel takes its time, in which others are to be found.
+            self._leavers.submit(self._leave, running, leaving)
         with self._lock:
             self._found = found
             for key, program in found.items():
@@ -211,11 +237,36 @@ class Engine:
             if place.job:
                 del self._said[place]
 
+    def _leave(self, running: _Running, leaving: list[tuple[_Place, Probe]]) -> None:
+        """Detach what a program that has ended had, in a thread."""
+        for _, probe in leaving:
+            probe.stop()
+        for place, probe in leaving:
+            spent, lost = Spent(), dict[str, int]()
+            try:
+                spent = _closed(place, probe)
+                lost = probe.lost()
+            finally:
+                with self._lock:
+                    self._leaving.remove((place, probe))
+                    self._tallies[place.job, place.program.target].add(spent, lost)
+        self._close_target(running)
+
     def _attach_due(self) -> None:
+        while self._attach_to_all():
+            pass
+
+    def _attach_to_all(self) -> bool:
+        """Attach what is due, and return whether there is one more program since it began."""
+        is_new = False
         for key, running in list(self._running.items()):
             for job in list(self._jobs.values()):
                 if self._stopping.is_set():
-                    return
+                    return False
+                # Attaching to one may take long, and others start meanwhile.
+                is_new |= self._look_if_due()
+                if key not in self._running:
+                    break
                 place = _Place(job.name, key)
                 if (
                     key.target in job.targets
@@ -225,8 +276,11 @@ class Engine:
                 ):
                     self._attach(place, job, running)
                     self.pulse = time.monotonic()
-            if not any(probe.needs_target for probe in running.probes.values()):
+            if key in self._running and not any(
+                probe.needs_target for probe in running.probes.values()
+            ):
                 self._close_target(running)
+        return is_new
 
     def _attach(self, place: _Place, job: Job, running: _Running) -> None:
         tally = self._tallies[job.name, place.program.target]
@@ -302,16 +356,10 @@ class Engine:
     def _detach(self, place: _Place) -> None:
         running = self._running[place.program]
         probe = running.probes[place.job]
-        spent = Spent()
-        try:
-            spent = probe.close()
-        except (GotraceError, OSError) as error:
-            log.error("%s: %s", printable(place.job), printable(str(error)))
-        tally = self._tallies[place.job, place.program.target]
+        spent = _closed(place, probe)
         with self._lock:
             del running.probes[place.job]
-            tally.spent = Spent(tally.spent.hits + spent.hits, tally.spent.ns + spent.ns)
-            tally.lost.update(probe.lost())
+            self._tallies[place.job, place.program.target].add(spent, probe.lost())
 
     @staticmethod
     def _close_target(running: _Running) -> None:
@@ -425,7 +473,9 @@ class Engine:
 
     def collect(self) -> list[Metric]:
         """Read what has come, and return all metrics. May be called in any thread."""
-        list(self._takers.map(_take, [probe for _, probe in self._probes()]))
+        with self._lock:
+            probes = [probe for _, probe in (*self._probes(), *self._leaving)]
+        list(self._takers.map(_take, probes))
         with self._lock:
             return [job.metric for job in self._jobs.values() if job.metric is not None]
 
@@ -469,13 +519,13 @@ class Engine:
         """Yield how each job fares in each target."""
         with self._lock:  # a probe that is detached meanwhile is in its tally or not, not in both
             live: dict[tuple[str, str], list[Probe]] = {}
-            for place, probe in self._probes():
+            attached = Counter((place.job, place.program.target) for place, _ in self._probes())
+            for place, probe in (*self._probes(), *self._leaving):
                 live.setdefault((place.job, place.program.target), []).append(probe)
             found = []
             for job in self._jobs.values():
-                for target in job.targets:
-                    probes = live.get((job.name, target), [])
-                    found.append(_status(job.name, target, self._tallies[job.name, target], probes))
+                for at in ((job.name, target) for target in job.targets):
+                    found.append(_status(at, attached[at], self._tallies[at], live.get(at, [])))
         yield from found
 
     def close(self) -> None:
@@ -488,6 +538,7 @@ class Engine:
             self._detach(place)
         for running in self._running.values():
             self._close_target(running)
+        self._leavers.shutdown()
         self._takers.shutdown()
 
 
@@ -526,16 +577,14 @@ def _shown(job: Job, running: _Running) -> str:
     return f"{job.name} in {running.program.key.target} ({running.program.shown})"
 
 
-def _status(job: str, target: str, tally: _Tally, probes: list[Probe]) -> ProbeStatus:
+def _status(at: tuple[str, str], attached: int, tally: _Tally, probes: list[Probe]) -> ProbeStatus:
     hits, cost, lost = tally.spent.hits, tally.spent.ns, Counter(tally.lost)
     for probe in probes:
         with suppress(OSError):
             spent = probe.spent()
             hits, cost = hits + spent.hits, cost + spent.ns
             lost.update(probe.lost())
-    return ProbeStatus(
-        job, target, len(probes), hits, cost, tally.over_budget, tally.failures, dict(lost)
-    )
+    return ProbeStatus(*at, attached, hits, cost, tally.over_budget, tally.failures, dict(lost))
 
 
 def _probes_alike(one: MetricSpec, other: MetricSpec) -> bool:
@@ -545,6 +594,15 @@ def _probes_alike(one: MetricSpec, other: MetricSpec) -> bool:
 
 def _bare(spec: MetricSpec) -> MetricSpec:
     return replace(spec, targets=(), help="")
+
+
+def _closed(place: _Place, probe: Probe) -> Spent:
+    """Close a probe and return what it has cost, as far as that is known."""
+    try:
+        return probe.close()
+    except (GotraceError, OSError) as error:
+        log.error("%s: %s", printable(place.job), printable(str(error)))
+        return Spent()
 
 
 def _close(probe: Probe) -> None:

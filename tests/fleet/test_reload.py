@@ -147,7 +147,11 @@ def test_random_reloads_under_load_and_the_endpoint_answers(
         config = configured(tmp_path, server, HANDLES.replace("handles", "steady"))
         config.write_text(config.read_text().replace(":0", f":{port}"))
         scraping = threading.Thread(target=scrape)
-        with Daemon(config, probes=1) as daemon, Fixture([server]) as fixture:
+        patience = 60.0 + RELOADS
+        with (
+            Daemon(config, probes=1, patience=patience) as daemon,
+            Fixture([server], patience=patience) as fixture,
+        ):
             scraping.start()
             try:
                 calls = done = 0
