@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -28,22 +28,26 @@ from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
 from gotrace.text import printable
 
-__all__ = ["Engine", "Job", "ProbeStatus", "measure_cost"]
+__all__ = ["Engine", "Job", "ProbeStatus", "StartSpan", "measure_cost"]
 
 log = logging.getLogger("gotraced")
 
-_LOOK = 1.0  # seconds between two looks for programs, at least
-_LOOK_SHARE = 200  # and as many times what one takes
+_LOOK = 0.5  # seconds between two looks for programs, at least
+_LOOK_SHARE = 200  # and as many times the CPU time that one takes
+_MAX_LOOK = 30.0
+_TURN = 1.0  # seconds between two looks at what has been spent, and at what is to be tried again
 _POLL = 5.0
 _TAKERS = 8  # threads that read maps: each waits for programs that run
+_LEAVERS = 4  # threads that detach: each waits for the kernel
 _USUAL_TRAP = ProbeCost(800, 2500)  # ns, where it cannot be measured
 _MAX_WAIT = 3.0
 _MAX_LISTED = 16  # processes in a message
 _SPANS, _WAITS = "spans", "waits"  # what they are called among probes
 
 
-#: Starts the probe of spans; the number is the budget of all, a part of one CPU.
-StartSpan = Callable[[Sequence[SpanSpec], Program, Target, Cost, float], Probe]
+#: Starts the probe of spans; the number is the budget of all, a part of one CPU. If the last is
+#: true, it sends nothing before ``Probe.forget``.
+StartSpan = Callable[[Sequence[SpanSpec], Program, Target, Cost, float, bool], Probe]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,11 @@ class _Tally:
     lost: Counter[str] = field(default_factory=Counter)
     over_budget: int = 0
     failures: int = 0
+
+    def add(self, spent: Spent, lost: Mapping[str, int]) -> None:
+        """Add what a probe has seen that is gone."""
+        self.spent = Spent(self.spent.hits + spent.hits, self.spent.ns + spent.ns)
+        self.lost.update(lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +131,7 @@ def measure_cost() -> Cost:
 class Engine:
     """Everything that is attached. One thread runs it, others may collect."""
 
-    def __init__(self, config: Config, cost: Cost, start_span: StartSpan | None = None) -> None:
+    def __init__(self, config: Config, cost: Cost) -> None:
         self.config = config
         self.cost = cost
         self.started = time.time()
@@ -130,7 +139,8 @@ class Engine:
         self.pulse = time.monotonic()
         #: Whether all that there was to attach at the beginning has been tried.
         self.is_ready = False
-        self._start_span = start_span
+        #: Attaches probes of spans, None while there is nowhere to send any.
+        self.start_span: StartSpan | None = None
         self._lock = threading.RLock()  # of what follows, for readers
         self._jobs: dict[str, Job] = {}
         self._running: dict[ProgramKey, _Running] = {}
@@ -141,26 +151,17 @@ class Engine:
         self._waits = WaitTotals()
         self._said: dict[_Place, str] = {}
         self._takers = ThreadPoolExecutor(_TAKERS, "take")
-        self._next_look = self._next_poll = 0.0
+        self._leavers = ThreadPoolExecutor(_LEAVERS, "leave")
+        self._leaving: list[tuple[_Place, Probe]] = []  # of programs that have ended
+        self._next_look = self._next_poll = self._next_turn = 0.0
         self._stopping = threading.Event()
-        self._set_jobs(config, {})
+        self._finder = Finder(config.targets)
+        self._set_jobs(config, _jobs(config, {}))
 
-    def _set_jobs(self, config: Config, metrics: dict[str, Metric]) -> None:
-        jobs = {
-            spec.name: Job(spec.name, spec.targets, metrics.get(spec.name) or Metric(spec))
-            for spec in config.metrics
-        }
-        if config.spans:
-            name = _SPANS if _SPANS not in jobs else f"{_SPANS}:"
-            targets = dict.fromkeys(target for span in config.spans for target in span.targets)
-            jobs[name] = Job(name, tuple(targets), spans=config.spans)
-        if config.waits is not None:
-            name = _WAITS if _WAITS not in jobs else f"{_WAITS}:"
-            jobs[name] = Job(name, config.waits.targets, waits=config.waits)
+    def _set_jobs(self, config: Config, jobs: dict[str, Job]) -> None:
         with self._lock:
             self.config = config
             self._jobs = jobs
-            self._finder = Finder(config.targets)
             self._budgets = {target.name: Budget(config.budget) for target in config.targets}
             for job in jobs.values():
                 for target in job.targets:
@@ -170,15 +171,15 @@ class Engine:
         """Have a turn end soon; may be called in a signal handler."""
         self._stopping.set()
 
-    def turn(self) -> None:
-        """Do what is due; to be called once a second."""
+    def turn(self) -> float:
+        """Do what is due, and return in how many seconds something may be due again."""
         now = self.pulse = time.monotonic()
-        if now >= self._next_look:
-            self._follow()
-            taken = time.monotonic() - now
-            self._next_look = now + max(_LOOK, min(_LOOK_SHARE * taken, 30.0))
-        self._attach_due()
-        self._mind_budget(time.monotonic())
+        is_new = self._look_if_due()
+        if is_new or now >= self._next_turn:
+            self._attach_due()
+        if now >= self._next_turn:
+            self._next_turn = now + _TURN
+            self._mind_budget(time.monotonic())
         if now >= self._next_poll:
             self._next_poll = now + _POLL
             for place, probe in self._probes():
@@ -192,22 +193,38 @@ class Engine:
                 with suppress(OSError):
                     probe.poll()
         self.is_ready = True
-        self.pulse = time.monotonic()
+        now = self.pulse = time.monotonic()
+        return max(0.0, min(self._next_look, self._next_turn) - now)
 
-    def _follow(self) -> None:
-        """Look which programs there are, and let go of those that are not any more."""
+    def _look_if_due(self) -> bool:
+        """Look for programs if it is time to, and return whether there is one more."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        before = self._running.keys()
+        # What this thread does, not how long others keep it waiting.
+        began = time.thread_time()
         found = self._finder.look()
+        taken = time.thread_time() - began
+        self._next_look = now + max(_LOOK, min(_LOOK_SHARE * taken, _MAX_LOOK))
+        is_new = not found.keys() <= before
+        self._follow(found)
+        return is_new
+
+    def _follow(self, found: dict[ProgramKey, Program]) -> None:
+        """Take note of which programs there are, and let go of those that are not any more."""
         for target, problem in self._finder.problems.items():
             self._say_once(_Place("", ProgramKey(target, 0, 0, 0)), problem)
         gone = [key for key in self._running if key not in found]
         for key in gone:
             running = self._running[key]
             log.info("%s: %s has ended", key.target, printable(running.program.shown))
-            for name in list(running.probes):
-                self._detach(_Place(name, key))
+            leaving = [(_Place(name, key), probe) for name, probe in running.probes.items()]
             with self._lock:
                 del self._running[key]
-            self._close_target(running)
+                self._leaving += leaving
+            # The kernel takes its time, in which others are to be found.
+            self._leavers.submit(self._leave, running, leaving)
         with self._lock:
             self._found = found
             for key, program in found.items():
@@ -221,11 +238,36 @@ class Engine:
             if place.job:
                 del self._said[place]
 
+    def _leave(self, running: _Running, leaving: list[tuple[_Place, Probe]]) -> None:
+        """Detach what a program that has ended had, in a thread."""
+        for _, probe in leaving:
+            probe.stop()
+        for place, probe in leaving:
+            spent, lost = Spent(), dict[str, int]()
+            try:
+                spent = _closed(place, probe)
+                lost = probe.lost()
+            finally:
+                with self._lock:
+                    self._leaving.remove((place, probe))
+                    self._tallies[place.job, place.program.target].add(spent, lost)
+        self._close_target(running)
+
     def _attach_due(self) -> None:
+        while self._attach_to_all():
+            pass
+
+    def _attach_to_all(self) -> bool:
+        """Attach what is due, and return whether there is one more program since it began."""
+        is_new = False
         for key, running in list(self._running.items()):
             for job in list(self._jobs.values()):
                 if self._stopping.is_set():
-                    return
+                    return False
+                # Attaching to one may take long, and others start meanwhile.
+                is_new |= self._look_if_due()
+                if key not in self._running:
+                    break
                 place = _Place(job.name, key)
                 if (
                     key.target in job.targets
@@ -235,33 +277,17 @@ class Engine:
                 ):
                     self._attach(place, job, running)
                     self.pulse = time.monotonic()
-            if not any(probe.needs_target for probe in running.probes.values()):
+            if key in self._running and not any(
+                probe.needs_target for probe in running.probes.values()
+            ):
                 self._close_target(running)
+        return is_new
 
     def _attach(self, place: _Place, job: Job, running: _Running) -> None:
         tally = self._tallies[job.name, place.program.target]
-        shown = f"{job.name} in {place.program.target} ({running.program.shown})"
+        shown = _shown(job, running)
         try:
-            if running.target is None:
-                running.target = open_target(running.program)
-            probe: Probe
-            if job.metric is not None:
-                probe = MetricProbe(job.metric, running.program, running.target, self.cost)
-            elif job.waits is not None:
-                probe = WaitsProbe(
-                    job.waits,
-                    running.program,
-                    running.target,
-                    self.cost,
-                    self._waits,
-                    self.config.budget,
-                )
-            else:
-                assert self._start_span is not None
-                specs = [span for span in job.spans if place.program.target in span.targets]
-                probe = self._start_span(
-                    specs, running.program, running.target, self.cost, self.config.budget
-                )
+            probe = self._make(job, running, self.config, self.start_span)
         except (NoMatchError, UsageError) as error:
             tally.failures += 1
             running.hopeless.add(job.name)
@@ -280,6 +306,26 @@ class Engine:
             log.info("%s: attached", printable(shown))
             for problem in probe.problems:
                 log.warning("%s: %s", printable(shown), printable(problem))
+
+    def _make(
+        self,
+        job: Job,
+        running: _Running,
+        config: Config,
+        start_span: StartSpan | None,
+        is_spare: bool = False,
+    ) -> Probe:
+        """Attach what a job asks for in a program. Raises GotraceError or OSError."""
+        if running.target is None:
+            running.target = open_target(running.program)
+        program, target = running.program, running.target
+        if job.metric is not None:
+            return MetricProbe(job.metric, program, target, self.cost)
+        if job.waits is not None:
+            return WaitsProbe(job.waits, program, target, self.cost, self._waits, config.budget)
+        assert start_span is not None
+        specs = [span for span in job.spans if program.key.target in span.targets]
+        return start_span(specs, program, target, self.cost, config.budget, is_spare)
 
     def _say_once(self, place: _Place, text: str) -> None:
         """Log what is wrong, but not again and again."""
@@ -311,16 +357,10 @@ class Engine:
     def _detach(self, place: _Place) -> None:
         running = self._running[place.program]
         probe = running.probes[place.job]
-        spent = Spent()
-        try:
-            spent = probe.close()
-        except (GotraceError, OSError) as error:
-            log.error("%s: %s", printable(place.job), printable(str(error)))
-        tally = self._tallies[place.job, place.program.target]
+        spent = _closed(place, probe)
         with self._lock:
             del running.probes[place.job]
-            tally.spent = Spent(tally.spent.hits + spent.hits, tally.spent.ns + spent.ns)
-            tally.lost.update(probe.lost())
+            self._tallies[place.job, place.program.target].add(spent, probe.lost())
 
     @staticmethod
     def _close_target(running: _Running) -> None:
@@ -336,46 +376,107 @@ class Engine:
                 for name, probe in running.probes.items()
             ]
 
-    def reload(self, config: Config) -> None:
-        """Go over to another configuration: what both ask for alike goes on without a gap."""
-        before, targets = self._jobs, {target.name: target for target in self.config.targets}
-        metrics: dict[str, Metric] = {}
-        again: list[tuple[Metric, Metric]] = []
-        kept: set[tuple[str, str]] = set()
-        for spec in config.metrics:
-            old = before[spec.name].metric if spec.name in before else None
-            if old is not None and _probes_alike(old.spec, spec):
-                old.spec = spec
-                metrics[spec.name] = old
-                kept |= {(spec.name, target) for target in spec.targets}
-            else:
-                metrics[spec.name] = Metric(spec)
-                if old is not None and metrics[spec.name].is_like(old):
-                    again.append((metrics[spec.name], old))
-        if config.waits is not None and self.config.waits is not None:
-            room = config.waits.goroutines == self.config.waits.goroutines
-            again_waits = config.waits.targets if room else ()
-            kept |= {(_WAITS, target) for target in again_waits}
-        same = {target.name for target in config.targets if targets.get(target.name) == target}
+    def reload(self, config: Config, start_span: StartSpan | None, keeps_spans: bool) -> None:
+        """Go over to another configuration: what both ask for alike goes on without a gap.
+
+        A probe that another one replaces stays until that one is attached. Whatever is raised, all
+        is as it was: GotraceError or OSError where a new probe cannot be attached, and anything
+        that is a bug. ``keeps_spans``: ``start_span`` leads to where it has led before.
+        """
+        before = self._jobs
+        metrics = {spec.name: self._metric(spec) for spec in config.metrics}
+        jobs = _jobs(config, metrics)
+        finder = self._finder
+        if config.targets != self.config.targets:
+            finder = Finder(config.targets)
+        found = finder.look()
+        kept: list[_Place] = []
+        replaced: dict[_Place, Probe] = {}
+        try:
+            for key, running in self._running.items():
+                program = found.get(key)
+                if program is None or program.cgroup != running.program.cgroup:
+                    continue
+                for name in running.probes:
+                    place, job = _Place(name, key), jobs.get(name)
+                    if job is None or key.target not in job.targets:
+                        continue
+                    if _asks_alike(before[name], job, key.target, keeps_spans):
+                        kept.append(place)
+                        continue
+                    self.pulse = time.monotonic()
+                    with suppress(OverBudgetError):  # tried again later
+                        replaced[place] = self._renewed(job, running, config, start_span)
+        except BaseException:
+            for probe in replaced.values():
+                _close(probe)
+            raise
+        self._go_over(config, jobs, kept, replaced, start_span)
+        self._finder = finder
+
+    def _metric(self, spec: MetricSpec) -> Metric:
+        """Return the metric that a configuration asks for, the one there is where it is alike."""
+        known = self._jobs.get(spec.name)
+        if known is None or known.metric is None or not _probes_alike(known.metric.spec, spec):
+            return Metric(spec)
+        return known.metric
+
+    def _renewed(
+        self, job: Job, running: _Running, config: Config, start_span: StartSpan | None
+    ) -> Probe:
+        try:
+            return self._make(job, running, config, start_span, is_spare=True)
+        except OverBudgetError:
+            raise
+        except (GotraceError, OSError) as error:
+            raise GotraceError(f"{_shown(job, running)}: {error}") from error
+
+    def _go_over(
+        self,
+        config: Config,
+        jobs: dict[str, Job],
+        kept: list[_Place],
+        replaced: dict[_Place, Probe],
+        start_span: StartSpan | None,
+    ) -> None:
+        """Let go of all that is not kept, and put new probes in its place; nothing fails here."""
+        before = self._jobs
+        for place, _ in self._probes():
+            if place not in kept:
+                self._detach(place)
+        for name, job in jobs.items():
+            metric, known = job.metric, before.get(name)
+            if metric is None or known is None or known.metric is None:
+                continue
+            if metric is known.metric:
+                metric.spec = next(spec for spec in config.metrics if spec.name == name)
+            elif metric.is_like(known.metric):
+                metric.keep(known.metric)
+        for place, probe in replaced.items():
+            # The one before has counted until now.
+            probe.forget()
+            with self._lock:
+                self._running[place.program].probes[place.job] = probe
+        targets = {target.name for target in config.targets}
         for key, running in list(self._running.items()):
-            for name in list(running.probes):
-                if key.target not in same or (name, key.target) not in kept:
-                    self._detach(_Place(name, key))
             running.hopeless.clear()
-            if key.target not in same:
+            if key.target not in targets:
                 with self._lock:
                     del self._running[key]
                 self._close_target(running)
-        for new, old in again:
-            new.keep(old)
-        self._set_jobs(config, metrics)
+            elif not running.probes:
+                self._close_target(running)
+        self.start_span = start_span
+        self._set_jobs(config, jobs)
         self._said.clear()
         self._pauses = Pauses()
         self._next_look = 0.0
 
     def collect(self) -> list[Metric]:
         """Read what has come, and return all metrics. May be called in any thread."""
-        list(self._takers.map(_take, [probe for _, probe in self._probes()]))
+        with self._lock:
+            probes = [probe for _, probe in (*self._probes(), *self._leaving)]
+        list(self._takers.map(_take, probes))
         with self._lock:
             return [job.metric for job in self._jobs.values() if job.metric is not None]
 
@@ -419,13 +520,13 @@ class Engine:
         """Yield how each job fares in each target."""
         with self._lock:  # a probe that is detached meanwhile is in its tally or not, not in both
             live: dict[tuple[str, str], list[Probe]] = {}
-            for place, probe in self._probes():
+            attached = Counter((place.job, place.program.target) for place, _ in self._probes())
+            for place, probe in (*self._probes(), *self._leaving):
                 live.setdefault((place.job, place.program.target), []).append(probe)
             found = []
             for job in self._jobs.values():
-                for target in job.targets:
-                    probes = live.get((job.name, target), [])
-                    found.append(_status(job.name, target, self._tallies[job.name, target], probes))
+                for at in ((job.name, target) for target in job.targets):
+                    found.append(_status(at, attached[at], self._tallies[at], live.get(at, [])))
         yield from found
 
     def close(self) -> None:
@@ -438,19 +539,53 @@ class Engine:
             self._detach(place)
         for running in self._running.values():
             self._close_target(running)
+        self._leavers.shutdown()
         self._takers.shutdown()
 
 
-def _status(job: str, target: str, tally: _Tally, probes: list[Probe]) -> ProbeStatus:
+def _jobs(config: Config, metrics: Mapping[str, Metric]) -> dict[str, Job]:
+    """Return what a configuration asks for by name; ``metrics`` are those that there are."""
+    jobs = {
+        spec.name: Job(spec.name, spec.targets, metrics.get(spec.name) or Metric(spec))
+        for spec in config.metrics
+    }
+    if config.spans:
+        name = _SPANS if _SPANS not in jobs else f"{_SPANS}:"
+        targets = dict.fromkeys(target for span in config.spans for target in span.targets)
+        jobs[name] = Job(name, tuple(targets), spans=config.spans)
+    if config.waits is not None:
+        name = _WAITS if _WAITS not in jobs else f"{_WAITS}:"
+        jobs[name] = Job(name, config.waits.targets, waits=config.waits)
+    return jobs
+
+
+def _asks_alike(one: Job, other: Job, target: str, keeps_spans: bool) -> bool:
+    """Return whether two jobs have the same probes in a target."""
+    if one.metric is not None or other.metric is not None:
+        return one.metric is other.metric
+    if one.waits is not None and other.waits is not None:
+        return one.waits.goroutines == other.waits.goroutines
+    if one.waits is not None or other.waits is not None or not keeps_spans:
+        return False
+    mine, its = (
+        [replace(span, targets=()) for span in job.spans if target in span.targets]
+        for job in (one, other)
+    )
+    return mine == its
+
+
+def _shown(job: Job, running: _Running) -> str:
+    return f"{job.name} in {running.program.key.target} ({running.program.shown})"
+
+
+def _status(at: tuple[str, str], attached: int, tally: _Tally, probes: list[Probe]) -> ProbeStatus:
     hits, cost, lost = tally.spent.hits, tally.spent.ns, Counter(tally.lost)
     for probe in probes:
         with suppress(OSError):
             spent = probe.spent()
             hits, cost = hits + spent.hits, cost + spent.ns
             lost.update(probe.lost())
-    return ProbeStatus(
-        job, target, len(probes), hits, cost, tally.over_budget, tally.failures, dict(lost)
-    )
+    return ProbeStatus(*at, attached, hits, cost, tally.over_budget, tally.failures, dict(lost))
 
 
 def _probes_alike(one: MetricSpec, other: MetricSpec) -> bool:
@@ -460,6 +595,15 @@ def _probes_alike(one: MetricSpec, other: MetricSpec) -> bool:
 
 def _bare(spec: MetricSpec) -> MetricSpec:
     return replace(spec, targets=(), help="")
+
+
+def _closed(place: _Place, probe: Probe) -> Spent:
+    """Close a probe and return what it has cost, as far as that is known."""
+    try:
+        return probe.close()
+    except (GotraceError, OSError) as error:
+        log.error("%s: %s", printable(place.job), printable(str(error)))
+        return Spent()
 
 
 def _close(probe: Probe) -> None:

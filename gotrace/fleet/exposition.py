@@ -20,7 +20,7 @@ from gotrace.fleet.engine import Engine
 from gotrace.fleet.series import Bucketed, Metric, Point
 from gotrace.fleet.telemetry.waits import families
 
-__all__ = ["EngineCollector", "Reloads", "registry_of"]
+__all__ = ["EngineCollector", "Reloads", "family_of", "registry_of"]
 
 _ALWAYS = "+Inf"
 
@@ -51,7 +51,7 @@ class EngineCollector(Collector):
         """Yield the configuration's metrics and then the daemon's own."""
         metrics = self._engine.collect()
         for metric in metrics:
-            yield _family(metric)
+            yield family_of(metric)
         for family in families(self._engine.waits()):
             labels = ["target", "reason"] if family.has_reason else ["target"]
             counter = CounterMetricFamily(family.name, family.help, labels=labels)
@@ -124,7 +124,8 @@ class EngineCollector(Collector):
         yield sent
 
 
-def _family(metric: Metric) -> Family:
+def family_of(metric: Metric) -> Family:
+    """Return a metric as Prometheus has it."""
     spec, labels = metric.spec, list(metric.labels)
     if not metric.is_histogram:
         counter = CounterMetricFamily(spec.name, spec.help, labels=labels)

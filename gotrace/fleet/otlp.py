@@ -26,9 +26,11 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from gotrace import __version__
 from gotrace.fleet.config import OtlpSpec, Protocol, TargetSpec
+from gotrace.fleet.naming import Attribute, exported
 from gotrace.fleet.series import Bucketed, Metric, Point
 from gotrace.fleet.telemetry.waits import WaitPoint, families
 from gotrace.target.containers import Container, Containers
+from gotrace.text import encodable
 
 __all__ = ["FinishedCall", "Otlp", "load_exporter", "metrics_data"]
 
@@ -38,8 +40,6 @@ _BATCH = 512  # spans
 _MAX_RESOURCES = 1024
 _LINGER = 1.0  # seconds that a span waits for others
 _SCOPE = InstrumentationScope("gotraced", __version__)
-
-Attribute = str | bool | int | float | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,7 @@ class Otlp:
             elif target in self._pods:
                 attributes.update(self._pods[target].attributes())
             attributes.update(self._spec.resource)
-            self._resources[target, container] = Resource(attributes)
+            self._resources[target, container] = Resource(_encodable(attributes))
         return self._resources[target, container]
 
     def _span(self, call: FinishedCall) -> ReadableSpan:
@@ -194,14 +194,14 @@ class Otlp:
         attributes = dict(call.attributes)
         if call.error is not None:
             kind, message = call.error
-            status = Status(StatusCode.ERROR, message)
+            status = Status(StatusCode.ERROR, encodable(message))
             attributes["error.type"] = kind
         return ReadableSpan(
-            call.name,
+            encodable(call.name),
             context,
             _context(call.trace, call.parent) if call.parent else None,
             resource=self._resource(call.target, self._container(call)),
-            attributes=attributes,
+            attributes=_encodable(attributes),
             kind=SpanKind.INTERNAL,
             status=status,
             start_time=call.start,
@@ -223,6 +223,10 @@ class Otlp:
             thread.join(max(0.0, until - time.monotonic()))
         self._metric_exporter.shutdown(100)
         self._span_exporter.shutdown()
+
+
+def _encodable(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    return {encodable(key): exported(value) for key, value in attributes.items()}
 
 
 def _context(trace: int, span: int) -> SpanContext:

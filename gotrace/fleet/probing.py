@@ -94,6 +94,9 @@ class Probe(abc.ABC):
     def _poll(self) -> None:  # noqa: B027
         """Free what processes that have ended left."""
 
+    def _forget(self) -> None:  # noqa: B027
+        """Drop what has come so far, where it is not to be passed on."""
+
     @abc.abstractmethod
     def _finish(self) -> None:
         """Stop, and pass on what has come. Raises GotraceError."""
@@ -120,6 +123,12 @@ class Probe(abc.ABC):
         with self._lock:
             if self._is_open:
                 self._take()
+
+    def forget(self) -> None:
+        """Drop what has come so far; nothing of it is passed on."""
+        with self._lock:
+            if self._is_open:
+                self._forget()
 
     def poll(self) -> None:
         """Free what processes that have ended left; to be called every few seconds."""
@@ -227,6 +236,9 @@ class MetricProbe(Probe):
         increments = list(self._increments())
         self._calls += sum(one.calls for one in increments)
         self.metric.add(self._program.key.target, increments)
+
+    def _forget(self) -> None:
+        self._calls += sum(one.calls for one in self._increments())
 
     def _increments(self) -> Iterator[Increment]:
         meter = self._meter

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from gotrace.fleet.config import MetricSpec, MetricType
 from gotrace.fleet.naming import OTHERS
 from gotrace.histogram import Histogram, ValueHistogram, bucket_bounds
+from gotrace.text import encodable
 
 __all__ = ["Bucketed", "Increment", "Metric", "Point", "bucketed"]
 
@@ -114,7 +115,7 @@ class Metric:
         """Add what has come from a target."""
         with self._lock:
             for one in increments:
-                values = one.values
+                values = None if one.values is None else tuple(map(encodable, one.values))
                 if values is None or not self._has_room((target, *values)):
                     values = (OTHERS,) * (len(self.labels) - 1)
                     self.others += one.calls

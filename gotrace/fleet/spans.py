@@ -14,8 +14,8 @@ from typing import Protocol
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import SpanSpec
-from gotrace.fleet.naming import attribute
-from gotrace.fleet.otlp import Attribute, FinishedCall
+from gotrace.fleet.naming import Attribute, attribute
+from gotrace.fleet.otlp import FinishedCall
 from gotrace.fleet.probing import Cost, Probe, Spent
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.forest import Forest, LeftOut
@@ -200,9 +200,11 @@ class SpanProbe(Probe):
         cost: Cost,
         sink: Sink,
         share: float,
+        is_spare: bool = False,
     ) -> None:
         """Attach; what spans' time goes into only where that takes less than ``share`` of one CPU.
 
+        ``is_spare``: nothing is sent before ``forget``, as another probe sends the same calls.
         Raises OverBudgetError, other GotraceErrors, or OSError.
         """
         problems: list[str] = []
@@ -217,6 +219,8 @@ class SpanProbe(Probe):
         self._kinds, request, run = opened
         super().__init__(program, cost, run)
         self._sink = sink
+        self._is_spare = is_spare
+        self._since = 0
         self._read_ns = 0
         self._forest: Forest[_Seen, _Above] = Forest(self._send)
         self._tracer = run.meter
@@ -253,14 +257,19 @@ class SpanProbe(Probe):
     def read(self) -> None:
         """Read what has come; to be called ten times a second."""
         with self._lock:
-            if self._is_open:
+            if self._is_open and not self._is_spare:
                 self._read()
+
+    def _forget(self) -> None:
+        self._is_spare, self._since = False, time.monotonic_ns()
 
     def _read(self) -> None:
         began = time.thread_time_ns()
         for record in self._tracer.acquire(time.monotonic() + _TURN):
             try:
                 call = parse_call(record)
+                if call.end_ns < self._since:
+                    continue
                 decoder = self._decoders[call.function]
                 is_wanted = not call.unwanted and decoder.wanted(record) is not None
             except RecordError as error:
@@ -460,9 +469,10 @@ class SpanReader:
         target: Target,
         cost: Cost,
         share: float,
+        is_spare: bool,
     ) -> SpanProbe:
         """Attach a probe and read its calls from then on. Raises GotraceError or OSError."""
-        probe = SpanProbe(specs, program, target, cost, self._sink, share)
+        probe = SpanProbe(specs, program, target, cost, self._sink, share, is_spare)
         with self._lock:
             self._probes = [*(known for known in self._probes if known.is_open), probe]
         return probe

@@ -160,11 +160,17 @@ class WaitsProbe(Probe):
         totals.begin(program.key.target, kinds)
 
     def _take(self) -> None:
+        self._totals.add(self._program.key.target, self._sums())
+
+    def _forget(self) -> None:
+        self._sums()
+
+    def _sums(self) -> list[StateSum]:
         sums = self._meter.take()
         # A goroutine begins to wait, becomes runnable and runs; or only the latter two.
         hits = {StateKind.BLOCKED: 1, StateKind.RUNNABLE: 2, StateKind.THROTTLED: 0}
         self._hits += sum(hits[one.kind] * one.count for one in sums)
-        self._totals.add(self._program.key.target, sums)
+        return sums
 
     def _poll(self) -> None:
         self._meter.forget(self._program.is_run_by)
