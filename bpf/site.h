@@ -60,6 +60,7 @@ enum hit {
     HIT_ENTRY,  /* hits of a function's entry; in row 0, of all that belongs to no function */
     HIT_RETURN, /* hits of its RETs; in row 0, of landings */
     HIT_CALL,   /* calls of it that were counted, and not followed */
+    HIT_SWITCH, /* in row 0: of the kernel's scheduler, which takes no trap */
     HITS
 };
 
@@ -67,7 +68,7 @@ enum hit {
  * hits: key = HITS * row + enum hit; value = as often on this CPU, in processes of others as well,
  * but for HIT_CALL. Only ever added to.
  */
-BPF_PERCPU_ARRAY(hits, u64, GOTRACE_HIT_ROWS * 3);
+BPF_PERCPU_ARRAY(hits, u64, GOTRACE_HIT_ROWS * 4);
 
 /* counted: key = row; value = 1 where calls are only counted. Written from user space alone. */
 BPF_ARRAY(counted, u32, GOTRACE_HIT_ROWS);
@@ -86,6 +87,13 @@ static __always_inline u32 hit_row(u64 cookie)
 {
     u64 row = (cookie & COOKIE_INDEX_MASK) + 1;
     return cookie & COOKIE_LANDING || row >= GOTRACE_BUDGET ? 0 : row;
+}
+
+/* To be called at each switch of the kernel's scheduler. */
+static __always_inline void site_hit_switch(void)
+{
+    if (GOTRACE_BUDGET)
+        count_hit(0, HIT_SWITCH);
 }
 
 /* Return whether calls of the function that a site belongs to are only counted. */

@@ -206,6 +206,8 @@ class Listen:
 class Config:
     """A whole configuration; ``budget`` is the part of one CPU that each target may pay.
 
+    ``host_budget`` is what all targets may pay together, None if nothing limits that.
+
     ``pprof``: whether goroutines may be read through ``listen``.
     """
 
@@ -215,6 +217,7 @@ class Config:
     listen: Listen | None = None
     otlp: OtlpSpec | None = None
     budget: float = 0.02
+    host_budget: float | None = None
     pprof: bool = False
     waits: WaitsSpec | None = None
 
@@ -332,7 +335,9 @@ class _Reader:
         pprof = data.get("pprof", False)
         if pprof and listen is None:
             raise self.document.error(("pprof",), "profiles are served by HTTP: give listen")
-        return Config(targets, metrics, spans, listen, otlp, budget, pprof, waits)
+        host = data.get("host_budget")
+        host_budget = None if host is None else self._share(("host_budget",), host)
+        return Config(targets, metrics, spans, listen, otlp, budget, host_budget, pprof, waits)
 
     def _rows(self, key: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
         return list(enumerate(self.document.data.get(key, ())))

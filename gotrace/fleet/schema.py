@@ -37,6 +37,7 @@ SCHEMA: Final[dict[str, Any]] = {
         ["targets"],
         listen=_TEXT,
         budget=_TEXT,
+        host_budget=_TEXT,
         pprof={"type": "boolean"},
         targets=_rows(
             _record(

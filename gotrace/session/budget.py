@@ -21,14 +21,24 @@ from gotrace.session.plan import ProbePlan
 from gotrace.settings import ProgramSettings
 from gotrace.sites.sites import SiteForm
 
-__all__ = ["MAX_ROWS", "WINDOW", "Budget", "Hits", "RunBudget", "counting_hits", "removable"]
+__all__ = [
+    "MAX_ROWS",
+    "WINDOW",
+    "Budget",
+    "Hits",
+    "RunBudget",
+    "Spent",
+    "counting_hits",
+    "removable",
+]
 
 #: Seconds in which a target pays at most its share of them.
 WINDOW = 10.0
 #: Functions whose hits are counted apart; of more, all are held to the budget together.
 MAX_ROWS = 1000
 
-_HITS = 3  # enum hit of bpf/site.h: of entries, of returns, and calls that were only counted
+_HITS = 4  # enum hit of bpf/site.h
+_SWITCH_NS = 150  # for the run of a program at a switch of the kernel's scheduler
 
 _PATIENCE = 1.5  # seconds, for the cost of a trap
 _USUAL_TRAP = ProbeCost(own=800, hit=4000)  # on a virtual machine that does other things as well
@@ -91,39 +101,55 @@ def removable(
     return list(found.values()), found
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """How often probes have been hit, and what that has cost the program, in ns."""
+
+    hits: int = 0
+    ns: int = 0
+
+
 class Hits:
     """The hits of a run's probes: in row 0 those that belong to no function, then by function."""
 
-    def __init__(self, program: BpfProgram, plan: ProbePlan, program_ns: int) -> None:
+    def __init__(self, program: BpfProgram, program_ns: int, plan: ProbePlan | None = None) -> None:
         """Read a program's hits; ``program_ns`` is what one takes more than one that counts."""
         self._hits = program.map("hits")
         self._program_ns = program_ns
         self._is_stepped = [False]
-        if self._hits.max_entries > _HITS:
+        if plan is not None and self._hits.max_entries > _HITS:
             for _, _, sites in plan.numbered():
                 form = sites.entry.form if sites.entry else None
                 self._is_stepped.append(form in (SiteForm.FIRST, SiteForm.RET))
 
-    def read(self) -> list[tuple[int, int, int]]:
-        """Return, by row, the hits of entries and of returns, and the calls that were counted."""
+    def _read(self) -> Iterator[tuple[int, int, int, int]]:
+        """Yield, by row, hits of entries and returns, calls that were counted, and switches."""
         sums = self._hits.sums()
-        return list(zip(sums[0::_HITS], sums[1::_HITS], sums[2::_HITS], strict=True))
+        yield from zip(*(sums[what::_HITS] for what in range(_HITS)), strict=True)
+
+    def total(self, trap: ProbeCost) -> Spent:
+        """Return all hits of sites, and what all hits have cost; ``trap`` as for ``spent``."""
+        hits = sum(entries + returns for entries, returns, _, _ in self._read())
+        return Spent(hits, sum(self.spent(trap)))
 
     def spent(self, trap: ProbeCost) -> list[int]:
         """Return what they have cost so far, by row, in ns; ``trap`` is as of ``trap_cost``."""
         emulated = trap.own + self._program_ns
         stepped = max(trap.own, 2 * trap.hit - trap.own) + self._program_ns
         spent = []
-        for row, (entries, returns, _) in enumerate(self.read()):
+        for row, (entries, returns, _, switches) in enumerate(self._read()):
             # Landings are emulated but for a few; where functions have no rows, returns are RETs.
             returned = emulated if row == 0 and len(self._is_stepped) > 1 else stepped
             entered = stepped if self._is_stepped[row] else emulated
-            spent.append(entries * entered + returns * returned)
+            spent.append(entries * entered + returns * returned + switches * _SWITCH_NS)
         return spent
 
     def counted(self) -> dict[int, int]:
-        """Return how many calls of which functions were counted, and not followed."""
-        return {row - 1: calls for row, (_, _, calls) in enumerate(self.read()) if calls}
+        """Return how many calls of which functions were counted, and not followed.
+
+        If functions have no rows of their own, all are those of -1.
+        """
+        return {row - 1: calls for row, (_, _, calls, _) in enumerate(self._read()) if calls}
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,8 +28,9 @@ class CallCounter(Probing):
         settings = CountSettings(site=prepared.site_settings(), counters=self._functions)
         groups = plan.entry_groups("on_entry", prepared.target.pid)
         self._entries: dict[int, ProbeGroup] = {}
-        if prepared.budget is not None:
+        if prepared.counts_hits:
             settings = counting_hits(settings, len(plan.names))
+        if prepared.budget is not None:
             groups, self._entries = removable(groups, len(plan.names))
         self.attached: Attached = attach(settings, groups, prepared.forced, None, prepared.announce)
         self._map = self.attached.program.map("counts")

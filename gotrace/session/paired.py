@@ -62,15 +62,19 @@ class Paired(Probing):
             groups += rets.values() if rets else found
         entries = plan.entry_groups("on_entry", target.pid, tasks.kind)
         self._rets, self._entries = rets, dict[int, ProbeGroup]()
-        if prepared.budget is not None:
+        if prepared.counts_hits:
             settings = counting_hits(settings, len(plan.names))
+        if prepared.budget is not None:
             entries, self._entries = removable(entries, len(plan.names))
-        groups += entries
+        apart = len(groups) if prepared.is_minded else 0
+        self._can_leave = apart > 0
         self.attached: Attached = attach(
-            settings, groups, prepared.forced, self._prepare, prepared.announce
+            settings, groups + entries, prepared.forced, self._prepare, prepared.announce, apart
         )
         more, by_process = (("why_saved",), BY_PROCESS) if why else ((), ())
         self.landings: Landings | None = None
+        #: When all that follows calls is to be removed, None if it is not.
+        self._left_at: float | None = None
         #: When calls of functions began to be counted alone whose RETs are to be removed.
         self._counted: dict[int, float] = {}
         if can_move(prepared) and rets and self.attached.method is AttachMethod.MULTI:
@@ -114,6 +118,20 @@ class Paired(Probing):
             self._remove_returns(function)
         self.attached.change((), [self._entries.pop(function)])
         return Level.OFF
+
+    def lighten_all(self) -> bool:
+        if not self._can_leave:
+            return False
+        self._can_leave = False
+        rows, yes = self.attached.program.map("counted"), (1).to_bytes(4, "little")
+        rows.update_array(0, [yes] * rows.max_entries)
+        self._left_at = time.monotonic() + _RETURNING
+        return True
+
+    def settle(self) -> None:
+        if self._left_at is not None and time.monotonic() >= self._left_at:
+            self._left_at = None
+            self.attached.leave()
 
     def _leave_returns(self) -> None:
         """Remove the RETs of functions whose calls are counted, once most calls have returned."""

@@ -56,7 +56,7 @@ class Prepared:
     is not asked for. ``scheduler`` are the probes of a run that follows the scheduler alone.
     ``forced`` is the way to attach, None for the best; ``announce`` is as for ``attach``.
     ``returns`` says where calls are seen returning. ``budget`` is what tracing may take, as a part
-    of one CPU, None if nothing minds that.
+    of one CPU, None if the run does not mind it; ``is_minded`` if somebody else does.
     """
 
     target: Target
@@ -70,6 +70,12 @@ class Prepared:
     scheduler: SchedulerProbes | None = None
     returns: Returns = Returns.RET
     budget: float | None = None
+    is_minded: bool = False
+
+    @property
+    def counts_hits(self) -> bool:
+        """Return whether programs count their hits."""
+        return self.is_minded or self.budget is not None
 
     def site_settings(self) -> SiteSettings:
         """Return the settings of bpf/site.h and bpf/ret.h."""
@@ -98,6 +104,16 @@ class Probing:
         Raises AttachError or GotraceError.
         """
         return None
+
+    def lighten_all(self) -> bool:
+        """Have all calls counted and not followed; return whether they were followed before.
+
+        To be followed by ``settle``. Only if somebody minds what the run costs.
+        """
+        return False
+
+    def settle(self) -> None:
+        """Remove what ``lighten_all`` has made needless; to be called now and then."""
 
     def stop(self) -> None:
         """Have the probes removed; after it, nothing is recorded any more. Raises OSError."""

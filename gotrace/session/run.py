@@ -304,7 +304,7 @@ def open_run(
         opened.push(meter)
         budget = None
         if trap is not None and request.budget is not None:
-            hits = Hits(meter.attached.program, prepared.plan, meter.program_ns)
+            hits = Hits(meter.attached.program, meter.program_ns, prepared.plan)
             budget = RunBudget(request.budget, hits, trap, time.monotonic())
         return Run(prepared, meter, calibration, waiter, opened.pop_all(), budget)
 

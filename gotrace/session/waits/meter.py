@@ -264,12 +264,13 @@ class WaitRequest(Request[WaitMeter, None]):
             announce=announce,
             scheduler=probes,
             budget=self.budget,
+            is_minded=self.is_minded,
         )
 
     def attach(self, prepared: Prepared) -> WaitMeter:
         """Attach. Raises AttachError or LoadError."""
         assert isinstance(prepared.scheduler, WaitProbes)
-        counts_hits = prepared.budget is not None
+        counts_hits = prepared.counts_hits
         return WaitMeter(prepared.scheduler, prepared.forced, prepared.announce, counts_hits)
 
 
