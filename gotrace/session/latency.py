@@ -90,7 +90,7 @@ class Measurement:
 class LatencyMeter(Paired):
     """The probes that measure a plan's functions; a context manager that detaches."""
 
-    program_ns = 250
+    program_ns = 330
 
     LOSSES = (
         Diagnostic.STACKS_FULL,
