@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         start,
     )
     from gotrace.calls import Call, LongestWait, LostCalls, StackFrame, Why, read, write
+    from gotrace.changes import Diff, diff
     from gotrace.errors import GotraceError, NoMatchError, UsageError
     from gotrace.histogram import Histogram
     from gotrace.kernel.attach import AttachError
@@ -61,6 +62,7 @@ __all__ = [
     "CutDict",
     "CutList",
     "CutStr",
+    "Diff",
     "Duration",
     "Func",
     "Function",
@@ -87,6 +89,7 @@ __all__ = [
     "Why",
     "__version__",
     "attach",
+    "diff",
     "path",
     "read",
     "start",
@@ -111,6 +114,7 @@ _HOMES = {
         "start",
     ),
     "gotrace.calls": ("Call", "LongestWait", "LostCalls", "StackFrame", "Why", "read", "write"),
+    "gotrace.changes": ("Diff", "diff"),
     "gotrace.errors": ("GotraceError", "NoMatchError", "UsageError"),
     "gotrace.histogram": ("Histogram",),
     "gotrace.kernel.attach": ("AttachError",),

@@ -27,6 +27,7 @@ ROOMS = (
     "overhead",
     "profiles",
     "settings",
+    "changes",
     "elf",
     "gotypes",
     "abi",
@@ -52,7 +53,16 @@ MAX_SHARE = 0.15  # of all lines, with the packages within it
 #: Package or module directly under gotrace -> those it may import besides itself.
 ALLOWED = {room: set(ROOMS[:at]) for at, room in enumerate(ROOMS)}
 #: The library's names come from the rooms that define them.
-ALLOWED["__init__"] = {"api", "calls", "errors", "histogram", "kernel", "target", "values"}
+ALLOWED["__init__"] = {
+    "api",
+    "calls",
+    "changes",
+    "errors",
+    "histogram",
+    "kernel",
+    "target",
+    "values",
+}
 #: The daemon is built on the sessions, not on the commands.
 ALLOWED["fleet"] -= {"report", "doctor", "cli"}
 
@@ -149,7 +159,7 @@ def test_allowed_imports_pass(room: str, source: str) -> None:
 
 #: What the library and the commands are made of, beside themselves; the rest is behind it.
 LAYER = {"session", "live", "goroutines", "target", "profiles"}
-LAYER |= {"errors", "text", "histogram", "overhead", "calls"}
+LAYER |= {"errors", "text", "histogram", "overhead", "calls", "changes"}
 BESIDE = {
     "api": {"kernel.attach", "kernel.rets", "values.python"},
     "cli": {
