@@ -35,8 +35,10 @@ from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
 from gotrace.profiles.write import write_profile
+from gotrace.requests.assemble import Assembler, Tally, request_probes
+from gotrace.requests.model import Request as TracedRequest
 from gotrace.session.count import CountRequest
-from gotrace.session.decode import CallDecoder, DecodedCall, Undecided
+from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import function_of
 from gotrace.session.latency import LatencyOptions, LatencyRequest, Measurement
 from gotrace.session.plan import ProgramFunction
@@ -62,7 +64,6 @@ from gotrace.session.why.probes import WhyOptions
 from gotrace.target.process import ProcessError, process_numbers
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, Waiter
-from gotrace.values.python import to_python
 
 if TYPE_CHECKING:  # loaded where they are made
     from gotrace.live.attached import Price
@@ -74,6 +75,7 @@ __all__ = [
     "Function",
     "Goroutine",
     "GoroutineState",
+    "RequestStream",
     "Session",
     "TracingWarning",
     "Wait",
@@ -299,7 +301,7 @@ class Session:
         #: Whether ``stop`` has been called for a run that is not attached yet.
         self._stop_asked = False
         self._has_run = False
-        self._streams: WeakSet[CallStream] = WeakSet()
+        self._streams: WeakSet[_Stream[Any]] = WeakSet()
         self._opened = Opened()
         self._opened.enter(closing(target))
 
@@ -385,6 +387,53 @@ class Session:
         with Opened() as opened:
             run = self._begun(opened, request, seconds, force, "why=True")
             stream = CallStream(self, run, *request.decoders(run), limit, lossy, opened.keep())
+        self._streams.add(stream)
+        return stream
+
+    def requests(
+        self,
+        root: str,
+        *patterns: str,
+        limit: int | None = None,
+        seconds: float | None = None,
+        lossy: bool = False,
+        string_size: int = 256,
+        depth: int = 1,
+        floats: bool = True,
+        why: bool = False,
+        force: bool = False,
+        emulate_ret: bool | None = None,
+        exclude: Iterable[str] = (),
+    ) -> RequestStream:
+        """Attach, and return an iterator of requests from then on, as they are whole.
+
+        Each call of ``root`` begins one, but for calls within another one in its goroutine. Calls
+        of ``patterns`` that are made for it are its nodes, in any goroutine: docs/requests.md says
+        how that is known. A predicate of the root chooses requests when they end. To see work go
+        from goroutine to goroutine costs the program something at each operation on a channel and
+        each wait: where that is more than a fifth of one CPU it takes ``force``. Other parameters
+        and errors are as for ``trace``.
+        """
+        _check(seconds, limit=limit, string_size=string_size)
+        if not 0 <= depth <= 5:
+            raise UsageError(f"depth is {depth}: give 0 to 5")
+        asked = self._asked((root, *patterns), exclude, regexp=False)
+        roots, probes = request_probes(asked, self._target)
+        request = TraceRequest(
+            target=self._target,
+            asked=asked,
+            probes=probes,
+            emulate_ret=_emulation(emulate_ret),
+            why=WhyOptions(callers=True) if why else None,
+            choices=TraceChoices.of(string_size, depth, False, floats),
+            options=TraceOptions(roots=roots),
+        )
+        with Opened() as opened:
+            run = self._begun(opened, request, seconds, force, "requests()")
+            decoders, undecided = request.decoders(run)
+            assembler = Assembler(decoders, roots)
+            taken = (self, run, decoders, undecided, limit, lossy, opened.keep())
+            stream = RequestStream(assembler, *taken)
         self._streams.add(stream)
         return stream
 
@@ -768,8 +817,8 @@ def _stack_frame(frame: Frame) -> StackFrame:
     return StackFrame(frame.function, frame.file, frame.line)
 
 
-class CallStream(Iterator[Call]):
-    """The calls of a trace as they end; detaches at its end, when closed, and when dropped."""
+class _Stream(Iterator[_T]):
+    """What a run's records make; detaches at its end, when closed, and when dropped."""
 
     def __init__(
         self,
@@ -788,29 +837,28 @@ class CallStream(Iterator[Call]):
         self._tracer = run.meter
         self._run = run
         self._decoders = decoders
-        self._decoded: list[DecodedCall] = []
         self._undecided = undecided
         self._left = limit
         self._is_lossy = lossy
         self._is_over = False
         self._has_ended = False
         self._due: list[bytes] = []  # the next is the last
+        self._made: list[_T] = []  # in their order
         self._lost: dict[str, int] = {}
         self._next_reading = time.monotonic()
-        self._epoch = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.time_ns()
         run.meter.ends = run.ends
         self._is_open = True
 
-    def __next__(self) -> Call:
-        """Return the next call. Raises LostCalls in place of the end; other GotraceErrors."""
+    def __next__(self) -> _T:
+        """Return the next one. Raises LostCalls in place of the end; other GotraceErrors."""
         if self._has_ended:
             raise StopIteration
         if not self._is_open:
             raise UsageError("this trace is closed: iterate over it within its with block")
         try:
             with _os_errors():
-                call = self._next()
-                if call is None or self._left == 0:
+                made = self._next()
+                if made is None or self._left == 0:
                     self._has_ended = True
                     self.close()
         except BaseException:
@@ -818,41 +866,50 @@ class CallStream(Iterator[Call]):
             with suppress(GotraceError):  # what went wrong first is what counts
                 self.close()
             raise
-        if call is not None:
-            return call
+        if made is not None:
+            return made
         if self._lost and not self._is_lossy:
             raise LostCalls(self._lost)
         raise StopIteration
 
-    def _next(self) -> Call | None:
+    def _take(self, record: bytes) -> Iterable[_T]:
+        """Return what a record makes."""
+        raise NotImplementedError
+
+    def _rest(self) -> Iterable[_T]:
+        """Return what is whole since some records have been taken, or all at the end."""
+        return ()
+
+    def _next(self) -> _T | None:
         while self._left != 0:
-            if not self._decoded and not self._due and not self._read():
+            if not self._made and not self._due and not self._read():
                 return None
             if time.monotonic() >= self._next_reading:
                 # What is done with a call may take long, and the kernel's buffers fill meanwhile.
                 self._fill()
-            if not self._decoded:
-                record = self._due.pop()
-                calls = self._decoders[function_of(record)].calls(record)
-                self._decoded = [call for _, call in calls]
-            if self._decoded:
+            if not self._made:
+                self._made += self._take(self._due.pop())
+            if self._made:
                 if self._left is not None:
                     self._left -= 1
-                return self._made(self._decoded.pop(0))
+                return self._made.pop(0)
         return None
 
     def _read(self) -> bool:
-        """Wait for calls; return whether there are any."""
-        while not self._due:
+        """Wait for records, or what they have made; return whether there are any."""
+        while not self._due and not self._made:
             if self._tracer.exhausted:
                 self._lost = self._losses()
-                return False
+                self._made += self._rest()
+                return bool(self._made)
             self._is_over = self._is_over or self._run.is_over(0)
             now = time.monotonic()
             self._due = self._tracer.acquire(now + _READING)
             self._due.reverse()
             self._next_reading = now + _PERIOD
-            if self._due:
+            if not self._due:
+                self._made += self._rest()
+            if self._due or self._made:
                 # Later losses are not of the calls up to a limit that these may reach.
                 self._lost = self._losses()
             elif not self._is_over:
@@ -871,33 +928,6 @@ class CallStream(Iterator[Call]):
         lost["reader"] = self._tracer.losses.total + self._tracer.window.losses.total
         return {what: calls for what, calls in lost.items() if calls}
 
-    def _made(self, call: DecodedCall) -> Call:
-        function, stack, results = call.function, call.stack, call.results
-        args = zip(function.parameter_labels, map(to_python, call.args), strict=True)
-        named = None
-        if results is not None:
-            named = dict(zip(function.result_labels, map(to_python, results), strict=True))
-        return Call(
-            function.name,
-            dict(args),
-            named,
-            call.duration_ns,
-            call.end_ns - self._epoch,
-            call.pid,
-            call.tid,
-            call.goid,
-            function.file,
-            function.line,
-            stack,
-            call.stack_cut,
-            call.message,
-            call.unwound.value if call.unwound else None,
-            call.probe_hits,
-            call.probe_ns,
-            call.why,
-            function.program,
-        )
-
     @property
     def lost(self) -> Mapping[str, int]:
         """Return how many calls are missing, by what became of them, as far as that is known."""
@@ -914,7 +944,7 @@ class CallStream(Iterator[Call]):
             self._is_open = False
             self._opened.close()
 
-    def __enter__(self) -> CallStream:
+    def __enter__(self: _S) -> _S:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -924,6 +954,46 @@ class CallStream(Iterator[Call]):
         if getattr(self, "_is_open", False):
             with suppress(Exception):
                 self.close()
+
+
+_S = TypeVar("_S", bound="_Stream[Any]")
+
+
+class CallStream(_Stream[Call]):
+    """The calls of a trace as they end; detaches at its end, when closed, and when dropped."""
+
+    def __init__(self, *opened: Any) -> None:
+        super().__init__(*opened)
+        self._epoch = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.time_ns()
+
+    def _take(self, record: bytes) -> list[Call]:
+        calls = self._decoders[function_of(record)].calls(record)
+        return [call.as_call(self._epoch) for _, call in calls]
+
+
+class RequestStream(_Stream[TracedRequest]):
+    """Requests as they are whole; detaches at its end, when closed, and when dropped."""
+
+    def __init__(self, assembler: Assembler, *opened: Any) -> None:
+        super().__init__(*opened)
+        self._assembler = assembler
+
+    @property
+    def tally(self) -> Tally:
+        """Return what has become of calls and requests so far."""
+        return self._assembler.tally
+
+    def _take(self, record: bytes) -> Iterable[TracedRequest]:
+        self._assembler.add(record)
+        return ()
+
+    def _rest(self) -> Iterable[TracedRequest]:
+        return self._assembler.take(time.monotonic(), self._tracer.exhausted)
+
+    def _losses(self) -> dict[str, int]:
+        lost = super()._losses()
+        self._assembler.missing(sum(lost.values()) + self._tracer.window.late)
+        return lost
 
 
 def _by_function(names: Sequence[ProgramFunction], period: Measurement) -> dict[str, Histogram]:

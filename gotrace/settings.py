@@ -24,6 +24,7 @@ from typing import Any, ClassVar, TypeVar
 
 __all__ = [
     "CountSettings",
+    "EdgeSettings",
     "HistogramSettings",
     "KeySettings",
     "LatencySettings",
@@ -207,6 +208,20 @@ class WhySettings(_Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeSettings(_Settings):
+    """What is needed to see work go from goroutine to goroutine: bpf/edges.h."""
+
+    edges: int = _shape(1)
+    edge_sched_bp: int = _value()
+    edge_sched_ctxt: int = _value()
+    edge_sudog_elem: int = _value()
+    edge_coroarg: int | None = _value(None)
+    edge_receive: int = _value()
+    edge_select: int = _value()
+    edge_cond: int = _value()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramSettings(_Settings):
     """Histograms: bpf/histogram.h."""
 
@@ -371,6 +386,7 @@ class TraceSettings(_PairingSettings):
     contexts: int | None = _size(None, context_types=1)
     has_stacks: bool = _shape(False)
     nested: int | None = _size(None, starts=1)
+    edges: EdgeSettings | None = field(default=None, metadata=_part(EdgeSettings))
     user_stack: int = _value(0)
     steps: int = _value()
     functions: int = _size(plans=1)

@@ -39,6 +39,7 @@ ROOMS = (
     "goroutines",
     "kernel",
     "session",
+    "requests",
     "live",
     "api",
     "report",
@@ -148,7 +149,7 @@ def test_allowed_imports_pass(room: str, source: str) -> None:
 
 
 #: What the library and the commands are made of, beside themselves; the rest is behind it.
-LAYER = {"session", "live", "goroutines", "target", "profiles"}
+LAYER = {"session", "requests", "live", "goroutines", "target", "profiles"}
 LAYER |= {"errors", "text", "histogram", "overhead", "calls"}
 BESIDE = {
     "api": {"kernel.attach", "kernel.rets", "values.python"},

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gotrace.calls import LongestWait, StackFrame, Why
+from gotrace.calls import Call, LongestWait, StackFrame, Why
 from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.overhead import ProbeCost
@@ -44,6 +44,7 @@ from gotrace.values.model import (
     StructValue,
     Value,
 )
+from gotrace.values.python import to_python
 
 __all__ = ["CallDecoder", "DecodedCall", "TracedFunction", "Undecided", "call_decoders"]
 
@@ -114,6 +115,34 @@ class DecodedCall:
     cpu: int | None = None
     values: Sequence[Value] = ()
     extras: Sequence[Value | None] = ()
+
+    def as_call(self, epoch_ns: int) -> Call:
+        """Return it with Python's values; ``epoch_ns`` is CLOCK_MONOTONIC at the year 1970."""
+        function, results = self.function, self.results
+        args = zip(function.parameter_labels, map(to_python, self.args), strict=True)
+        named = None
+        if results is not None:
+            named = dict(zip(function.result_labels, map(to_python, results), strict=True))
+        return Call(
+            function.name,
+            dict(args),
+            named,
+            self.duration_ns,
+            self.end_ns - epoch_ns,
+            self.pid,
+            self.tid,
+            self.goid,
+            function.file,
+            function.line,
+            self.stack,
+            self.stack_cut,
+            self.message,
+            self.unwound.value if self.unwound else None,
+            self.probe_hits,
+            self.probe_ns,
+            self.why,
+            function.program,
+        )
 
 
 class Undecided:

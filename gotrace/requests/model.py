@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests as Python objects: trees of calls, saved as JSON and loaded from it.
+
+Reading takes neither BPF nor root, on any system.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gotrace.calls import Call, from_row
+from gotrace.errors import GotraceError
+
+__all__ = ["Node", "Request", "load", "save"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A call that was made for a request, and those that were made for it in turn.
+
+    ``edge`` says what makes it one: "call", in the goroutine of the call above it; "go", in a
+    goroutine that was started there; "item", by a goroutine that has received something from there;
+    "context", by its own argument. ``start_ns`` is when it was entered, since the root was.
+    ``children`` are in the order in which they were.
+    """
+
+    call: Call
+    edge: str
+    start_ns: int
+    children: tuple[Node, ...] = ()
+
+    @property
+    def goid(self) -> int:
+        """Return the number of its goroutine."""
+        return self.call.goid
+
+    @property
+    def duration_ns(self) -> int:
+        """Return how long it took."""
+        return self.call.duration_ns or 0
+
+    @property
+    def self_ns(self) -> int:
+        """Return its duration without that of the calls within it, in its goroutine."""
+        return self.duration_ns - sum(
+            child.duration_ns for child in self.children if child.goid == self.goid
+        )
+
+    def walk(self) -> Iterator[Node]:
+        """Yield it and all nodes below it, outer ones first."""
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting += reversed(node.children)
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A call of the root, and all calls that were made for it.
+
+    ``unfinished`` is how many goroutines still worked for it when it was given out: their calls
+    since then are missing. ``unattributed`` is how many calls of all goroutines could not be
+    attributed to any request since the one before it was given out.
+    """
+
+    root: Node
+    unfinished: int = 0
+    unattributed: int = 0
+
+    @property
+    def duration_ns(self) -> int:
+        """Return how long the root's call took."""
+        return self.root.duration_ns
+
+    def nodes(self) -> Iterator[Node]:
+        """Yield all nodes, outer ones first."""
+        return self.root.walk()
+
+    def to_json(self) -> str:
+        """Return it on one line, as ``gotrace --tree --json`` writes it and ``load`` reads it."""
+        row = {
+            "kind": "request",
+            "root": _row(self.root),
+            "unfinished": self.unfinished,
+            "unattributed": self.unattributed,
+        }
+        return json.dumps(row, separators=(",", ":")) + "\n"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a file that ``gotrace.load`` reads. Raises GotraceError."""
+        save(path, [self])
+
+
+def _row(node: Node) -> dict[str, Any]:
+    """Return a tree as JSON has it. Without recursion: calls can be nested deeply."""
+    rows: dict[int, dict[str, Any]] = {}
+    for each in reversed(list(node.walk())):
+        rows[id(each)] = {
+            "call": each.call.to_row(),
+            "edge": each.edge,
+            "start_ns": each.start_ns,
+            "self_ns": each.self_ns,
+            "children": [rows.pop(id(child)) for child in each.children],
+        }
+    return rows[id(node)]
+
+
+def save(path: str | os.PathLike[str], requests: Iterable[Request]) -> None:
+    """Write requests to a file that ``load`` reads. Raises GotraceError."""
+    name = os.fspath(path)
+    try:
+        with open(name, "w", encoding="utf-8") as file:
+            file.writelines(request.to_json() for request in requests)
+    except OSError as error:
+        raise GotraceError(f"cannot write {name}: {error.strerror or error}") from error
+
+
+def load(path: str | os.PathLike[str]) -> list[Request]:
+    """Return the requests of a file that ``gotrace --tree --json`` or ``save`` wrote.
+
+    Lines of other kinds are passed over. Raises GotraceError if the file cannot be read or a line
+    is not of such a file.
+    """
+    name = os.fspath(path)
+    found = []
+    try:
+        with open(name, encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                place = f"{name}:{number}"
+                try:
+                    row = json.loads(line)
+                    if row.get("kind") == "request":
+                        root = _node(row["root"], place)
+                        found.append(Request(root, row["unfinished"], row["unattributed"]))
+                except (ValueError, AttributeError, KeyError, TypeError) as error:
+                    text = f"{place}: not a line of gotrace --tree --json: {error!r}"
+                    raise GotraceError(text) from error
+    except OSError as error:
+        raise GotraceError(f"cannot read {name}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise GotraceError(f"cannot read {name}: not UTF-8, as gotrace --json writes") from error
+    return found
+
+
+def _node(row: Mapping[str, Any], place: str) -> Node:
+    """Return the tree of a row. Without recursion, as above."""
+    order: list[Mapping[str, Any]] = []
+    waiting = [row]
+    while waiting:
+        order.append(waiting.pop())
+        waiting += order[-1]["children"]
+    made: dict[int, Node] = {}
+    for each in reversed(order):
+        children = tuple(made.pop(id(child)) for child in each["children"])
+        call = from_row(each["call"], place)
+        made[id(each)] = Node(call, each["edge"], each["start_ns"], children)
+    return made[id(row)]
