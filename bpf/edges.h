@@ -29,7 +29,7 @@
  * start, hits, hits_ns and flags are as each says, in this order.
  */
 enum edge {
-    EDGE_BEGIN, /* enters a call that begins a request: when, its depth */
+    EDGE_BEGIN, /* enters a call that begins a request: when, its depth, its context */
     EDGE_GO,    /* executes a go statement: the new goroutine, its closure */
     EDGE_TIMER, /* makes a timer: 0, the closure that it calls if it calls one */
     EDGE_WRITE, /* puts an item into a buffer: the item's first word, the slot, the channel */
@@ -40,7 +40,8 @@ enum edge {
     EDGE_WAKE, /* ends a wait for work, if any goroutine does: whose, reason, 0, that one's depth */
     EDGE_SWITCH, /* goes on as another goroutine, a coroutine: who */
     EDGE_DROP,   /* receives without an item, or throws it away: 0, slot, channel, its depth */
-    EDGE_DEAD    /* has ended */
+    EDGE_DEAD,   /* has ended */
+    EDGE_FREED   /* none: the collector knows what is not in use, which may be used again */
 };
 
 /*
@@ -78,12 +79,12 @@ static __always_inline void edges_submit(struct pt_regs *ctx, enum edge what, u6
         diagnostics_count(EVENTS_LOST, 1);
 }
 
-/* A call begins that is a request's. */
+/* A call begins that is a request's; context is the address of what is passed to it, if known. */
 static __always_inline void edges_begin(struct pt_regs *ctx, struct site_plan *plan,
-                                        struct task *task, u64 depth, u64 now)
+                                        struct task *task, u64 depth, u64 now, u64 context)
 {
     if (plan->flags & PLAN_BEGINS)
-        edges_submit(ctx, EDGE_BEGIN, task->goid, now, depth, 0, 0);
+        edges_submit(ctx, EDGE_BEGIN, task->goid, now, depth, context, 0);
 }
 
 /* A call that begins a request has ended, and is not wanted: report that without its values. */
@@ -269,6 +270,15 @@ int on_edge_status(struct pt_regs *ctx)
     return 0;
 }
 
+/* At runtime.gcMarkTermination. */
+int on_collected(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (site_hit(ctx, &cookie))
+        edges_submit(ctx, EDGE_FREED, 0, 0, 0, 0, 0);
+    return 0;
+}
+
 /* At runtime.coroswitch_m(gp): gp waits, and another goroutine runs in its place. */
 int on_edge_coroutine(struct pt_regs *ctx)
 {
@@ -284,7 +294,7 @@ int on_edge_coroutine(struct pt_regs *ctx)
 }
 #else
 static __always_inline void edges_begin(struct pt_regs *ctx, struct site_plan *plan,
-                                        struct task *task, u64 depth, u64 now)
+                                        struct task *task, u64 depth, u64 now, u64 context)
 {
 }
 

@@ -382,7 +382,7 @@ int on_entry(struct pt_regs *ctx)
     u64 now = calls_begin(&task, &owner, stack); /* last: before is not its time */
     stack->top.start = now;
     note_outermost(stack, cookie, &task, &owner, now);
-    edges_begin(ctx, plan, &task, depth, now);
+    edges_begin(ctx, plan, &task, depth, now, context_asked(w));
     stack->hits_ns += now - began;
     stack->top.before_ns = stack->hits_ns;
 out:

@@ -7,20 +7,23 @@ when it ends, and a request's root may end before others that work for it: it wa
 
 from __future__ import annotations
 
+import struct
 import time
 from bisect import bisect_right
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from gotrace.calls import Call
-from gotrace.probes.spec import ProbeSpec
+from gotrace.probes.spec import ProbeSpec, parse_key
 from gotrace.requests.belonging import Belonging, Link, Span, Task, Work
 from gotrace.requests.edges import FIRST, EdgeKind, parse_edge
 from gotrace.requests.model import Node, Request
-from gotrace.session.decode import CallDecoder
+from gotrace.session.decode import CallDecoder, DecodedCall
 from gotrace.session.events import HEADER
 from gotrace.session.request import Asked
 from gotrace.target.target import Target
+from gotrace.values.model import StringValue
 
 __all__ = ["LINGER", "PATIENCE", "Assembler", "Tally", "request_probes"]
 
@@ -31,16 +34,26 @@ PATIENCE = 10.0
 #: Requests that wait at a time, and the calls of them.
 _MAX_REQUESTS = 1 << 14
 _MAX_CALLS = 1 << 19
+#: Goroutines, and the calls of each, that are looked at again when the call around them ends.
+_MAX_GOROUTINES = 1 << 12
+_MAX_LOOSE = 1 << 8
 
 
 @dataclass(slots=True)
 class _Entry:
-    """A call of a request: its record, and the number of its function."""
+    """A call: its record, the number of its function, and what its probes show if that is known.
+
+    ``span`` is the time that it was made in, None if it is not a call of a request. ``is_given``: its
+    own context says whose it is.
+    """
 
     start: int
     end: int
     function: int
     record: bytes
+    span: Span | None = None
+    is_given: bool = False
+    shown: list[tuple[ProbeSpec, DecodedCall]] | None = None
 
 
 @dataclass(slots=True)
@@ -81,11 +94,15 @@ def request_probes(asked: Asked, target: Target) -> tuple[Sequence[ProbeSpec], S
     return roots, [*roots, *(_probes(replace(asked, patterns=others), target) if others else ())]
 
 
+#: What is known of a call beside its values: the contexts that it was given.
+_EXTRAS = parse_key("$contexts")
+
+
 def _probes(asked: Asked, target: Target) -> Sequence[ProbeSpec]:
     probes, failed = asked.probes(target)
     if failed:
         raise failed[0]
-    return probes
+    return [replace(probe, extras=_EXTRAS) for probe in probes]
 
 
 class Assembler:
@@ -98,6 +115,14 @@ class Assembler:
         self._begins = [
             any(id(spec) in self._roots for spec, _ in decoder.traced.parts) for decoder in decoders
         ]
+        #: Numbers of functions that are given contexts.
+        self._given = {
+            number
+            for number, decoder in enumerate(decoders)
+            if any(any(probe.extras) for _, probe in decoder.traced.parts)
+        }
+        #: Calls of each goroutine that no span is known of, or a context's: the latest ones.
+        self._loose: OrderedDict[Task, deque[_Entry]] = OrderedDict()
         self._belonging = Belonging()
         self._waiting: dict[Work, _Waiting] = {}
         #: In the order of the ends of their roots.
@@ -181,18 +206,81 @@ class Assembler:
                 span = work.root
         if is_unwanted and work is None:
             return
-        if span is None:
+        given = self._given_work(entry, task) if entry.function in self._given else None
+        if given is not None and (span is None or span.work is not given):
+            self._take_over(entry, task, span, given)
+        elif span is None:
             self.tally.unattributed += 1
-            return
+            self._keep(entry, task)
+        else:
+            self._place(entry, span)
+
+    def _place(self, entry: _Entry, span: Span) -> None:
+        """Add a call to the request of a span."""
         found = self._waiting.get(span.work)
         if found is None:
             self.tally.late += 1
             return
+        entry.span = span
         found.calls.setdefault(span, []).append(entry)
         found.size += 1
         self._calls += 1
         if self._calls > _MAX_CALLS:
             self._give_up(max(self._waiting.values(), key=lambda one: one.size))
+
+    def _keep(self, entry: _Entry, task: Task) -> None:
+        """Keep a call that may be within one whose context says whose it is."""
+        if not self._given:
+            return
+        self._loose.setdefault(task, deque(maxlen=_MAX_LOOSE)).append(entry)
+        self._loose.move_to_end(task)
+        if len(self._loose) > _MAX_GOROUTINES:
+            self._loose.popitem(last=False)
+
+    def _given_work(self, entry: _Entry, task: Task) -> Work | None:
+        """Return the request that a call's context is of, None if that is not known."""
+        if not entry.record:
+            return None
+        entry.shown = self._decoders[entry.function].calls(entry.record)
+        for _, call in entry.shown:
+            for value in call.extras:
+                if isinstance(value, StringValue) and value.text:
+                    words = struct.unpack(f"<{len(value.text) // 8}Q", value.text)
+                    return self._belonging.contexts.find(task[0], words, entry.start)
+        return None
+
+    def _take_over(self, entry: _Entry, task: Task, before: Span | None, work: Work) -> None:
+        """Make a call, and those within it, one of the request that its context is of."""
+        if work not in self._waiting:
+            self.tally.unattributed += 1
+            return
+        span = Span(work, task, entry.start, Link.CONTEXT, None)
+        span.end = entry.end
+        work.working -= 1
+        entry.is_given = True
+        within = [one for one in self._loose.get(task, ()) if one.start >= entry.start]
+        waiting = self._waiting.get(before.work) if before is not None else None
+        if waiting is not None and before is not None:
+            calls = waiting.calls.get(before, [])
+            within += [one for one in calls if one.start >= entry.start and one is not entry]
+        for one in within:
+            if one.is_given and one.span is not None and one.span.work is not work:
+                continue
+            self._remove(one)
+            self._place(one, span)
+        self._place(entry, span)
+        self._keep(entry, task)
+
+    def _remove(self, entry: _Entry) -> None:
+        """Take a call from where it is."""
+        span, entry.span = entry.span, None
+        waiting = self._waiting.get(span.work) if span is not None else None
+        if span is None:
+            self.tally.unattributed -= 1
+        elif waiting is not None:
+            waiting.calls[span].remove(entry)
+            waiting.size -= 1
+            self._calls -= 1
 
     def _request(self, waiting: _Waiting) -> Request | None:
         """Return the tree of a request, None if the root's predicate does not want it."""
@@ -200,7 +288,7 @@ class Assembler:
         if root is None or not root.record:
             return None
         tree = _Tree(waiting, root)
-        probes = self._decoders[root.function].calls(root.record)
+        probes = root.shown or self._decoders[root.function].calls(root.record)
         wanted = [call for spec, call in probes if id(spec) in self._roots]
         if not wanted:
             return None
@@ -211,7 +299,7 @@ class Assembler:
             if place is root:
                 call: Call | None = wanted[0].as_call(self._epoch)
             else:
-                shown = self._decoders[place.function].calls(place.record)
+                shown = place.shown or self._decoders[place.function].calls(place.record)
                 call = shown[0][1].as_call(self._epoch) if shown else None
             if call is None:
                 made[id(place)] = children

@@ -22,12 +22,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from gotrace.requests.edges import Edge, EdgeKind
 
-__all__ = ["Belonging", "Link", "Span", "Task", "Work"]
+__all__ = ["Belonging", "Contexts", "Link", "Span", "Task", "Work"]
 
 #: Of which process, and its number.
 Task = tuple[int, int]
@@ -37,6 +38,9 @@ _MAX_ITEMS = 1 << 17
 _MAX_CHANNELS = 1 << 15
 _MAX_TIMERS = 1 << 15
 _MAX_HISTORY = 1 << 10
+#: Different contexts of roots to be seen first, and those that requests share.
+_MIN_CONTEXTS = 8
+_MAX_SHARED = 1 << 12
 #: Channels of which is known what a goroutine has taken from them.
 _MAX_TAKEN = 64
 
@@ -161,6 +165,81 @@ class _Channel:
         return self.returned > 0 and 2 * self.returned >= self.sent
 
 
+#: Of which process, and its address.
+_Context = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Owner:
+    """The request that a context was given to; None if there may be several.
+
+    ``since``: how often the collector had run when it was.
+    """
+
+    work: Work | None
+    since: int
+
+
+class Contexts:
+    """Which request a context is of: by the addresses of those that roots' calls were given.
+
+    An address that two calls of the root were given, without the collector having run between, is
+    of one context that they share: it says nothing, ever. If the collector has run while the first
+    one is open, the context may have been freed: the address says nothing until it runs again. That
+    of a request that has ended is known until it runs. Roots may be given the same few contexts
+    again and again, which other calls have as well: so nothing is known before ``_MIN_CONTEXTS``
+    different ones have been seen.
+    """
+
+    def __init__(self) -> None:
+        self._owners: dict[_Context, _Owner] = {}
+        self._shared: OrderedDict[_Context, None] = OrderedDict()
+        self._seen: set[_Context] = set()
+        self._collected = 0
+
+    def begin(self, context: _Context, work: Work) -> None:
+        """Note that a request begins with a context."""
+        if len(self._seen) < _MIN_CONTEXTS:
+            self._seen.add(context)
+        owner = self._owners.get(context)
+        if owner is None:
+            self._owners[context] = _Owner(work, self._collected)
+        elif owner.since == self._collected:
+            self._shared[context] = None
+            if len(self._shared) > _MAX_SHARED:
+                self._shared.popitem(last=False)
+        else:
+            self._owners[context] = _Owner(None, self._collected)
+
+    def freed(self, tgid: int) -> None:
+        """Note that the collector of a process has run."""
+        self._collected += 1
+        ended = [
+            context
+            for context, owner in self._owners.items()
+            if context[0] == tgid and (owner.work is None or not owner.work.is_open)
+        ]
+        for context in ended:
+            del self._owners[context]
+
+    def find(self, tgid: int, addresses: Sequence[int], moment: int) -> Work | None:
+        """Return the request whose context a call since a moment has, None if that is not known."""
+        if len(self._seen) < _MIN_CONTEXTS:
+            return None
+        works = []
+        for context in ((tgid, address) for address in addresses):
+            owner = self._owners.get(context)
+            if owner is not None and owner.work is not None and context not in self._shared:
+                works.append(owner.work)
+        works = [work for work in works if work.root.begin <= moment]
+        works = [work for work in works if work.is_open] or works
+        return works[0] if len(works) == 1 else None
+
+    def forget(self) -> None:
+        """Forget all but what is shared."""
+        self._owners.clear()
+
+
 class Belonging:
     """What each goroutine works for."""
 
@@ -181,7 +260,9 @@ class Belonging:
             EdgeKind.SWITCH: self._switch,
             EdgeKind.DROP: self._drop,
             EdgeKind.DEAD: self._dead,
+            EdgeKind.FREED: self._freed,
         }
+        self.contexts = Contexts()
 
     def add(self, edge: Edge) -> None:
         """Take an edge, but for beginnings: the next one in the order of time."""
@@ -201,6 +282,8 @@ class Belonging:
         work = Work(task, edge.other)
         goroutine.roots.append(_Root(edge.first, work.root))
         goroutine.changed(edge.other)
+        if edge.second:
+            self.contexts.begin((edge.tgid, edge.second), work)
         return work
 
     def end(self, task: Task, start: int, at: int) -> Work | None:
@@ -229,6 +312,7 @@ class Belonging:
         self._items.clear()
         self._channels.clear()
         self._timers.clear()
+        self.contexts.forget()
         for goroutine in goroutines:
             self._finish(goroutine, at)
 
@@ -420,6 +504,9 @@ class Belonging:
         if not is_own or goroutine.mode is _Mode.COROUTINE:
             span = Span(above.work, task, edge.at, Link.CALL, above)
             self._set(task, goroutine, edge.at, _Mode.COROUTINE, span)
+
+    def _freed(self, edge: Edge) -> None:
+        self.contexts.freed(edge.tgid)
 
     def _dead(self, edge: Edge) -> None:
         goroutine = self._goroutines.pop((edge.tgid, edge.goid), None)

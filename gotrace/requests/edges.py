@@ -29,6 +29,7 @@ class EdgeKind(IntEnum):
     SWITCH = 9
     DROP = 10
     DEAD = 11
+    FREED = 12
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,7 +190,8 @@ class CallDecoder:
         self._comms: dict[int, str] = {}
         self._contexts: dict[int, ReadContext] = {}
         self._is_plain = all(
-            spec.format is None and probe.predicate is None for spec, probe in traced.parts
+            spec.format is None and probe.predicate is None and not any(probe.extras)
+            for spec, probe in traced.parts
         )
         places = traced.places
         at = traced.binary.functions.declared_at(traced.function.function.row)
@@ -229,7 +230,8 @@ class CallDecoder:
                 continue
             call = call or self._decoded(captured, entry, results, why)
             if spec.format is None:
-                calls.append((spec, call))
+                extras = self._extras(probe, found, specials)
+                calls.append((spec, replace(call, extras=extras) if extras else call))
                 continue
             values = self._evaluated(found, specials, probe.values)
             bare = replace(

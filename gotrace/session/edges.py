@@ -13,7 +13,7 @@ from gotrace.kernel.attach import ProbeGroup
 from gotrace.session.scheduler import SchedulerFile, SchedulerProbes, go_version, scheduler_files
 from gotrace.session.tasks import Tasks, runtime_group
 from gotrace.settings import EdgeSettings
-from gotrace.sites.edges import EdgeSite, channel_sites, timer_site
+from gotrace.sites.edges import EdgeSite, channel_sites, collection_site, timer_site
 from gotrace.sites.scheduler import SchedulerSites, start_site
 from gotrace.sites.sites import Site, SiteError
 from gotrace.target.target import Target, TargetBinary
@@ -76,6 +76,7 @@ class EdgeProbes(SchedulerProbes):
         for file, _ in self.files:
             table = file.functions
             yield file, EdgeSite("on_edge_go", start_site(table))
+            yield file, collection_site(table)
             for edge in channel_sites(table):
                 yield file, edge
             if (timer := timer_site(table)) is not None:

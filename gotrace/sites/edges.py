@@ -21,7 +21,7 @@ from gotrace.elf.functions import Function, FunctionTable
 from gotrace.sites.decode import control_flow
 from gotrace.sites.sites import Site, SiteError, SiteForm, SiteKind, function_sites
 
-__all__ = ["EdgeSite", "channel_sites", "timer_site"]
+__all__ = ["EdgeSite", "channel_sites", "collection_site", "timer_site"]
 
 #: mov disp(%rsp),%A; mov disp8(%A),%B: the channel, then the index of its next slot.
 _LOADS = re.compile(
@@ -130,6 +130,14 @@ def _receivers(calls: _Calls) -> list[EdgeSite]:
         EdgeSite("on_read", branch, number),
         EdgeSite("on_receive", calls.site(receives[0]), number),
     ]
+
+
+def collection_site(table: FunctionTable) -> EdgeSite:
+    """Return where the collector knows what is not in use any more. Raises SiteError."""
+    for function in _functions(table, "runtime.gcMarkTermination"):
+        if (site := function_sites(table.image, function, returns=False).entry) is not None:
+            return EdgeSite("on_collected", site)
+    raise SiteError("runtime.gcMarkTermination cannot be probed")
 
 
 def timer_site(table: FunctionTable) -> EdgeSite | None:
