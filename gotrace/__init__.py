@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         Function,
         Goroutine,
         GoroutineState,
+        RequestStream,
         Session,
         TracingWarning,
         Wait,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from gotrace.histogram import Histogram
     from gotrace.kernel.attach import AttachError
     from gotrace.kernel.compiler import LoadError
+    from gotrace.requests.model import Node, Request, load
     from gotrace.target.command import CommandError
     from gotrace.target.process import ProcessError
     from gotrace.values.python import (
@@ -74,8 +76,11 @@ __all__ = [
     "LostCalls",
     "MapKey",
     "NoMatchError",
+    "Node",
     "Pointer",
     "ProcessError",
+    "Request",
+    "RequestStream",
     "Session",
     "StackFrame",
     "Struct",
@@ -87,6 +92,7 @@ __all__ = [
     "Why",
     "__version__",
     "attach",
+    "load",
     "path",
     "read",
     "start",
@@ -102,6 +108,7 @@ _HOMES = {
         "Function",
         "Goroutine",
         "GoroutineState",
+        "RequestStream",
         "Session",
         "TracingWarning",
         "Wait",
@@ -115,6 +122,7 @@ _HOMES = {
     "gotrace.histogram": ("Histogram",),
     "gotrace.kernel.attach": ("AttachError",),
     "gotrace.kernel.compiler": ("LoadError",),
+    "gotrace.requests.model": ("Node", "Request", "load"),
     "gotrace.target.command": ("CommandError",),
     "gotrace.target.process": ("ProcessError",),
     "gotrace.values.python": (

@@ -847,6 +847,7 @@ class _Stream(Iterator[_T]):
         self._lost: dict[str, int] = {}
         self._next_reading = time.monotonic()
         run.meter.ends = run.ends
+        self._epoch = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.time_ns()
         self._is_open = True
 
     def __next__(self) -> _T:
@@ -876,8 +877,8 @@ class _Stream(Iterator[_T]):
         """Return what a record makes."""
         raise NotImplementedError
 
-    def _rest(self) -> Iterable[_T]:
-        """Return what is whole since some records have been taken, or all at the end."""
+    def _rest(self, *, is_last: bool = False) -> Iterable[_T]:
+        """Return what is whole by now, or all that there is of what was taken."""
         return ()
 
     def _next(self) -> _T | None:
@@ -900,15 +901,14 @@ class _Stream(Iterator[_T]):
         while not self._due and not self._made:
             if self._tracer.exhausted:
                 self._lost = self._losses()
-                self._made += self._rest()
+                self._made += self._rest(is_last=True)
                 return bool(self._made)
             self._is_over = self._is_over or self._run.is_over(0)
             now = time.monotonic()
             self._due = self._tracer.acquire(now + _READING)
             self._due.reverse()
             self._next_reading = now + _PERIOD
-            if not self._due:
-                self._made += self._rest()
+            self._made += self._rest()
             if self._due or self._made:
                 # Later losses are not of the calls up to a limit that these may reach.
                 self._lost = self._losses()
@@ -962,16 +962,12 @@ _S = TypeVar("_S", bound="_Stream[Any]")
 class CallStream(_Stream[Call]):
     """The calls of a trace as they end; detaches at its end, when closed, and when dropped."""
 
-    def __init__(self, *opened: Any) -> None:
-        super().__init__(*opened)
-        self._epoch = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.time_ns()
-
     def _take(self, record: bytes) -> list[Call]:
         calls = self._decoders[function_of(record)].calls(record)
         return [call.as_call(self._epoch) for _, call in calls]
 
 
-class RequestStream(_Stream[TracedRequest]):
+class RequestStream(_Stream[TracedRequest[Call]]):
     """Requests as they are whole; detaches at its end, when closed, and when dropped."""
 
     def __init__(self, assembler: Assembler, *opened: Any) -> None:
@@ -983,12 +979,13 @@ class RequestStream(_Stream[TracedRequest]):
         """Return what has become of calls and requests so far."""
         return self._assembler.tally
 
-    def _take(self, record: bytes) -> Iterable[TracedRequest]:
+    def _take(self, record: bytes) -> Iterable[TracedRequest[Call]]:
         self._assembler.add(record)
         return ()
 
-    def _rest(self) -> Iterable[TracedRequest]:
-        return self._assembler.take(time.monotonic(), self._tracer.exhausted)
+    def _rest(self, *, is_last: bool = False) -> Iterable[TracedRequest[Call]]:
+        for request in self._assembler.take(time.monotonic(), is_last):
+            yield request.mapped(lambda call: call.as_call(self._epoch))
 
     def _losses(self) -> dict[str, int]:
         lost = super()._losses()

@@ -36,7 +36,8 @@ class SpanNode(Node):
     """A context of which an id of its span is wanted, as text, or whether that is sampled.
 
     Or what is wanted are the addresses of the context and those that it was made from, as the bytes
-    of a text. The text is empty where the context holds no span. ``measured``: the text's length is wanted.
+    of a text. The text is empty where the context holds no span. ``measured``: the text's length is
+    wanted.
     """
 
     __slots__ = ("_measured", "_part")

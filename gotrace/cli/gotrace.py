@@ -35,6 +35,7 @@ from gotrace.cli.stream import Patience, takes_more
 from gotrace.cli.why import accepting, add_why_options, why_of
 from gotrace.errors import UsageError
 from gotrace.overhead import ProbeCost
+from gotrace.probes.spec import ProbeSpec
 from gotrace.profiles.folded import folded
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.write import write_profile
@@ -105,6 +106,12 @@ def _parser() -> argparse.ArgumentParser:
         "--folded",
         action="store_true",
         help="print how many calls were made from each stack, folded, when the run ends",
+    )
+    parser.add_argument(
+        "--tree",
+        metavar="ROOT",
+        help="show each call of ROOT, a probe, as a request: with the calls of PROBE that are made"
+        " for it, in any goroutine (without PROBE: those of package main)",
     )
     parser.add_argument("--goid", type=positive, metavar="N", help="only calls of this goroutine")
     parser.add_argument("--tid", type=positive, metavar="N", help="only calls on this thread")
@@ -183,6 +190,11 @@ def _run(arguments: Sequence[str]) -> int:
     with target_of(options) as target:
         request = _request(options, target)
         output = run_output(options)
+        if options.tree and not options.list:
+            from gotrace.cli.tree import run_tree
+
+            style = LineStyle(_width(options), options.short, wants_colour(output.out))
+            return status_of(run_tree(options, request, output, style).failed)
         if not options.list:
             return status_of(_trace(options, request, output).failed)
         specs, _ = request.parsed
@@ -200,9 +212,17 @@ def _run(arguments: Sequence[str]) -> int:
 def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
     depth = options.stack_depth or (MAX_STACK_FRAMES if options.user_stack else 0)
     filters = {} if options.list else {"goid": options.goid, "tid": options.tid}
+    asked = asked_of(options)
+    roots: Sequence[ProbeSpec] = ()
+    probes: Sequence[ProbeSpec] | None = None
+    if options.tree:
+        from gotrace.requests.assemble import request_probes
+
+        roots, probes = request_probes(asked, target)
     return TraceRequest(
         target=target,
-        asked=asked_of(options),
+        asked=asked,
+        probes=probes,
         is_strict=options.strict,
         forced=options.attach,
         emulate_ret=options.emulate_ret,
@@ -210,7 +230,7 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
         is_calibrated=True,
         why=why_of(options, callers=True),
         choices=_choices(options),
-        options=TraceOptions(min(depth, MAX_STACK_FRAMES), cpu=options.cpu),
+        options=TraceOptions(min(depth, MAX_STACK_FRAMES), cpu=options.cpu, roots=roots),
         only={name: number for name, number in filters.items() if number is not None},
     )
 
@@ -218,10 +238,24 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together, and take ``-o x.pb.gz`` for a profile."""
     options.pprof = profile_of(options)
+    if options.tree:
+        for name in ("folded", "pprof", "user_stack", "stack_depth", "entry", "cpu", "goid", "tid"):
+            if getattr(options, name):
+                option = _NOT_IN_TREES.get(name, f"--{name}")
+                raise UsageError(f"{option} cannot be combined with --tree: leave it out")
     if options.folded or options.pprof:
         if options.json:
             raise UsageError("--json cannot be combined with -f or a profile: leave it out")
         options.user_stack = True
+
+
+_NOT_IN_TREES = {
+    "folded": "-f",
+    "pprof": "a profile",
+    "user_stack": "-U",
+    "stack_depth": "--stack-depth",
+    "cpu": "-C",
+}
 
 
 def _choices(options: argparse.Namespace) -> TraceChoices:

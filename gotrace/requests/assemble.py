@@ -14,7 +14,6 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from gotrace.calls import Call
 from gotrace.probes.spec import ProbeSpec, parse_key
 from gotrace.requests.belonging import Belonging, Link, Span, Task, Work
 from gotrace.requests.edges import FIRST, EdgeKind, parse_edge
@@ -31,6 +30,8 @@ __all__ = ["LINGER", "PATIENCE", "Assembler", "Tally", "request_probes"]
 #: how long it waits where somebody works for it.
 LINGER = 0.5
 PATIENCE = 10.0
+#: Seconds that it waits if a context has said whose some calls are: others may turn out to have it.
+_CONTEXT_LINGER = 2.0
 #: Requests that wait at a time, and the calls of them.
 _MAX_REQUESTS = 1 << 14
 _MAX_CALLS = 1 << 19
@@ -39,12 +40,12 @@ _MAX_GOROUTINES = 1 << 12
 _MAX_LOOSE = 1 << 8
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Entry:
     """A call: its record, the number of its function, and what its probes show if that is known.
 
-    ``span`` is the time that it was made in, None if it is not a call of a request. ``is_given``: its
-    own context says whose it is.
+    ``span`` is the time that it was made in, None if it is not a call of a request. ``is_given``:
+    its own context says whose it is.
     """
 
     start: int
@@ -131,7 +132,6 @@ class Assembler:
         self._reported = 0
         self._missing = 0
         self._blind_until = 0
-        self._epoch = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.time_ns()
         self.tally = Tally()
 
     def add(self, record: bytes) -> None:
@@ -164,14 +164,14 @@ class Assembler:
         self._ended.clear()
         self._calls = 0
 
-    def take(self, now: float, is_over: bool = False) -> Iterator[Request]:
+    def take(self, now: float, is_over: bool = False) -> Iterator[Request[DecodedCall]]:
         """Yield the requests that are whole by ``now`` (``time.monotonic``), all if ``is_over``."""
         if not self._ended or not (is_over or now - self._ended[0].ended >= LINGER):
             return
         waiting, self._ended = self._ended, []
         for one in waiting:
             age = now - one.ended
-            if not is_over and age < (PATIENCE if one.work.is_busy else LINGER):
+            if not is_over and age < self._patience(one):
                 self._ended.append(one)
             elif self._waiting.pop(one.work, None) is not None:
                 self._calls -= one.size
@@ -182,6 +182,14 @@ class Assembler:
         if is_over:
             self.tally.lost += len(self._waiting)
             self._waiting.clear()
+
+    @staticmethod
+    def _patience(waiting: _Waiting) -> float:
+        """Return how long a request waits after its root's end, in seconds."""
+        if waiting.work.is_busy:
+            return PATIENCE
+        is_given = any(span.context is not None for span in waiting.calls)
+        return _CONTEXT_LINGER if is_given else LINGER
 
     def _give_up(self, waiting: _Waiting) -> None:
         del self._waiting[waiting.work]
@@ -207,8 +215,8 @@ class Assembler:
         if is_unwanted and work is None:
             return
         given = self._given_work(entry, task) if entry.function in self._given else None
-        if given is not None and (span is None or span.work is not given):
-            self._take_over(entry, task, span, given)
+        if given is not None and (span is None or span.work is not given[0]):
+            self._take_over(entry, task, span, *given)
         elif span is None:
             self.tally.unattributed += 1
             self._keep(entry, task)
@@ -237,8 +245,8 @@ class Assembler:
         if len(self._loose) > _MAX_GOROUTINES:
             self._loose.popitem(last=False)
 
-    def _given_work(self, entry: _Entry, task: Task) -> Work | None:
-        """Return the request that a call's context is of, None if that is not known."""
+    def _given_work(self, entry: _Entry, task: Task) -> tuple[Work, tuple[int, int]] | None:
+        """Return the request that a call's context is of, and that; None if it is not known."""
         if not entry.record:
             return None
         entry.shown = self._decoders[entry.function].calls(entry.record)
@@ -246,15 +254,22 @@ class Assembler:
             for value in call.extras:
                 if isinstance(value, StringValue) and value.text:
                     words = struct.unpack(f"<{len(value.text) // 8}Q", value.text)
-                    return self._belonging.contexts.find(task[0], words, entry.start)
+                    return self._belonging.contexts.find(task, words, entry.start)
         return None
 
-    def _take_over(self, entry: _Entry, task: Task, before: Span | None, work: Work) -> None:
+    def _take_over(
+        self,
+        entry: _Entry,
+        task: Task,
+        before: Span | None,
+        work: Work,
+        context: tuple[int, int],
+    ) -> None:
         """Make a call, and those within it, one of the request that its context is of."""
         if work not in self._waiting:
             self.tally.unattributed += 1
             return
-        span = Span(work, task, entry.start, Link.CONTEXT, None)
+        span = Span(work, task, entry.start, Link.CONTEXT, None, context)
         span.end = entry.end
         work.working -= 1
         entry.is_given = True
@@ -282,25 +297,28 @@ class Assembler:
             waiting.size -= 1
             self._calls -= 1
 
-    def _request(self, waiting: _Waiting) -> Request | None:
+    def _request(self, waiting: _Waiting) -> Request[DecodedCall] | None:
         """Return the tree of a request, None if the root's predicate does not want it."""
         root = waiting.root
         if root is None or not root.record:
             return None
+        for span in [one for one in waiting.calls if one.context is not None]:
+            if span.context is not None and self._belonging.contexts.is_shared(span.context):
+                self.tally.unattributed += len(waiting.calls.pop(span))
         tree = _Tree(waiting, root)
         probes = root.shown or self._decoders[root.function].calls(root.record)
         wanted = [call for spec, call in probes if id(spec) in self._roots]
         if not wanted:
             return None
-        made: dict[int, list[Node]] = {}
+        made: dict[int, list[Node[DecodedCall]]] = {}
         for place in reversed(tree.order()):
             below = tree.children.get(id(place), ())
             children = [node for child in below for node in made.pop(id(child))]
             if place is root:
-                call: Call | None = wanted[0].as_call(self._epoch)
+                call: DecodedCall | None = wanted[0]
             else:
                 shown = place.shown or self._decoders[place.function].calls(place.record)
-                call = shown[0][1].as_call(self._epoch) if shown else None
+                call = shown[0][1] if shown else None
             if call is None:
                 made[id(place)] = children
                 continue

@@ -76,13 +76,20 @@ class Work:
 class Span:
     """A time in which a goroutine works for one request; times in ns.
 
-    It is handed the work by ``above``, at its beginning, through ``link``; None above the root's.
+    It is handed the work by ``above``, at its beginning, through ``link``; None above the root's,
+    and of one whose work a ``context`` shows: of which process, and its address.
     """
 
-    __slots__ = ("above", "begin", "end", "goroutine", "link", "work")
+    __slots__ = ("above", "begin", "context", "end", "goroutine", "link", "work")
 
     def __init__(
-        self, work: Work, goroutine: Task, begin: int, link: Link, above: Span | None
+        self,
+        work: Work,
+        goroutine: Task,
+        begin: int,
+        link: Link,
+        above: Span | None,
+        context: tuple[int, int] | None = None,
     ) -> None:
         self.work = work
         self.goroutine = goroutine
@@ -90,6 +97,7 @@ class Span:
         self.end: int | None = None
         self.link = link
         self.above = above
+        self.context = context
         work.working += 1
 
 
@@ -184,16 +192,20 @@ class Contexts:
     """Which request a context is of: by the addresses of those that roots' calls were given.
 
     An address that two calls of the root were given, without the collector having run between, is
-    of one context that they share: it says nothing, ever. If the collector has run while the first
-    one is open, the context may have been freed: the address says nothing until it runs again. That
-    of a request that has ended is known until it runs. Roots may be given the same few contexts
-    again and again, which other calls have as well: so nothing is known before ``_MIN_CONTEXTS``
-    different ones have been seen.
+    of one context that they share: it says nothing, ever. So does one that a call of another
+    goroutine was given before the root's. That may be known only later: ``is_shared`` is to be
+    asked once more before anything is said. If the collector has run while the first call is open, the
+    context may have been freed: the address says nothing until it runs again. That of a request
+    that has ended is known until it runs. Roots may be given the same few contexts again and again,
+    which other calls have as well: so nothing is known before ``_MIN_CONTEXTS`` different ones have
+    been seen.
     """
 
     def __init__(self) -> None:
         self._owners: dict[_Context, _Owner] = {}
         self._shared: OrderedDict[_Context, None] = OrderedDict()
+        #: The goroutine whose call was given a context that no root was given since.
+        self._earlier: OrderedDict[_Context, Task] = OrderedDict()
         self._seen: set[_Context] = set()
         self._collected = 0
 
@@ -204,16 +216,26 @@ class Contexts:
         owner = self._owners.get(context)
         if owner is None:
             self._owners[context] = _Owner(work, self._collected)
+            if self._earlier.pop(context, work.root.goroutine) != work.root.goroutine:
+                self._share(context)
         elif owner.since == self._collected:
-            self._shared[context] = None
-            if len(self._shared) > _MAX_SHARED:
-                self._shared.popitem(last=False)
+            self._share(context)
         else:
             self._owners[context] = _Owner(None, self._collected)
+
+    def _share(self, context: _Context) -> None:
+        self._shared[context] = None
+        if len(self._shared) > _MAX_SHARED:
+            self._shared.popitem(last=False)
+
+    def is_shared(self, context: _Context) -> bool:
+        """Return whether a context is known to be of several requests, or of others as well."""
+        return context in self._shared
 
     def freed(self, tgid: int) -> None:
         """Note that the collector of a process has run."""
         self._collected += 1
+        self._earlier.clear()
         ended = [
             context
             for context, owner in self._owners.items()
@@ -222,22 +244,34 @@ class Contexts:
         for context in ended:
             del self._owners[context]
 
-    def find(self, tgid: int, addresses: Sequence[int], moment: int) -> Work | None:
-        """Return the request whose context a call since a moment has, None if that is not known."""
-        if len(self._seen) < _MIN_CONTEXTS:
-            return None
-        works = []
-        for context in ((tgid, address) for address in addresses):
+    def find(
+        self, task: Task, addresses: Sequence[int], moment: int
+    ) -> tuple[Work, _Context] | None:
+        """Return the request whose context a goroutine's call since a moment was given.
+
+        With it is the context. None if that is not known.
+        """
+        found = []
+        for context in ((task[0], address) for address in addresses):
             owner = self._owners.get(context)
-            if owner is not None and owner.work is not None and context not in self._shared:
-                works.append(owner.work)
-        works = [work for work in works if work.root.begin <= moment]
-        works = [work for work in works if work.is_open] or works
-        return works[0] if len(works) == 1 else None
+            if owner is None:
+                self._earlier[context] = task
+                if len(self._earlier) > _MAX_SHARED:
+                    self._earlier.popitem(last=False)
+            elif owner.work is None or context in self._shared:
+                continue
+            elif owner.work.root.begin <= moment:
+                found.append((owner.work, context))
+            elif owner.work.root.goroutine != task:
+                self._share(context)
+        found = [one for one in found if one[0].is_open] or found
+        is_known = len(found) == 1 and len(self._seen) >= _MIN_CONTEXTS
+        return found[0] if is_known else None
 
     def forget(self) -> None:
         """Forget all but what is shared."""
         self._owners.clear()
+        self._earlier.clear()
 
 
 class Belonging:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from gotrace.calls import Call, from_row
 from gotrace.errors import GotraceError
@@ -18,8 +18,22 @@ from gotrace.errors import GotraceError
 __all__ = ["Node", "Request", "load", "save"]
 
 
+class _Timed(Protocol):
+    """What is needed of a call here."""
+
+    @property
+    def goid(self) -> int: ...
+
+    @property
+    def duration_ns(self) -> int | None: ...
+
+
+C = TypeVar("C", bound=_Timed)
+D = TypeVar("D", bound=_Timed)
+
+
 @dataclass(frozen=True, slots=True)
-class Node:
+class Node(Generic[C]):
     """A call that was made for a request, and those that were made for it in turn.
 
     ``edge`` says what makes it one: "call", in the goroutine of the call above it; "go", in a
@@ -28,10 +42,10 @@ class Node:
     ``children`` are in the order in which they were.
     """
 
-    call: Call
+    call: C
     edge: str
     start_ns: int
-    children: tuple[Node, ...] = ()
+    children: tuple[Node[C], ...] = ()
 
     @property
     def goid(self) -> int:
@@ -47,10 +61,12 @@ class Node:
     def self_ns(self) -> int:
         """Return its duration without that of the calls within it, in its goroutine."""
         return self.duration_ns - sum(
-            child.duration_ns for child in self.children if child.goid == self.goid
+            child.duration_ns
+            for child in self.children
+            if child.edge == "call" and child.goid == self.goid
         )
 
-    def walk(self) -> Iterator[Node]:
+    def walk(self) -> Iterator[Node[C]]:
         """Yield it and all nodes below it, outer ones first."""
         waiting = [self]
         while waiting:
@@ -58,9 +74,18 @@ class Node:
             yield node
             waiting += reversed(node.children)
 
+    def mapped(self, made_of: Callable[[C], D]) -> Node[D]:
+        """Return the same tree of other calls."""
+        # Without recursion, as all here: calls can be nested deeply.
+        made: dict[int, Node[D]] = {}
+        for each in reversed(list(self.walk())):
+            children = tuple(made.pop(id(child)) for child in each.children)
+            made[id(each)] = Node(made_of(each.call), each.edge, each.start_ns, children)
+        return made[id(self)]
+
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class Request(Generic[C]):
     """A call of the root, and all calls that were made for it.
 
     ``unfinished`` is how many goroutines still worked for it when it was given out: their calls
@@ -68,7 +93,7 @@ class Request:
     attributed to any request since the one before it was given out.
     """
 
-    root: Node
+    root: Node[C]
     unfinished: int = 0
     unattributed: int = 0
 
@@ -77,11 +102,15 @@ class Request:
         """Return how long the root's call took."""
         return self.root.duration_ns
 
-    def nodes(self) -> Iterator[Node]:
+    def nodes(self) -> Iterator[Node[C]]:
         """Yield all nodes, outer ones first."""
         return self.root.walk()
 
-    def to_json(self) -> str:
+    def mapped(self, made_of: Callable[[C], D]) -> Request[D]:
+        """Return the same request of other calls."""
+        return Request(self.root.mapped(made_of), self.unfinished, self.unattributed)
+
+    def to_json(self: Request[Call]) -> str:
         """Return it on one line, as ``gotrace --tree --json`` writes it and ``load`` reads it."""
         row = {
             "kind": "request",
@@ -91,13 +120,13 @@ class Request:
         }
         return json.dumps(row, separators=(",", ":")) + "\n"
 
-    def save(self, path: str | os.PathLike[str]) -> None:
+    def save(self: Request[Call], path: str | os.PathLike[str]) -> None:
         """Write it to a file that ``gotrace.load`` reads. Raises GotraceError."""
         save(path, [self])
 
 
-def _row(node: Node) -> dict[str, Any]:
-    """Return a tree as JSON has it. Without recursion: calls can be nested deeply."""
+def _row(node: Node[Call]) -> dict[str, Any]:
+    """Return a tree as JSON has it."""
     rows: dict[int, dict[str, Any]] = {}
     for each in reversed(list(node.walk())):
         rows[id(each)] = {
@@ -110,7 +139,7 @@ def _row(node: Node) -> dict[str, Any]:
     return rows[id(node)]
 
 
-def save(path: str | os.PathLike[str], requests: Iterable[Request]) -> None:
+def save(path: str | os.PathLike[str], requests: Iterable[Request[Call]]) -> None:
     """Write requests to a file that ``load`` reads. Raises GotraceError."""
     name = os.fspath(path)
     try:
@@ -120,7 +149,7 @@ def save(path: str | os.PathLike[str], requests: Iterable[Request]) -> None:
         raise GotraceError(f"cannot write {name}: {error.strerror or error}") from error
 
 
-def load(path: str | os.PathLike[str]) -> list[Request]:
+def load(path: str | os.PathLike[str]) -> list[Request[Call]]:
     """Return the requests of a file that ``gotrace --tree --json`` or ``save`` wrote.
 
     Lines of other kinds are passed over. Raises GotraceError if the file cannot be read or a line
@@ -147,14 +176,14 @@ def load(path: str | os.PathLike[str]) -> list[Request]:
     return found
 
 
-def _node(row: Mapping[str, Any], place: str) -> Node:
-    """Return the tree of a row. Without recursion, as above."""
+def _node(row: Mapping[str, Any], place: str) -> Node[Call]:
+    """Return the tree of a row."""
     order: list[Mapping[str, Any]] = []
     waiting = [row]
     while waiting:
         order.append(waiting.pop())
         waiting += order[-1]["children"]
-    made: dict[int, Node] = {}
+    made: dict[int, Node[Call]] = {}
     for each in reversed(order):
         children = tuple(made.pop(id(child)) for child in each["children"])
         call = from_row(each["call"], place)

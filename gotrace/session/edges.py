@@ -32,6 +32,7 @@ class EdgeProbes(SchedulerProbes):
 
     reasons: WaitReasons
 
+    COUNTED: ClassVar[str] = "hands work on, or waits for it, {} times a second"
     #: What a hit takes more than a program that counts: some of them send a record.
     PROGRAM_NS: ClassVar[int] = 400
 

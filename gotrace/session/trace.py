@@ -22,7 +22,15 @@ from gotrace.probes.spec import ProbeSpec
 from gotrace.session.calibrate import trap_cost
 from gotrace.session.decode import CallDecoder, Undecided, call_decoders
 from gotrace.session.edges import EdgeProbes, edge_probes
-from gotrace.session.events import HEADER, UNKNOWN_CPU, Losses, OrderWindow, end_of, marked
+from gotrace.session.events import (
+    HEADER,
+    UNKNOWN_CPU,
+    WINDOW_NS,
+    Losses,
+    OrderWindow,
+    end_of,
+    marked,
+)
 from gotrace.session.landings import landing_sizes
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
@@ -68,6 +76,9 @@ _CALL_OVERHEAD = 1536  # struct call without its payload, and the map's own
 _STACKS = _OUTER_CALLS = _WAITING = 1 << 14
 _STARTS = 1 << 15  # goroutines whose start is kept, 4 MB
 _SENT_START = 32  # bytes of struct sent_start
+#: How long records wait for those of other CPUs where their order decides whose work is whose: a
+#: thread may be off its CPU between when its program looks at the clock and when it sends.
+_WINDOW_NS = 250_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +139,7 @@ class CallTracer(Paired):
         self._pages = options.pages
         #: Records that were dropped here, in user space.
         self.losses = Losses()
-        self.window = OrderWindow(marks_cpu=options.cpu)
+        self.window = OrderWindow(_WINDOW_NS if options.roots else WINDOW_NS, marks_cpu=options.cpu)
         self._marks_cpu = options.cpu
         #: When the run ends (``time.monotonic``), where that is known: later calls are left out.
         self.ends: float | None = None
