@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -20,9 +21,11 @@ from gotrace.fleet.engine import Engine
 from gotrace.fleet.series import Bucketed, Metric, Point
 from gotrace.fleet.telemetry.waits import families
 
-__all__ = ["EngineCollector", "Reloads", "family_of", "registry_of"]
+__all__ = ["READER", "EngineCollector", "Reloads", "family_of", "registry_of"]
 
 _ALWAYS = "+Inf"
+#: Who scrapes: see ``Presence``. Without a name all series are exported.
+READER: ContextVar[str] = ContextVar("reader", default="")
 
 
 class Reloads:
@@ -52,7 +55,7 @@ class EngineCollector(Collector):
         metrics = self._engine.collect()
         for metric in metrics:
             yield family_of(metric)
-        for family in families(self._engine.waits()):
+        for family in families(self._engine.waits(READER.get())):
             labels = ["target", "reason"] if family.has_reason else ["target"]
             counter = CounterMetricFamily(family.name, family.help, labels=labels)
             for row in family.rows:
@@ -111,10 +114,16 @@ class EngineCollector(Collector):
         unread = CounterMetricFamily(
             "gotraced_metric_unread", "Calls whose value could not be read", labels=["metric"]
         )
+        ended = CounterMetricFamily(
+            "gotraced_metric_ended_series",
+            "Label sets that have ended, since no call had them for long",
+            labels=["metric"],
+        )
         for metric in metrics:
+            ended.add_metric([metric.spec.name], metric.ended)
             others.add_metric([metric.spec.name], metric.others)
             unread.add_metric([metric.spec.name], metric.unread)
-        yield from (others, unread)
+        yield from (others, unread, ended)
         processes = GaugeMetricFamily(
             "gotraced_target_processes", "Processes that run a target", labels=["target"]
         )
@@ -142,11 +151,11 @@ def family_of(metric: Metric) -> Family:
     spec, labels = metric.spec, list(metric.labels)
     if not metric.is_histogram:
         counter = CounterMetricFamily(spec.name, spec.help, labels=labels)
-        for point, _ in metric.points():
+        for point, _ in metric.points(READER.get()):
             counter.add_metric(point.values, point.calls)
         return counter
     histogram = HistogramMetricFamily(spec.name, spec.help, labels=labels)
-    for point, bucketed in metric.points():
+    for point, bucketed in metric.points(READER.get()):
         assert bucketed is not None
         _add(histogram, metric, point, bucketed)
     return histogram

@@ -39,6 +39,7 @@ log = logging.getLogger("gotraced")
 _BATCH = 512  # spans
 _MAX_RESOURCES = 1024
 _LINGER = 1.0  # seconds that a span waits for others
+_READER = "otlp"  # what series are read as
 _SCOPE = InstrumentationScope("gotraced", __version__)
 
 
@@ -81,7 +82,7 @@ class Otlp:
         collect: Callable[[], list[Metric]],
         targets: Sequence[TargetSpec] = (),
         containers: Containers | None = None,
-        waits: Callable[[], list[WaitPoint]] = list,
+        waits: Callable[[str], list[WaitPoint]] = lambda reader: [],
     ) -> None:
         """``collect`` reads all metrics, and ``waits`` returns what was read with them."""
         # The SDK's words come with each try: one line when it stops working, and when it works
@@ -129,7 +130,7 @@ class Otlp:
         while True:
             is_last = self._closing.wait(self._spec.interval)
             metrics = self._collect()
-            data = metrics_data(metrics, self._resource, time.time_ns(), self._waits())
+            data = metrics_data(metrics, self._resource, time.time_ns(), self._waits(_READER))
             points = sum(
                 len(metric.data.data_points)
                 for resource in data.resource_metrics
@@ -286,7 +287,7 @@ def metrics_data(
     by_target: dict[str, list[sdk.Metric]] = {}
     for metric in metrics:
         rows: dict[str, list[tuple[Point, Bucketed | None]]] = {}
-        for point, bucketed in metric.points():
+        for point, bucketed in metric.points(_READER):
             rows.setdefault(point.values[0], []).append((point, bucketed))
         for target, found in rows.items():
             by_target.setdefault(target, []).append(_metric(metric, found, now))

@@ -21,6 +21,7 @@ from prometheus_client.exposition import choose_encoder
 
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.config import Listen
+from gotrace.fleet.exposition import READER
 from gotrace.fleet.telemetry.price import OverBudgetError
 from gotrace.text import printable
 
@@ -185,6 +186,7 @@ def _handler(
         def do_GET(self) -> None:
             path = urlsplit(self.path).path
             if path == "/metrics":
+                READER.set(self.client_address[0])
                 encode, content_type = choose_encoder(self.headers.get("Accept", ""))
                 try:
                     body = encode(registry)

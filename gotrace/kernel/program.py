@@ -126,6 +126,10 @@ class Map:
         """Remove one entry of a hash map, where it is there."""
         kernel.map_delete(self.fd, key)
 
+    def push(self, value: bytes) -> None:
+        """Put a value into a queue; raises OSError, E2BIG when it is full."""
+        kernel.map_push(self.fd, value)
+
     def pop(self) -> bytes | None:
         """Take the oldest value of a queue, None when it is empty."""
         return kernel.map_pop(self.fd, self.value_size)
