@@ -225,6 +225,7 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
         probes=probes,
         is_strict=options.strict,
         forced=options.attach,
+        budget=options.budget,
         emulate_ret=options.emulate_ret,
         returns=options.returns,
         is_calibrated=True,
@@ -239,22 +240,28 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together, and take ``-o x.pb.gz`` for a profile."""
     options.pprof = profile_of(options)
     if options.tree:
-        for name in ("folded", "pprof", "user_stack", "stack_depth", "entry", "cpu", "goid", "tid"):
+        for name in _NOT_IN_TREES:
             if getattr(options, name):
-                option = _NOT_IN_TREES.get(name, f"--{name}")
-                raise UsageError(f"{option} cannot be combined with --tree: leave it out")
+                raise UsageError(
+                    f"{_NOT_IN_TREES[name]} cannot be combined with --tree: leave it out"
+                )
     if options.folded or options.pprof:
         if options.json:
             raise UsageError("--json cannot be combined with -f or a profile: leave it out")
         options.user_stack = True
 
 
+#: What of calls is not shown in trees, or would leave out some that are needed there.
 _NOT_IN_TREES = {
     "folded": "-f",
     "pprof": "a profile",
-    "user_stack": "-U",
     "stack_depth": "--stack-depth",
+    "user_stack": "-U",
+    "entry": "--entry",
     "cpu": "-C",
+    "goid": "--goid",
+    "tid": "--tid",
+    "budget": "--budget",
 }
 
 

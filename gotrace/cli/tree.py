@@ -89,8 +89,9 @@ class _Printer:
             if self._tracer.exhausted and not self._due:
                 self._write(until, lambda: False, is_last=True)
                 return
-        self._tracer.losses.add(len(self._due))
-        self._tracer.drop()
+        if self._left != 0:
+            self._tracer.losses.add(len(self._due))
+            self._tracer.drop()
 
     def _read(self, until: float, over: float) -> None:
         """Take what there is until one time, and take it in until another."""

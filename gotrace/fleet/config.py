@@ -49,6 +49,9 @@ _NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10
 _NS["h"] = 60 * _NS["m"]
 _RATE = re.compile(r"(\d+(?:\.\d+)?)\s*/\s*(s|m|h)")
 _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+#: Label sets of all metrics, of all targets and of one.
+_MAX_SERIES, _MAX_TARGET_SERIES = 65536, 8192
+_MAX_IDLE = 720 * 3600  # seconds
 _DEFAULT_BUDGET = "2%"
 _WILD = set("*?[")
 
@@ -101,6 +104,8 @@ class TargetSpec:
     comm: str | None = None
     cgroup: str | None = None
     kubernetes: PodSpec | None = None
+    #: The most label sets of all metrics.
+    max_series: int = _MAX_TARGET_SERIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +152,8 @@ class MetricSpec:
     series: int = 256
     open_calls: int = 8192
     buckets: Buckets | None = None
+    #: Seconds without a call after which a series ends; 0 for never.
+    idle: float = 3600.0
 
     @property
     def bounds(self) -> list[int]:
@@ -206,7 +213,9 @@ class Listen:
 class Config:
     """A whole configuration; ``budget`` is the part of one CPU that each target may pay.
 
-    ``pprof``: whether goroutines may be read through ``listen``.
+    ``host_budget`` is what all targets may pay together, None if nothing limits that.
+    ``max_series`` is the most label sets of all metrics and targets. ``pprof``: whether goroutines
+    may be read through ``listen``.
     """
 
     targets: tuple[TargetSpec, ...]
@@ -215,8 +224,10 @@ class Config:
     listen: Listen | None = None
     otlp: OtlpSpec | None = None
     budget: float = 0.02
+    host_budget: float | None = None
     pprof: bool = False
     waits: WaitsSpec | None = None
+    max_series: int = _MAX_SERIES
 
 
 def load_config(path: str) -> Config:
@@ -332,7 +343,12 @@ class _Reader:
         pprof = data.get("pprof", False)
         if pprof and listen is None:
             raise self.document.error(("pprof",), "profiles are served by HTTP: give listen")
-        return Config(targets, metrics, spans, listen, otlp, budget, pprof, waits)
+        host = data.get("host_budget")
+        host_budget = None if host is None else self._share(("host_budget",), host)
+        most = data.get("max_series", _MAX_SERIES)
+        return Config(
+            targets, metrics, spans, listen, otlp, budget, host_budget, pprof, waits, most
+        )
 
     def _rows(self, key: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
         return list(enumerate(self.document.data.get(key, ())))
@@ -357,7 +373,8 @@ class _Reader:
             raise self.document.error((*path, "comm"), "give exe or comm, not both")
         exe = os.path.normpath(row["exe"]) if "exe" in row else None
         pods = PodSpec(**row["kubernetes"]) if "kubernetes" in row else None
-        return TargetSpec(row["name"], exe, row.get("comm"), row.get("cgroup"), pods)
+        most = row.get("max_series", _MAX_TARGET_SERIES)
+        return TargetSpec(row["name"], exe, row.get("comm"), row.get("cgroup"), pods, most)
 
     def _metric(self, number: int, row: Mapping[str, Any], targets: tuple[str, ...]) -> MetricSpec:
         path = ("metrics", number)
@@ -404,6 +421,7 @@ class _Reader:
             of,
             **{key: row[key] for key in ("functions", "series", "open_calls") if key in row},
             buckets=buckets,
+            idle=self._idle(path, row),
         )
 
     def _span(self, number: int, row: Mapping[str, Any], targets: tuple[str, ...]) -> SpanSpec:
@@ -498,6 +516,14 @@ class _Reader:
         seconds = self._amount(path, value, True) / 1e9
         if not 0.1 <= seconds <= 86400:
             raise self.document.error(path, f"{value!r}: give 100ms to 24h")
+        return seconds
+
+    def _idle(self, path: Path, row: Mapping[str, Any]) -> float:
+        found = row.get("idle", self.document.data.get("idle", "1h"))
+        at = (*path, "idle") if "idle" in row else ("idle",)
+        seconds = self._amount(at, found, True) / 1e9
+        if seconds and not 1 <= seconds <= _MAX_IDLE:
+            raise self.document.error(at, f"{found!r}: give 1s to 720h, or 0 for never")
         return seconds
 
     def _share(self, path: Path, text: str) -> float:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -20,9 +21,11 @@ from gotrace.fleet.engine import Engine
 from gotrace.fleet.series import Bucketed, Metric, Point
 from gotrace.fleet.telemetry.waits import families
 
-__all__ = ["EngineCollector", "Reloads", "registry_of"]
+__all__ = ["READER", "EngineCollector", "Reloads", "family_of", "registry_of"]
 
 _ALWAYS = "+Inf"
+#: Who scrapes: see ``Presence``. Without a name all series are exported.
+READER: ContextVar[str] = ContextVar("reader", default="")
 
 
 class Reloads:
@@ -51,8 +54,8 @@ class EngineCollector(Collector):
         """Yield the configuration's metrics and then the daemon's own."""
         metrics = self._engine.collect()
         for metric in metrics:
-            yield _family(metric)
-        for family in families(self._engine.waits()):
+            yield family_of(metric)
+        for family in families(self._engine.waits(READER.get())):
             labels = ["target", "reason"] if family.has_reason else ["target"]
             counter = CounterMetricFamily(family.name, family.help, labels=labels)
             for row in family.rows:
@@ -74,13 +77,23 @@ class EngineCollector(Collector):
             labels=probe,
         )
         over = CounterMetricFamily(
-            "gotraced_probe_over_budget", "Times a probe was detached for its cost", labels=probe
+            "gotraced_probe_over_budget", "Times a probe had to cost less", labels=probe
         )
         failures = CounterMetricFamily(
             "gotraced_probe_failures", "Times a probe could not be attached", labels=probe
         )
         lost = CounterMetricFamily(
             "gotraced_probe_lost", "Calls that are missing, and why", labels=[*probe, "reason"]
+        )
+        unmeasured = CounterMetricFamily(
+            "gotraced_probe_unmeasured",
+            "Calls that were counted and not measured, for the cost of measuring",
+            labels=probe,
+        )
+        states = CounterMetricFamily(
+            "gotraced_probe_seconds",
+            "How long probes were on, counted calls alone, or were off for a while",
+            labels=[*probe, "state"],
         )
         for status in self._engine.statuses():
             labels = [status.job, status.target]
@@ -89,19 +102,28 @@ class EngineCollector(Collector):
             cost.add_metric(labels, status.cost_ns / 1e9)
             over.add_metric(labels, status.over_budget)
             failures.add_metric(labels, status.failures)
+            unmeasured.add_metric(labels, status.unmeasured)
+            for state, seconds in status.seconds.items():
+                states.add_metric([*labels, state.value], seconds)
             for reason, calls in sorted(status.lost.items()):
                 lost.add_metric([*labels, reason], calls)
-        yield from (attached, hits, cost, over, failures, lost)
+        yield from (attached, hits, cost, over, failures, lost, unmeasured, states)
         others = CounterMetricFamily(
             "gotraced_metric_others", "Calls in series of the others", labels=["metric"]
         )
         unread = CounterMetricFamily(
             "gotraced_metric_unread", "Calls whose value could not be read", labels=["metric"]
         )
+        ended = CounterMetricFamily(
+            "gotraced_metric_ended_series",
+            "Label sets that have ended, since no call had them for long",
+            labels=["metric"],
+        )
         for metric in metrics:
+            ended.add_metric([metric.spec.name], metric.ended)
             others.add_metric([metric.spec.name], metric.others)
             unread.add_metric([metric.spec.name], metric.unread)
-        yield from (others, unread)
+        yield from (others, unread, ended)
         processes = GaugeMetricFamily(
             "gotraced_target_processes", "Processes that run a target", labels=["target"]
         )
@@ -124,15 +146,16 @@ class EngineCollector(Collector):
         yield sent
 
 
-def _family(metric: Metric) -> Family:
+def family_of(metric: Metric) -> Family:
+    """Return a metric as Prometheus has it."""
     spec, labels = metric.spec, list(metric.labels)
     if not metric.is_histogram:
         counter = CounterMetricFamily(spec.name, spec.help, labels=labels)
-        for point, _ in metric.points():
+        for point, _ in metric.points(READER.get()):
             counter.add_metric(point.values, point.calls)
         return counter
     histogram = HistogramMetricFamily(spec.name, spec.help, labels=labels)
-    for point, bucketed in metric.points():
+    for point, bucketed in metric.points(READER.get()):
         assert bucketed is not None
         _add(histogram, metric, point, bucketed)
     return histogram

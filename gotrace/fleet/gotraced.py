@@ -37,7 +37,6 @@ _EXTRA = {
     "prometheus_client": "prometheus-client",
     "opentelemetry": f"opentelemetry-sdk {_OTLP}http {_OTLP}grpc",
 }
-_TURN = 1.0  # seconds
 
 
 class _Parser(argparse.ArgumentParser):
@@ -123,7 +122,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _serve(
-    turn: Callable[[], None],
+    turn: Callable[[], float],
     reload: Callable[[], None],
     ask_to_stop: Callable[[], None],
     begin: Callable[[], None],
@@ -149,7 +148,7 @@ def _serve(
         if reloading.is_set():
             reloading.clear()
             reload()
-        turn()
+        pause = turn()
         if not stopping.is_set() and not reloading.is_set():
-            wake.wait(_TURN)
+            wake.wait(pause)
     return 0

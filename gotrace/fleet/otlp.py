@@ -26,9 +26,11 @@ from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, Trace
 
 from gotrace import __version__
 from gotrace.fleet.config import OtlpSpec, Protocol, TargetSpec
+from gotrace.fleet.naming import Attribute, exported
 from gotrace.fleet.series import Bucketed, Metric, Point
 from gotrace.fleet.telemetry.waits import WaitPoint, families
 from gotrace.target.containers import Container, Containers
+from gotrace.text import encodable
 
 __all__ = ["FinishedCall", "Otlp", "load_exporter", "metrics_data"]
 
@@ -37,9 +39,8 @@ log = logging.getLogger("gotraced")
 _BATCH = 512  # spans
 _MAX_RESOURCES = 1024
 _LINGER = 1.0  # seconds that a span waits for others
+_READER = "otlp"  # what series are read as
 _SCOPE = InstrumentationScope("gotraced", __version__)
-
-Attribute = str | bool | int | float | Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ class Otlp:
         collect: Callable[[], list[Metric]],
         targets: Sequence[TargetSpec] = (),
         containers: Containers | None = None,
-        waits: Callable[[], list[WaitPoint]] = list,
+        waits: Callable[[str], list[WaitPoint]] = lambda reader: [],
     ) -> None:
         """``collect`` reads all metrics, and ``waits`` returns what was read with them."""
         # The SDK's words come with each try: one line when it stops working, and when it works
@@ -129,7 +130,7 @@ class Otlp:
         while True:
             is_last = self._closing.wait(self._spec.interval)
             metrics = self._collect()
-            data = metrics_data(metrics, self._resource, time.time_ns(), self._waits())
+            data = metrics_data(metrics, self._resource, time.time_ns(), self._waits(_READER))
             points = sum(
                 len(metric.data.data_points)
                 for resource in data.resource_metrics
@@ -185,7 +186,7 @@ class Otlp:
             elif target in self._pods:
                 attributes.update(self._pods[target].attributes())
             attributes.update(self._spec.resource)
-            self._resources[target, container] = Resource(attributes)
+            self._resources[target, container] = Resource(_encodable(attributes))
         return self._resources[target, container]
 
     def _span(self, call: FinishedCall) -> ReadableSpan:
@@ -194,14 +195,14 @@ class Otlp:
         attributes = dict(call.attributes)
         if call.error is not None:
             kind, message = call.error
-            status = Status(StatusCode.ERROR, message)
+            status = Status(StatusCode.ERROR, encodable(message))
             attributes["error.type"] = kind
         return ReadableSpan(
-            call.name,
+            encodable(call.name),
             context,
             _context(call.trace, call.parent) if call.parent else None,
             resource=self._resource(call.target, self._container(call)),
-            attributes=attributes,
+            attributes=_encodable(attributes),
             kind=SpanKind.INTERNAL,
             status=status,
             start_time=call.start,
@@ -223,6 +224,10 @@ class Otlp:
             thread.join(max(0.0, until - time.monotonic()))
         self._metric_exporter.shutdown(100)
         self._span_exporter.shutdown()
+
+
+def _encodable(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
+    return {encodable(key): exported(value) for key, value in attributes.items()}
 
 
 def _context(trace: int, span: int) -> SpanContext:
@@ -282,7 +287,7 @@ def metrics_data(
     by_target: dict[str, list[sdk.Metric]] = {}
     for metric in metrics:
         rows: dict[str, list[tuple[Point, Bucketed | None]]] = {}
-        for point, bucketed in metric.points():
+        for point, bucketed in metric.points(_READER):
             rows.setdefault(point.values[0], []).append((point, bucketed))
         for target, found in rows.items():
             by_target.setdefault(target, []).append(_metric(metric, found, now))

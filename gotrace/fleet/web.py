@@ -9,7 +9,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -20,6 +21,7 @@ from prometheus_client.exposition import choose_encoder
 
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.config import Listen
+from gotrace.fleet.exposition import READER
 from gotrace.fleet.telemetry.price import OverBudgetError
 from gotrace.text import printable
 
@@ -76,11 +78,24 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
-    def __init__(self, listen: Listen, handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(
+        self, listen: Listen, handler: type[BaseHTTPRequestHandler], beside: _Server | None
+    ) -> None:
+        """Listen; ``beside`` listens, perhaps on the same port, and is to be closed then."""
         self.free = threading.BoundedSemaphore(_MAX_REQUESTS)
         if ":" in listen.host:
             self.address_family = socket.AF_INET6
-        super().__init__((listen.host, listen.port), handler)
+        super().__init__((listen.host, listen.port), handler, bind_and_activate=False)
+        try:
+            with ExitStack() as sharing:
+                for one in (self, beside):
+                    if one is not None and beside is not None:
+                        sharing.enter_context(_shared(one.socket))
+                self.server_bind()
+                self.server_activate()
+        except BaseException:
+            self.server_close()
+            raise
 
     def process_request(
         self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
@@ -100,10 +115,27 @@ class _Server(ThreadingHTTPServer):
         finally:
             self.free.release()
 
+    def take_the_rest(self) -> None:
+        """Answer what has connected before the end."""
+        self.socket.setblocking(False)
+        with suppress(OSError):
+            while True:
+                self.process_request(*self.get_request())
+
     def handle_error(self, request: object, client_address: object) -> None:
         """Log what went wrong, but nothing of clients that go away or are slow."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             log.exception("a request was not answered")
+
+
+@contextmanager
+def _shared(listening: socket.socket) -> Iterator[None]:
+    """Let another socket of this user listen on the same port meanwhile."""
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        yield
+    finally:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
 
 
 class WebServer:
@@ -115,11 +147,17 @@ class WebServer:
         registry: CollectorRegistry,
         health: Health,
         take_profile: TakeProfile | None = None,
+        beside: WebServer | None = None,
     ) -> None:
-        """Listen. Raises GotraceError."""
+        """Listen. Raises GotraceError.
+
+        ``beside`` may listen on the same port; it is to be closed then.
+        """
         self.listen = listen
+        handler = _handler(registry, health, take_profile)
+        self._server: _Server
         try:
-            self._server = _Server(listen, _handler(registry, health, take_profile))
+            self._server = _Server(listen, handler, beside._server if beside else None)
         except OSError as error:
             reason = error.strerror or error
             raise GotraceError(f"cannot listen on {listen.host}:{listen.port}: {reason}") from error
@@ -130,6 +168,7 @@ class WebServer:
     def close(self) -> None:
         """Stop listening."""
         self._server.shutdown()
+        self._server.take_the_rest()
         self._server.server_close()
         self._thread.join()
 
@@ -147,6 +186,7 @@ def _handler(
         def do_GET(self) -> None:
             path = urlsplit(self.path).path
             if path == "/metrics":
+                READER.set(self.client_address[0])
                 encode, content_type = choose_encoder(self.headers.get("Accept", ""))
                 try:
                     body = encode(registry)

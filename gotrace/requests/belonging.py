@@ -194,8 +194,8 @@ class Contexts:
     An address that two calls of the root were given, without the collector having run between, is
     of one context that they share: it says nothing, ever. So does one that a call of another
     goroutine was given before the root's. That may be known only later: ``is_shared`` is to be
-    asked once more before anything is said. If the collector has run while the first call is open, the
-    context may have been freed: the address says nothing until it runs again. That of a request
+    asked once more before anything is said. If the collector has run while the first call is open,
+    the context may have been freed: the address says nothing until it runs again. That of a request
     that has ended is known until it runs. Roots may be given the same few contexts again and again,
     which other calls have as well: so nothing is known before ``_MIN_CONTEXTS`` different ones have
     been seen.
