@@ -317,8 +317,12 @@ int on_entry(struct pt_regs *ctx)
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
-    if (!site_hit(ctx, &cookie) || !calls_locate(ctx, cookie, &task, &owner, &depth))
+    if (!site_hit_entry(ctx, &cookie) || !calls_locate(ctx, cookie, &task, &owner, &depth))
         return 0;
+    if (site_counts_call(cookie)) {
+        opens_none(&task, &owner, began);
+        return 0;
+    }
     u32 function = cookie & COOKIE_INDEX_MASK;
     struct site_plan *plan = plans.lookup(&function);
     struct work *w = plan ? take_work() : 0;
@@ -460,7 +464,7 @@ static __always_inline bool returned(struct pt_regs *ctx)
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
-    if (!site_hit(ctx, &cookie))
+    if (!site_hit_return(ctx, &cookie))
         return false;
     ret_begin(ctx, &cookie);
     struct stack *stack = calls_returning(ctx, cookie, &task, &owner, &depth, &now);

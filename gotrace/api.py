@@ -351,6 +351,7 @@ class Session:
         force: bool = False,
         emulate_ret: bool | None = None,
         returns: _Returns = "ret",
+        budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
     ) -> CallStream:
@@ -368,6 +369,10 @@ class Session:
         CPU it takes ``force``. Predicates such as ``$blocked > 5ms`` cost the same. ``regexp``:
         patterns are regular expressions. ``returns``: see ``latency``.
 
+        ``budget`` is what tracing may take from the program, as a part of one CPU. If it takes
+        more, calls of the dearest function are counted and not traced, then not even counted. At
+        the end that is a GotraceError, or a warning if ``lossy``.
+
         Raises GotraceError: UsageError, NoMatchError, AttachError, LoadError and others.
         """
         _check(seconds, limit=limit, string_size=string_size)
@@ -378,6 +383,7 @@ class Session:
             asked=self._asked(probes, exclude, regexp),
             emulate_ret=_emulation(emulate_ret),
             returns=_returns(returns),
+            budget=_budget(budget),
             why=WhyOptions(callers=True) if why else None,
             choices=TraceChoices.of(string_size, depth, entry, floats),
             options=TraceOptions(user_stack=MAX_STACK_FRAMES if stacks else 0),
@@ -393,6 +399,7 @@ class Session:
         *patterns: str,
         seconds: float | None = None,
         emulate_ret: bool | None = None,
+        budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
@@ -400,14 +407,15 @@ class Session:
         """Count calls for some ``seconds``, or until the target ends, or ``stop`` is called.
 
         ``ready`` is called once the probes are attached. ``emulate_ret``: functions that lead
-        straight to their RET are counted there, and the probe carries it out. Raises GotraceError
-        as ``trace`` does.
+        straight to their RET are counted there, and the probe carries it out. ``budget``: see
+        ``trace``. Raises GotraceError as ``trace`` does.
         """
         _check(seconds)
         request = CountRequest(
             target=self._target,
             asked=self._asked(patterns, exclude, regexp),
             emulate_ret=_emulation(emulate_ret),
+            budget=_budget(budget),
         )
         with Opened() as opened:
             run = self._begun(opened, request, seconds)
@@ -420,6 +428,7 @@ class Session:
                 for function, calls in zip(run.plan.names, run.meter.take(), strict=True):
                     if calls:
                         counts[function.text] += calls
+            _check_budget(run)
         return counts
 
     @overload
@@ -433,6 +442,7 @@ class Session:
         force: bool = False,
         emulate_ret: bool | None = None,
         returns: _Returns = "ret",
+        budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
@@ -449,6 +459,7 @@ class Session:
         force: bool = False,
         emulate_ret: bool | None = None,
         returns: _Returns = "ret",
+        budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
@@ -464,6 +475,7 @@ class Session:
         force: bool = False,
         emulate_ret: bool | None = None,
         returns: _Returns = "ret",
+        budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
@@ -474,8 +486,8 @@ class Session:
         went into, not by goroutine; for that and ``emulate_ret`` see ``trace``. ``returns``: where
         calls are seen returning, at "ret", or at "landing", in their callers, which costs a tenth,
         once the callers are known; "auto" does that for functions that are called often. Calls of
-        new callers are missing then. Other parameters and errors as for ``count``; raises LostCalls
-        where calls are missing, unless ``lossy``.
+        new callers are missing then. Other parameters and errors as for ``count`` and ``trace``;
+        raises LostCalls where calls are missing, unless ``lossy``.
         """
         _check(seconds)
         if why and by_goroutine:
@@ -485,6 +497,7 @@ class Session:
             asked=self._asked(patterns, exclude, regexp),
             emulate_ret=_emulation(emulate_ret),
             returns=_returns(returns),
+            budget=_budget(budget),
             why=WhyOptions() if why else None,
             options=LatencyOptions(per_function=True, per_goroutine=by_goroutine),
         )
@@ -499,6 +512,7 @@ class Session:
                     meter.poll(time.monotonic() + _READING)
                 period = meter.take()
                 counts = meter.diagnostics()
+            _check_budget(run, lossy)
         lost = {what.name.lower(): counts[what] for what in meter.LOSSES if counts[what]}
         if lost and not lossy:
             raise LostCalls(lost)
@@ -586,6 +600,7 @@ class Session:
         system: bool = False,
         lossy: bool = False,
         force: bool = False,
+        budget: float | None = None,
         ready: Callable[[], object] | None = None,
     ) -> Waits:
         """Add up where goroutines wait, for some ``seconds``, or until the target ends or ``stop``.
@@ -595,13 +610,19 @@ class Session:
         what is added up, "runnable" for waits for a CPU. ``wakers``: stacks of who ended
         waits are kept apart. ``open``: waits that have not ended with the run count, too.
         ``system``: those of the runtime's own goroutines as well. ``force`` and ``ready``: see
-        ``latency``. Raises LostCalls where waits are missing, unless ``lossy``; UsageError where
-        the session is not of one process; GotraceError.
+        ``latency``; ``budget``: see ``trace``. Raises LostCalls where waits are missing, unless
+        ``lossy``; UsageError where the session is not of one process; GotraceError.
         """
         _check(seconds)
         kind, reasons = WaitState(state), _several("reasons", reasons)
 
-        request = WaitRequest(target=self._target, state=kind, inside=inside, reasons=reasons)
+        request = WaitRequest(
+            target=self._target,
+            state=kind,
+            inside=inside,
+            reasons=reasons,
+            budget=_budget(budget),
+        )
         with Opened() as opened:
             run = self._begun(opened, request, seconds, force, "waits()")
             meter = run.meter
@@ -612,6 +633,7 @@ class Session:
                     pass
                 period, losses = meter.take(), meter.losses()
                 unfinished = meter.open() if open else []
+            _check_budget(run, lossy)
         lost = {"unseen": losses.unseen, "stacks": losses.stacks}
         if any(lost.values()) and not lossy:
             raise LostCalls({what: count for what, count in lost.items() if count})
@@ -820,6 +842,7 @@ class CallStream(Iterator[Call]):
             raise
         if call is not None:
             return call
+        _check_budget(self._run, self._is_lossy)
         if self._lost and not self._is_lossy:
             raise LostCalls(self._lost)
         raise StopIteration
@@ -952,6 +975,21 @@ def _by_goroutine(
             others = Goroutine(names[row].name, 0, None, names[row].program)
             histograms.setdefault(others, Histogram()).merge(rest.times)
     return histograms
+
+
+def _budget(share: float | None) -> float | None:
+    if share is not None and not 0 < share <= 100:
+        raise UsageError(f"budget is {share}: give a part of one CPU, 0.02 for 2%")
+    return share
+
+
+def _check_budget(run: Run[Any, Any], lossy: bool = False) -> None:
+    """Raise what a run has not measured to stay within its budget, or warn of that."""
+    texts = [note.text for note in run.news() if note.kind is NoteKind.BUDGET]
+    if texts and not lossy:
+        raise GotraceError("; ".join(texts))
+    for text in texts:
+        warnings.warn(text, TracingWarning, stacklevel=3)
 
 
 def _emulation(wanted: bool | None) -> EmulateRet:

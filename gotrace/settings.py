@@ -147,6 +147,8 @@ class SiteSettings(_Settings):
     seen_tgid: int | None = _value(None)
     uid: int | None = _value(None, absent=(1 << 64) - 1)
     cgroup: int | None = _value(None, absent=0)
+    budget: int | None = _value(None, absent=0)
+    hit_rows: int = _size(1, hits=4, counted=1)
     site_by_ip: int | None = _size(None, site_by_ip=1)
     emulate_ret: int | None = _shape(None)
     task_features: int | None = _value(None, absent=0)
@@ -274,6 +276,11 @@ class ProgramSettings(_Settings):
     source: ClassVar[str]
 
     site: SiteSettings = field(default_factory=SiteSettings, metadata=_part(SiteSettings))
+
+    def with_hits(self: _S, rows: int) -> _S:
+        """Return these settings for a run whose hits are counted in so many rows."""
+        site = dataclasses.replace(self.site, budget=rows, hit_rows=rows)
+        return dataclasses.replace(self, site=site)
 
     def by_address(self: _S, sites: int) -> _S:
         """Return these settings for ``sites`` sites that have no cookies."""

@@ -170,6 +170,7 @@ def _request(
         done="counted" if is_count else "measured",
         is_strict=options.strict,
         forced=options.attach,
+        budget=options.budget,
         emulate_ret=options.emulate_ret,
         returns=options.returns,
         is_calibrated=wanted.times,

@@ -147,6 +147,7 @@ def _run(arguments: Sequence[str]) -> int:
             asked=asked_of(options),
             is_strict=options.strict,
             forced=options.attach,
+            budget=options.budget,
             emulate_ret=options.emulate_ret,
             returns=options.returns,
             is_calibrated=True,

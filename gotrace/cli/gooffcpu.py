@@ -121,6 +121,7 @@ def _run(arguments: Sequence[str]) -> int:
         request = WaitRequest(
             target=target,
             forced=options.attach,
+            budget=options.budget,
             state=options.state,
             inside=options.inside,
             reasons=options.reason,

@@ -205,6 +205,7 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
         asked=asked_of(options),
         is_strict=options.strict,
         forced=options.attach,
+        budget=options.budget,
         emulate_ret=options.emulate_ret,
         returns=options.returns,
         is_calibrated=True,

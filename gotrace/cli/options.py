@@ -108,6 +108,14 @@ def positive(text: str) -> int:
     return value
 
 
+def share(text: str) -> float:
+    """Parse a percentage of one CPU, 2% or 2, for argparse; return it as a part of one CPU."""
+    percent = float(text.removesuffix("%"))
+    if not 0 < percent <= 10_000:
+        raise ValueError(text)
+    return percent / 100
+
+
 def one_of(members: type[_E], what: str) -> Callable[[str], _E]:
     """Return what parses a member of an enum by its value, for argparse; ``what`` names it."""
 
@@ -271,6 +279,13 @@ def add_watching_options(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         metavar="TIME",
         help="end after this time: 5 (seconds), 1m",
+    )
+    parser.add_argument(
+        "--budget",
+        type=share,
+        metavar="PERCENT",
+        help="take at most this much of one CPU from the program: 2%%, 0.5%%; what costs more is"
+        " first counted and not measured, then not traced at all",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument(

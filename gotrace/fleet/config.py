@@ -213,8 +213,10 @@ class Listen:
 class Config:
     """A whole configuration; ``budget`` is the part of one CPU that each target may pay.
 
-    ``max_series`` is the most label sets of all metrics and targets. ``pprof``: whether goroutines
-    may be read through ``listen``.
+    ``host_budget`` is what all targets may pay together, None if nothing limits that.
+    ``max_series`` is the most label sets of all metrics and targets.
+
+    ``pprof``: whether goroutines may be read through ``listen``.
     """
 
     targets: tuple[TargetSpec, ...]
@@ -223,6 +225,7 @@ class Config:
     listen: Listen | None = None
     otlp: OtlpSpec | None = None
     budget: float = 0.02
+    host_budget: float | None = None
     pprof: bool = False
     waits: WaitsSpec | None = None
     max_series: int = _MAX_SERIES
@@ -341,8 +344,19 @@ class _Reader:
         pprof = data.get("pprof", False)
         if pprof and listen is None:
             raise self.document.error(("pprof",), "profiles are served by HTTP: give listen")
-        most = data.get("max_series", _MAX_SERIES)
-        return Config(targets, metrics, spans, listen, otlp, budget, pprof, waits, most)
+        host = data.get("host_budget")
+        return Config(
+            targets,
+            metrics,
+            spans,
+            listen,
+            otlp,
+            budget,
+            None if host is None else self._share(("host_budget",), host),
+            pprof,
+            waits,
+            data.get("max_series", _MAX_SERIES),
+        )
 
     def _rows(self, key: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
         return list(enumerate(self.document.data.get(key, ())))

@@ -11,17 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from gotrace.errors import GotraceError, NoMatchError, UsageError
-from gotrace.fleet.budget import Budget, Pauses
 from gotrace.fleet.config import Config, MetricSpec, SpanSpec, WaitsSpec
-from gotrace.fleet.probing import Cost, MetricProbe, Probe, Spent, metric_losses, open_target
+from gotrace.fleet.pauses import Pauses
+from gotrace.fleet.probing import MetricProbe, Probe, metric_losses, open_target
 from gotrace.fleet.series import Metric, Room
 from gotrace.fleet.targets import Finder, Program, ProgramKey
 from gotrace.fleet.telemetry.price import OverBudgetError
 from gotrace.fleet.telemetry.waits import WAIT_LOSSES, WaitPoint, WaitsProbe, WaitTotals
-from gotrace.kernel import syscalls as kernel
 from gotrace.overhead import ProbeCost
+from gotrace.session.budget import Budget, Spent
 from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
@@ -47,7 +48,7 @@ _SPANS, _WAITS = "spans", "waits"  # what they are called among probes
 
 #: Starts the probe of spans; the number is the budget of all, a part of one CPU. If the last is
 #: true, it sends nothing before ``Probe.forget``.
-StartSpan = Callable[[Sequence[SpanSpec], Program, Target, Cost, float, bool], Probe]
+StartSpan = Callable[[Sequence[SpanSpec], Program, Target, ProbeCost, float, bool], Probe]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,14 @@ class _Place:
     program: ProgramKey
 
 
+class State(Enum):
+    """What a probe does; the values are those of the label ``state``."""
+
+    ON = "on"  # all that it is for
+    COUNTED = "counted"  # calls are counted and not followed, for their cost
+    OFF = "off"  # nothing, for its cost or for a failure: it is tried again later
+
+
 @dataclass
 class _Tally:
     """What the probes of a job have seen in a target, those that are gone included."""
@@ -80,16 +89,23 @@ class _Tally:
     lost: Counter[str] = field(default_factory=Counter)
     over_budget: int = 0
     failures: int = 0
+    unmeasured: int = 0
+    seconds: dict[State, float] = field(default_factory=lambda: dict.fromkeys(State, 0.0))
 
-    def add(self, spent: Spent, lost: Mapping[str, int]) -> None:
+    def add(self, spent: Spent, lost: Mapping[str, int], unmeasured: int) -> None:
         """Add what a probe has seen that is gone."""
         self.spent = Spent(self.spent.hits + spent.hits, self.spent.ns + spent.ns)
         self.lost.update(lost)
+        self.unmeasured += unmeasured
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeStatus:
-    """How a job fares in a target. ``attached`` is in how many programs."""
+    """How a job fares in a target. ``attached`` is in how many programs.
+
+    ``unmeasured`` are calls that were counted and not followed, for their cost. ``seconds`` is how
+    long its probes were in which state, added up over programs.
+    """
 
     job: str
     target: str
@@ -99,6 +115,8 @@ class ProbeStatus:
     over_budget: int
     failures: int
     lost: dict[str, int]
+    unmeasured: int
+    seconds: Mapping[State, float]
 
 
 @dataclass
@@ -111,27 +129,20 @@ class _Running:
     hopeless: set[str] = field(default_factory=set)  # jobs that have nothing to do in it
 
 
-def measure_cost() -> Cost:
-    """Find out what a hit costs here, and have the kernel count them from now on."""
-    try:
-        kernel.enable_statistics()  # the descriptor is open as long as this process runs
-        is_counted = True
-    except OSError as error:
-        log.warning("hits are estimated: the kernel does not count them: %s", error.strerror)
-        is_counted = False
+def measure_cost() -> ProbeCost:
+    """Return what a trap costs here."""
     try:
         with Calibration(lambda: trap_cost(SiteForm.EMULATED, None)) as calibration:
-            trap = calibration.cost(_MAX_WAIT)
+            return calibration.cost(_MAX_WAIT)
     except (GotraceError, OSError) as error:
         log.warning("what a hit costs could not be measured: %s", printable(str(error)))
-        trap = _USUAL_TRAP
-    return Cost(trap, is_counted)
+        return _USUAL_TRAP
 
 
 class Engine:
     """Everything that is attached. One thread runs it, others may collect."""
 
-    def __init__(self, config: Config, cost: Cost) -> None:
+    def __init__(self, config: Config, cost: ProbeCost) -> None:
         self.config = config
         self.cost = cost
         self.started = time.time()
@@ -154,6 +165,8 @@ class Engine:
         self._leavers = ThreadPoolExecutor(_LEAVERS, "leave")
         self._leaving: list[tuple[_Place, Probe]] = []  # of programs that have ended
         self._next_look = self._next_poll = self._next_turn = self._next_expiry = 0.0
+        self._looked = time.monotonic()
+        self._host_budget: Budget[_Place] | None = None
         self._stopping = threading.Event()
         self._finder = Finder(config.targets)
         self._set_jobs(config, _jobs(config, {}))
@@ -163,6 +176,8 @@ class Engine:
             self.config = config
             self._jobs = jobs
             self._budgets = {target.name: Budget(config.budget) for target in config.targets}
+            share = config.host_budget
+            self._host_budget = None if share is None else Budget(share)
             for job in jobs.values():
                 losses = _losses(job)
                 for target in job.targets:
@@ -188,6 +203,7 @@ class Engine:
         if now >= self._next_turn:
             self._next_turn = now + _TURN
             self._mind_budget(time.monotonic())
+            self._settle(time.monotonic())
         if now >= self._next_poll:
             self._next_poll = now + _POLL
             for place, probe in self._probes():
@@ -265,14 +281,15 @@ class Engine:
         for _, probe in leaving:
             probe.stop()
         for place, probe in leaving:
-            spent, lost = Spent(), dict[str, int]()
+            spent, lost, unmeasured = Spent(), dict[str, int](), 0
             try:
                 spent = _closed(place, probe)
-                lost = probe.lost()
+                lost, unmeasured = probe.lost(), probe.unmeasured()
             finally:
                 with self._lock:
                     self._leaving.remove((place, probe))
-                    self._tallies[place.job, place.program.target].add(spent, lost)
+                    tally = self._tallies[place.job, place.program.target]
+                    tally.add(spent, lost, unmeasured)
         self._close_target(running)
 
     def _attach_due(self) -> None:
@@ -362,19 +379,48 @@ class Engine:
             with suppress(OSError):
                 by_target[place.program.target][place] = probe.spent().ns
         for target, spent in by_target.items():
-            for place, share in self._budgets[target].exceeding(now, spent).items():
-                self._tallies[place.job, target].over_budget += 1
-                self._detach(place)
-                length = self._pauses.pause(place, now)
-                log.warning(
-                    "%s in %s: detached: it took %.1f%% of one CPU, and the budget of all is"
-                    " %.1f%%: tried again in %.0f s",
-                    printable(place.job),
-                    target,
-                    100 * share,
-                    100 * self.config.budget,
-                    length,
-                )
+            exceeding = self._budgets[target].exceeding(now, spent)
+            for place, share in exceeding.items():
+                self._lessen(place, share, "all", self.config.budget, now)
+        if self._host_budget is None:
+            return
+        together = {place: ns for spent in by_target.values() for place, ns in spent.items()}
+        for place, share in self._host_budget.exceeding(now, together).items():
+            if place.job in self._running[place.program].probes:
+                self._lessen(place, share, "the host", self._host_budget.share, now)
+
+    def _lessen(self, place: _Place, share: float, whose: str, budget: float, now: float) -> None:
+        """Have a probe cost less: its calls are counted alone, or it is detached."""
+        target = place.program.target
+        probe = self._running[place.program].probes[place.job]
+        self._tallies[place.job, target].over_budget += 1
+        done = "its calls are only counted"
+        if not probe.lighten():
+            done = "detached"
+            self._detach(place)
+        length = self._pauses.pause(place, now)
+        log.warning(
+            "%s in %s: %s: it took %.1f%% of one CPU, and the budget of %s is %.1f%%: tried again"
+            " in %.0f s",
+            *(printable(place.job), target, done, 100 * share, whose, 100 * budget, length),
+        )
+
+    def _settle(self, now: float) -> None:
+        """Go on with probes that cost less now, and add up how long each was in which state."""
+        passed, self._looked = now - self._looked, now
+        for place, probe in self._probes():
+            if probe.is_light and self._pauses.is_over(place, now):
+                self._detach(place)  # it is attached as a whole in the next turn
+            else:
+                probe.settle()
+        for key, running in self._running.items():
+            for job in self._jobs.values():
+                if key.target not in job.targets or job.name in running.hopeless:
+                    continue
+                state = State.OFF
+                if attached := running.probes.get(job.name):
+                    state = State.COUNTED if attached.is_light else State.ON
+                self._tallies[job.name, key.target].seconds[state] += passed
 
     def _detach(self, place: _Place) -> None:
         running = self._running[place.program]
@@ -382,7 +428,8 @@ class Engine:
         spent = _closed(place, probe)
         with self._lock:
             del running.probes[place.job]
-            self._tallies[place.job, place.program.target].add(spent, probe.lost())
+            tally = self._tallies[place.job, place.program.target]
+            tally.add(spent, probe.lost(), probe.unmeasured())
 
     @staticmethod
     def _close_target(running: _Running) -> None:
@@ -613,12 +660,17 @@ def _shown(job: Job, running: _Running) -> str:
 
 def _status(at: tuple[str, str], attached: int, tally: _Tally, probes: list[Probe]) -> ProbeStatus:
     hits, cost, lost = tally.spent.hits, tally.spent.ns, Counter(tally.lost)
+    unmeasured = tally.unmeasured
     for probe in probes:
         with suppress(OSError):
             spent = probe.spent()
             hits, cost = hits + spent.hits, cost + spent.ns
             lost.update(probe.lost())
-    return ProbeStatus(*at, attached, hits, cost, tally.over_budget, tally.failures, dict(lost))
+            unmeasured += probe.unmeasured()
+    return ProbeStatus(
+        *(*at, attached, hits, cost, tally.over_budget, tally.failures, dict(lost)),
+        *(unmeasured, dict(tally.seconds)),
+    )
 
 
 def _probes_alike(one: MetricSpec, other: MetricSpec) -> bool:

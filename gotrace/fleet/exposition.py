@@ -77,13 +77,23 @@ class EngineCollector(Collector):
             labels=probe,
         )
         over = CounterMetricFamily(
-            "gotraced_probe_over_budget", "Times a probe was detached for its cost", labels=probe
+            "gotraced_probe_over_budget", "Times a probe had to cost less", labels=probe
         )
         failures = CounterMetricFamily(
             "gotraced_probe_failures", "Times a probe could not be attached", labels=probe
         )
         lost = CounterMetricFamily(
             "gotraced_probe_lost", "Calls that are missing, and why", labels=[*probe, "reason"]
+        )
+        unmeasured = CounterMetricFamily(
+            "gotraced_probe_unmeasured",
+            "Calls that were counted and not measured, for the cost of measuring",
+            labels=probe,
+        )
+        states = CounterMetricFamily(
+            "gotraced_probe_seconds",
+            "How long probes were on, counted calls alone, or were off for a while",
+            labels=[*probe, "state"],
         )
         for status in self._engine.statuses():
             labels = [status.job, status.target]
@@ -92,9 +102,12 @@ class EngineCollector(Collector):
             cost.add_metric(labels, status.cost_ns / 1e9)
             over.add_metric(labels, status.over_budget)
             failures.add_metric(labels, status.failures)
+            unmeasured.add_metric(labels, status.unmeasured)
+            for state, seconds in status.seconds.items():
+                states.add_metric([*labels, state.value], seconds)
             for reason, calls in sorted(status.lost.items()):
                 lost.add_metric([*labels, reason], calls)
-        yield from (attached, hits, cost, over, failures, lost)
+        yield from (attached, hits, cost, over, failures, lost, unmeasured, states)
         others = CounterMetricFamily(
             "gotraced_metric_others", "Calls in series of the others", labels=["metric"]
         )

@@ -10,8 +10,7 @@ from __future__ import annotations
 import abc
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from gotrace.fleet.config import MetricSpec, MetricType
@@ -21,6 +20,7 @@ from gotrace.fleet.targets import Program
 from gotrace.overhead import ProbeCost
 from gotrace.probes.pattern import is_recipe
 from gotrace.probes.spec import NO_KEY, parse_probe
+from gotrace.session.budget import Hits, Spent
 from gotrace.session.count import CallCounter, CountRequest
 from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod, KeyRequest
 from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
@@ -31,49 +31,14 @@ from gotrace.target.target import Target
 
 __all__ = [
     "OPEN_AT_DETACH",
-    "Cost",
     "MetricProbe",
     "Probe",
-    "Spent",
     "metric_losses",
     "metric_request",
     "open_target",
 ]
 
 _TEXT_BYTES = 64  # of a string that is a label
-_PROGRAM_NS = 300  # for a run of a program that cannot be timed
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What hits cost beside what their programs take, in ns: see ``gotrace.session.calibrate``.
-
-    ``is_counted``: the kernel counts and times the programs' runs.
-    """
-
-    trap: ProbeCost
-    is_counted: bool
-
-    def of(self, function: str, hits: int, program_ns: int) -> int:
-        """Return what hits of a BPF function have cost, in ns."""
-        leave = max(self.trap.own, 2 * self.trap.hit - self.trap.own)
-        return hits * (leave if function == "on_return" else self.trap.own) + program_ns
-
-    def total(self, statistics: Mapping[str, tuple[int, int]]) -> Spent:
-        """Return what probes have cost by the statistics of their BPF functions."""
-        hits = ns = 0
-        for function, (runs, took) in statistics.items():
-            hits += runs
-            ns += self.of(function, runs, took)
-        return Spent(hits, ns)
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """How often probes have been hit, and what that has cost the program, in ns."""
-
-    hits: int = 0
-    ns: int = 0
 
 
 class Probe(abc.ABC):
@@ -85,16 +50,20 @@ class Probe(abc.ABC):
 
     needs_target = False
 
-    def __init__(self, program: Program, cost: Cost, run: Run[Any, Any]) -> None:
+    def __init__(self, program: Program, cost: ProbeCost, run: Run[Any, Any]) -> None:
         """Take over a run whose probes are in place."""
         notes = (*run.warnings(), *run.inlined("counted"))
         self.problems = [note.text for note in notes]
         self._run = run
         self._program = program
         self._cost = cost
+        self._hits = Hits(run.attached.program, run.meter.program_ns, run.plan)
         self._lock = threading.Lock()  # held by what the methods below are called by
         self._is_open = True
         self._final = Spent()
+        self._unmeasured = 0
+        #: Whether calls are counted and not followed, to cost less.
+        self.is_light = False
         self._lost: Counter[str] = Counter()
 
     def _take(self) -> None:  # noqa: B027
@@ -109,13 +78,16 @@ class Probe(abc.ABC):
     def _expire(self) -> None:  # noqa: B027
         """Give up what nothing has been added to for long."""
 
+    def _rest(self) -> None:  # noqa: B027
+        """Take note that nothing more is added; may be called twice."""
+
     @abc.abstractmethod
     def _finish(self) -> None:
         """Stop, and pass on what has come. Raises GotraceError."""
 
-    @abc.abstractmethod
     def _spent(self) -> Spent:
         """Return the hits so far and their cost."""
+        return self._hits.total(self._cost)
 
     @abc.abstractmethod
     def _losses(self) -> Counter[str]:
@@ -154,6 +126,29 @@ class Probe(abc.ABC):
             if self._is_open:
                 self._poll()
 
+    def lighten(self) -> bool:
+        """Have calls counted and not followed; return whether they were followed before."""
+        with self._lock:
+            if self._is_open and self._run.meter.lighten_all():
+                self.is_light = True
+                self._rest()
+                return True
+            return False
+
+    def settle(self) -> None:
+        """Remove what ``lighten`` has made needless; to be called every second."""
+        with self._lock:
+            if self._is_open:
+                self._run.meter.settle()
+
+    def unmeasured(self) -> int:
+        """Return how many calls were counted and not followed, to cost less."""
+        with self._lock:
+            return self._count_unmeasured() if self._is_open else self._unmeasured
+
+    def _count_unmeasured(self) -> int:
+        return sum(self._hits.counted().values()) if self.is_light else 0
+
     def spent(self) -> Spent:
         """Return the hits so far and their cost, as far as that is known."""
         with self._lock:
@@ -186,6 +181,7 @@ class Probe(abc.ABC):
                 if left := self._left_open():
                     self._lost[OPEN_AT_DETACH] += left
                 self._final = self._spent()
+                self._unmeasured = self._count_unmeasured()
             finally:
                 self._is_open = False
                 self._run.close()
@@ -214,17 +210,18 @@ def metric_request(
             of=spec.of,
             text_bytes=_TEXT_BYTES,
             follows_returns=times,
+            is_minded=True,
             no_parts="a metric cannot group by parts of the time",
             options=KeyOptions(
                 times=times, intervals=True, rows=spec.series, open_calls=spec.open_calls
             ),
         )
     if is_counter:
-        return CountRequest(target=target, asked=asked)
+        return CountRequest(target=target, asked=asked, is_minded=True)
     options = LatencyOptions(
         per_function=spec.functions, intervals=True, open_calls=spec.open_calls
     )
-    return LatencyRequest(target=target, asked=asked, options=options)
+    return LatencyRequest(target=target, asked=asked, options=options, is_minded=True)
 
 
 #: Calls that are missing since a probe was detached before they had ended.
@@ -251,7 +248,7 @@ def _is_keyed(spec: MetricSpec) -> bool:
 class MetricProbe(Probe):
     """The probes of one metric in one program."""
 
-    def __init__(self, metric: Metric, program: Program, target: Target, cost: Cost) -> None:
+    def __init__(self, metric: Metric, program: Program, target: Target, cost: ProbeCost) -> None:
         """Attach. Raises GotraceError or OSError."""
         request = metric_request(metric.spec, target, program)
         run: Run[Any, Any] = open_run(request)
@@ -262,6 +259,7 @@ class MetricProbe(Probe):
         self.needs_target = isinstance(request, KeyRequest)
         self._meter: CallCounter | LatencyMeter | KeyMeter = run.meter
         metric.begin(program.key.target)
+        self._is_present = True
 
     def _take(self) -> None:
         increments = list(self._increments())
@@ -310,13 +308,6 @@ class MetricProbe(Probe):
         elif isinstance(self._meter, KeyMeter):
             self._meter.poll()
 
-    def _spent(self) -> Spent:
-        if not self._cost.is_counted:
-            each = 1 if isinstance(self._meter, CallCounter) else 2
-            hits = self._calls * each
-            return Spent(hits, self._cost.of("on_entry", hits, hits * _PROGRAM_NS))
-        return self._cost.total(self._meter.attached.statistics())
-
     def _losses(self) -> Counter[str]:
         found: Counter[str] = Counter()
         if not isinstance(self._meter, CallCounter):
@@ -333,4 +324,9 @@ class MetricProbe(Probe):
             self._meter.stop()
             self._take()
         finally:
+            self._rest()
+
+    def _rest(self) -> None:
+        if self._is_present:
+            self._is_present = False
             self.metric.presence.end(self._program.key.target)

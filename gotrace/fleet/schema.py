@@ -38,6 +38,7 @@ SCHEMA: Final[dict[str, Any]] = {
         ["targets"],
         listen=_TEXT,
         budget=_TEXT,
+        host_budget=_TEXT,
         pprof={"type": "boolean"},
         idle=_AMOUNT,
         max_series=_MOST,

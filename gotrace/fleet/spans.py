@@ -16,7 +16,7 @@ from gotrace.errors import GotraceError
 from gotrace.fleet.config import SpanSpec
 from gotrace.fleet.naming import Attribute, attribute
 from gotrace.fleet.otlp import FinishedCall
-from gotrace.fleet.probing import Cost, Probe, Spent
+from gotrace.fleet.probing import Probe
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.forest import Forest, LeftOut
 from gotrace.fleet.telemetry.nesting import Call, Goroutine, Origin, Tree
@@ -24,6 +24,7 @@ from gotrace.fleet.telemetry.price import OverBudgetError, refuse_price
 from gotrace.gotypes.wait_reasons import find_wait_reasons
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec, parse_key
+from gotrace.session.budget import Spent
 from gotrace.session.decode import DecodedCall
 from gotrace.session.events import CallRecord, RecordError, function_of, parse_call
 from gotrace.session.open_calls import Diagnostic
@@ -117,6 +118,7 @@ def _request(
         why=WhyOptions() if has_why else None,
         choices=TraceChoices.of(_STRING_BYTES, 1, False, False),
         options=TraceOptions(open_calls=_OPEN_CALLS, pages=_PAGES, nested=True),
+        is_minded=True,
     )
 
 
@@ -197,7 +199,7 @@ class SpanProbe(Probe):
         specs: Sequence[SpanSpec],
         program: Program,
         target: Target,
-        cost: Cost,
+        cost: ProbeCost,
         sink: Sink,
         share: float,
         is_spare: bool = False,
@@ -246,7 +248,7 @@ class SpanProbe(Probe):
 
     @staticmethod
     def _opened(
-        specs: Sequence[SpanSpec], target: Target, program: Program, cost: Cost, share: float
+        specs: Sequence[SpanSpec], target: Target, program: Program, cost: ProbeCost, share: float
     ) -> tuple[list[_Kind], TraceRequest, Run[CallTracer, ProbeCost]]:
         kinds = [_Kind(spec, _probe(spec), Rate(spec.rate)) for spec in specs]
         has_why = any(spec.why for spec in specs)
@@ -388,9 +390,8 @@ class SpanProbe(Probe):
         return FinishedCall(self._program.key.target, name, start, end, attributes, error)
 
     def _spent(self) -> Spent:
-        spent = self._cost.total(self._tracer.attached.statistics())
-        at_switches = self._tracer.attached.tracepoint_ns()
-        return Spent(spent.hits, spent.ns + at_switches + self._read_ns)
+        spent = super()._spent()
+        return Spent(spent.hits, spent.ns + self._read_ns)
 
     def _losses(self) -> Counter[str]:
         counts = self._tracer.diagnostics()
@@ -468,7 +469,7 @@ class SpanReader:
         specs: Sequence[SpanSpec],
         program: Program,
         target: Target,
-        cost: Cost,
+        cost: ProbeCost,
         share: float,
         is_spare: bool,
     ) -> SpanProbe:

@@ -149,8 +149,6 @@ class BpfProgram:
         self._maps: list[Map] = []
         self._rings: list[Rings] = []
         self._loaded: list[int] = []
-        #: Descriptors of the functions at tracepoints.
-        self.at_tracepoints: list[int] = []
         sizes = settings.sizes()
         try:
             for shape in self._compiled.maps:
@@ -205,7 +203,6 @@ class BpfProgram:
             loaded = self._load(function, kernel.PROGRAM_RAW_TRACEPOINT, 0)
             try:
                 self._loaded.append(kernel.open_raw_tracepoint(tracepoint, loaded))
-                self.at_tracepoints.append(loaded)
                 return loaded
             except OSError as error:
                 if error.errno == errno.EINVAL and function != functions[-1]:

@@ -185,6 +185,8 @@ class _Counts:
 class KeyMeter(Paired):
     """The probes that add calls up by key; a context manager that detaches."""
 
+    program_ns = 700
+
     LOSSES = (
         Diagnostic.STACKS_FULL,
         Diagnostic.OUTER_CALLS_FULL,

@@ -92,6 +92,8 @@ class TraceOptions:
 class CallTracer(Paired):
     """The probes that report a plan's calls; a context manager that detaches."""
 
+    program_ns = 700
+
     #: ``UNWOUND`` alone does not make calls missing.
     LOSSES = (
         Diagnostic.UNWOUND_UNSEEN,

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gotrace.fleet.config import WaitsSpec
-from gotrace.fleet.probing import Cost, Probe, Spent
+from gotrace.fleet.probing import Probe
 from gotrace.fleet.series import Presence
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.price import refuse_price
+from gotrace.overhead import ProbeCost
 from gotrace.session.run import open_run
 from gotrace.session.waits.states import (
     StateKind,
@@ -148,7 +149,7 @@ class WaitsProbe(Probe):
         spec: WaitsSpec,
         program: Program,
         target: Target,
-        cost: Cost,
+        cost: ProbeCost,
         totals: WaitTotals,
         share: float,
     ) -> None:
@@ -157,41 +158,29 @@ class WaitsProbe(Probe):
         Raises OverBudgetError, other GotraceErrors, or OSError.
         """
         request = StateRequest(
-            target=target, file=target.binary(program.path), goroutines=spec.goroutines
+            target=target,
+            file=target.binary(program.path),
+            goroutines=spec.goroutines,
+            is_minded=True,
         )
         run = open_run(request, accept=lambda probes: refuse_price(probes, cost, share))
         super().__init__(program, cost, run)
         self._totals = totals
         self._meter = run.meter
-        self._hits = 0
         kinds = [StateKind.RUNNABLE]
         if self._meter.has_quotas:
             kinds.append(StateKind.THROTTLED)
         totals.begin(program.key.target, kinds)
+        self._is_present = True
 
     def _take(self) -> None:
-        self._totals.add(self._program.key.target, self._sums())
+        self._totals.add(self._program.key.target, self._meter.take())
 
     def _forget(self) -> None:
-        self._sums()
-
-    def _sums(self) -> list[StateSum]:
-        sums = self._meter.take()
-        # A goroutine begins to wait, becomes runnable and runs; or only the latter two.
-        hits = {StateKind.BLOCKED: 1, StateKind.RUNNABLE: 2, StateKind.THROTTLED: 0}
-        self._hits += sum(hits[one.kind] * one.count for one in sums)
-        return sums
+        self._meter.take()
 
     def _poll(self) -> None:
         self._meter.forget(self._program.is_run_by)
-
-    def _spent(self) -> Spent:
-        if not self._cost.is_counted:
-            self._take()
-            ns = self._hits * _PROGRAM_NS
-            return Spent(self._hits, self._cost.of("on_status", self._hits, ns))
-        spent = self._cost.total(self._meter.attached.statistics())
-        return Spent(spent.hits, spent.ns + self._meter.attached.tracepoint_ns())
 
     def _losses(self) -> Counter[str]:
         found = self._meter.losses().items()
@@ -202,9 +191,13 @@ class WaitsProbe(Probe):
             self._meter.stop()
             self._take()
         finally:
+            self._rest()
+
+    def _rest(self) -> None:
+        if self._is_present:
+            self._is_present = False
             self._totals.presence.end(self._program.key.target)
 
 
 #: How waits may be missing.
 WAIT_LOSSES = [what.name.lower() for what in StateLoss]
-_PROGRAM_NS = 300  # for a run of a program that cannot be timed
