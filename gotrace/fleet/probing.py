@@ -27,6 +27,7 @@ from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.request import Asked
 from gotrace.session.run import Run, open_run
+from gotrace.target.process import Process
 from gotrace.target.target import Target
 
 __all__ = [
@@ -162,6 +163,11 @@ class Probe(abc.ABC):
     def is_held(self) -> bool:
         """Return whether the probes are still there."""
         return self._run.attached.is_held()
+
+    def is_in(self, pid: int) -> bool | None:
+        """Return whether a process's mapping has a probe of these, None if that is not known."""
+        with self._lock:
+            return self._run.attached.has_breakpoint(Process(pid)) if self._is_open else None
 
     def stop(self) -> None:
         """Have the probes removed without waiting for it: ``close`` does."""
