@@ -214,8 +214,9 @@ class Config:
     """A whole configuration; ``budget`` is the part of one CPU that each target may pay.
 
     ``host_budget`` is what all targets may pay together, None if nothing limits that.
-    ``max_series`` is the most label sets of all metrics and targets. ``pprof``: whether goroutines
-    may be read through ``listen``.
+    ``max_series`` is the most label sets of all metrics and targets.
+
+    ``pprof``: whether goroutines may be read through ``listen``.
     """
 
     targets: tuple[TargetSpec, ...]
@@ -344,10 +345,17 @@ class _Reader:
         if pprof and listen is None:
             raise self.document.error(("pprof",), "profiles are served by HTTP: give listen")
         host = data.get("host_budget")
-        host_budget = None if host is None else self._share(("host_budget",), host)
-        most = data.get("max_series", _MAX_SERIES)
         return Config(
-            targets, metrics, spans, listen, otlp, budget, host_budget, pprof, waits, most
+            targets,
+            metrics,
+            spans,
+            listen,
+            otlp,
+            budget,
+            None if host is None else self._share(("host_budget",), host),
+            pprof,
+            waits,
+            data.get("max_series", _MAX_SERIES),
         )
 
     def _rows(self, key: str) -> Sequence[tuple[int, Mapping[str, Any]]]:

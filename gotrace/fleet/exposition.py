@@ -129,7 +129,14 @@ class EngineCollector(Collector):
         )
         for target, count in self._engine.processes().items():
             processes.add_metric([target], count)
-        yield processes
+        unprobed = GaugeMetricFamily(
+            "gotraced_target_unprobed_processes",
+            "Processes that were seen without the probes of the file that they run",
+            labels=["target"],
+        )
+        for target, count in self._engine.unprobed().items():
+            unprobed.add_metric([target], count)
+        yield from (processes, unprobed)
         reloads = CounterMetricFamily(
             "gotraced_reloads", "Times the configuration was read again", labels=["result"]
         )
