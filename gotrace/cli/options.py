@@ -370,11 +370,12 @@ def profile_of(options: argparse.Namespace) -> str | None:
     """
     if not options.output:
         return None
-    from gotrace.profiles.write import FOLDED, is_profile
+    from gotrace.profiles.write import FOLDED, check_place, is_profile
 
     path: str = options.output
     if not is_profile(path):
         return None
+    check_place(path)
     if path.endswith(FOLDED):
         options.folded = False
     options.output = None
@@ -407,7 +408,11 @@ def _is_drawn(options: argparse.Namespace) -> bool:
     name = options.output or ""
     has_stacks = options.folded or "$stack" in (options.by or [])
     repeats = options.heat or (options.interval is not None and not has_stacks)
-    options.page = name if name.endswith(".html") and repeats else None
+    options.page = name if name.lower().endswith((".html", ".htm")) and repeats else None
+    if options.page:
+        from gotrace.profiles.write import check_place
+
+        check_place(options.page)
     options.is_drawn = options.heat or options.page is not None
     if options.is_drawn:
         asked = "--heat" if options.page is None else f"-o {options.page}"
