@@ -113,6 +113,11 @@ def _parser() -> argparse.ArgumentParser:
         help="show each call of ROOT, a probe, as a request: with the calls of PROBE that are made"
         " for it, in any goroutine (without PROBE: those of package main)",
     )
+    parser.add_argument(
+        "--critical",
+        action="store_true",
+        help="with --tree, show what made each request as long as it was",
+    )
     parser.add_argument("--goid", type=positive, metavar="N", help="only calls of this goroutine")
     parser.add_argument("--tid", type=positive, metavar="N", help="only calls on this thread")
     parser.add_argument("-M", "--max-events", type=positive, metavar="N", help="end after N calls")
@@ -231,7 +236,9 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
         is_calibrated=True,
         why=why_of(options, callers=True),
         choices=_choices(options),
-        options=TraceOptions(min(depth, MAX_STACK_FRAMES), cpu=options.cpu, roots=roots),
+        options=TraceOptions(
+            min(depth, MAX_STACK_FRAMES), cpu=options.cpu, roots=roots, states=options.critical
+        ),
         only={name: number for name, number in filters.items() if number is not None},
     )
 
@@ -239,6 +246,8 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together, and take ``-o x.pb.gz`` for a profile."""
     options.pprof = profile_of(options)
+    if options.critical and not options.tree:
+        raise UsageError("--critical is of requests: give --tree ROOT")
     if options.tree:
         for name in _NOT_IN_TREES:
             if getattr(options, name):

@@ -36,7 +36,8 @@ def run_tree(
         for notice in opened_notices(options, run, request.done):
             output.notice(notice)
         decoders, undecided = request.decoders(run)
-        assembler = Assembler(decoders, request.options.roots)
+        reasons = run.meter.wait_reasons if options.critical else ()
+        assembler = Assembler(decoders, request.options.roots, reasons)
         printer = _Printer(options, assembler, run.meter, output, style)
         for _ in pace(options, run, output, printer.poll, _POLL, lambda: printer.has_seen):
             printer.finish()

@@ -38,6 +38,8 @@ _MAX_ITEMS = 1 << 17
 _MAX_CHANNELS = 1 << 15
 _MAX_TIMERS = 1 << 15
 _MAX_HISTORY = 1 << 10
+#: Spans of a request that are known by themselves.
+_MAX_SPANS = 1 << 12
 #: Different contexts of roots to be seen first, and those that requests share.
 _MIN_CONTEXTS = 8
 _MAX_SHARED = 1 << 12
@@ -65,6 +67,8 @@ class Work:
         self.is_open = True
         self.working = 0
         self.sent = 0
+        #: The first of its spans.
+        self.spans: list[Span] = []
         self.root = Span(self, goroutine, at, Link.CALL, None)
 
     @property
@@ -99,6 +103,8 @@ class Span:
         self.above = above
         self.context = context
         work.working += 1
+        if len(work.spans) < _MAX_SPANS:
+            work.spans.append(self)
 
 
 class _Mode(Enum):
@@ -299,7 +305,7 @@ class Belonging:
         self.contexts = Contexts()
 
     def add(self, edge: Edge) -> None:
-        """Take an edge, but for beginnings: the next one in the order of time."""
+        """Take an edge, but for beginnings and states: the next one in the order of time."""
         self._kinds[edge.kind](edge)
 
     def begin(self, edge: Edge) -> Work | None:
