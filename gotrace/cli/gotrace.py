@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         "--tree",
         metavar="ROOT",
         help="show each call of ROOT, a probe, as a request: with the calls of PROBE that are made"
-        " for it, in any goroutine (without PROBE: those of package main)",
+        " for it, in any goroutine (without PROBE: the program's own)",
     )
     parser.add_argument(
         "--critical",
@@ -217,13 +217,16 @@ def _run(arguments: Sequence[str]) -> int:
 def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
     depth = options.stack_depth or (MAX_STACK_FRAMES if options.user_stack else 0)
     filters = {} if options.list else {"goid": options.goid, "tid": options.tid}
-    asked = asked_of(options)
     roots: Sequence[ProbeSpec] = ()
     probes: Sequence[ProbeSpec] | None = None
     if options.tree:
+        from gotrace.cli.tree import add_own_functions
         from gotrace.requests.assemble import request_probes
 
-        roots, probes = request_probes(asked, target)
+        if options.own:
+            add_own_functions(options, target)
+        roots, probes = request_probes(asked_of(options), target)
+    asked = asked_of(options)
     return TraceRequest(
         target=target,
         asked=asked,

@@ -191,6 +191,23 @@ def test_the_command_shows_trees(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
+def test_the_programs_own_functions_are_shown() -> None:
+    program = build(FIXTURES / "live_requests", newest())
+    with Fixture([program]) as fixture:
+        with tool(
+            "gotrace", "--json", "-p", str(fixture.ready), "--tree", "main.handle"
+        ) as tracing:
+            fixture.say("fan-in 2")
+            fixture.read_until("truth ")
+            result = tracing.end()
+        fixture.say()
+    requests = of_kind(result, "request")
+    assert [request["root"]["children"][0]["call"]["func"] for request in requests] == [
+        "main.fanIn.func2"
+    ] * 2
+
+
+@pytest.mark.live
 def test_a_predicate_of_the_root_chooses_requests() -> None:
     program = build(FIXTURES / "live_requests", newest())
     words = ("--json", "--tree", "main.handle (id == 3 && $duration > 1ns)", "main.job")
