@@ -287,7 +287,7 @@ class Belonging:
         self._goroutines: dict[Task, _Goroutine] = {}
         self._items: OrderedDict[tuple[int, int], _Item] = OrderedDict()
         self._channels: OrderedDict[tuple[int, int], _Channel] = OrderedDict()
-        self._timers: OrderedDict[tuple[int, int], Span] = OrderedDict()
+        self._timers: OrderedDict[tuple[int, int], Span | None] = OrderedDict()
         self._kinds = {
             EdgeKind.GO: self._go,
             EdgeKind.TIMER: self._timer,
@@ -385,9 +385,12 @@ class Belonging:
             self._close(before, at)
 
     def _go(self, edge: Edge) -> None:
-        above = self._current((edge.tgid, edge.goid))
-        if not edge.goid:
-            above = self._timers.pop((edge.tgid, edge.first), None)
+        key = (edge.tgid, edge.first)
+        # A timer that is due runs as well where another goroutine stops or resets it.
+        if key in self._timers:
+            above = self._timers.pop(key)
+        else:
+            above = self._current((edge.tgid, edge.goid))
         if above is not None:
             self._started((edge.tgid, edge.other), edge.at, above)
 
@@ -397,12 +400,10 @@ class Belonging:
 
     def _timer(self, edge: Edge) -> None:
         key = (edge.tgid, edge.first)
-        self._timers.pop(key, None)
-        above = self._current((edge.tgid, edge.goid))
-        if above is not None:
-            self._timers[key] = above
-            if len(self._timers) > _MAX_TIMERS:
-                self._timers.popitem(last=False)
+        self._timers[key] = self._current((edge.tgid, edge.goid))
+        self._timers.move_to_end(key)
+        if len(self._timers) > _MAX_TIMERS:
+            self._timers.popitem(last=False)
 
     def _channel(self, tgid: int, address: int) -> _Channel:
         key = (tgid, address)
