@@ -12,6 +12,7 @@
  *   GOTRACE_EDGE_SCHED_BP, GOTRACE_EDGE_SCHED_CTXT, GOTRACE_EDGE_SUDOG_ELEM
  *                           offsets in runtime.g and runtime.sudog
  *   GOTRACE_EDGE_COROARG    offset in runtime.g; optional
+ *   GOTRACE_EDGE_STATES     1 where changes of goroutines' states are reported as well; optional
  *   GOTRACE_EDGE_RECEIVE, GOTRACE_EDGE_SELECT, GOTRACE_EDGE_COND
  *                           numbers of the wait reasons of goroutines that wait for work
  */
@@ -41,7 +42,8 @@ enum edge {
     EDGE_SWITCH, /* goes on as another goroutine, a coroutine: who */
     EDGE_DROP,   /* receives without an item, or throws it away: 0, slot, channel, its depth */
     EDGE_DEAD,   /* has ended */
-    EDGE_FREED   /* none: the collector knows what is not in use, which may be used again */
+    EDGE_FREED,  /* none: the collector knows what is not in use, which may be used again */
+    EDGE_STATE   /* changes the state of a goroutine, if any does: whose, to which, why it waits */
 };
 
 /*
@@ -258,6 +260,12 @@ int on_edge_status(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie))
         return 0;
     struct status_change to = sched_status_change(ctx);
+    bool is_state = to.new == G_RUNNABLE || to.new == G_RUNNING || to.new == G_WAITING;
+    /* What is in a system call runs, or could, unless its thread has lost its processor meanwhile. */
+    bool has_run = to.new == G_RUNNING &&to.old != G_RUNNABLE;
+    if (GOTRACE_EDGE_STATES && is_state && !has_run && to.old != G_COPYSTACK)
+        edges_submit(ctx, EDGE_STATE, edges_goid(ctx, cookie), edges_goid_of(to.g), to.new,
+                     to.new == G_WAITING ? sched_wait_reason(to.g) : 0, 0);
     if (to.new == G_DEAD) {
         edges_submit(ctx, EDGE_DEAD, edges_goid_of(to.g), 0, 0, 0, 0);
     } else if (to.old == G_WAITING && to.new == G_RUNNABLE) {

@@ -407,6 +407,7 @@ class Session:
         depth: int = 1,
         floats: bool = True,
         why: bool = False,
+        critical: bool = False,
         force: bool = False,
         emulate_ret: bool | None = None,
         exclude: Iterable[str] = (),
@@ -417,8 +418,9 @@ class Session:
         of ``patterns`` that are made for it are its nodes, in any goroutine: docs/requests.md says
         how that is known. A predicate of the root chooses requests when they end. To see work go
         from goroutine to goroutine costs the program something at each operation on a channel and
-        each wait: where that is more than a fifth of one CPU it takes ``force``. Other parameters
-        and errors are as for ``trace``.
+        each wait: where that is more than a fifth of one CPU it takes ``force``. ``critical``:
+        requests have their critical paths, for which each change of a goroutine's state is
+        reported. Other parameters and errors are as for ``trace``.
         """
         _check(seconds, limit=limit, string_size=string_size)
         if not 0 <= depth <= 5:
@@ -432,12 +434,12 @@ class Session:
             emulate_ret=_emulation(emulate_ret),
             why=WhyOptions(callers=True) if why else None,
             choices=TraceChoices.of(string_size, depth, False, floats),
-            options=TraceOptions(roots=roots),
+            options=TraceOptions(roots=roots, states=critical),
         )
         with Opened() as opened:
             run = self._begun(opened, request, seconds, force, "requests()")
             decoders, undecided = request.decoders(run)
-            assembler = Assembler(decoders, roots)
+            assembler = Assembler(decoders, roots, run.meter.wait_reasons if critical else ())
             taken = (self, run, decoders, undecided, limit, lossy, opened.keep())
             stream = RequestStream(assembler, *taken)
         self._streams.add(stream)

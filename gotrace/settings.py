@@ -214,6 +214,7 @@ class EdgeSettings(_Settings):
     """What is needed to see work go from goroutine to goroutine: bpf/edges.h."""
 
     edges: int = _shape(1)
+    edge_states: bool | None = _shape(None)
     edge_sched_bp: int = _value()
     edge_sched_ctxt: int = _value()
     edge_sudog_elem: int = _value()

@@ -111,7 +111,12 @@ def _parser() -> argparse.ArgumentParser:
         "--tree",
         metavar="ROOT",
         help="show each call of ROOT, a probe, as a request: with the calls of PROBE that are made"
-        " for it, in any goroutine (without PROBE: those of package main)",
+        " for it, in any goroutine (without PROBE: the program's own)",
+    )
+    parser.add_argument(
+        "--critical",
+        action="store_true",
+        help="with --tree, show what made each request as long as it was",
     )
     parser.add_argument("--goid", type=positive, metavar="N", help="only calls of this goroutine")
     parser.add_argument("--tid", type=positive, metavar="N", help="only calls on this thread")
@@ -212,13 +217,16 @@ def _run(arguments: Sequence[str]) -> int:
 def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
     depth = options.stack_depth or (MAX_STACK_FRAMES if options.user_stack else 0)
     filters = {} if options.list else {"goid": options.goid, "tid": options.tid}
-    asked = asked_of(options)
     roots: Sequence[ProbeSpec] = ()
     probes: Sequence[ProbeSpec] | None = None
     if options.tree:
+        from gotrace.cli.tree import add_own_functions
         from gotrace.requests.assemble import request_probes
 
-        roots, probes = request_probes(asked, target)
+        if options.own:
+            add_own_functions(options, target)
+        roots, probes = request_probes(asked_of(options), target)
+    asked = asked_of(options)
     return TraceRequest(
         target=target,
         asked=asked,
@@ -231,7 +239,9 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
         is_calibrated=True,
         why=why_of(options, callers=True),
         choices=_choices(options),
-        options=TraceOptions(min(depth, MAX_STACK_FRAMES), cpu=options.cpu, roots=roots),
+        options=TraceOptions(
+            min(depth, MAX_STACK_FRAMES), cpu=options.cpu, roots=roots, states=options.critical
+        ),
         only={name: number for name, number in filters.items() if number is not None},
     )
 
@@ -240,6 +250,8 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together, and take ``-o x.pb.gz`` for a profile."""
     options.pprof = profile_of(options)
     options.perfetto = _perfetto_of(options)
+    if options.critical and not options.tree:
+        raise UsageError("--critical is of requests: give --tree ROOT")
     if options.tree:
         for name in _NOT_IN_TREES:
             if getattr(options, name):

@@ -50,10 +50,6 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(mistake(self, message))
 
 
-#: What is shown of requests if no pattern says that.
-OWN_FUNCTIONS = "main.*"
-
-
 def new_parser(name: str, description: str, epilog: str) -> argparse.ArgumentParser:
     """Return a parser that reports errors as UsageError and shows ``epilog`` as it is."""
     parser = _Parser(
@@ -494,7 +490,8 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
     alone = ("doctor", "compile", "recipes")
     traces = not any(getattr(options, name, False) for name in alone)
     if traces and getattr(options, "tree", None):
-        options.patterns = [options.tree, *(options.patterns or [OWN_FUNCTIONS])]
+        options.own = not options.patterns
+        options.patterns = [options.tree, *options.patterns]
     if traces and not getattr(options, "patterns", True):
         raise UsageError(which_functions(parser.prog, options, command))
     if traces and hasattr(options, "patterns"):

@@ -19,13 +19,17 @@ from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.report.requests import REQUEST_HEADING, request_lines
 from gotrace.requests.assemble import Assembler
 from gotrace.requests.model import Request, RequestFile
+from gotrace.requests.own import own_functions
 from gotrace.session.decode import DecodedCall
+from gotrace.session.edges import EdgeProbes
 from gotrace.session.plan import ProbePlan
 from gotrace.session.trace import CallTracer, TraceRequest
+from gotrace.target.target import Target
 from gotrace.text import counted
 
-__all__ = ["run_tree"]
+__all__ = ["add_own_functions", "run_tree"]
 
+_MAX_NAMES = 5  # of functions that are left out
 _POLL = 0.025  # seconds
 _READING, _TURN = 0.02, 0.06  # seconds of a turn: until reading, and writing, has to stop
 
@@ -34,11 +38,23 @@ def run_tree(
     options: argparse.Namespace, request: TraceRequest, output: Output, style: LineStyle
 ) -> ProbePlan:
     """Trace until the end, write each request when it is whole, and return what was traced."""
-    with running(request, output, accepting(options, output, "--tree")) as run:
+    price = {
+        True: accepting(options, output, "--tree"),
+        False: accepting(options, output),
+    }
+    with running(
+        request, output, lambda probes: price[isinstance(probes, EdgeProbes)](probes)
+    ) as run:
         for notice in opened_notices(options, run, request.done):
             output.notice(notice)
+        if left_out := getattr(options, "left_out", ()):
+            text = counted("{} function{s} left out, which are called too often: ", len(left_out))
+            shown = ", ".join(left_out[:_MAX_NAMES]) + (", ..." if left_out[_MAX_NAMES:] else "")
+            fields = {"what": "left_out", "names": list(left_out)}
+            output.notice(Notice(NoticeKind.WARNING, text + shown, fields))
         decoders, undecided = request.decoders(run)
-        assembler = Assembler(decoders, request.options.roots)
+        reasons = run.meter.wait_reasons if options.critical else ()
+        assembler = Assembler(decoders, request.options.roots, reasons)
         with ExitStack() as opened:
             file = None
             if options.perfetto is not None:
@@ -53,6 +69,14 @@ def run_tree(
             fields = {"what": "file", "path": options.perfetto}
             output.notice(Notice(NoticeKind.SUMMARY, text, fields))
     return run.plan
+
+
+def add_own_functions(options: argparse.Namespace, target: Target) -> None:
+    """Have a program's own functions be shown, but for those that are called too often."""
+    own = own_functions(target, [options.tree.split(" ", 1)[0]])
+    options.patterns += own.patterns
+    options.exclude = [*options.exclude, *own.left_out]
+    options.left_out = own.left_out
 
 
 class _Printer:

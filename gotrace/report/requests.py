@@ -41,6 +41,12 @@ def request_lines(request: Request[DecodedCall], clock: Clock, style: LineStyle)
         yield _line(node, depth, goid, style)
         below = [(child, depth + 1, node.goid) for child in node.children]
         waiting += reversed(below)
+    if request.critical:
+        yield "critical path:\n"
+        for part in request.critical_path():
+            share = f"{100 * part.ns / request.duration_ns:.1f}%"
+            name = printable(style.name(part.function))
+            yield f"{duration(part.ns):<10} {share:<10} {part.goid:<8} {name} {part.what}\n"
 
 
 def _line(node: Node[DecodedCall], depth: int, goid: int, style: LineStyle) -> str:

@@ -13,9 +13,11 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 from gotrace.probes.spec import ProbeSpec, parse_key
 from gotrace.requests.belonging import Belonging, Link, Span, Task, Work
+from gotrace.requests.critical import Part, States, critical_path
 from gotrace.requests.edges import FIRST, EdgeKind, parse_edge
 from gotrace.requests.model import Node, Request
 from gotrace.session.decode import CallDecoder, DecodedCall
@@ -109,8 +111,19 @@ def _probes(asked: Asked, target: Target) -> Sequence[ProbeSpec]:
 class Assembler:
     """Takes records as they come and gives out requests as they are whole."""
 
-    def __init__(self, decoders: Sequence[CallDecoder], roots: Sequence[ProbeSpec]) -> None:
-        """Take the decoders of functions by number, and the probes whose calls begin requests."""
+    def __init__(
+        self,
+        decoders: Sequence[CallDecoder],
+        roots: Sequence[ProbeSpec],
+        reasons: Sequence[str] = (),
+    ) -> None:
+        """Take the decoders of functions by number, and the probes whose calls begin requests.
+
+        ``reasons`` are Go's words for why goroutines wait, by number, where critical paths are
+        asked for.
+        """
+        self._reasons = reasons
+        self._states = States()
         self._decoders = decoders
         self._roots = {id(spec) for spec in roots}
         self._begins = [
@@ -142,7 +155,10 @@ class Assembler:
         elif function < FIRST:
             self._call(_Entry(start, end, function, record), (tgid, goid), flags)
         elif (edge := parse_edge(record)).kind is not EdgeKind.BEGIN:
-            self._belonging.add(edge)
+            if self._reasons:
+                self._states.add(edge)
+            if edge.kind is not EdgeKind.STATE:
+                self._belonging.add(edge)
         elif (work := self._belonging.begin(edge)) is not None:
             self._waiting[work] = _Waiting(work)
             if len(self._waiting) > _MAX_REQUESTS:
@@ -159,6 +175,7 @@ class Assembler:
         self._missing = records
         self._blind_until = time.monotonic_ns()
         self._belonging.forget(self._blind_until)
+        self._states.forget()
         self.tally.lost += len(self._waiting)
         self._waiting.clear()
         self._ended.clear()
@@ -327,7 +344,33 @@ class Assembler:
             self.tally.nodes += 1
         new = self.tally.unattributed + self.tally.late - self._reported
         self._reported += new
-        return Request(made[id(root)][0], waiting.work.working, new)
+        critical = self._critical(waiting.work, root, tree) if self._reasons else ()
+        return Request(made[id(root)][0], waiting.work.working, new, critical)
+
+    def _critical(self, work: Work, root: _Entry, tree: _Tree) -> tuple[Part, ...]:
+        """Return the parts of a request's critical path."""
+        spans: dict[Task, list[Span]] = {}
+        for span in work.spans:
+            spans.setdefault(span.goroutine, []).append(span)
+
+        def span_at(task: Task, moment: int) -> Span | None:
+            return next(
+                (
+                    span
+                    for span in reversed(spans.get(task, ()))
+                    if span.begin <= moment and (span.end is None or moment <= span.end)
+                ),
+                None,
+            )
+
+        def pieces(task: Task, low: int, high: int) -> list[tuple[int, int, str]]:
+            return [
+                (start, end, self._decoders[call.function].function.name)
+                for start, end, call in tree.pieces(spans.get(task, ()), low, high)
+            ]
+
+        of = (work.root.goroutine, root.start, root.end)
+        return critical_path(self._states, of, span_at, pieces, self._reasons)
 
 
 _UNWANTED = 1024  # CallFlag.UNWANTED, which is slow
@@ -370,7 +413,9 @@ class _Tree:
             span = span.above
         return self.root
 
-    def _open_at(self, span: Span, moment: int) -> _Entry | None:
+    def _open_at(self, span: Span, moment: int, to: int = 0) -> _Entry | None:
+        """Return the innermost call that was open at a moment, and up to another one."""
+        last = max(moment, to)
         nested = self._nested.get(span)
         if nested is None:
             return None
@@ -378,9 +423,27 @@ class _Tree:
         row: int | None = bisect_right(starts, moment) - 1
         if row == -1:
             return None
-        while row is not None and calls[row].end < moment:
+        while row is not None and calls[row].end < last:
             row = parents[row]
         return None if row is None else calls[row]
+
+    def pieces(
+        self, spans: Sequence[Span], low: int, high: int
+    ) -> Iterator[tuple[int, int, _Entry]]:
+        """Yield which innermost calls a goroutine of these spans was in, backwards in time."""
+        bounds = {low, high}
+        for span in spans:
+            for call in self._spans.get(span, ()):
+                bounds.update(one for one in (call.start, call.end) if low < one < high)
+        for end, start in pairwise(sorted(bounds, reverse=True)):
+            yield start, end, self._innermost(spans, start, end)
+
+    def _innermost(self, spans: Sequence[Span], start: int, end: int) -> _Entry:
+        """Return the call that a goroutine of these spans was in, or that it worked for."""
+        span = next((one for one in reversed(spans) if one.begin <= start), None)
+        if span is None:
+            return self.root
+        return self._open_at(span, start, end) or self._above(span)
 
     def order(self) -> list[_Entry]:
         """Return all calls, outer ones first; sort those below each."""

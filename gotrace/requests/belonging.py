@@ -38,6 +38,8 @@ _MAX_ITEMS = 1 << 17
 _MAX_CHANNELS = 1 << 15
 _MAX_TIMERS = 1 << 15
 _MAX_HISTORY = 1 << 10
+#: Spans of a request that are known by themselves.
+_MAX_SPANS = 1 << 12
 #: Different contexts of roots to be seen first, and those that requests share.
 _MIN_CONTEXTS = 8
 _MAX_SHARED = 1 << 12
@@ -65,6 +67,8 @@ class Work:
         self.is_open = True
         self.working = 0
         self.sent = 0
+        #: The first of its spans.
+        self.spans: list[Span] = []
         self.root = Span(self, goroutine, at, Link.CALL, None)
 
     @property
@@ -99,6 +103,8 @@ class Span:
         self.above = above
         self.context = context
         work.working += 1
+        if len(work.spans) < _MAX_SPANS:
+            work.spans.append(self)
 
 
 class _Mode(Enum):
@@ -281,7 +287,7 @@ class Belonging:
         self._goroutines: dict[Task, _Goroutine] = {}
         self._items: OrderedDict[tuple[int, int], _Item] = OrderedDict()
         self._channels: OrderedDict[tuple[int, int], _Channel] = OrderedDict()
-        self._timers: OrderedDict[tuple[int, int], Span] = OrderedDict()
+        self._timers: OrderedDict[tuple[int, int], Span | None] = OrderedDict()
         self._kinds = {
             EdgeKind.GO: self._go,
             EdgeKind.TIMER: self._timer,
@@ -299,7 +305,7 @@ class Belonging:
         self.contexts = Contexts()
 
     def add(self, edge: Edge) -> None:
-        """Take an edge, but for beginnings: the next one in the order of time."""
+        """Take an edge, but for beginnings and states: the next one in the order of time."""
         self._kinds[edge.kind](edge)
 
     def begin(self, edge: Edge) -> Work | None:
@@ -379,9 +385,12 @@ class Belonging:
             self._close(before, at)
 
     def _go(self, edge: Edge) -> None:
-        above = self._current((edge.tgid, edge.goid))
-        if not edge.goid:
-            above = self._timers.pop((edge.tgid, edge.first), None)
+        key = (edge.tgid, edge.first)
+        # A timer that is due runs as well where another goroutine stops or resets it.
+        if key in self._timers:
+            above = self._timers.pop(key)
+        else:
+            above = self._current((edge.tgid, edge.goid))
         if above is not None:
             self._started((edge.tgid, edge.other), edge.at, above)
 
@@ -391,12 +400,10 @@ class Belonging:
 
     def _timer(self, edge: Edge) -> None:
         key = (edge.tgid, edge.first)
-        self._timers.pop(key, None)
-        above = self._current((edge.tgid, edge.goid))
-        if above is not None:
-            self._timers[key] = above
-            if len(self._timers) > _MAX_TIMERS:
-                self._timers.popitem(last=False)
+        self._timers[key] = self._current((edge.tgid, edge.goid))
+        self._timers.move_to_end(key)
+        if len(self._timers) > _MAX_TIMERS:
+            self._timers.popitem(last=False)
 
     def _channel(self, tgid: int, address: int) -> _Channel:
         key = (tgid, address)

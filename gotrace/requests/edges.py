@@ -30,6 +30,7 @@ class EdgeKind(IntEnum):
     DROP = 10
     DEAD = 11
     FREED = 12
+    STATE = 13
 
 
 @dataclass(frozen=True, slots=True)

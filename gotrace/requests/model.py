@@ -15,8 +15,9 @@ from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
 
 from gotrace.calls import Call, from_row
-from gotrace.errors import GotraceError
+from gotrace.errors import GotraceError, UsageError
 from gotrace.profiles.perfetto import PerfettoFile, Slice, is_perfetto
+from gotrace.requests.critical import Part
 
 __all__ = ["Node", "Request", "RequestFile", "load", "save"]
 
@@ -93,12 +94,14 @@ class Request(Generic[C]):
 
     ``unfinished`` is how many goroutines still worked for it when it was given out: their calls
     since then are missing. ``unattributed`` is how many calls of all goroutines could not be
-    attributed to any request since the one before it was given out.
+    attributed to any request since the one before it was given out. ``critical`` is the critical
+    path, in the order of time, empty if it was not asked for.
     """
 
     root: Node[C]
     unfinished: int = 0
     unattributed: int = 0
+    critical: tuple[Part, ...] = ()
 
     @property
     def duration_ns(self) -> int:
@@ -111,16 +114,38 @@ class Request(Generic[C]):
 
     def mapped(self, made_of: Callable[[C], D]) -> Request[D]:
         """Return the same request of other calls."""
-        return Request(self.root.mapped(made_of), self.unfinished, self.unattributed)
+        root = self.root.mapped(made_of)
+        return Request(root, self.unfinished, self.unattributed, self.critical)
+
+    def critical_path(self) -> list[Part]:
+        """Return what made it as long as it was, largest first: parts that add up to its duration.
+
+        ``goid`` is that of the first goroutine that has a part of it. Raises UsageError if it was
+        not recorded.
+        """
+        if not self.critical and self.duration_ns:
+            raise UsageError("the critical path was not recorded: give critical=True")
+        sums: dict[tuple[str, str], Part] = {}
+        for part in self.critical:
+            key = part.function, part.what
+            ns = part.ns + (sums[key].ns if key in sums else 0)
+            goid = sums[key].goid if key in sums else part.goid
+            sums[key] = Part(part.function, goid, part.what, ns)
+        return sorted(sums.values(), key=lambda part: -part.ns)
 
     def to_json(self: Request[Call]) -> str:
         """Return it on one line, as ``gotrace --tree --json`` writes it and ``load`` reads it."""
-        row = {
+        row: dict[str, Any] = {
             "kind": "request",
             "root": _row(self.root),
             "unfinished": self.unfinished,
             "unattributed": self.unattributed,
         }
+        if self.critical:
+            row["critical"] = [
+                {"func": part.function, "goid": part.goid, "what": part.what, "ns": part.ns}
+                for part in self.critical
+            ]
         return json.dumps(row, separators=(",", ":")) + "\n"
 
     def slices(self: Request[Call], arrows: Iterator[int]) -> Iterator[Slice]:
@@ -226,7 +251,12 @@ def load(path: str | os.PathLike[str]) -> list[Request[Call]]:
                     row = json.loads(line)
                     if row.get("kind") == "request":
                         root = _node(row["root"], place)
-                        found.append(Request(root, row["unfinished"], row["unattributed"]))
+                        parts = tuple(
+                            Part(part["func"], part["goid"], part["what"], part["ns"])
+                            for part in row.get("critical", ())
+                        )
+                        counts = row["unfinished"], row["unattributed"]
+                        found.append(Request(root, *counts, parts))
                 except (ValueError, AttributeError, KeyError, TypeError) as error:
                     text = f"{place}: not a line of gotrace --tree --json: {error!r}"
                     raise GotraceError(text) from error

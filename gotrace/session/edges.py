@@ -31,6 +31,8 @@ class EdgeProbes(SchedulerProbes):
     """The probes of one runtime's scheduler, channels and timers."""
 
     reasons: WaitReasons
+    #: Whether changes of goroutines' states are reported as well.
+    states: bool = False
 
     COUNTED: ClassVar[str] = "hands work on, or waits for it, {} times a second"
     #: What a hit takes more than a program that counts: some of them send a record.
@@ -45,6 +47,7 @@ class EdgeProbes(SchedulerProbes):
         layout = self.tasks.layout
         assert layout is not None
         return EdgeSettings(
+            edge_states=self.states or None,
             edge_sched_bp=layout.g_sched_bp,
             edge_sched_ctxt=layout.g_sched_pc + _PC_TO_CTXT,
             edge_sudog_elem=layout.sudog_elem,
@@ -84,7 +87,7 @@ class EdgeProbes(SchedulerProbes):
                 yield file, timer
 
 
-def edge_probes(target: Target, tasks: Tasks, what: str) -> EdgeProbes:
+def edge_probes(target: Target, tasks: Tasks, what: str, states: bool) -> EdgeProbes:
     """Return what has to be probed for ``what``. Raises GotraceError where that is not possible."""
     if tasks.layout is None:
         raise GotraceError(f"{what} needs a Go runtime to watch, and gccgo's is not known here")
@@ -97,7 +100,7 @@ def edge_probes(target: Target, tasks: Tasks, what: str) -> EdgeProbes:
         raise GotraceError(
             f"{file.image.display}: {what} has not found why goroutines of {go_version(file)} wait"
         )
-    probes = EdgeProbes(target, tasks, tuple(files), reasons)
+    probes = EdgeProbes(target, tasks, tuple(files), reasons, states)
     try:
         probes.groups()
     except SiteError as error:

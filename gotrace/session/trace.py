@@ -90,7 +90,9 @@ class TraceOptions:
     ``open_calls`` is for how many goroutines with open calls there is room, ``pages`` what each
     CPU's event buffer has, a power of two; None for the most. ``nested``: records say whether they
     are of calls within others, and which go statement their goroutine comes from. ``floats``: float
-    registers may be read, if a function has any: there is room for them in each record.
+    registers may be read, if a function has any: there is room for them in each record. Calls of
+    ``roots`` begin requests: that is reported at their entry, and so is how work goes from
+    goroutine to goroutine; with ``states`` also what state each goroutine is in.
     """
 
     user_stack: int = 0
@@ -100,6 +102,7 @@ class TraceOptions:
     nested: bool = False
     floats: bool = False
     roots: Sequence[ProbeSpec] = ()
+    states: bool = False
 
 
 class CallTracer(Paired):
@@ -160,6 +163,12 @@ class CallTracer(Paired):
                 beside=start_groups(target, tasks) if options.nested else (),
                 by_call=("saved_calls",),
             )
+
+    @property
+    def wait_reasons(self) -> Sequence[str]:
+        """Return why goroutines wait, by number, of a run with roots."""
+        edges = _edges(self._prepared)
+        return edges.reasons if edges is not None else ()
 
     def _prepare(self, program: BpfProgram) -> None:
         super()._prepare(program)
@@ -492,7 +501,7 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
         if not self.options.roots:
             return prepared
         assert prepared.tasks is not None
-        edges = edge_probes(self.target, prepared.tasks, "--tree")
+        edges = edge_probes(self.target, prepared.tasks, "--tree", self.options.states)
         if accept is not None:
             accept(edges)
         return replace(prepared, scheduler=edges)

@@ -184,6 +184,15 @@ def test_a_timer_starts_work(played: Played) -> None:
     assert played.of(12) is None
 
 
+def test_a_timer_is_not_that_of_who_resets_it(played: Played) -> None:
+    work = played.begin(ROOT)
+    played.add(EdgeKind.TIMER, 97, 0, 0xBBB)
+    played.add(EdgeKind.GO, ROOT, CHILD, 0xBBB)
+    assert played.of(CHILD) is None
+    played.add(EdgeKind.GO, ROOT, 12, 0xCCC)
+    assert played.of(12) is work
+
+
 def test_a_coroutine_works_for_who_resumes_it(played: Played) -> None:
     work, other = played.begin(ROOT), played.begin(SECOND)
     played.add(EdgeKind.SWITCH, ROOT, CHILD)

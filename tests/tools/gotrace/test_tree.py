@@ -115,6 +115,40 @@ def test_no_call_has_a_wrong_parent(minor: str, mode: str) -> None:
 
 
 @pytest.mark.live
+def test_critical_paths_add_up() -> None:
+    """To the nanosecond; and a request that waits for others is what these do."""
+    program = build(FIXTURES / "live_requests", newest())
+    kinds = ("fan-out", "pipeline", "fan-in", "connections", "timers", "web", "pulled")
+    with Fixture([program]) as fixture, gotrace.attach(fixture.ready) as go:
+        stream = go.requests(ROOT, *PATTERNS, critical=True, force=True, lossy=True)
+
+        def work() -> None:
+            for kind in kinds:
+                fixture.say(f"{kind} 20")
+                fixture.read_until("truth ")
+            stream.stop()
+
+        player = threading.Thread(target=work)
+        player.start()
+        seen = list(stream)
+        player.join()
+        fixture.say()
+    assert len(seen) == 20 * (len(kinds) + 1)
+    for request in seen:
+        path = request.critical_path()
+        assert sum(part.ns for part in path) == request.duration_ns
+        assert sum(part.ns for part in request.critical) == request.duration_ns
+        assert [part.ns for part in path] == sorted((part.ns for part in path), reverse=True)
+    others = {
+        part.function
+        for request in seen
+        for part in request.critical
+        if part.goid != request.root.goid and part.what == "running"
+    }
+    assert {"main.job", "main.outer"} <= others
+
+
+@pytest.mark.live
 def test_nobody_knows_whose_work_a_signal_is_for() -> None:
     """A worker that is told that there is work, and does all there is, works for nobody."""
     program = build(FIXTURES / "live_requests", newest())
@@ -154,6 +188,23 @@ def test_the_command_shows_trees(tmp_path: Path) -> None:
     copied = tmp_path / "copy.json"
     requests[0].save(copied)
     assert [one.to_json() for one in gotrace.load(copied)] == [requests[0].to_json()]
+
+
+@pytest.mark.live
+def test_the_programs_own_functions_are_shown() -> None:
+    program = build(FIXTURES / "live_requests", newest())
+    with Fixture([program]) as fixture:
+        with tool(
+            "gotrace", "--json", "-p", str(fixture.ready), "--tree", "main.handle"
+        ) as tracing:
+            fixture.say("fan-in 2")
+            fixture.read_until("truth ")
+            result = tracing.end()
+        fixture.say()
+    requests = of_kind(result, "request")
+    assert [request["root"]["children"][0]["call"]["func"] for request in requests] == [
+        "main.fanIn.func2"
+    ] * 2
 
 
 @pytest.mark.live
