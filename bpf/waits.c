@@ -11,17 +11,15 @@
  * Two CPUs never write to one row of open at once: the runtime lets a goroutine be readied only
  * once it has been parked, after the probe there.
  *
- * Settings (common.h), beside those of goroutine.h:
+ * Settings (common.h), beside those of goroutine.h and frames.h:
  *   GOTRACE_STATE         the status that is added up: G_WAITING, G_RUNNABLE or G_SYSCALL
  *   GOTRACE_OPEN          goroutines that can be known at once
- *   GOTRACE_STACKS        most distinct stacks, those of wakers included
  *   GOTRACE_ROWS          combinations of stack, reason and the other's stack
  *   GOTRACE_G_WAITREASON, GOTRACE_G_SCHED_PC, GOTRACE_G_SCHED_BP, GOTRACE_G_COROARG
  *                         offsets in the target's runtime.g; the last one optional
  */
+#include "frames.h"
 #include "scheduler.h"
-
-#define MAX_FRAMES 128 /* of a stack; shared with gotrace/session/waits/meter.py */
 
 /* wait_row.ended_by: who ended it; shared with gotrace/session/waits/meter.py. */
 #define ENDED_BY_NONE 0      /* the scheduler, or not known */
@@ -59,19 +57,8 @@ struct open_wait {
     u32 reason; /* as far as it is known at the beginning */
 };
 
-/* Return addresses, innermost first, 0 after the last. */
-struct wait_stack {
-    u64 pcs[MAX_FRAMES];
-};
-
 /* open: key = address of a g; those that have been in the state. Kept until the run is over. */
 BPF_HASH(open, u64, struct open_wait, GOTRACE_OPEN);
-
-/* wait_stacks: key = hash. Only ever added to; complete before its hash is in a row. */
-BPF_HASH(wait_stacks, u64, struct wait_stack, GOTRACE_STACKS);
-
-/* blank_stack: value 0 is all zeros, too large for a program's stack. */
-BPF_ARRAY(blank_stack, struct wait_stack, 1);
 
 /* wait_rows: only ever added to, so that an interval's sums are differences. */
 BPF_HASH(wait_rows, struct wait_row, struct wait_sum, GOTRACE_ROWS);
@@ -92,60 +79,12 @@ static __always_inline void count_loss(u32 what)
         __sync_fetch_and_add(count, 1);
 }
 
-/* Follow a stack from a return address and the frame pointer of the function that holds it. */
-static __always_inline u64 hash_stack(u64 pc, u64 frame, u64 end)
-{
-    u64 hash = 0x9e3779b97f4a7c15ULL;
-#pragma clang loop unroll(disable)
-    for (int i = 0; i < MAX_FRAMES; i++) {
-        u64 link[2] = {};
-        hash = (hash ^ pc) * 0xff51afd7ed558ccdULL;
-        hash ^= hash >> 32;
-        if (!frame || frame >= end)
-            break;
-        bpf_probe_read_user(link, sizeof(link), (void *)frame);
-        frame = link[0];
-        pc = link[1];
-        if (!pc)
-            break;
-    }
-    return hash | 1;
-}
-
-/* The same way again, to store it. */
-static __always_inline void store_stack(struct wait_stack *stack, u64 pc, u64 frame, u64 end)
-{
-#pragma clang loop unroll(disable)
-    for (int i = 0; i < MAX_FRAMES; i++) {
-        u64 link[2] = {};
-        stack->pcs[i] = pc;
-        if (!frame || frame >= end)
-            break;
-        bpf_probe_read_user(link, sizeof(link), (void *)frame);
-        frame = link[0];
-        pc = link[1];
-        if (!pc)
-            break;
-    }
-}
-
-/* Store a stack and return its hash, 0 when the map is full. end: the stack's upper bound, or ~0. */
+/* Keep a stack and return its hash, 0 when the map is full. end: the stack's upper bound, or ~0. */
 static __always_inline u64 known_stack(u64 pc, u64 frame, u64 end)
 {
-    u64 hash = hash_stack(pc, frame, end);
-    u32 zero = 0;
-    if (wait_stacks.lookup(&hash))
-        return hash;
-    struct wait_stack *blank = blank_stack.lookup(&zero);
-    if (!blank)
-        return 0;
-    wait_stacks.insert(&hash, blank);
-    struct wait_stack *stack = wait_stacks.lookup(&hash);
-    if (!stack) {
+    u64 hash = frames_keep((struct frames_start){.pc = pc, .frame = frame, .end = end});
+    if (!hash)
         count_loss(STACKS_FULL);
-        return 0;
-    }
-    store_stack(stack, pc, frame, end);
     return hash;
 }
 

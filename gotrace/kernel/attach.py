@@ -97,22 +97,27 @@ class Attached:
         """Attach all points, some in each of the groups, whose functions are loaded.
 
         Groups are attached in order. Hits count once all probes are in place, from ``began`` on:
-        attaching thousands takes longer than a short interval. Raises AttachError.
+        attaching thousands takes longer than a short interval. Without groups there is no keeper.
+        Raises AttachError.
         """
         if self.method is AttachMethod.MULTI and any(group.pid for group in groups):
             multi_filters_by_process()  # what is found out in the keeper is forgotten with it
         self._halted = self.program.map("halted")
         self._halted.update(_ZERO, _ONE)
-        probes = _Probes(self.program, self.method, self.functions)
-        keeper = Keeper(lambda: probes.attach(groups), probes.detach, probes.held, probes.change)
-        self._keepers.append(keeper)
-        self._groups = self._groups or list(groups)
-        self.failed |= keeper.result
+        if groups:
+            self._keep(groups)
         if self._stopped is None:
             self._halted.update(_ZERO, _ZERO)
             if self._stopped is not None:  # a signal's handler stopped it in between
                 self._halted.update(_ZERO, _ONE)
         self.began = time.monotonic()
+
+    def _keep(self, groups: Sequence[ProbeGroup]) -> None:
+        probes = _Probes(self.program, self.method, self.functions)
+        keeper = Keeper(lambda: probes.attach(groups), probes.detach, probes.held, probes.change)
+        self._keepers.append(keeper)
+        self._groups = self._groups or list(groups)
+        self.failed |= keeper.result
 
     def change(
         self, more: Sequence[ProbeGroup] = (), without: Sequence[ProbeGroup] = ()

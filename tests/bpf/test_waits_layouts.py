@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gotrace.session import frames
 from gotrace.session.waits import meter
 from gotrace.session.waits.meter import EndedBy
 from gotrace.session.waits.probes import WaitState
@@ -25,14 +26,14 @@ def test_structs(c: CLayout) -> None:
     assert values == list(meter._SUM.unpack(row))
     row, values = c.fields("open_wait", "since", "stack", "before", "reason")
     assert values == list(meter._OPEN_WAIT.unpack(row))
-    last = meter.MAX_FRAMES - 1
-    row, values = c.fields("wait_stack", "pcs[0]", f"pcs[{last}]")
-    pcs = meter._PCS.unpack(row)
+    last = frames.MAX_FRAMES - 1
+    row, values = c.fields("kept_stack", "pcs[0]", f"pcs[{last}]")
+    pcs = frames._PCS.unpack(row)
     assert values == [pcs[0], pcs[last]]
 
 
 def test_constants(c: CLayout) -> None:
-    known = [meter.MAX_FRAMES, meter.REASON_STATUS]
+    known = [frames.MAX_FRAMES, meter.REASON_STATUS]
     assert c.constants("MAX_FRAMES", "REASON_STATUS") == known
     names = [f"ENDED_BY_{who.name}" for who in EndedBy]
     assert c.constants(*names) == [who.value for who in EndedBy]

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gooncpu: where CPU time goes, by function, by stack and by group of goroutines."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+from gotrace.cli.options import (
+    add_command_options,
+    add_interval_options,
+    add_watching_options,
+    new_parser,
+    parse,
+    positive,
+)
+from gotrace.cli.pace import pace, running
+from gotrace.cli.run import run_command, run_output
+from gotrace.cli.stack_files import (
+    add_stack_options,
+    check_stack_options,
+    fold,
+    wants_stacks,
+    write_stacks,
+)
+from gotrace.errors import UsageError
+from gotrace.profiles.rows import StackProfile
+from gotrace.report.cpu import CpuReading, write_cpu, write_cpu_json
+from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.session.oncpu.meter import (
+    HERTZ,
+    CpuMeter,
+    CpuPeriod,
+    CpuRequest,
+    CpuRow,
+    sum_samples,
+)
+from gotrace.session.oncpu.naming import FORM, CpuNames, NamedSamples, function_times
+from gotrace.target.process import one_process
+from gotrace.target.target import Target
+from gotrace.text import counted
+
+__all__ = ["main"]
+
+#: Functions that are printed unless a user says which, or how many.
+_FUNCTIONS = 30
+
+_EPILOG = """\
+examples:
+  gooncpu -p 1234 -d 5                      which functions take its CPU time, for five seconds
+  gooncpu -p 1234 -d 5 'main.*'             only the program's own functions in the table
+  gooncpu -p 1234 --in 'main.(*Store).*'    only within calls of these functions
+  gooncpu -p 1234 -d 5 -g                   by the go statements that have made the goroutines
+  gooncpu -p 1234 -d 5 --stacks --top 3     the stacks that take most
+  gooncpu -p 1234 -d 5 -K                   with the kernel's functions
+  gooncpu -p 1234 -F 999 -i 1 --top 5       more samples, every second
+  gooncpu -p 1234 -d 5 -o x.pb.gz           for go tool pprof
+  gooncpu -d 5 -o x.html -p 1234   a flame graph, for any browser
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "gooncpu",
+        "Sample where the threads of a Go program spend CPU time, added up in the kernel.",
+        _EPILOG,
+    )
+    add_command_options(parser)
+    parser.add_argument(
+        "-F",
+        "--frequency",
+        type=positive,
+        metavar="HERTZ",
+        default=HERTZ,
+        help=f"samples a second of each CPU (default {HERTZ})",
+    )
+    parser.add_argument(
+        "-g", "--goroutines", action="store_true", help="by group of goroutines, not by function"
+    )
+    parser.add_argument("--stacks", action="store_true", help="by stack, not by function")
+    parser.add_argument(
+        "-K", "--kernel", action="store_true", help="with the kernel's own functions"
+    )
+    parser.add_argument(
+        "--in",
+        dest="inside",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="only time within calls of such functions; only * is special (may be repeated)",
+    )
+    add_stack_options(parser)
+    add_interval_options(parser)
+    add_watching_options(parser)
+    parser.add_argument(
+        "functions",
+        metavar="PATTERN",
+        nargs="*",
+        help="only such functions in the table; only * is special",
+    )
+    return parser
+
+
+def _run(arguments: Sequence[str]) -> int:
+    options = parse(_parser(), arguments)
+    check_stack_options(options)
+    if options.goroutines and options.stacks:
+        raise UsageError("give only one of -g and --stacks")
+    output = run_output(options)
+    pid = one_process(options.pids, "gooncpu samples") if options.pids else options.pid
+    with closing(Target.of(pid, options.command)) as target:
+        request = CpuRequest(
+            target=target,
+            forced=options.attach,
+            hertz=options.frequency,
+            kernel=options.kernel,
+            inside=[*options.inside, *options.functions],
+        )
+        with running(request, output) as run:
+            for note in run.warnings():
+                output.notice(Notice(NoticeKind.WARNING, note.text, note.fields))
+            writer = _Writer(options, run.meter, run.target, output)
+            output.notice(_attached(options, target))
+            for length in pace(options, run, output):
+                writer.write(run.meter.take(), length)
+            writer.finish()
+            for notice in _losses(run.meter):
+                output.notice(notice)
+    return 0
+
+
+def _attached(options: argparse.Namespace, target: Target) -> Notice:
+    text = f"Sampling process {target.pid} at {options.frequency} Hz... Hit Ctrl-C to end."
+    fields = {"pid": target.pid, "hertz": options.frequency, "ts": time.time()}
+    return Notice(NoticeKind.ATTACHED, text, fields)
+
+
+class _Writer:
+    """The results of a run: what is printed of each interval, and what is written at the end."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        meter: CpuMeter,
+        target: Target,
+        output: Output,
+    ) -> None:
+        self._options = options
+        self._target = target
+        self._output = output
+        self._period = meter.period
+        self._names = CpuNames(meter)
+        self._rows: list[CpuRow] = []
+        self._began = time.time_ns()
+        self._length = 0.0
+
+    def write(self, period: CpuPeriod, length: float) -> None:
+        """Write an interval's samples."""
+        options, output = self._options, self._output
+        self._length += length
+        self._rows = sum_samples([*self._rows, *period.rows])
+        if options.folded and options.interval is None:
+            return
+        samples = self._names.named(period.rows, options.inside)
+        if options.folded:
+            fold(output, self._profile(samples))
+            return
+        functions = function_times(samples, options.functions)
+        own_clock = None if options.inside else period.cpu_ns
+        sums = (period.others, self._period, own_clock, length)
+        reading = CpuReading(samples, functions, *sums)
+        if isinstance(output, JsonOutput):
+            fields = {"pid": self._target.pid, "ts": round(time.time(), 6), "seconds": length}
+            write_cpu_json(output, reading, options.top, fields)
+            return
+        clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
+        output.out.write(f"\n{clock}")
+        what = f"process {self._target.pid}"
+        few = not (options.functions or options.goroutines or options.stacks)
+        top = options.top or (_FUNCTIONS if few else None)
+        write_cpu(output.out, reading, what, options.goroutines, options.stacks, top)
+
+    def _profile(self, samples: Sequence[NamedSamples]) -> StackProfile:
+        rows = self._names.profile_rows(samples, self._period)
+        name = f"CPU time of process {self._target.pid}"
+        length = round(self._length * 1e9)
+        return StackProfile(FORM, rows, name, self._names.mappings(), self._began, length)
+
+    def finish(self) -> None:
+        """Write what is of the whole run."""
+        if wants_stacks(self._options):
+            samples = self._names.named(self._rows, self._options.inside)
+            count = sum(one.samples for one in samples)
+            what = f"{count:,} samples"
+            write_stacks(self._options, self._output, self._profile(samples), what)
+
+
+def _losses(meter: CpuMeter) -> Iterator[Notice]:
+    """Yield what the sums do not hold."""
+    if count := meter.lost_stacks():
+        text = counted("{} stack{s} of samples were not kept: there were too many", count)
+        yield Notice(NoticeKind.LOST, text, {"what": "stacks", "count": count})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    return run_command("gooncpu", _run, sys.argv[1:] if arguments is None else arguments)

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a process's threads spend CPU time, sampled: begin with ``meter``.
+
+``naming`` says what the addresses mean. It imports what gotrace.session may import, and of that
+``frames``, ``plan``, ``probing``, ``request`` and ``tasks``.
+"""
