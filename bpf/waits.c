@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * gooffcpu: add up how long goroutines are in a state, by their stacks, why, and who ended it.
+ * gooffcpu: add up how long goroutines are in a state, by their stacks, why, and who ended it; or,
+ * for gooncpu --off, how long they are in each of all states, by where they were created, too.
  *
  * What is probed are the changes of a goroutine's status (gotrace/sites/scheduler.py). At the one
  * that begins the state the goroutine's stack is followed by its frame pointers and hashed; only a
@@ -12,19 +13,23 @@
  * once it has been parked, after the probe there.
  *
  * Settings (common.h), beside those of goroutine.h and frames.h:
- *   GOTRACE_STATE         the status that is added up: G_WAITING, G_RUNNABLE or G_SYSCALL
+ *   GOTRACE_STATE         the status that is added up: G_WAITING, G_RUNNABLE or G_SYSCALL, or
+ *                         EVERY_STATE
  *   GOTRACE_OPEN          goroutines that can be known at once
  *   GOTRACE_ROWS          combinations of stack, reason and the other's stack
- *   GOTRACE_G_WAITREASON, GOTRACE_G_SCHED_PC, GOTRACE_G_SCHED_BP, GOTRACE_G_COROARG
- *                         offsets in the target's runtime.g; the last one optional
+ *   GOTRACE_G_WAITREASON, GOTRACE_G_SCHED_PC, GOTRACE_G_SCHED_BP, GOTRACE_G_GOPC,
+ *   GOTRACE_G_COROARG     offsets in the target's runtime.g; the last one optional
  */
 #include "frames.h"
 #include "scheduler.h"
+
+#define EVERY_STATE 0 /* shared with gotrace/session/waits/probes.py */
 
 /* wait_row.ended_by: who ended it; shared with gotrace/session/waits/meter.py. */
 #define ENDED_BY_NONE 0      /* the scheduler, or not known */
 #define ENDED_BY_GOROUTINE 1 /* another goroutine */
 #define ENDED_BY_RUNTIME 2   /* no goroutine: a timer, the network poller, the collector */
+#define BEGAN_BEFORE 3       /* of all states: it had begun before the probes were there */
 
 /* wait_row.reason: a wait reason, or with this bit the status before; shared likewise. */
 #define REASON_STATUS 0x100
@@ -40,8 +45,10 @@ enum wait_loss {
 struct wait_row {
     u64 stack;
     u64 ended_by_stack;
+    u64 created_by; /* of all states: return address of the go statement */
     u32 reason;
-    u32 ended_by;
+    u16 ended_by;
+    u16 status; /* of all states: which one */
 };
 
 struct wait_sum {
@@ -53,8 +60,9 @@ struct wait_sum {
 struct open_wait {
     u64 since; /* ns, 0 while it is not in the state */
     u64 stack;
-    u32 before; /* status before */
-    u32 reason; /* as far as it is known at the beginning */
+    u32 before;     /* status before; of all states, the one that it is in */
+    u32 reason;     /* as far as it is known at the beginning */
+    u64 created_by; /* of all states, as in rows */
 };
 
 /* open: key = address of a g; those that have been in the state. Kept until the run is over. */
@@ -100,23 +108,90 @@ static __always_inline u64 own_stack(struct pt_regs *ctx, u64 cookie, u64 end)
     return known_stack(read_word(entry), frame, end);
 }
 
-/* A goroutine gets into the state. */
-static __always_inline void begins(struct pt_regs *ctx, u64 cookie, u64 g, u32 before)
+/* Where the runtime has left the goroutine's stack for another one, it has saved where. */
+static __always_inline u64 saved_stack(u64 g)
+{
+    return known_stack(read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP), ~0ULL);
+}
+
+/* Return what a goroutine is in, with no time if nothing is known of it; 0 if there is no room. */
+static __always_inline struct open_wait *open_of(u64 g)
 {
     struct open_wait *wait = open.lookup(&g);
     if (!wait) {
         struct open_wait none = {};
         open.insert(&g, &none);
         wait = open.lookup(&g);
-        if (!wait) {
+        if (!wait)
             count_loss(OPEN_FULL);
-            return;
-        }
     }
-    /* Where the runtime has left the goroutine's stack for another one, it has saved where. */
-    wait->stack = ctx->r14 == g ? own_stack(ctx, cookie, ~0ULL)
-                                : known_stack(read_word(g + GOTRACE_G_SCHED_PC),
-                                              read_word(g + GOTRACE_G_SCHED_BP), ~0ULL);
+    return wait;
+}
+
+static __always_inline void add_up(struct wait_row *key, u64 ns)
+{
+    struct wait_sum *sum = wait_rows.lookup(key);
+    if (!sum) {
+        struct wait_sum none = {};
+        u32 zero = 0;
+        wait_rows.insert(key, &none);
+        sum = wait_rows.lookup(key);
+        if (!sum)
+            sum = other_waits.lookup(&zero);
+        if (!sum)
+            return;
+    }
+    __sync_fetch_and_add(&sum->count, 1);
+    __sync_fetch_and_add(&sum->ns, ns);
+}
+
+/*
+ * A goroutine gets from one state into another. The time of a state that had begun before the
+ * probes were there is added as its end: user space knows when that was. A wait that ends by
+ * running is none, as below, but where the goroutine was switched to.
+ */
+static __always_inline void changes(struct pt_regs *ctx, u64 cookie, u64 g, u32 old, u32 new,
+                                    bool is_switch)
+{
+    u64 now = bpf_ktime_get_ns();
+    struct open_wait *wait = open_of(g);
+    if (!wait)
+        return;
+    u64 since = wait->since;
+    if (since)
+        old = wait->before;
+    struct wait_row key = {.status = old};
+    if (old == G_WAITING && new == G_RUNNING && !is_switch)
+        key.status = G_RUNNING;
+    if (old == G_RUNNABLE || old == G_RUNNING || old == G_SYSCALL || old == G_WAITING) {
+        if (!since) {
+            wait->created_by = read_word(g + GOTRACE_G_GOPC);
+            key.ended_by = BEGAN_BEFORE;
+        }
+        key.created_by = wait->created_by;
+        if (key.status != G_RUNNING)
+            key.stack = since ? wait->stack : ctx->r14 == g ? 0 : saved_stack(g);
+        if (key.status == G_WAITING)
+            key.reason = sched_wait_reason(g);
+        add_up(&key, now - since);
+    } else {
+        wait->created_by = read_word(g + GOTRACE_G_GOPC);
+    }
+    wait->before = new;
+    wait->reason = sched_wait_reason(g);
+    wait->stack = 0;
+    if (new == G_RUNNABLE || new == G_SYSCALL || new == G_WAITING)
+        wait->stack = ctx->r14 == g ? own_stack(ctx, cookie, ~0ULL) : saved_stack(g);
+    wait->since = now;
+}
+
+/* A goroutine gets into the state. */
+static __always_inline void begins(struct pt_regs *ctx, u64 cookie, u64 g, u32 before)
+{
+    struct open_wait *wait = open_of(g);
+    if (!wait)
+        return;
+    wait->stack = ctx->r14 == g ? own_stack(ctx, cookie, ~0ULL) : saved_stack(g);
     wait->before = before;
     wait->reason = sched_wait_reason(g);
     wait->since = bpf_ktime_get_ns();
@@ -148,19 +223,7 @@ static __always_inline void ends(struct pt_regs *ctx, u64 cookie, u64 g, bool co
         /* Without a goroutine the frame pointers of a system stack lead on to the last one's. */
         key.ended_by_stack = own_stack(ctx, cookie, task.goid ? ~0ULL : task.stack_hi);
     }
-    struct wait_sum *sum = wait_rows.lookup(&key);
-    if (!sum) {
-        struct wait_sum none = {};
-        u32 zero = 0;
-        wait_rows.insert(&key, &none);
-        sum = wait_rows.lookup(&key);
-        if (!sum)
-            sum = other_waits.lookup(&zero);
-        if (!sum)
-            return;
-    }
-    __sync_fetch_and_add(&sum->count, 1);
-    __sync_fetch_and_add(&sum->ns, ns);
+    add_up(&key, ns);
 }
 
 /* At runtime.casgstatus(gp, old, new). */
@@ -170,7 +233,9 @@ int on_status(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie))
         return 0;
     struct status_change to = sched_status_change(ctx);
-    if (to.new == GOTRACE_STATE)
+    if (GOTRACE_STATE == EVERY_STATE)
+        changes(ctx, cookie, to.g, to.old, to.new, false);
+    else if (to.new == GOTRACE_STATE)
         begins(ctx, cookie, to.g, to.old);
     else if (to.old == GOTRACE_STATE && to.new != G_COPYSTACK)
         /*
@@ -185,7 +250,11 @@ int on_status(struct pt_regs *ctx)
 int on_syscall(struct pt_regs *ctx)
 {
     u64 cookie = 0;
-    if (site_hit(ctx, &cookie))
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    if (GOTRACE_STATE == EVERY_STATE)
+        changes(ctx, cookie, ctx->r14, G_RUNNING, G_SYSCALL, false);
+    else
         begins(ctx, cookie, ctx->r14, G_RUNNING);
     return 0;
 }
@@ -194,8 +263,21 @@ int on_syscall(struct pt_regs *ctx)
 int on_syscall_end(struct pt_regs *ctx)
 {
     u64 cookie = 0;
-    if (site_hit(ctx, &cookie))
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    if (GOTRACE_STATE == EVERY_STATE)
+        changes(ctx, cookie, ctx->r14, G_SYSCALL, G_RUNNING, false);
+    else
         ends(ctx, cookie, ctx->r14, true);
+    return 0;
+}
+
+/* At runtime.preemptPark(gp), which sets the status by itself; of all states. */
+int on_preempt(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (site_hit(ctx, &cookie))
+        changes(ctx, cookie, sched_goroutine(ctx), G_RUNNING, G_WAITING, false);
     return 0;
 }
 
@@ -206,6 +288,12 @@ int on_coroutine(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie))
         return 0;
     u64 g = sched_goroutine(ctx), next = sched_coroutine(g);
+    if (GOTRACE_STATE == EVERY_STATE) {
+        if (next)
+            changes(ctx, cookie, next, G_WAITING, G_RUNNING, true);
+        changes(ctx, cookie, g, G_RUNNING, G_WAITING, false);
+        return 0;
+    }
     if (next)
         ends(ctx, cookie, next, true);
     begins(ctx, cookie, g, G_RUNNING);

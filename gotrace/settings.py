@@ -397,7 +397,7 @@ class WaitSettings(ProgramSettings):
     source: ClassVar[str] = "waits.c"
 
     tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
-    state: int = _shape(usual=(1, 3, 4))  # runnable, in a system call, waiting
+    state: int = _shape(usual=(0, 1, 3, 4))  # every one, runnable, in a system call, waiting
     open: int = _size(open=1)
     stacks: int = _size(kept_stacks=1)
     rows: int = _size(wait_rows=1)

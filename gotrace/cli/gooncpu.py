@@ -6,8 +6,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
+from typing import TypeVar
 
 from gotrace.cli.options import (
     add_command_options,
@@ -26,10 +27,12 @@ from gotrace.cli.stack_files import (
     wants_stacks,
     write_stacks,
 )
+from gotrace.cli.why import accepting
 from gotrace.errors import UsageError
 from gotrace.profiles.rows import StackProfile
 from gotrace.report.cpu import CpuReading, write_cpu, write_cpu_json
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.report.wall import write_wall, write_wall_json
 from gotrace.session.oncpu.meter import (
     HERTZ,
     CpuMeter,
@@ -39,11 +42,16 @@ from gotrace.session.oncpu.meter import (
     sum_samples,
 )
 from gotrace.session.oncpu.naming import FORM, CpuNames, NamedSamples, function_times
+from gotrace.session.oncpu.wall import WALL_FORM, WallRequest, wall_groups
+from gotrace.session.probing import Probing
+from gotrace.session.run import Run
 from gotrace.target.process import one_process
 from gotrace.target.target import Target
 from gotrace.text import counted
 
 __all__ = ["main"]
+
+_M = TypeVar("_M", bound=Probing)
 
 #: Functions that are printed unless a user says which, or how many.
 _FUNCTIONS = 30
@@ -57,6 +65,7 @@ examples:
   gooncpu -p 1234 -d 5 --stacks --top 3     the stacks that take most
   gooncpu -p 1234 -d 5 -K                   with the kernel's functions
   gooncpu -p 1234 -F 999 -i 1 --top 5       more samples, every second
+  gooncpu -p 1234 -d 5 --off                all of goroutines' time, waits included
   gooncpu -p 1234 -d 5 -o x.pb.gz           for go tool pprof
   gooncpu -d 5 -o x.html -p 1234   a flame graph, for any browser
 """
@@ -92,6 +101,14 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="only time within calls of such functions; only * is special (may be repeated)",
     )
+    parser.add_argument(
+        "--off",
+        action="store_true",
+        help="all of goroutines' time, by group: running, runnable, system calls, waiting",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="use --off whatever it takes of the program's time"
+    )
     add_stack_options(parser)
     add_interval_options(parser)
     add_watching_options(parser)
@@ -106,9 +123,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
-    check_stack_options(options)
-    if options.goroutines and options.stacks:
-        raise UsageError("give only one of -g and --stacks")
+    _check(options)
     output = run_output(options)
     pid = one_process(options.pids, "gooncpu samples") if options.pids else options.pid
     with closing(Target.of(pid, options.command)) as target:
@@ -119,17 +134,69 @@ def _run(arguments: Sequence[str]) -> int:
             kernel=options.kernel,
             inside=[*options.inside, *options.functions],
         )
-        with running(request, output) as run:
-            for note in run.warnings():
-                output.notice(Notice(NoticeKind.WARNING, note.text, note.fields))
-            writer = _Writer(options, run.meter, run.target, output)
-            output.notice(_attached(options, target))
-            for length in pace(options, run, output):
-                writer.write(run.meter.take(), length)
-            writer.finish()
-            for notice in _losses(run.meter):
-                output.notice(notice)
+        if options.off:
+            _run_off(options, request, output)
+        else:
+            _run_on(options, request, output)
     return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what makes no sense together."""
+    check_stack_options(options)
+    if options.goroutines and options.stacks:
+        raise UsageError("give only one of -g and --stacks")
+    parts = options.inside or options.functions or options.stacks or options.interval
+    if options.off and parts:
+        raise UsageError("--off is for all of the run: leave out --in, PATTERN, --stacks and -i")
+
+
+def _run_on(options: argparse.Namespace, request: CpuRequest, output: Output) -> None:
+    with running(request, output) as run:
+        writer = _Writer(options, run.meter, run.target, output)
+        _begun(options, run, output)
+        for length in pace(options, run, output):
+            writer.write(run.meter.take(), length)
+        writer.finish()
+        _say_lost(output, run.meter.lost_stacks())
+
+
+def _run_off(options: argparse.Namespace, request: CpuRequest, output: Output) -> None:
+    """Add up all of the time, and write it at the end."""
+    asked = WallRequest(target=request.target, forced=request.forced, cpu=request)
+    with running(asked, output, accepting(options, output, "--off")) as run:
+        names, began = CpuNames(run.meter.cpu), time.time_ns()
+        _begun(options, run, output)
+        for _ in pace(options, run, output):
+            pass
+        length = (run.attached.stopped_at or run.began) - run.began
+        rows, others, period = run.meter.take()
+        samples = names.named(period.rows)
+        groups = wall_groups(rows, samples, names, run.meter.cpu.period)
+        what = f"process {run.target.pid}"
+        found = [row for group in groups for row in group.profile_rows(names)]
+        span = round(length * 1e9)
+        name = f"time of goroutines of {what}"
+        profile = StackProfile(WALL_FORM, found, name, names.mappings(), began, span)
+        if isinstance(output, JsonOutput):
+            fields = {"pid": run.target.pid, "ts": round(time.time(), 6), "seconds": length}
+            write_wall_json(output, groups, others, names, options.top, fields)
+        elif not options.folded:
+            clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
+            output.out.write(f"\n{clock}")
+            write_wall(output.out, groups, others, what, length, options.top)
+        write_stacks(options, output, profile, f"{len(found):,} stacks")
+        unseen, stacks = run.meter.losses()
+        if unseen:
+            text = f"{unseen:,} not counted: there were too many goroutines"
+            output.notice(Notice(NoticeKind.LOST, text, {"what": "unseen", "count": unseen}))
+        _say_lost(output, stacks)
+
+
+def _begun(options: argparse.Namespace, run: Run[_M, None], output: Output) -> None:
+    for note in run.warnings():
+        output.notice(Notice(NoticeKind.WARNING, note.text, note.fields))
+    output.notice(_attached(options, run.target))
 
 
 def _attached(options: argparse.Namespace, target: Target) -> Notice:
@@ -198,11 +265,11 @@ class _Writer:
             write_stacks(self._options, self._output, self._profile(samples), what)
 
 
-def _losses(meter: CpuMeter) -> Iterator[Notice]:
-    """Yield what the sums do not hold."""
-    if count := meter.lost_stacks():
-        text = counted("{} stack{s} of samples were not kept: there were too many", count)
-        yield Notice(NoticeKind.LOST, text, {"what": "stacks", "count": count})
+def _say_lost(output: Output, stacks: int) -> None:
+    """Say what the sums have without a stack."""
+    if stacks:
+        text = counted("{} stack{s} of samples were not kept: there were too many", stacks)
+        output.notice(Notice(NoticeKind.LOST, text, {"what": "stacks", "count": stacks}))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

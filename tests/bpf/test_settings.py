@@ -40,7 +40,7 @@ UNREAD: dict[type[ProgramSettings], set[str]] = {
     TraceSettings: {"g_startpc", "g_gopc"},
     TrialSettings: {"task_features"},
     StateSettings: {"g_startpc", "g_gopc", "g_sched_sp", "task_features"},
-    WaitSettings: {"g_startpc", "g_gopc", "g_sched_sp", "task_features"},
+    WaitSettings: {"g_startpc", "g_sched_sp", "task_features"},
 }
 #: What a header looks at that a source includes, and that is not given with that source.
 NOT_GIVEN: dict[type[ProgramSettings], set[str]] = {

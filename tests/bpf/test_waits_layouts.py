@@ -20,11 +20,12 @@ def c(tmp_path: Path) -> CLayout:
 
 
 def test_structs(c: CLayout) -> None:
-    row, values = c.fields("wait_row", "stack", "ended_by_stack", "reason", "ended_by")
+    names = ("stack", "ended_by_stack", "created_by", "reason", "ended_by", "status")
+    row, values = c.fields("wait_row", *names)
     assert values == list(meter._ROW.unpack(row))
     row, values = c.fields("wait_sum", "count", "ns")
     assert values == list(meter._SUM.unpack(row))
-    row, values = c.fields("open_wait", "since", "stack", "before", "reason")
+    row, values = c.fields("open_wait", "since", "stack", "before", "reason", "created_by")
     assert values == list(meter._OPEN_WAIT.unpack(row))
     last = frames.MAX_FRAMES - 1
     row, values = c.fields("kept_stack", "pcs[0]", f"pcs[{last}]")

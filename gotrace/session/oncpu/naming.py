@@ -31,6 +31,8 @@ FORM = ProfileForm(
 _KERNEL = "[kernel]"
 #: What makes the main goroutine: runtime.rt0_go, since Go 1.17 through a wrapper.
 _STARTS = frozenset({"runtime.rt0_go", "runtime.newproc"})
+#: What makes the collector's goroutines: marking, sweeping, scavenging, and starting a cycle.
+_OF_COLLECTOR = ("runtime.gcBgMarkStartWorkers", "runtime.gcenable", "runtime.init")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,8 @@ class CpuNames:
             return "outside of goroutines" if not created_by else "goroutines of unknown origin"
         if creation.function in _STARTS:
             return "main goroutine"
+        if creation.function.startswith(_OF_COLLECTOR):
+            return str(Work.COLLECTOR.value)
         return f"{creation.function} {creation.file.rpartition('/')[2]}:{creation.line}"
 
     @staticmethod

@@ -41,9 +41,9 @@ _OPEN = 1 << 17
 _STACKS = 1 << 13
 _ROWS = 1 << 13
 
-_ROW = struct.Struct("=QQII")  # struct wait_row
+_ROW = struct.Struct("=QQQIHH")  # struct wait_row
 _SUM = struct.Struct("=QQ")  # struct wait_sum
-_OPEN_WAIT = struct.Struct("=QQII")  # struct open_wait
+_OPEN_WAIT = struct.Struct("=QQIIQ")  # struct open_wait
 
 #: Status before -> why a goroutine became runnable, where that was not the end of a wait.
 _BECAUSE = {0: "started", 2: "preempted or yielded", 3: "system call", 6: "started"}
@@ -154,7 +154,7 @@ class WaitMeter(Probing):
         for key, value in self._rows.entries():
             count, ns = self._new(key, value)
             if count:
-                stack, other, reason, ended_by = _ROW.unpack(key)
+                stack, other, _, reason, ended_by, _ = _ROW.unpack(key)
                 rows.append(
                     WaitRow(
                         stacks.find(stack),
@@ -175,7 +175,7 @@ class WaitMeter(Probing):
         stacks = KeptStacks(self.attached.program)
         sums: dict[tuple[int, int], tuple[int, int]] = {}
         for _, value in self._open.entries():
-            since, stack, before, reason = _OPEN_WAIT.unpack(value)
+            since, stack, before, reason, _ = _OPEN_WAIT.unpack(value)
             if since:
                 number = reason if self._is_waiting(before) else REASON_STATUS | before
                 count, ns = sums.get((stack, number), (0, 0))

@@ -20,7 +20,16 @@ from gotrace.session.oncpu.meter import CpuMeter, CpuRequest
 from gotrace.session.tasks import Tasks
 from gotrace.target.target import Target
 from tests.profiles.raw import raw_profile
-from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
+from tests.toolchains import (
+    BUILD_MODES,
+    FIXTURES,
+    Toolchain,
+    build,
+    each_of,
+    each_toolchain,
+    newest,
+)
+from tests.toolchains import toolchains as all_toolchains
 from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
 
 pytestmark = pytest.mark.live
@@ -31,6 +40,10 @@ Json = dict[str, Any]
 ROUNDS = {"main.four": 4, "main.three": 3, "main.inlined": 2, "main.framed": 1}
 #: Standard deviations that one of ten numbers exceeds once in a hundred times.
 SIGMAS = 3.3
+
+
+#: Go releases of which the scheduler is known.
+each_known = each_of([found for found in all_toolchains() if int(found.minor.split(".")[1]) >= 19])
 
 
 def program(toolchain: Toolchain | None = None, mode: str = "default") -> Path:
@@ -185,6 +198,62 @@ def test_c_is_followed_by_its_frame_pointers() -> None:
     assert {row["group"] for row in whole} == {"main goroutine"}
 
 
+@each_known
+def test_all_of_goroutines_time_is_there(toolchain: Toolchain, tmp_path: Path) -> None:
+    """Of each group: running, runnable, in system calls and waiting are its goroutines' lives."""
+    profile = tmp_path / "x.pb.gz"
+    words = ("--off", "--force", "--json", "-o", profile)
+    truth, result = sampled(program(toolchain), "wall 2s", *words)
+    groups = {row["group"].split()[0]: row for row in of_kind(result, "wall_group")}
+    states = ("running_ns", "runnable_ns", "syscall_ns", "waiting_ns")
+    for name, row in groups.items():
+        lived = sum(row[state] for state in states)
+        assert row["wall_ns"] == (0 if name in ("scheduler", "outside") else lived), name
+    for name, function in (
+        ("computes", "main.computes"),
+        ("sleeps", "main.sleeps"),
+        ("both", "main.both"),
+        ("reads", "main.blocks"),
+    ):
+        row, known = groups[function], truth[name]
+        assert row["wall_ns"] == pytest.approx(known["lived"], rel=0.01), name
+        if name in ("sleeps", "both"):
+            # It is runnable, too, until it notices that it has slept.
+            slept = row["waiting_ns"] + row["runnable_ns"]
+            assert row["waiting_ns"] <= known["did"] * 1.001
+            assert slept >= known["did"] * 0.99
+        if name == "computes":
+            computed = row["running_ns"] + row["runnable_ns"]
+            assert computed == pytest.approx(known["lived"], rel=0.01)
+        if name == "reads":
+            assert row["syscall_ns"] == pytest.approx(known["did"], rel=0.01)
+    # Those that have been parked all the time.
+    (wall,) = of_kind(result, "wall")
+    assert groups["main.main"]["waiting_ns"] == pytest.approx(7 * wall["seconds"] * 1e9, rel=0.01)
+    assert wall["wall_ns"] == sum(row["wall_ns"] for row in groups.values())
+    stacks = [row for row in of_kind(result, "wall_stack") if row["group"].startswith("main.")]
+    for function, state in (
+        ("main.turns", "running"),
+        ("time.Sleep", "waiting"),
+        ("syscall.Nanosleep", "syscall"),
+        ("main.parks", "waiting"),
+    ):
+        assert {row["state"] for row in stacks if function in names(row)} >= {state}, function
+    for name, row in groups.items():
+        for state in states:
+            found = [
+                one["ns"]
+                for one in of_kind(result, "wall_stack")
+                if one["group"].split()[0] == name and one["state"] + "_ns" == state
+            ]
+            assert sum(found) == row[state] or (state == "running_ns" and not found)
+    raw = raw_profile(profile)
+    assert raw.types == ("events/count", "time/nanoseconds[dflt]")
+    times = sum(row[state] for row in groups.values() for state in states)
+    assert sum(one.values[1] for one in raw.samples) == times
+    assert {one.frames[-1][0] for one in raw.samples} >= {f"[{row['group']}]" for row in stacks}
+
+
 def test_what_finds_no_row_is_in_the_sum() -> None:
     with Fixture([program()]) as fixture:
         target = Target.of(fixture.ready, None)
@@ -297,6 +366,7 @@ def test_what_cannot_be_sampled_is_refused_in_a_line() -> None:
         (("-p", str(os.getpid())), "runs no program of the Go compiler"),
         (("-p", str(os.getpid()), "-F", "20000"), "give 1 to 10,000"),
         (("-p", str(os.getpid()), "-g", "--stacks"), "only one of -g and --stacks"),
+        (("-p", str(os.getpid()), "--off", "-i", "1"), "--off is for all of the run"),
         ((), "give -p PID or a command"),
     ):
         result = run_tool("gooncpu", *words)
