@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from gotrace.errors import GotraceError, NoMatchError
-from gotrace.fleet.config import Config, Listen, load_config
+from gotrace.fleet.config import Config, load_config
 from gotrace.fleet.engine import Engine, StartSpan, measure_cost
 from gotrace.fleet.exposition import EngineCollector, Reloads, registry_of
 from gotrace.fleet.web import Health, ProfileKind, WebServer
@@ -37,6 +37,7 @@ class Daemon:
         self._path = path
         self._reloads = Reloads()
         self._web: WebServer | None = None
+        self._own_health: WebServer | None = None
         self._export: _Exporter | None = None
         self._sent: Counter[tuple[str, str]] = Counter()  # by exporters that are gone
         self._stopping = threading.Event()
@@ -44,25 +45,39 @@ class Daemon:
         compile_apart()
         self._engine = Engine(config, measure_cost())
         _give_up_rights(config)
-        self._web = self._web_server(config.listen)
+        self._web = self._web_server(config)
+        self._own_health = self._health_server(config)
         self._export = self._exporter(config)
         self._engine.start_span = self._export.start_span if self._export else None
 
-    def _web_server(self, listen: Listen | None) -> WebServer | None:
+    def _web_server(self, config: Config) -> WebServer | None:
         """Return what answers at an address, the one there is where it is the same.
 
         Raises GotraceError.
         """
-        if self._web is not None and self._web.listen == listen:
-            return self._web
+        listen, before = config.listen, self._web
+        if before is not None and (before.listen, before.spec) == (listen, config.web):
+            return before
         if listen is None:
             return None
         engine = self._engine
         registry = registry_of(EngineCollector(engine, self._reloads, self._otlp_counts))
-        health = Health(lambda: engine.pulse, lambda: engine.is_ready)
-        web = WebServer(listen, registry, health, self._profile, beside=self._web)
+        web = WebServer(
+            listen, registry, self._health(), self._profile, beside=before, spec=config.web
+        )
         log.warning("listening on %s:%d", listen.host, web.port)
         return web
+
+    def _health_server(self, config: Config) -> WebServer | None:
+        """Return what answers for health alone. Raises GotraceError."""
+        listen, before = config.web.health, self._own_health
+        if listen is None or (before is not None and before.listen == listen):
+            return before if listen is not None else None
+        return WebServer(listen, None, self._health(), beside=before)
+
+    def _health(self) -> Health:
+        engine = self._engine
+        return Health(lambda: engine.pulse, lambda: engine.is_ready)
 
     def _profile(self, kind: ProfileKind, target: str, pid: int | None, seconds: int) -> bytes:
         """Return a profile of a target's process; called by threads of the server.
@@ -111,9 +126,12 @@ class Daemon:
         try:
             with ExitStack() as undo:
                 config = load_config(self._path)
-                web = self._web_server(config.listen)
+                web = self._web_server(config)
                 if web is not None and web is not self._web:
                     undo.callback(web.close)
+                health = self._health_server(config)
+                if health is not None and health is not self._own_health:
+                    undo.callback(health.close)
                 export = self._exporter(config)
                 if export is not None and export is not self._export:
                     undo.callback(export.close)
@@ -128,8 +146,10 @@ class Daemon:
             return
         web, self._web = self._web, web
         export, self._export = self._export, export
-        if web is not None and web is not self._web:
-            web.close()
+        health, self._own_health = self._own_health, health
+        for server, now in ((web, self._web), (health, self._own_health)):
+            if server is not None and server is not now:
+                server.close()
         if export is not None and export is not self._export:
             self._sent.update(export.close())
         self._reloads.done += 1
@@ -139,8 +159,9 @@ class Daemon:
         """Detach everything, send the last of it and stop listening."""
         self._stopping.set()
         with ExitStack() as ending:
-            if self._web is not None:
-                ending.callback(self._web.close)
+            for server in (self._own_health, self._web):
+                if server is not None:
+                    ending.callback(server.close)
             if self._export is not None:
                 ending.callback(self._export.close)
             ending.callback(self._engine.close)

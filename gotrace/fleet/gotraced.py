@@ -35,6 +35,8 @@ _EXTRA = {
     "yaml": "PyYAML",
     "jsonschema": "jsonschema",
     "prometheus_client": "prometheus-client",
+    "h11": "h11",
+    "bcrypt": "bcrypt",
     "opentelemetry": f"opentelemetry-sdk {_OTLP}http {_OTLP}grpc",
 }
 

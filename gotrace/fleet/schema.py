@@ -37,6 +37,9 @@ SCHEMA: Final[dict[str, Any]] = {
     **_record(
         ["targets"],
         listen=_TEXT,
+        health=_TEXT,
+        web_config=_TEXT,
+        hosts=_NAMES,
         budget=_TEXT,
         host_budget=_TEXT,
         pprof={"type": "boolean"},
