@@ -25,6 +25,7 @@ from gotrace.target.containers import Container
 __all__ = [
     "Buckets",
     "Config",
+    "HeaderSpec",
     "Listen",
     "MetricSpec",
     "MetricType",
@@ -42,6 +43,7 @@ __all__ = [
 _MAX_EXPRESSIONS = 16
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_HEADER_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _OWN_LABELS = {"target", "function", "le", "quantile", "job", "instance"}
 _OWN_PREFIXES = ("gotraced_", "process_", "python_")
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|m|h)?")
@@ -189,16 +191,35 @@ class WaitsSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class HeaderSpec:
+    """A header of requests: its value, or the file or the environment's variable that has it."""
+
+    name: str
+    value: str = ""
+    file: str | None = None
+    env: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OtlpSpec:
-    """Where metrics and spans are sent: times in seconds, ``queue`` in spans."""
+    """Where metrics and spans are sent: times in seconds, ``queue`` in spans.
+
+    ``disk`` is a directory for spans that wait, of ``disk_bytes`` at most. ``ca_file`` has the
+    authorities, ``cert_file`` and ``key_file`` are shown to the collector.
+    """
 
     endpoint: str
     protocol: Protocol
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[HeaderSpec, ...] = ()
     interval: float = 15.0
     timeout: float = 10.0
-    queue: int = 2048
+    queue: int = 16384
     resource: tuple[tuple[str, str], ...] = ()
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    disk: str | None = None
+    disk_bytes: int = 100 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -552,15 +573,41 @@ class _Reader:
         if not re.match(r"https?://[^/\s]+", row["endpoint"]):
             reason = f"{row['endpoint']!r}: an endpoint is as in http://127.0.0.1:4318"
             raise self.document.error((*path, "endpoint"), reason)
+        files = {key: row.get("tls", {}).get(key) for key in ("ca_file", "cert_file", "key_file")}
+        for key, file in (*files.items(), ("disk", row.get("disk"))):
+            at = (*path, "disk") if key == "disk" else (*path, "tls", key)
+            if file is not None and not file.startswith("/"):
+                raise self.document.error(at, f"{file!r} is not an absolute path")
+        if (files["cert_file"] is None) != (files["key_file"] is None):
+            raise self.document.error((*path, "tls"), "give both cert_file and key_file")
+        if "tls" in row and not row["endpoint"].startswith("https:"):
+            raise self.document.error((*path, "tls"), "tls needs an endpoint of https")
         return OtlpSpec(
             row["endpoint"].rstrip("/"),
             Protocol(row.get("protocol", "http")),
-            tuple(row.get("headers", {}).items()),
+            tuple(self._header(name, value) for name, value in row.get("headers", {}).items()),
             self._seconds((*path, "interval"), row.get("interval", "15s")),
             self._seconds((*path, "timeout"), row.get("timeout", "10s")),
-            row.get("queue", 2048),
+            row.get("queue", 16384),
             tuple(row.get("resource", {}).items()),
+            **files,
+            disk=row.get("disk"),
+            disk_bytes=row.get("disk_size", 100) << 20,
         )
+
+    def _header(self, name: str, value: str | Mapping[str, str]) -> HeaderSpec:
+        path = ("otlp", "headers", name)
+        if not _HEADER_NAME.fullmatch(name):
+            raise self.document.error(path, f"{name!r} cannot be a header's name")
+        if isinstance(value, str):
+            if not value.isascii() or not value.isprintable():
+                raise self.document.error(path, "a header's value is printable ASCII")
+            return HeaderSpec(name, value)
+        if len(value) != 1:
+            raise self.document.error(path, "give file or env")
+        if not value.get("file", "/").startswith("/"):
+            raise self.document.error(path, f"{value['file']!r} is not an absolute path")
+        return HeaderSpec(name, **value)
 
 
 def _expression(value: object) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.config import Config, load_config
 from gotrace.fleet.engine import Engine, StartSpan, measure_cost
-from gotrace.fleet.exposition import EngineCollector, Reloads, registry_of
+from gotrace.fleet.exposition import EngineCollector, OtlpCounts, Reloads, registry_of
 from gotrace.fleet.web import Health, ProfileKind, WebServer
 from gotrace.kernel.features import has_multi_links
 from gotrace.kernel.keeper import hold_leanly
@@ -39,7 +39,7 @@ class Daemon:
         self._web: WebServer | None = None
         self._own_health: WebServer | None = None
         self._export: _Exporter | None = None
-        self._sent: Counter[tuple[str, str]] = Counter()  # by exporters that are gone
+        self._sent = OtlpCounts()  # by exporters that are gone
         self._stopping = threading.Event()
         hold_leanly()
         compile_apart()
@@ -100,9 +100,13 @@ class Daemon:
             return self._export if config.otlp is not None else None
         return _Exporter(self._engine, config)
 
-    def _otlp_counts(self) -> dict[tuple[str, str], int]:
+    def _otlp_counts(self) -> OtlpCounts | None:
         export = self._export
-        return dict(self._sent + Counter(export.otlp.counts() if export else {}))
+        found = OtlpCounts()
+        found.add(self._sent)
+        if export is not None:
+            found.add(export.counts())
+        return found if export is not None or found.items else None
 
     def begin(self) -> None:
         """Attach what there is."""
@@ -151,7 +155,7 @@ class Daemon:
             if server is not None and server is not now:
                 server.close()
         if export is not None and export is not self._export:
-            self._sent.update(export.close())
+            self._sent.add(export.close(self._export))
         self._reloads.done += 1
         log.warning("reloaded %s", printable(self._path))
 
@@ -188,12 +192,19 @@ class _Exporter:
         """Return what attaches probes of spans, None where there are no spans."""
         return self._reader.start_probe if self._reader else None
 
-    def close(self) -> dict[tuple[str, str], int]:
+    def close(self, heir: _Exporter | None = None) -> OtlpCounts:
         """Send the last of it, and return how much was sent; no span probe is attached now."""
         if self._reader is not None:
             self._reader.close()
-        self.otlp.close()
-        return self.otlp.counts()
+        self.otlp.close(heir.otlp if heir else None)
+        return self.counts()
+
+    def counts(self) -> OtlpCounts:
+        """Return what has become of points and spans."""
+        otlp = self.otlp
+        return OtlpCounts(
+            Counter(otlp.counts()), Counter(otlp.dropped()), Counter(otlp.failures()), otlp.waiting
+        )
 
 
 #: What following targets takes, for as long as it goes on, since any may be replaced or restarted:

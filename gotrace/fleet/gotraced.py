@@ -37,6 +37,7 @@ _EXTRA = {
     "prometheus_client": "prometheus-client",
     "h11": "h11",
     "bcrypt": "bcrypt",
+    "requests": "requests",
     "opentelemetry": f"opentelemetry-sdk {_OTLP}http {_OTLP}grpc",
 }
 

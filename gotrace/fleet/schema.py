@@ -105,7 +105,16 @@ SCHEMA: Final[dict[str, Any]] = {
             ["endpoint"],
             endpoint=_TEXT,
             protocol={"enum": ["http", "grpc"]},
-            headers={"type": "object", "additionalProperties": {"type": "string"}},
+            headers={
+                "type": "object",
+                "additionalProperties": {
+                    **_record([], file=_TEXT, env=_TEXT),
+                    "type": ["string", "object"],
+                },
+            },
+            tls={**_record([], ca_file=_TEXT, cert_file=_TEXT, key_file=_TEXT), "minProperties": 1},
+            disk=_TEXT,
+            disk_size=_MOST,
             interval=_AMOUNT,
             timeout=_AMOUNT,
             queue={"type": "integer", "minimum": 1, "maximum": 1 << 20},
