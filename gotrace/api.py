@@ -14,13 +14,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from weakref import WeakSet
 
 from gotrace.calls import Call, LostCalls, StackFrame
 from gotrace.errors import GotraceError, UsageError
+from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import Choice
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Frame, Stack
@@ -152,7 +153,7 @@ class GoroutineState:
     that is not known. ``created_by`` is the ``go`` statement, ``parent`` the goroutine that ran it
     (None where that is not known). ``stack`` is from the innermost frame on, and empty for a
     running goroutine that could not be sampled and for one that kept moving while it was read
-    (``moved``).
+    (``moved``). ``labels`` are those of pprof.
     """
 
     goid: int
@@ -166,6 +167,7 @@ class GoroutineState:
     system: bool
     moved: bool
     stack: tuple[StackFrame, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -657,7 +659,7 @@ class Session:
             dump = live.take()
             chosen = Choice(functions=patterns, system=system).of(dump)
             chosen.sort(key=lambda goroutine: goroutine.goid)
-            return list(_states(dump.program, chosen))
+            return list(_states(dump, chosen))
 
     def live(
         self,
@@ -895,7 +897,8 @@ def _refusing(what: str) -> Callable[[SchedulerProbes], None]:
     return accept
 
 
-def _states(program: Program, goroutines: Iterable[ReadGoroutine]) -> Iterator[GoroutineState]:
+def _states(dump: Dump, goroutines: Iterable[ReadGoroutine]) -> Iterator[GoroutineState]:
+    program = dump.program
     stacks: dict[Stack, tuple[StackFrame, ...]] = {}
     for one in goroutines:
         if one.stack not in stacks:
@@ -914,6 +917,7 @@ def _states(program: Program, goroutines: Iterable[ReadGoroutine]) -> Iterator[G
             one.is_system,
             one.has_moved,
             stacks[one.stack],
+            dict(dump.labels_of(one)),
         )
 
 

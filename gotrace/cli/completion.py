@@ -26,6 +26,7 @@ from gotrace.gotypes.symbols import short_name
 from gotrace.kernel.attach import AttachMethod
 from gotrace.kernel.rets import EmulateRet
 from gotrace.probes.pattern import NameList, split_target
+from gotrace.report.order import Order
 from gotrace.session.probing import Returns
 from gotrace.session.waits.probes import WaitState
 from gotrace.target.command import resolve_command
@@ -281,6 +282,11 @@ def _returns(**_: object) -> list[str]:
     return [choice.value for choice in Returns]
 
 
+def _orders(parser: argparse.ArgumentParser, **_: object) -> list[str]:
+    only = (Order.COUNT, Order.NAME)
+    return [order.value for order in (only if parser.prog == "gofunccount" else Order)]
+
+
 _COMPLETERS = {
     "patterns": _functions,
     "exclude": _excluded,
@@ -294,5 +300,6 @@ _COMPLETERS = {
     "returns": _returns,
     "inside": _inside,
     "functions": _inside,
+    "sort": _orders,
     "state": _states,
 }

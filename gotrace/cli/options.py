@@ -8,7 +8,7 @@ import os
 import pwd
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NoReturn, TypeVar
 
@@ -22,6 +22,7 @@ from gotrace.cli.habits import (
     which_functions,
 )
 from gotrace.errors import GotraceError, UsageError
+from gotrace.report.order import Order
 from gotrace.target.process import cgroup_number, process_numbers
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "add_key_options",
     "add_return_options",
     "add_run_options",
+    "add_sort_option",
     "add_target_options",
     "add_watching_options",
     "duration",
@@ -116,14 +118,15 @@ def share(text: str) -> float:
     return percent / 100
 
 
-def one_of(members: type[_E], what: str) -> Callable[[str], _E]:
+def one_of(members: Iterable[_E], what: str) -> Callable[[str], _E]:
     """Return what parses a member of an enum by its value, for argparse; ``what`` names it."""
+    by_value = {member.value: member for member in members}
 
     def parse_member(text: str) -> _E:
         try:
-            return members(text)
-        except ValueError:
-            known = ", ".join(str(member.value) for member in members)
+            return by_value[text]
+        except KeyError:
+            known = ", ".join(map(str, by_value))
             raise argparse.ArgumentTypeError(
                 f"no such {what}: {text!r} (there are {known})"
             ) from None
@@ -205,6 +208,18 @@ def add_interval_options(parser: argparse.ArgumentParser) -> None:
         "-T", "--timestamp", action="store_true", help="print the time above each table"
     )
     parser.add_argument("--top", type=positive, metavar="N", help="print only the N largest")
+
+
+def add_sort_option(parser: argparse.ArgumentParser, orders: Sequence[Order]) -> None:
+    """Add what rows are ordered by, and chosen by ``--top``; the first order is the default."""
+    words = ", ".join(order.value for order in orders)
+    parser.add_argument(
+        "--sort",
+        type=one_of(orders, "order"),
+        metavar="BY",
+        help=f"order rows by this, and choose those of --top by it: {words}"
+        f" (default {orders[0].value})",
+    )
 
 
 #: The values of ``--why``.
