@@ -284,7 +284,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_watching_options(parser)
 
 
-def add_watching_options(parser: argparse.ArgumentParser) -> None:
+def add_watching_options(parser: argparse.ArgumentParser, has_budget: bool = True) -> None:
     """Add what every run has: its length, the form of its output, how to attach."""
     from gotrace.kernel.attach import AttachMethod
 
@@ -295,13 +295,14 @@ def add_watching_options(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="end after this time: 5 (seconds), 1m",
     )
-    parser.add_argument(
-        "--budget",
-        type=share,
-        metavar="PERCENT",
-        help="take at most this much of one CPU from the program: 2%%, 0.5%%; what costs more is"
-        " first counted and not measured, then not traced at all",
-    )
+    if has_budget:
+        parser.add_argument(
+            "--budget",
+            type=share,
+            metavar="PERCENT",
+            help="take at most this much of one CPU from the program: 2%%, 0.5%%; what costs more"
+            " is first counted and not measured, then not traced at all",
+        )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument(
         "-q",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import http.server
+import importlib
 import os
 import ssl
 import threading
@@ -119,24 +120,23 @@ def test_an_outage_loses_no_span(
 @contextmanager
 def back(protocol: str, received: Received, endpoint: str) -> Iterator[None]:
     """Have a collector at an address where one was."""
-    import tests.fleet.test_otlp as module
-
+    module: Any = importlib.import_module("tests.fleet.test_otlp")
     port = int(endpoint.rpartition(":")[2])
     if protocol == "http":
         original = module.ThreadingHTTPServer
 
-        class Same(original):  # type: ignore[valid-type, misc]
+        class Same(original):  # type: ignore[misc, valid-type]
             allow_reuse_address = True
 
             def __init__(self, address: Any, handler: Any) -> None:
                 super().__init__(("127.0.0.1", port), handler)
 
-        module.ThreadingHTTPServer = Same  # type: ignore[misc, attr-defined]
+        module.ThreadingHTTPServer = Same
         try:
             with over_http(received):
                 yield
         finally:
-            module.ThreadingHTTPServer = original  # type: ignore[misc, attr-defined]
+            module.ThreadingHTTPServer = original
         return
     original_server = module.grpc.server
 
