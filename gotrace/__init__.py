@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from gotrace.api import (
         CallStream,
         Counts,
+        CpuFunction,
+        CpuSamples,
+        CpuTime,
         Function,
         Goroutine,
         GoroutineState,
+        RequestStream,
         Session,
         TracingWarning,
         Wait,
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from gotrace.histogram import Histogram
     from gotrace.kernel.attach import AttachError
     from gotrace.kernel.compiler import LoadError
+    from gotrace.requests.model import Node, Request, load
     from gotrace.target.command import CommandError
     from gotrace.target.process import ProcessError
     from gotrace.values.python import (
@@ -58,6 +63,9 @@ __all__ = [
     "Chan",
     "CommandError",
     "Counts",
+    "CpuFunction",
+    "CpuSamples",
+    "CpuTime",
     "CutBytes",
     "CutDict",
     "CutList",
@@ -76,8 +84,11 @@ __all__ = [
     "LostCalls",
     "MapKey",
     "NoMatchError",
+    "Node",
     "Pointer",
     "ProcessError",
+    "Request",
+    "RequestStream",
     "Session",
     "StackFrame",
     "Struct",
@@ -90,6 +101,7 @@ __all__ = [
     "__version__",
     "attach",
     "diff",
+    "load",
     "path",
     "read",
     "start",
@@ -102,9 +114,13 @@ _HOMES = {
     "gotrace.api": (
         "CallStream",
         "Counts",
+        "CpuFunction",
+        "CpuSamples",
+        "CpuTime",
         "Function",
         "Goroutine",
         "GoroutineState",
+        "RequestStream",
         "Session",
         "TracingWarning",
         "Wait",
@@ -119,6 +135,7 @@ _HOMES = {
     "gotrace.histogram": ("Histogram",),
     "gotrace.kernel.attach": ("AttachError",),
     "gotrace.kernel.compiler": ("LoadError",),
+    "gotrace.requests.model": ("Node", "Request", "load"),
     "gotrace.target.command": ("CommandError",),
     "gotrace.target.process": ("ProcessError",),
     "gotrace.values.python": (

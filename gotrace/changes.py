@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare two recordings: what changed from one to the other, the largest change first.
 
-Recordings are what gofunccount, gofunclatency, gooffcpu and gostacks write with ``--json``. Each
-row of theirs becomes an amount under a key, and one mechanism compares these: a further kind is one
-more entry of ``_KINDS``.
+Recordings are what gofunccount, gofunclatency, gooffcpu, gooncpu and gostacks write with
+``--json``. Each row of theirs becomes an amount under a key, and one mechanism compares these: a
+further kind is one more entry of ``_KINDS``.
 
 Amounts are compared per second, those of goroutines per dump. A change is as large as it certainly
 is: the noise is subtracted that the intervals of the recordings show, or if there are not enough of
@@ -106,7 +106,7 @@ class Recording:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise GotraceError(f"{name}: not what --json writes: {error!r}") from error
         if not found.kind:
-            tools = ", ".join(kind.tool for kind in _KINDS.values())
+            tools = ", ".join(sorted({kind.tool for kind in _KINDS.values()}))
             raise GotraceError(f"{name}: has no results: --diff compares what {tools} record")
         if found.units <= 0:
             found.units = sum(found.intervals.values())
@@ -122,8 +122,8 @@ class Recording:
                 self.lost.append(str(row.get("message")))
             elif name == "detached":
                 self.units = row.get("seconds", 0.0) or self.units
-            elif name in ("waits", "dump"):
-                self._set_kind("wait" if name == "waits" else "goroutine")
+            elif name in _HEADS:
+                self._set_kind(_HEADS[name])
                 when, length = row["ts"], row.get("seconds", 1.0)
                 self.intervals[when] = length
             elif name in _KINDS:
@@ -136,7 +136,7 @@ class Recording:
                 before = amount.value
                 kind.add(amount, row)
                 amount.each[ended] += amount.value - before
-        if self.kind in ("wait", "goroutine"):
+        if self.kind in _HEADS.values():
             self.units = sum(self.intervals.values())
 
     def _set_kind(self, kind: str) -> None:
@@ -344,19 +344,33 @@ def _add_waits(amount: Amount, row: _Json) -> None:
     amount.total = (amount.total or 0) + row["delay_ns"]
 
 
-def _goroutine_key(row: _Json) -> Key:
-    return Key(f"[{row['reason'] or row['state']}]", _names(row["stack"]))
-
-
 def _add_goroutine(amount: Amount, row: _Json) -> None:
     amount.count += 1
 
 
+def _cpu_key(row: _Json) -> Key:
+    return Key(f"[{row['work']}]", _names(row["stack"]))
+
+
+def _add_cpu(amount: Amount, row: _Json) -> None:
+    amount.count += row["samples"]
+    amount.total = (amount.total or 0) + row["cpu_ns"]
+
+
+def _add_wall(amount: Amount, row: _Json) -> None:
+    amount.count += row["count"]
+    amount.total = (amount.total or 0) + row["ns"]
+
+
+#: What begins each reading, and the rows that follow.
+_HEADS = {"waits": "wait", "dump": "goroutine", "cpu": "cpu_stack", "wall": "wall_stack"}
 #: By the kind of a row's object.
 _KINDS = {
     "count": _Kind("gofunccount", _call_key, _add_calls),
     "histogram": _Kind("gofunclatency", _call_key, _add_times, unit="ns"),
     "rest": _Kind("gofunclatency", lambda row: Key("other goroutines"), _add_times, unit="ns"),
     "wait": _Kind("gooffcpu", _wait_key, _add_waits, unit="ns"),
-    "goroutine": _Kind("gostacks", _goroutine_key, _add_goroutine),
+    "cpu_stack": _Kind("gooncpu", _cpu_key, _add_cpu, unit="ns"),
+    "wall_stack": _Kind("gooncpu", _wait_key, _add_wall, unit="ns"),
+    "goroutine": _Kind("gostacks", _wait_key, _add_goroutine),
 }

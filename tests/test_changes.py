@@ -248,3 +248,24 @@ def test_a_planted_change_of_a_live_program_is_the_first(tmp_path: Path) -> None
     assert (first.key.name, *counts) == ("main.work", 60_000, 120_000)
     sends = next(one for one in found.changes if one.key.name == "runtime.chansend1")
     assert sends.first.count == sends.second.count == 3000
+
+
+def test_samples_are_time_on_the_cpu_and_all_time_its_states() -> None:
+    stack = {"stack": frames("main.f", "main.main")}
+    head = {"pid": 1, "ts": 1.0, "seconds": 2.0}
+    one = {"work": "program", "samples": 100, "cpu_ns": 10**9, **stack}
+    cpu = [{"kind": "cpu", **head}, {"kind": "cpu_stack", **one}]
+    more = [{"kind": "cpu", **head}, {"kind": "cpu_stack", **one, "cpu_ns": 3 * 10**9}]
+    (change,) = gotrace.diff(lines(cpu), lines(more)).changes
+    assert (change.key.name, change.change) == ("[program]", 1e9)
+    wall: dict[str, Any] = {
+        "kind": "wall_stack",
+        "state": "runnable",
+        "reason": None,
+        "count": 3,
+        **stack,
+    }
+    a = [{"kind": "wall", **head}, {**wall, "ns": 10}]
+    b = [{"kind": "wall", **head}, {**wall, "ns": 4}]
+    (change,) = gotrace.diff(lines(a), lines(b)).changes
+    assert (change.key.name, change.change) == ("[runnable]", -3)

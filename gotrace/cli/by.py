@@ -93,6 +93,9 @@ def count_by(options: argparse.Namespace) -> int:
 def measure_by(options: argparse.Namespace, unit: int) -> int:
     """Measure calls by values of theirs, and return the exit status; ``unit`` is shown, in ns."""
     asked = "--of" if options.of is not None else "--by"
+    page = options.profile if options.profile and options.profile.endswith(".html") else ""
+    if page and options.interval is None and (options.goroutine or options.why is not None):
+        raise UsageError(f"-o {page} has stacks: give -i 1 as well for latency over time")
     if options.goroutine or options.outermost or options.slower is not None:
         raise UsageError(
             f"{asked} cannot be combined with -g, --slower and --outermost: use --by '$goid' and"

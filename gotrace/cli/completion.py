@@ -175,8 +175,9 @@ def _names(options: argparse.Namespace, binary: str | None, prefix: str) -> list
 def _target(options: argparse.Namespace, binary: str | None) -> Iterator[TargetBinary]:
     """Open a file of the target. Raises GotraceError."""
     with closing(Target.of(_pid(options), None)) as target:
-        if binary is None and options.cmd is not None:
-            binary = resolve_command(shlex.split(options.cmd))
+        command = getattr(options, "cmd", None)
+        if binary is None and command is not None:
+            binary = resolve_command(shlex.split(command))
         yield target.binary(binary)
 
 

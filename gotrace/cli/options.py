@@ -296,7 +296,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_watching_options(parser)
 
 
-def add_watching_options(parser: argparse.ArgumentParser) -> None:
+def add_watching_options(parser: argparse.ArgumentParser, has_budget: bool = True) -> None:
     """Add what every run has: its length, the form of its output, how to attach."""
     from gotrace.kernel.attach import AttachMethod
 
@@ -307,13 +307,14 @@ def add_watching_options(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="end after this time: 5 (seconds), 1m",
     )
-    parser.add_argument(
-        "--budget",
-        type=share,
-        metavar="PERCENT",
-        help="take at most this much of one CPU from the program: 2%%, 0.5%%; what costs more is"
-        " first counted and not measured, then not traced at all",
-    )
+    if has_budget:
+        parser.add_argument(
+            "--budget",
+            type=share,
+            metavar="PERCENT",
+            help="take at most this much of one CPU from the program: 2%%, 0.5%%; what costs more"
+            " is first counted and not measured, then not traced at all",
+        )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument(
         "-q",
@@ -393,11 +394,12 @@ def profile_of(options: argparse.Namespace) -> str | None:
     """
     if not options.output:
         return None
-    from gotrace.profiles.write import FOLDED, is_profile
+    from gotrace.profiles.write import FOLDED, check_place, is_profile
 
     path: str = options.output
     if not is_profile(path):
         return None
+    check_place(path)
     if path.endswith(FOLDED):
         options.folded = False
     options.output = None
@@ -430,7 +432,11 @@ def _is_drawn(options: argparse.Namespace) -> bool:
     name = options.output or ""
     has_stacks = options.folded or "$stack" in (options.by or [])
     repeats = options.heat or (options.interval is not None and not has_stacks)
-    options.page = name if name.endswith(".html") and repeats else None
+    options.page = name if name.lower().endswith((".html", ".htm")) and repeats else None
+    if options.page:
+        from gotrace.profiles.write import check_place
+
+        check_place(options.page)
     options.is_drawn = options.heat or options.page is not None
     if options.is_drawn:
         asked = "--heat" if options.page is None else f"-o {options.page}"
@@ -511,6 +517,9 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
         raise UsageError("there is no command after -c or --")
     alone = ("doctor", "compile", "recipes", "diff")
     traces = not any(getattr(options, name, False) for name in alone)
+    if traces and getattr(options, "tree", None):
+        options.own = not options.patterns
+        options.patterns = [options.tree, *options.patterns]
     if traces and not getattr(options, "patterns", True):
         raise UsageError(which_functions(parser.prog, options, command))
     if traces and hasattr(options, "patterns"):

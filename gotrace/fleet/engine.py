@@ -16,11 +16,11 @@ from enum import Enum
 from gotrace.errors import GotraceError, NoMatchError, UsageError
 from gotrace.fleet.config import Config, MetricSpec, SpanSpec, WaitsSpec
 from gotrace.fleet.pauses import Pauses
-from gotrace.fleet.probing import MetricProbe, Probe, open_target
-from gotrace.fleet.series import Metric
+from gotrace.fleet.probing import MetricProbe, Probe, metric_losses, open_target
+from gotrace.fleet.series import Metric, Room
 from gotrace.fleet.targets import Finder, Program, ProgramKey
 from gotrace.fleet.telemetry.price import OverBudgetError
-from gotrace.fleet.telemetry.waits import WaitPoint, WaitsProbe, WaitTotals
+from gotrace.fleet.telemetry.waits import WAIT_LOSSES, WaitPoint, WaitsProbe, WaitTotals
 from gotrace.overhead import ProbeCost
 from gotrace.session.budget import Budget, Spent
 from gotrace.session.calibrate import Calibration, trap_cost
@@ -37,10 +37,13 @@ _LOOK_SHARE = 200  # and as many times the CPU time that one takes
 _MAX_LOOK = 30.0
 _TURN = 1.0  # seconds between two looks at what has been spent, and at what is to be tried again
 _POLL = 5.0
+_EXPIRY = 60.0  # seconds between two looks at what is idle, at most
 _TAKERS = 8  # threads that read maps: each waits for programs that run
 _LEAVERS = 4  # threads that detach: each waits for the kernel
 _USUAL_TRAP = ProbeCost(800, 2500)  # ns, where it cannot be measured
 _MAX_WAIT = 3.0
+_VERIFIED = 3  # processes of a device: they have one file
+_MISSES = 2  # looks
 _MAX_LISTED = 16  # processes in a message
 _SPANS, _WAITS = "spans", "waits"  # what they are called among probes
 
@@ -126,6 +129,9 @@ class _Running:
     target: Target | None = None
     probes: dict[str, Probe] = field(default_factory=dict)
     hopeless: set[str] = field(default_factory=set)  # jobs that have nothing to do in it
+    #: Devices under which its processes see the file and have the probes, and how often not.
+    verified: set[int] = field(default_factory=set)
+    missed: Counter[int] = field(default_factory=Counter)
 
 
 def measure_cost() -> ProbeCost:
@@ -163,7 +169,7 @@ class Engine:
         self._takers = ThreadPoolExecutor(_TAKERS, "take")
         self._leavers = ThreadPoolExecutor(_LEAVERS, "leave")
         self._leaving: list[tuple[_Place, Probe]] = []  # of programs that have ended
-        self._next_look = self._next_poll = self._next_turn = 0.0
+        self._next_look = self._next_poll = self._next_turn = self._next_expiry = 0.0
         self._looked = time.monotonic()
         self._host_budget: Budget[_Place] | None = None
         self._stopping = threading.Event()
@@ -178,8 +184,16 @@ class Engine:
             share = config.host_budget
             self._host_budget = None if share is None else Budget(share)
             for job in jobs.values():
+                losses = _losses(job)
                 for target in job.targets:
-                    self._tallies.setdefault((job.name, target), _Tally())
+                    tally = self._tallies.setdefault((job.name, target), _Tally())
+                    tally.lost.update(dict.fromkeys(losses, 0))
+            self._room = Room(
+                config.max_series, {target.name: target.max_series for target in config.targets}
+            )
+            for job in jobs.values():
+                if job.metric is not None:
+                    job.metric.be_in(self._room)
 
     def ask_to_stop(self) -> None:
         """Have a turn end soon; may be called in a signal handler."""
@@ -195,6 +209,7 @@ class Engine:
             self._next_turn = now + _TURN
             self._mind_budget(time.monotonic())
             self._settle(time.monotonic())
+            self._verify()
         if now >= self._next_poll:
             self._next_poll = now + _POLL
             for place, probe in self._probes():
@@ -207,9 +222,23 @@ class Engine:
                     continue
                 with suppress(OSError):
                     probe.poll()
+        if now >= self._next_expiry:
+            self._expire(now)
         self.is_ready = True
         now = self.pulse = time.monotonic()
         return max(0.0, min(self._next_look, self._next_turn) - now)
+
+    def _expire(self, now: float) -> None:
+        """End series that are not added to, here and in the kernel."""
+        with self._lock:
+            metrics = [job.metric for job in self._jobs.values() if job.metric is not None]
+        shortest = min((metric.spec.idle for metric in metrics if metric.spec.idle), default=0.0)
+        self._next_expiry = now + (min(shortest / 4, _EXPIRY) if shortest else _EXPIRY)
+        for _, probe in self._probes():
+            with suppress(OSError):
+                probe.expire()
+        for metric in metrics:
+            metric.end_idle()
 
     def _look_if_due(self) -> bool:
         """Look for programs if it is time to, and return whether there is one more."""
@@ -399,6 +428,37 @@ class Engine:
                     state = State.COUNTED if attached.is_light else State.ON
                 self._tallies[job.name, key.target].seconds[state] += passed
 
+    def _verify(self) -> None:
+        """Look whether processes have the probes that files are taken to share.
+
+        Those that have not are a program of their own from the next look on.
+        """
+        for key, running in self._running.items():
+            for device, pids in running.program.devices.items():
+                if device in running.verified or not running.probes:
+                    continue
+                probe = next(iter(running.probes.values()))
+                found = {probe.is_in(pid) for pid in pids[:_VERIFIED]}
+                if True in found:
+                    running.verified.add(device)
+                    running.missed.pop(device, None)
+                elif False in found:
+                    running.missed[device] += 1
+                    # A process may have been about to map the file.
+                    if running.missed[device] == _MISSES and self._finder.part(key, device):
+                        self._next_look = 0.0
+                        log.info("%s: %s is another file", key.target, printable(_where(pids)))
+
+    def unprobed(self) -> dict[str, int]:
+        """Return how many processes of each target were seen without the probes of their file."""
+        with self._lock:
+            counts = dict.fromkeys((target.name for target in self.config.targets), 0)
+            for key, running in self._running.items():
+                for device in list(running.missed):
+                    if key.target in counts:
+                        counts[key.target] += len(running.program.devices.get(device, ()))
+            return counts
+
     def _detach(self, place: _Place) -> None:
         running = self._running[place.program]
         probe = running.probes[place.job]
@@ -434,7 +494,7 @@ class Engine:
         jobs = _jobs(config, metrics)
         finder = self._finder
         if config.targets != self.config.targets:
-            finder = Finder(config.targets)
+            finder = Finder(config.targets, before=finder)
         found = finder.look()
         kept: list[_Place] = []
         replaced: dict[_Place, Probe] = {}
@@ -526,12 +586,12 @@ class Engine:
         with self._lock:
             return [job.metric for job in self._jobs.values() if job.metric is not None]
 
-    def waits(self) -> list[WaitPoint]:
-        """Return what has been waited, as it was read by ``collect`` last."""
+    def waits(self, reader: str = "") -> list[WaitPoint]:
+        """Return what has been waited, as it was read by ``collect`` last, for a reader."""
         with self._lock:
             asked = self.config.waits
         targets = asked.targets if asked is not None else ()
-        return [point for point in self._waits.points() if point.target in targets]
+        return self._waits.points(targets, reader)
 
     def processes(self) -> dict[str, int]:
         """Return how many processes run each target."""
@@ -620,6 +680,22 @@ def _asks_alike(one: Job, other: Job, target: str, keeps_spans: bool) -> bool:
     return mine == its
 
 
+def _where(pids: Sequence[int]) -> str:
+    shown = ", ".join(map(str, pids[:_MAX_LISTED]))
+    return f"what process{'es' if len(pids) > 1 else ''} {shown} run{'' if len(pids) > 1 else 's'}"
+
+
+def _losses(job: Job) -> Sequence[str]:
+    """Return how calls of a job may be missing."""
+    if job.metric is not None:
+        return metric_losses(job.metric.spec)
+    if job.waits is not None:
+        return WAIT_LOSSES
+    from gotrace.fleet.spans import SPAN_LOSSES  # loads the SDK
+
+    return SPAN_LOSSES
+
+
 def _shown(job: Job, running: _Running) -> str:
     return f"{job.name} in {running.program.key.target} ({running.program.shown})"
 
@@ -645,7 +721,7 @@ def _probes_alike(one: MetricSpec, other: MetricSpec) -> bool:
 
 
 def _bare(spec: MetricSpec) -> MetricSpec:
-    return replace(spec, targets=(), help="")
+    return replace(spec, targets=(), help="", idle=0.0)
 
 
 def _closed(place: _Place, probe: Probe) -> Spent:

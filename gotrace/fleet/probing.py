@@ -27,9 +27,17 @@ from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.request import Asked
 from gotrace.session.run import Run, open_run
+from gotrace.target.process import Process
 from gotrace.target.target import Target
 
-__all__ = ["MetricProbe", "Probe", "metric_request", "open_target"]
+__all__ = [
+    "OPEN_AT_DETACH",
+    "MetricProbe",
+    "Probe",
+    "metric_losses",
+    "metric_request",
+    "open_target",
+]
 
 _TEXT_BYTES = 64  # of a string that is a label
 
@@ -68,6 +76,12 @@ class Probe(abc.ABC):
     def _forget(self) -> None:  # noqa: B027
         """Drop what has come so far, where it is not to be passed on."""
 
+    def _expire(self) -> None:  # noqa: B027
+        """Give up what nothing has been added to for long."""
+
+    def _rest(self) -> None:  # noqa: B027
+        """Take note that nothing more is added; may be called twice."""
+
     @abc.abstractmethod
     def _finish(self) -> None:
         """Stop, and pass on what has come. Raises GotraceError."""
@@ -95,6 +109,12 @@ class Probe(abc.ABC):
             if self._is_open:
                 self._take()
 
+    def expire(self) -> None:
+        """Give up what nothing has been added to for long; to be called now and then."""
+        with self._lock:
+            if self._is_open:
+                self._expire()
+
     def forget(self) -> None:
         """Drop what has come so far; nothing of it is passed on."""
         with self._lock:
@@ -112,6 +132,7 @@ class Probe(abc.ABC):
         with self._lock:
             if self._is_open and self._run.meter.lighten_all():
                 self.is_light = True
+                self._rest()
                 return True
             return False
 
@@ -143,6 +164,11 @@ class Probe(abc.ABC):
         """Return whether the probes are still there."""
         return self._run.attached.is_held()
 
+    def is_in(self, pid: int) -> bool | None:
+        """Return whether a process's mapping has a probe of these, None if that is not known."""
+        with self._lock:
+            return self._run.attached.has_breakpoint(Process(pid)) if self._is_open else None
+
     def stop(self) -> None:
         """Have the probes removed without waiting for it: ``close`` does."""
         self._run.attached.stop()
@@ -159,7 +185,7 @@ class Probe(abc.ABC):
                 self._finish()
                 self._lost = self._losses()
                 if left := self._left_open():
-                    self._lost["open_at_detach"] += left
+                    self._lost[OPEN_AT_DETACH] += left
                 self._final = self._spent()
                 self._unmeasured = self._count_unmeasured()
             finally:
@@ -204,6 +230,19 @@ def metric_request(
     return LatencyRequest(target=target, asked=asked, options=options, is_minded=True)
 
 
+#: Calls that are missing since a probe was detached before they had ended.
+OPEN_AT_DETACH = "open_at_detach"
+
+
+def metric_losses(spec: MetricSpec) -> list[str]:
+    """Return how calls of a metric may be missing, so that each is exported from the start."""
+    if not _is_keyed(spec) and spec.type is MetricType.COUNTER:
+        return []
+    meter = KeyMeter if _is_keyed(spec) else LatencyMeter
+    found = [what.name.lower() for what in (*meter.LOSSES, Diagnostic.UNWOUND)]
+    return [*found, OPEN_AT_DETACH]
+
+
 def _is_keyed(spec: MetricSpec) -> bool:
     """Return whether more than a counter or a histogram of each function is needed."""
     if spec.key is not None or spec.of is not None or is_recipe(spec.probe):
@@ -226,11 +265,17 @@ class MetricProbe(Probe):
         self.needs_target = isinstance(request, KeyRequest)
         self._meter: CallCounter | LatencyMeter | KeyMeter = run.meter
         metric.begin(program.key.target)
+        self._is_present = True
 
     def _take(self) -> None:
         increments = list(self._increments())
         self._calls += sum(one.calls for one in increments)
         self.metric.add(self._program.key.target, increments)
+
+    def _expire(self) -> None:
+        self._take()
+        if isinstance(self._meter, KeyMeter) and self.metric.spec.idle:
+            self._meter.forget_idle(self.metric.spec.idle)
 
     def _forget(self) -> None:
         self._calls += sum(one.calls for one in self._increments())
@@ -274,13 +319,20 @@ class MetricProbe(Probe):
         if not isinstance(self._meter, CallCounter):
             counts = self._meter.diagnostics()
             for what in (*self._meter.LOSSES, Diagnostic.UNWOUND):
-                if counts[what]:
-                    found[what.name.lower()] += counts[what]
+                found[what.name.lower()] += counts[what]
         return found
 
     def _left_open(self) -> int:
         return 0 if isinstance(self._meter, CallCounter) else self._meter.open_calls()
 
     def _finish(self) -> None:
-        self._meter.stop()
-        self._take()
+        try:
+            self._meter.stop()
+            self._take()
+        finally:
+            self._rest()
+
+    def _rest(self) -> None:
+        if self._is_present:
+            self._is_present = False
+            self.metric.presence.end(self._program.key.target)

@@ -38,7 +38,7 @@ from gotrace.target.target import Target
 from gotrace.text import printable
 from gotrace.values.python import GoError, Unavailable, to_python
 
-__all__ = ["Rate", "SpanProbe", "SpanReader", "has_context", "plan_span"]
+__all__ = ["SPAN_LOSSES", "Rate", "SpanProbe", "SpanReader", "has_context", "plan_span"]
 
 log = logging.getLogger("gotraced")
 
@@ -396,14 +396,10 @@ class SpanProbe(Probe):
     def _losses(self) -> Counter[str]:
         counts = self._tracer.diagnostics()
         wanted: tuple[Diagnostic, ...] = self._tracer.LOSSES
-        found = Counter({what.name.lower(): counts[what] for what in wanted if counts[what]})
-        reader = self._tracer.losses.total + self._tracer.window.losses.total
-        if reader:
-            found["reader"] = reader
-        if counts[Diagnostic.STARTS_LOST]:
-            found["starts_lost"] = counts[Diagnostic.STARTS_LOST]
-        if self._undecided.calls:
-            found["undecided"] = self._undecided.calls
+        found = Counter({what.name.lower(): counts[what] for what in wanted})
+        found["reader"] = self._tracer.losses.total + self._tracer.window.losses.total
+        found["starts_lost"] = counts[Diagnostic.STARTS_LOST]
+        found["undecided"] = self._undecided.calls
         return found
 
     def _finish(self) -> None:
@@ -416,6 +412,11 @@ class SpanProbe(Probe):
         self._tracer.drop()
 
 
+#: How calls may be missing among spans.
+SPAN_LOSSES = [
+    *(what.name.lower() for what in CallTracer.LOSSES),
+    *("reader", "starts_lost", "undecided"),
+]
 _LAST_TURNS = 10
 _MAX_WORKERS = 1 << 13
 #: How reasons begin for which workers wait that others hand work to, or that hand on what they have

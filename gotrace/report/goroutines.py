@@ -330,7 +330,8 @@ def _write_creation(out: TextIO, group: Group) -> None:
 
 def _place(frame: Frame) -> str:
     offset = "" if frame.offset is None else f" +{frame.offset:#x}"
-    return f"{printable(frame.file)}:{frame.line}{offset}"
+    line = f":{frame.line}" if frame.line else ""  # C and the kernel have names alone
+    return f"{printable(frame.file)}{line}{offset}"
 
 
 def _name(frame: Frame) -> str:

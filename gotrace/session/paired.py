@@ -11,9 +11,9 @@ from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached, AttachMethod, ProbeGroup, attach
 from gotrace.kernel.program import BpfProgram
 from gotrace.session.budget import counting_hits, removable
-from gotrace.session.landings import Landings, by_function, can_move, learn_at_once
+from gotrace.session.landings import Landings, by_function, can_move, learn_at_once, why_not
 from gotrace.session.open_calls import Diagnostic, OpenCalls, Throttle, diagnostics
-from gotrace.session.probing import Level, Move, Prepared, Probing
+from gotrace.session.probing import Level, Move, Prepared, Probing, Returns
 from gotrace.session.tasks import unwind_groups
 from gotrace.session.why.probes import BY_PROCESS
 from gotrace.settings import ProgramSettings
@@ -79,6 +79,9 @@ class Paired(Probing):
         self._counted: dict[int, float] = {}
         if can_move(prepared) and rets and self.attached.method is AttachMethod.MULTI:
             self.landings = Landings(prepared, self.attached, rets)
+        elif prepared.returns is Returns.LANDING and (returning is None or returning):
+            reason = why_not(prepared) or "this kernel has no uprobe-multi links (Linux 6.6)"
+            self.problem = f"calls are seen returning at RETs: {reason}"
         self._open = OpenCalls(self.attached.program, *by_call, *more, by_process=by_process)
         # Where one process is traced, the run ends with it.
         self._sweep = None if target.process else Throttle(self._remove_exited)

@@ -34,10 +34,14 @@ class Returns(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A function, by number, whose calls are seen returning elsewhere now: "ret" or "landing"."""
+    """A function, by number, whose calls are seen returning elsewhere now, or not.
+
+    ``returns`` is "landing", or "ret", and ``why`` then the reason.
+    """
 
     function: int
     returns: str
+    why: str = ""
 
 
 class Level(Enum):
@@ -91,6 +95,8 @@ class Probing:
     attached: Attached
     #: What a hit takes more than one of a program that counts, in ns: an estimate.
     program_ns = 0
+    #: What is not as it was asked for.
+    problem = ""
     #: Whether nothing that the probes have recorded can change any more.
     stopped = False
 

@@ -115,7 +115,7 @@ class Run(Generic[M, C]):
             yield Note(NoteKind.TASKS, self.tasks.warning)
         for failure in self.plan.failed:
             yield Note(NoteKind.FAILED, str(failure))
-        for problem in self.plan.problems:
+        for problem in (*self.plan.problems, *filter(None, [self.meter.problem])):
             yield Note(NoteKind.PROBLEM, problem)
         for probe in self.plan.refused(self.attached.failed):
             name = probe.function
@@ -257,7 +257,10 @@ class Run(Generic[M, C]):
             where = "in their callers" if move.returns == "landing" else "at RETs"
             name = self.plan.names[move.function].name
             text = f"{name}: calls are seen returning {where} now"
-            news.append(Note(NoteKind.MOVED, text, {"func": name, "returns": move.returns}))
+            fields: dict[str, object] = {"func": name, "returns": move.returns}
+            if move.why:
+                text, fields = f"{text}: {move.why}", fields | {"why": move.why}
+            news.append(Note(NoteKind.MOVED, text, fields))
             if self._budget is not None:
                 self._budget.forgive(move.function)
         return news
