@@ -150,6 +150,11 @@ class Recording:
         """Return the command that has written it."""
         return _KINDS[self.kind].tool
 
+    @property
+    def events(self) -> str:
+        """Return what is counted in it."""
+        return _KINDS[self.kind].events
+
     def rate(self, amount: Amount) -> float:
         """Return an amount per second, or per dump."""
         return amount.value / self.units
@@ -249,16 +254,23 @@ def diff(a: Source, b: Source) -> Diff:
 def _common_noise(
     first: Recording, second: Recording, pairs: Sequence[tuple[Amount, Amount]]
 ) -> float:
-    """Return by what part rows usually change, from those that are in both."""
-    ratios = [
-        math.log(second.rate(other) / first.rate(one))
-        for one, other in pairs
-        if one.value > 0 and other.value > 0
-    ]
+    """Return by what part rows usually change beyond what chance makes, from those in both."""
+    ratios: list[float] = []
+    chances: list[float] = []
+    for one, other in pairs:
+        if one.value > 0 and other.value > 0:
+            before, after = first.rate(one), second.rate(other)
+            ratios.append(math.log(after / before))
+            chance = first.chance(one) / before**2 + second.chance(other) / after**2
+            chances.append(chance)
     if len(ratios) < _LEAST_ROWS:
         return 0.0
     middle = statistics.median(ratios)
-    return _MAD * statistics.median(abs(ratio - middle) for ratio in ratios)
+    beyond = [
+        max(0.0, (ratio - middle) ** 2 - chance)
+        for ratio, chance in zip(ratios, chances, strict=True)
+    ]
+    return _MAD * math.sqrt(statistics.median(beyond))
 
 
 def _objects(source: Source, name: str) -> Iterator[_Json]:
@@ -291,12 +303,13 @@ def _parsed(lines: Iterable[str], name: str) -> Iterator[_Json]:
 
 
 class _Kind(NamedTuple):
-    """How rows of a kind are added up, and the command that writes them."""
+    """How rows of a kind are added up, the command that writes them, and what these count."""
 
     tool: str
     key: Callable[[_Json], Key]
     add: Callable[[Amount, _Json], None]
     unit: str = ""
+    events: str = "calls"
 
 
 def _names(frames: Iterable[_Json]) -> tuple[str, ...]:
@@ -369,8 +382,8 @@ _KINDS = {
     "count": _Kind("gofunccount", _call_key, _add_calls),
     "histogram": _Kind("gofunclatency", _call_key, _add_times, unit="ns"),
     "rest": _Kind("gofunclatency", lambda row: Key("other goroutines"), _add_times, unit="ns"),
-    "wait": _Kind("gooffcpu", _wait_key, _add_waits, unit="ns"),
-    "cpu_stack": _Kind("gooncpu", _cpu_key, _add_cpu, unit="ns"),
-    "wall_stack": _Kind("gooncpu", _wait_key, _add_wall, unit="ns"),
+    "wait": _Kind("gooffcpu", _wait_key, _add_waits, unit="ns", events="waits"),
+    "cpu_stack": _Kind("gooncpu", _cpu_key, _add_cpu, unit="ns", events="samples"),
+    "wall_stack": _Kind("gooncpu", _wait_key, _add_wall, unit="ns", events="times"),
     "goroutine": _Kind("gostacks", _wait_key, _add_goroutine),
 }

@@ -258,13 +258,8 @@ def test_samples_are_time_on_the_cpu_and_all_time_its_states() -> None:
     more = [{"kind": "cpu", **head}, {"kind": "cpu_stack", **one, "cpu_ns": 3 * 10**9}]
     (change,) = gotrace.diff(lines(cpu), lines(more)).changes
     assert (change.key.name, change.change) == ("[program]", 1e9)
-    wall: dict[str, Any] = {
-        "kind": "wall_stack",
-        "state": "runnable",
-        "reason": None,
-        "count": 3,
-        **stack,
-    }
+    wall: dict[str, Any] = {"kind": "wall_stack", "state": "runnable", "reason": None}
+    wall |= {"count": 3, **stack}
     a = [{"kind": "wall", **head}, {**wall, "ns": 10}]
     b = [{"kind": "wall", **head}, {**wall, "ns": 4}]
     (change,) = gotrace.diff(lines(a), lines(b)).changes

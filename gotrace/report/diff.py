@@ -76,7 +76,7 @@ def _details(found: Diff, one: Change) -> Iterator[str]:
     """Yield calls and percentiles, what the time goes into, and the stack."""
     if one.first.total is not None or one.second.total is not None:
         rates = [amount.count / run.units for amount, run in _sides(found, one)]
-        line = [f"calls {four_digits(rates[0])} to {four_digits(rates[1])} a second"]
+        line = [f"{found.a.events} {four_digits(rates[0])} to {four_digits(rates[1])} a second"]
         for name, fraction in (("p50", 0.5), ("p99", 0.99)):
             marks = [amount.percentile(fraction) for amount, _ in _sides(found, one)]
             if any(mark is not None for mark in marks):
@@ -88,7 +88,8 @@ def _details(found: Diff, one: Change) -> Iterator[str]:
         shares = [f"{printable(name)} {ns / one.change:.0%}" for name, ns in parts if ns]
         if shares:
             yield f"of the change: {', '.join(shares)}"
-    for function in one.key.stack:
+    own = [function for function in one.key.stack if not function.startswith("runtime.")]
+    for function in own or one.key.stack:
         yield printable(function)
 
 
