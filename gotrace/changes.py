@@ -21,14 +21,21 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
+from itertools import islice
 from typing import Any, NamedTuple, cast
 
 from gotrace.errors import GotraceError, UsageError
+from gotrace.histogram import frame_of
+from gotrace.text import printable
 
 __all__ = ["Amount", "Change", "Diff", "Key", "Recording", "diff"]
 
 #: Standard errors that are taken for noise: of a thousand rows none changes by more.
 _SURE = 4.0
+#: Of a table of changes, and how many a notebook shows.
+_COLUMNS = ("name", "change", "noise", "before", "after", "stack")
+_SHOWN = 20
 #: Intervals of a recording from which noise is known, and rows if it is known from these.
 _LEAST_INTERVALS, _LEAST_ROWS = 4, 5
 _MAD = 1.4826  # of a normal distribution, its standard deviation is so many times as large
@@ -215,6 +222,26 @@ class Diff:
         """Return what rates are per."""
         return "dump" if self.a.kind == "goroutine" else "second"
 
+    def rows(self) -> Iterator[dict[str, object]]:
+        """Yield the changes for tables, the largest first."""
+        for one in self.changes:
+            numbers = (one.change, one.noise, one.before, one.after)
+            named = dict(zip(_COLUMNS[1:5], numbers, strict=True))
+            yield {"name": one.key.name, **named, "stack": ";".join(reversed(one.key.stack))}
+
+    def to_frame(self) -> Any:
+        """Return the changes as a DataFrame of pandas."""
+        return frame_of(self.rows(), _COLUMNS)
+
+    def _repr_html_(self) -> str:
+        """Return a table of the largest changes, for notebooks."""
+        heads = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+        rows = "".join(
+            f"<tr>{''.join(f'<td>{escape(_cell(row[name]))}</td>' for name in _COLUMNS)}</tr>"
+            for row in islice(self.rows(), _SHOWN)
+        )
+        return f"<table><tr>{heads}</tr>{rows}</table>"
+
 
 def diff(a: Source, b: Source) -> Diff:
     """Return what changed between two recordings: files, or their lines.
@@ -249,6 +276,10 @@ def diff(a: Source, b: Source) -> Diff:
         changes.append(Change(key, before, after, noise, one, other, ranked))
     changes.sort(key=lambda one: (-one.certain, -abs(one.change), one.key))
     return Diff(first, second, changes)
+
+
+def _cell(value: object) -> str:
+    return f"{value:,.4g}" if isinstance(value, float) else printable(str(value))
 
 
 def _common_noise(
