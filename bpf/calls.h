@@ -412,7 +412,8 @@ static __always_inline struct stack *calls_enter(struct task *task, struct task_
 static __always_inline void count_unmatched(struct pt_regs *ctx, u64 cookie)
 {
     if (!(cookie & COOKIE_LANDING)) {
-        if (!landings_only(cookie & COOKIE_INDEX_MASK)) /* else it was not opened, and counted */
+        /* Else it was not opened, and counted. */
+        if (!landings_only(cookie & COOKIE_INDEX_MASK) && !site_is_counted(cookie))
             diagnostics_count(UNMATCHED, 1);
     } else if (!(cookie & COOKIE_FAULT)) {
         landings_missed(ctx->ip);

@@ -17,7 +17,7 @@ BPF_PERCPU_ARRAY(counts, u64, GOTRACE_COUNTERS);
 int on_entry(struct pt_regs *ctx)
 {
     u64 cookie = 0;
-    if (!site_hit(ctx, &cookie))
+    if (!site_hit_entry(ctx, &cookie))
         return 0;
     ret_begin(ctx, &cookie); /* ret_end() takes back what it did */
     u32 counter = cookie & COOKIE_INDEX_MASK;

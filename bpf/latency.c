@@ -254,8 +254,12 @@ int on_entry(struct pt_regs *ctx)
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
-    if (!site_hit(ctx, &cookie) || !calls_locate(ctx, cookie, &task, &owner, &depth))
+    if (!site_hit_entry(ctx, &cookie) || !calls_locate(ctx, cookie, &task, &owner, &depth))
         return 0;
+    if (site_counts_call(cookie)) {
+        calls_count_hit(&task, &owner, 0);
+        return 0;
+    }
     struct stack *stack = calls_enter(&task, &owner, depth, cookie);
     if (stack)
         stack->top.start = calls_begin(&task, &owner, stack); /* last: before is not its time */
@@ -289,7 +293,7 @@ static __always_inline bool returned(struct pt_regs *ctx)
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
-    if (!site_hit(ctx, &cookie))
+    if (!site_hit_return(ctx, &cookie))
         return false;
     ret_begin(ctx, &cookie);
     struct stack *stack = calls_returning(ctx, cookie, &task, &owner, &depth, &now);

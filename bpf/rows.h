@@ -29,7 +29,10 @@ struct sample {
     u8 payload[GOTRACE_PAYLOAD];
 };
 
-/* rows: key = that of calls; value = their row. Only ever added to. */
+/*
+ * rows: key = that of calls; value = their row. User space may remove keys that no call has had for
+ * long, and gives their rows back later (free_rows): calls that have found them are counted by then.
+ */
 BPF_HASH(rows, struct row_key, u32, GOTRACE_KEYS);
 
 struct row_numbers {
@@ -39,6 +42,9 @@ struct row_numbers {
 
 /* row_numbers: value 0 = those not yet given to a key; lives as long as the run. */
 BPF_ARRAY(row_numbers, struct row_numbers, 1);
+
+/* free_rows: rows that were taken from keys, which wait for others. User space puts them there. */
+BPF_QUEUE(free_rows, u32, GOTRACE_KEYS);
 
 /* samples: key = row; the first call of that row. Complete before the row's key is inserted. */
 BPF_ARRAY(samples, struct sample, GOTRACE_KEYS);
@@ -75,7 +81,8 @@ static __always_inline u32 new_row(struct row_numbers *numbers)
         if (atomic_compare_and_swap(&numbers->taken, seen, seen + 1) == seen)
             return seen + 1;
     }
-    return ROW_OF_OTHERS;
+    u32 freed = ROW_OF_OTHERS;
+    return free_rows.pop(&freed) ? ROW_OF_OTHERS : freed;
 }
 
 /* Take a row for a key that has none; return that of others where there is none left. */

@@ -17,6 +17,9 @@
  *                      its number, which is its directory's inode; or 0
  *   GOTRACE_SITE_BY_IP  look the cookie up by instruction pointer in this many rows, for kernels
  *                      whose attachments carry no cookie; optional
+ *   GOTRACE_BUDGET     count hits, in this many rows: one for each function, after one for all
+ *                      other hits; 0 to count none
+ *   GOTRACE_HIT_ROWS   how many rows there are
  */
 #pragma once
 #include <uapi/linux/ptrace.h>
@@ -51,6 +54,65 @@ static u64 (*attach_cookie)(struct pt_regs *ctx) = (void *)174;
  * Hits do not count then, although it takes the kernel a while to place and remove the probes.
  */
 BPF_ARRAY(halted, u32, 1);
+
+/* What a row of hits has. Shared with gotrace/session/budget.py. */
+enum hit {
+    HIT_ENTRY,  /* hits of a function's entry; in row 0, of all that belongs to no function */
+    HIT_RETURN, /* hits of its RETs; in row 0, of landings */
+    HIT_CALL,   /* calls of it that were counted, and not followed */
+    HIT_SWITCH, /* in row 0: of the kernel's scheduler, which takes no trap */
+    HITS
+};
+
+/*
+ * hits: key = HITS * row + enum hit; value = as often on this CPU, in processes of others as well,
+ * but for HIT_CALL. Only ever added to.
+ */
+BPF_PERCPU_ARRAY(hits, u64, GOTRACE_HIT_ROWS * 4);
+
+/* counted: key = row; value = 1 where calls are only counted. Written from user space alone. */
+BPF_ARRAY(counted, u32, GOTRACE_HIT_ROWS);
+
+static __always_inline void count_hit(u32 row, enum hit which)
+{
+    u32 key = HITS * row + which;
+    u64 *count = hits.lookup(&key);
+    /* Atomic although per CPU: the kernel may preempt a program between load and store. */
+    if (count)
+        __sync_fetch_and_add(count, 1);
+}
+
+/* Return the row of a site that belongs to a function: 0 if that has none of its own. */
+static __always_inline u32 hit_row(u64 cookie)
+{
+    u64 row = (cookie & COOKIE_INDEX_MASK) + 1;
+    return cookie & COOKIE_LANDING || row >= GOTRACE_BUDGET ? 0 : row;
+}
+
+/* To be called at each switch of the kernel's scheduler. */
+static __always_inline void site_hit_switch(void)
+{
+    if (GOTRACE_BUDGET)
+        count_hit(0, HIT_SWITCH);
+}
+
+/* Return whether calls of the function that a site belongs to are only counted. */
+static __always_inline bool site_is_counted(u64 cookie)
+{
+    if (!GOTRACE_BUDGET)
+        return false;
+    u32 row = hit_row(cookie), *alone = counted.lookup(&row);
+    return alone && *alone;
+}
+
+/* Count a call that is entered if its function's calls are only counted; return whether they are. */
+static __always_inline bool site_counts_call(u64 cookie)
+{
+    if (!site_is_counted(cookie))
+        return false;
+    count_hit(hit_row(cookie), HIT_CALL);
+    return true;
+}
 
 /* The current process and thread by their numbers, tgid << 32 | tid; 0 in another namespace. */
 static __always_inline u64 pid_tgid(void)
@@ -132,14 +194,38 @@ static __always_inline bool find_cookie(struct pt_regs *ctx, u64 *cookie)
 #endif
 
 /* Store the cookie of the site that was hit; return whether the hit is a call of the target. */
-static __always_inline bool site_hit(struct pt_regs *ctx, u64 *cookie)
+static __always_inline bool site_hit_as(struct pt_regs *ctx, u64 *cookie, enum hit which,
+                                        bool has_row)
 {
     stack_keep_own(ctx);
-    if (!site_is_target())
+    if (!GOTRACE_BUDGET && !site_is_target())
         return false;
     if (!find_cookie(ctx, cookie))
         return false;
+    if (GOTRACE_BUDGET) {
+        count_hit(has_row ? hit_row(*cookie) : 0, which); /* others pay for their hits as well */
+        if (!site_is_target())
+            return false;
+    }
     if ((*cookie & COOKIE_BRANCH) && (ctx->flags & (FLAGS_CF | FLAGS_ZF)))
         return false;
     return true;
+}
+
+/* At a site that belongs to no function that users ask for. */
+static __always_inline bool site_hit(struct pt_regs *ctx, u64 *cookie)
+{
+    return site_hit_as(ctx, cookie, HIT_ENTRY, false);
+}
+
+/* At the entry of a function. */
+static __always_inline bool site_hit_entry(struct pt_regs *ctx, u64 *cookie)
+{
+    return site_hit_as(ctx, cookie, HIT_ENTRY, true);
+}
+
+/* At a RET of a function, or at a landing. */
+static __always_inline bool site_hit_return(struct pt_regs *ctx, u64 *cookie)
+{
+    return site_hit_as(ctx, cookie, HIT_RETURN, true);
 }

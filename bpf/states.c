@@ -153,6 +153,7 @@ static __always_inline void switched(struct task_switch to)
     u32 zero = 0, *over = halted.lookup(&zero);
     u64 ids = bpf_get_current_pid_tgid(), now;
     u32 tgid = ids >> 32, tid = ids;
+    site_hit_switch();
     if (!over || *over)
         return;
     if (!to.waits && processes.lookup(&tgid) && switch_is_throttled(to.task)) {

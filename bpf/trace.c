@@ -9,6 +9,8 @@
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
  *   GOTRACE_WHY          1 where the parts of durations are reported, or added up, or what predicates
  *                        ask for, with the settings of why.h
+ *   GOTRACE_EDGES        1 where it is reported how work goes from goroutine to goroutine, with the
+ *                        settings of edges.h
  *   GOTRACE_NESTED       where calls say whether they were made within others, and which go statement
  *                        their goroutine comes from: of so many goroutines; optional
  *   GOTRACE_KEY          calls are not reported but added up by key, with the settings of rows.h
@@ -17,6 +19,7 @@
 #include <uapi/linux/ptrace.h>
 #include "records.h"
 #include "calls.h"
+#include "edges.h"
 #include "interpreter.h"
 #include "parts.h"
 #include "ret.h"
@@ -317,8 +320,12 @@ int on_entry(struct pt_regs *ctx)
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
-    if (!site_hit(ctx, &cookie) || !calls_locate(ctx, cookie, &task, &owner, &depth))
+    if (!site_hit_entry(ctx, &cookie) || !calls_locate(ctx, cookie, &task, &owner, &depth))
         return 0;
+    if (site_counts_call(cookie)) {
+        opens_none(&task, &owner, began);
+        return 0;
+    }
     u32 function = cookie & COOKIE_INDEX_MASK;
     struct site_plan *plan = plans.lookup(&function);
     struct work *w = plan ? take_work() : 0;
@@ -379,6 +386,7 @@ int on_entry(struct pt_regs *ctx)
     u64 now = calls_begin(&task, &owner, stack); /* last: before is not its time */
     stack->top.start = now;
     note_outermost(stack, cookie, &task, &owner, now);
+    edges_begin(ctx, plan, &task, depth, now, context_asked(w));
     stack->hits_ns += now - began;
     stack->top.before_ns = stack->hits_ns;
 out:
@@ -449,6 +457,8 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
 #endif
     } else if (key->level == 1 && open->before) {
         report_unwanted(ctx, &w->call, flags, task->g, key->tgid);
+    } else {
+        edges_unwanted(ctx, plan, &w->call);
     }
     w->busy = 0;
 }
@@ -460,7 +470,7 @@ static __always_inline bool returned(struct pt_regs *ctx)
     u64 cookie = 0, depth = 0;
     struct task task = {};
     struct task_key owner = {};
-    if (!site_hit(ctx, &cookie))
+    if (!site_hit_return(ctx, &cookie))
         return false;
     ret_begin(ctx, &cookie);
     struct stack *stack = calls_returning(ctx, cookie, &task, &owner, &depth, &now);

@@ -781,6 +781,7 @@ static __always_inline void on_cpu(u32 tid, u64 task, u64 id, u64 tgid, u64 now)
 static __always_inline void switched(struct task_switch to)
 {
     u32 zero = 0, *over = halted.lookup(&zero);
+    site_hit_switch();
     if (!over || *over)
         return;
     u32 tid = bpf_get_current_pid_tgid();

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Function,
         Goroutine,
         GoroutineState,
+        RequestStream,
         Session,
         TracingWarning,
         Wait,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from gotrace.histogram import Histogram
     from gotrace.kernel.attach import AttachError
     from gotrace.kernel.compiler import LoadError
+    from gotrace.requests.model import Node, Request, load
     from gotrace.target.command import CommandError
     from gotrace.target.process import ProcessError
     from gotrace.values.python import (
@@ -80,8 +82,11 @@ __all__ = [
     "LostCalls",
     "MapKey",
     "NoMatchError",
+    "Node",
     "Pointer",
     "ProcessError",
+    "Request",
+    "RequestStream",
     "Session",
     "StackFrame",
     "Struct",
@@ -93,6 +98,7 @@ __all__ = [
     "Why",
     "__version__",
     "attach",
+    "load",
     "path",
     "read",
     "start",
@@ -111,6 +117,7 @@ _HOMES = {
         "Function",
         "Goroutine",
         "GoroutineState",
+        "RequestStream",
         "Session",
         "TracingWarning",
         "Wait",
@@ -124,6 +131,7 @@ _HOMES = {
     "gotrace.histogram": ("Histogram",),
     "gotrace.kernel.attach": ("AttachError",),
     "gotrace.kernel.compiler": ("LoadError",),
+    "gotrace.requests.model": ("Node", "Request", "load"),
     "gotrace.target.command": ("CommandError",),
     "gotrace.target.process": ("ProcessError",),
     "gotrace.values.python": (

@@ -14,13 +14,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from weakref import WeakSet
 
 from gotrace.calls import Call, LostCalls, StackFrame
 from gotrace.errors import GotraceError, UsageError
+from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import Choice
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Frame, Stack
@@ -35,8 +36,10 @@ from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
 from gotrace.profiles.write import write_profile
+from gotrace.requests.assemble import Assembler, Tally, request_probes
+from gotrace.requests.model import Request as TracedRequest
 from gotrace.session.count import CountRequest
-from gotrace.session.decode import CallDecoder, DecodedCall, Undecided
+from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import function_of
 from gotrace.session.latency import LatencyOptions, LatencyRequest, Measurement
 from gotrace.session.oncpu.meter import HERTZ, CpuPeriod, CpuRequest
@@ -65,7 +68,6 @@ from gotrace.session.why.probes import WhyOptions
 from gotrace.target.process import ProcessError, process_numbers
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, Waiter
-from gotrace.values.python import to_python
 
 if TYPE_CHECKING:  # loaded where they are made
     from gotrace.live.attached import Price
@@ -80,6 +82,7 @@ __all__ = [
     "Function",
     "Goroutine",
     "GoroutineState",
+    "RequestStream",
     "Session",
     "TracingWarning",
     "Wait",
@@ -150,7 +153,7 @@ class GoroutineState:
     that is not known. ``created_by`` is the ``go`` statement, ``parent`` the goroutine that ran it
     (None where that is not known). ``stack`` is from the innermost frame on, and empty for a
     running goroutine that could not be sampled and for one that kept moving while it was read
-    (``moved``).
+    (``moved``). ``labels`` are those of pprof.
     """
 
     goid: int
@@ -164,6 +167,7 @@ class GoroutineState:
     system: bool
     moved: bool
     stack: tuple[StackFrame, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +374,7 @@ class Session:
         #: Whether ``stop`` has been called for a run that is not attached yet.
         self._stop_asked = False
         self._has_run = False
-        self._streams: WeakSet[CallStream] = WeakSet()
+        self._streams: WeakSet[_Stream[Any]] = WeakSet()
         self._opened = Opened()
         self._opened.enter(closing(target))
 
@@ -422,6 +426,7 @@ class Session:
         force: bool = False,
         emulate_ret: bool | None = None,
         returns: _Returns = "ret",
+        budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
     ) -> CallStream:
@@ -439,6 +444,10 @@ class Session:
         CPU it takes ``force``. Predicates such as ``$blocked > 5ms`` cost the same. ``regexp``:
         patterns are regular expressions. ``returns``: see ``latency``.
 
+        ``budget`` is what tracing may take from the program, as a part of one CPU. If it takes
+        more, calls of the dearest function are counted and not traced, then not even counted. At
+        the end that is a GotraceError, or a warning if ``lossy``.
+
         Raises GotraceError: UsageError, NoMatchError, AttachError, LoadError and others.
         """
         _check(seconds, limit=limit, string_size=string_size)
@@ -449,6 +458,7 @@ class Session:
             asked=self._asked(probes, exclude, regexp),
             emulate_ret=_emulation(emulate_ret),
             returns=_returns(returns),
+            budget=_budget(budget),
             why=WhyOptions(callers=True) if why else None,
             choices=TraceChoices.of(string_size, depth, entry, floats),
             options=TraceOptions(user_stack=MAX_STACK_FRAMES if stacks else 0),
@@ -459,11 +469,61 @@ class Session:
         self._streams.add(stream)
         return stream
 
+    def requests(
+        self,
+        root: str,
+        *patterns: str,
+        limit: int | None = None,
+        seconds: float | None = None,
+        lossy: bool = False,
+        string_size: int = 256,
+        depth: int = 1,
+        floats: bool = True,
+        why: bool = False,
+        critical: bool = False,
+        force: bool = False,
+        emulate_ret: bool | None = None,
+        exclude: Iterable[str] = (),
+    ) -> RequestStream:
+        """Attach, and return an iterator of requests from then on, as they are whole.
+
+        Each call of ``root`` begins one, but for calls within another one in its goroutine. Calls
+        of ``patterns`` that are made for it are its nodes, in any goroutine: docs/requests.md says
+        how that is known. A predicate of the root chooses requests when they end. To see work go
+        from goroutine to goroutine costs the program something at each operation on a channel and
+        each wait: where that is more than a fifth of one CPU it takes ``force``. ``critical``:
+        requests have their critical paths, for which each change of a goroutine's state is
+        reported. Other parameters and errors are as for ``trace``.
+        """
+        _check(seconds, limit=limit, string_size=string_size)
+        if not 0 <= depth <= 5:
+            raise UsageError(f"depth is {depth}: give 0 to 5")
+        asked = self._asked((root, *patterns), exclude, regexp=False)
+        roots, probes = request_probes(asked, self._target)
+        request = TraceRequest(
+            target=self._target,
+            asked=asked,
+            probes=probes,
+            emulate_ret=_emulation(emulate_ret),
+            why=WhyOptions(callers=True) if why else None,
+            choices=TraceChoices.of(string_size, depth, False, floats),
+            options=TraceOptions(roots=roots, states=critical),
+        )
+        with Opened() as opened:
+            run = self._begun(opened, request, seconds, force, "requests()")
+            decoders, undecided = request.decoders(run)
+            assembler = Assembler(decoders, roots, run.meter.wait_reasons if critical else ())
+            taken = (self, run, decoders, undecided, limit, lossy, opened.keep())
+            stream = RequestStream(assembler, *taken)
+        self._streams.add(stream)
+        return stream
+
     def count(
         self,
         *patterns: str,
         seconds: float | None = None,
         emulate_ret: bool | None = None,
+        budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
@@ -471,14 +531,15 @@ class Session:
         """Count calls for some ``seconds``, or until the target ends, or ``stop`` is called.
 
         ``ready`` is called once the probes are attached. ``emulate_ret``: functions that lead
-        straight to their RET are counted there, and the probe carries it out. Raises GotraceError
-        as ``trace`` does.
+        straight to their RET are counted there, and the probe carries it out. ``budget``: see
+        ``trace``. Raises GotraceError as ``trace`` does.
         """
         _check(seconds)
         request = CountRequest(
             target=self._target,
             asked=self._asked(patterns, exclude, regexp),
             emulate_ret=_emulation(emulate_ret),
+            budget=_budget(budget),
         )
         with Opened() as opened:
             run = self._begun(opened, request, seconds)
@@ -491,6 +552,7 @@ class Session:
                 for function, calls in zip(run.plan.names, run.meter.take(), strict=True):
                     if calls:
                         counts[function.text] += calls
+            _check_budget(run)
         return counts
 
     @overload
@@ -504,6 +566,7 @@ class Session:
         force: bool = False,
         emulate_ret: bool | None = None,
         returns: _Returns = "ret",
+        budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
@@ -520,6 +583,7 @@ class Session:
         force: bool = False,
         emulate_ret: bool | None = None,
         returns: _Returns = "ret",
+        budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
@@ -535,6 +599,7 @@ class Session:
         force: bool = False,
         emulate_ret: bool | None = None,
         returns: _Returns = "ret",
+        budget: float | None = None,
         exclude: Iterable[str] = (),
         regexp: bool = False,
         ready: Callable[[], object] | None = None,
@@ -545,8 +610,8 @@ class Session:
         went into, not by goroutine; for that and ``emulate_ret`` see ``trace``. ``returns``: where
         calls are seen returning, at "ret", or at "landing", in their callers, which costs a tenth,
         once the callers are known; "auto" does that for functions that are called often. Calls of
-        new callers are missing then. Other parameters and errors as for ``count``; raises LostCalls
-        where calls are missing, unless ``lossy``.
+        new callers are missing then. Other parameters and errors as for ``count`` and ``trace``;
+        raises LostCalls where calls are missing, unless ``lossy``.
         """
         _check(seconds)
         if why and by_goroutine:
@@ -556,6 +621,7 @@ class Session:
             asked=self._asked(patterns, exclude, regexp),
             emulate_ret=_emulation(emulate_ret),
             returns=_returns(returns),
+            budget=_budget(budget),
             why=WhyOptions() if why else None,
             options=LatencyOptions(per_function=True, per_goroutine=by_goroutine),
         )
@@ -570,6 +636,7 @@ class Session:
                     meter.poll(time.monotonic() + _READING)
                 period = meter.take()
                 counts = meter.diagnostics()
+            _check_budget(run, lossy)
         lost = {what.name.lower(): counts[what] for what in meter.LOSSES if counts[what]}
         if lost and not lossy:
             raise LostCalls(lost)
@@ -592,7 +659,7 @@ class Session:
             dump = live.take()
             chosen = Choice(functions=patterns, system=system).of(dump)
             chosen.sort(key=lambda goroutine: goroutine.goid)
-            return list(_states(dump.program, chosen))
+            return list(_states(dump, chosen))
 
     def live(
         self,
@@ -657,6 +724,7 @@ class Session:
         system: bool = False,
         lossy: bool = False,
         force: bool = False,
+        budget: float | None = None,
         ready: Callable[[], object] | None = None,
     ) -> Waits:
         """Add up where goroutines wait, for some ``seconds``, or until the target ends or ``stop``.
@@ -666,13 +734,19 @@ class Session:
         what is added up, "runnable" for waits for a CPU. ``wakers``: stacks of who ended
         waits are kept apart. ``open``: waits that have not ended with the run count, too.
         ``system``: those of the runtime's own goroutines as well. ``force`` and ``ready``: see
-        ``latency``. Raises LostCalls where waits are missing, unless ``lossy``; UsageError where
-        the session is not of one process; GotraceError.
+        ``latency``; ``budget``: see ``trace``. Raises LostCalls where waits are missing, unless
+        ``lossy``; UsageError where the session is not of one process; GotraceError.
         """
         _check(seconds)
         kind, reasons = WaitState(state), _several("reasons", reasons)
 
-        request = WaitRequest(target=self._target, state=kind, inside=inside, reasons=reasons)
+        request = WaitRequest(
+            target=self._target,
+            state=kind,
+            inside=inside,
+            reasons=reasons,
+            budget=_budget(budget),
+        )
         with Opened() as opened:
             run = self._begun(opened, request, seconds, force, "waits()")
             meter = run.meter
@@ -683,6 +757,7 @@ class Session:
                     pass
                 period, losses = meter.take(), meter.losses()
                 unfinished = meter.open() if open else []
+            _check_budget(run, lossy)
         lost = {"unseen": losses.unseen, "stacks": losses.stacks}
         if any(lost.values()) and not lossy:
             raise LostCalls({what: count for what, count in lost.items() if count})
@@ -822,7 +897,8 @@ def _refusing(what: str) -> Callable[[SchedulerProbes], None]:
     return accept
 
 
-def _states(program: Program, goroutines: Iterable[ReadGoroutine]) -> Iterator[GoroutineState]:
+def _states(dump: Dump, goroutines: Iterable[ReadGoroutine]) -> Iterator[GoroutineState]:
+    program = dump.program
     stacks: dict[Stack, tuple[StackFrame, ...]] = {}
     for one in goroutines:
         if one.stack not in stacks:
@@ -841,6 +917,7 @@ def _states(program: Program, goroutines: Iterable[ReadGoroutine]) -> Iterator[G
             one.is_system,
             one.has_moved,
             stacks[one.stack],
+            dict(dump.labels_of(one)),
         )
 
 
@@ -870,8 +947,8 @@ def _stack_frame(frame: Frame) -> StackFrame:
     return StackFrame(frame.function, frame.file, frame.line)
 
 
-class CallStream(Iterator[Call]):
-    """The calls of a trace as they end; detaches at its end, when closed, and when dropped."""
+class _Stream(Iterator[_T]):
+    """What a run's records make; detaches at its end, when closed, and when dropped."""
 
     def __init__(
         self,
@@ -890,29 +967,29 @@ class CallStream(Iterator[Call]):
         self._tracer = run.meter
         self._run = run
         self._decoders = decoders
-        self._decoded: list[DecodedCall] = []
         self._undecided = undecided
         self._left = limit
         self._is_lossy = lossy
         self._is_over = False
         self._has_ended = False
         self._due: list[bytes] = []  # the next is the last
+        self._made: list[_T] = []  # in their order
         self._lost: dict[str, int] = {}
         self._next_reading = time.monotonic()
-        self._epoch = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.time_ns()
         run.meter.ends = run.ends
+        self._epoch = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.time_ns()
         self._is_open = True
 
-    def __next__(self) -> Call:
-        """Return the next call. Raises LostCalls in place of the end; other GotraceErrors."""
+    def __next__(self) -> _T:
+        """Return the next one. Raises LostCalls in place of the end; other GotraceErrors."""
         if self._has_ended:
             raise StopIteration
         if not self._is_open:
             raise UsageError("this trace is closed: iterate over it within its with block")
         try:
             with _os_errors():
-                call = self._next()
-                if call is None or self._left == 0:
+                made = self._next()
+                if made is None or self._left == 0:
                     self._has_ended = True
                     self.close()
         except BaseException:
@@ -920,41 +997,50 @@ class CallStream(Iterator[Call]):
             with suppress(GotraceError):  # what went wrong first is what counts
                 self.close()
             raise
-        if call is not None:
-            return call
+        if made is not None:
+            return made
+        _check_budget(self._run, self._is_lossy)
         if self._lost and not self._is_lossy:
             raise LostCalls(self._lost)
         raise StopIteration
 
-    def _next(self) -> Call | None:
+    def _take(self, record: bytes) -> Iterable[_T]:
+        """Return what a record makes."""
+        raise NotImplementedError
+
+    def _rest(self, *, is_last: bool = False) -> Iterable[_T]:
+        """Return what is whole by now, or all that there is of what was taken."""
+        return ()
+
+    def _next(self) -> _T | None:
         while self._left != 0:
-            if not self._decoded and not self._due and not self._read():
+            if not self._made and not self._due and not self._read():
                 return None
             if time.monotonic() >= self._next_reading:
                 # What is done with a call may take long, and the kernel's buffers fill meanwhile.
                 self._fill()
-            if not self._decoded:
-                record = self._due.pop()
-                calls = self._decoders[function_of(record)].calls(record)
-                self._decoded = [call for _, call in calls]
-            if self._decoded:
+            if not self._made:
+                self._made += self._take(self._due.pop())
+            if self._made:
                 if self._left is not None:
                     self._left -= 1
-                return self._made(self._decoded.pop(0))
+                return self._made.pop(0)
         return None
 
     def _read(self) -> bool:
-        """Wait for calls; return whether there are any."""
-        while not self._due:
+        """Wait for records, or what they have made; return whether there are any."""
+        while not self._due and not self._made:
             if self._tracer.exhausted:
                 self._lost = self._losses()
-                return False
+                self._made += self._rest(is_last=True)
+                return bool(self._made)
             self._is_over = self._is_over or self._run.is_over(0)
             now = time.monotonic()
             self._due = self._tracer.acquire(now + _READING)
             self._due.reverse()
             self._next_reading = now + _PERIOD
-            if self._due:
+            self._made += self._rest()
+            if self._due or self._made:
                 # Later losses are not of the calls up to a limit that these may reach.
                 self._lost = self._losses()
             elif not self._is_over:
@@ -973,33 +1059,6 @@ class CallStream(Iterator[Call]):
         lost["reader"] = self._tracer.losses.total + self._tracer.window.losses.total
         return {what: calls for what, calls in lost.items() if calls}
 
-    def _made(self, call: DecodedCall) -> Call:
-        function, stack, results = call.function, call.stack, call.results
-        args = zip(function.parameter_labels, map(to_python, call.args), strict=True)
-        named = None
-        if results is not None:
-            named = dict(zip(function.result_labels, map(to_python, results), strict=True))
-        return Call(
-            function.name,
-            dict(args),
-            named,
-            call.duration_ns,
-            call.end_ns - self._epoch,
-            call.pid,
-            call.tid,
-            call.goid,
-            function.file,
-            function.line,
-            stack,
-            call.stack_cut,
-            call.message,
-            call.unwound.value if call.unwound else None,
-            call.probe_hits,
-            call.probe_ns,
-            call.why,
-            function.program,
-        )
-
     @property
     def lost(self) -> Mapping[str, int]:
         """Return how many calls are missing, by what became of them, as far as that is known."""
@@ -1016,7 +1075,7 @@ class CallStream(Iterator[Call]):
             self._is_open = False
             self._opened.close()
 
-    def __enter__(self) -> CallStream:
+    def __enter__(self: _S) -> _S:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -1026,6 +1085,43 @@ class CallStream(Iterator[Call]):
         if getattr(self, "_is_open", False):
             with suppress(Exception):
                 self.close()
+
+
+_S = TypeVar("_S", bound="_Stream[Any]")
+
+
+class CallStream(_Stream[Call]):
+    """The calls of a trace as they end; detaches at its end, when closed, and when dropped."""
+
+    def _take(self, record: bytes) -> list[Call]:
+        calls = self._decoders[function_of(record)].calls(record)
+        return [call.as_call(self._epoch) for _, call in calls]
+
+
+class RequestStream(_Stream[TracedRequest[Call]]):
+    """Requests as they are whole; detaches at its end, when closed, and when dropped."""
+
+    def __init__(self, assembler: Assembler, *opened: Any) -> None:
+        super().__init__(*opened)
+        self._assembler = assembler
+
+    @property
+    def tally(self) -> Tally:
+        """Return what has become of calls and requests so far."""
+        return self._assembler.tally
+
+    def _take(self, record: bytes) -> Iterable[TracedRequest[Call]]:
+        self._assembler.add(record)
+        return ()
+
+    def _rest(self, *, is_last: bool = False) -> Iterable[TracedRequest[Call]]:
+        for request in self._assembler.take(time.monotonic(), is_last):
+            yield request.mapped(lambda call: call.as_call(self._epoch))
+
+    def _losses(self) -> dict[str, int]:
+        lost = super()._losses()
+        self._assembler.missing(sum(lost.values()) + self._tracer.window.late)
+        return lost
 
 
 def _by_function(names: Sequence[ProgramFunction], period: Measurement) -> dict[str, Histogram]:
@@ -1054,6 +1150,21 @@ def _by_goroutine(
             others = Goroutine(names[row].name, 0, None, names[row].program)
             histograms.setdefault(others, Histogram()).merge(rest.times)
     return histograms
+
+
+def _budget(share: float | None) -> float | None:
+    if share is not None and not 0 < share <= 100:
+        raise UsageError(f"budget is {share}: give a part of one CPU, 0.02 for 2%")
+    return share
+
+
+def _check_budget(run: Run[Any, Any], lossy: bool = False) -> None:
+    """Raise what a run has not measured to stay within its budget, or warn of that."""
+    texts = [note.text for note in run.news() if note.kind is NoteKind.BUDGET]
+    if texts and not lossy:
+        raise GotraceError("; ".join(texts))
+    for text in texts:
+        warnings.warn(text, TracingWarning, stacklevel=3)
 
 
 def _emulation(wanted: bool | None) -> EmulateRet:

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, TypeVar
 
 __all__ = [
     "CountSettings",
+    "EdgeSettings",
     "HistogramSettings",
     "KeySettings",
     "LatencySettings",
@@ -149,6 +150,8 @@ class SiteSettings(_Settings):
     seen_tgid: int | None = _value(None)
     uid: int | None = _value(None, absent=(1 << 64) - 1)
     cgroup: int | None = _value(None, absent=0)
+    budget: int | None = _value(None, absent=0)
+    hit_rows: int = _size(1, hits=4, counted=1)
     site_by_ip: int | None = _size(None, site_by_ip=1)
     emulate_ret: int | None = _shape(None)
     task_features: int | None = _value(None, absent=0)
@@ -209,6 +212,21 @@ class WhySettings(_Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeSettings(_Settings):
+    """What is needed to see work go from goroutine to goroutine: bpf/edges.h."""
+
+    edges: int = _shape(1)
+    edge_states: bool | None = _shape(None)
+    edge_sched_bp: int = _value()
+    edge_sched_ctxt: int = _value()
+    edge_sudog_elem: int = _value()
+    edge_coroarg: int | None = _value(None)
+    edge_receive: int = _value()
+    edge_select: int = _value()
+    edge_cond: int = _value()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramSettings(_Settings):
     """Histograms: bpf/histogram.h."""
 
@@ -248,7 +266,7 @@ class KeySettings(_Settings):
     stack_key: int | None = _shape(None)
     durations: HistogramSettings = field(metadata=_part(HistogramSettings))
     key_rows: int = _value()
-    keys: int = _size(rows=1, samples=1, row_calls=1, row_unmeasured=1)
+    keys: int = _size(rows=1, free_rows=1, samples=1, row_calls=1, row_unmeasured=1)
 
     def given(self) -> dict[str, int]:
         """Return the settings that are there: those of histograms only where rows have these."""
@@ -276,6 +294,11 @@ class ProgramSettings(_Settings):
     source: ClassVar[str]
 
     site: SiteSettings = field(default_factory=SiteSettings, metadata=_part(SiteSettings))
+
+    def with_hits(self: _S, rows: int) -> _S:
+        """Return these settings for a run whose hits are counted in so many rows."""
+        site = dataclasses.replace(self.site, budget=rows, hit_rows=rows)
+        return dataclasses.replace(self, site=site)
 
     def by_address(self: _S, sites: int) -> _S:
         """Return these settings for ``sites`` sites that have no cookies."""
@@ -373,6 +396,7 @@ class TraceSettings(_PairingSettings):
     contexts: int | None = _size(None, context_types=1)
     has_stacks: bool = _shape(False)
     nested: int | None = _size(None, starts=1)
+    edges: EdgeSettings | None = field(default=None, metadata=_part(EdgeSettings))
     user_stack: int = _value(0)
     steps: int = _value()
     functions: int = _size(plans=1)

@@ -7,8 +7,9 @@ import re
 
 __all__ = ["counted", "encodable", "in_program", "printable"]
 
-#: What stands for a byte that is not UTF-8 in text from the system (PEP 383).
-_LONE = re.compile("[\udc80-\udcff]")
+#: A lone surrogate, which UTF-8 cannot have. Those from U+DC80 to U+DCFF stand for a byte that is
+#: not UTF-8 in text from the system (PEP 383).
+_LONE = re.compile("[\ud800-\udfff]")
 
 
 def counted(template: str, count: int) -> str:
@@ -45,6 +46,12 @@ def printable(text: str) -> str:
 def encodable(text: str) -> str:
     """Return ``text`` with bytes that are no UTF-8 as ``\\xff`` or the like, and all else as it is.
 
-    Without that JSON would have escapes of lone surrogates, which many parsers refuse.
+    Other lone surrogates become ``\\ud800`` or the like. Without that JSON would have escapes of
+    lone surrogates, which many parsers refuse, and UTF-8 could not encode the text.
     """
-    return _LONE.sub(lambda found: f"\\x{ord(found[0]) - 0xDC00:02x}", text)
+    return text if text.isascii() else _LONE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"\\u{code:04x}"

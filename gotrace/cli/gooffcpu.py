@@ -125,13 +125,14 @@ def _run(arguments: Sequence[str]) -> int:
     with closing(Target.of(pid, options.command)) as target:
         if options.names:
             if target.command is None:
-                what = "makes {:,} system calls a second: --names"
+                what = "makes {} system calls a second: --names"
                 say_price(options, output, syscall_price(target), what)
             _watch(options, _syscalls(options, target), output)
             return 0
         request = WaitRequest(
             target=target,
             forced=options.attach,
+            budget=options.budget,
             state=options.state,
             inside=options.inside,
             reasons=options.reason,
@@ -151,6 +152,8 @@ def _check(options: argparse.Namespace) -> None:
     check_stack_options(options)
     if options.names and (options.state is not WaitState.SYSCALL or options.open):
         raise UsageError("--names is for --state syscall, and for calls that have ended")
+    if options.names and options.budget is not None:
+        raise UsageError("--budget is for probes, and --names has none")
     if options.open and options.interval:
         raise UsageError("--open adds waits that are open when the run ends: leave out -i")
 

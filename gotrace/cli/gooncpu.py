@@ -111,7 +111,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_stack_options(parser)
     add_interval_options(parser)
-    add_watching_options(parser)
+    add_watching_options(parser, has_budget=False)
     parser.add_argument(
         "functions",
         metavar="PATTERN",

@@ -155,6 +155,8 @@ def _instead(parser: argparse.ArgumentParser, word: str) -> str:
 
 def _stray(tool: str, word: str) -> str:
     """Return what to type for a word that no option takes, by a tool that has no patterns."""
+    if tool == "gotop":
+        return f"type {tool} -p {quote(word)}"
     if tool != "gooffcpu":
         return ""
     if _NUMBER.fullmatch(word):

@@ -57,7 +57,7 @@ def accepting(options: argparse.Namespace, output: Output, what: str = "--why") 
         is_all = getattr(options, "why", None) == WHY_ALL and probes.has_syscalls
         less = "--why=waits takes less, and " if is_all else ""
         price = price_of(probes, options.attach)
-        say_price(options, output, price, f"changes {{:,}} states a second: {what}", less)
+        say_price(options, output, price, f"{probes.COUNTED}: {what}", less)
 
     return accept
 
@@ -72,7 +72,8 @@ def say_price(
     from gotrace.session.why.price import MAX_SHARE
 
     share = f"{100 * price.share:.{1 if price.share < 0.1 else 0}f}%"
-    text = f"this program {what.format(round(price.changes))} will take about {share} of one CPU"
+    counted = what.format(f"{round(price.changes):,}")
+    text = f"this program {counted} will take about {share} of one CPU"
     fields = {"what": "why_price", "changes": round(price.changes), "share": price.share}
     if price.share > MAX_SHARE and not options.force:
         raise GotraceError(f"{text}: {less}--force accepts it")

@@ -252,9 +252,12 @@ def _keyed() -> Iterator[ProgramSettings]:
             yield _trace(payload, True, False, by=timed, **values)
 
     stacks = KeySettings(times=False, stack_key=1, durations=_TIMES, **shared)
-    for payload, returns, predicates in product(TraceSettings.PAYLOADS[-2:], _EITHER, _EITHER):
+    timed_stacks = replace(stacks, times=True)
+    for payload, predicates in product(TraceSettings.PAYLOADS[-2:], _EITHER):
         values = {"interfaces": False, "predicates": predicates, "has_stacks": True}
-        yield _trace(payload, returns, False, by=stacks, **values)
+        for returns in _EITHER:
+            yield _trace(payload, returns, False, by=stacks, **values)
+        yield _trace(payload, True, False, by=timed_stacks, **values)
 
 
 def _states() -> Iterator[ProgramSettings]:

@@ -57,6 +57,8 @@ def check(config: Config, out: TextIO) -> int:
         finally:
             opened.close()
     print(f"budget: {config.budget:.2%} of one CPU for each target", file=out)
+    if config.host_budget is not None:
+        print(f"host_budget: {config.host_budget:.2%} of one CPU for all targets", file=out)
     return NoMatchError.exit_code if tried and not matched else 0
 
 

@@ -7,42 +7,50 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from gotrace.errors import GotraceError, NoMatchError, UsageError
-from gotrace.fleet.budget import Budget, Pauses
 from gotrace.fleet.config import Config, MetricSpec, SpanSpec, WaitsSpec
-from gotrace.fleet.probing import Cost, MetricProbe, Probe, Spent, open_target
-from gotrace.fleet.series import Metric
+from gotrace.fleet.pauses import Pauses
+from gotrace.fleet.probing import MetricProbe, Probe, metric_losses, open_target
+from gotrace.fleet.series import Metric, Room
 from gotrace.fleet.targets import Finder, Program, ProgramKey
 from gotrace.fleet.telemetry.price import OverBudgetError
-from gotrace.fleet.telemetry.waits import WaitPoint, WaitsProbe, WaitTotals
-from gotrace.kernel import syscalls as kernel
+from gotrace.fleet.telemetry.waits import WAIT_LOSSES, WaitPoint, WaitsProbe, WaitTotals
 from gotrace.overhead import ProbeCost
+from gotrace.session.budget import Budget, Spent
 from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
 from gotrace.text import printable
 
-__all__ = ["Engine", "Job", "ProbeStatus", "measure_cost"]
+__all__ = ["Engine", "Job", "ProbeStatus", "StartSpan", "measure_cost"]
 
 log = logging.getLogger("gotraced")
 
-_LOOK = 1.0  # seconds between two looks for programs, at least
-_LOOK_SHARE = 200  # and as many times what one takes
+_LOOK = 0.5  # seconds between two looks for programs, at least
+_LOOK_SHARE = 200  # and as many times the CPU time that one takes
+_MAX_LOOK = 30.0
+_TURN = 1.0  # seconds between two looks at what has been spent, and at what is to be tried again
 _POLL = 5.0
+_EXPIRY = 60.0  # seconds between two looks at what is idle, at most
 _TAKERS = 8  # threads that read maps: each waits for programs that run
+_LEAVERS = 4  # threads that detach: each waits for the kernel
 _USUAL_TRAP = ProbeCost(800, 2500)  # ns, where it cannot be measured
 _MAX_WAIT = 3.0
+_VERIFIED = 3  # processes of a device: they have one file
+_MISSES = 2  # looks
 _MAX_LISTED = 16  # processes in a message
 _SPANS, _WAITS = "spans", "waits"  # what they are called among probes
 
 
-#: Starts the probe of spans; the number is the budget of all, a part of one CPU.
-StartSpan = Callable[[Sequence[SpanSpec], Program, Target, Cost, float], Probe]
+#: Starts the probe of spans; the number is the budget of all, a part of one CPU. If the last is
+#: true, it sends nothing before ``Probe.forget``.
+StartSpan = Callable[[Sequence[SpanSpec], Program, Target, ProbeCost, float, bool], Probe]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +75,14 @@ class _Place:
     program: ProgramKey
 
 
+class State(Enum):
+    """What a probe does; the values are those of the label ``state``."""
+
+    ON = "on"  # all that it is for
+    COUNTED = "counted"  # calls are counted and not followed, for their cost
+    OFF = "off"  # nothing, for its cost or for a failure: it is tried again later
+
+
 @dataclass
 class _Tally:
     """What the probes of a job have seen in a target, those that are gone included."""
@@ -75,11 +91,23 @@ class _Tally:
     lost: Counter[str] = field(default_factory=Counter)
     over_budget: int = 0
     failures: int = 0
+    unmeasured: int = 0
+    seconds: dict[State, float] = field(default_factory=lambda: dict.fromkeys(State, 0.0))
+
+    def add(self, spent: Spent, lost: Mapping[str, int], unmeasured: int) -> None:
+        """Add what a probe has seen that is gone."""
+        self.spent = Spent(self.spent.hits + spent.hits, self.spent.ns + spent.ns)
+        self.lost.update(lost)
+        self.unmeasured += unmeasured
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeStatus:
-    """How a job fares in a target. ``attached`` is in how many programs."""
+    """How a job fares in a target. ``attached`` is in how many programs.
+
+    ``unmeasured`` are calls that were counted and not followed, for their cost. ``seconds`` is how
+    long its probes were in which state, added up over programs.
+    """
 
     job: str
     target: str
@@ -89,6 +117,8 @@ class ProbeStatus:
     over_budget: int
     failures: int
     lost: dict[str, int]
+    unmeasured: int
+    seconds: Mapping[State, float]
 
 
 @dataclass
@@ -99,29 +129,25 @@ class _Running:
     target: Target | None = None
     probes: dict[str, Probe] = field(default_factory=dict)
     hopeless: set[str] = field(default_factory=set)  # jobs that have nothing to do in it
+    #: Devices under which its processes see the file and have the probes, and how often not.
+    verified: set[int] = field(default_factory=set)
+    missed: Counter[int] = field(default_factory=Counter)
 
 
-def measure_cost() -> Cost:
-    """Find out what a hit costs here, and have the kernel count them from now on."""
-    try:
-        kernel.enable_statistics()  # the descriptor is open as long as this process runs
-        is_counted = True
-    except OSError as error:
-        log.warning("hits are estimated: the kernel does not count them: %s", error.strerror)
-        is_counted = False
+def measure_cost() -> ProbeCost:
+    """Return what a trap costs here."""
     try:
         with Calibration(lambda: trap_cost(SiteForm.EMULATED, None)) as calibration:
-            trap = calibration.cost(_MAX_WAIT)
+            return calibration.cost(_MAX_WAIT)
     except (GotraceError, OSError) as error:
         log.warning("what a hit costs could not be measured: %s", printable(str(error)))
-        trap = _USUAL_TRAP
-    return Cost(trap, is_counted)
+        return _USUAL_TRAP
 
 
 class Engine:
     """Everything that is attached. One thread runs it, others may collect."""
 
-    def __init__(self, config: Config, cost: Cost, start_span: StartSpan | None = None) -> None:
+    def __init__(self, config: Config, cost: ProbeCost) -> None:
         self.config = config
         self.cost = cost
         self.started = time.time()
@@ -129,7 +155,8 @@ class Engine:
         self.pulse = time.monotonic()
         #: Whether all that there was to attach at the beginning has been tried.
         self.is_ready = False
-        self._start_span = start_span
+        #: Attaches probes of spans, None while there is nowhere to send any.
+        self.start_span: StartSpan | None = None
         self._lock = threading.RLock()  # of what follows, for readers
         self._jobs: dict[str, Job] = {}
         self._running: dict[ProgramKey, _Running] = {}
@@ -140,44 +167,49 @@ class Engine:
         self._waits = WaitTotals()
         self._said: dict[_Place, str] = {}
         self._takers = ThreadPoolExecutor(_TAKERS, "take")
-        self._next_look = self._next_poll = 0.0
+        self._leavers = ThreadPoolExecutor(_LEAVERS, "leave")
+        self._leaving: list[tuple[_Place, Probe]] = []  # of programs that have ended
+        self._next_look = self._next_poll = self._next_turn = self._next_expiry = 0.0
+        self._looked = time.monotonic()
+        self._host_budget: Budget[_Place] | None = None
         self._stopping = threading.Event()
-        self._set_jobs(config, {})
+        self._finder = Finder(config.targets)
+        self._set_jobs(config, _jobs(config, {}))
 
-    def _set_jobs(self, config: Config, metrics: dict[str, Metric]) -> None:
-        jobs = {
-            spec.name: Job(spec.name, spec.targets, metrics.get(spec.name) or Metric(spec))
-            for spec in config.metrics
-        }
-        if config.spans:
-            name = _SPANS if _SPANS not in jobs else f"{_SPANS}:"
-            targets = dict.fromkeys(target for span in config.spans for target in span.targets)
-            jobs[name] = Job(name, tuple(targets), spans=config.spans)
-        if config.waits is not None:
-            name = _WAITS if _WAITS not in jobs else f"{_WAITS}:"
-            jobs[name] = Job(name, config.waits.targets, waits=config.waits)
+    def _set_jobs(self, config: Config, jobs: dict[str, Job]) -> None:
         with self._lock:
             self.config = config
             self._jobs = jobs
-            self._finder = Finder(config.targets)
             self._budgets = {target.name: Budget(config.budget) for target in config.targets}
+            share = config.host_budget
+            self._host_budget = None if share is None else Budget(share)
             for job in jobs.values():
+                losses = _losses(job)
                 for target in job.targets:
-                    self._tallies.setdefault((job.name, target), _Tally())
+                    tally = self._tallies.setdefault((job.name, target), _Tally())
+                    tally.lost.update(dict.fromkeys(losses, 0))
+            self._room = Room(
+                config.max_series, {target.name: target.max_series for target in config.targets}
+            )
+            for job in jobs.values():
+                if job.metric is not None:
+                    job.metric.be_in(self._room)
 
     def ask_to_stop(self) -> None:
         """Have a turn end soon; may be called in a signal handler."""
         self._stopping.set()
 
-    def turn(self) -> None:
-        """Do what is due; to be called once a second."""
+    def turn(self) -> float:
+        """Do what is due, and return in how many seconds something may be due again."""
         now = self.pulse = time.monotonic()
-        if now >= self._next_look:
-            self._follow()
-            taken = time.monotonic() - now
-            self._next_look = now + max(_LOOK, min(_LOOK_SHARE * taken, 30.0))
-        self._attach_due()
-        self._mind_budget(time.monotonic())
+        is_new = self._look_if_due()
+        if is_new or now >= self._next_turn:
+            self._attach_due()
+        if now >= self._next_turn:
+            self._next_turn = now + _TURN
+            self._mind_budget(time.monotonic())
+            self._settle(time.monotonic())
+            self._verify()
         if now >= self._next_poll:
             self._next_poll = now + _POLL
             for place, probe in self._probes():
@@ -190,23 +222,53 @@ class Engine:
                     continue
                 with suppress(OSError):
                     probe.poll()
+        if now >= self._next_expiry:
+            self._expire(now)
         self.is_ready = True
-        self.pulse = time.monotonic()
+        now = self.pulse = time.monotonic()
+        return max(0.0, min(self._next_look, self._next_turn) - now)
 
-    def _follow(self) -> None:
-        """Look which programs there are, and let go of those that are not any more."""
+    def _expire(self, now: float) -> None:
+        """End series that are not added to, here and in the kernel."""
+        with self._lock:
+            metrics = [job.metric for job in self._jobs.values() if job.metric is not None]
+        shortest = min((metric.spec.idle for metric in metrics if metric.spec.idle), default=0.0)
+        self._next_expiry = now + (min(shortest / 4, _EXPIRY) if shortest else _EXPIRY)
+        for _, probe in self._probes():
+            with suppress(OSError):
+                probe.expire()
+        for metric in metrics:
+            metric.end_idle()
+
+    def _look_if_due(self) -> bool:
+        """Look for programs if it is time to, and return whether there is one more."""
+        now = time.monotonic()
+        if now < self._next_look:
+            return False
+        before = self._running.keys()
+        # What this thread does, not how long others keep it waiting.
+        began = time.thread_time()
         found = self._finder.look()
+        taken = time.thread_time() - began
+        self._next_look = now + max(_LOOK, min(_LOOK_SHARE * taken, _MAX_LOOK))
+        is_new = not found.keys() <= before
+        self._follow(found)
+        return is_new
+
+    def _follow(self, found: dict[ProgramKey, Program]) -> None:
+        """Take note of which programs there are, and let go of those that are not any more."""
         for target, problem in self._finder.problems.items():
             self._say_once(_Place("", ProgramKey(target, 0, 0, 0)), problem)
         gone = [key for key in self._running if key not in found]
         for key in gone:
             running = self._running[key]
             log.info("%s: %s has ended", key.target, printable(running.program.shown))
-            for name in list(running.probes):
-                self._detach(_Place(name, key))
+            leaving = [(_Place(name, key), probe) for name, probe in running.probes.items()]
             with self._lock:
                 del self._running[key]
-            self._close_target(running)
+                self._leaving += leaving
+            # The kernel takes its time, in which others are to be found.
+            self._leavers.submit(self._leave, running, leaving)
         with self._lock:
             self._found = found
             for key, program in found.items():
@@ -220,11 +282,37 @@ class Engine:
             if place.job:
                 del self._said[place]
 
+    def _leave(self, running: _Running, leaving: list[tuple[_Place, Probe]]) -> None:
+        """Detach what a program that has ended had, in a thread."""
+        for _, probe in leaving:
+            probe.stop()
+        for place, probe in leaving:
+            spent, lost, unmeasured = Spent(), dict[str, int](), 0
+            try:
+                spent = _closed(place, probe)
+                lost, unmeasured = probe.lost(), probe.unmeasured()
+            finally:
+                with self._lock:
+                    self._leaving.remove((place, probe))
+                    tally = self._tallies[place.job, place.program.target]
+                    tally.add(spent, lost, unmeasured)
+        self._close_target(running)
+
     def _attach_due(self) -> None:
+        while self._attach_to_all():
+            pass
+
+    def _attach_to_all(self) -> bool:
+        """Attach what is due, and return whether there is one more program since it began."""
+        is_new = False
         for key, running in list(self._running.items()):
             for job in list(self._jobs.values()):
                 if self._stopping.is_set():
-                    return
+                    return False
+                # Attaching to one may take long, and others start meanwhile.
+                is_new |= self._look_if_due()
+                if key not in self._running:
+                    break
                 place = _Place(job.name, key)
                 if (
                     key.target in job.targets
@@ -234,33 +322,17 @@ class Engine:
                 ):
                     self._attach(place, job, running)
                     self.pulse = time.monotonic()
-            if not any(probe.needs_target for probe in running.probes.values()):
+            if key in self._running and not any(
+                probe.needs_target for probe in running.probes.values()
+            ):
                 self._close_target(running)
+        return is_new
 
     def _attach(self, place: _Place, job: Job, running: _Running) -> None:
         tally = self._tallies[job.name, place.program.target]
-        shown = f"{job.name} in {place.program.target} ({running.program.shown})"
+        shown = _shown(job, running)
         try:
-            if running.target is None:
-                running.target = open_target(running.program)
-            probe: Probe
-            if job.metric is not None:
-                probe = MetricProbe(job.metric, running.program, running.target, self.cost)
-            elif job.waits is not None:
-                probe = WaitsProbe(
-                    job.waits,
-                    running.program,
-                    running.target,
-                    self.cost,
-                    self._waits,
-                    self.config.budget,
-                )
-            else:
-                assert self._start_span is not None
-                specs = [span for span in job.spans if place.program.target in span.targets]
-                probe = self._start_span(
-                    specs, running.program, running.target, self.cost, self.config.budget
-                )
+            probe = self._make(job, running, self.config, self.start_span)
         except (NoMatchError, UsageError) as error:
             tally.failures += 1
             running.hopeless.add(job.name)
@@ -280,6 +352,26 @@ class Engine:
             for problem in probe.problems:
                 log.warning("%s: %s", printable(shown), printable(problem))
 
+    def _make(
+        self,
+        job: Job,
+        running: _Running,
+        config: Config,
+        start_span: StartSpan | None,
+        is_spare: bool = False,
+    ) -> Probe:
+        """Attach what a job asks for in a program. Raises GotraceError or OSError."""
+        if running.target is None:
+            running.target = open_target(running.program)
+        program, target = running.program, running.target
+        if job.metric is not None:
+            return MetricProbe(job.metric, program, target, self.cost)
+        if job.waits is not None:
+            return WaitsProbe(job.waits, program, target, self.cost, self._waits, config.budget)
+        assert start_span is not None
+        specs = [span for span in job.spans if program.key.target in span.targets]
+        return start_span(specs, program, target, self.cost, config.budget, is_spare)
+
     def _say_once(self, place: _Place, text: str) -> None:
         """Log what is wrong, but not again and again."""
         bare = text.partition(": tried again")[0]
@@ -293,33 +385,88 @@ class Engine:
             with suppress(OSError):
                 by_target[place.program.target][place] = probe.spent().ns
         for target, spent in by_target.items():
-            for place, share in self._budgets[target].exceeding(now, spent).items():
-                self._tallies[place.job, target].over_budget += 1
-                self._detach(place)
-                length = self._pauses.pause(place, now)
-                log.warning(
-                    "%s in %s: detached: it took %.1f%% of one CPU, and the budget of all is"
-                    " %.1f%%: tried again in %.0f s",
-                    printable(place.job),
-                    target,
-                    100 * share,
-                    100 * self.config.budget,
-                    length,
-                )
+            exceeding = self._budgets[target].exceeding(now, spent)
+            for place, share in exceeding.items():
+                self._lessen(place, share, "all", self.config.budget, now)
+        if self._host_budget is None:
+            return
+        together = {place: ns for spent in by_target.values() for place, ns in spent.items()}
+        for place, share in self._host_budget.exceeding(now, together).items():
+            if place.job in self._running[place.program].probes:
+                self._lessen(place, share, "the host", self._host_budget.share, now)
+
+    def _lessen(self, place: _Place, share: float, whose: str, budget: float, now: float) -> None:
+        """Have a probe cost less: its calls are counted alone, or it is detached."""
+        target = place.program.target
+        probe = self._running[place.program].probes[place.job]
+        self._tallies[place.job, target].over_budget += 1
+        done = "its calls are only counted"
+        if not probe.lighten():
+            done = "detached"
+            self._detach(place)
+        length = self._pauses.pause(place, now)
+        log.warning(
+            "%s in %s: %s: it took %.1f%% of one CPU, and the budget of %s is %.1f%%: tried again"
+            " in %.0f s",
+            *(printable(place.job), target, done, 100 * share, whose, 100 * budget, length),
+        )
+
+    def _settle(self, now: float) -> None:
+        """Go on with probes that cost less now, and add up how long each was in which state."""
+        passed, self._looked = now - self._looked, now
+        for place, probe in self._probes():
+            if probe.is_light and self._pauses.is_over(place, now):
+                self._detach(place)  # it is attached as a whole in the next turn
+            else:
+                probe.settle()
+        for key, running in self._running.items():
+            for job in self._jobs.values():
+                if key.target not in job.targets or job.name in running.hopeless:
+                    continue
+                state = State.OFF
+                if attached := running.probes.get(job.name):
+                    state = State.COUNTED if attached.is_light else State.ON
+                self._tallies[job.name, key.target].seconds[state] += passed
+
+    def _verify(self) -> None:
+        """Look whether processes have the probes that files are taken to share.
+
+        Those that have not are a program of their own from the next look on.
+        """
+        for key, running in self._running.items():
+            for device, pids in running.program.devices.items():
+                if device in running.verified or not running.probes:
+                    continue
+                probe = next(iter(running.probes.values()))
+                found = {probe.is_in(pid) for pid in pids[:_VERIFIED]}
+                if True in found:
+                    running.verified.add(device)
+                    running.missed.pop(device, None)
+                elif False in found:
+                    running.missed[device] += 1
+                    # A process may have been about to map the file.
+                    if running.missed[device] == _MISSES and self._finder.part(key, device):
+                        self._next_look = 0.0
+                        log.info("%s: %s is another file", key.target, printable(_where(pids)))
+
+    def unprobed(self) -> dict[str, int]:
+        """Return how many processes of each target were seen without the probes of their file."""
+        with self._lock:
+            counts = dict.fromkeys((target.name for target in self.config.targets), 0)
+            for key, running in self._running.items():
+                for device in list(running.missed):
+                    if key.target in counts:
+                        counts[key.target] += len(running.program.devices.get(device, ()))
+            return counts
 
     def _detach(self, place: _Place) -> None:
         running = self._running[place.program]
         probe = running.probes[place.job]
-        spent = Spent()
-        try:
-            spent = probe.close()
-        except (GotraceError, OSError) as error:
-            log.error("%s: %s", printable(place.job), printable(str(error)))
-        tally = self._tallies[place.job, place.program.target]
+        spent = _closed(place, probe)
         with self._lock:
             del running.probes[place.job]
-            tally.spent = Spent(tally.spent.hits + spent.hits, tally.spent.ns + spent.ns)
-            tally.lost.update(probe.lost())
+            tally = self._tallies[place.job, place.program.target]
+            tally.add(spent, probe.lost(), probe.unmeasured())
 
     @staticmethod
     def _close_target(running: _Running) -> None:
@@ -335,55 +482,116 @@ class Engine:
                 for name, probe in running.probes.items()
             ]
 
-    def reload(self, config: Config) -> None:
-        """Go over to another configuration: what both ask for alike goes on without a gap."""
-        before, targets = self._jobs, {target.name: target for target in self.config.targets}
-        metrics: dict[str, Metric] = {}
-        again: list[tuple[Metric, Metric]] = []
-        kept: set[tuple[str, str]] = set()
-        for spec in config.metrics:
-            old = before[spec.name].metric if spec.name in before else None
-            if old is not None and _probes_alike(old.spec, spec):
-                old.spec = spec
-                metrics[spec.name] = old
-                kept |= {(spec.name, target) for target in spec.targets}
-            else:
-                metrics[spec.name] = Metric(spec)
-                if old is not None and metrics[spec.name].is_like(old):
-                    again.append((metrics[spec.name], old))
-        if config.waits is not None and self.config.waits is not None:
-            room = config.waits.goroutines == self.config.waits.goroutines
-            again_waits = config.waits.targets if room else ()
-            kept |= {(_WAITS, target) for target in again_waits}
-        same = {target.name for target in config.targets if targets.get(target.name) == target}
+    def reload(self, config: Config, start_span: StartSpan | None, keeps_spans: bool) -> None:
+        """Go over to another configuration: what both ask for alike goes on without a gap.
+
+        A probe that another one replaces stays until that one is attached. Whatever is raised, all
+        is as it was: GotraceError or OSError where a new probe cannot be attached, and anything
+        that is a bug. ``keeps_spans``: ``start_span`` leads to where it has led before.
+        """
+        before = self._jobs
+        metrics = {spec.name: self._metric(spec) for spec in config.metrics}
+        jobs = _jobs(config, metrics)
+        finder = self._finder
+        if config.targets != self.config.targets:
+            finder = Finder(config.targets, before=finder)
+        found = finder.look()
+        kept: list[_Place] = []
+        replaced: dict[_Place, Probe] = {}
+        try:
+            for key, running in self._running.items():
+                program = found.get(key)
+                if program is None or program.cgroup != running.program.cgroup:
+                    continue
+                for name in running.probes:
+                    place, job = _Place(name, key), jobs.get(name)
+                    if job is None or key.target not in job.targets:
+                        continue
+                    if _asks_alike(before[name], job, key.target, keeps_spans):
+                        kept.append(place)
+                        continue
+                    self.pulse = time.monotonic()
+                    with suppress(OverBudgetError):  # tried again later
+                        replaced[place] = self._renewed(job, running, config, start_span)
+        except BaseException:
+            for probe in replaced.values():
+                _close(probe)
+            raise
+        self._go_over(config, jobs, kept, replaced, start_span)
+        self._finder = finder
+
+    def _metric(self, spec: MetricSpec) -> Metric:
+        """Return the metric that a configuration asks for, the one there is where it is alike."""
+        known = self._jobs.get(spec.name)
+        if known is None or known.metric is None or not _probes_alike(known.metric.spec, spec):
+            return Metric(spec)
+        return known.metric
+
+    def _renewed(
+        self, job: Job, running: _Running, config: Config, start_span: StartSpan | None
+    ) -> Probe:
+        try:
+            return self._make(job, running, config, start_span, is_spare=True)
+        except OverBudgetError:
+            raise
+        except (GotraceError, OSError) as error:
+            raise GotraceError(f"{_shown(job, running)}: {error}") from error
+
+    def _go_over(
+        self,
+        config: Config,
+        jobs: dict[str, Job],
+        kept: list[_Place],
+        replaced: dict[_Place, Probe],
+        start_span: StartSpan | None,
+    ) -> None:
+        """Let go of all that is not kept, and put new probes in its place; nothing fails here."""
+        before = self._jobs
+        for place, _ in self._probes():
+            if place not in kept:
+                self._detach(place)
+        for name, job in jobs.items():
+            metric, known = job.metric, before.get(name)
+            if metric is None or known is None or known.metric is None:
+                continue
+            if metric is known.metric:
+                metric.spec = next(spec for spec in config.metrics if spec.name == name)
+            elif metric.is_like(known.metric):
+                metric.keep(known.metric)
+        for place, probe in replaced.items():
+            # The one before has counted until now.
+            probe.forget()
+            with self._lock:
+                self._running[place.program].probes[place.job] = probe
+        targets = {target.name for target in config.targets}
         for key, running in list(self._running.items()):
-            for name in list(running.probes):
-                if key.target not in same or (name, key.target) not in kept:
-                    self._detach(_Place(name, key))
             running.hopeless.clear()
-            if key.target not in same:
+            if key.target not in targets:
                 with self._lock:
                     del self._running[key]
                 self._close_target(running)
-        for new, old in again:
-            new.keep(old)
-        self._set_jobs(config, metrics)
+            elif not running.probes:
+                self._close_target(running)
+        self.start_span = start_span
+        self._set_jobs(config, jobs)
         self._said.clear()
         self._pauses = Pauses()
         self._next_look = 0.0
 
     def collect(self) -> list[Metric]:
         """Read what has come, and return all metrics. May be called in any thread."""
-        list(self._takers.map(_take, [probe for _, probe in self._probes()]))
+        with self._lock:
+            probes = [probe for _, probe in (*self._probes(), *self._leaving)]
+        list(self._takers.map(_take, probes))
         with self._lock:
             return [job.metric for job in self._jobs.values() if job.metric is not None]
 
-    def waits(self) -> list[WaitPoint]:
-        """Return what has been waited, as it was read by ``collect`` last."""
+    def waits(self, reader: str = "") -> list[WaitPoint]:
+        """Return what has been waited, as it was read by ``collect`` last, for a reader."""
         with self._lock:
             asked = self.config.waits
         targets = asked.targets if asked is not None else ()
-        return [point for point in self._waits.points() if point.target in targets]
+        return self._waits.points(targets, reader)
 
     def processes(self) -> dict[str, int]:
         """Return how many processes run each target."""
@@ -418,13 +626,13 @@ class Engine:
         """Yield how each job fares in each target."""
         with self._lock:  # a probe that is detached meanwhile is in its tally or not, not in both
             live: dict[tuple[str, str], list[Probe]] = {}
-            for place, probe in self._probes():
+            attached = Counter((place.job, place.program.target) for place, _ in self._probes())
+            for place, probe in (*self._probes(), *self._leaving):
                 live.setdefault((place.job, place.program.target), []).append(probe)
             found = []
             for job in self._jobs.values():
-                for target in job.targets:
-                    probes = live.get((job.name, target), [])
-                    found.append(_status(job.name, target, self._tallies[job.name, target], probes))
+                for at in ((job.name, target) for target in job.targets):
+                    found.append(_status(at, attached[at], self._tallies[at], live.get(at, [])))
         yield from found
 
     def close(self) -> None:
@@ -437,18 +645,73 @@ class Engine:
             self._detach(place)
         for running in self._running.values():
             self._close_target(running)
+        self._leavers.shutdown()
         self._takers.shutdown()
 
 
-def _status(job: str, target: str, tally: _Tally, probes: list[Probe]) -> ProbeStatus:
+def _jobs(config: Config, metrics: Mapping[str, Metric]) -> dict[str, Job]:
+    """Return what a configuration asks for by name; ``metrics`` are those that there are."""
+    jobs = {
+        spec.name: Job(spec.name, spec.targets, metrics.get(spec.name) or Metric(spec))
+        for spec in config.metrics
+    }
+    if config.spans:
+        name = _SPANS if _SPANS not in jobs else f"{_SPANS}:"
+        targets = dict.fromkeys(target for span in config.spans for target in span.targets)
+        jobs[name] = Job(name, tuple(targets), spans=config.spans)
+    if config.waits is not None:
+        name = _WAITS if _WAITS not in jobs else f"{_WAITS}:"
+        jobs[name] = Job(name, config.waits.targets, waits=config.waits)
+    return jobs
+
+
+def _asks_alike(one: Job, other: Job, target: str, keeps_spans: bool) -> bool:
+    """Return whether two jobs have the same probes in a target."""
+    if one.metric is not None or other.metric is not None:
+        return one.metric is other.metric
+    if one.waits is not None and other.waits is not None:
+        return one.waits.goroutines == other.waits.goroutines
+    if one.waits is not None or other.waits is not None or not keeps_spans:
+        return False
+    mine, its = (
+        [replace(span, targets=()) for span in job.spans if target in span.targets]
+        for job in (one, other)
+    )
+    return mine == its
+
+
+def _where(pids: Sequence[int]) -> str:
+    shown = ", ".join(map(str, pids[:_MAX_LISTED]))
+    return f"what process{'es' if len(pids) > 1 else ''} {shown} run{'' if len(pids) > 1 else 's'}"
+
+
+def _losses(job: Job) -> Sequence[str]:
+    """Return how calls of a job may be missing."""
+    if job.metric is not None:
+        return metric_losses(job.metric.spec)
+    if job.waits is not None:
+        return WAIT_LOSSES
+    from gotrace.fleet.spans import SPAN_LOSSES  # loads the SDK
+
+    return SPAN_LOSSES
+
+
+def _shown(job: Job, running: _Running) -> str:
+    return f"{job.name} in {running.program.key.target} ({running.program.shown})"
+
+
+def _status(at: tuple[str, str], attached: int, tally: _Tally, probes: list[Probe]) -> ProbeStatus:
     hits, cost, lost = tally.spent.hits, tally.spent.ns, Counter(tally.lost)
+    unmeasured = tally.unmeasured
     for probe in probes:
         with suppress(OSError):
             spent = probe.spent()
             hits, cost = hits + spent.hits, cost + spent.ns
             lost.update(probe.lost())
+            unmeasured += probe.unmeasured()
     return ProbeStatus(
-        job, target, len(probes), hits, cost, tally.over_budget, tally.failures, dict(lost)
+        *(*at, attached, hits, cost, tally.over_budget, tally.failures, dict(lost)),
+        *(unmeasured, dict(tally.seconds)),
     )
 
 
@@ -458,7 +721,16 @@ def _probes_alike(one: MetricSpec, other: MetricSpec) -> bool:
 
 
 def _bare(spec: MetricSpec) -> MetricSpec:
-    return replace(spec, targets=(), help="")
+    return replace(spec, targets=(), help="", idle=0.0)
+
+
+def _closed(place: _Place, probe: Probe) -> Spent:
+    """Close a probe and return what it has cost, as far as that is known."""
+    try:
+        return probe.close()
+    except (GotraceError, OSError) as error:
+        log.error("%s: %s", printable(place.job), printable(str(error)))
+        return Spent()
 
 
 def _close(probe: Probe) -> None:

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -20,9 +23,11 @@ from gotrace.fleet.engine import Engine
 from gotrace.fleet.series import Bucketed, Metric, Point
 from gotrace.fleet.telemetry.waits import families
 
-__all__ = ["EngineCollector", "Reloads", "registry_of"]
+__all__ = ["READER", "EngineCollector", "OtlpCounts", "Reloads", "family_of", "registry_of"]
 
 _ALWAYS = "+Inf"
+#: Who scrapes: see ``Presence``. Without a name all series are exported.
+READER: ContextVar[str] = ContextVar("reader", default="")
 
 
 class Reloads:
@@ -33,6 +38,23 @@ class Reloads:
         self.failed = 0
 
 
+@dataclass
+class OtlpCounts:
+    """What has become of points and spans: by signal and outcome or reason; ``waiting`` is now."""
+
+    items: Counter[tuple[str, str]] = field(default_factory=Counter)
+    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter)
+    waiting: int = 0
+
+    def add(self, other: OtlpCounts) -> None:
+        """Add what another exporter has counted; what waits is the latest's."""
+        self.items.update(other.items)
+        self.dropped.update(other.dropped)
+        self.failures.update(other.failures)
+        self.waiting = other.waiting
+
+
 class EngineCollector(Collector):
     """All metrics of an engine, read when they are asked for."""
 
@@ -40,19 +62,19 @@ class EngineCollector(Collector):
         self,
         engine: Engine,
         reloads: Reloads,
-        dropped: Callable[[], dict[tuple[str, str], int]],
+        otlp: Callable[[], OtlpCounts | None],
     ) -> None:
-        """``dropped`` returns how much OTLP has sent and dropped, by signal and outcome."""
+        """``otlp`` returns how much it has sent and dropped, None where there is no collector."""
         self._engine = engine
         self._reloads = reloads
-        self._dropped = dropped
+        self._otlp = otlp
 
     def collect(self) -> Iterator[Family]:
         """Yield the configuration's metrics and then the daemon's own."""
         metrics = self._engine.collect()
         for metric in metrics:
-            yield _family(metric)
-        for family in families(self._engine.waits()):
+            yield family_of(metric)
+        for family in families(self._engine.waits(READER.get())):
             labels = ["target", "reason"] if family.has_reason else ["target"]
             counter = CounterMetricFamily(family.name, family.help, labels=labels)
             for row in family.rows:
@@ -74,13 +96,23 @@ class EngineCollector(Collector):
             labels=probe,
         )
         over = CounterMetricFamily(
-            "gotraced_probe_over_budget", "Times a probe was detached for its cost", labels=probe
+            "gotraced_probe_over_budget", "Times a probe had to cost less", labels=probe
         )
         failures = CounterMetricFamily(
             "gotraced_probe_failures", "Times a probe could not be attached", labels=probe
         )
         lost = CounterMetricFamily(
             "gotraced_probe_lost", "Calls that are missing, and why", labels=[*probe, "reason"]
+        )
+        unmeasured = CounterMetricFamily(
+            "gotraced_probe_unmeasured",
+            "Calls that were counted and not measured, for the cost of measuring",
+            labels=probe,
+        )
+        states = CounterMetricFamily(
+            "gotraced_probe_seconds",
+            "How long probes were on, counted calls alone, or were off for a while",
+            labels=[*probe, "state"],
         )
         for status in self._engine.statuses():
             labels = [status.job, status.target]
@@ -89,50 +121,91 @@ class EngineCollector(Collector):
             cost.add_metric(labels, status.cost_ns / 1e9)
             over.add_metric(labels, status.over_budget)
             failures.add_metric(labels, status.failures)
+            unmeasured.add_metric(labels, status.unmeasured)
+            for state, seconds in status.seconds.items():
+                states.add_metric([*labels, state.value], seconds)
             for reason, calls in sorted(status.lost.items()):
                 lost.add_metric([*labels, reason], calls)
-        yield from (attached, hits, cost, over, failures, lost)
+        yield from (attached, hits, cost, over, failures, lost, unmeasured, states)
         others = CounterMetricFamily(
             "gotraced_metric_others", "Calls in series of the others", labels=["metric"]
         )
         unread = CounterMetricFamily(
             "gotraced_metric_unread", "Calls whose value could not be read", labels=["metric"]
         )
+        ended = CounterMetricFamily(
+            "gotraced_metric_ended_series",
+            "Label sets that have ended, since no call had them for long",
+            labels=["metric"],
+        )
         for metric in metrics:
+            ended.add_metric([metric.spec.name], metric.ended)
             others.add_metric([metric.spec.name], metric.others)
             unread.add_metric([metric.spec.name], metric.unread)
-        yield from (others, unread)
+        yield from (others, unread, ended)
         processes = GaugeMetricFamily(
             "gotraced_target_processes", "Processes that run a target", labels=["target"]
         )
         for target, count in self._engine.processes().items():
             processes.add_metric([target], count)
-        yield processes
+        unprobed = GaugeMetricFamily(
+            "gotraced_target_unprobed_processes",
+            "Processes that were seen without the probes of the file that they run",
+            labels=["target"],
+        )
+        for target, count in self._engine.unprobed().items():
+            unprobed.add_metric([target], count)
+        yield from (processes, unprobed)
         reloads = CounterMetricFamily(
             "gotraced_reloads", "Times the configuration was read again", labels=["result"]
         )
         reloads.add_metric(["done"], self._reloads.done)
         reloads.add_metric(["failed"], self._reloads.failed)
         yield reloads
-        sent = CounterMetricFamily(
-            "gotraced_otlp_items",
-            "Metrics and spans handed to OTLP, and what became of them",
-            labels=["signal", "outcome"],
-        )
-        for (signal, outcome), count in sorted(self._dropped().items()):
-            sent.add_metric([signal, outcome], count)
-        yield sent
+        counts = self._otlp()
+        if counts is not None:
+            yield from _of_otlp(counts)
 
 
-def _family(metric: Metric) -> Family:
+def _of_otlp(counts: OtlpCounts) -> Iterator[Family]:
+    from gotrace.fleet.transport import Reason  # loads protobuf
+
+    sent = CounterMetricFamily(
+        "gotraced_otlp_items",
+        "Metrics and spans handed to OTLP, and what became of them",
+        labels=["signal", "outcome"],
+    )
+    for (signal, outcome), count in sorted(counts.items.items()):
+        sent.add_metric([signal, outcome], count)
+    dropped = CounterMetricFamily(
+        "gotraced_otlp_dropped", "Points and spans that are lost, and why", labels=_BY_REASON
+    )
+    failures = CounterMetricFamily(
+        "gotraced_otlp_failures", "Requests that a collector did not take", labels=_BY_REASON
+    )
+    for signal in ("metrics", "spans"):
+        for reason in Reason:  # from the start, so that the first rise is seen
+            at = signal, reason.value
+            dropped.add_metric(at, counts.dropped[at])
+            failures.add_metric(at, counts.failures[at])
+    waiting = GaugeMetricFamily("gotraced_otlp_waiting_spans", "Spans that wait in memory")
+    waiting.add_metric([], counts.waiting)
+    yield from (sent, dropped, failures, waiting)
+
+
+_BY_REASON = ["signal", "reason"]
+
+
+def family_of(metric: Metric) -> Family:
+    """Return a metric as Prometheus has it."""
     spec, labels = metric.spec, list(metric.labels)
     if not metric.is_histogram:
         counter = CounterMetricFamily(spec.name, spec.help, labels=labels)
-        for point, _ in metric.points():
+        for point, _ in metric.points(READER.get()):
             counter.add_metric(point.values, point.calls)
         return counter
     histogram = HistogramMetricFamily(spec.name, spec.help, labels=labels)
-    for point, bucketed in metric.points():
+    for point, bucketed in metric.points(READER.get()):
         assert bucketed is not None
         _add(histogram, metric, point, bucketed)
     return histogram

@@ -35,9 +35,11 @@ _EXTRA = {
     "yaml": "PyYAML",
     "jsonschema": "jsonschema",
     "prometheus_client": "prometheus-client",
+    "h11": "h11",
+    "bcrypt": "bcrypt",
+    "requests": "requests",
     "opentelemetry": f"opentelemetry-sdk {_OTLP}http {_OTLP}grpc",
 }
-_TURN = 1.0  # seconds
 
 
 class _Parser(argparse.ArgumentParser):
@@ -123,7 +125,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _serve(
-    turn: Callable[[], None],
+    turn: Callable[[], float],
     reload: Callable[[], None],
     ask_to_stop: Callable[[], None],
     begin: Callable[[], None],
@@ -149,7 +151,7 @@ def _serve(
         if reloading.is_set():
             reloading.clear()
             reload()
-        turn()
+        pause = turn()
         if not stopping.is_set() and not reloading.is_set():
-            wake.wait(_TURN)
+            wake.wait(pause)
     return 0

@@ -10,7 +10,9 @@ from gotrace.values.go_syntax import GUESSED, go_syntax
 from gotrace.values.model import Value
 from gotrace.values.python import CutStr, GoError, Unavailable, to_python
 
-__all__ = ["MAX_TEXT", "OTHERS", "UNKNOWN", "attribute", "label"]
+__all__ = ["MAX_TEXT", "OTHERS", "UNKNOWN", "Attribute", "attribute", "exported", "label"]
+
+Attribute = str | bool | int | float | Sequence[str]
 
 #: The value of all labels of the series that holds calls for which there was none.
 OTHERS = "others"
@@ -43,15 +45,25 @@ def _message(error: GoError) -> str:
     return f"{GUESSED * error.guessed}{error.message}{'...' * error.is_cut}"
 
 
-def attribute(value: object) -> str | bool | int | float | Sequence[str]:
+def exported(value: Attribute) -> Attribute:
+    """Return a label, an attribute, a name or a message as any exporter can encode it.
+
+    Everything that comes from a target or a node and is exported passes through here: one text that
+    UTF-8 cannot have would spoil a whole scrape or batch.
+    """
+    if isinstance(value, str):
+        return encodable(value)
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return str(int(value))  # OTLP has 64 bits with a sign
+    if isinstance(value, bool | int | float):
+        return value
+    return [encodable(text) for text in value]
+
+
+def attribute(value: object) -> Attribute:
     """Return a Python value of a call as an attribute of a span."""
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        # OTLP has 64 bits with a sign.
-        return int(value) if -(1 << 63) <= value < 1 << 63 else str(int(value))
-    if isinstance(value, float):
-        return value
+    if isinstance(value, bool | int | float):
+        return exported(value)
     if isinstance(value, str):
         return _clipped(f"{value}..." if isinstance(value, CutStr) else str(value))
     if value is None:

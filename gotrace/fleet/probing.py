@@ -10,8 +10,7 @@ from __future__ import annotations
 import abc
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any
 
 from gotrace.fleet.config import MetricSpec, MetricType
@@ -21,50 +20,26 @@ from gotrace.fleet.targets import Program
 from gotrace.overhead import ProbeCost
 from gotrace.probes.pattern import is_recipe
 from gotrace.probes.spec import NO_KEY, parse_probe
+from gotrace.session.budget import Hits, Spent
 from gotrace.session.count import CallCounter, CountRequest
 from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod, KeyRequest
 from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.request import Asked
 from gotrace.session.run import Run, open_run
+from gotrace.target.process import Process
 from gotrace.target.target import Target
 
-__all__ = ["Cost", "MetricProbe", "Probe", "Spent", "metric_request", "open_target"]
+__all__ = [
+    "OPEN_AT_DETACH",
+    "MetricProbe",
+    "Probe",
+    "metric_losses",
+    "metric_request",
+    "open_target",
+]
 
 _TEXT_BYTES = 64  # of a string that is a label
-_PROGRAM_NS = 300  # for a run of a program that cannot be timed
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What hits cost beside what their programs take, in ns: see ``gotrace.session.calibrate``.
-
-    ``is_counted``: the kernel counts and times the programs' runs.
-    """
-
-    trap: ProbeCost
-    is_counted: bool
-
-    def of(self, function: str, hits: int, program_ns: int) -> int:
-        """Return what hits of a BPF function have cost, in ns."""
-        leave = max(self.trap.own, 2 * self.trap.hit - self.trap.own)
-        return hits * (leave if function == "on_return" else self.trap.own) + program_ns
-
-    def total(self, statistics: Mapping[str, tuple[int, int]]) -> Spent:
-        """Return what probes have cost by the statistics of their BPF functions."""
-        hits = ns = 0
-        for function, (runs, took) in statistics.items():
-            hits += runs
-            ns += self.of(function, runs, took)
-        return Spent(hits, ns)
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """How often probes have been hit, and what that has cost the program, in ns."""
-
-    hits: int = 0
-    ns: int = 0
 
 
 class Probe(abc.ABC):
@@ -76,16 +51,20 @@ class Probe(abc.ABC):
 
     needs_target = False
 
-    def __init__(self, program: Program, cost: Cost, run: Run[Any, Any]) -> None:
+    def __init__(self, program: Program, cost: ProbeCost, run: Run[Any, Any]) -> None:
         """Take over a run whose probes are in place."""
         notes = (*run.warnings(), *run.inlined("counted"))
         self.problems = [note.text for note in notes]
         self._run = run
         self._program = program
         self._cost = cost
+        self._hits = Hits(run.attached.program, run.meter.program_ns, run.plan)
         self._lock = threading.Lock()  # held by what the methods below are called by
         self._is_open = True
         self._final = Spent()
+        self._unmeasured = 0
+        #: Whether calls are counted and not followed, to cost less.
+        self.is_light = False
         self._lost: Counter[str] = Counter()
 
     def _take(self) -> None:  # noqa: B027
@@ -94,13 +73,22 @@ class Probe(abc.ABC):
     def _poll(self) -> None:  # noqa: B027
         """Free what processes that have ended left."""
 
+    def _forget(self) -> None:  # noqa: B027
+        """Drop what has come so far, where it is not to be passed on."""
+
+    def _expire(self) -> None:  # noqa: B027
+        """Give up what nothing has been added to for long."""
+
+    def _rest(self) -> None:  # noqa: B027
+        """Take note that nothing more is added; may be called twice."""
+
     @abc.abstractmethod
     def _finish(self) -> None:
         """Stop, and pass on what has come. Raises GotraceError."""
 
-    @abc.abstractmethod
     def _spent(self) -> Spent:
         """Return the hits so far and their cost."""
+        return self._hits.total(self._cost)
 
     @abc.abstractmethod
     def _losses(self) -> Counter[str]:
@@ -121,11 +109,46 @@ class Probe(abc.ABC):
             if self._is_open:
                 self._take()
 
+    def expire(self) -> None:
+        """Give up what nothing has been added to for long; to be called now and then."""
+        with self._lock:
+            if self._is_open:
+                self._expire()
+
+    def forget(self) -> None:
+        """Drop what has come so far; nothing of it is passed on."""
+        with self._lock:
+            if self._is_open:
+                self._forget()
+
     def poll(self) -> None:
         """Free what processes that have ended left; to be called every few seconds."""
         with self._lock:
             if self._is_open:
                 self._poll()
+
+    def lighten(self) -> bool:
+        """Have calls counted and not followed; return whether they were followed before."""
+        with self._lock:
+            if self._is_open and self._run.meter.lighten_all():
+                self.is_light = True
+                self._rest()
+                return True
+            return False
+
+    def settle(self) -> None:
+        """Remove what ``lighten`` has made needless; to be called every second."""
+        with self._lock:
+            if self._is_open:
+                self._run.meter.settle()
+
+    def unmeasured(self) -> int:
+        """Return how many calls were counted and not followed, to cost less."""
+        with self._lock:
+            return self._count_unmeasured() if self._is_open else self._unmeasured
+
+    def _count_unmeasured(self) -> int:
+        return sum(self._hits.counted().values()) if self.is_light else 0
 
     def spent(self) -> Spent:
         """Return the hits so far and their cost, as far as that is known."""
@@ -140,6 +163,11 @@ class Probe(abc.ABC):
     def is_held(self) -> bool:
         """Return whether the probes are still there."""
         return self._run.attached.is_held()
+
+    def is_in(self, pid: int) -> bool | None:
+        """Return whether a process's mapping has a probe of these, None if that is not known."""
+        with self._lock:
+            return self._run.attached.has_breakpoint(Process(pid)) if self._is_open else None
 
     def stop(self) -> None:
         """Have the probes removed without waiting for it: ``close`` does."""
@@ -157,8 +185,9 @@ class Probe(abc.ABC):
                 self._finish()
                 self._lost = self._losses()
                 if left := self._left_open():
-                    self._lost["open_at_detach"] += left
+                    self._lost[OPEN_AT_DETACH] += left
                 self._final = self._spent()
+                self._unmeasured = self._count_unmeasured()
             finally:
                 self._is_open = False
                 self._run.close()
@@ -187,17 +216,31 @@ def metric_request(
             of=spec.of,
             text_bytes=_TEXT_BYTES,
             follows_returns=times,
+            is_minded=True,
             no_parts="a metric cannot group by parts of the time",
             options=KeyOptions(
                 times=times, intervals=True, rows=spec.series, open_calls=spec.open_calls
             ),
         )
     if is_counter:
-        return CountRequest(target=target, asked=asked)
+        return CountRequest(target=target, asked=asked, is_minded=True)
     options = LatencyOptions(
         per_function=spec.functions, intervals=True, open_calls=spec.open_calls
     )
-    return LatencyRequest(target=target, asked=asked, options=options)
+    return LatencyRequest(target=target, asked=asked, options=options, is_minded=True)
+
+
+#: Calls that are missing since a probe was detached before they had ended.
+OPEN_AT_DETACH = "open_at_detach"
+
+
+def metric_losses(spec: MetricSpec) -> list[str]:
+    """Return how calls of a metric may be missing, so that each is exported from the start."""
+    if not _is_keyed(spec) and spec.type is MetricType.COUNTER:
+        return []
+    meter = KeyMeter if _is_keyed(spec) else LatencyMeter
+    found = [what.name.lower() for what in (*meter.LOSSES, Diagnostic.UNWOUND)]
+    return [*found, OPEN_AT_DETACH]
 
 
 def _is_keyed(spec: MetricSpec) -> bool:
@@ -211,7 +254,7 @@ def _is_keyed(spec: MetricSpec) -> bool:
 class MetricProbe(Probe):
     """The probes of one metric in one program."""
 
-    def __init__(self, metric: Metric, program: Program, target: Target, cost: Cost) -> None:
+    def __init__(self, metric: Metric, program: Program, target: Target, cost: ProbeCost) -> None:
         """Attach. Raises GotraceError or OSError."""
         request = metric_request(metric.spec, target, program)
         run: Run[Any, Any] = open_run(request)
@@ -222,11 +265,20 @@ class MetricProbe(Probe):
         self.needs_target = isinstance(request, KeyRequest)
         self._meter: CallCounter | LatencyMeter | KeyMeter = run.meter
         metric.begin(program.key.target)
+        self._is_present = True
 
     def _take(self) -> None:
         increments = list(self._increments())
         self._calls += sum(one.calls for one in increments)
         self.metric.add(self._program.key.target, increments)
+
+    def _expire(self) -> None:
+        self._take()
+        if isinstance(self._meter, KeyMeter) and self.metric.spec.idle:
+            self._meter.forget_idle(self.metric.spec.idle)
+
+    def _forget(self) -> None:
+        self._calls += sum(one.calls for one in self._increments())
 
     def _increments(self) -> Iterator[Increment]:
         meter = self._meter
@@ -262,25 +314,25 @@ class MetricProbe(Probe):
         elif isinstance(self._meter, KeyMeter):
             self._meter.poll()
 
-    def _spent(self) -> Spent:
-        if not self._cost.is_counted:
-            each = 1 if isinstance(self._meter, CallCounter) else 2
-            hits = self._calls * each
-            return Spent(hits, self._cost.of("on_entry", hits, hits * _PROGRAM_NS))
-        return self._cost.total(self._meter.attached.statistics())
-
     def _losses(self) -> Counter[str]:
         found: Counter[str] = Counter()
         if not isinstance(self._meter, CallCounter):
             counts = self._meter.diagnostics()
             for what in (*self._meter.LOSSES, Diagnostic.UNWOUND):
-                if counts[what]:
-                    found[what.name.lower()] += counts[what]
+                found[what.name.lower()] += counts[what]
         return found
 
     def _left_open(self) -> int:
         return 0 if isinstance(self._meter, CallCounter) else self._meter.open_calls()
 
     def _finish(self) -> None:
-        self._meter.stop()
-        self._take()
+        try:
+            self._meter.stop()
+            self._take()
+        finally:
+            self._rest()
+
+    def _rest(self) -> None:
+        if self._is_present:
+            self._is_present = False
+            self.metric.presence.end(self._program.key.target)

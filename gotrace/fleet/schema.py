@@ -10,6 +10,7 @@ __all__ = ["SCHEMA"]
 _TEXT: Final = {"type": "string", "minLength": 1}
 #: Words that YAML takes for numbers, too: 5 seconds may be given as 5.
 _AMOUNT: Final = {"type": ["string", "number"]}
+_MOST: Final = {"type": "integer", "minimum": 1, "maximum": 1 << 20}
 _NAMES: Final = {"type": "array", "items": _TEXT, "minItems": 1}
 _EXPRESSIONS: Final = {
     "type": "object",
@@ -36,8 +37,14 @@ SCHEMA: Final[dict[str, Any]] = {
     **_record(
         ["targets"],
         listen=_TEXT,
+        health=_TEXT,
+        web_config=_TEXT,
+        hosts=_NAMES,
         budget=_TEXT,
+        host_budget=_TEXT,
         pprof={"type": "boolean"},
+        idle=_AMOUNT,
+        max_series=_MOST,
         targets=_rows(
             _record(
                 ["name"],
@@ -45,6 +52,7 @@ SCHEMA: Final[dict[str, Any]] = {
                 exe=_TEXT,
                 comm=_TEXT,
                 cgroup=_TEXT,
+                max_series=_MOST,
                 kubernetes={
                     **_record([], namespace=_TEXT, pod=_TEXT, container=_TEXT),
                     "minProperties": 1,
@@ -63,6 +71,7 @@ SCHEMA: Final[dict[str, Any]] = {
                 of=_TEXT,
                 functions={"type": "boolean"},
                 series={"type": "integer", "minimum": 1, "maximum": 4096},
+                idle=_AMOUNT,
                 open_calls={"type": "integer", "minimum": 16, "maximum": 131072},
                 buckets=_record(
                     [],
@@ -96,7 +105,16 @@ SCHEMA: Final[dict[str, Any]] = {
             ["endpoint"],
             endpoint=_TEXT,
             protocol={"enum": ["http", "grpc"]},
-            headers={"type": "object", "additionalProperties": {"type": "string"}},
+            headers={
+                "type": "object",
+                "additionalProperties": {
+                    **_record([], file=_TEXT, env=_TEXT),
+                    "type": ["string", "object"],
+                },
+            },
+            tls={**_record([], ca_file=_TEXT, cert_file=_TEXT, key_file=_TEXT), "minProperties": 1},
+            disk=_TEXT,
+            disk_size=_MOST,
             interval=_AMOUNT,
             timeout=_AMOUNT,
             queue={"type": "integer", "minimum": 1, "maximum": 1 << 20},

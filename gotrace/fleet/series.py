@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gotrace.fleet.config import MetricSpec, MetricType
 from gotrace.fleet.naming import OTHERS
 from gotrace.histogram import Histogram, ValueHistogram, bucket_bounds
+from gotrace.text import encodable
 
-__all__ = ["Bucketed", "Increment", "Metric", "Point", "bucketed"]
+__all__ = ["Bucketed", "Increment", "Metric", "Point", "Presence", "Room", "bucketed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +32,14 @@ class Increment:
 
 @dataclass
 class Point:
-    """One series: its label values, the target's first, and since when it has been added to."""
+    """One series: its label values, the target's first, and since when it has been added to.
+
+    ``used`` is when it was last added to (``time.monotonic``).
+    """
 
     values: tuple[str, ...]
     created: float
+    used: float
     calls: int = 0
     measured: Histogram | ValueHistogram | None = None
 
@@ -77,6 +83,76 @@ def bucketed(measured: Histogram | ValueHistogram | None, bounds: Sequence[int])
     )
 
 
+class Room:
+    """The label sets that all metrics may have together, and those of each target."""
+
+    def __init__(self, most: int, of_targets: Mapping[str, int]) -> None:
+        self._most = most
+        self._of_targets = of_targets
+        self._taken: Counter[str] = Counter()
+        self._total = 0
+        self._lock = threading.Lock()
+
+    def has(self, target: str) -> bool:
+        """Return whether one more label set of a target fits in."""
+        most = self._of_targets.get(target, self._most)
+        return self._total < self._most and self._taken[target] < most
+
+    def take(self, target: str, count: int) -> None:
+        """Take room for some label sets, or give it back where ``count`` is below zero."""
+        with self._lock:
+            self._taken[target] += count
+            self._total += count
+
+
+class Presence:
+    """Which targets something is attached in: only their series are exported.
+
+    So a rate is absent, and not 0, where nothing is counted. What a target had when the last of it
+    was detached is exported once more to each reader, so that no reader misses the end; a reader
+    that asks again within some seconds has it again.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._attached: Counter[str] = Counter()
+        #: When each reader had the end of a target.
+        self._had: dict[str, dict[str, float]] = {}
+        self._lock = threading.Lock()
+
+    def begin(self, target: str) -> None:
+        """Take note that something is attached in a target."""
+        with self._lock:
+            self._attached[target] += 1
+            self._had.pop(target, None)
+
+    def end(self, target: str) -> None:
+        """Take note that it is detached, and that all that it has counted was added."""
+        with self._lock:
+            self._attached[target] -= 1
+            if self._attached[target] <= 0:
+                self._had[target] = {}
+
+    def shown(self, targets: Iterable[str], reader: str) -> set[str]:
+        """Return the targets whose series a reader is to have now; one without a name has all."""
+        with self._lock:
+            now, found = self._clock(), set()
+            for target in targets:
+                had = self._had.get(target)
+                if had is None or not reader:
+                    found.add(target)
+                    continue
+                if len(had) < _MAX_READERS:
+                    had.setdefault(reader, now)
+                if now - had.get(reader, -_AGAIN) < _AGAIN:
+                    found.add(target)
+            return found
+
+
+_MAX_READERS = 64
+_AGAIN = 5.0  # seconds
+
+
 @dataclass
 class Metric:
     """All series of one metric; threads may add to it and read it."""
@@ -86,6 +162,10 @@ class Metric:
     unread: int = 0
     #: Calls that are in the series of the others.
     others: int = 0
+    #: Label sets that have ended, since no call had them for long.
+    ended: int = 0
+    presence: Presence = field(default_factory=Presence)
+    _room: Room | None = None
     _points: dict[tuple[str, ...], Point] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -105,7 +185,11 @@ class Metric:
         return 1.0 if self.spec.of is not None else 1e9
 
     def begin(self, target: str) -> None:
-        """Have a series of a metric without labels begin at 0, so that its first rise is seen."""
+        """Take note that a probe is attached in a target.
+
+        A series of a metric without labels begins at 0, so that its first rise is seen.
+        """
+        self.presence.begin(target)
         if len(self.labels) == 1:
             with self._lock:
                 self._point((target,))
@@ -114,12 +198,13 @@ class Metric:
         """Add what has come from a target."""
         with self._lock:
             for one in increments:
-                values = one.values
+                values = None if one.values is None else tuple(map(encodable, one.values))
                 if values is None or not self._has_room((target, *values)):
                     values = (OTHERS,) * (len(self.labels) - 1)
                     self.others += one.calls
                 point = self._point((target, *values))
                 point.calls += one.calls
+                point.used = time.monotonic()
                 if one.measured is None:
                     continue
                 if isinstance(one.measured, ValueHistogram):
@@ -128,9 +213,25 @@ class Metric:
                     point.measured = type(one.measured)()
                 point.measured.merge(one.measured)  # type: ignore[arg-type]
 
-    def points(self) -> list[tuple[Point, Bucketed | None]]:
-        """Return a copy of all series, in the order in which they began."""
+    def end_idle(self) -> None:
+        """End the series that no call was added to for as long as the metric says."""
+        if not self.spec.idle or len(self.labels) == 1:
+            return
         with self._lock:
+            before = time.monotonic() - self.spec.idle
+            for values in [values for values, one in self._points.items() if one.used < before]:
+                del self._points[values]
+                self.ended += 1
+                if self._room is not None:
+                    self._room.take(values[0], -1)
+
+    def points(self, reader: str = "") -> list[tuple[Point, Bucketed | None]]:
+        """Return a copy of the series for a reader, in the order in which they began.
+
+        A reader with a name has those of targets without a probe once more, and then no more.
+        """
+        with self._lock:
+            shown = self.presence.shown({values[0] for values in self._points}, reader)
             bounds = self.spec.bounds if self.is_histogram else []
             return [
                 (
@@ -138,12 +239,22 @@ class Metric:
                     bucketed(point.measured, bounds) if self.is_histogram else None,
                 )
                 for point in self._points.values()
+                if point.values[0] in shown
             ]
+
+    def be_in(self, room: Room) -> None:
+        """Have all label sets take room there."""
+        with self._lock:
+            self._room = room
+            if len(self.labels) > 1:
+                for target, count in Counter(values[0] for values in self._points).items():
+                    room.take(target, count)
 
     def keep(self, before: Metric) -> None:
         """Take over what a metric of the same labels has, after a reload."""
         self._points = before._points
         self.unread, self.others = before.unread, before.others
+        self.ended = before.ended
 
     def is_like(self, other: Metric) -> bool:
         """Return whether another's series can go on as this one's."""
@@ -159,10 +270,17 @@ class Metric:
         if values in self._points or len(values) == 1:
             return True
         # In the series of a target; that of the others is beside them.
-        of_target = sum(known[0] == values[0] for known in self._points)
-        return of_target < self.spec.series
+        of_target = sum(
+            known[0] == values[0] and known[1:] != (OTHERS,) * (len(known) - 1)
+            for known in self._points
+        )
+        if of_target >= self.spec.series:
+            return False
+        return self._room is None or self._room.has(values[0])
 
     def _point(self, values: tuple[str, ...]) -> Point:
         if values not in self._points:
-            self._points[values] = Point(values, time.time())
+            self._points[values] = Point(values, time.time(), time.monotonic())
+            if self._room is not None and len(values) > 1:
+                self._room.take(values[0], 1)
         return self._points[values]

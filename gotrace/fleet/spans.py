@@ -14,9 +14,9 @@ from typing import Protocol
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import SpanSpec
-from gotrace.fleet.naming import attribute
-from gotrace.fleet.otlp import Attribute, FinishedCall
-from gotrace.fleet.probing import Cost, Probe, Spent
+from gotrace.fleet.naming import Attribute, attribute
+from gotrace.fleet.otlp import FinishedCall
+from gotrace.fleet.probing import Probe
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.forest import Forest, LeftOut
 from gotrace.fleet.telemetry.nesting import Call, Goroutine, Origin, Tree
@@ -24,6 +24,7 @@ from gotrace.fleet.telemetry.price import OverBudgetError, refuse_price
 from gotrace.gotypes.wait_reasons import find_wait_reasons
 from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec, parse_key
+from gotrace.session.budget import Spent
 from gotrace.session.decode import DecodedCall
 from gotrace.session.events import CallRecord, RecordError, function_of, parse_call
 from gotrace.session.open_calls import Diagnostic
@@ -37,7 +38,7 @@ from gotrace.target.target import Target
 from gotrace.text import printable
 from gotrace.values.python import GoError, Unavailable, to_python
 
-__all__ = ["Rate", "SpanProbe", "SpanReader", "has_context", "plan_span"]
+__all__ = ["SPAN_LOSSES", "Rate", "SpanProbe", "SpanReader", "has_context", "plan_span"]
 
 log = logging.getLogger("gotraced")
 
@@ -117,6 +118,7 @@ def _request(
         why=WhyOptions() if has_why else None,
         choices=TraceChoices.of(_STRING_BYTES, 1, False, False),
         options=TraceOptions(open_calls=_OPEN_CALLS, pages=_PAGES, nested=True),
+        is_minded=True,
     )
 
 
@@ -197,12 +199,14 @@ class SpanProbe(Probe):
         specs: Sequence[SpanSpec],
         program: Program,
         target: Target,
-        cost: Cost,
+        cost: ProbeCost,
         sink: Sink,
         share: float,
+        is_spare: bool = False,
     ) -> None:
         """Attach; what spans' time goes into only where that takes less than ``share`` of one CPU.
 
+        ``is_spare``: nothing is sent before ``forget``, as another probe sends the same calls.
         Raises OverBudgetError, other GotraceErrors, or OSError.
         """
         problems: list[str] = []
@@ -217,6 +221,8 @@ class SpanProbe(Probe):
         self._kinds, request, run = opened
         super().__init__(program, cost, run)
         self._sink = sink
+        self._is_spare = is_spare
+        self._since = 0
         self._read_ns = 0
         self._forest: Forest[_Seen, _Above] = Forest(self._send)
         self._tracer = run.meter
@@ -242,7 +248,7 @@ class SpanProbe(Probe):
 
     @staticmethod
     def _opened(
-        specs: Sequence[SpanSpec], target: Target, program: Program, cost: Cost, share: float
+        specs: Sequence[SpanSpec], target: Target, program: Program, cost: ProbeCost, share: float
     ) -> tuple[list[_Kind], TraceRequest, Run[CallTracer, ProbeCost]]:
         kinds = [_Kind(spec, _probe(spec), Rate(spec.rate)) for spec in specs]
         has_why = any(spec.why for spec in specs)
@@ -253,14 +259,19 @@ class SpanProbe(Probe):
     def read(self) -> None:
         """Read what has come; to be called ten times a second."""
         with self._lock:
-            if self._is_open:
+            if self._is_open and not self._is_spare:
                 self._read()
+
+    def _forget(self) -> None:
+        self._is_spare, self._since = False, time.monotonic_ns()
 
     def _read(self) -> None:
         began = time.thread_time_ns()
         for record in self._tracer.acquire(time.monotonic() + _TURN):
             try:
                 call = parse_call(record)
+                if call.end_ns < self._since:
+                    continue
                 decoder = self._decoders[call.function]
                 is_wanted = not call.unwanted and decoder.wanted(record) is not None
             except RecordError as error:
@@ -379,21 +390,16 @@ class SpanProbe(Probe):
         return FinishedCall(self._program.key.target, name, start, end, attributes, error)
 
     def _spent(self) -> Spent:
-        spent = self._cost.total(self._tracer.attached.statistics())
-        at_switches = self._tracer.attached.tracepoint_ns()
-        return Spent(spent.hits, spent.ns + at_switches + self._read_ns)
+        spent = super()._spent()
+        return Spent(spent.hits, spent.ns + self._read_ns)
 
     def _losses(self) -> Counter[str]:
         counts = self._tracer.diagnostics()
         wanted: tuple[Diagnostic, ...] = self._tracer.LOSSES
-        found = Counter({what.name.lower(): counts[what] for what in wanted if counts[what]})
-        reader = self._tracer.losses.total + self._tracer.window.losses.total
-        if reader:
-            found["reader"] = reader
-        if counts[Diagnostic.STARTS_LOST]:
-            found["starts_lost"] = counts[Diagnostic.STARTS_LOST]
-        if self._undecided.calls:
-            found["undecided"] = self._undecided.calls
+        found = Counter({what.name.lower(): counts[what] for what in wanted})
+        found["reader"] = self._tracer.losses.total + self._tracer.window.losses.total
+        found["starts_lost"] = counts[Diagnostic.STARTS_LOST]
+        found["undecided"] = self._undecided.calls
         return found
 
     def _finish(self) -> None:
@@ -406,6 +412,11 @@ class SpanProbe(Probe):
         self._tracer.drop()
 
 
+#: How calls may be missing among spans.
+SPAN_LOSSES = [
+    *(what.name.lower() for what in CallTracer.LOSSES),
+    *("reader", "starts_lost", "undecided"),
+]
 _LAST_TURNS = 10
 _MAX_WORKERS = 1 << 13
 #: How reasons begin for which workers wait that others hand work to, or that hand on what they have
@@ -458,11 +469,12 @@ class SpanReader:
         specs: Sequence[SpanSpec],
         program: Program,
         target: Target,
-        cost: Cost,
+        cost: ProbeCost,
         share: float,
+        is_spare: bool,
     ) -> SpanProbe:
         """Attach a probe and read its calls from then on. Raises GotraceError or OSError."""
-        probe = SpanProbe(specs, program, target, cost, self._sink, share)
+        probe = SpanProbe(specs, program, target, cost, self._sink, share, is_spare)
         with self._lock:
             self._probes = [*(known for known in self._probes if known.is_open), probe]
         return probe

@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from gotrace.errors import UsageError
+from gotrace.text import encodable
 
 __all__ = ["Document", "Path", "read_yaml"]
 
@@ -83,7 +84,7 @@ def _value(document: Document, loader: yaml.SafeLoader, node: yaml.Node, path: P
             at = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
                 raise document.error_at(at, "a key is a word")
-            key = key_node.value
+            key = _text(document, key_node)
             if key in found:
                 raise document.error_at(at, f"{key!r} is there twice")
             below = (*path, key)
@@ -98,6 +99,7 @@ def _value(document: Document, loader: yaml.SafeLoader, node: yaml.Node, path: P
         ]
     if isinstance(node, yaml.ScalarNode):
         if node.tag in _PLAIN:
+            _text(document, node)
             try:
                 return loader.construct_object(node)
             except ValueError as error:
@@ -105,3 +107,11 @@ def _value(document: Document, loader: yaml.SafeLoader, node: yaml.Node, path: P
         if node.tag == "tag:yaml.org,2002:timestamp":
             return node.value  # nothing here is one
     raise document.error_at(line, f"{node.tag} is not supported: plain values only")
+
+
+def _text(document: Document, node: yaml.ScalarNode) -> str:
+    text: str = node.value
+    if encodable(text) != text:
+        line = node.start_mark.line + 1
+        raise document.error_at(line, f"{text!a} cannot be written as UTF-8")
+    return text

@@ -21,6 +21,7 @@ from gotrace.kernel.keeper import Keeper
 from gotrace.kernel.missing_features import has_attach_cookies
 from gotrace.kernel.program import AttachKind, BpfProgram, LackingError, LoadError, Map
 from gotrace.settings import ProgramSettings
+from gotrace.target.process import Process
 
 __all__ = [
     "AttachError",
@@ -87,25 +88,29 @@ class Attached:
     _keepers: list[Keeper] = field(default_factory=list)
     #: The groups that the first keeper has, in its order.
     _groups: list[ProbeGroup] = field(default_factory=list)
+    _has_apart: bool = False
     _killed: bool = False
     #: When hits began to count, by time.monotonic.
     began: float = 0.0
     _halted: Map | None = None
     _stopped: float | None = None  # when, by time.monotonic
 
-    def add(self, groups: Sequence[ProbeGroup]) -> None:
+    def add(self, groups: Sequence[ProbeGroup], apart: int = 0) -> None:
         """Attach all points, some in each of the groups, whose functions are loaded.
 
-        Groups are attached in order. Hits count once all probes are in place, from ``began`` on:
-        attaching thousands takes longer than a short interval. Without groups there is no keeper.
-        Raises AttachError.
+        Groups are attached in order, so many by a process of their own: see ``leave``. Hits count
+        once all probes are in place, from ``began`` on: attaching thousands takes longer than a
+        short interval. Without groups there is no keeper. Raises AttachError.
         """
         if self.method is AttachMethod.MULTI and any(group.pid for group in groups):
             multi_filters_by_process()  # what is found out in the keeper is forgotten with it
         self._halted = self.program.map("halted")
         self._halted.update(_ZERO, _ONE)
-        if groups:
-            self._keep(groups)
+        self._has_apart = 0 < apart < len(groups)
+        for some in (groups[:apart], groups[apart:]):
+            if some:
+                self._keep(some)
+        self._groups = self._groups or list(groups)
         if self._stopped is None:
             self._halted.update(_ZERO, _ZERO)
             if self._stopped is not None:  # a signal's handler stopped it in between
@@ -116,8 +121,13 @@ class Attached:
         probes = _Probes(self.program, self.method, self.functions)
         keeper = Keeper(lambda: probes.attach(groups), probes.detach, probes.held, probes.change)
         self._keepers.append(keeper)
-        self._groups = self._groups or list(groups)
         self.failed |= keeper.result
+
+    def leave(self) -> None:
+        """Remove the groups that were attached apart, and leave the others."""
+        if self._has_apart and len(self._keepers) > 1:
+            self._has_apart = False
+            self._keepers.pop(0).end(time.monotonic() + _PATIENCE)
 
     def change(
         self, more: Sequence[ProbeGroup] = (), without: Sequence[ProbeGroup] = ()
@@ -136,21 +146,6 @@ class Attached:
         self._groups += more
         return refused
 
-    def statistics(self) -> dict[str, tuple[int, int]]:
-        """Return how often each function has run, and for how many ns: see ``program_statistics``.
-
-        Both are 0 unless the kernel counts them. Raises OSError.
-        """
-        found = self.functions.items()
-        return {name: kernel.program_statistics(loaded) for name, loaded in found}
-
-    def tracepoint_ns(self) -> int:
-        """Return how long the functions at tracepoints have run so far, on the whole machine.
-
-        0 unless the kernel counts that. Raises OSError.
-        """
-        return sum(kernel.program_statistics(one)[1] for one in self.program.at_tracepoints)
-
     def stop(self) -> None:
         """Have hits ignored from now on, and the probes removed, without waiting for that.
 
@@ -168,6 +163,19 @@ class Attached:
     def is_held(self) -> bool:
         """Return whether the processes that keep the probes in place are there."""
         return all(keeper.holds() for keeper in self._keepers)
+
+    def has_breakpoint(self, process: Process) -> bool | None:
+        """Return whether a process's mapping of its executable has a probe of these.
+
+        None if that cannot be found out: the process has ended, or its memory cannot be read. The
+        entries are attached last, and stay the longest.
+        """
+        for group in reversed(self._groups):
+            for point in group.points:
+                if point not in self.failed:
+                    code = process.code_at(point.offset)
+                    return None if code is None else _BREAKPOINT in code
+        return None
 
     @property
     def stopped_at(self) -> float | None:
@@ -209,6 +217,7 @@ class Attached:
 
 
 _PATIENCE = 1.1  # seconds
+_BREAKPOINT = 0xCC
 _ZERO, _ONE = bytes(4), (1).to_bytes(4, "little")
 
 
@@ -275,11 +284,13 @@ def attach(
     forced: AttachMethod | None = None,
     prepare: Callable[[BpfProgram], None] | None = None,
     announce: Callable[[str], None] | None = None,
+    apart: int = 0,
 ) -> Attached:
     """Load the groups' functions of a program and attach all points, groups in order.
 
-    ``prepare`` is called with the loaded program before anything is attached, to fill its maps,
-    and ``announce`` with what the user should know first of what that will cost, if anything.
+    ``apart`` is how many of the groups can be removed without the others. ``prepare`` is called
+    with the loaded program before anything is attached, to fill its maps, and ``announce`` with
+    what the user should know first of what that will cost, if anything.
 
     Tries the methods from the best on, or only ``forced``. A point that the kernel refuses while
     others of its group are accepted is listed in ``Attached.failed``. Raises AttachError where no
@@ -288,7 +299,7 @@ def attach(
     causes: list[str] = []
     for method in [forced] if forced else list(AttachMethod):
         try:
-            return _attach_on(method, settings, groups, prepare, announce)
+            return _attach_on(method, settings, groups, prepare, announce, apart)
         except _MethodUnavailable as error:
             causes.append(f"{method.value}: {error}")
     what = groups[0].display if groups else settings.source
@@ -316,6 +327,7 @@ def _attach_on(
     groups: Sequence[ProbeGroup],
     prepare: Callable[[BpfProgram], None] | None,
     announce: Callable[[str], None] | None,
+    apart: int,
 ) -> Attached:
     if method is AttachMethod.ADDRESS:
         if settings.site.emulate_ret is not None:
@@ -344,7 +356,7 @@ def _attach_on(
             if text is not None:
                 announce(text)
         _check_unchanged(wanted)
-        attached.add(wanted)
+        attached.add(wanted, sum(bool(group.points) for group in groups[:apart]))
         _check_unchanged(wanted)
     except BaseException:
         attached.close()

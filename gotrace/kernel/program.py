@@ -126,6 +126,10 @@ class Map:
         """Remove one entry of a hash map, where it is there."""
         kernel.map_delete(self.fd, key)
 
+    def push(self, value: bytes) -> None:
+        """Put a value into a queue; raises OSError, E2BIG when it is full."""
+        kernel.map_push(self.fd, value)
+
     def pop(self) -> bytes | None:
         """Take the oldest value of a queue, None when it is empty."""
         return kernel.map_pop(self.fd, self.value_size)
@@ -145,8 +149,6 @@ class BpfProgram:
         self._maps: list[Map] = []
         self._rings: list[Rings] = []
         self._loaded: list[int] = []
-        #: Descriptors of the functions at tracepoints.
-        self.at_tracepoints: list[int] = []
         sizes = settings.sizes()
         try:
             for shape in self._compiled.maps:
@@ -201,7 +203,6 @@ class BpfProgram:
             loaded = self._load(function, kernel.PROGRAM_RAW_TRACEPOINT, 0)
             try:
                 self._loaded.append(kernel.open_raw_tracepoint(tracepoint, loaded))
-                self.at_tracepoints.append(loaded)
                 return loaded
             except OSError as error:
                 if error.errno == errno.EINVAL and function != functions[-1]:

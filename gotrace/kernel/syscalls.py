@@ -403,6 +403,12 @@ def map_update(fd: int, key: bytes, value: bytes) -> None:
     _bpf(_MAP_UPDATE, struct.pack("=IIQQQ", fd, 0, _address(c_key), _address(c_value), 0))
 
 
+def map_push(fd: int, value: bytes) -> None:
+    """Put a value into a BPF queue. Raises OSError, E2BIG when it is full."""
+    c_value = bytearray(value)
+    _bpf(_MAP_UPDATE, struct.pack("=IIQQQ", fd, 0, 0, _address(c_value), 0))
+
+
 def map_update_batch(fd: int, keys: bytes, values: bytes, count: int) -> None:
     """Store ``count`` entries in a BPF map, their keys and their values one after the other.
 

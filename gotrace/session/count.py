@@ -6,10 +6,11 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 
-from gotrace.kernel.attach import Attached, attach
+from gotrace.kernel.attach import Attached, ProbeGroup, attach
+from gotrace.session.budget import counting_hits, removable
 from gotrace.session.calibrate import hit_costs
 from gotrace.session.plan import plan_counting
-from gotrace.session.probing import Prepared, Probing
+from gotrace.session.probing import Level, Prepared, Probing
 from gotrace.session.request import FunctionRequest, Planned
 from gotrace.settings import CountSettings
 from gotrace.sites.sites import SiteForm
@@ -26,9 +27,20 @@ class CallCounter(Probing):
         self._functions = len(plan.functions)
         settings = CountSettings(site=prepared.site_settings(), counters=self._functions)
         groups = plan.entry_groups("on_entry", prepared.target.pid)
+        self._entries: dict[int, ProbeGroup] = {}
+        if prepared.counts_hits:
+            settings = counting_hits(settings, len(plan.names))
+        if prepared.budget is not None:
+            groups, self._entries = removable(groups, len(plan.names))
         self.attached: Attached = attach(settings, groups, prepared.forced, None, prepared.announce)
         self._map = self.attached.program.map("counts")
         self._seen = array("Q", bytes(8 * self._functions))
+
+    def lighten(self, function: int) -> Level | None:
+        if function not in self._entries:
+            return None
+        self.attached.change((), [self._entries.pop(function)])
+        return Level.OFF
 
     def take(self) -> list[int]:
         """Return each function's calls since the last ``take``, in the plan's order.

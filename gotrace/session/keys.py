@@ -9,6 +9,7 @@ are one row to the user: keys are finer where a value holds more than is shown o
 
 from __future__ import annotations
 
+import time
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from gotrace.probes.constants import SIGNED
 from gotrace.probes.scope import SpecialName
 from gotrace.probes.spec import NO_KEY, KeyText, ProbeSpec
 from gotrace.probes.typed import SpecialOperand
-from gotrace.session.calibrate import probe_cost
+from gotrace.session.calibrate import probe_cost, trap_cost
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, RecordError
 from gotrace.session.open_calls import Diagnostic
@@ -167,9 +168,9 @@ class _Counts:
         self._map = counters
         self._seen = array("Q", bytes(8 * rows))
 
-    def used(self) -> list[int]:
-        """Return the rows that have been counted in."""
-        return [row for row, total in enumerate(self._map.sums()) if total]
+    def used(self) -> dict[int, int]:
+        """Return how often the rows have been counted in that have been."""
+        return {row: total for row, total in enumerate(self._map.sums()) if total}
 
     def take(self) -> dict[int, int]:
         """Return what has come since the last time, by row."""
@@ -183,6 +184,8 @@ class _Counts:
 
 class KeyMeter(Paired):
     """The probes that add calls up by key; a context manager that detaches."""
+
+    program_ns = 700
 
     LOSSES = (
         Diagnostic.STACKS_FULL,
@@ -244,6 +247,13 @@ class KeyMeter(Paired):
         self._known: dict[int, tuple[int, tuple[Value, ...]]] = {}
         program = self.attached.program
         self._samples = program.map("samples")
+        self._keys, self._free = program.map("rows"), program.map("free_rows")
+        #: When rows were last seen to be added to; which have lost their keys, since which take.
+        self._used: dict[int, float] = {}
+        self._keyless: dict[int, int] = {}
+        self._takes = 0
+        #: Rows that were given back and not taken since, and their calls until then.
+        self._vacant: dict[int, int] = {}
         self._calls = _Counts(program.map("row_calls"), self._rows)
         self._unmeasured: _Counts | None = None
         if measured:
@@ -266,8 +276,8 @@ class KeyMeter(Paired):
         """Look after open calls; to be called some times a second."""
         if self._asks_names:
             # While the processes that made the calls live: addresses mean nothing without them.
-            for row in self._calls.used():
-                if row != _OTHERS:
+            for row, calls in self._calls.used().items():
+                if row != _OTHERS and self._vacant.get(row) != calls:
                     self._key(row)
         self._look_after()
 
@@ -303,6 +313,10 @@ class KeyMeter(Paired):
 
     def _merged(self, found: Mapping[int, _Found]) -> list[KeyRow]:
         """Return the rows with their values, those with the same values as one."""
+        self._takes += 1
+        self._used.update(dict.fromkeys(found, time.monotonic()))
+        for row in found:
+            self._vacant.pop(row, None)
         merged: dict[object, tuple[int, tuple[Value, ...], _Found]] = {}
         others: list[KeyRow] = []
         for row, what in found.items():
@@ -315,6 +329,31 @@ class KeyMeter(Paired):
                 same.add(what)
         rows = [what.row(function, values) for function, values, what in merged.values()]
         return [*rows, *others]
+
+    def forget_idle(self, seconds: float) -> None:
+        """Have other keys take the rows of those that no take has found a call of for so long.
+
+        To be called now and then, by who takes. A row that has lost its key is given to another one
+        after two more takes: calls that had found it are counted by then.
+        """
+        free = [row for row, takes in self._keyless.items() if self._takes >= takes + 2]
+        calls = self._calls.used() if free else {}
+        for row in free:
+            del self._keyless[row]
+            self._vacant[row] = calls.get(row, 0)
+            for known in (self._known, self._used):
+                known.pop(row, None)
+            self._free.push(row.to_bytes(4, "little"))
+        before = time.monotonic() - seconds
+        idle = {row for row, at in self._used.items() if at < before and row != _OTHERS}
+        if not idle - self._keyless.keys():
+            return
+        for key, value in list(self._keys.entries()):
+            row = int.from_bytes(value[:4], "little")
+            if row in idle:
+                self._keys.delete(key)
+                del self._used[row]
+                self._keyless[row] = self._takes
 
     def _key(self, row: int) -> tuple[int, tuple[Value, ...]]:
         """Return a row's function and values."""
@@ -389,5 +428,9 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
         return KeyMeter(prepared, self.options)
 
     def cost(self, prepared: Prepared) -> ProbeCost:
-        """Return what the probes of a call cost."""
-        return probe_cost(prepared.plan.entry_form, prepared.forced, prepared.emulation)
+        """Return what the probes of a call cost: an estimate if durations are not measured."""
+        how = prepared.plan.entry_form, prepared.forced, prepared.emulation
+        if self.options.times:
+            return probe_cost(*how)
+        trap = trap_cost(*how)
+        return ProbeCost(trap.own + KeyMeter.program_ns, trap.hit + KeyMeter.program_ns)

@@ -29,19 +29,19 @@ from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup
 from gotrace.kernel.cookie import COOKIE_INDEX_MASK, fault_cookie, landing_cookie
 from gotrace.kernel.program import BpfProgram
 from gotrace.session.open_calls import STACK_EPOCH
-from gotrace.session.probing import Prepared, Returns
+from gotrace.session.probing import Move, Prepared, Returns
 from gotrace.sites.landings import Callers, Landing
 from gotrace.sites.sites import FunctionSites, SiteError, entry_site
 
 __all__ = [
     "MAX_FUNCTIONS",
     "Landings",
-    "Move",
     "by_function",
     "can_move",
     "landing_sizes",
     "learn_at_once",
     "place_landing",
+    "why_not",
 ]
 
 
@@ -66,6 +66,10 @@ _MAX_NEW = 8  # calls of new callers in a look; more bring the RETs back
 _MISSED = 4  # times as many hits of a landing as calls
 _MISSED_NOTABLE = 200  # hits of a landing in a look that end no call
 
+_CHANGED = "results are changed before where it returns to can be probed"
+_REFUSED = "the kernel refuses a probe where it returns to"
+_MISSES = "where it returns to is hit much more often than it returns"
+
 _U32, _U64 = struct.Struct("=I"), struct.Struct("=Q")
 _CALLER = struct.Struct("=QQ")
 
@@ -78,20 +82,30 @@ def landing_sizes(prepared: Prepared) -> dict[str, int]:
 
 
 def can_move(prepared: Prepared) -> bool:
-    """Return whether functions of a run can move at all.
+    """Return whether functions of a run can move at all."""
+    return prepared.returns is not Returns.RET and not why_not(prepared)
+
+
+def why_not(prepared: Prepared) -> str:
+    """Return why no function of a run can move, nothing if that is not so.
 
     Return addresses belong to one file, which is where it is in every process. Threads without
     goroutines (gccgo, C) and RETs that programs carry out stay as they are.
     """
     plan, tasks = prepared.plan, prepared.tasks
-    if prepared.returns is Returns.RET or prepared.emulation is not None or tasks is None:
-        return False
-    files = plan.files
-    if len(files) != 1 or files[0].bias is None or files[0] not in tasks.files:
-        return False
-    if tasks.layout is None or prepared.forced not in (None, AttachMethod.MULTI):
-        return False
-    return len(plan.names) <= MAX_FUNCTIONS
+    if prepared.emulation is not None:
+        return "the programs carry RETs out"
+    if len(plan.files) != 1:
+        return "functions of several files are traced"
+    if tasks is None or plan.files[0] not in tasks.files or tasks.layout is None:
+        return "the file is not Go's"
+    if plan.files[0].bias is None:
+        return "the file can be elsewhere in each process: use -p PID"
+    if prepared.forced not in (None, AttachMethod.MULTI):
+        return "that takes --attach multi"
+    if len(plan.names) > MAX_FUNCTIONS:
+        return f"more than {MAX_FUNCTIONS:,} functions are traced"
+    return ""
 
 
 def learn_at_once(prepared: Prepared, program: BpfProgram) -> None:
@@ -117,14 +131,6 @@ def by_function(groups: Iterable[ProbeGroup]) -> dict[int, ProbeGroup]:
     return {number: replace(group, points=own) for number, (group, own) in points.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
-    """A function, by number, whose calls are seen returning elsewhere now: "ret" or "landing"."""
-
-    function: int
-    returns: str
-
-
 @dataclass(eq=False, slots=True)
 class _Function:
     """A function that can move."""
@@ -139,6 +145,9 @@ class _Function:
     had_rets: bool = True  # since the last ``take``
     had_landings: bool = False
     is_kept: bool = False  # its RETs, for good
+    why: str = ""  # that is
+    has_said: bool = False
+    is_left: bool = False  # nothing ends its calls any more, which are counted
     quiet_since: float = 0.0
     quiet: float = _QUIET
     epoch: int = 0  # in which it began to learn
@@ -212,11 +221,11 @@ class Landings:
         self._is_over = False
         self._next = 0.0
         self._counted = time.monotonic()
-        self._keep(
-            function
-            for function in self._functions
-            if function.number in floats or _is_one_instruction(function.sites)
-        )
+        for function in self._functions:
+            if function.number in floats:
+                self._keep([function], "it returns floats")
+            elif _is_one_instruction(function.sites):
+                self._keep([function], "it is a single instruction")
 
     def moves(self) -> list[Move]:
         """Return which functions have moved since the last time."""
@@ -270,6 +279,9 @@ class Landings:
             function.calls = calls - function.entered
             function.rate = function.calls / seconds
             function.entered = calls
+            is_notable = self._is_asked or function.rate * _RET_NS > _NOTABLE * 1e9
+            if function.is_kept and is_notable and not function.has_said and not function.is_left:
+                self._say(function, function.why)
 
     def _begin(self, now: float) -> None:
         """Begin to learn the callers of functions whose RETs cost much."""
@@ -281,9 +293,11 @@ class Landings:
         wanted: dict[int, set[_Function]] = {}
         for entry, places in known.items():
             function = by_entry[entry]
-            is_full = len(self._landed) + len(places) > _MAX_LANDINGS
-            if len(places) > _MAX_CALLERS or is_full or entry in self._callers.undecided:
-                self._keep([function])
+            if len(places) > _MAX_CALLERS or len(self._landed) + len(places) > _MAX_LANDINGS:
+                self._keep([function], "it has too many callers")
+                continue
+            if entry in self._callers.undecided:
+                self._keep([function], "a caller could not be decoded")
                 continue
             self._direct.update(places)
             for place in places:
@@ -342,7 +356,7 @@ class Landings:
             self._begin_epoch(one for one in self._functions if one.has_begun)
         for function, count in calls.items():
             if count > _MAX_NEW and function.way is Way.LANDINGS:
-                self._probe_rets(function, Way.LEARNING)
+                self._probe_rets(function, Way.LEARNING, "many calls are of new callers")
                 function.quiet = min(function.quiet * 2, 60.0)
 
     def _land(self, wanted: Mapping[int, set[_Function]]) -> None:
@@ -354,7 +368,7 @@ class Landings:
             if known is not None:
                 known.users |= users
                 if wants and not known.landing.intact and not self._switch(known):
-                    self._keep(users)
+                    self._keep(users, _CHANGED)
                 continue
             try:
                 if place in self._refused:
@@ -364,14 +378,16 @@ class Landings:
                 found = self._callers.landings(place)
                 if not self._is_asked:  # a loop may come there without a call
                     found = [landing for landing in found if not landing.shared]
+                    if not found:
+                        raise SiteError("other ways lead to where it returns to")
                 if wants:
                     found = [landing for landing in found if landing.intact]
-                if not found:
-                    raise SiteError("no landing serves")
+                    if not found:
+                        raise SiteError(_CHANGED)
                 first, *others = found
             except SiteError as error:
                 self._refused[place] = str(error)
-                self._keep(users)
+                self._keep(users, str(error))
                 continue
             fresh.append(_Landed(first, others, self._group([first]), users))
         if not fresh:
@@ -388,8 +404,8 @@ class Landings:
         addresses = {point.address for point in refused}
         for one in fresh:
             if one.landing.address in addresses:
-                self._refused[one.landing.return_pc] = "the kernel refuses a probe there"
-                self._keep(one.users)
+                self._refused[one.landing.return_pc] = _REFUSED
+                self._keep(one.users, _REFUSED)
             else:
                 self._landed[one.landing.return_pc] = one
                 self._set_landing(one)
@@ -483,6 +499,8 @@ class Landings:
         calls = sum(function.calls for function in landed.users)
         if missed < _MISSED_NOTABLE or missed < _MISSED * calls:
             return
+        if any(function.is_left for function in landed.users):
+            return
         if not self._switch(landed):
             self._give_up(landed)
 
@@ -504,9 +522,10 @@ class Landings:
         """Have the RETs of all functions probed that may return there, and leave the landing."""
         return_pc = landed.landing.return_pc
         every = landed.users if return_pc in self._direct else self._functions
-        self._keep([one for one in every if one in landed.users or one.way is not Way.RETS])
+        kept = [one for one in every if one in landed.users or one.way is not Way.RETS]
+        self._keep(kept, _MISSES)
         self._landings.delete(_U64.pack(return_pc + self._bias))
-        self._refused[return_pc] = "its landing is hit much more often than calls return"
+        self._refused[return_pc] = _MISSES
         del self._landed[return_pc]
         self._remove_landing(landed.group, landed.landing.address)
 
@@ -522,19 +541,42 @@ class Landings:
             if landed.group is group:
                 landed.group = smaller
 
-    def _keep(self, functions: Iterable[_Function]) -> None:
+    def _keep(self, functions: Iterable[_Function], why: str) -> None:
         """Leave the RETs of functions probed for good, or have them probed again."""
         for function in functions:
-            function.is_kept = True
+            function.is_kept, function.why = True, function.why or why
             if function.way is not Way.RETS:
-                self._probe_rets(function, Way.RETS)
+                self._probe_rets(function, Way.RETS, why)
 
-    def _probe_rets(self, function: _Function, way: Way) -> None:
+    def _probe_rets(self, function: _Function, way: Way, why: str) -> None:
         if not function.has_rets:
             self._attached.change([function.rets])
             function.has_rets, function.had_landings = True, True
-            self._moves.append(Move(function.number, "ret"))
+            self._say(function, why)
         self._set(function, way)
+
+    def _say(self, function: _Function, why: str) -> None:
+        """Say that the calls of a function are seen at its RETs, and why."""
+        function.has_said = True
+        self._moves.append(Move(function.number, "ret", why))
+
+    def begin_to_leave(self, number: int) -> None:
+        """Expect no calls of a function any more but those that are open."""
+        self._by_number[number].is_kept = self._by_number[number].is_left = True
+
+    def leave(self, number: int) -> None:
+        """Have nothing end calls of a function any more. Raises AttachError or GotraceError."""
+        function = self._by_number[number]
+        self._functions.remove(function)
+        self._set(function, Way.RETS)
+        if function.has_rets:
+            self._attached.change((), [function.rets])
+        for return_pc, landed in list(self._landed.items()):
+            landed.users.discard(function)
+            if not landed.users and return_pc in self._direct:  # else others may return there
+                self._landings.delete(_U64.pack(return_pc + self._bias))
+                del self._landed[return_pc]
+                self._remove_landing(landed.group, landed.landing.address)
 
     def _set(self, function: _Function, way: Way) -> None:
         function.way = way

@@ -90,6 +90,8 @@ class Measurement:
 class LatencyMeter(Paired):
     """The probes that measure a plan's functions; a context manager that detaches."""
 
+    program_ns = 330
+
     LOSSES = (
         Diagnostic.STACKS_FULL,
         Diagnostic.OUTER_CALLS_FULL,
@@ -233,9 +235,13 @@ class LatencyRequest(FunctionRequest[LatencyMeter, ProbeCost]):
 
     def attach(self, prepared: Prepared) -> LatencyMeter:
         """Attach. Raises AttachError or LoadError."""
-        if self.options.outermost:  # a call that is not opened has calls within all the same
-            prepared = replace(prepared, returns=Returns.RET)
-        return LatencyMeter(prepared, self.options)
+        if not self.options.outermost:
+            return LatencyMeter(prepared, self.options)
+        # A call that is not opened has calls within all the same.
+        meter = LatencyMeter(replace(prepared, returns=Returns.RET), self.options)
+        if prepared.returns is Returns.LANDING:
+            meter.problem = "calls are seen returning at RETs: only outermost calls are asked for"
+        return meter
 
     def cost(self, prepared: Prepared) -> ProbeCost:
         """Return what the probes of a call cost."""

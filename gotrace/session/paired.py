@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 
+from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached, AttachMethod, ProbeGroup, attach
 from gotrace.kernel.program import BpfProgram
-from gotrace.session.landings import Landings, by_function, can_move, learn_at_once
+from gotrace.session.budget import counting_hits, removable
+from gotrace.session.landings import Landings, by_function, can_move, learn_at_once, why_not
 from gotrace.session.open_calls import Diagnostic, OpenCalls, Throttle, diagnostics
-from gotrace.session.probing import Prepared, Probing
+from gotrace.session.probing import Level, Move, Prepared, Probing, Returns
 from gotrace.session.tasks import unwind_groups
 from gotrace.session.why.probes import BY_PROCESS
 from gotrace.settings import ProgramSettings
 
 __all__ = ["Paired"]
+
+_RETURNING = 0.2  # seconds, for open calls to return
 
 
 class Paired(Probing):
@@ -51,15 +57,31 @@ class Paired(Probing):
             found = plan.return_groups("on_return", target.pid, tasks.kind, returning, emulated)
             if can_move(prepared):
                 rets = by_function(found)
+            elif prepared.budget is not None:
+                found, rets = removable(found, len(plan.names))
             groups += rets.values() if rets else found
-        groups += plan.entry_groups("on_entry", target.pid, tasks.kind)
+        entries = plan.entry_groups("on_entry", target.pid, tasks.kind)
+        self._rets, self._entries = rets, dict[int, ProbeGroup]()
+        if prepared.counts_hits:
+            settings = counting_hits(settings, len(plan.names))
+        if prepared.budget is not None:
+            entries, self._entries = removable(entries, len(plan.names))
+        apart = len(groups) if prepared.is_minded else 0
+        self._can_leave = apart > 0
         self.attached: Attached = attach(
-            settings, groups, prepared.forced, self._prepare, prepared.announce
+            settings, groups + entries, prepared.forced, self._prepare, prepared.announce, apart
         )
         more, by_process = (("why_saved",), BY_PROCESS) if why else ((), ())
         self.landings: Landings | None = None
-        if rets and self.attached.method is AttachMethod.MULTI:
+        #: When all that follows calls is to be removed, None if it is not.
+        self._left_at: float | None = None
+        #: When calls of functions began to be counted alone whose RETs are to be removed.
+        self._counted: dict[int, float] = {}
+        if can_move(prepared) and rets and self.attached.method is AttachMethod.MULTI:
             self.landings = Landings(prepared, self.attached, rets)
+        elif prepared.returns is Returns.LANDING and (returning is None or returning):
+            reason = why_not(prepared) or "this kernel has no uprobe-multi links (Linux 6.6)"
+            self.problem = f"calls are seen returning at RETs: {reason}"
         self._open = OpenCalls(self.attached.program, *by_call, *more, by_process=by_process)
         # Where one process is traced, the run ends with it.
         self._sweep = None if target.process else Throttle(self._remove_exited)
@@ -75,6 +97,8 @@ class Paired(Probing):
 
     def _look_after(self) -> None:
         """Move functions to landings, and remove now and then what ended processes have left."""
+        if self._counted:
+            self._leave_returns()
         if self.landings is not None:
             self.landings.step()
         if self._sweep is not None:
@@ -83,10 +107,53 @@ class Paired(Probing):
     def _remove_exited(self) -> None:
         self._open.remove_exited()
 
-    def moved(self) -> Iterable[tuple[str, str]]:
-        names = self._prepared.plan.names
-        for move in self.landings.moves() if self.landings is not None else ():
-            yield names[move.function].name, move.returns
+    def lighten(self, function: int) -> Level | None:
+        if function not in self._entries:
+            return None
+        if function in self._rets and function not in self._counted:
+            row, yes = (function + 1).to_bytes(4, "little"), (1).to_bytes(4, "little")
+            self.attached.program.map("counted").update(row, yes)
+            self._counted[function] = time.monotonic()
+            if self.landings is not None:
+                self.landings.begin_to_leave(function)
+            return Level.COUNTED
+        if function in self._counted:
+            self._remove_returns(function)
+        self.attached.change((), [self._entries.pop(function)])
+        return Level.OFF
+
+    def lighten_all(self) -> bool:
+        if not self._can_leave:
+            return False
+        self._can_leave = False
+        rows, yes = self.attached.program.map("counted"), (1).to_bytes(4, "little")
+        rows.update_array(0, [yes] * rows.max_entries)
+        self._left_at = time.monotonic() + _RETURNING
+        return True
+
+    def settle(self) -> None:
+        if self._left_at is not None and time.monotonic() >= self._left_at:
+            self._left_at = None
+            self.attached.leave()
+
+    def _leave_returns(self) -> None:
+        """Remove the RETs of functions whose calls are counted, once most calls have returned."""
+        now = time.monotonic()
+        for function, since in list(self._counted.items()):
+            if now >= since + _RETURNING:
+                with suppress(GotraceError):  # the probes may be gone, which is said elsewhere
+                    self._remove_returns(function)
+
+    def _remove_returns(self, function: int) -> None:
+        del self._counted[function]
+        rets = self._rets.pop(function)
+        if self.landings is not None:
+            self.landings.leave(function)
+        else:
+            self.attached.change((), [rets])
+
+    def moved(self) -> Iterable[Move]:
+        return self.landings.moves() if self.landings is not None else ()
 
     def returns(self) -> str:
         """Return where calls are seen returning now: "ret", "landing", or "both"."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # counting does without
     from gotrace.session.trace_plan import TracePlan
     from gotrace.session.why.probes import WhyProbes
 
-__all__ = ["Prepared", "Probing", "Returns"]
+__all__ = ["Level", "Move", "Prepared", "Probing", "Returns"]
 
 
 class Returns(Enum):
@@ -33,6 +33,25 @@ class Returns(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """A function, by number, whose calls are seen returning elsewhere now, or not.
+
+    ``returns`` is "landing", or "ret", and ``why`` then the reason.
+    """
+
+    function: int
+    returns: str
+    why: str = ""
+
+
+class Level(Enum):
+    """What is done with the calls of a function that has cost more than the run's budget."""
+
+    COUNTED = "counted"  # they are counted, and not followed to their returns
+    OFF = "off"  # nothing: its probes are removed
+
+
+@dataclass(frozen=True, slots=True)
 class Prepared:
     """A planned run: what is probed, and how.
 
@@ -40,7 +59,8 @@ class Prepared:
     identified, None if that does not matter. ``why`` finds out what time goes into, None if that
     is not asked for. ``scheduler`` are the probes of a run that follows the scheduler alone.
     ``forced`` is the way to attach, None for the best; ``announce`` is as for ``attach``.
-    ``returns`` says where calls are seen returning.
+    ``returns`` says where calls are seen returning. ``budget`` is what tracing may take, as a part
+    of one CPU, None if the run does not mind it; ``is_minded`` if somebody else does.
     """
 
     target: Target
@@ -53,6 +73,13 @@ class Prepared:
     announce: Callable[[str], None] | None = None
     scheduler: SchedulerProbes | None = None
     returns: Returns = Returns.RET
+    budget: float | None = None
+    is_minded: bool = False
+
+    @property
+    def counts_hits(self) -> bool:
+        """Return whether programs count their hits."""
+        return self.is_minded or self.budget is not None
 
     def site_settings(self) -> SiteSettings:
         """Return the settings of bpf/site.h and bpf/ret.h."""
@@ -66,12 +93,33 @@ class Probing:
     """What a run traces with: probes that are stopped once. A context manager that detaches."""
 
     attached: Attached
+    #: What a hit takes more than one of a program that counts, in ns: an estimate.
+    program_ns = 0
+    #: What is not as it was asked for.
+    problem = ""
     #: Whether nothing that the probes have recorded can change any more.
     stopped = False
 
-    def moved(self) -> Iterable[tuple[str, str]]:
-        """Return whose calls have begun to be seen returning elsewhere: "ret" or "landing"."""
+    def moved(self) -> Iterable[Move]:
+        """Return whose calls have begun to be seen returning elsewhere."""
         return ()
+
+    def lighten(self, function: int) -> Level | None:
+        """Have a function, by number, cost less, if there is a way; return what is done now.
+
+        Raises AttachError or GotraceError.
+        """
+        return None
+
+    def lighten_all(self) -> bool:
+        """Have all calls counted and not followed; return whether they were followed before.
+
+        To be followed by ``settle``. Only if somebody minds what the run costs.
+        """
+        return False
+
+    def settle(self) -> None:
+        """Remove what ``lighten_all`` has made needless; to be called now and then."""
 
     def stop(self) -> None:
         """Have the probes removed; after it, nothing is recorded any more. Raises OSError."""

@@ -88,12 +88,16 @@ class Request(abc.ABC, Generic[M, C]):
     """A measurement of a target, by probes of kind ``M`` whose cost is a ``C``.
 
     ``forced`` is the way to attach, None for the best. ``is_calibrated``: the run measures what
-    probes cost while it starts.
+    probes cost while it starts. ``budget`` is what tracing may take, as a part of one CPU, None if
+    the run does not mind it. ``is_minded``: somebody else does, so hits are counted, and returns
+    can be left together.
     """
 
     target: Target
     forced: AttachMethod | None = None
     is_calibrated: bool = False
+    budget: float | None = None
+    is_minded: bool = False
 
     @abc.abstractmethod
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
@@ -188,6 +192,8 @@ class FunctionRequest(Request[M, C]):
             self.forced,
             announce,
             returns=Returns.RET if is_auto and not self.MOVES else self.returns,
+            budget=self.budget,
+            is_minded=self.is_minded,
         )
 
 

@@ -12,13 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Generic, TypeVar
 
+from gotrace.errors import GotraceError
 from gotrace.kernel.attach import Attached
-from gotrace.session.calibrate import Calibration
+from gotrace.session.budget import Hits, RunBudget
+from gotrace.session.calibrate import Calibration, trap_cost
 from gotrace.session.lifetime import Lifetime
-from gotrace.session.probing import Prepared, Probing
+from gotrace.session.probing import Level, Prepared, Probing
 from gotrace.session.request import Accept, Request
+from gotrace.sites.sites import SiteForm
 from gotrace.target.wait import Reason, Waiter
 
 __all__ = ["End", "Note", "NoteKind", "Run", "open_run"]
@@ -33,6 +37,7 @@ class End(Enum):
     ASKED = "asked"  # by ``stop``, a signal, or the end of its time
     EXIT = "exit"  # all processes of the target have ended
     CHANGED = "changed"  # the target runs another program, or a traced file has other code
+    BUDGET = "budget"  # tracing took more than it may
 
 
 class NoteKind(Enum):
@@ -46,6 +51,7 @@ class NoteKind(Enum):
     ONLY_INLINED = "only_inlined"  # functions whose calls no probe sees
     REPLACED = "replaced"  # a file that is another one now
     MOVED = "moved"  # a function whose calls are seen returning elsewhere
+    BUDGET = "budget"  # a function that costs more than it may
     ANOTHER = "another"  # the process runs another program
 
 
@@ -72,6 +78,7 @@ class Run(Generic[M, C]):
         calibration: Calibration[C] | None,
         waiter: Waiter,
         opened: ExitStack,
+        budget: RunBudget | None = None,
     ) -> None:
         """Take over what was attached; ``opened`` closes all of it."""
         self.target = prepared.target
@@ -90,6 +97,8 @@ class Run(Generic[M, C]):
         self._lifetime: Lifetime | None = None
         self._look = 0.0
         self._news: list[Note] = []
+        self._budget = budget
+        self._levels: dict[int, Level] = {}
         self._waiter = waiter
         self._opened = opened
         self._lock = threading.RLock()  # a signal's handler may stop it while it is held
@@ -106,7 +115,7 @@ class Run(Generic[M, C]):
             yield Note(NoteKind.TASKS, self.tasks.warning)
         for failure in self.plan.failed:
             yield Note(NoteKind.FAILED, str(failure))
-        for problem in self.plan.problems:
+        for problem in (*self.plan.problems, *filter(None, [self.meter.problem])):
             yield Note(NoteKind.PROBLEM, problem)
         for probe in self.plan.refused(self.attached.failed):
             name = probe.function
@@ -171,6 +180,7 @@ class Run(Generic[M, C]):
             self.end = self._end(reason)
             if self.end is not None:
                 self.meter.stop()
+                self._say_counted()
         return self.end is not None
 
     def _end(self, reason: Reason) -> End | None:
@@ -178,6 +188,8 @@ class Run(Generic[M, C]):
             return End.EXIT
         if self.asked is not None:
             return End.ASKED
+        if self._is_over_budget():
+            return End.BUDGET
         if time.monotonic() < self._look:
             return None
         self._look = time.monotonic() + Lifetime.PERIOD
@@ -200,13 +212,57 @@ class Run(Generic[M, C]):
         self._news.append(Note(NoteKind.ANOTHER, text, {"path": program}))
         return True
 
+    def _is_over_budget(self) -> bool:
+        """Have what costs too much cost less; return whether only the end of the run is left."""
+        if self._budget is None:
+            return False
+        for exceeded in self._budget.look(time.monotonic()):
+            level = None
+            if exceeded.function is not None:
+                try:
+                    level = self.meter.lighten(exceeded.function)
+                except GotraceError:  # the probes may be gone, which is said elsewhere
+                    self._budget = None
+                    return False
+            took = f"{_percent(exceeded.share)} of a CPU, and the budget is"
+            took += f" {_percent(self._budget.share)}"
+            after = time.monotonic() - self.began
+            fields: dict[str, object] = {"what": "budget", "share": exceeded.share, "after": after}
+            if exceeded.function is None or level is None:
+                text = f"the run ends: tracing took {took}"
+                self._news.append(Note(NoteKind.BUDGET, text, fields | {"level": "ended"}))
+                return True
+            self._levels[exceeded.function] = level
+            name = self.plan.names[exceeded.function].name
+            text = f"{name}: {_LIGHTENED[level]} from now on: tracing it took {took}"
+            fields |= {"level": level.value, "func": name}
+            self._news.append(Note(NoteKind.BUDGET, text, fields))
+        off = sum(level is Level.OFF for level in self._levels.values())
+        return off > 0 and off == len(self.plan.names)
+
+    def _say_counted(self) -> None:
+        """Say how many calls were counted and not followed."""
+        if self._budget is None or not self._levels:
+            return
+        for number, calls in self._budget.hits.counted().items():
+            name = self.plan.names[number].name
+            text = f"{name}: {calls:,} calls were only counted, to stay within the budget"
+            fields = {"what": "budget", "func": name, "counted": calls}
+            self._news.append(Note(NoteKind.BUDGET, text, fields))
+
     def news(self) -> list[Note]:
         """Return what has become known of the run since the last time."""
         news, self._news = self._news, []
-        for function, returns in self.meter.moved():
-            where = "in their callers" if returns == "landing" else "at RETs"
-            text = f"{function}: calls are seen returning {where} now"
-            news.append(Note(NoteKind.MOVED, text, {"func": function, "returns": returns}))
+        for move in self.meter.moved():
+            where = "in their callers" if move.returns == "landing" else "at RETs"
+            name = self.plan.names[move.function].name
+            text = f"{name}: calls are seen returning {where} now"
+            fields: dict[str, object] = {"func": name, "returns": move.returns}
+            if move.why:
+                text, fields = f"{text}: {move.why}", fields | {"why": move.why}
+            news.append(Note(NoteKind.MOVED, text, fields))
+            if self._budget is not None:
+                self._budget.forgive(move.function)
         return news
 
     def close(self) -> None:
@@ -243,6 +299,24 @@ def open_run(
         calibration = None
         if request.is_calibrated:
             calibration = opened.enter_context(Calibration(lambda: request.cost(prepared)))
+        trap = None
+        if request.budget is not None:
+            measure = partial(trap_cost, SiteForm.EMULATED, request.forced)
+            trap = opened.enter_context(Calibration(measure))
         meter = request.attach(prepared)
         opened.push(meter)
-        return Run(prepared, meter, calibration, waiter, opened.pop_all())
+        budget = None
+        if trap is not None and request.budget is not None:
+            hits = Hits(meter.attached.program, meter.program_ns, prepared.plan)
+            budget = RunBudget(request.budget, hits, trap, time.monotonic())
+        return Run(prepared, meter, calibration, waiter, opened.pop_all(), budget)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
+
+
+_LIGHTENED = {
+    Level.COUNTED: "its calls are only counted",
+    Level.OFF: "its calls are not seen",
+}

@@ -131,6 +131,23 @@ class Process:
                 start, end = (int(part, 16) for part in parts[0].split("-"))
                 yield MemoryMapping(start, end, int(parts[2], 16), int(parts[4]), parts[5])
 
+    def code_at(self, offset: int) -> set[int] | None:
+        """Return the bytes that the executable's mappings have at an offset in the file.
+
+        There is one, or two if mappings overlap in the file. None if that cannot be read.
+        """
+        try:
+            path, inode = self.executable_name, os.stat(self.executable).st_ino
+            found = {
+                _byte(self.tgid, each.start + offset - each.offset)
+                for each in self.mappings()
+                if each.offset <= offset < each.offset + each.end - each.start
+                and (each.inode == inode or each.path.removesuffix(" (deleted)") == path)
+            }
+        except (OSError, GotraceError):
+            return None
+        return found or None
+
     def code(self) -> Iterator[tuple[int, int, str]]:
         """Yield start, end and name, ``[libm.so.6]`` or ``[vdso]``, of each mapping of code.
 
@@ -217,6 +234,11 @@ class Process:
                     " or forbidden by seccomp): trace by path"
                 ) from error
             raise _gone(self.tgid, error) from error
+
+
+def _byte(tgid: int, address: int) -> int:
+    with open(f"/proc/{tgid}/mem", "rb", 0) as memory:
+        return os.pread(memory.fileno(), 1, address)[0]
 
 
 def read_status(pid: int | str, root: Path = Path("/")) -> dict[str, str]:

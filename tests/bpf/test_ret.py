@@ -77,7 +77,11 @@ _COUNT = """\
     static type name##_value[size]; \\
     static type *name##_lookup(u32 *key) { return &name##_value[*key]; } \\
     static struct { type *(*lookup)(u32 *); } name = {name##_lookup}
-static bool site_hit(struct pt_regs *ctx, u64 *cookie) { *cookie = attach_cookie(ctx); return 1; }
+static bool site_hit_entry(struct pt_regs *ctx, u64 *cookie)
+{
+    *cookie = attach_cookie(ctx);
+    return 1;
+}
 """
 
 _BODY = """\

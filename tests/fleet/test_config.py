@@ -48,7 +48,7 @@ def test_smallest_configuration() -> None:
     [
         ("type: counter", "type: count", 4, "give one of counter, histogram"),
         ("probe: 'main.(*Store).Get', l", "prob: 'main.f', l", 4, "unknown key 'prob'"),
-        ("budget: 2%", "budgets: 2%", 9, "unknown key 'budgets': did you mean budget?"),
+        ("budget: 2%", "budgets: 2%", 9, "unknown key 'budgets': did you mean budget or"),
         ("$ret2 != nil", "$ret2 !! nil", 4, "column 7"),
         ("'main.(*Store).Get'}", "'main.(*Store).Get (n <'}", 5, "column"),
         ("'main.(*Store).Get'}", "'/bin/sh:main.f'}", 5, "list the file among"),

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gotrace.fleet.config import MetricSpec, MetricType
 from gotrace.fleet.naming import OTHERS, attribute, label
-from gotrace.fleet.series import Increment, Metric, bucketed
+from gotrace.fleet.series import Increment, Metric, Presence, Room, bucketed
 from gotrace.histogram import Histogram, ValueHistogram, bucket_bounds
 from gotrace.probes.spec import parse_key
 from gotrace.values.model import StringValue, Unavailable
@@ -46,6 +48,54 @@ def test_the_kernels_own_others_are_others() -> None:
     metric = Metric(spec(MetricType.COUNTER))
     metric.add("t", [Increment(None, 7), Increment(("a",), 1)])
     assert values_of(metric) == {("t", OTHERS): 7, ("t", "a"): 1}
+
+
+@given(st.lists(st.tuples(st.sampled_from("tu"), st.sampled_from("abcdefgh")), max_size=60))
+def test_all_metrics_together_are_bounded(calls: list[tuple[str, str]]) -> None:
+    room = Room(5, {"t": 2, "u": 4})
+    metrics = [Metric(spec(MetricType.COUNTER, series=9)) for _ in range(2)]
+    for metric in metrics:
+        metric.be_in(room)
+    for number, (target, key) in enumerate(calls):
+        metrics[number % 2].add(target, [Increment((key,), 1)])
+    kept = [v for one in metrics for v in values_of(one) if v[1] != OTHERS]
+    assert len(kept) <= 5
+    assert sum(target == "t" for target, _ in kept) <= 2
+    assert sum(sum(values_of(one).values()) for one in metrics) == len(calls)
+
+
+def test_idle_series_end_and_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    metric = Metric(replace(spec(MetricType.COUNTER), idle=60.0))
+    room = Room(3, {})
+    metric.be_in(room)
+    metric.add("t", [Increment((key,), 1) for key in "abcd"])
+    assert values_of(metric) == {("t", "a"): 1, ("t", "b"): 1, ("t", "c"): 1, ("t", OTHERS): 1}
+    now += 50
+    metric.add("t", [Increment(("a",), 1)])
+    now += 20
+    metric.end_idle()
+    assert values_of(metric) == {("t", "a"): 2}
+    metric.add("t", [Increment(("d",), 1)])  # for which there is room again
+    assert values_of(metric) == {("t", "a"): 2, ("t", "d"): 1}
+    assert metric.ended == 3
+
+
+def test_where_nothing_counts_each_reader_has_the_end_once() -> None:
+    now = 0.0
+    presence = Presence(lambda: now)
+    presence.begin("t")
+    presence.begin("t")
+    presence.end("t")
+    assert presence.shown(["t"], "one") == {"t"}
+    presence.end("t")
+    assert presence.shown(["t"], "one") == presence.shown(["t"], "one") == {"t"}
+    now = 10.0
+    assert presence.shown(["t"], "one") == set()
+    assert presence.shown(["t"], "other") == presence.shown(["t"], "") == {"t"}
+    presence.begin("t")
+    assert presence.shown(["t"], "one") == {"t"}
 
 
 def test_targets_do_not_take_each_others_room() -> None:

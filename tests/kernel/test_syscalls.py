@@ -297,7 +297,7 @@ def test_runs_of_programs_are_counted_while_that_is_asked_for() -> None:
         counting = kernel.enable_statistics()
         try:
             function.call()
-            runs, took = attached.statistics()["on_entry"]
+            runs, took = kernel.program_statistics(attached.functions["on_entry"])
             assert runs == sum(attached.program.map("counts").sums()) > 0
             assert took > 0
         finally:

@@ -355,7 +355,7 @@ def text_counts(result: Result) -> Mapping[str, int]:
     """Return the calls of each function in a text output, over all its tables."""
     counts: Counter[str] = Counter()
     for line in result.lines:
-        if match := re.fullmatch(r"(\S.*?) +(\d+)\n", line):
+        if match := re.fullmatch(r"(\S.*?) +(\d+)(?: +[\d.]+)? +[\d.]+%\n", line):
             counts[elided(match[1])] += int(match[2])
     return counts
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from gotrace.errors import GotraceError
-from gotrace.fleet.probing import Cost
+from gotrace.overhead import ProbeCost
 from gotrace.session.scheduler import SchedulerProbes
 from gotrace.session.why.price import changes_a_second
 
@@ -15,14 +15,14 @@ class OverBudgetError(GotraceError):
     """Probes that would take more than a target may pay, and so are not attached."""
 
 
-def refuse_price(probes: SchedulerProbes, cost: Cost, share: float) -> None:
+def refuse_price(probes: SchedulerProbes, cost: ProbeCost, share: float) -> None:
     """Count changes of state for a fifth of a second.
 
     Raises OverBudgetError where watching them would take more than ``share`` of one CPU, other
     GotraceErrors where they cannot be counted.
     """
     changes = changes_a_second(probes, None)
-    price = changes * (cost.trap.own + probes.program_ns) / 1e9
+    price = changes * (cost.own + probes.program_ns) / 1e9
     if price > share:
         raise OverBudgetError(
             f"not attached: its goroutines change state {changes:,.0f} times a second, which would"

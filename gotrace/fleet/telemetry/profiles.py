@@ -10,15 +10,16 @@ from contextlib import closing
 from dataclasses import replace
 
 from gotrace.errors import GotraceError, NoMatchError
-from gotrace.fleet.probing import Cost
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.price import OverBudgetError, refuse_price
 from gotrace.fleet.web import ProfileKind
 from gotrace.goroutines.groups import Choice
 from gotrace.goroutines.live import LiveGoroutines
 from gotrace.goroutines.profile import profile_of
+from gotrace.overhead import ProbeCost
 from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import PprofLocation, StackProfile
+from gotrace.session.budget import Hits
 from gotrace.session.request import Accept
 from gotrace.session.run import open_run
 from gotrace.session.waits.meter import EndedBy, WaitMeter, WaitRequest, WaitRow
@@ -41,7 +42,7 @@ def take_profile(
     pid: int,
     program: Program,
     seconds: int,
-    cost: Cost,
+    cost: ProbeCost,
     share: float,
     stopping: threading.Event,
 ) -> bytes:
@@ -57,14 +58,15 @@ def take_profile(
         if kind is ProfileKind.GOROUTINE:
             with LiveGoroutines(target) as live:
                 dump = live.take()
-                return pprof(profile_of(dump.program, Choice().of(dump), time.time_ns()))
+                return pprof(profile_of(dump, Choice().of(dump), time.time_ns()))
 
         def watch(meter: WaitMeter) -> None:
+            hits = Hits(meter.attached.program, meter.program_ns)
             until = time.monotonic() + seconds
             while time.monotonic() < until:
                 if stopping.wait(min(_LOOK, max(0.0, until - time.monotonic()))):
                     raise GotraceError("gotraced ends")
-                if cost.total(meter.attached.statistics()).ns > share * seconds * 1e9:
+                if hits.total(cost).ns > share * seconds * 1e9:
                     raise OverBudgetError(
                         f"ended: watching waits has taken more than {100 * share:.1f}% of one CPU"
                         f" for {seconds} s, the budget of all"
@@ -84,7 +86,7 @@ def wait_profile(
     ``accept`` is as for ``open_run``. Raises GotraceError.
     """
     began = time.time_ns()
-    with open_run(WaitRequest(target=target), accept=accept) as run:
+    with open_run(WaitRequest(target=target, is_minded=True), accept=accept) as run:
         meter = run.meter
         watch(meter)
         meter.stop()

@@ -6,16 +6,19 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from gotrace.fleet.config import WaitsSpec
-from gotrace.fleet.probing import Cost, Probe, Spent
+from gotrace.fleet.probing import Probe
+from gotrace.fleet.series import Presence
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.price import refuse_price
+from gotrace.overhead import ProbeCost
 from gotrace.session.run import open_run
 from gotrace.session.waits.states import (
     StateKind,
+    StateLoss,
     StateProbes,
     StateRequest,
     StateSum,
@@ -24,6 +27,7 @@ from gotrace.session.waits.states import (
 from gotrace.target.target import Target
 
 __all__ = [
+    "WAIT_LOSSES",
     "WaitFamily",
     "WaitPoint",
     "WaitTotals",
@@ -52,11 +56,16 @@ class WaitTotals:
     Threads may add to it and read it.
     """
 
+    presence: Presence = field(default_factory=Presence)
     _points: dict[tuple[str, StateKind, str], WaitPoint] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def begin(self, target: str, kinds: Iterable[StateKind]) -> None:
-        """Have what has no reasons begin at 0, so that its first rise is seen."""
+        """Take note that a probe is attached in a target.
+
+        Sums that have no reasons begin at 0, so that their first rise is seen.
+        """
+        self.presence.begin(target)
         with self._lock:
             for kind in kinds:
                 self._point(target, kind, "")
@@ -69,10 +78,12 @@ class WaitTotals:
                 point.count += one.count
                 point.ns += one.ns
 
-    def points(self) -> list[WaitPoint]:
-        """Return a copy of all, in the order in which they began."""
+    def points(self, targets: Sequence[str], reader: str = "") -> list[WaitPoint]:
+        """Return a copy of those of some targets for a reader, in the order in which they began."""
+        shown = self.presence.shown(targets, reader)
         with self._lock:
-            return [replace(point) for point in self._points.values()]
+            points = self._points.values()
+            return [replace(point) for point in points if point.target in shown]
 
     def _point(self, target: str, kind: StateKind, reason: str) -> WaitPoint:
         key = target, kind, reason
@@ -138,7 +149,7 @@ class WaitsProbe(Probe):
         spec: WaitsSpec,
         program: Program,
         target: Target,
-        cost: Cost,
+        cost: ProbeCost,
         totals: WaitTotals,
         share: float,
     ) -> None:
@@ -147,43 +158,46 @@ class WaitsProbe(Probe):
         Raises OverBudgetError, other GotraceErrors, or OSError.
         """
         request = StateRequest(
-            target=target, file=target.binary(program.path), goroutines=spec.goroutines
+            target=target,
+            file=target.binary(program.path),
+            goroutines=spec.goroutines,
+            is_minded=True,
         )
         run = open_run(request, accept=lambda probes: refuse_price(probes, cost, share))
         super().__init__(program, cost, run)
         self._totals = totals
         self._meter = run.meter
-        self._hits = 0
         kinds = [StateKind.RUNNABLE]
         if self._meter.has_quotas:
             kinds.append(StateKind.THROTTLED)
         totals.begin(program.key.target, kinds)
+        self._is_present = True
 
     def _take(self) -> None:
-        sums = self._meter.take()
-        # A goroutine begins to wait, becomes runnable and runs; or only the latter two.
-        hits = {StateKind.BLOCKED: 1, StateKind.RUNNABLE: 2, StateKind.THROTTLED: 0}
-        self._hits += sum(hits[one.kind] * one.count for one in sums)
-        self._totals.add(self._program.key.target, sums)
+        self._totals.add(self._program.key.target, self._meter.take())
+
+    def _forget(self) -> None:
+        self._meter.take()
 
     def _poll(self) -> None:
         self._meter.forget(self._program.is_run_by)
 
-    def _spent(self) -> Spent:
-        if not self._cost.is_counted:
-            self._take()
-            ns = self._hits * _PROGRAM_NS
-            return Spent(self._hits, self._cost.of("on_status", self._hits, ns))
-        spent = self._cost.total(self._meter.attached.statistics())
-        return Spent(spent.hits, spent.ns + self._meter.attached.tracepoint_ns())
-
     def _losses(self) -> Counter[str]:
         found = self._meter.losses().items()
-        return Counter({what.name.lower(): count for what, count in found if count})
+        return Counter({what.name.lower(): count for what, count in found})
 
     def _finish(self) -> None:
-        self._meter.stop()
-        self._take()
+        try:
+            self._meter.stop()
+            self._take()
+        finally:
+            self._rest()
+
+    def _rest(self) -> None:
+        if self._is_present:
+            self._is_present = False
+            self._totals.presence.end(self._program.key.target)
 
 
-_PROGRAM_NS = 300  # for a run of a program that cannot be timed
+#: How waits may be missing.
+WAIT_LOSSES = [what.name.lower() for what in StateLoss]

@@ -21,6 +21,7 @@ from gotrace.goroutines.program import Program
 from gotrace.gotypes.wait_reasons import WaitReasons
 from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.kept_stacks import KeptStacks
+from gotrace.session.budget import counting_hits
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, Request
@@ -119,13 +120,17 @@ class WaitMeter(Probing):
         probes: WaitProbes,
         forced: AttachMethod | None,
         announce: Callable[[str], None] | None = None,
+        counts_hits: bool = False,
         rows: int = _ROWS,
     ) -> None:
         """Load and attach; ``announce`` is as for ``attach``. Raises AttachError or LoadError."""
         self._probes = probes
+        self.program_ns = probes.program_ns
         target = probes.target
         self._program = GoFiles(target).program() if target.has_started else None
         settings = probes.settings(_OPEN, _STACKS, rows)
+        if counts_hits:
+            settings = counting_hits(settings)
         groups = probes.groups()
         self.attached: Attached = attach(settings, groups, forced, None, announce)
         program = self.attached.program
@@ -247,12 +252,15 @@ class WaitRequest(Request[WaitMeter, None]):
             forced=self.forced,
             announce=announce,
             scheduler=probes,
+            budget=self.budget,
+            is_minded=self.is_minded,
         )
 
     def attach(self, prepared: Prepared) -> WaitMeter:
         """Attach. Raises AttachError or LoadError."""
         assert isinstance(prepared.scheduler, WaitProbes)
-        return WaitMeter(prepared.scheduler, prepared.forced, prepared.announce)
+        counts_hits = prepared.counts_hits
+        return WaitMeter(prepared.scheduler, prepared.forced, prepared.announce, counts_hits)
 
 
 _NO_REASONS = "why goroutines wait is not shown: runtime.waitReasonStrings was not found"

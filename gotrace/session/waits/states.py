@@ -16,6 +16,7 @@ from gotrace.errors import GotraceError
 from gotrace.gotypes.wait_reasons import WaitReasons
 from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.kernel.program import BpfProgram
+from gotrace.session.budget import counting_hits
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, Request
@@ -141,11 +142,18 @@ class StateMeter(Probing):
     """The probes that add states up; a context manager that detaches."""
 
     def __init__(
-        self, probes: StateProbes, forced: AttachMethod | None, goroutines: int = _STATES
+        self,
+        probes: StateProbes,
+        forced: AttachMethod | None,
+        counts_hits: bool = False,
+        goroutines: int = _STATES,
     ) -> None:
         """Load and attach. Raises AttachError or LoadError."""
         self._probes = probes
+        self.program_ns = probes.program_ns
         settings = probes.settings(goroutines)
+        if counts_hits:
+            settings = counting_hits(settings)
         self.attached: Attached = attach(settings, probes.groups(), forced, self._prepare)
         program = self.attached.program
         self._sums = program.map("state_sums")
@@ -236,12 +244,14 @@ class StateRequest(Request[StateMeter, None]):
             forced=self.forced,
             announce=announce,
             scheduler=probes,
+            is_minded=self.is_minded,
         )
 
     def attach(self, prepared: Prepared) -> StateMeter:
         """Attach. Raises AttachError or LoadError."""
         assert isinstance(prepared.scheduler, StateProbes)
-        return StateMeter(prepared.scheduler, prepared.forced, self.goroutines)
+        counts_hits = prepared.counts_hits
+        return StateMeter(prepared.scheduler, prepared.forced, counts_hits, self.goroutines)
 
 
 _NO_QUOTA = "CPU quotas are not looked at: the kernel's BTF does not have them"

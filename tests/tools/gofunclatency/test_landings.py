@@ -204,6 +204,24 @@ def test_outermost_calls_stay_at_rets() -> None:
         fixture.truth()
         assert fixture.finish() == 0
     assert {row["returns"] for row in of_kind(result, "histogram")} == {"ret"}
+    assert "at RETs: only outermost calls" in of_kind(result, "warning")[0]["message"]
+
+
+def test_what_keeps_calls_at_rets_is_said() -> None:
+    with Callers([callers()]) as fixture:
+        with measuring(fixture, "--attach", "perf-cookie", "main.target") as running:
+            fixture.order("direct", 20)
+            result = running.end()
+        (warning,) = of_kind(result, "warning")
+        assert warning["message"] == "calls are seen returning at RETs: that takes --attach multi"
+        assert {row["returns"] for row in of_kind(result, "histogram")} == {"ret"}
+        # The runtime calls it where no line after the call serves.
+        with measuring(fixture, "runtime.nanotime1") as running:
+            said = running.lines_until('{"kind":"moved"')
+            assert '"returns":"ret"' in said and "has no landing" in said
+            running.end()
+        fixture.truth()
+        assert fixture.finish() == 0
 
 
 def test_rows_by_value_have_results() -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is detached for its cost, and when it is tried again."""
+"""What has to cost less."""
 
 from __future__ import annotations
 
-from gotrace.fleet.budget import FIRST_PAUSE, MAX_PAUSE, WINDOW, Budget, Pauses
+from gotrace.session.budget import WINDOW, Budget
 
 MS = 1_000_000
 
@@ -39,18 +39,17 @@ def test_a_probe_that_comes_later_is_counted_from_its_beginning() -> None:
     assert budget.exceeding(WINDOW, {"a": 0}) == {}
 
 
-def test_pauses_grow_and_are_forgiven() -> None:
-    pauses: Pauses[str] = Pauses()
-    assert pauses.is_over("a", 0)
-    now, lengths = 0.0, []
-    for _ in range(9):
-        length = pauses.pause("a", now)
-        lengths.append(length)
-        assert not pauses.is_over("a", now + length - 1)
-        now += length
-        assert pauses.is_over("a", now)
-    assert lengths[:3] == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE]
-    assert lengths[-1] == MAX_PAUSE
-    assert pauses.pause("a", now + 3 * MAX_PAUSE) == FIRST_PAUSE
-    pauses.keep(set())
-    assert pauses.is_over("a", 0)
+def test_a_probe_that_is_attached_anew_begins_anew() -> None:
+    budget: Budget[str] = Budget(0.02)
+    budget.exceeding(0, {"a": 0})
+    assert list(budget.exceeding(1, {"a": 300 * MS})) == ["a"]
+    assert budget.exceeding(2, {"a": 10 * MS}) == {}
+    assert list(budget.exceeding(3, {"a": 220 * MS})) == ["a"]
+
+
+def test_a_probe_that_costs_less_from_now_on_is_forgiven() -> None:
+    budget: Budget[str] = Budget(0.02)
+    budget.exceeding(0, {"a": 0})
+    budget.forgive("a", 150 * MS)
+    assert budget.exceeding(2, {"a": 300 * MS}) == {}
+    assert list(budget.exceeding(3, {"a": 360 * MS})) == ["a"]

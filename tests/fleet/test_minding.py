@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What probes cost is known each second, with the rights that the daemon ships with."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fleet.test_gotraced import Daemon
+from tests.toolchains import FIXTURES, build, newest
+from tests.tools.harness import Fixture
+
+pytestmark = [pytest.mark.live, pytest.mark.apart]
+
+RATE = 20_000
+#: As in the DaemonSet: without CAP_SYS_ADMIN.
+WITHOUT = ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin", "--")
+
+
+@pytest.fixture
+def storm(tmp_path: Path) -> Iterator[Fixture]:
+    path = shutil.copy(build(FIXTURES / "live_storm", newest()), tmp_path / f"storm{os.getpid()}")
+    with Fixture([path]) as fixture:
+        yield fixture
+
+
+def daemon(tmp_path: Path, metric: str, more: str) -> Daemon:
+    """Start a daemon that the kernel gives no statistics of programs."""
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        f"listen: 127.0.0.1:0\n{more}\n"
+        f"targets: [{{name: storm, comm: storm{os.getpid()}}}]\n"
+        f"metrics:\n  - {{name: hits, probe: main.hit, {metric}}}\n"
+    )
+    config.chmod(0o600)
+    return Daemon(config, "-v", probes=1, within=WITHOUT)
+
+
+def test_a_counter_that_nobody_reads_is_detached(storm: Fixture, tmp_path: Path) -> None:
+    with daemon(tmp_path, "type: counter", "budget: 0.3%") as gotraced:
+        storm.say(f"1 {RATE}")
+        began = time.monotonic()
+        said = gotraced.read_until("gotraced: WARNING: hits in storm: ")[0]
+        assert time.monotonic() - began < 10
+        assert said.startswith("detached: it took ") and "budget of all is 0.3%" in said
+        seconds = gotraced.samples()["gotraced_probe_seconds_total"]
+        assert {dict(labels)["state"] for labels in seconds} == {"on", "counted", "off"}
+        gotraced.end()
+    storm.work()
+
+
+def test_a_histogram_is_counted_before_that(storm: Fixture, tmp_path: Path) -> None:
+    with daemon(tmp_path, "type: histogram", "budget: 6%") as gotraced:
+        storm.say(f"1 {RATE}")
+        said = gotraced.read_until("gotraced: WARNING: hits in storm: ")[0]
+        assert said.startswith("its calls are only counted: it took ")
+        time.sleep(3)
+        calls = storm.work()["Calls"]
+        samples = gotraced.samples()
+        (measured,) = samples["hits_count"].values()
+        (counted,) = samples["gotraced_probe_unmeasured_total"].values()
+        assert counted > RATE and measured + counted == calls
+        (cost,) = samples["gotraced_probe_cost_seconds_total"].values()
+        assert cost > 0.6  # six parts of a hundred of ten seconds
+        gotraced.end()
+
+
+def test_what_is_within_the_budget_stays_though_nobody_reads_it(
+    storm: Fixture, tmp_path: Path
+) -> None:
+    with daemon(tmp_path, "type: counter", "budget: 30%\nhost_budget: 30%") as gotraced:
+        storm.say(f"1 {RATE}")
+        time.sleep(5)
+        calls = storm.work()["Calls"]
+        assert sum(gotraced.samples()["hits_total"].values()) == calls
+        gotraced.end()
+
+
+def test_the_host_has_a_budget_of_its_own(storm: Fixture, tmp_path: Path) -> None:
+    with daemon(tmp_path, "type: counter", "budget: 90%\nhost_budget: 0.3%") as gotraced:
+        storm.say(f"1 {RATE}")
+        said = gotraced.read_until("gotraced: WARNING: hits in storm: ")[0]
+        assert "the budget of the host is 0.3%" in said
+        gotraced.end()
+    storm.work()

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``--budget``: calls that cost too much are counted, and then left alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.toolchains import FIXTURES, build, newest
+from tests.tools.harness import Fixture, Result, of_kind, tool
+
+pytestmark = pytest.mark.live
+
+Json = dict[str, Any]
+
+
+@pytest.fixture
+def storm() -> Iterator[Fixture]:
+    with Fixture([build(FIXTURES / "live_storm", newest())]) as fixture:
+        yield fixture
+
+
+def traced(
+    storm: Fixture, *command: str, rate: int = 30_000, seconds: float = 4
+) -> tuple[Result, int]:
+    """Trace the storm from its first call to its last one; return how many there were as well."""
+    with tool(*command, "--json", "-p", str(storm.ready)) as running:
+        storm.say(f"1 {rate}")
+        storm.read_until("busy")
+        time.sleep(seconds)
+        calls: int = storm.work()["Calls"]
+        return running.end(), calls
+
+
+def said(result: Result) -> list[Json]:
+    return [row for row in of_kind(result, "warning") if row.get("what") == "budget"]
+
+
+def levels(result: Result) -> list[tuple[str, str]]:
+    return [(row["func"], row["level"]) for row in said(result) if "level" in row]
+
+
+def test_calls_that_cost_too_much_are_counted_and_each_of_them_is(storm: Fixture) -> None:
+    result, calls = traced(
+        *(storm, "gofunclatency", "-F", "--returns", "ret", "--budget", "8%"),
+        *("main.hit", "main.deep"),
+    )
+    assert ("main.hit", "counted") in levels(result)
+    assert all(row["share"] > 0.08 for row in said(result) if "level" in row)
+    (rows,) = [row for row in of_kind(result, "histogram") if row["func"] == "main.hit"]
+    (counted,) = [row for row in said(result) if "counted" in row]
+    if ("main.hit", "off") not in levels(result):
+        assert rows["count"] + counted["counted"] == calls
+    # Others are traced as before: the storm's frames are the calls of deep.
+    assert [row["count"] for row in of_kind(result, "histogram") if row["func"] == "main.deep"]
+    assert not of_kind(result, "lost")
+
+
+def test_beyond_that_they_are_not_seen(storm: Fixture) -> None:
+    result, calls = traced(storm, "gofunccount", "--budget", "0.5%", "main.hit", "main.deep")
+    assert levels(result) == [("main.hit", "off")]
+    counts = {row["func"]: row["count"] for row in of_kind(result, "count")}
+    assert 0 < counts["main.hit"] < calls
+    assert counts["main.deep"] == 25
+
+
+def test_a_run_that_has_nothing_else_ends(storm: Fixture) -> None:
+    result, _ = traced(storm, "gofunccount", "--budget", "0.5%", "main.hit")
+    assert levels(result) == [("main.hit", "off")]
+    assert result.status == 0 and of_kind(result, "count")
+
+
+def test_watching_waits_ends(storm: Fixture) -> None:
+    result, _ = traced(storm, "gooffcpu", "--budget", "0.01%", rate=1000)
+    assert [row["level"] for row in said(result)] == ["ended"]
+    assert result.status == 0
+
+
+def test_calls_at_landings_are_counted_as_well(storm: Fixture) -> None:
+    result, _ = traced(
+        *(storm, "gofunclatency", "-F", "--returns", "landing", "--budget", "3%"),
+        *("main.hit", "main.deep"),
+    )
+    assert levels(result)[0] == ("main.hit", "counted")
+    moves = [row for row in of_kind(result, "moved") if row["func"] == "main.hit"]
+    assert [row["returns"] for row in moves] in ([], ["landing"])
+
+
+def test_records_are_counted_as_well(storm: Fixture) -> None:
+    result, _ = traced(storm, "gotrace", "--budget", "10%", "main.hit (n < 0)")
+    assert levels(result)[0] == ("main.hit", "counted")
+    assert [row["counted"] > 0 for row in said(result) if "counted" in row] == [True]
+
+
+def test_within_the_budget_nothing_is_said(storm: Fixture) -> None:
+    result, calls = traced(storm, "gofunclatency", "-F", "--budget", "50%", "main.hit", rate=1000)
+    assert said(result) == []
+    (row,) = of_kind(result, "histogram")
+    assert row["count"] == calls
