@@ -18,7 +18,7 @@ from itertools import pairwise
 from gotrace.probes.spec import ProbeSpec, parse_key
 from gotrace.requests.belonging import Belonging, Link, Span, Task, Work
 from gotrace.requests.critical import Part, States, critical_path
-from gotrace.requests.edges import FIRST, EdgeKind, parse_edge
+from gotrace.requests.edges import FIRST, EdgeKind, edge_of
 from gotrace.requests.model import Node, Request
 from gotrace.session.decode import CallDecoder, DecodedCall
 from gotrace.session.events import HEADER
@@ -149,12 +149,13 @@ class Assembler:
 
     def add(self, record: bytes) -> None:
         """Take the next record. Raises RecordError."""
-        end, start, goid, tgid, _, function, _, _, flags, _, _ = HEADER.unpack_from(record)
+        header = HEADER.unpack_from(record)
+        end, start, goid, tgid, _, function, _, _, flags, _, _ = header
         if end < self._blind_until:
             self.tally.unattributed += function < FIRST
         elif function < FIRST:
             self._call(_Entry(start, end, function, record), (tgid, goid), flags)
-        elif (edge := parse_edge(record)).kind is not EdgeKind.BEGIN:
+        elif (edge := edge_of(header)).kind is not EdgeKind.BEGIN:
             if self._reasons:
                 self._states.add(edge)
             if edge.kind is not EdgeKind.STATE:
