@@ -132,8 +132,10 @@ class _Printer:
             self.has_seen = True
 
     def _write(self, until: float, is_over: Callable[[], bool], *, is_last: bool = False) -> None:
-        for request in self._assembler.take(time.monotonic(), is_last):
-            if self._left == 0 or is_over() or not takes_more(self._out, until):
+        requests = self._assembler.take(time.monotonic(), is_last)
+        while self._left != 0 and not is_over() and takes_more(self._out, until):
+            request = next(requests, None)
+            if request is None:
                 return
             self._out.writelines(self._lines(request))
             self._out.flush()

@@ -11,7 +11,7 @@ import struct
 import time
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -180,23 +180,32 @@ class Assembler:
         self.tally.lost += len(self._waiting)
         self._waiting.clear()
         self._ended.clear()
+        self._loose.clear()
         self._calls = 0
 
-    def take(self, now: float, is_over: bool = False) -> Iterator[Request[DecodedCall]]:
-        """Yield the requests that are whole by ``now`` (``time.monotonic``), all if ``is_over``."""
-        if not self._ended or not (is_over or now - self._ended[0].ended >= LINGER):
+    def take(
+        self, now: float, is_over: bool = False
+    ) -> Generator[Request[DecodedCall], None, None]:
+        """Yield the requests that are whole by ``now`` (``time.monotonic``), all if ``is_over``.
+
+        Those that are not taken then are yielded the next time.
+        """
+        if not (is_over or (self._ended and now - self._ended[0].ended >= LINGER)):
             return
-        waiting, self._ended = self._ended, []
-        for one in waiting:
-            age = now - one.ended
-            if not is_over and age < self._patience(one):
-                self._ended.append(one)
-            elif self._waiting.pop(one.work, None) is not None:
-                self._calls -= one.size
-                request = self._request(one)
-                self.tally.unwanted += request is None
-                if request is not None:
-                    yield request
+        waiting = iter(self._ended)
+        self._ended = []
+        try:
+            for one in waiting:
+                if not is_over and now - one.ended < self._patience(one):
+                    self._ended.append(one)
+                elif self._waiting.pop(one.work, None) is not None:
+                    self._calls -= one.size
+                    request = self._request(one)
+                    self.tally.unwanted += request is None
+                    if request is not None:
+                        yield request
+        finally:
+            self._ended += waiting
         if is_over:
             self.tally.lost += len(self._waiting)
             self._waiting.clear()
