@@ -12,6 +12,7 @@ from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import opened_notices
 from gotrace.cli.stream import Patience, takes_more
 from gotrace.cli.why import accepting
+from gotrace.errors import UsageError
 from gotrace.report.calls import Clock, LineStyle, TimeStyle
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.report.requests import REQUEST_HEADING, request_lines
@@ -62,7 +63,12 @@ def run_tree(
 
 
 def add_own_functions(options: argparse.Namespace, target: Target) -> None:
-    """Have a program's own functions be shown, but for those that are called too often."""
+    """Have a program's own functions be shown, but for those that are called too often.
+
+    Raises GotraceError, UsageError among these.
+    """
+    if options.regexp:
+        raise UsageError("with -r --tree takes a PROBE as well: give -r 'main\\..*'")
     own = own_functions(target, [options.tree.split(" ", 1)[0]])
     options.patterns += own.patterns
     options.exclude = [*options.exclude, *own.left_out]
