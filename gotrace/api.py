@@ -14,13 +14,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from weakref import WeakSet
 
 from gotrace.calls import Call, LostCalls, StackFrame
 from gotrace.errors import GotraceError, UsageError
+from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import Choice
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Frame, Stack
@@ -41,6 +42,9 @@ from gotrace.session.count import CountRequest
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import function_of
 from gotrace.session.latency import LatencyOptions, LatencyRequest, Measurement
+from gotrace.session.oncpu.meter import HERTZ, CpuPeriod, CpuRequest
+from gotrace.session.oncpu.naming import FORM as CPU_FORM
+from gotrace.session.oncpu.naming import CpuNames, function_times
 from gotrace.session.plan import ProgramFunction
 from gotrace.session.probing import Probing, Returns
 from gotrace.session.request import Asked, Request
@@ -72,6 +76,9 @@ if TYPE_CHECKING:  # loaded where they are made
 __all__ = [
     "CallStream",
     "Counts",
+    "CpuFunction",
+    "CpuSamples",
+    "CpuTime",
     "Function",
     "Goroutine",
     "GoroutineState",
@@ -146,7 +153,7 @@ class GoroutineState:
     that is not known. ``created_by`` is the ``go`` statement, ``parent`` the goroutine that ran it
     (None where that is not known). ``stack`` is from the innermost frame on, and empty for a
     running goroutine that could not be sampled and for one that kept moving while it was read
-    (``moved``).
+    (``moved``). ``labels`` are those of pprof.
     """
 
     goid: int
@@ -160,6 +167,7 @@ class GoroutineState:
     system: bool
     moved: bool
     stack: tuple[StackFrame, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +191,29 @@ class Wait:
     waker_stack: tuple[StackFrame, ...]
 
 
-class Waits(list[Wait]):
+class _Profiled:
+    """Stacks that can be written as files."""
+
+    _profile: StackProfile
+
+    def to_pprof(self, path: str | os.PathLike[str]) -> None:
+        """Write a profile for ``go tool pprof``, gzipped. Raises GotraceError."""
+        write_profile(path, self._profile, pprof)
+
+    def to_folded(self, path: str | os.PathLike[str]) -> None:
+        """Write folded stacks with their time in ns, for flame graphs. Raises GotraceError."""
+        write_profile(path, self._profile, folded)
+
+    def to_speedscope(self, path: str | os.PathLike[str]) -> None:
+        """Write a flame graph for https://www.speedscope.app. Raises GotraceError."""
+        write_profile(path, self._profile, speedscope)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write a page that shows a flame graph without a network. Raises GotraceError."""
+        write_profile(path, self._profile, html)
+
+
+class Waits(list[Wait], _Profiled):
     """Where goroutines waited, what took most first.
 
     ``contentions`` (how many) and ``delay_ns`` are the sums, with those for which there was no row
@@ -207,21 +237,64 @@ class Waits(list[Wait]):
         found, now = profile_rows(program, rows), time.time_ns()
         self._profile = StackProfile(FORM, found, "waits", program.mappings(), now)
 
-    def to_pprof(self, path: str | os.PathLike[str]) -> None:
-        """Write a profile for ``go tool pprof``, gzipped. Raises GotraceError."""
-        write_profile(path, self._profile, pprof)
 
-    def to_folded(self, path: str | os.PathLike[str]) -> None:
-        """Write folded stacks with their time in ns, for flame graphs. Raises GotraceError."""
-        write_profile(path, self._profile, folded)
+@dataclass(frozen=True, slots=True)
+class CpuSamples:
+    """Samples that are alike: ``samples`` of them stand for ``cpu_ns`` together.
 
-    def to_speedscope(self, path: str | os.PathLike[str]) -> None:
-        """Write a flame graph for https://www.speedscope.app. Raises GotraceError."""
-        write_profile(path, self._profile, speedscope)
+    ``work`` is what the time is spent for: "program", "garbage collection", "GC assist" or
+    "scheduler". ``group`` is whose it is: the go statement that made the goroutines, "main
+    goroutine", "outside of goroutines", or else the same as ``work``. ``stack`` is from the
+    innermost frame on, and empty if there was no room to keep it.
+    """
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write a page that shows a flame graph without a network. Raises GotraceError."""
-        write_profile(path, self._profile, html)
+    work: str
+    group: str
+    samples: int
+    cpu_ns: int
+    stack: tuple[StackFrame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuFunction:
+    """The CPU time of a function: its own, and with the functions that it calls."""
+
+    function: str
+    self_ns: int
+    total_ns: int
+
+
+class CpuTime(list[CpuSamples], _Profiled):
+    """Where CPU time went, the most first.
+
+    ``samples`` and ``cpu_ns`` are the sums, with ``others``: samples for which there was no row to
+    keep them by stack. ``clock_ns`` is how long the threads have run by their own clock, None if
+    the process had ended. ``functions`` are all that were on a stack, those with the most time of
+    their own first.
+    """
+
+    def __init__(self, names: CpuNames, period: CpuPeriod, ns: int, inside: Sequence[str]) -> None:
+        """Name the frames of a period's rows; each sample stands for ``ns``."""
+        rows = names.named(period.rows, inside)
+        super().__init__(
+            CpuSamples(
+                one.work.value,
+                one.group,
+                one.samples,
+                one.samples * ns,
+                tuple(map(_stack_frame, one.frames)),
+            )
+            for one in rows
+        )
+        self.others = period.others
+        self.clock_ns = period.cpu_ns
+        self.samples = period.others + sum(one.samples for one in rows)
+        self.cpu_ns = self.samples * ns
+        self.functions = [
+            CpuFunction(one.function, one.own * ns, one.total * ns) for one in function_times(rows)
+        ]
+        found, now = names.profile_rows(rows, ns), time.time_ns()
+        self._profile = StackProfile(CPU_FORM, found, "CPU time", names.mappings(), now)
 
 
 class Latencies(dict[str, Histogram]):
@@ -586,7 +659,7 @@ class Session:
             dump = live.take()
             chosen = Choice(functions=patterns, system=system).of(dump)
             chosen.sort(key=lambda goroutine: goroutine.goid)
-            return list(_states(dump.program, chosen))
+            return list(_states(dump, chosen))
 
     def live(
         self,
@@ -693,6 +766,37 @@ class Session:
             rows = named_waits(meter.program, kind, [*period.rows, *unfinished], choice)
             return Waits(meter.program, rows, period.others, losses.earlier)
 
+    def on_cpu(
+        self,
+        *inside: str,
+        seconds: float | None = None,
+        hertz: int = HERTZ,
+        kernel: bool = False,
+        lossy: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> CpuTime:
+        """Sample where threads spend CPU time, for some ``seconds``, or until the target ends.
+
+        Or until ``stop``. ``inside``: only within calls of functions that one of these patterns
+        selects. ``hertz``: samples a second of each CPU. ``kernel``: with the kernel's own
+        functions. ``ready``: see ``latency``. Raises LostCalls if samples are not whole, unless
+        ``lossy``; UsageError where the session is not of one process; GotraceError.
+        """
+        _check(seconds)
+        request = CpuRequest(target=self._target, hertz=hertz, kernel=kernel, inside=inside)
+        with Opened() as opened:
+            run = self._begun(opened, request, seconds)
+            if ready is not None:
+                ready()
+            with _os_errors():
+                while not run.is_over(_LOOK):
+                    pass
+                period, lost = run.meter.take(), run.meter.lost_stacks()
+            if lost and not lossy:
+                raise LostCalls({"stacks": lost})
+            with _STARTING, _os_errors():
+                return CpuTime(CpuNames(run.meter), period, run.meter.period, inside)
+
     def stop(self) -> None:
         """End all runs that are attached; what they have seen is still returned.
 
@@ -793,7 +897,8 @@ def _refusing(what: str) -> Callable[[SchedulerProbes], None]:
     return accept
 
 
-def _states(program: Program, goroutines: Iterable[ReadGoroutine]) -> Iterator[GoroutineState]:
+def _states(dump: Dump, goroutines: Iterable[ReadGoroutine]) -> Iterator[GoroutineState]:
+    program = dump.program
     stacks: dict[Stack, tuple[StackFrame, ...]] = {}
     for one in goroutines:
         if one.stack not in stacks:
@@ -812,6 +917,7 @@ def _states(program: Program, goroutines: Iterable[ReadGoroutine]) -> Iterator[G
             one.is_system,
             one.has_moved,
             stacks[one.stack],
+            dict(dump.labels_of(one)),
         )
 
 

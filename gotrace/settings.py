@@ -28,6 +28,7 @@ __all__ = [
     "HistogramSettings",
     "KeySettings",
     "LatencySettings",
+    "OnCpuSettings",
     "ProgramSettings",
     "Role",
     "SignalSettings",
@@ -420,13 +421,28 @@ class WaitSettings(ProgramSettings):
     source: ClassVar[str] = "waits.c"
 
     tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
-    state: int = _shape(usual=(1, 3, 4))  # runnable, in a system call, waiting
+    state: int = _shape(usual=(0, 1, 3, 4))  # every one, runnable, in a system call, waiting
     open: int = _size(open=1)
-    stacks: int = _size(wait_stacks=1)
+    stacks: int = _size(kept_stacks=1)
     rows: int = _size(wait_rows=1)
     g_sched_pc: int = _value()
     g_sched_bp: int = _value()
     g_coroarg: int | None = _value(None, usual=(None, 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnCpuSettings(ProgramSettings):
+    """Settings of bpf/oncpu.c."""
+
+    source: ClassVar[str] = "oncpu.c"
+
+    tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
+    kernel: bool = _shape(usual=_EITHER)
+    rows: int = _size(cpu_rows=1)
+    stacks: int = _size(kept_stacks=1)
+    text_start: int = _value()
+    text_end: int = _value()
+    g_status: int = _value()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -365,6 +365,7 @@ def distributions(paths: Iterable[Path]) -> set[str]:
     used -= sys.stdlib_module_names | {"gotrace", "bcc", "_typeshed"}
     renamed = {
         "elftools": "pyelftools",
+        "grpc": "grpcio",
         "prometheus_client": "prometheus-client",
         "yaml": "PyYAML",
     }

@@ -249,6 +249,7 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together, and take ``-o x.pb.gz`` for a profile."""
     options.pprof = profile_of(options)
+    options.perfetto = _perfetto_of(options)
     if options.critical and not options.tree:
         raise UsageError("--critical is of requests: give --tree ROOT")
     if options.tree:
@@ -264,6 +265,23 @@ def _check(options: argparse.Namespace) -> None:
 
 
 #: What of calls is not shown in trees, or would leave out some that are needed there.
+def _perfetto_of(options: argparse.Namespace) -> str | None:
+    """Return the file that ``-o`` wants for Perfetto, None if that is for other results."""
+    if not options.output:
+        return None
+    from gotrace.profiles.perfetto import is_perfetto
+
+    path: str = options.output
+    if not is_perfetto(path):
+        return None
+    if not options.tree:
+        raise UsageError(f"-o {path} has requests: give --tree")
+    if options.json:
+        raise UsageError(f"-o {path} and --json cannot be combined: give one of them")
+    options.output = None
+    return path
+
+
 _NOT_IN_TREES = {
     "folded": "-f",
     "pprof": "a profile",

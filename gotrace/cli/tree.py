@@ -6,7 +6,9 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 
+from gotrace.calls import Call
 from gotrace.cli.irregular import lost_notice
 from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import opened_notices
@@ -17,7 +19,7 @@ from gotrace.report.calls import Clock, LineStyle, TimeStyle
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.report.requests import REQUEST_HEADING, request_lines
 from gotrace.requests.assemble import Assembler
-from gotrace.requests.model import Request
+from gotrace.requests.model import Request, RequestFile
 from gotrace.requests.own import own_functions
 from gotrace.session.decode import DecodedCall
 from gotrace.session.edges import EdgeProbes
@@ -54,11 +56,19 @@ def run_tree(
         decoders, undecided = request.decoders(run)
         reasons = run.meter.wait_reasons if options.critical else ()
         assembler = Assembler(decoders, request.options.roots, reasons)
-        printer = _Printer(options, assembler, run.meter, output, style)
-        for _ in pace(options, run, output, printer.poll, _POLL, lambda: printer.has_seen):
-            printer.finish()
+        with ExitStack() as opened:
+            file = None
+            if options.perfetto is not None:
+                file = opened.enter_context(closing(RequestFile(options.perfetto)))
+            printer = _Printer(options, assembler, run.meter, output, style, file)
+            for _ in pace(options, run, output, printer.poll, _POLL, lambda: printer.has_seen):
+                printer.finish()
         for notice in printer.notices(undecided.calls):
             output.notice(notice)
+        if options.perfetto is not None:
+            text = counted("wrote {} request{s} to ", printer.written) + options.perfetto
+            fields = {"what": "file", "path": options.perfetto}
+            output.notice(Notice(NoticeKind.SUMMARY, text, fields))
     return run.plan
 
 
@@ -85,7 +95,9 @@ class _Printer:
         tracer: CallTracer,
         output: Output,
         style: LineStyle,
+        file: RequestFile | None,
     ) -> None:
+        self._file = file
         self._assembler = assembler
         self._tracer = tracer
         self._style = style
@@ -98,7 +110,8 @@ class _Printer:
         self._patience: Patience = options.patience
         self._due: list[bytes] = []  # in order; the next is the last
         self.has_seen = False
-        if not isinstance(output, JsonOutput):
+        self.written = 0
+        if file is None and not isinstance(output, JsonOutput):
             output.heading(REQUEST_HEADING)
             self._out.flush()
 
@@ -143,16 +156,23 @@ class _Printer:
             request = next(requests, None)
             if request is None:
                 return
-            self._out.writelines(self._lines(request))
-            self._out.flush()
+            self.written += 1
+            if self._file is not None:
+                self._file.add(self._made(request))
+            else:
+                self._out.writelines(self._lines(request))
+                self._out.flush()
             if self._left is not None:
                 self._left -= 1
 
     def _lines(self, request: Request[DecodedCall]) -> Iterator[str]:
         if self._as_json:
-            yield request.mapped(lambda call: call.as_call(self._clock.epoch)).to_json()
+            yield self._made(request).to_json()
         else:
             yield from request_lines(request, self._clock, self._style)
+
+    def _made(self, request: Request[DecodedCall]) -> Request[Call]:
+        return request.mapped(lambda call: call.as_call(self._clock.epoch))
 
     def _lost(self) -> int:
         """Return how many records are missing."""

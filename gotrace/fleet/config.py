@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any
@@ -16,6 +15,7 @@ import jsonschema
 
 from gotrace.errors import GotraceError, UsageError
 from gotrace.fleet.schema import SCHEMA
+from gotrace.fleet.trusted import read_trusted
 from gotrace.fleet.yaml_lines import Document, Path, read_yaml
 from gotrace.probes.pattern import is_recipe
 from gotrace.probes.scope import did_you_mean
@@ -25,6 +25,7 @@ from gotrace.target.containers import Container
 __all__ = [
     "Buckets",
     "Config",
+    "HeaderSpec",
     "Listen",
     "MetricSpec",
     "MetricType",
@@ -34,14 +35,15 @@ __all__ = [
     "SpanSpec",
     "TargetSpec",
     "WaitsSpec",
+    "WebSpec",
     "load_config",
     "parse_config",
 ]
 
-_MAX_BYTES = 1 << 20
 _MAX_EXPRESSIONS = 16
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+_HEADER_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _OWN_LABELS = {"target", "function", "le", "quantile", "job", "instance"}
 _OWN_PREFIXES = ("gotraced_", "process_", "python_")
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|m|h)?")
@@ -189,16 +191,35 @@ class WaitsSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class HeaderSpec:
+    """A header of requests: its value, or the file or the environment's variable that has it."""
+
+    name: str
+    value: str = ""
+    file: str | None = None
+    env: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class OtlpSpec:
-    """Where metrics and spans are sent: times in seconds, ``queue`` in spans."""
+    """Where metrics and spans are sent: times in seconds, ``queue`` in spans.
+
+    ``disk`` is a directory for spans that wait, of ``disk_bytes`` at most. ``ca_file`` has the
+    authorities, ``cert_file`` and ``key_file`` are shown to the collector.
+    """
 
     endpoint: str
     protocol: Protocol
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[HeaderSpec, ...] = ()
     interval: float = 15.0
     timeout: float = 10.0
-    queue: int = 2048
+    queue: int = 16384
     resource: tuple[tuple[str, str], ...] = ()
+    ca_file: str | None = None
+    cert_file: str | None = None
+    key_file: str | None = None
+    disk: str | None = None
+    disk_bytes: int = 100 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,12 +231,25 @@ class Listen:
 
 
 @dataclass(frozen=True, slots=True)
+class WebSpec:
+    """How requests are answered beside where: ``health`` alone is answered there, without TLS.
+
+    ``config`` is a file of TLS and authentication, ``hosts`` are patterns of names of this host.
+    """
+
+    config: str | None = None
+    hosts: tuple[str, ...] = ()
+    health: Listen | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """A whole configuration; ``budget`` is the part of one CPU that each target may pay.
 
     ``host_budget`` is what all targets may pay together, None if nothing limits that.
-    ``max_series`` is the most label sets of all metrics and targets. ``pprof``: whether goroutines
-    may be read through ``listen``.
+    ``max_series`` is the most label sets of all metrics and targets.
+
+    ``pprof``: whether goroutines may be read through ``listen``.
     """
 
     targets: tuple[TargetSpec, ...]
@@ -228,6 +262,7 @@ class Config:
     pprof: bool = False
     waits: WaitsSpec | None = None
     max_series: int = _MAX_SERIES
+    web: WebSpec = field(default_factory=WebSpec)
 
 
 def load_config(path: str) -> Config:
@@ -235,33 +270,7 @@ def load_config(path: str) -> Config:
 
     It decides what is read out of other programs' memory and where that is sent.
     """
-    try:
-        # Not blocking: on what should not be here, such as a pipe, it would.
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise UsageError(f"cannot read the configuration {path}: {error.strerror}") from error
-    try:
-        found = os.fstat(descriptor)
-        problem = None
-        if not stat.S_ISREG(found.st_mode):
-            problem = "it is not a file"
-        elif found.st_uid not in (0, os.geteuid()):
-            problem = f"user {found.st_uid} owns it: chown it to root or to who runs gotraced"
-        elif found.st_mode & stat.S_IWOTH:
-            problem = "every user may write to it: chmod o-w"
-        elif found.st_mode & stat.S_IWGRP and found.st_gid not in (0, os.getegid()):
-            problem = f"group {found.st_gid} may write to it: chmod g-w"
-        elif found.st_size > _MAX_BYTES:
-            problem = f"it has more than {_MAX_BYTES} bytes"
-        if problem:
-            raise UsageError(f"configuration {path} is refused: {problem}")
-        data = b"".join(iter(lambda: os.read(descriptor, _MAX_BYTES), b""))
-    finally:
-        os.close(descriptor)
-    try:
-        return parse_config(path, data.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise UsageError(f"configuration {path} is not UTF-8: byte {error.start}") from error
+    return parse_config(path, read_trusted(path))
 
 
 def parse_config(name: str, text: str) -> Config:
@@ -336,7 +345,7 @@ class _Reader:
             raise self.document.error((), reason)
         if spans and otlp is None:
             raise self.document.error(("spans",), "spans are sent by OTLP: give otlp an endpoint")
-        listen = self._listen(data["listen"]) if "listen" in data else None
+        listen = self._listen("listen", data["listen"]) if "listen" in data else None
         if listen is None and otlp is None:
             raise self.document.error((), "there is nowhere to send results: give listen or otlp")
         budget = self._share(("budget",), data.get("budget", _DEFAULT_BUDGET))
@@ -344,10 +353,18 @@ class _Reader:
         if pprof and listen is None:
             raise self.document.error(("pprof",), "profiles are served by HTTP: give listen")
         host = data.get("host_budget")
-        host_budget = None if host is None else self._share(("host_budget",), host)
-        most = data.get("max_series", _MAX_SERIES)
         return Config(
-            targets, metrics, spans, listen, otlp, budget, host_budget, pprof, waits, most
+            targets,
+            metrics,
+            spans,
+            listen,
+            otlp,
+            budget,
+            None if host is None else self._share(("host_budget",), host),
+            pprof,
+            waits,
+            data.get("max_series", _MAX_SERIES),
+            self._web(data),
         )
 
     def _rows(self, key: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
@@ -532,13 +549,23 @@ class _Reader:
             raise self.document.error(path, f"{text!r}: a budget is a part of one CPU, as in 2%")
         return float(found[1]) / 100
 
-    def _listen(self, text: str) -> Listen:
+    def _web(self, data: Mapping[str, Any]) -> WebSpec:
+        for key in ("web_config", "hosts"):
+            if key in data and "listen" not in data:
+                raise self.document.error((key,), f"{key} is about listen: give one")
+        if not data.get("web_config", "/").startswith("/"):
+            reason = f"{data['web_config']!r} is not an absolute path"
+            raise self.document.error(("web_config",), reason)
+        health = self._listen("health", data["health"]) if "health" in data else None
+        return WebSpec(data.get("web_config"), tuple(data.get("hosts", ())), health)
+
+    def _listen(self, key: str, text: str) -> Listen:
         host, colon, port = text.rpartition(":")
         if not colon or not host or not port.isascii() or not port.isdecimal():
             reason = f"{text!r}: an address to listen on is as in 127.0.0.1:9435"
-            raise self.document.error(("listen",), reason)
+            raise self.document.error((key,), reason)
         if int(port) > 65535:
-            raise self.document.error(("listen",), f"port {port} is above 65535")
+            raise self.document.error((key,), f"port {port} is above 65535")
         return Listen(host.removeprefix("[").removesuffix("]"), int(port))
 
     def _otlp(self, row: Mapping[str, Any]) -> OtlpSpec:
@@ -546,15 +573,41 @@ class _Reader:
         if not re.match(r"https?://[^/\s]+", row["endpoint"]):
             reason = f"{row['endpoint']!r}: an endpoint is as in http://127.0.0.1:4318"
             raise self.document.error((*path, "endpoint"), reason)
+        files = {key: row.get("tls", {}).get(key) for key in ("ca_file", "cert_file", "key_file")}
+        for key, file in (*files.items(), ("disk", row.get("disk"))):
+            at = (*path, "disk") if key == "disk" else (*path, "tls", key)
+            if file is not None and not file.startswith("/"):
+                raise self.document.error(at, f"{file!r} is not an absolute path")
+        if (files["cert_file"] is None) != (files["key_file"] is None):
+            raise self.document.error((*path, "tls"), "give both cert_file and key_file")
+        if "tls" in row and not row["endpoint"].startswith("https:"):
+            raise self.document.error((*path, "tls"), "tls needs an endpoint of https")
         return OtlpSpec(
             row["endpoint"].rstrip("/"),
             Protocol(row.get("protocol", "http")),
-            tuple(row.get("headers", {}).items()),
+            tuple(self._header(name, value) for name, value in row.get("headers", {}).items()),
             self._seconds((*path, "interval"), row.get("interval", "15s")),
             self._seconds((*path, "timeout"), row.get("timeout", "10s")),
-            row.get("queue", 2048),
+            row.get("queue", 16384),
             tuple(row.get("resource", {}).items()),
+            **files,
+            disk=row.get("disk"),
+            disk_bytes=row.get("disk_size", 100) << 20,
         )
+
+    def _header(self, name: str, value: str | Mapping[str, str]) -> HeaderSpec:
+        path = ("otlp", "headers", name)
+        if not _HEADER_NAME.fullmatch(name):
+            raise self.document.error(path, f"{name!r} cannot be a header's name")
+        if isinstance(value, str):
+            if not value.isascii() or not value.isprintable():
+                raise self.document.error(path, "a header's value is printable ASCII")
+            return HeaderSpec(name, value)
+        if len(value) != 1:
+            raise self.document.error(path, "give file or env")
+        if not value.get("file", "/").startswith("/"):
+            raise self.document.error(path, f"{value['file']!r} is not an absolute path")
+        return HeaderSpec(name, **value)
 
 
 def _expression(value: object) -> str:

@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from gotrace.errors import GotraceError, NoMatchError
-from gotrace.fleet.config import Config, Listen, load_config
+from gotrace.fleet.config import Config, load_config
 from gotrace.fleet.engine import Engine, StartSpan, measure_cost
-from gotrace.fleet.exposition import EngineCollector, Reloads, registry_of
+from gotrace.fleet.exposition import EngineCollector, OtlpCounts, Reloads, registry_of
 from gotrace.fleet.web import Health, ProfileKind, WebServer
 from gotrace.kernel.features import has_multi_links
 from gotrace.kernel.keeper import hold_leanly
@@ -37,32 +37,47 @@ class Daemon:
         self._path = path
         self._reloads = Reloads()
         self._web: WebServer | None = None
+        self._own_health: WebServer | None = None
         self._export: _Exporter | None = None
-        self._sent: Counter[tuple[str, str]] = Counter()  # by exporters that are gone
+        self._sent = OtlpCounts()  # by exporters that are gone
         self._stopping = threading.Event()
         hold_leanly()
         compile_apart()
         self._engine = Engine(config, measure_cost())
         _give_up_rights(config)
-        self._web = self._web_server(config.listen)
+        self._web = self._web_server(config)
+        self._own_health = self._health_server(config)
         self._export = self._exporter(config)
         self._engine.start_span = self._export.start_span if self._export else None
 
-    def _web_server(self, listen: Listen | None) -> WebServer | None:
+    def _web_server(self, config: Config) -> WebServer | None:
         """Return what answers at an address, the one there is where it is the same.
 
         Raises GotraceError.
         """
-        if self._web is not None and self._web.listen == listen:
-            return self._web
+        listen, before = config.listen, self._web
+        if before is not None and (before.listen, before.spec) == (listen, config.web):
+            return before
         if listen is None:
             return None
         engine = self._engine
         registry = registry_of(EngineCollector(engine, self._reloads, self._otlp_counts))
-        health = Health(lambda: engine.pulse, lambda: engine.is_ready)
-        web = WebServer(listen, registry, health, self._profile, beside=self._web)
+        web = WebServer(
+            listen, registry, self._health(), self._profile, beside=before, spec=config.web
+        )
         log.warning("listening on %s:%d", listen.host, web.port)
         return web
+
+    def _health_server(self, config: Config) -> WebServer | None:
+        """Return what answers for health alone. Raises GotraceError."""
+        listen, before = config.web.health, self._own_health
+        if listen is None or (before is not None and before.listen == listen):
+            return before if listen is not None else None
+        return WebServer(listen, None, self._health(), beside=before)
+
+    def _health(self) -> Health:
+        engine = self._engine
+        return Health(lambda: engine.pulse, lambda: engine.is_ready)
 
     def _profile(self, kind: ProfileKind, target: str, pid: int | None, seconds: int) -> bytes:
         """Return a profile of a target's process; called by threads of the server.
@@ -85,9 +100,13 @@ class Daemon:
             return self._export if config.otlp is not None else None
         return _Exporter(self._engine, config)
 
-    def _otlp_counts(self) -> dict[tuple[str, str], int]:
+    def _otlp_counts(self) -> OtlpCounts | None:
         export = self._export
-        return dict(self._sent + Counter(export.otlp.counts() if export else {}))
+        found = OtlpCounts()
+        found.add(self._sent)
+        if export is not None:
+            found.add(export.counts())
+        return found if export is not None or found.items else None
 
     def begin(self) -> None:
         """Attach what there is."""
@@ -111,9 +130,12 @@ class Daemon:
         try:
             with ExitStack() as undo:
                 config = load_config(self._path)
-                web = self._web_server(config.listen)
+                web = self._web_server(config)
                 if web is not None and web is not self._web:
                     undo.callback(web.close)
+                health = self._health_server(config)
+                if health is not None and health is not self._own_health:
+                    undo.callback(health.close)
                 export = self._exporter(config)
                 if export is not None and export is not self._export:
                     undo.callback(export.close)
@@ -128,10 +150,12 @@ class Daemon:
             return
         web, self._web = self._web, web
         export, self._export = self._export, export
-        if web is not None and web is not self._web:
-            web.close()
+        health, self._own_health = self._own_health, health
+        for server, now in ((web, self._web), (health, self._own_health)):
+            if server is not None and server is not now:
+                server.close()
         if export is not None and export is not self._export:
-            self._sent.update(export.close())
+            self._sent.add(export.close(self._export))
         self._reloads.done += 1
         log.warning("reloaded %s", printable(self._path))
 
@@ -139,8 +163,9 @@ class Daemon:
         """Detach everything, send the last of it and stop listening."""
         self._stopping.set()
         with ExitStack() as ending:
-            if self._web is not None:
-                ending.callback(self._web.close)
+            for server in (self._own_health, self._web):
+                if server is not None:
+                    ending.callback(server.close)
             if self._export is not None:
                 ending.callback(self._export.close)
             ending.callback(self._engine.close)
@@ -167,12 +192,19 @@ class _Exporter:
         """Return what attaches probes of spans, None where there are no spans."""
         return self._reader.start_probe if self._reader else None
 
-    def close(self) -> dict[tuple[str, str], int]:
+    def close(self, heir: _Exporter | None = None) -> OtlpCounts:
         """Send the last of it, and return how much was sent; no span probe is attached now."""
         if self._reader is not None:
             self._reader.close()
-        self.otlp.close()
-        return self.otlp.counts()
+        self.otlp.close(heir.otlp if heir else None)
+        return self.counts()
+
+    def counts(self) -> OtlpCounts:
+        """Return what has become of points and spans."""
+        otlp = self.otlp
+        return OtlpCounts(
+            Counter(otlp.counts()), Counter(otlp.dropped()), Counter(otlp.failures()), otlp.waiting
+        )
 
 
 #: What following targets takes, for as long as it goes on, since any may be replaced or restarted:

@@ -42,6 +42,8 @@ _TAKERS = 8  # threads that read maps: each waits for programs that run
 _LEAVERS = 4  # threads that detach: each waits for the kernel
 _USUAL_TRAP = ProbeCost(800, 2500)  # ns, where it cannot be measured
 _MAX_WAIT = 3.0
+_VERIFIED = 3  # processes of a device: they have one file
+_MISSES = 2  # looks
 _MAX_LISTED = 16  # processes in a message
 _SPANS, _WAITS = "spans", "waits"  # what they are called among probes
 
@@ -127,6 +129,9 @@ class _Running:
     target: Target | None = None
     probes: dict[str, Probe] = field(default_factory=dict)
     hopeless: set[str] = field(default_factory=set)  # jobs that have nothing to do in it
+    #: Devices under which its processes see the file and have the probes, and how often not.
+    verified: set[int] = field(default_factory=set)
+    missed: Counter[int] = field(default_factory=Counter)
 
 
 def measure_cost() -> ProbeCost:
@@ -204,6 +209,7 @@ class Engine:
             self._next_turn = now + _TURN
             self._mind_budget(time.monotonic())
             self._settle(time.monotonic())
+            self._verify()
         if now >= self._next_poll:
             self._next_poll = now + _POLL
             for place, probe in self._probes():
@@ -422,6 +428,37 @@ class Engine:
                     state = State.COUNTED if attached.is_light else State.ON
                 self._tallies[job.name, key.target].seconds[state] += passed
 
+    def _verify(self) -> None:
+        """Look whether processes have the probes that files are taken to share.
+
+        Those that have not are a program of their own from the next look on.
+        """
+        for key, running in self._running.items():
+            for device, pids in running.program.devices.items():
+                if device in running.verified or not running.probes:
+                    continue
+                probe = next(iter(running.probes.values()))
+                found = {probe.is_in(pid) for pid in pids[:_VERIFIED]}
+                if True in found:
+                    running.verified.add(device)
+                    running.missed.pop(device, None)
+                elif False in found:
+                    running.missed[device] += 1
+                    # A process may have been about to map the file.
+                    if running.missed[device] == _MISSES and self._finder.part(key, device):
+                        self._next_look = 0.0
+                        log.info("%s: %s is another file", key.target, printable(_where(pids)))
+
+    def unprobed(self) -> dict[str, int]:
+        """Return how many processes of each target were seen without the probes of their file."""
+        with self._lock:
+            counts = dict.fromkeys((target.name for target in self.config.targets), 0)
+            for key, running in self._running.items():
+                for device in list(running.missed):
+                    if key.target in counts:
+                        counts[key.target] += len(running.program.devices.get(device, ()))
+            return counts
+
     def _detach(self, place: _Place) -> None:
         running = self._running[place.program]
         probe = running.probes[place.job]
@@ -457,7 +494,7 @@ class Engine:
         jobs = _jobs(config, metrics)
         finder = self._finder
         if config.targets != self.config.targets:
-            finder = Finder(config.targets)
+            finder = Finder(config.targets, before=finder)
         found = finder.look()
         kept: list[_Place] = []
         replaced: dict[_Place, Probe] = {}
@@ -641,6 +678,11 @@ def _asks_alike(one: Job, other: Job, target: str, keeps_spans: bool) -> bool:
         for job in (one, other)
     )
     return mine == its
+
+
+def _where(pids: Sequence[int]) -> str:
+    shown = ", ".join(map(str, pids[:_MAX_LISTED]))
+    return f"what process{'es' if len(pids) > 1 else ''} {shown} run{'' if len(pids) > 1 else 's'}"
 
 
 def _losses(job: Job) -> Sequence[str]:

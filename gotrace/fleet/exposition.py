@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -21,7 +23,7 @@ from gotrace.fleet.engine import Engine
 from gotrace.fleet.series import Bucketed, Metric, Point
 from gotrace.fleet.telemetry.waits import families
 
-__all__ = ["READER", "EngineCollector", "Reloads", "family_of", "registry_of"]
+__all__ = ["READER", "EngineCollector", "OtlpCounts", "Reloads", "family_of", "registry_of"]
 
 _ALWAYS = "+Inf"
 #: Who scrapes: see ``Presence``. Without a name all series are exported.
@@ -36,6 +38,23 @@ class Reloads:
         self.failed = 0
 
 
+@dataclass
+class OtlpCounts:
+    """What has become of points and spans: by signal and outcome or reason; ``waiting`` is now."""
+
+    items: Counter[tuple[str, str]] = field(default_factory=Counter)
+    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter)
+    waiting: int = 0
+
+    def add(self, other: OtlpCounts) -> None:
+        """Add what another exporter has counted; what waits is the latest's."""
+        self.items.update(other.items)
+        self.dropped.update(other.dropped)
+        self.failures.update(other.failures)
+        self.waiting = other.waiting
+
+
 class EngineCollector(Collector):
     """All metrics of an engine, read when they are asked for."""
 
@@ -43,12 +62,12 @@ class EngineCollector(Collector):
         self,
         engine: Engine,
         reloads: Reloads,
-        dropped: Callable[[], dict[tuple[str, str], int]],
+        otlp: Callable[[], OtlpCounts | None],
     ) -> None:
-        """``dropped`` returns how much OTLP has sent and dropped, by signal and outcome."""
+        """``otlp`` returns how much it has sent and dropped, None where there is no collector."""
         self._engine = engine
         self._reloads = reloads
-        self._dropped = dropped
+        self._otlp = otlp
 
     def collect(self) -> Iterator[Family]:
         """Yield the configuration's metrics and then the daemon's own."""
@@ -129,21 +148,52 @@ class EngineCollector(Collector):
         )
         for target, count in self._engine.processes().items():
             processes.add_metric([target], count)
-        yield processes
+        unprobed = GaugeMetricFamily(
+            "gotraced_target_unprobed_processes",
+            "Processes that were seen without the probes of the file that they run",
+            labels=["target"],
+        )
+        for target, count in self._engine.unprobed().items():
+            unprobed.add_metric([target], count)
+        yield from (processes, unprobed)
         reloads = CounterMetricFamily(
             "gotraced_reloads", "Times the configuration was read again", labels=["result"]
         )
         reloads.add_metric(["done"], self._reloads.done)
         reloads.add_metric(["failed"], self._reloads.failed)
         yield reloads
-        sent = CounterMetricFamily(
-            "gotraced_otlp_items",
-            "Metrics and spans handed to OTLP, and what became of them",
-            labels=["signal", "outcome"],
-        )
-        for (signal, outcome), count in sorted(self._dropped().items()):
-            sent.add_metric([signal, outcome], count)
-        yield sent
+        counts = self._otlp()
+        if counts is not None:
+            yield from _of_otlp(counts)
+
+
+def _of_otlp(counts: OtlpCounts) -> Iterator[Family]:
+    from gotrace.fleet.transport import Reason  # loads protobuf
+
+    sent = CounterMetricFamily(
+        "gotraced_otlp_items",
+        "Metrics and spans handed to OTLP, and what became of them",
+        labels=["signal", "outcome"],
+    )
+    for (signal, outcome), count in sorted(counts.items.items()):
+        sent.add_metric([signal, outcome], count)
+    dropped = CounterMetricFamily(
+        "gotraced_otlp_dropped", "Points and spans that are lost, and why", labels=_BY_REASON
+    )
+    failures = CounterMetricFamily(
+        "gotraced_otlp_failures", "Requests that a collector did not take", labels=_BY_REASON
+    )
+    for signal in ("metrics", "spans"):
+        for reason in Reason:  # from the start, so that the first rise is seen
+            at = signal, reason.value
+            dropped.add_metric(at, counts.dropped[at])
+            failures.add_metric(at, counts.failures[at])
+    waiting = GaugeMetricFamily("gotraced_otlp_waiting_spans", "Spans that wait in memory")
+    waiting.add_metric([], counts.waiting)
+    yield from (sent, dropped, failures, waiting)
+
+
+_BY_REASON = ["signal", "reason"]
 
 
 def family_of(metric: Metric) -> Family:

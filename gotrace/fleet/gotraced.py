@@ -35,6 +35,9 @@ _EXTRA = {
     "yaml": "PyYAML",
     "jsonschema": "jsonschema",
     "prometheus_client": "prometheus-client",
+    "h11": "h11",
+    "bcrypt": "bcrypt",
+    "requests": "requests",
     "opentelemetry": f"opentelemetry-sdk {_OTLP}http {_OTLP}grpc",
 }
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Send metrics and spans by OTLP, with the OpenTelemetry SDK's exporters.
+"""Send metrics and spans by OTLP, as the OpenTelemetry SDK encodes them.
 
-What the collector does not take costs nothing but memory for the queue, and is counted.
+Spans wait while the collector takes nothing, in memory or on disk, and are sent then. Those for
+which there is no room are counted.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.metrics import export as sdk
-from opentelemetry.sdk.metrics.export import MetricExporter, MetricExportResult
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
@@ -28,15 +29,18 @@ from gotrace import __version__
 from gotrace.fleet.config import OtlpSpec, Protocol, TargetSpec
 from gotrace.fleet.naming import Attribute, exported
 from gotrace.fleet.series import Bucketed, Metric, Point
+from gotrace.fleet.spool import Spool
 from gotrace.fleet.telemetry.waits import WaitPoint, families
+from gotrace.fleet.transport import TEMPORARY, Outcome, Reason, sender
 from gotrace.target.containers import Container, Containers
-from gotrace.text import encodable
+from gotrace.text import encodable, printable
 
 __all__ = ["FinishedCall", "Otlp", "load_exporter", "metrics_data"]
 
 log = logging.getLogger("gotraced")
 
 _BATCH = 512  # spans
+_FIRST_PAUSE, _MAX_PAUSE = 0.5, 5.0  # seconds between two tries
 _MAX_RESOURCES = 1024
 _LINGER = 1.0  # seconds that a span waits for others
 _READER = "otlp"  # what series are read as
@@ -63,9 +67,11 @@ class FinishedCall:
 
 @dataclass
 class _Tally:
-    """What became of points and spans, by signal and outcome."""
+    """What became of points and spans, by signal and outcome, and by signal and reason."""
 
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    failures: Counter[tuple[str, str]] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, signal: str, outcome: str, count: int) -> None:
@@ -95,11 +101,14 @@ class Otlp:
         self._queue: deque[FinishedCall] = deque()
         self._waiting = threading.Condition()
         self._closing = threading.Event()
-        self._works: dict[str, bool] = {}
         self._pods = {one.name: one.kubernetes for one in targets if one.kubernetes is not None}
         self._containers = containers or Containers()
         self._resources: dict[tuple[str, Container | None], Resource] = {}
-        self._metric_exporter, self._span_exporter = _exporters(spec)
+        self._failing: dict[str, Reason | None] = {}
+        self._retry_at = 0.0
+        self._heir: Otlp | None = None
+        self._spool = None if spec.disk is None else Spool(spec.disk, spec.disk_bytes)
+        self._sender = sender(spec)
         self._threads = [
             threading.Thread(target=self._send_metrics, name="otlp-metrics", daemon=True),
             threading.Thread(target=self._send_spans, name="otlp-spans", daemon=True),
@@ -111,7 +120,7 @@ class Otlp:
         """Have a call sent, or drop it where the queue is full. Any thread may do that."""
         with self._waiting:
             if len(self._queue) >= self._spec.queue:
-                self._tally.add("spans", "dropped", 1)
+                self._drop("spans", 1, self._failing.get("spans") or Reason.FULL)
                 return
             self._queue.append(call)
             if len(self._queue) == _BATCH:
@@ -126,20 +135,40 @@ class Otlp:
         with self._tally.lock:
             return dict(self._tally.counts)
 
+    def dropped(self) -> dict[tuple[str, str], int]:
+        """Return how many points and spans were dropped, by signal and reason."""
+        with self._tally.lock:
+            return dict(self._tally.dropped)
+
+    def failures(self) -> dict[tuple[str, str], int]:
+        """Return how often a request failed, by signal and reason."""
+        with self._tally.lock:
+            return dict(self._tally.failures)
+
+    @property
+    def waiting(self) -> int:
+        """Return how many spans wait in memory."""
+        return len(self._queue)
+
     def _send_metrics(self) -> None:
         while True:
             is_last = self._closing.wait(self._spec.interval)
-            metrics = self._collect()
-            data = metrics_data(metrics, self._resource, time.time_ns(), self._waits(_READER))
-            points = sum(
-                len(metric.data.data_points)
-                for resource in data.resource_metrics
-                for scope in resource.scope_metrics
-                for metric in scope.metrics
-            )
-            if points:
-                result = self._metric_exporter.export(data, self._spec.timeout * 1000)
-                self._done("metrics", points, result is MetricExportResult.SUCCESS)
+            try:
+                metrics = self._collect()
+                data = metrics_data(metrics, self._resource, time.time_ns(), self._waits(_READER))
+                points = sum(
+                    len(metric.data.data_points)
+                    for resource in data.resource_metrics
+                    for scope in resource.scope_metrics
+                    for metric in scope.metrics
+                )
+                if points:
+                    encoded = encode_metrics(data).SerializeToString()
+                    outcome = self._sender.send("metrics", encoded)
+                    self._note("metrics", outcome)
+                    self._done("metrics", points, outcome)
+            except Exception as error:  # the next ones have all of it
+                log.error("metrics were not sent: %s", printable(f"{error!r}"))
             if is_last:
                 return
 
@@ -151,19 +180,110 @@ class Otlp:
                 size = min(len(self._queue), _BATCH)
                 calls = [self._queue.popleft() for _ in range(size)]
             if calls:
-                result = self._span_exporter.export([self._span(call) for call in calls])
-                self._done("spans", len(calls), result is SpanExportResult.SUCCESS)
+                data, count = self._encoded(calls)
+                if count and not self._deliver(data, count):
+                    with self._waiting:
+                        self._queue.extendleft(reversed(calls))
+                    self._hand_on()
+                    return
             elif self._closing.is_set():
                 return
+            self._send_kept()
 
-    def _done(self, signal: str, count: int, works: bool) -> None:
-        self._tally.add(signal, "sent" if works else "dropped", count)
-        if self._works.get(signal, True) != works:
-            if works:
-                log.warning("%s takes %s again", self._spec.endpoint, signal)
+    def _encoded(self, calls: Sequence[FinishedCall]) -> tuple[bytes, int]:
+        """Return a request of calls, and how many are in it: all that can be encoded."""
+        try:
+            return encode_spans([self._span(call) for call in calls]).SerializeToString(), len(
+                calls
+            )
+        except Exception as error:
+            if len(calls) == 1:
+                log.error("a span cannot be sent: %s", printable(f"{error!r}"[:200]))
+                self._drop("spans", 1, Reason.INVALID)
+                return b"", 0
+        parts = [self._encoded([call]) for call in calls]
+        # Requests one after the other are one: all that they have is in repeated fields.
+        return b"".join(data for data, _ in parts), sum(count for _, count in parts)
+
+    def _deliver(self, data: bytes, count: int) -> bool:
+        """Send a request again and again until it is taken, refused for good, or this ends.
+
+        Return whether it is done with: if not, this has ended, and nobody has the calls. Calls wait
+        in the queue meanwhile. Where there is a directory for it, the request does.
+        """
+        pause = _FIRST_PAUSE
+        while True:
+            if self._spool is not None and time.monotonic() < self._retry_at:
+                if not self._spool.add(data, count):
+                    self._drop("spans", count, self._failing.get("spans") or Reason.FULL)
+                return True
+            outcome = self._sender.send("spans", data)
+            self._note("spans", outcome)
+            if outcome.reason not in TEMPORARY:
+                self._done("spans", count, outcome)
+                return True
+            if self._closing.is_set():
+                return self._spool is not None and self._spool.add(data, count)
+            wait = max(outcome.wait, pause * random.uniform(0.8, 1.2))
+            pause = min(2 * pause, _MAX_PAUSE)
+            if self._spool is not None:
+                self._retry_at = time.monotonic() + wait
             else:
-                log.warning("%s does not take %s: they are dropped", self._spec.endpoint, signal)
-        self._works[signal] = works
+                self._closing.wait(wait)
+
+    def _send_kept(self) -> None:
+        """Send requests from the disk, as long as they are taken."""
+        while self._spool and not self._closing.is_set() and time.monotonic() >= self._retry_at:
+            found = self._spool.oldest()
+            if found is None:
+                return
+            data, count = found
+            outcome = self._sender.send("spans", data)
+            self._note("spans", outcome)
+            if outcome.reason in TEMPORARY:
+                self._retry_at = time.monotonic() + max(outcome.wait, _MAX_PAUSE)
+                return
+            self._done("spans", count, outcome)
+            self._spool.drop_oldest()
+
+    def _done(self, signal: str, count: int, outcome: Outcome) -> None:
+        """Count what became of points or spans."""
+        if outcome.reason is not None:
+            self._drop(signal, count, outcome.reason)
+            return
+        rejected = min(outcome.rejected, count)
+        if rejected:
+            self._drop(signal, rejected, Reason.REJECTED)
+        self._tally.add(signal, "sent", count - rejected)
+
+    def _drop(self, signal: str, count: int, reason: Reason) -> None:
+        self._tally.add(signal, "dropped", count)
+        with self._tally.lock:
+            self._tally.dropped[signal, reason.value] += count
+
+    def _note(self, signal: str, outcome: Outcome) -> None:
+        """Say once what fails, and when it works again."""
+        reason = outcome.reason or (Reason.REJECTED if outcome.rejected else None)
+        if reason is not None:
+            with self._tally.lock:
+                self._tally.failures[signal, reason.value] += 1
+        before, self._failing[signal] = self._failing.get(signal), reason
+        if before is reason:
+            return
+        place = self._spec.endpoint
+        if reason is None:
+            log.info("%s takes %s again", place, signal)
+            return
+        kept = reason in TEMPORARY and signal == "spans"
+        what = "they wait until it does" if kept else "they are dropped"
+        if outcome.rejected:
+            what = "the rest is sent"
+        detail = f" ({printable(outcome.detail)})" if outcome.detail else ""
+        log.warning(
+            "%s does not take %s: %s%s: %s",
+            *(place, signal if not outcome.rejected else f"all {signal}", reason.value),
+            *(detail, what),
+        )
 
     def _resource(self, target: str, container: Container | None = None) -> Resource:
         """Return what metrics of a target are of, or spans of a process in a container.
@@ -214,16 +334,30 @@ class Otlp:
         pid = call.attributes.get("process.pid")
         return self._containers.of(pid) if isinstance(pid, int) else None
 
-    def close(self) -> None:
-        """Send the last of everything, for at most as long as one try takes."""
+    def close(self, heir: Otlp | None = None) -> None:
+        """Send the last of everything, for at most as long as one try takes.
+
+        Another one has what is left then, if it is to go on.
+        """
+        self._heir = heir
         self._closing.set()
         with self._waiting:
             self._waiting.notify()
         until = time.monotonic() + min(self._spec.timeout, _MAX_CLOSING)
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
-        self._metric_exporter.shutdown(100)
-        self._span_exporter.shutdown()
+        self._sender.close()
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        with self._waiting:
+            rest = list(self._queue)
+            self._queue.clear()
+        for call in rest:
+            if self._heir is not None:
+                self._heir.put(call)
+            else:
+                self._drop("spans", 1, self._failing.get("spans") or Reason.TIMEOUT)
 
 
 def _encodable(attributes: Mapping[str, Attribute]) -> dict[str, Attribute]:
@@ -245,36 +379,8 @@ def load_exporter(protocol: Protocol) -> None:
     if protocol is Protocol.GRPC:
         # Its threads are not to be looked after in processes that are forked to hold probes.
         os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
-    for what in ("metric_exporter", "trace_exporter"):
-        import_module(f"opentelemetry.exporter.otlp.proto.{protocol.value}.{what}")
-
-
-def _exporters(spec: OtlpSpec) -> tuple[MetricExporter, SpanExporter]:
-    headers = dict(spec.headers)
-    load_exporter(spec.protocol)
-    if spec.protocol is Protocol.HTTP:
-        from opentelemetry.exporter.otlp.proto.http import metric_exporter, trace_exporter
-
-        return (
-            metric_exporter.OTLPMetricExporter(
-                f"{spec.endpoint}/v1/metrics", headers=headers, timeout=spec.timeout
-            ),
-            trace_exporter.OTLPSpanExporter(
-                f"{spec.endpoint}/v1/traces", headers=headers, timeout=spec.timeout
-            ),
-        )
-    from opentelemetry.exporter.otlp.proto.grpc import metric_exporter as grpc_metrics
-    from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as grpc_traces
-
-    insecure = spec.endpoint.startswith("http://")
-    return (
-        grpc_metrics.OTLPMetricExporter(
-            spec.endpoint, insecure, headers=headers, timeout=spec.timeout
-        ),
-        grpc_traces.OTLPSpanExporter(
-            spec.endpoint, insecure, headers=headers, timeout=spec.timeout
-        ),
-    )
+    import_module("requests" if protocol is Protocol.HTTP else "grpc")
+    import_module(f"opentelemetry.exporter.otlp.proto.{protocol.value}")
 
 
 def metrics_data(

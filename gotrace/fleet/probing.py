@@ -27,6 +27,7 @@ from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.request import Asked
 from gotrace.session.run import Run, open_run
+from gotrace.target.process import Process
 from gotrace.target.target import Target
 
 __all__ = [
@@ -78,6 +79,9 @@ class Probe(abc.ABC):
     def _expire(self) -> None:  # noqa: B027
         """Give up what nothing has been added to for long."""
 
+    def _rest(self) -> None:  # noqa: B027
+        """Take note that nothing more is added; may be called twice."""
+
     @abc.abstractmethod
     def _finish(self) -> None:
         """Stop, and pass on what has come. Raises GotraceError."""
@@ -128,6 +132,7 @@ class Probe(abc.ABC):
         with self._lock:
             if self._is_open and self._run.meter.lighten_all():
                 self.is_light = True
+                self._rest()
                 return True
             return False
 
@@ -158,6 +163,11 @@ class Probe(abc.ABC):
     def is_held(self) -> bool:
         """Return whether the probes are still there."""
         return self._run.attached.is_held()
+
+    def is_in(self, pid: int) -> bool | None:
+        """Return whether a process's mapping has a probe of these, None if that is not known."""
+        with self._lock:
+            return self._run.attached.has_breakpoint(Process(pid)) if self._is_open else None
 
     def stop(self) -> None:
         """Have the probes removed without waiting for it: ``close`` does."""
@@ -255,6 +265,7 @@ class MetricProbe(Probe):
         self.needs_target = isinstance(request, KeyRequest)
         self._meter: CallCounter | LatencyMeter | KeyMeter = run.meter
         metric.begin(program.key.target)
+        self._is_present = True
 
     def _take(self) -> None:
         increments = list(self._increments())
@@ -319,4 +330,9 @@ class MetricProbe(Probe):
             self._meter.stop()
             self._take()
         finally:
+            self._rest()
+
+    def _rest(self) -> None:
+        if self._is_present:
+            self._is_present = False
             self.metric.presence.end(self._program.key.target)

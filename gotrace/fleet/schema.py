@@ -37,6 +37,9 @@ SCHEMA: Final[dict[str, Any]] = {
     **_record(
         ["targets"],
         listen=_TEXT,
+        health=_TEXT,
+        web_config=_TEXT,
+        hosts=_NAMES,
         budget=_TEXT,
         host_budget=_TEXT,
         pprof={"type": "boolean"},
@@ -102,7 +105,16 @@ SCHEMA: Final[dict[str, Any]] = {
             ["endpoint"],
             endpoint=_TEXT,
             protocol={"enum": ["http", "grpc"]},
-            headers={"type": "object", "additionalProperties": {"type": "string"}},
+            headers={
+                "type": "object",
+                "additionalProperties": {
+                    **_record([], file=_TEXT, env=_TEXT),
+                    "type": ["string", "object"],
+                },
+            },
+            tls={**_record([], ca_file=_TEXT, cert_file=_TEXT, key_file=_TEXT), "minProperties": 1},
+            disk=_TEXT,
+            disk_size=_MOST,
             interval=_AMOUNT,
             timeout=_AMOUNT,
             queue={"type": "integer", "minimum": 1, "maximum": 1 << 20},

@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import TargetSpec
@@ -29,9 +29,10 @@ _RESTARTS = 60.0  # seconds
 class ProgramKey:
     """A file that a target's processes run.
 
-    Without the device: containers of one image share a file that each of their overlay file
+    Usually without the device: containers of one image share a file that each of their overlay file
     systems shows under a device of its own, with the same inode, size and time. The kernel places
-    probes in what they share, so that it is to be traced once.
+    probes in what they share, so that it is to be traced once. Copies on snapshots (btrfs, zfs) and
+    on file systems in memory look the same and share nothing: see ``Finder.part``.
     """
 
     target: str
@@ -41,6 +42,8 @@ class ProgramKey:
     #: The number of the container's control group, for targets that are pods; else 0. Each is
     #: traced by itself: the same file may run in pods that are not meant.
     container: int = 0
+    #: The device, for files that were found to share nothing with others; else 0.
+    device: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,7 @@ class Program:
     """A file as it was found: ``path`` opens it, ``shown`` is what it is called where it runs.
 
     ``cgroup`` is the number of the control group that its processes are in, None for all.
+    ``devices`` are those under which processes see the file, and these processes.
     """
 
     key: ProgramKey
@@ -55,6 +59,7 @@ class Program:
     shown: str
     processes: tuple[int, ...]
     cgroup: int | None = None
+    devices: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
     def is_run_by(self, pid: int) -> bool:
         """Return whether a process runs this file now."""
@@ -62,7 +67,8 @@ class Program:
             status = os.stat(f"/proc/{pid}/exe")
         except OSError:
             return False
-        return _key(self.key.target, status, self.key.container) == self.key
+        key = _key(self.key.target, status, self.key.container)
+        return self.key in (key, replace(key, device=status.st_dev))
 
 
 def _key(target: str, status: os.stat_result, container: int = 0) -> ProgramKey:
@@ -82,6 +88,7 @@ class _Found:
     path: str
     shown: str
     processes: list[int]
+    devices: dict[int, list[int]]
 
 
 class Finder:
@@ -93,7 +100,9 @@ class Finder:
         root: str = "/proc",
         containers: Containers | None = None,
         clock: Callable[[], float] = time.monotonic,
+        before: Finder | None = None,
     ) -> None:
+        """Begin with what another has found to share nothing."""
         self._targets = targets
         self._containers = containers or Containers()
         self._root = root
@@ -101,6 +110,7 @@ class Finder:
         self._seen: dict[ProgramKey, tuple[Program, float]] = {}  # when a process of it was
         self._gone: dict[ProgramKey, float] = {}
         self._restarting: set[ProgramKey] = set()
+        self._apart: set[ProgramKey] = set() if before is None else before._apart
         self._reads_names = any(target.comm is not None for target in targets)
         #: Why a target could not be looked for, or not traced where it was found, by target.
         self.problems: dict[str, str] = {}
@@ -117,17 +127,29 @@ class Finder:
             self._look_at(pid, found, members)
         programs = {}
         for target in self._targets:
-            number = None
+            group = None
             if target.cgroup is not None:
-                number = self._cgroup(target)
-                if number is None:
+                group = self._cgroup(target)
+                if group is None:
                     continue
             for key, one in found[target.name].items():
                 if not one.processes and target.exe is None:
                     continue
                 pids = tuple(one.processes)
-                programs[key] = Program(key, one.path, one.shown, pids, key.container or number)
+                devices = {device: tuple(pids) for device, pids in one.devices.items()}
+                number = key.container or group
+                programs[key] = Program(key, one.path, one.shown, pids, number, devices)
         return self._with_restarting(programs)
+
+    def part(self, key: ProgramKey, device: int) -> bool:
+        """Take the processes that see a file under a device for a program of their own.
+
+        Return whether they were not before.
+        """
+        if key.device:
+            return False
+        self._apart.add(replace(key, device=device))
+        return True
 
     def _with_restarting(self, programs: dict[ProgramKey, Program]) -> dict[ProgramKey, Program]:
         """Add those that have ended and will be back: attaching to them takes more than waiting.
@@ -197,8 +219,8 @@ class Finder:
             into = found[target.name]
             self._add(into, target.name, f"{directory}/exe", shown, pid, container)
 
-    @staticmethod
     def _add(
+        self,
         found: dict[ProgramKey, _Found],
         target: str,
         path: str,
@@ -211,11 +233,14 @@ class Finder:
         except OSError:
             return
         key = _key(target, status, container)
+        if self._apart and (apart := replace(key, device=status.st_dev)) in self._apart:
+            key = apart
         one = found.get(key)
         if one is None:
-            one = found[key] = _Found(_lasting(path, shown, status), shown, [])
+            one = found[key] = _Found(_lasting(path, shown, status), shown, [], {})
         if pid is not None:
             one.processes.append(pid)
+            one.devices.setdefault(status.st_dev, []).append(pid)
 
     def _members(self, target: TargetSpec) -> set[int]:
         """Return the processes in a target's control group and those below."""

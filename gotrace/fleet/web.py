@@ -1,39 +1,59 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answer /metrics, /healthz, /readyz and /debug/pprof on one address."""
+"""Answer /metrics, /healthz, /readyz and /debug/pprof on one address.
+
+One thread reads requests and writes answers, of all connections; what takes time is done by others.
+So a client that is slow takes a descriptor and nothing else, and each step has an end.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import gzip
+import ipaddress
 import logging
+import os
 import re
 import socket
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from enum import Enum
+from fnmatch import fnmatchcase
+from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import h11
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from prometheus_client.exposition import choose_encoder, gzip_accepted
 
 from gotrace.errors import GotraceError, NoMatchError
-from gotrace.fleet.config import Listen
+from gotrace.fleet.config import Listen, WebSpec
 from gotrace.fleet.exposition import READER
 from gotrace.fleet.telemetry.price import OverBudgetError
+from gotrace.fleet.web_config import empty, load_web_config
 from gotrace.text import printable
 
 __all__ = ["Health", "ProfileKind", "WebServer"]
 
 log = logging.getLogger("gotraced")
 
-_MAX_REQUESTS = 8  # at a time
-_PATIENCE = 10.0  # seconds, for a client that is slow
+_MAX_REQUESTS = 8  # at a time, that take a thread
+_THREADS = 2  # that answer them
+_MAX_CONNECTIONS = 256  # then the one that has waited longest for its request is closed
+_MAX_HEAD = 16384  # bytes of a request
+_PATIENCE = 10.0  # seconds, for a request to be whole, a handshake, and an answer to be read
+_LONGEST = 120.0  # seconds, for an answer to be made
+_FRESH = 5.0  # seconds between two looks at the files of TLS and authentication
 _PLAIN = "text/plain; charset=utf-8"
 #: Seconds without a turn of the engine after which it is not well.
 _DEAD = 120.0
+_PAUSE = 0.5  # seconds, where there is no descriptor for a connection
+_CLOSING = 1.0  # seconds, for answers that are being written
 
 
 #: How long waits are watched for a profile unless it is said, and at most.
@@ -74,58 +94,36 @@ class Health:
         return time.monotonic() - self._pulse() < _DEAD
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    allow_reuse_address = True
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a request is answered with."""
 
-    def __init__(
-        self, listen: Listen, handler: type[BaseHTTPRequestHandler], beside: _Server | None
-    ) -> None:
-        """Listen; ``beside`` listens, perhaps on the same port, and is to be closed then."""
-        self.free = threading.BoundedSemaphore(_MAX_REQUESTS)
-        if ":" in listen.host:
-            self.address_family = socket.AF_INET6
-        super().__init__((listen.host, listen.port), handler, bind_and_activate=False)
-        try:
-            with ExitStack() as sharing:
-                for one in (self, beside):
-                    if one is not None and beside is not None:
-                        sharing.enter_context(_shared(one.socket))
-                self.server_bind()
-                self.server_activate()
-        except BaseException:
-            self.server_close()
-            raise
+    status: HTTPStatus
+    body: bytes
+    content_type: str = _PLAIN
+    headers: Mapping[str, str] = field(default_factory=dict)
 
-    def process_request(
-        self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
-    ) -> None:
-        """Answer in a thread, or not at all where too many are being answered."""
-        if not self.free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
-        super().process_request(request, client_address)
 
-    def process_request_thread(
-        self, request: socket.socket | tuple[bytes, socket.socket], client_address: object
-    ) -> None:
-        """Answer, and make room for another."""
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self.free.release()
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A request: its target, and what of its headers counts, in lower case."""
 
-    def take_the_rest(self) -> None:
-        """Answer what has connected before the end."""
-        self.socket.setblocking(False)
-        with suppress(OSError):
-            while True:
-                self.process_request(*self.get_request())
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    client: str
 
-    def handle_error(self, request: object, client_address: object) -> None:
-        """Log what went wrong, but nothing of clients that go away or are slow."""
-        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
-            log.exception("a request was not answered")
+    @property
+    def path(self) -> str:
+        return self.target.partition("?")[0]
+
+
+class _BadRequestError(Exception):
+    """Bytes that are no request, with the status that says so."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = HTTPStatus(status)
 
 
 @contextmanager
@@ -138,108 +136,328 @@ def _shared(listening: socket.socket) -> Iterator[None]:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
 
 
+def _listening(listen: Listen, beside: socket.socket | None) -> socket.socket:
+    """Return a socket that listens; ``beside`` may listen on the same port. Raises OSError."""
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    with ExitStack() as undo:
+        made = undo.enter_context(socket.socket(family))
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.setblocking(False)
+        with ExitStack() as sharing:
+            if beside is not None:
+                for one in (made, beside):
+                    sharing.enter_context(_shared(one))
+            made.bind((listen.host, listen.port))
+            made.listen(_MAX_CONNECTIONS)
+        undo.pop_all()
+        return made
+
+
 class WebServer:
     """A server in threads of its own; ``close`` ends it."""
 
     def __init__(
         self,
         listen: Listen,
-        registry: CollectorRegistry,
+        registry: CollectorRegistry | None,
         health: Health,
         take_profile: TakeProfile | None = None,
         beside: WebServer | None = None,
+        spec: WebSpec | None = None,
     ) -> None:
         """Listen. Raises GotraceError.
 
-        ``beside`` may listen on the same port; it is to be closed then.
+        Without a registry it answers nothing but what health is asked. ``beside`` may listen on the
+        same port; it is to be closed then.
         """
         self.listen = listen
-        handler = _handler(registry, health, take_profile)
-        self._server: _Server
+        self.spec = spec = spec or WebSpec()
+        self._registry = registry
+        self._health = health
+        self._take_profile = take_profile
+        self._profiling = threading.Lock()  # one at a time: a dump takes memory and CPU time
+        self._socket: socket.socket
+        self._config = empty() if spec.config is None else load_web_config(spec.config)
         try:
-            self._server = _Server(listen, handler, beside._server if beside else None)
+            self._socket = _listening(listen, beside._socket if beside else None)
         except OSError as error:
             reason = error.strerror or error
             raise GotraceError(f"cannot listen on {listen.host}:{listen.port}: {reason}") from error
-        self.port = int(self._server.server_address[1])
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.1,), daemon=True)
+        self.port = int(self._socket.getsockname()[1])
+        self._pool = ThreadPoolExecutor(_THREADS, "web")
+        self._profiler = ThreadPoolExecutor(1, "profile")
+        self._busy = 0
+        #: Connections whose requests are not whole, the oldest first; all others.
+        self._waiting: dict[asyncio.Task[None], None] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(_log_of_loop)
+        self._closing = asyncio.Event()
+        self._thread = threading.Thread(target=self._run, name="web", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening."""
-        self._server.shutdown()
-        self._server.take_the_rest()
-        self._server.server_close()
+        """Stop listening; answers that are being made are written."""
+        with suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(self._closing.set)
         self._thread.join()
+        self._pool.shutdown(wait=False)
+        self._profiler.shutdown(wait=False)
 
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self._serve())
+        finally:
+            self._socket.close()
+            self._loop.close()
 
-def _handler(
-    registry: CollectorRegistry, health: Health, take_profile: TakeProfile | None
-) -> type[BaseHTTPRequestHandler]:
-    profiling = threading.Lock()  # one at a time: a dump takes memory and CPU time
+    async def _serve(self) -> None:
+        accepting = self._loop.create_task(self._accept())
+        while not self._closing.is_set():
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), _FRESH)
+            if not self._closing.is_set():
+                await self._renew()
+        accepting.cancel()
+        with suppress(asyncio.CancelledError):
+            await accepting
+        with suppress(OSError):  # what has connected before the end
+            while True:
+                self._take(self._socket.accept()[0])
+        self._socket.close()
+        if tasks := {*self._waiting, *self._answering}:
+            _, late = await asyncio.wait(tasks, timeout=_CLOSING)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
-    class Handler(BaseHTTPRequestHandler):
-        timeout = _PATIENCE
-        server_version = "gotraced"
-        sys_version = ""
-
-        def do_GET(self) -> None:
-            path = urlsplit(self.path).path
-            if path == "/metrics":
-                READER.set(self.client_address[0])
-                encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-                try:
-                    body = encode(registry)
-                except (GotraceError, OSError) as error:  # maps that cannot be read
-                    log.error("/metrics: %s", printable(str(error)))
-                    self._send(HTTPStatus.INTERNAL_SERVER_ERROR, _PLAIN, b"see the log\n")
-                    return
-                self._send(HTTPStatus.OK, content_type, body)
-            elif path == "/healthz":
-                self._answer(health.is_well)
-            elif path == "/readyz":
-                self._answer(health.is_ready())
-            elif path in _PROFILES and take_profile is not None:
-                self._profile(_PROFILES[path], take_profile)
-            else:
-                self._send(HTTPStatus.NOT_FOUND, _PLAIN, b"/metrics, /healthz, /readyz\n")
-
-        def _profile(self, kind: ProfileKind, take: TakeProfile) -> None:
-            asked = parse_qs(urlsplit(self.path).query)
-            pid, length = (asked.get(name, [""])[-1] for name in ("pid", "seconds"))
-            known = "target" in asked and _NUMBER.fullmatch(pid) and _NUMBER.fullmatch(length)
-            seconds = int(length) if known and length else _SECONDS
-            if not known or not 1 <= seconds <= _MAX_SECONDS:
-                usage = "give target=NAME, perhaps pid=PID"
-                if kind is not ProfileKind.GOROUTINE:
-                    usage += f", seconds=N from 1 to {_MAX_SECONDS}"
-                self._send(HTTPStatus.BAD_REQUEST, _PLAIN, f"{usage}\n".encode())
-                return
-            if not profiling.acquire(blocking=False):
-                self._send(HTTPStatus.SERVICE_UNAVAILABLE, _PLAIN, b"another profile is made\n")
-                return
+    async def _accept(self) -> None:
+        while True:
             try:
-                body = take(kind, asked["target"][-1], int(pid) if pid else None, seconds)
-            except (GotraceError, OSError) as error:
-                status = _STATUSES.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
-                self._send(status, _PLAIN, f"{printable(str(error))}\n".encode())
-                return
-            finally:
-                profiling.release()
-            self._send(HTTPStatus.OK, "application/octet-stream", body)
+                connection, _ = await self._loop.sock_accept(self._socket)
+            except OSError as error:  # no descriptors are left
+                log.error("cannot answer: %s", error.strerror or error)
+                await asyncio.sleep(_PAUSE)
+            else:
+                self._take(connection)
 
-        def _answer(self, is_good: bool) -> None:
-            status = HTTPStatus.OK if is_good else HTTPStatus.SERVICE_UNAVAILABLE
-            self._send(status, _PLAIN, b"ok\n" if is_good else b"no\n")
+    def _take(self, connection: socket.socket) -> None:
+        """Answer a connection in a task of its own."""
+        task = self._loop.create_task(self._connected(connection))
+        self._waiting[task] = None
+        task.add_done_callback(self._forget)  # it may end before it begins
+        if len(self._waiting) > _MAX_CONNECTIONS:
+            next(iter(self._waiting)).cancel()
 
-        def _send(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._waiting.pop(task, None)
+        self._answering.discard(task)
 
-        def log_message(self, format: str, *args: object) -> None:
-            """Write no line for each scrape."""
+    async def _opened(
+        self, connection: socket.socket
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Return a connection's streams, after the handshake where there is one."""
+        connection.setblocking(False)
+        tls = self._config.tls
+        reader = asyncio.StreamReader(limit=_MAX_HEAD)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await self._loop.connect_accepted_socket(
+            lambda: protocol,
+            connection,
+            ssl=tls,
+            ssl_handshake_timeout=_PATIENCE if tls else None,
+        )
+        return reader, asyncio.StreamWriter(transport, protocol, reader, self._loop)
 
-    return Handler
+    async def _renew(self) -> None:
+        """Read the files of TLS and authentication again where they have changed."""
+        if self.spec.config is None or not self._config.is_stale():
+            return
+        try:
+            self._config = await self._loop.run_in_executor(
+                self._pool, load_web_config, self.spec.config
+            )
+        except GotraceError as error:
+            log.error("%s: the one before is used", printable(str(error)))
+            self._config = self._config.seen()  # that is said once for each change
+        else:
+            log.info("%s was read again", printable(self.spec.config))
+
+    async def _connected(self, socket_: socket.socket) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
+        writer: asyncio.StreamWriter | None = None
+        try:
+            reader, writer = await self._opened(socket_)
+            try:
+                asked = await asyncio.wait_for(self._request(connection, reader, writer), _PATIENCE)
+            except _BadRequestError as error:
+                answer = _plain(error.status, "this is not a request")
+            else:
+                del self._waiting[task]
+                self._answering.add(task)
+                answer = await asyncio.wait_for(self._answer(asked, writer), _LONGEST)
+            await asyncio.wait_for(self._write(connection, answer, writer), _PATIENCE)
+        except (OSError, asyncio.TimeoutError, asyncio.CancelledError, EOFError):
+            pass  # a client that went away, or was too slow
+        except Exception:
+            log.exception("a request was not answered")
+        finally:
+            if writer is not None:
+                writer.transport.abort()
+            else:
+                socket_.close()
+
+    @staticmethod
+    async def _request(
+        connection: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> _Asked:
+        """Return a request. Raises EOFError, OSError, _BadRequestError."""
+        while True:
+            try:
+                event = connection.next_event()
+            except h11.RemoteProtocolError as error:
+                raise _BadRequestError(error.error_status_hint) from error
+            if isinstance(event, h11.Request):
+                break
+            if event is not h11.NEED_DATA:
+                raise EOFError
+            connection.receive_data(await reader.read(_MAX_HEAD))
+        found = {name.decode("latin-1"): value.decode("latin-1") for name, value in event.headers}
+        method, target = event.method.decode("latin-1"), event.target.decode("latin-1")
+        peer = writer.get_extra_info("peername")
+        return _Asked(method, target, found, str(peer[0]) if peer else "")
+
+    async def _write(
+        self, connection: h11.Connection, answer: _Answer, writer: asyncio.StreamWriter
+    ) -> None:
+        headers = {
+            "Server": "gotraced",
+            "Content-Type": answer.content_type,
+            "Content-Length": str(len(answer.body)),
+            "Connection": "close",
+            **self._config.headers,
+            **answer.headers,
+        }
+        response = h11.Response(
+            status_code=answer.status,
+            headers=list(headers.items()),
+            reason=answer.status.phrase.encode(),
+        )
+        writer.write(connection.send(response) or b"")
+        writer.write(connection.send(h11.Data(data=answer.body)) or b"")
+        writer.write(connection.send(h11.EndOfMessage()) or b"")
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async def _answer(self, asked: _Asked, writer: asyncio.StreamWriter) -> _Answer:
+        if asked.method not in ("GET", "HEAD"):
+            allowed = {"Allow": "GET, HEAD"}
+            return _Answer(HTTPStatus.METHOD_NOT_ALLOWED, b"GET or HEAD\n", headers=allowed)
+        if asked.path == "/healthz":
+            return _health(self._health.is_well)
+        if asked.path == "/readyz":
+            return _health(self._health.is_ready())
+        if not _is_own(asked.headers.get("host", ""), self.spec.hosts):
+            reason = "this host is not called so: hosts in the configuration lists its names"
+            return _plain(HTTPStatus.MISDIRECTED_REQUEST, reason)
+        if not self._config.may_connect(writer.get_extra_info("peercert")):
+            return _plain(HTTPStatus.FORBIDDEN, "the certificate has none of the names that may")
+        if self._busy >= _MAX_REQUESTS:
+            return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are being answered")
+        self._busy += 1
+        try:
+            if self._config.asks and not await self._loop.run_in_executor(
+                self._pool, self._lets_in, asked
+            ):
+                ask = {"WWW-Authenticate": self._config.asks}
+                return _Answer(HTTPStatus.UNAUTHORIZED, b"Unauthorized\n", headers=ask)
+            if asked.path == "/metrics" and self._registry is not None:
+                make, pool = partial(self._metrics, self._registry), self._pool
+            elif asked.path in _PROFILES and self._take_profile is not None:
+                make, pool = partial(self._profile, self._take_profile), self._profiler
+                if self._profiling.locked():
+                    return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "another profile is made")
+            else:
+                return _plain(HTTPStatus.NOT_FOUND, "/metrics, /healthz, /readyz")
+            return await self._loop.run_in_executor(pool, make, asked)
+        finally:
+            self._busy -= 1
+
+    def _lets_in(self, asked: _Asked) -> bool:
+        return self._config.lets_in(asked.headers.get("authorization", "").encode("latin-1"))
+
+    @staticmethod
+    def _metrics(registry: CollectorRegistry, asked: _Asked) -> _Answer:
+        READER.set(asked.client)
+        encode, content_type = choose_encoder(asked.headers.get("accept", ""))
+        try:
+            body = encode(registry)
+        except (GotraceError, OSError) as error:  # maps that cannot be read
+            log.error("/metrics: %s", printable(str(error)))
+            return _plain(HTTPStatus.INTERNAL_SERVER_ERROR, "see the log")
+        headers = {"Vary": "Accept, Accept-Encoding"}
+        if gzip_accepted(asked.headers.get("accept-encoding", "")):
+            body = gzip.compress(body, compresslevel=6)
+            headers["Content-Encoding"] = "gzip"
+        return _Answer(HTTPStatus.OK, body, content_type, headers)
+
+    def _profile(self, take: TakeProfile, asked: _Asked) -> _Answer:
+        words = parse_qs(urlsplit(asked.target).query)
+        pid, length = (words.get(name, [""])[-1] for name in ("pid", "seconds"))
+        known = "target" in words and _NUMBER.fullmatch(pid) and _NUMBER.fullmatch(length)
+        seconds = int(length) if known and length else _SECONDS
+        kind = _PROFILES[asked.path]
+        if not known or not 1 <= seconds <= _MAX_SECONDS:
+            usage = "give target=NAME, perhaps pid=PID"
+            if kind is not ProfileKind.GOROUTINE:
+                usage += f", seconds=N from 1 to {_MAX_SECONDS}"
+            return _plain(HTTPStatus.BAD_REQUEST, usage)
+        if not self._profiling.acquire(blocking=False):
+            return _plain(HTTPStatus.SERVICE_UNAVAILABLE, "another profile is made")
+        try:
+            body = take(kind, words["target"][-1], int(pid) if pid else None, seconds)
+        except (GotraceError, OSError) as error:
+            status = _STATUSES.get(type(error), HTTPStatus.INTERNAL_SERVER_ERROR)
+            return _plain(status, printable(str(error)))
+        finally:
+            self._profiling.release()
+        return _Answer(HTTPStatus.OK, body, "application/octet-stream")
+
+
+def _plain(status: HTTPStatus, text: str) -> _Answer:
+    return _Answer(status, f"{text}\n".encode())
+
+
+def _health(is_good: bool) -> _Answer:
+    status = HTTPStatus.OK if is_good else HTTPStatus.SERVICE_UNAVAILABLE
+    return _Answer(status, b"ok\n" if is_good else b"no\n")
+
+
+def _is_own(host: str, patterns: tuple[str, ...]) -> bool:
+    """Return whether this host may be called so: pages of strangers may not read it by their names.
+
+    A browser that a stranger's name leads here sends that name (DNS rebinding).
+    """
+    if not host:
+        return True
+    name = host.rpartition("]")[0].lstrip("[") or host.partition(":")[0]
+    name = name.lower().rstrip(".")
+    with suppress(ValueError):
+        ipaddress.ip_address(name)
+        return True
+    own = os.uname().nodename.lower()
+    if name == "localhost" or name in (own, own.partition(".")[0]):
+        return True
+    return any(fnmatchcase(name, pattern.lower()) for pattern in patterns)
+
+
+def _log_of_loop(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Write one line of what went wrong with a connection, if it is not the client's doing."""
+    error = context.get("exception")
+    if error is None or isinstance(error, OSError):  # TLS's errors are, too
+        log.debug("%s: %s", context.get("message"), error)
+    else:
+        log.error("%s: %s", context.get("message"), printable(repr(error)))

@@ -21,6 +21,7 @@ from gotrace.kernel.keeper import Keeper
 from gotrace.kernel.missing_features import has_attach_cookies
 from gotrace.kernel.program import AttachKind, BpfProgram, LackingError, LoadError, Map
 from gotrace.settings import ProgramSettings
+from gotrace.target.process import Process
 
 __all__ = [
     "AttachError",
@@ -99,7 +100,7 @@ class Attached:
 
         Groups are attached in order, so many by a process of their own: see ``leave``. Hits count
         once all probes are in place, from ``began`` on: attaching thousands takes longer than a
-        short interval. Raises AttachError.
+        short interval. Without groups there is no keeper. Raises AttachError.
         """
         if self.method is AttachMethod.MULTI and any(group.pid for group in groups):
             multi_filters_by_process()  # what is found out in the keeper is forgotten with it
@@ -163,6 +164,19 @@ class Attached:
         """Return whether the processes that keep the probes in place are there."""
         return all(keeper.holds() for keeper in self._keepers)
 
+    def has_breakpoint(self, process: Process) -> bool | None:
+        """Return whether a process's mapping of its executable has a probe of these.
+
+        None if that cannot be found out: the process has ended, or its memory cannot be read. The
+        entries are attached last, and stay the longest.
+        """
+        for group in reversed(self._groups):
+            for point in group.points:
+                if point not in self.failed:
+                    code = process.code_at(point.offset)
+                    return None if code is None else _BREAKPOINT in code
+        return None
+
     @property
     def stopped_at(self) -> float | None:
         """Return when ``stop`` was called first, by ``time.monotonic``; None before."""
@@ -203,6 +217,7 @@ class Attached:
 
 
 _PATIENCE = 1.1  # seconds
+_BREAKPOINT = 0xCC
 _ZERO, _ONE = bytes(4), (1).to_bytes(4, "little")
 
 

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
 
 from gotrace.calls import Call, from_row
 from gotrace.errors import GotraceError, UsageError
+from gotrace.profiles.perfetto import PerfettoFile, Slice, is_perfetto
 from gotrace.requests.critical import Part
 
-__all__ = ["Node", "Request", "load", "save"]
+__all__ = ["Node", "Request", "RequestFile", "load", "save"]
 
 
 class _Timed(Protocol):
@@ -145,8 +148,24 @@ class Request(Generic[C]):
             ]
         return json.dumps(row, separators=(",", ":")) + "\n"
 
+    def slices(self: Request[Call], arrows: Iterator[int]) -> Iterator[Slice]:
+        """Yield its calls as a viewer of traces shows them; ``arrows`` gives their numbers."""
+        root = self.root.call
+        began = root.time_ns - self.duration_ns
+        ends: dict[int, int] = {}  # arrows that end in a node
+        for node in self.nodes():
+            begins = []
+            for child in node.children:
+                if child.edge != "call":
+                    begins.append(next(arrows))
+                    ends[id(child)] = begins[-1]
+            yield _slice(node, began + node.start_ns, begins, ends.pop(id(node), 0))
+
     def save(self: Request[Call], path: str | os.PathLike[str]) -> None:
-        """Write it to a file that ``gotrace.load`` reads. Raises GotraceError."""
+        """Write it to a file that ``gotrace.load`` reads, or to an ``x.pftrace`` for Perfetto.
+
+        Raises GotraceError.
+        """
         save(path, [self])
 
 
@@ -164,9 +183,51 @@ def _row(node: Node[Call]) -> dict[str, Any]:
     return rows[id(node)]
 
 
+def _slice(node: Node[Call], start: int, begins: Sequence[int], ends: int) -> Slice:
+    call, row = node.call, node.call.to_row()
+    begun = dict(row["args"])
+    if call.file is not None:
+        begun["position"] = f"{call.file}:{call.line}"
+    ended = dict(row["results"] or {})
+    if call.unwound is not None:
+        ended["unwound"] = call.unwound
+    if call.why is not None:
+        ended["why (ns)"] = row["why"]["parts"]
+    end = start + node.duration_ns
+    return Slice(
+        *(call.pid, call.goid, call.function, node.edge, start, end, begun, ended, begins, ends)
+    )
+
+
+class RequestFile:
+    """A file for Perfetto that requests are added to as they come."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Begin the file. Raises GotraceError."""
+        self._file = PerfettoFile(path)
+        self._arrows = count(1)
+        self._numbers = count(1)
+
+    def add(self, request: Request[Call]) -> None:
+        """Write a request. Raises GotraceError."""
+        self._file.add(request.slices(self._arrows), next(self._numbers))
+
+    def close(self) -> None:
+        """End the file. Raises GotraceError."""
+        self._file.close()
+
+
 def save(path: str | os.PathLike[str], requests: Iterable[Request[Call]]) -> None:
-    """Write requests to a file that ``load`` reads. Raises GotraceError."""
+    """Write requests to a file that ``load`` reads, or to an ``x.pftrace`` for Perfetto.
+
+    Raises GotraceError.
+    """
     name = os.fspath(path)
+    if is_perfetto(name):
+        with closing(RequestFile(name)) as traces:
+            for request in requests:
+                traces.add(request)
+        return
     try:
         with open(name, "w", encoding="utf-8") as file:
             file.writelines(request.to_json() for request in requests)

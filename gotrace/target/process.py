@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -130,6 +131,50 @@ class Process:
                 start, end = (int(part, 16) for part in parts[0].split("-"))
                 yield MemoryMapping(start, end, int(parts[2], 16), int(parts[4]), parts[5])
 
+    def code_at(self, offset: int) -> set[int] | None:
+        """Return the bytes that the executable's mappings have at an offset in the file.
+
+        There is one, or two if mappings overlap in the file. None if that cannot be read.
+        """
+        try:
+            path, inode = self.executable_name, os.stat(self.executable).st_ino
+            found = {
+                _byte(self.tgid, each.start + offset - each.offset)
+                for each in self.mappings()
+                if each.offset <= offset < each.offset + each.end - each.start
+                and (each.inode == inode or each.path.removesuffix(" (deleted)") == path)
+            }
+        except (OSError, GotraceError):
+            return None
+        return found or None
+
+    def code(self) -> Iterator[tuple[int, int, str]]:
+        """Yield start, end and name, ``[libm.so.6]`` or ``[vdso]``, of each mapping of code.
+
+        Code of no file is ``[unknown]``. Raises ProcessError when the process has ended.
+        """
+        try:
+            text = _text(f"/proc/{self.tgid}/maps")
+        except OSError as error:
+            raise _gone(self.tgid, error) from error
+        for line in text.split("\n")[:-1]:
+            span, mode, _, _, _, *name = line.split(None, 5)
+            if "x" in mode:
+                start, end = (int(part, 16) for part in span.split("-"))
+                base = name[0].rpartition("/")[2] if name else "unknown"
+                yield start, end, f"[{base.strip('[]')}]"
+
+    def cpu_ns(self) -> int | None:
+        """Return how long the process's threads have run, in ns; None when it has ended.
+
+        That is the clock of clock_getcpuclockid(3): CPUCLOCK_SCHED of
+        include/linux/posix-timers_types.h.
+        """
+        try:
+            return time.clock_gettime_ns(~self.tgid << 3 | 2)
+        except OSError:
+            return None
+
     def is_untouched(self, address: int, size: int) -> bool:
         """Return whether memory reads as zeros because the process has never touched its pages.
 
@@ -189,6 +234,11 @@ class Process:
                     " or forbidden by seccomp): trace by path"
                 ) from error
             raise _gone(self.tgid, error) from error
+
+
+def _byte(tgid: int, address: int) -> int:
+    with open(f"/proc/{tgid}/mem", "rb", 0) as memory:
+        return os.pread(memory.fileno(), 1, address)[0]
 
 
 def read_status(pid: int | str, root: Path = Path("/")) -> dict[str, str]:

@@ -373,6 +373,41 @@ def test_containers_of_one_image_are_counted_once(server: Path, tmp_path: Path) 
         daemon.end()
 
 
+@pytest.mark.live
+@pytest.mark.apart
+def test_identical_files_that_share_nothing_are_all_counted(server: Path, tmp_path: Path) -> None:
+    """As on snapshots: the same inode number, size and time, on two devices."""
+    root = tmp_path / "root"
+    root.mkdir()
+    mounted = (
+        f"mount -t tmpfs none {root} && cp {server} {root}/server"
+        f" && touch -d @1000000000 {root}/server"
+    )
+    container = ["unshare", "--mount", "sh", "-c", f"{mounted} && exec {root}/server"]
+    if subprocess.run([*container[:-1], mounted], capture_output=True).returncode:
+        pytest.skip("file systems cannot be mounted here")
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        "listen: 127.0.0.1:0\ntargets: [{name: n, comm: server}]\nbudget: 100%\n"
+        "metrics:\n  - {name: handles, type: counter, probe: main.handle}\n"
+    )
+    with Fixture(container) as one, Fixture(container) as other:
+        found = [os.stat(f"/proc/{each.ready}/exe") for each in (one, other)]
+        if len({(status.st_ino, status.st_size, status.st_mtime_ns) for status in found}) != 1:
+            pytest.skip("file systems in memory number their files apart here")
+        assert len({status.st_dev for status in found}) == 2
+        with Daemon(config, probes=1) as daemon:
+            wait_until(
+                lambda: daemon.samples()["gotraced_probe_attached"] == by("probe", {"handles": 2})
+            )
+            calls = one.work("1 70 5")["Calls"] + other.work("1 80 5")["Calls"]
+            assert daemon.samples()["handles_total"] == {(): calls}
+            wait_until(lambda: daemon.samples()["gotraced_target_unprobed_processes"] == {(): 0})
+            daemon.end()
+        one.finish()
+        other.finish()
+
+
 @pytest.mark.apart
 def test_check_says_what_would_be_traced(server: Path, tmp_path: Path) -> None:
     config = configured(tmp_path, server, METRICS)

@@ -88,8 +88,9 @@ def test_probes_and_port_are_gotraceds(tmp_path: Path) -> None:
     copied = Path(shutil.copy(PLACE / "gotraced.yaml", tmp_path))
     copied.chmod(0o444)  # as the volume has it
     config = load_config(str(copied))
-    (port,) = container()["ports"]
+    port, health = container()["ports"]
     assert config.listen == Listen("0.0.0.0", port["containerPort"])
+    assert config.web.health == Listen("0.0.0.0", health["containerPort"])
     notes = read("daemonset.yaml")["spec"]["template"]["metadata"]["annotations"]
     assert notes["prometheus.io/port"] == str(port["containerPort"])
     server = WebServer(
@@ -98,12 +99,20 @@ def test_probes_and_port_are_gotraceds(tmp_path: Path) -> None:
     try:
         for name in ("startupProbe", "livenessProbe", "readinessProbe"):
             get = container()[name]["httpGet"]
-            assert get["port"] == port["name"]
+            assert get["port"] == health["name"]
             url = f"http://127.0.0.1:{server.port}{get['path']}"
             with urllib.request.urlopen(url, timeout=60) as answer:
                 assert answer.read() == b"ok\n"
     finally:
         server.close()
+
+
+def test_scrapers_reach_the_metrics_alone() -> None:
+    policy = read("networkpolicy.yaml")["spec"]
+    (rule,) = policy["ingress"]
+    assert [one["port"] for one in rule["ports"]] == [container()["ports"][0]["name"]]
+    labels = read("daemonset.yaml")["spec"]["template"]["metadata"]["labels"]
+    assert policy["podSelector"]["matchLabels"] == labels
 
 
 def test_kustomize_puts_them_together() -> None:
@@ -114,7 +123,13 @@ def test_kustomize_puts_them_together() -> None:
     )
     assert done.returncode == 0, done.stderr
     found = {one["kind"]: one for one in yaml.safe_load_all(done.stdout)}
-    assert set(found) == {"ConfigMap", "DaemonSet", "Namespace", "ServiceAccount"}
+    assert set(found) == {
+        "ConfigMap",
+        "DaemonSet",
+        "Namespace",
+        "NetworkPolicy",
+        "ServiceAccount",
+    }
     for kind, one in found.items():
         kubernetes_validate.validate(one, OLDEST, strict=True)
         assert kind == "Namespace" or one["metadata"]["namespace"] == "gotraced"

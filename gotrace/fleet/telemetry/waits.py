@@ -171,6 +171,7 @@ class WaitsProbe(Probe):
         if self._meter.has_quotas:
             kinds.append(StateKind.THROTTLED)
         totals.begin(program.key.target, kinds)
+        self._is_present = True
 
     def _take(self) -> None:
         self._totals.add(self._program.key.target, self._meter.take())
@@ -190,6 +191,11 @@ class WaitsProbe(Probe):
             self._meter.stop()
             self._take()
         finally:
+            self._rest()
+
+    def _rest(self) -> None:
+        if self._is_present:
+            self._is_present = False
             self._totals.presence.end(self._program.key.target)
 
 

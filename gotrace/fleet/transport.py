@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hand requests of OTLP to a collector, and find out what became of them."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import socket
+import ssl
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceResponse,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from gotrace.errors import GotraceError
+from gotrace.fleet.config import HeaderSpec, OtlpSpec, Protocol
+
+__all__ = ["TEMPORARY", "Outcome", "Reason", "Sender", "sender"]
+
+
+class Reason(Enum):
+    """Why data was not taken; values are those of the label ``reason``."""
+
+    REFUSED = "refused"
+    UNREACHABLE = "unreachable"
+    TIMEOUT = "timeout"
+    TLS = "tls"
+    UNAVAILABLE = "unavailable"
+    THROTTLED = "throttled"
+    UNAUTHORIZED = "401"
+    FORBIDDEN = "403"
+    NOT_FOUND = "404"
+    TOO_LARGE = "too_large"
+    INVALID = "invalid"
+    #: The collector took the rest of the request.
+    REJECTED = "rejected"
+    #: A file of headers or certificates cannot be read.
+    CREDENTIALS = "credentials"
+    OTHER = "other"
+    #: There was no room, though nothing had failed.
+    FULL = "full"
+
+
+#: What may get better: the data is kept meanwhile.
+TEMPORARY = frozenset(
+    {
+        Reason.REFUSED,
+        Reason.UNREACHABLE,
+        Reason.TIMEOUT,
+        Reason.TLS,
+        Reason.UNAVAILABLE,
+        Reason.THROTTLED,
+        Reason.UNAUTHORIZED,
+        Reason.FORBIDDEN,
+        Reason.NOT_FOUND,
+        Reason.CREDENTIALS,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a request: ``reason`` is None if it was taken, but for ``rejected`` items.
+
+    ``detail`` is for the log. ``wait`` is how long the collector asks to wait, in seconds.
+    """
+
+    reason: Reason | None = None
+    rejected: int = 0
+    detail: str = ""
+    wait: float = 0.0
+
+
+_RESPONSES: dict[str, Any] = {
+    "metrics": ExportMetricsServiceResponse,
+    "spans": ExportTraceServiceResponse,
+}
+_PATHS = {"metrics": "/v1/metrics", "spans": "/v1/traces"}
+_METHODS = {
+    "metrics": "/opentelemetry.proto.collector.metrics.v1.MetricsService/Export",
+    "spans": "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
+}
+_MAX_ANSWER = 1 << 16  # bytes
+
+
+def _taken(signal: str, answer: bytes) -> Outcome:
+    """Return what a collector has said that it took."""
+    try:
+        partial = _RESPONSES[signal].FromString(answer).partial_success
+    except Exception:  # of protobuf, or a proxy's page: the status says that it was taken
+        return Outcome()
+    rejected = partial.rejected_spans if signal == "spans" else partial.rejected_data_points
+    return Outcome(rejected=max(0, int(rejected)), detail=str(partial.error_message)[:200])
+
+
+def _headers(headers: Sequence[HeaderSpec]) -> dict[str, str]:
+    """Return headers with their values as they are now. Raises GotraceError."""
+    return {one.name.lower(): header_value(one) for one in headers}
+
+
+def header_value(one: HeaderSpec) -> str:
+    """Return a header's value, from its file or the environment. Raises GotraceError."""
+    try:
+        if one.file is not None:
+            value = Path(one.file).read_text().strip()
+        elif one.env is not None:
+            value = os.environ[one.env].strip()
+        else:
+            value = one.value
+    except KeyError as error:
+        raise GotraceError(f"header {one.name}: ${one.env} is not set") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise GotraceError(f"header {one.name}: {error}") from error
+    if not value.isascii() or not value.isprintable():
+        raise GotraceError(f"header {one.name}: its value is not printable ASCII")
+    return value
+
+
+class Sender(ABC):
+    """Where requests go. Threads may send, each signal by one."""
+
+    @abstractmethod
+    def send(self, signal: str, data: bytes) -> Outcome:
+        """Send a request once, and return what became of it. Raises nothing that is foreseen."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+class _Http(Sender):
+    def __init__(self, spec: OtlpSpec) -> None:
+        import requests
+
+        self._spec = spec
+        self._requests = requests
+        self._local = threading.local()
+
+    def _session(self) -> Any:
+        if not hasattr(self._local, "session"):
+            session = self._local.session = self._requests.Session()
+            session.trust_env = False  # of proxies and .netrc: the configuration says all
+            spec = self._spec
+            session.verify = spec.ca_file or True
+            if spec.cert_file is not None and spec.key_file is not None:
+                session.cert = (spec.cert_file, spec.key_file)
+        return self._local.session
+
+    def send(self, signal: str, data: bytes) -> Outcome:
+        errors = self._requests.exceptions
+        try:
+            headers = {
+                "content-type": "application/x-protobuf",
+                "content-encoding": "gzip",
+                **_headers(self._spec.headers),
+            }
+            answer = self._session().post(
+                f"{self._spec.endpoint}{_PATHS[signal]}",
+                data=gzip.compress(data, 1),
+                headers=headers,
+                timeout=self._spec.timeout,
+                allow_redirects=False,
+                stream=True,
+            )
+            with answer:
+                body = answer.raw.read(_MAX_ANSWER, decode_content=True)
+        except GotraceError as error:
+            return Outcome(Reason.CREDENTIALS, detail=str(error))
+        except errors.SSLError as error:
+            return Outcome(Reason.TLS, detail=_innermost(error))
+        except errors.Timeout as error:
+            return Outcome(Reason.TIMEOUT, detail=_innermost(error))
+        except (errors.RequestException, OSError) as error:
+            return Outcome(_of_connection(error), detail=_innermost(error))
+        if 200 <= answer.status_code < 300:
+            return _taken(signal, body)
+        reason = _of_status(answer.status_code)
+        wait = answer.headers.get("Retry-After", "")
+        seconds = min(float(wait), _MAX_WAIT) if wait.isascii() and wait.isdecimal() else 0.0
+        return Outcome(reason, detail=f"status {answer.status_code}", wait=seconds)
+
+    def close(self) -> None:
+        """Connections end with the threads that have them."""
+
+
+_MAX_WAIT = 60.0  # seconds
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    found: list[BaseException] = []
+    one: BaseException | None = error
+    while one is not None and one not in found and len(found) < 16:
+        found.append(one)
+        inner = next((each for each in one.args if isinstance(each, BaseException)), None)
+        reason = getattr(one, "reason", None)
+        one = inner or (reason if isinstance(reason, BaseException) else None) or one.__cause__
+        one = one or found[-1].__context__
+    return found
+
+
+def _innermost(error: BaseException) -> str:
+    return " ".join(str(_chain(error)[-1]).split())[:200]
+
+
+def _of_connection(error: BaseException) -> Reason:
+    for one in _chain(error):
+        if isinstance(one, ConnectionRefusedError):
+            return Reason.REFUSED
+        if isinstance(one, ssl.SSLError):
+            return Reason.TLS
+        if isinstance(one, TimeoutError):
+            return Reason.TIMEOUT
+        if isinstance(one, socket.gaierror):
+            return Reason.UNREACHABLE
+        if isinstance(one, FileNotFoundError | PermissionError) or "invalid path" in str(one):
+            return Reason.CREDENTIALS
+    return Reason.UNREACHABLE
+
+
+def _of_status(status: int) -> Reason:
+    if status in (401, 403, 404):
+        return Reason(str(status))
+    if status == 413:
+        return Reason.TOO_LARGE
+    if status == 429:
+        return Reason.THROTTLED
+    if status in (500, 502, 503, 504):
+        return Reason.UNAVAILABLE
+    return Reason.INVALID if 400 <= status < 500 else Reason.OTHER
+
+
+class _Grpc(Sender):
+    def __init__(self, spec: OtlpSpec) -> None:
+        import grpc
+
+        self._grpc: Any = grpc
+        self._spec = spec
+        scheme, _, place = spec.endpoint.partition("://")
+        options = [
+            ("grpc.max_reconnect_backoff_ms", 5000),
+            ("grpc.enable_http_proxy", 0),
+            ("grpc.max_receive_message_length", _MAX_ANSWER),
+        ]
+        if scheme == "http":
+            self._channel = self._grpc.insecure_channel(place, options)
+        else:
+            try:
+                read = [
+                    None if path is None else Path(path).read_bytes()
+                    for path in (spec.ca_file, spec.key_file, spec.cert_file)
+                ]
+            except OSError as error:
+                raise GotraceError(f"otlp: {error}") from error
+            credentials = self._grpc.ssl_channel_credentials(*read)
+            self._channel = self._grpc.secure_channel(place, credentials, options)
+        self._calls = {
+            signal: self._channel.unary_unary(
+                method,
+                request_serializer=lambda data: data,
+                response_deserializer=lambda data: data,
+            )
+            for signal, method in _METHODS.items()
+        }
+
+    def send(self, signal: str, data: bytes) -> Outcome:
+        try:
+            headers = list(_headers(self._spec.headers).items())
+            answer = self._calls[signal](
+                data,
+                timeout=self._spec.timeout,
+                metadata=headers,
+                compression=self._grpc.Compression.Gzip,
+            )
+        except GotraceError as error:
+            return Outcome(Reason.CREDENTIALS, detail=str(error))
+        except self._grpc.RpcError as error:
+            text = " ".join(str(error.details()).split())
+            return Outcome(self._reason(error.code(), text), detail=text[:200])
+        except ValueError as error:  # the channel is closed
+            return Outcome(Reason.OTHER, detail=str(error)[:200])
+        return _taken(signal, answer)
+
+    def _reason(self, code: Any, text: str) -> Reason:
+        codes = self._grpc.StatusCode
+        if code is codes.UNAVAILABLE:
+            low = text.lower()
+            if any(word in low for word in ("ssl", "tls", "certificate", "handshake")):
+                return Reason.TLS
+            if "refused" in low:
+                return Reason.REFUSED
+            if any(word in low for word in ("dns", "resolution", "unreachable")):
+                return Reason.UNREACHABLE
+            return Reason.UNAVAILABLE
+        return {
+            codes.UNAUTHENTICATED: Reason.UNAUTHORIZED,
+            codes.PERMISSION_DENIED: Reason.FORBIDDEN,
+            codes.UNIMPLEMENTED: Reason.NOT_FOUND,
+            codes.NOT_FOUND: Reason.NOT_FOUND,
+            codes.INVALID_ARGUMENT: Reason.INVALID,
+            codes.FAILED_PRECONDITION: Reason.INVALID,
+            codes.RESOURCE_EXHAUSTED: Reason.THROTTLED,
+            codes.DEADLINE_EXCEEDED: Reason.TIMEOUT,
+            codes.CANCELLED: Reason.UNAVAILABLE,
+            codes.ABORTED: Reason.UNAVAILABLE,
+            codes.OUT_OF_RANGE: Reason.UNAVAILABLE,
+            codes.DATA_LOSS: Reason.UNAVAILABLE,
+        }.get(code, Reason.OTHER)
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def sender(spec: OtlpSpec) -> Sender:
+    """Return what sends by a protocol. Raises GotraceError, ModuleNotFoundError."""
+    for path in (spec.ca_file, spec.cert_file, spec.key_file):
+        if path is not None and not os.access(path, os.R_OK):
+            raise GotraceError(f"otlp: {path} cannot be read")
+    for one in spec.headers:
+        header_value(one)
+    return _Http(spec) if spec.protocol is Protocol.HTTP else _Grpc(spec)

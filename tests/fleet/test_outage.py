@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of spans while a collector takes none, and what is said of it."""
+
+from __future__ import annotations
+
+import http.server
+import importlib
+import os
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceResponse,
+)
+
+from gotrace.errors import GotraceError, UsageError
+from gotrace.fleet.config import HeaderSpec, OtlpSpec, Protocol, parse_config
+from gotrace.fleet.otlp import FinishedCall, Otlp
+from tests.fleet.test_endpoint import certificates
+from tests.fleet.test_otlp import COLLECTORS, Received, over_http
+
+__all__ = ["certificates"]  # a fixture
+
+_PATIENCE = 60.0
+#: Seconds of the outage, of 100 spans each.
+OUTAGE = int(os.environ.get("GOTRACE_OUTAGE", "3"))
+
+
+def call(number: int) -> FinishedCall:
+    return FinishedCall("t", "f", number, number + 1, {"n": number})
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    until = time.monotonic() + _PATIENCE
+    while not is_so():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@contextmanager
+def answering(
+    status: int, body: bytes = b"", tls: ssl.SSLContext | None = None
+) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """Answer each request alike; yield the address, and the headers of those that came."""
+    came: list[dict[str, str]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            came.append({name.lower(): value for name, value in self.headers.items()})
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    class Server(http.server.ThreadingHTTPServer):
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            pass
+
+    with Server(("127.0.0.1", 0), Handler) as listening:
+        if tls is not None:
+            listening.socket = tls.wrap_socket(listening.socket, server_side=True)
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        try:
+            scheme = "http" if tls is None else "https"
+            yield f"{scheme}://localhost:{listening.server_address[1]}", came
+        finally:
+            listening.shutdown()
+
+
+def free_port() -> int:
+    with answering(200) as (endpoint, _):
+        return int(endpoint.rpartition(":")[2])
+
+
+@pytest.mark.parametrize("protocol", COLLECTORS)
+@pytest.mark.parametrize("has_disk", [False, True])
+def test_an_outage_loses_no_span(
+    protocol: str, has_disk: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gotrace.fleet.otlp._MAX_PAUSE", 1.0)
+    received = Received()
+    with COLLECTORS[protocol](received) as endpoint:
+        pass  # its port is free now
+    spec = OtlpSpec(
+        endpoint,
+        Protocol(protocol),
+        interval=3600,
+        disk=str(tmp_path / "spool") if has_disk else None,
+        queue=512 if has_disk else 16384,
+    )
+    otlp = Otlp(spec, list)
+    for number in range(100 * OUTAGE):
+        otlp.put(call(number))
+        time.sleep(0.01)
+    assert otlp.counts() == {}
+    (failed,) = {signal for signal, _ in otlp.failures()}
+    assert failed == "spans"
+    if protocol == "http":
+        assert {reason for _, reason in otlp.failures()} == {"refused"}
+    with back(protocol, received, endpoint):
+        received.wait_for_spans(100 * OUTAGE)
+        wait_until(lambda: otlp.counts() == {("spans", "sent"): 100 * OUTAGE})
+        otlp.close()
+    found = {int.from_bytes(span.span_id, "big") for _, span in received.spans}
+    assert len(found) == len(received.spans) == 100 * OUTAGE
+    assert not has_disk or not any((tmp_path / "spool").iterdir())
+
+
+@contextmanager
+def back(protocol: str, received: Received, endpoint: str) -> Iterator[None]:
+    """Have a collector at an address where one was."""
+    module: Any = importlib.import_module("tests.fleet.test_otlp")
+    port = int(endpoint.rpartition(":")[2])
+    if protocol == "http":
+        original = module.ThreadingHTTPServer
+
+        class Same(original):  # type: ignore[misc, valid-type]
+            allow_reuse_address = True
+
+            def __init__(self, address: Any, handler: Any) -> None:
+                super().__init__(("127.0.0.1", port), handler)
+
+        module.ThreadingHTTPServer = Same
+        try:
+            with over_http(received):
+                yield
+        finally:
+            module.ThreadingHTTPServer = original
+        return
+    original_server = module.grpc.server
+
+    def server(*words: Any) -> Any:
+        made = original_server(*words)
+        made.add_insecure_port(f"127.0.0.1:{port}")
+        return made
+
+    module.grpc.server = server
+    try:
+        with COLLECTORS["grpc"](received):
+            yield
+    finally:
+        module.grpc.server = original_server
+
+
+def test_what_waits_on_disk_is_sent_by_the_next_process(tmp_path: Path) -> None:
+    received = Received()
+    with over_http(received) as endpoint:
+        pass
+    disk = str(tmp_path / "spool")
+    otlp = Otlp(OtlpSpec(endpoint, Protocol.HTTP, interval=3600, disk=disk), list)
+    for number in range(40):
+        otlp.put(call(number))
+    otlp.close()
+    assert otlp.counts() == {}
+    with over_http(received) as endpoint:
+        otlp = Otlp(OtlpSpec(endpoint, Protocol.HTTP, interval=3600, disk=disk), list)
+        received.wait_for_spans(40)
+        otlp.close()
+    assert len(received.spans) == 40
+
+
+def test_a_reload_hands_on_what_waits() -> None:
+    received = Received()
+    with over_http(received) as endpoint:
+        before = Otlp(
+            OtlpSpec(f"http://127.0.0.1:{free_port()}", Protocol.HTTP, interval=3600), list
+        )
+        for number in range(40):
+            before.put(call(number))
+        wait_until(lambda: bool(before.failures()))
+        after = Otlp(OtlpSpec(endpoint, Protocol.HTTP, interval=3600), list)
+        before.close(after)
+        received.wait_for_spans(40)
+        after.close()
+    assert before.counts() == {} and after.counts() == {("spans", "sent"): 40}
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "is_kept"),
+    [
+        (400, "invalid", False),
+        (401, "401", True),
+        (403, "403", True),
+        (404, "404", True),
+        (413, "too_large", False),
+        (429, "throttled", True),
+        (503, "unavailable", True),
+        (501, "other", False),
+    ],
+)
+def test_reasons(status: int, reason: str, is_kept: bool, caplog: pytest.LogCaptureFixture) -> None:
+    with answering(status) as (endpoint, came):
+        otlp = Otlp(OtlpSpec(endpoint, Protocol.HTTP, interval=3600), list)
+        otlp.put(call(1))
+        wait_until(lambda: bool(otlp.failures()) if is_kept else bool(otlp.dropped()))
+        assert set(otlp.failures()) == {("spans", reason)}
+        assert otlp.dropped() == ({} if is_kept else {("spans", reason): 1})
+        assert otlp.waiting == 0 and came
+        otlp.close()
+        assert otlp.dropped() == {("spans", reason): 1}
+    said = [record for record in caplog.records if "does not take" in record.message]
+    assert len(said) == 1 and f"spans: {reason} (status {status})" in said[0].message
+
+
+def test_partial_success_is_counted() -> None:
+    partial = ExportTracePartialSuccess(rejected_spans=3, error_message="too old")
+    body = ExportTraceServiceResponse(partial_success=partial).SerializeToString()
+    with answering(200, body) as (endpoint, _):
+        otlp = Otlp(OtlpSpec(endpoint, Protocol.HTTP, interval=3600), list)
+        for number in range(10):
+            otlp.put(call(number))
+        wait_until(lambda: bool(otlp.counts()))
+        otlp.close()
+    assert otlp.counts() == {("spans", "sent"): 7, ("spans", "dropped"): 3}
+    assert otlp.dropped() == {("spans", "rejected"): 3}
+
+
+def test_headers_from_files_and_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("Bearer one\n")
+    monkeypatch.setenv("TENANT", "shop")
+    headers = (
+        HeaderSpec("Authorization", file=str(token)),
+        HeaderSpec("X-Tenant", env="TENANT"),
+        HeaderSpec("X-Plain", "p"),
+    )
+    with answering(200) as (endpoint, came):
+        otlp = Otlp(OtlpSpec(endpoint, Protocol.HTTP, headers, interval=3600), list)
+        otlp.put(call(1))
+        wait_until(lambda: len(came) == 1)
+        token.write_text("Bearer two\n")  # which is read again
+        otlp.put(call(2))
+        wait_until(lambda: len(came) == 2)
+        otlp.close()
+    assert [one["authorization"] for one in came] == ["Bearer one", "Bearer two"]
+    assert {(one["x-tenant"], one["x-plain"]) for one in came} == {("shop", "p")}
+    with pytest.raises(GotraceError, match=r"\$NOSUCH is not set"):
+        Otlp(OtlpSpec(endpoint, Protocol.HTTP, (HeaderSpec("a", env="NOSUCH"),)), list)
+
+
+def test_certificates(certificates: Path) -> None:
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(certificates / "localhost.crt", certificates / "localhost.key")
+    serving.load_verify_locations(certificates / "ca.crt")
+    serving.verify_mode = ssl.CERT_REQUIRED
+    own = {"cert_file": "prometheus.crt", "key_file": "prometheus.key", "ca_file": "ca.crt"}
+    files: dict[str, Any] = {key: str(certificates / name) for key, name in own.items()}
+    with answering(200, tls=serving) as (endpoint, came):
+        otlp = Otlp(OtlpSpec(endpoint, Protocol.HTTP, interval=3600, **files), list)
+        otlp.put(call(1))
+        wait_until(lambda: otlp.counts() == {("spans", "sent"): 1})
+        otlp.close()
+        assert came
+        otlp = Otlp(OtlpSpec(endpoint, Protocol.HTTP, interval=3600), list)
+        otlp.put(call(1))
+        wait_until(lambda: ("spans", "tls") in otlp.failures())
+        otlp.close()
+
+
+@pytest.mark.parametrize(
+    ("otlp", "reason"),
+    [
+        ("headers: {'a b': c}", "cannot be a header's name"),
+        ('headers: {a: "b\\nc"}', "printable ASCII"),
+        ("headers: {a: {file: b}}", "not an absolute path"),
+        ("headers: {a: {file: /b, env: C}}", "give file or env"),
+        ("tls: {ca_file: /a}", "needs an endpoint of https"),
+        ("disk: spool", "not an absolute path"),
+    ],
+)
+def test_wrong_keys_are_refused(otlp: str, reason: str) -> None:
+    text = (
+        "targets: [{name: t, exe: /a}]\nmetrics: [{name: m, type: counter, probe: f}]\n"
+        f"otlp: {{endpoint: 'http://a:1', {otlp}}}\n"
+    )
+    with pytest.raises(UsageError, match=reason):
+        parse_config("c", text)
