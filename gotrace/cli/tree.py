@@ -128,13 +128,14 @@ class _Printer:
             if self._left == 0:
                 break
             self._read(min(until, time.monotonic() + _READING), until)
-            self._write(until, lambda: False)
-            if self._tracer.exhausted and not self._due:
-                self._write(until, lambda: False, is_last=True)
+            is_last = self._tracer.exhausted and not self._due
+            self._write(until, lambda: False, is_last=is_last)
+            if is_last and self._assembler.is_empty:
                 return
         if self._left != 0:
             self._tracer.losses.add(len(self._due))
             self._tracer.drop()
+            self._assembler.drop()
 
     def _read(self, until: float, over: float) -> None:
         """Take what there is until one time, and take it in until another."""

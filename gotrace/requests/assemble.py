@@ -177,11 +177,8 @@ class Assembler:
         self._blind_until = time.monotonic_ns()
         self._belonging.forget(self._blind_until)
         self._states.forget()
-        self.tally.lost += len(self._waiting)
-        self._waiting.clear()
-        self._ended.clear()
         self._loose.clear()
-        self._calls = 0
+        self.drop()
 
     def take(
         self, now: float, is_over: bool = False
@@ -209,6 +206,18 @@ class Assembler:
         if is_over:
             self.tally.lost += len(self._waiting)
             self._waiting.clear()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no request waits."""
+        return not self._waiting
+
+    def drop(self) -> None:
+        """Give up all requests that wait."""
+        self.tally.lost += len(self._waiting)
+        self._waiting.clear()
+        self._ended.clear()
+        self._calls = 0
 
     @staticmethod
     def _patience(waiting: _Waiting) -> float:

@@ -129,6 +129,16 @@ def test_requests_that_are_not_taken_stay(played: Assembler) -> None:
     assert next(first).root.goid == 1
     first.close()
     assert [one.root.goid for one in played.take(now)] == [2, 3]
+    assert played.is_empty
+
+
+def test_requests_that_nobody_takes_are_counted(played: Assembler) -> None:
+    request(played, 1, 100, 200)
+    assert not played.is_empty
+    played.drop()
+    assert played.is_empty
+    assert list(played.take(time.monotonic(), is_over=True)) == []
+    assert played.tally.lost == 1
 
 
 def test_a_gap_gives_up_what_is_open(played: Assembler) -> None:
