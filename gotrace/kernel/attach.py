@@ -385,6 +385,7 @@ def _attach_on(
         wanted = [group for group in groups if group.points]
         attached.functions = _load(attached, {group.function for group in wanted})
         if prepare is not None:
+            attached.program.map("halted").update(_ZERO, _ONE)  # whatever it attaches by itself
             prepare(attached.program)
         if method is not AttachMethod.MULTI:
             # What would refuse them comes before what they would cost; the keeper inherits it.
