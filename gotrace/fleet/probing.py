@@ -306,7 +306,11 @@ class MetricProbe(Probe):
                 yield Increment(None if self.metric.labels[1:] else (), row.calls, measured)
                 continue
             names = (self.names[row.function],) if spec.functions else ()
-            yield Increment((*names, *map(label, row.values)), row.calls, measured)
+            labels = (
+                label(value, spec.privacy, name in spec.hashed)
+                for name, value in zip(spec.labels, row.values, strict=True)
+            )
+            yield Increment((*names, *labels), row.calls, measured)
 
     def _poll(self) -> None:
         if isinstance(self._meter, LatencyMeter):

@@ -102,7 +102,7 @@ def configured(path: Path, server: Path, metrics: str, more: str = "budget: 100%
     file = path / "gotraced.yaml"
     file.write_text(
         f"listen: 127.0.0.1:0\ntargets: [{{name: keys, exe: {server}}}]\n"
-        f"metrics:\n{metrics}\n{more}\n"
+        f"metrics:\n{metrics}\n{more}\nerrors: text\n"
     )
     file.chmod(0o600)
     return file
