@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from gotrace.probes.spec import KeyText, parse_key, parse_probe
 from gotrace.target.containers import Container
 
 __all__ = [
+    "POD_LABELS",
     "Buckets",
     "Config",
     "HeaderSpec",
@@ -48,6 +50,8 @@ _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 _LENGTH = re.compile(r"len\([^()]*(?:\([^()]*\))?[^()]*\)")
 _MIN_HASH_KEY = 16
 _HEADER_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+#: What labels say of a pod.
+POD_LABELS = ("namespace", "pod", "container")
 _OWN_LABELS = {"target", "function", "le", "quantile", "job", "instance"}
 _OWN_PREFIXES = ("gotraced_", "process_", "python_")
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|m|h)?")
@@ -113,6 +117,8 @@ class TargetSpec:
     kubernetes: PodSpec | None = None
     #: The most label sets of all metrics.
     max_series: int = _MAX_TARGET_SERIES
+    #: The number of the user whose processes are meant, None for all.
+    user: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +170,8 @@ class MetricSpec:
     privacy: Privacy = _AS_USUAL
     #: Labels that are hashes of their values.
     hashed: frozenset[str] = frozenset()
+    #: Whether labels say which pod a call was in.
+    pods: bool = False
 
     @property
     def bounds(self) -> list[int]:
@@ -406,7 +414,17 @@ class _Reader:
         exe = os.path.normpath(row["exe"]) if "exe" in row else None
         pods = PodSpec(**row["kubernetes"]) if "kubernetes" in row else None
         most = row.get("max_series", _MAX_TARGET_SERIES)
-        return TargetSpec(row["name"], exe, row.get("comm"), row.get("cgroup"), pods, most)
+        user = self._user((*path, "user"), row["user"]) if "user" in row else None
+        return TargetSpec(row["name"], exe, row.get("comm"), row.get("cgroup"), pods, most, user)
+
+    def _user(self, path: Path, user: str | int) -> int:
+        if isinstance(user, int):
+            return user
+        try:
+            return pwd.getpwnam(user).pw_uid
+        except KeyError as error:
+            reason = f"no user is named {user!r} here: give the number"
+            raise self.document.error(path, reason) from error
 
     def _metric(self, number: int, row: Mapping[str, Any], targets: tuple[str, ...]) -> MetricSpec:
         path = ("metrics", number)
@@ -427,6 +445,10 @@ class _Reader:
             if not _LABEL_NAME.fullmatch(label) or label.startswith("__") or label in _OWN_LABELS:
                 reason = f"{label!r} cannot be a label: letters, digits and _, and not one of "
                 reason += ", ".join(sorted(_OWN_LABELS))
+                raise self.document.error((*path, "labels", label), reason)
+        for label in POD_LABELS if row.get("pods") else ():
+            if label in labels:
+                reason = f"{label!r} is a label of its own with pods: true"
                 raise self.document.error((*path, "labels", label), reason)
         hashed, labels = self._private((*path, "labels"), labels)
         key = self._key((*path, "labels"), labels)
@@ -457,6 +479,7 @@ class _Reader:
             idle=self._idle(path, row),
             privacy=self.privacy,
             hashed=hashed,
+            pods=row.get("pods", False),
         )
 
     def _span(self, number: int, row: Mapping[str, Any], targets: tuple[str, ...]) -> SpanSpec:

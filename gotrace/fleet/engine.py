@@ -501,7 +501,7 @@ class Engine:
         try:
             for key, running in self._running.items():
                 program = found.get(key)
-                if program is None or program.cgroup != running.program.cgroup:
+                if program is None or _filters(program) != _filters(running.program):
                     continue
                 for name in running.probes:
                     place, job = _Place(name, key), jobs.get(name)
@@ -694,6 +694,10 @@ def _losses(job: Job) -> Sequence[str]:
     from gotrace.fleet.spans import SPAN_LOSSES  # loads the SDK
 
     return SPAN_LOSSES
+
+
+def _filters(program: Program) -> tuple[int | None, int | None]:
+    return program.cgroup, program.user
 
 
 def _shown(job: Job, running: _Running) -> str:

@@ -56,6 +56,7 @@ SCHEMA: Final[dict[str, Any]] = {
                 exe=_TEXT,
                 comm=_TEXT,
                 cgroup=_TEXT,
+                user={"type": ["string", "integer"], "minLength": 1, "minimum": 0},
                 max_series=_MOST,
                 kubernetes={
                     **_record([], namespace=_TEXT, pod=_TEXT, container=_TEXT),
@@ -74,6 +75,7 @@ SCHEMA: Final[dict[str, Any]] = {
                 labels=_EXPRESSIONS,
                 of=_TEXT,
                 functions={"type": "boolean"},
+                pods={"type": "boolean"},
                 series={"type": "integer", "minimum": 1, "maximum": 4096},
                 idle=_AMOUNT,
                 open_calls={"type": "integer", "minimum": 16, "maximum": 131072},

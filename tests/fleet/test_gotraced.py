@@ -344,6 +344,28 @@ def test_targets_by_name(server: Path, tmp_path: Path) -> None:
 
 @pytest.mark.live
 @pytest.mark.apart
+def test_only_calls_of_a_user_count(server: Path, tmp_path: Path) -> None:
+    for place in (server, *server.parents):
+        if place.is_relative_to(Path("/tmp")) and place != Path("/tmp"):
+            place.chmod(0o755)
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        f"listen: 127.0.0.1:0\ntargets: [{{name: n, exe: {server}, user: 65534}}]\n"
+        "metrics:\n  - {name: handles, type: counter, probe: main.handle}\nbudget: 100%\n"
+    )
+    as_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(server)]
+    with Daemon(config, probes=1) as daemon, Fixture(as_user) as ours, Fixture([server]) as other:
+        calls = ours.work("1 60 5")["Calls"]
+        other.work("1 70 5")
+        assert daemon.samples()["handles_total"] == {(): calls}
+        wait_until(lambda: daemon.samples()["gotraced_target_processes"] == {(): 1})
+        ours.finish()
+        other.finish()
+        daemon.end()
+
+
+@pytest.mark.live
+@pytest.mark.apart
 def test_containers_of_one_image_are_counted_once(server: Path, tmp_path: Path) -> None:
     """Their file systems show one file under two devices; the kernel has one place for probes."""
     image, own, root = (tmp_path / name for name in ("image", "own", "root"))
