@@ -55,8 +55,8 @@ class Daemon(Process):
         """``within`` are the words of a command that executes it."""
         command = [*within, *tool_command("gotraced", "--config", str(config), *options)]
         super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
-        self.port = int(self.read_until("gotraced: WARNING: listening on 127.0.0.1:")[0])
-        rest, self.log = self.read_until(f"gotraced: WARNING: {probes} probes attached")
+        self.port = int(self.read_until("gotraced: INFO: listening on 127.0.0.1:")[0])
+        rest, self.log = self.read_until(f"gotraced: INFO: {probes} probes attached")
         self.log.append(rest)
 
     def get(self, path: str, accept: str = "") -> str:
@@ -260,7 +260,7 @@ def test_reloading_loses_no_counter(server: Path, tmp_path: Path) -> None:
         added = f"{kept}\n  - {{name: vias, type: counter, probe: main.viaFirst}}"
         configured(tmp_path, server, added.replace("main.handle", "main.handle (shard < 9)"))
         daemon.signal(signal.SIGHUP)
-        daemon.read_until("gotraced: WARNING: reloaded")
+        daemon.read_until("gotraced: INFO: reloaded")
         daemon.read_until("gotraced: INFO: vias in keys")
         second = calls_of(server, "1 100 10")
         found = daemon.samples()
