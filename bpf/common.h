@@ -40,6 +40,7 @@ enum called {
     ADD_TO_GOROUTINE,
     ADD_TO_PARTS,
     FIND_SPAN,
+    FIND_CONTEXTS,
 };
 #define CALLED(number, argument) ((void *)(0x40000000 + ((number) << 20) + sizeof(argument)))
 

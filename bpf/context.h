@@ -53,6 +53,13 @@ static __always_inline struct context_type *context_type_of(struct work *w, u64 
 static __always_inline void context_begin(struct work *w)
 {
     w->walk.tab = 0;
+    w->walk.found = 0;
+}
+
+/* Return the address of the context that the running plan was asked for, 0 if of none. */
+static __always_inline u64 context_asked(struct work *w)
+{
+    return w->walk.found ? w->walk.contexts[0] : 0;
 }
 
 /* Return eight hexadecimal digits for four bytes. */
@@ -158,6 +165,73 @@ fault:
     return 0;
 }
 
+/*
+ * Collect the contexts from walk.tab and walk.data on, each in the one before it: without those that
+ * have no parent, which all share, and up to one of a type that is not known.
+ */
+int find_contexts(struct pt_regs *argument)
+{
+    struct work *w = opaque(argument);
+    if (!w)
+        return 0;
+    w = opaque(w);
+    struct span_walk *walk = &w->walk;
+    u64 tab = walk->tab, data = walk->data;
+    walk->found = 0;
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < MAX_REPORTED_CONTEXTS; i++) {
+        struct context_type *type = tab ? context_type_of(w, tab) : 0;
+        if (tab && !type) {
+            u64 place = 0;
+            bpf_probe_read_user(&place, sizeof(place), (void *)(tab + ITAB_TYPE));
+            type = context_type_of(w, place);
+        }
+        if (!type || (type->kind != CONTEXT_PARENT && type->kind != CONTEXT_VALUE))
+            return 0;
+        walk->contexts[i & (CONTEXTS_SLOTS - 1)] = data;
+        walk->found = i + 1;
+        u32 at = type->kind == CONTEXT_PARENT ? type->at : 0;
+        if (bpf_probe_read_user(walk->words, 16, (void *)(data + at)))
+            return 0;
+        tab = walk->words[0];
+        data = walk->words[1];
+    }
+    return 0;
+}
+
+static u64 (*call_find_contexts)(struct work *w) = CALLED(FIND_CONTEXTS, struct work);
+
+/* Append a block with the contexts that the one at a place is made of: their size, and the words. */
+static __always_inline void context_append_all(struct work *w, struct op *op, u64 tab, u64 data)
+{
+    struct span_walk *walk = &w->walk;
+    struct block *block = payload_block(w, op->reg), *words = payload_block(w, op->reg + 1);
+    u32 *header = payload_begin_block(w);
+    if (!header)
+        return;
+    if (!payload_has_room(w, 8 + 8 * MAX_REPORTED_CONTEXTS)) {
+        *header = BLOCK_LIMIT;
+        return;
+    }
+    walk->tab = tab;
+    walk->data = data;
+    call_find_contexts(w);
+    u32 found = walk->found, size = 8 * found;
+    block->start = w->call.length;
+    block->size = 8;
+    payload_append_word(w, size, 8);
+    words->start = w->call.length;
+    words->size = size;
+    *header = 8 + size;
+#pragma clang loop unroll(disable)
+    for (u32 i = 0; i < MAX_REPORTED_CONTEXTS; i++) {
+        if (i >= found)
+            break;
+        payload_append_word(w, walk->contexts[i & (CONTEXTS_SLOTS - 1)], 8);
+    }
+    walk->tab = 0;
+}
+
 static u64 (*call_find_span)(struct work *w) = CALLED(FIND_SPAN, struct work);
 
 /*
@@ -180,6 +254,11 @@ static __always_inline void context_append_span(struct work *w, struct op *op)
     if (!payload_block_word(w, op->block, op->at, 8, &tab) ||
         !payload_block_word(w, op->block, op->at + 8, 8, &data))
         return;
+    if (what == SPAN_CONTEXTS) {
+        if (is_within)
+            context_append_all(w, op, tab, data);
+        return;
+    }
     u32 *header = payload_begin_block(w);
     if (!header)
         return;
@@ -223,5 +302,10 @@ static __always_inline void context_append_span(struct work *w, struct op *op)
 #else
 static __always_inline void context_begin(struct work *w)
 {
+}
+
+static __always_inline u64 context_asked(struct work *w)
+{
+    return 0;
 }
 #endif

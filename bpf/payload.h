@@ -127,14 +127,20 @@ enum walk_result {
     WALK_UNKNOWN_SPAN = 5,
 };
 
+/* Most contexts that are reported of one and those that it was made from. */
+#define MAX_REPORTED_CONTEXTS 12
+#define CONTEXTS_SLOTS 16 /* a power of two above that */
+
 /* A search for the span that a context holds, by context.h; the next one may be of the same. */
 struct span_walk {
     u64 tab; /* the context's words */
     u64 data;
-    u64 words[8];  /* what was read last */
-    u64 digits[8]; /* the trace's id, then the span's */
-    u64 type;      /* that is not known */
-    u32 result;    /* an enum walk_result */
+    u64 words[8];                 /* what was read last */
+    u64 digits[8];                /* the trace's id, then the span's */
+    u64 type;                     /* that is not known */
+    u64 contexts[CONTEXTS_SLOTS]; /* the data words of contexts, from the innermost on */
+    u32 found;                    /* how many of them */
+    u32 result;                   /* an enum walk_result */
     u32 is_sampled;
 };
 #endif

@@ -118,6 +118,7 @@ enum span_part {
     SPAN_TRACE_ID = 0,
     SPAN_SPAN_ID = 1,
     SPAN_SAMPLED = 2,
+    SPAN_CONTEXTS = 3,
 };
 
 /* op.reg of OP_STRING_TEST */

@@ -30,6 +30,7 @@
 #define PLAN_ENTRY_FLOATS 2  /* float registers hold arguments */
 #define PLAN_RETURN_FLOATS 4 /* float registers hold results */
 #define PLAN_LEAVES 8        /* the function can end by a jump to another one */
+#define PLAN_BEGINS 16       /* a call begins a request; with GOTRACE_EDGES */
 #define PLAN_FILE_SHIFT 8    /* above: number of the function's file */
 
 struct site_plan {

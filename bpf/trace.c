@@ -9,6 +9,8 @@
  *   GOTRACE_FLOATS       1 where float registers are wanted, with the setting of floats.h
  *   GOTRACE_WHY          1 where the parts of durations are reported, or added up, or what predicates
  *                        ask for, with the settings of why.h
+ *   GOTRACE_EDGES        1 where it is reported how work goes from goroutine to goroutine, with the
+ *                        settings of edges.h
  *   GOTRACE_NESTED       where calls say whether they were made within others, and which go statement
  *                        their goroutine comes from: of so many goroutines; optional
  *   GOTRACE_KEY          calls are not reported but added up by key, with the settings of rows.h
@@ -17,6 +19,7 @@
 #include <uapi/linux/ptrace.h>
 #include "records.h"
 #include "calls.h"
+#include "edges.h"
 #include "interpreter.h"
 #include "parts.h"
 #include "ret.h"
@@ -383,6 +386,7 @@ int on_entry(struct pt_regs *ctx)
     u64 now = calls_begin(&task, &owner, stack); /* last: before is not its time */
     stack->top.start = now;
     note_outermost(stack, cookie, &task, &owner, now);
+    edges_begin(ctx, plan, &task, depth, now, context_asked(w));
     stack->hits_ns += now - began;
     stack->top.before_ns = stack->hits_ns;
 out:
@@ -453,6 +457,8 @@ static __always_inline void report_return(struct pt_regs *ctx, u64 cookie, struc
 #endif
     } else if (key->level == 1 && open->before) {
         report_unwanted(ctx, &w->call, flags, task->g, key->tgid);
+    } else {
+        edges_unwanted(ctx, plan, &w->call);
     }
     w->busy = 0;
 }

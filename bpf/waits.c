@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
 /*
- * gooffcpu: add up how long goroutines are in a state, by their stacks, why, and who ended it.
+ * gooffcpu: add up how long goroutines are in a state, by their stacks, why, and who ended it; or,
+ * for gooncpu --off, how long they are in each of all states, by where they were created, too.
  *
  * What is probed are the changes of a goroutine's status (gotrace/sites/scheduler.py). At the one
  * that begins the state the goroutine's stack is followed by its frame pointers and hashed; only a
@@ -11,22 +12,24 @@
  * Two CPUs never write to one row of open at once: the runtime lets a goroutine be readied only
  * once it has been parked, after the probe there.
  *
- * Settings (common.h), beside those of goroutine.h:
- *   GOTRACE_STATE         the status that is added up: G_WAITING, G_RUNNABLE or G_SYSCALL
+ * Settings (common.h), beside those of goroutine.h and frames.h:
+ *   GOTRACE_STATE         the status that is added up: G_WAITING, G_RUNNABLE or G_SYSCALL, or
+ *                         EVERY_STATE
  *   GOTRACE_OPEN          goroutines that can be known at once
- *   GOTRACE_STACKS        most distinct stacks, those of wakers included
  *   GOTRACE_ROWS          combinations of stack, reason and the other's stack
- *   GOTRACE_G_WAITREASON, GOTRACE_G_SCHED_PC, GOTRACE_G_SCHED_BP, GOTRACE_G_COROARG
- *                         offsets in the target's runtime.g; the last one optional
+ *   GOTRACE_G_WAITREASON, GOTRACE_G_SCHED_PC, GOTRACE_G_SCHED_BP, GOTRACE_G_GOPC,
+ *   GOTRACE_G_COROARG     offsets in the target's runtime.g; the last one optional
  */
+#include "frames.h"
 #include "scheduler.h"
 
-#define MAX_FRAMES 128 /* of a stack; shared with gotrace/session/waits/meter.py */
+#define EVERY_STATE 0 /* shared with gotrace/session/waits/probes.py */
 
 /* wait_row.ended_by: who ended it; shared with gotrace/session/waits/meter.py. */
 #define ENDED_BY_NONE 0      /* the scheduler, or not known */
 #define ENDED_BY_GOROUTINE 1 /* another goroutine */
 #define ENDED_BY_RUNTIME 2   /* no goroutine: a timer, the network poller, the collector */
+#define BEGAN_BEFORE 3       /* of all states: it had begun before the probes were there */
 
 /* wait_row.reason: a wait reason, or with this bit the status before; shared likewise. */
 #define REASON_STATUS 0x100
@@ -42,8 +45,10 @@ enum wait_loss {
 struct wait_row {
     u64 stack;
     u64 ended_by_stack;
+    u64 created_by; /* of all states: return address of the go statement */
     u32 reason;
-    u32 ended_by;
+    u16 ended_by;
+    u16 status; /* of all states: which one */
 };
 
 struct wait_sum {
@@ -55,23 +60,13 @@ struct wait_sum {
 struct open_wait {
     u64 since; /* ns, 0 while it is not in the state */
     u64 stack;
-    u32 before; /* status before */
-    u32 reason; /* as far as it is known at the beginning */
-};
-
-/* Return addresses, innermost first, 0 after the last. */
-struct wait_stack {
-    u64 pcs[MAX_FRAMES];
+    u32 before;     /* status before; of all states, the one that it is in */
+    u32 reason;     /* as far as it is known at the beginning */
+    u64 created_by; /* of all states, as in rows */
 };
 
 /* open: key = address of a g; those that have been in the state. Kept until the run is over. */
 BPF_HASH(open, u64, struct open_wait, GOTRACE_OPEN);
-
-/* wait_stacks: key = hash. Only ever added to; complete before its hash is in a row. */
-BPF_HASH(wait_stacks, u64, struct wait_stack, GOTRACE_STACKS);
-
-/* blank_stack: value 0 is all zeros, too large for a program's stack. */
-BPF_ARRAY(blank_stack, struct wait_stack, 1);
 
 /* wait_rows: only ever added to, so that an interval's sums are differences. */
 BPF_HASH(wait_rows, struct wait_row, struct wait_sum, GOTRACE_ROWS);
@@ -92,60 +87,12 @@ static __always_inline void count_loss(u32 what)
         __sync_fetch_and_add(count, 1);
 }
 
-/* Follow a stack from a return address and the frame pointer of the function that holds it. */
-static __always_inline u64 hash_stack(u64 pc, u64 frame, u64 end)
-{
-    u64 hash = 0x9e3779b97f4a7c15ULL;
-#pragma clang loop unroll(disable)
-    for (int i = 0; i < MAX_FRAMES; i++) {
-        u64 link[2] = {};
-        hash = (hash ^ pc) * 0xff51afd7ed558ccdULL;
-        hash ^= hash >> 32;
-        if (!frame || frame >= end)
-            break;
-        bpf_probe_read_user(link, sizeof(link), (void *)frame);
-        frame = link[0];
-        pc = link[1];
-        if (!pc)
-            break;
-    }
-    return hash | 1;
-}
-
-/* The same way again, to store it. */
-static __always_inline void store_stack(struct wait_stack *stack, u64 pc, u64 frame, u64 end)
-{
-#pragma clang loop unroll(disable)
-    for (int i = 0; i < MAX_FRAMES; i++) {
-        u64 link[2] = {};
-        stack->pcs[i] = pc;
-        if (!frame || frame >= end)
-            break;
-        bpf_probe_read_user(link, sizeof(link), (void *)frame);
-        frame = link[0];
-        pc = link[1];
-        if (!pc)
-            break;
-    }
-}
-
-/* Store a stack and return its hash, 0 when the map is full. end: the stack's upper bound, or ~0. */
+/* Keep a stack and return its hash, 0 when the map is full. end: the stack's upper bound, or ~0. */
 static __always_inline u64 known_stack(u64 pc, u64 frame, u64 end)
 {
-    u64 hash = hash_stack(pc, frame, end);
-    u32 zero = 0;
-    if (wait_stacks.lookup(&hash))
-        return hash;
-    struct wait_stack *blank = blank_stack.lookup(&zero);
-    if (!blank)
-        return 0;
-    wait_stacks.insert(&hash, blank);
-    struct wait_stack *stack = wait_stacks.lookup(&hash);
-    if (!stack) {
+    u64 hash = frames_keep((struct frames_start){.pc = pc, .frame = frame, .end = end});
+    if (!hash)
         count_loss(STACKS_FULL);
-        return 0;
-    }
-    store_stack(stack, pc, frame, end);
     return hash;
 }
 
@@ -161,23 +108,90 @@ static __always_inline u64 own_stack(struct pt_regs *ctx, u64 cookie, u64 end)
     return known_stack(read_word(entry), frame, end);
 }
 
-/* A goroutine gets into the state. */
-static __always_inline void begins(struct pt_regs *ctx, u64 cookie, u64 g, u32 before)
+/* Where the runtime has left the goroutine's stack for another one, it has saved where. */
+static __always_inline u64 saved_stack(u64 g)
+{
+    return known_stack(read_word(g + GOTRACE_G_SCHED_PC), read_word(g + GOTRACE_G_SCHED_BP), ~0ULL);
+}
+
+/* Return what a goroutine is in, with no time if nothing is known of it; 0 if there is no room. */
+static __always_inline struct open_wait *open_of(u64 g)
 {
     struct open_wait *wait = open.lookup(&g);
     if (!wait) {
         struct open_wait none = {};
         open.insert(&g, &none);
         wait = open.lookup(&g);
-        if (!wait) {
+        if (!wait)
             count_loss(OPEN_FULL);
-            return;
-        }
     }
-    /* Where the runtime has left the goroutine's stack for another one, it has saved where. */
-    wait->stack = ctx->r14 == g ? own_stack(ctx, cookie, ~0ULL)
-                                : known_stack(read_word(g + GOTRACE_G_SCHED_PC),
-                                              read_word(g + GOTRACE_G_SCHED_BP), ~0ULL);
+    return wait;
+}
+
+static __always_inline void add_up(struct wait_row *key, u64 ns)
+{
+    struct wait_sum *sum = wait_rows.lookup(key);
+    if (!sum) {
+        struct wait_sum none = {};
+        u32 zero = 0;
+        wait_rows.insert(key, &none);
+        sum = wait_rows.lookup(key);
+        if (!sum)
+            sum = other_waits.lookup(&zero);
+        if (!sum)
+            return;
+    }
+    __sync_fetch_and_add(&sum->count, 1);
+    __sync_fetch_and_add(&sum->ns, ns);
+}
+
+/*
+ * A goroutine gets from one state into another. The time of a state that had begun before the
+ * probes were there is added as its end: user space knows when that was. A wait that ends by
+ * running is none, as below, but where the goroutine was switched to.
+ */
+static __always_inline void changes(struct pt_regs *ctx, u64 cookie, u64 g, u32 old, u32 new,
+                                    bool is_switch)
+{
+    u64 now = bpf_ktime_get_ns();
+    struct open_wait *wait = open_of(g);
+    if (!wait)
+        return;
+    u64 since = wait->since;
+    if (since)
+        old = wait->before;
+    struct wait_row key = {.status = old};
+    if (old == G_WAITING && new == G_RUNNING && !is_switch)
+        key.status = G_RUNNING;
+    if (old == G_RUNNABLE || old == G_RUNNING || old == G_SYSCALL || old == G_WAITING) {
+        if (!since) {
+            wait->created_by = read_word(g + GOTRACE_G_GOPC);
+            key.ended_by = BEGAN_BEFORE;
+        }
+        key.created_by = wait->created_by;
+        if (key.status != G_RUNNING)
+            key.stack = since ? wait->stack : ctx->r14 == g ? 0 : saved_stack(g);
+        if (key.status == G_WAITING)
+            key.reason = sched_wait_reason(g);
+        add_up(&key, now - since);
+    } else {
+        wait->created_by = read_word(g + GOTRACE_G_GOPC);
+    }
+    wait->before = new;
+    wait->reason = sched_wait_reason(g);
+    wait->stack = 0;
+    if (new == G_RUNNABLE || new == G_SYSCALL || new == G_WAITING)
+        wait->stack = ctx->r14 == g ? own_stack(ctx, cookie, ~0ULL) : saved_stack(g);
+    wait->since = now;
+}
+
+/* A goroutine gets into the state. */
+static __always_inline void begins(struct pt_regs *ctx, u64 cookie, u64 g, u32 before)
+{
+    struct open_wait *wait = open_of(g);
+    if (!wait)
+        return;
+    wait->stack = ctx->r14 == g ? own_stack(ctx, cookie, ~0ULL) : saved_stack(g);
     wait->before = before;
     wait->reason = sched_wait_reason(g);
     wait->since = bpf_ktime_get_ns();
@@ -209,19 +223,7 @@ static __always_inline void ends(struct pt_regs *ctx, u64 cookie, u64 g, bool co
         /* Without a goroutine the frame pointers of a system stack lead on to the last one's. */
         key.ended_by_stack = own_stack(ctx, cookie, task.goid ? ~0ULL : task.stack_hi);
     }
-    struct wait_sum *sum = wait_rows.lookup(&key);
-    if (!sum) {
-        struct wait_sum none = {};
-        u32 zero = 0;
-        wait_rows.insert(&key, &none);
-        sum = wait_rows.lookup(&key);
-        if (!sum)
-            sum = other_waits.lookup(&zero);
-        if (!sum)
-            return;
-    }
-    __sync_fetch_and_add(&sum->count, 1);
-    __sync_fetch_and_add(&sum->ns, ns);
+    add_up(&key, ns);
 }
 
 /* At runtime.casgstatus(gp, old, new). */
@@ -231,7 +233,9 @@ int on_status(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie))
         return 0;
     struct status_change to = sched_status_change(ctx);
-    if (to.new == GOTRACE_STATE)
+    if (GOTRACE_STATE == EVERY_STATE)
+        changes(ctx, cookie, to.g, to.old, to.new, false);
+    else if (to.new == GOTRACE_STATE)
         begins(ctx, cookie, to.g, to.old);
     else if (to.old == GOTRACE_STATE && to.new != G_COPYSTACK)
         /*
@@ -246,7 +250,11 @@ int on_status(struct pt_regs *ctx)
 int on_syscall(struct pt_regs *ctx)
 {
     u64 cookie = 0;
-    if (site_hit(ctx, &cookie))
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    if (GOTRACE_STATE == EVERY_STATE)
+        changes(ctx, cookie, ctx->r14, G_RUNNING, G_SYSCALL, false);
+    else
         begins(ctx, cookie, ctx->r14, G_RUNNING);
     return 0;
 }
@@ -255,8 +263,21 @@ int on_syscall(struct pt_regs *ctx)
 int on_syscall_end(struct pt_regs *ctx)
 {
     u64 cookie = 0;
-    if (site_hit(ctx, &cookie))
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    if (GOTRACE_STATE == EVERY_STATE)
+        changes(ctx, cookie, ctx->r14, G_SYSCALL, G_RUNNING, false);
+    else
         ends(ctx, cookie, ctx->r14, true);
+    return 0;
+}
+
+/* At runtime.preemptPark(gp), which sets the status by itself; of all states. */
+int on_preempt(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (site_hit(ctx, &cookie))
+        changes(ctx, cookie, sched_goroutine(ctx), G_RUNNING, G_WAITING, false);
     return 0;
 }
 
@@ -267,6 +288,12 @@ int on_coroutine(struct pt_regs *ctx)
     if (!site_hit(ctx, &cookie))
         return 0;
     u64 g = sched_goroutine(ctx), next = sched_coroutine(g);
+    if (GOTRACE_STATE == EVERY_STATE) {
+        if (next)
+            changes(ctx, cookie, next, G_WAITING, G_RUNNING, true);
+        changes(ctx, cookie, g, G_RUNNING, G_WAITING, false);
+        return 0;
+    }
     if (next)
         ends(ctx, cookie, next, true);
     begins(ctx, cookie, g, G_RUNNING);

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from gotrace.api import (
         CallStream,
         Counts,
+        CpuFunction,
+        CpuSamples,
+        CpuTime,
         Function,
         Goroutine,
         GoroutineState,
+        RequestStream,
         Session,
         TracingWarning,
         Wait,
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from gotrace.histogram import Histogram
     from gotrace.kernel.attach import AttachError
     from gotrace.kernel.compiler import LoadError
+    from gotrace.requests.model import Node, Request, load
     from gotrace.target.command import CommandError
     from gotrace.target.process import ProcessError
     from gotrace.values.python import (
@@ -57,6 +62,9 @@ __all__ = [
     "Chan",
     "CommandError",
     "Counts",
+    "CpuFunction",
+    "CpuSamples",
+    "CpuTime",
     "CutBytes",
     "CutDict",
     "CutList",
@@ -74,8 +82,11 @@ __all__ = [
     "LostCalls",
     "MapKey",
     "NoMatchError",
+    "Node",
     "Pointer",
     "ProcessError",
+    "Request",
+    "RequestStream",
     "Session",
     "StackFrame",
     "Struct",
@@ -87,6 +98,7 @@ __all__ = [
     "Why",
     "__version__",
     "attach",
+    "load",
     "path",
     "read",
     "start",
@@ -99,9 +111,13 @@ _HOMES = {
     "gotrace.api": (
         "CallStream",
         "Counts",
+        "CpuFunction",
+        "CpuSamples",
+        "CpuTime",
         "Function",
         "Goroutine",
         "GoroutineState",
+        "RequestStream",
         "Session",
         "TracingWarning",
         "Wait",
@@ -115,6 +131,7 @@ _HOMES = {
     "gotrace.histogram": ("Histogram",),
     "gotrace.kernel.attach": ("AttachError",),
     "gotrace.kernel.compiler": ("LoadError",),
+    "gotrace.requests.model": ("Node", "Request", "load"),
     "gotrace.target.command": ("CommandError",),
     "gotrace.target.process": ("ProcessError",),
     "gotrace.values.python": (

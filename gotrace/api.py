@@ -14,13 +14,14 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 from weakref import WeakSet
 
 from gotrace.calls import Call, LostCalls, StackFrame
 from gotrace.errors import GotraceError, UsageError
+from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.groups import Choice
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Frame, Stack
@@ -35,10 +36,15 @@ from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
 from gotrace.profiles.write import write_profile
+from gotrace.requests.assemble import Assembler, Tally, request_probes
+from gotrace.requests.model import Request as TracedRequest
 from gotrace.session.count import CountRequest
-from gotrace.session.decode import CallDecoder, DecodedCall, Undecided
+from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import function_of
 from gotrace.session.latency import LatencyOptions, LatencyRequest, Measurement
+from gotrace.session.oncpu.meter import HERTZ, CpuPeriod, CpuRequest
+from gotrace.session.oncpu.naming import FORM as CPU_FORM
+from gotrace.session.oncpu.naming import CpuNames, function_times
 from gotrace.session.plan import ProgramFunction
 from gotrace.session.probing import Probing, Returns
 from gotrace.session.request import Asked, Request
@@ -62,7 +68,6 @@ from gotrace.session.why.probes import WhyOptions
 from gotrace.target.process import ProcessError, process_numbers
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, Waiter
-from gotrace.values.python import to_python
 
 if TYPE_CHECKING:  # loaded where they are made
     from gotrace.live.attached import Price
@@ -71,9 +76,13 @@ if TYPE_CHECKING:  # loaded where they are made
 __all__ = [
     "CallStream",
     "Counts",
+    "CpuFunction",
+    "CpuSamples",
+    "CpuTime",
     "Function",
     "Goroutine",
     "GoroutineState",
+    "RequestStream",
     "Session",
     "TracingWarning",
     "Wait",
@@ -144,7 +153,7 @@ class GoroutineState:
     that is not known. ``created_by`` is the ``go`` statement, ``parent`` the goroutine that ran it
     (None where that is not known). ``stack`` is from the innermost frame on, and empty for a
     running goroutine that could not be sampled and for one that kept moving while it was read
-    (``moved``).
+    (``moved``). ``labels`` are those of pprof.
     """
 
     goid: int
@@ -158,6 +167,7 @@ class GoroutineState:
     system: bool
     moved: bool
     stack: tuple[StackFrame, ...]
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +191,29 @@ class Wait:
     waker_stack: tuple[StackFrame, ...]
 
 
-class Waits(list[Wait]):
+class _Profiled:
+    """Stacks that can be written as files."""
+
+    _profile: StackProfile
+
+    def to_pprof(self, path: str | os.PathLike[str]) -> None:
+        """Write a profile for ``go tool pprof``, gzipped. Raises GotraceError."""
+        write_profile(path, self._profile, pprof)
+
+    def to_folded(self, path: str | os.PathLike[str]) -> None:
+        """Write folded stacks with their time in ns, for flame graphs. Raises GotraceError."""
+        write_profile(path, self._profile, folded)
+
+    def to_speedscope(self, path: str | os.PathLike[str]) -> None:
+        """Write a flame graph for https://www.speedscope.app. Raises GotraceError."""
+        write_profile(path, self._profile, speedscope)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        """Write a page that shows a flame graph without a network. Raises GotraceError."""
+        write_profile(path, self._profile, html)
+
+
+class Waits(list[Wait], _Profiled):
     """Where goroutines waited, what took most first.
 
     ``contentions`` (how many) and ``delay_ns`` are the sums, with those for which there was no row
@@ -205,21 +237,64 @@ class Waits(list[Wait]):
         found, now = profile_rows(program, rows), time.time_ns()
         self._profile = StackProfile(FORM, found, "waits", program.mappings(), now)
 
-    def to_pprof(self, path: str | os.PathLike[str]) -> None:
-        """Write a profile for ``go tool pprof``, gzipped. Raises GotraceError."""
-        write_profile(path, self._profile, pprof)
 
-    def to_folded(self, path: str | os.PathLike[str]) -> None:
-        """Write folded stacks with their time in ns, for flame graphs. Raises GotraceError."""
-        write_profile(path, self._profile, folded)
+@dataclass(frozen=True, slots=True)
+class CpuSamples:
+    """Samples that are alike: ``samples`` of them stand for ``cpu_ns`` together.
 
-    def to_speedscope(self, path: str | os.PathLike[str]) -> None:
-        """Write a flame graph for https://www.speedscope.app. Raises GotraceError."""
-        write_profile(path, self._profile, speedscope)
+    ``work`` is what the time is spent for: "program", "garbage collection", "GC assist" or
+    "scheduler". ``group`` is whose it is: the go statement that made the goroutines, "main
+    goroutine", "outside of goroutines", or else the same as ``work``. ``stack`` is from the
+    innermost frame on, and empty if there was no room to keep it.
+    """
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Write a page that shows a flame graph without a network. Raises GotraceError."""
-        write_profile(path, self._profile, html)
+    work: str
+    group: str
+    samples: int
+    cpu_ns: int
+    stack: tuple[StackFrame, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuFunction:
+    """The CPU time of a function: its own, and with the functions that it calls."""
+
+    function: str
+    self_ns: int
+    total_ns: int
+
+
+class CpuTime(list[CpuSamples], _Profiled):
+    """Where CPU time went, the most first.
+
+    ``samples`` and ``cpu_ns`` are the sums, with ``others``: samples for which there was no row to
+    keep them by stack. ``clock_ns`` is how long the threads have run by their own clock, None if
+    the process had ended. ``functions`` are all that were on a stack, those with the most time of
+    their own first.
+    """
+
+    def __init__(self, names: CpuNames, period: CpuPeriod, ns: int, inside: Sequence[str]) -> None:
+        """Name the frames of a period's rows; each sample stands for ``ns``."""
+        rows = names.named(period.rows, inside)
+        super().__init__(
+            CpuSamples(
+                one.work.value,
+                one.group,
+                one.samples,
+                one.samples * ns,
+                tuple(map(_stack_frame, one.frames)),
+            )
+            for one in rows
+        )
+        self.others = period.others
+        self.clock_ns = period.cpu_ns
+        self.samples = period.others + sum(one.samples for one in rows)
+        self.cpu_ns = self.samples * ns
+        self.functions = [
+            CpuFunction(one.function, one.own * ns, one.total * ns) for one in function_times(rows)
+        ]
+        found, now = names.profile_rows(rows, ns), time.time_ns()
+        self._profile = StackProfile(CPU_FORM, found, "CPU time", names.mappings(), now)
 
 
 class Latencies(dict[str, Histogram]):
@@ -299,7 +374,7 @@ class Session:
         #: Whether ``stop`` has been called for a run that is not attached yet.
         self._stop_asked = False
         self._has_run = False
-        self._streams: WeakSet[CallStream] = WeakSet()
+        self._streams: WeakSet[_Stream[Any]] = WeakSet()
         self._opened = Opened()
         self._opened.enter(closing(target))
 
@@ -391,6 +466,55 @@ class Session:
         with Opened() as opened:
             run = self._begun(opened, request, seconds, force, "why=True")
             stream = CallStream(self, run, *request.decoders(run), limit, lossy, opened.keep())
+        self._streams.add(stream)
+        return stream
+
+    def requests(
+        self,
+        root: str,
+        *patterns: str,
+        limit: int | None = None,
+        seconds: float | None = None,
+        lossy: bool = False,
+        string_size: int = 256,
+        depth: int = 1,
+        floats: bool = True,
+        why: bool = False,
+        critical: bool = False,
+        force: bool = False,
+        emulate_ret: bool | None = None,
+        exclude: Iterable[str] = (),
+    ) -> RequestStream:
+        """Attach, and return an iterator of requests from then on, as they are whole.
+
+        Each call of ``root`` begins one, but for calls within another one in its goroutine. Calls
+        of ``patterns`` that are made for it are its nodes, in any goroutine: docs/requests.md says
+        how that is known. A predicate of the root chooses requests when they end. To see work go
+        from goroutine to goroutine costs the program something at each operation on a channel and
+        each wait: where that is more than a fifth of one CPU it takes ``force``. ``critical``:
+        requests have their critical paths, for which each change of a goroutine's state is
+        reported. Other parameters and errors are as for ``trace``.
+        """
+        _check(seconds, limit=limit, string_size=string_size)
+        if not 0 <= depth <= 5:
+            raise UsageError(f"depth is {depth}: give 0 to 5")
+        asked = self._asked((root, *patterns), exclude, regexp=False)
+        roots, probes = request_probes(asked, self._target)
+        request = TraceRequest(
+            target=self._target,
+            asked=asked,
+            probes=probes,
+            emulate_ret=_emulation(emulate_ret),
+            why=WhyOptions(callers=True) if why else None,
+            choices=TraceChoices.of(string_size, depth, False, floats),
+            options=TraceOptions(roots=roots, states=critical),
+        )
+        with Opened() as opened:
+            run = self._begun(opened, request, seconds, force, "requests()")
+            decoders, undecided = request.decoders(run)
+            assembler = Assembler(decoders, roots, run.meter.wait_reasons if critical else ())
+            taken = (self, run, decoders, undecided, limit, lossy, opened.keep())
+            stream = RequestStream(assembler, *taken)
         self._streams.add(stream)
         return stream
 
@@ -535,7 +659,7 @@ class Session:
             dump = live.take()
             chosen = Choice(functions=patterns, system=system).of(dump)
             chosen.sort(key=lambda goroutine: goroutine.goid)
-            return list(_states(dump.program, chosen))
+            return list(_states(dump, chosen))
 
     def live(
         self,
@@ -642,6 +766,37 @@ class Session:
             rows = named_waits(meter.program, kind, [*period.rows, *unfinished], choice)
             return Waits(meter.program, rows, period.others, losses.earlier)
 
+    def on_cpu(
+        self,
+        *inside: str,
+        seconds: float | None = None,
+        hertz: int = HERTZ,
+        kernel: bool = False,
+        lossy: bool = False,
+        ready: Callable[[], object] | None = None,
+    ) -> CpuTime:
+        """Sample where threads spend CPU time, for some ``seconds``, or until the target ends.
+
+        Or until ``stop``. ``inside``: only within calls of functions that one of these patterns
+        selects. ``hertz``: samples a second of each CPU. ``kernel``: with the kernel's own
+        functions. ``ready``: see ``latency``. Raises LostCalls if samples are not whole, unless
+        ``lossy``; UsageError where the session is not of one process; GotraceError.
+        """
+        _check(seconds)
+        request = CpuRequest(target=self._target, hertz=hertz, kernel=kernel, inside=inside)
+        with Opened() as opened:
+            run = self._begun(opened, request, seconds)
+            if ready is not None:
+                ready()
+            with _os_errors():
+                while not run.is_over(_LOOK):
+                    pass
+                period, lost = run.meter.take(), run.meter.lost_stacks()
+            if lost and not lossy:
+                raise LostCalls({"stacks": lost})
+            with _STARTING, _os_errors():
+                return CpuTime(CpuNames(run.meter), period, run.meter.period, inside)
+
     def stop(self) -> None:
         """End all runs that are attached; what they have seen is still returned.
 
@@ -742,7 +897,8 @@ def _refusing(what: str) -> Callable[[SchedulerProbes], None]:
     return accept
 
 
-def _states(program: Program, goroutines: Iterable[ReadGoroutine]) -> Iterator[GoroutineState]:
+def _states(dump: Dump, goroutines: Iterable[ReadGoroutine]) -> Iterator[GoroutineState]:
+    program = dump.program
     stacks: dict[Stack, tuple[StackFrame, ...]] = {}
     for one in goroutines:
         if one.stack not in stacks:
@@ -761,6 +917,7 @@ def _states(program: Program, goroutines: Iterable[ReadGoroutine]) -> Iterator[G
             one.is_system,
             one.has_moved,
             stacks[one.stack],
+            dict(dump.labels_of(one)),
         )
 
 
@@ -790,8 +947,8 @@ def _stack_frame(frame: Frame) -> StackFrame:
     return StackFrame(frame.function, frame.file, frame.line)
 
 
-class CallStream(Iterator[Call]):
-    """The calls of a trace as they end; detaches at its end, when closed, and when dropped."""
+class _Stream(Iterator[_T]):
+    """What a run's records make; detaches at its end, when closed, and when dropped."""
 
     def __init__(
         self,
@@ -810,29 +967,29 @@ class CallStream(Iterator[Call]):
         self._tracer = run.meter
         self._run = run
         self._decoders = decoders
-        self._decoded: list[DecodedCall] = []
         self._undecided = undecided
         self._left = limit
         self._is_lossy = lossy
         self._is_over = False
         self._has_ended = False
         self._due: list[bytes] = []  # the next is the last
+        self._made: list[_T] = []  # in their order
         self._lost: dict[str, int] = {}
         self._next_reading = time.monotonic()
-        self._epoch = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.time_ns()
         run.meter.ends = run.ends
+        self._epoch = time.clock_gettime_ns(time.CLOCK_MONOTONIC) - time.time_ns()
         self._is_open = True
 
-    def __next__(self) -> Call:
-        """Return the next call. Raises LostCalls in place of the end; other GotraceErrors."""
+    def __next__(self) -> _T:
+        """Return the next one. Raises LostCalls in place of the end; other GotraceErrors."""
         if self._has_ended:
             raise StopIteration
         if not self._is_open:
             raise UsageError("this trace is closed: iterate over it within its with block")
         try:
             with _os_errors():
-                call = self._next()
-                if call is None or self._left == 0:
+                made = self._next()
+                if made is None or self._left == 0:
                     self._has_ended = True
                     self.close()
         except BaseException:
@@ -840,42 +997,50 @@ class CallStream(Iterator[Call]):
             with suppress(GotraceError):  # what went wrong first is what counts
                 self.close()
             raise
-        if call is not None:
-            return call
+        if made is not None:
+            return made
         _check_budget(self._run, self._is_lossy)
         if self._lost and not self._is_lossy:
             raise LostCalls(self._lost)
         raise StopIteration
 
-    def _next(self) -> Call | None:
+    def _take(self, record: bytes) -> Iterable[_T]:
+        """Return what a record makes."""
+        raise NotImplementedError
+
+    def _rest(self, *, is_last: bool = False) -> Iterable[_T]:
+        """Return what is whole by now, or all that there is of what was taken."""
+        return ()
+
+    def _next(self) -> _T | None:
         while self._left != 0:
-            if not self._decoded and not self._due and not self._read():
+            if not self._made and not self._due and not self._read():
                 return None
             if time.monotonic() >= self._next_reading:
                 # What is done with a call may take long, and the kernel's buffers fill meanwhile.
                 self._fill()
-            if not self._decoded:
-                record = self._due.pop()
-                calls = self._decoders[function_of(record)].calls(record)
-                self._decoded = [call for _, call in calls]
-            if self._decoded:
+            if not self._made:
+                self._made += self._take(self._due.pop())
+            if self._made:
                 if self._left is not None:
                     self._left -= 1
-                return self._made(self._decoded.pop(0))
+                return self._made.pop(0)
         return None
 
     def _read(self) -> bool:
-        """Wait for calls; return whether there are any."""
-        while not self._due:
+        """Wait for records, or what they have made; return whether there are any."""
+        while not self._due and not self._made:
             if self._tracer.exhausted:
                 self._lost = self._losses()
-                return False
+                self._made += self._rest(is_last=True)
+                return bool(self._made)
             self._is_over = self._is_over or self._run.is_over(0)
             now = time.monotonic()
             self._due = self._tracer.acquire(now + _READING)
             self._due.reverse()
             self._next_reading = now + _PERIOD
-            if self._due:
+            self._made += self._rest()
+            if self._due or self._made:
                 # Later losses are not of the calls up to a limit that these may reach.
                 self._lost = self._losses()
             elif not self._is_over:
@@ -894,33 +1059,6 @@ class CallStream(Iterator[Call]):
         lost["reader"] = self._tracer.losses.total + self._tracer.window.losses.total
         return {what: calls for what, calls in lost.items() if calls}
 
-    def _made(self, call: DecodedCall) -> Call:
-        function, stack, results = call.function, call.stack, call.results
-        args = zip(function.parameter_labels, map(to_python, call.args), strict=True)
-        named = None
-        if results is not None:
-            named = dict(zip(function.result_labels, map(to_python, results), strict=True))
-        return Call(
-            function.name,
-            dict(args),
-            named,
-            call.duration_ns,
-            call.end_ns - self._epoch,
-            call.pid,
-            call.tid,
-            call.goid,
-            function.file,
-            function.line,
-            stack,
-            call.stack_cut,
-            call.message,
-            call.unwound.value if call.unwound else None,
-            call.probe_hits,
-            call.probe_ns,
-            call.why,
-            function.program,
-        )
-
     @property
     def lost(self) -> Mapping[str, int]:
         """Return how many calls are missing, by what became of them, as far as that is known."""
@@ -937,7 +1075,7 @@ class CallStream(Iterator[Call]):
             self._is_open = False
             self._opened.close()
 
-    def __enter__(self) -> CallStream:
+    def __enter__(self: _S) -> _S:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -947,6 +1085,43 @@ class CallStream(Iterator[Call]):
         if getattr(self, "_is_open", False):
             with suppress(Exception):
                 self.close()
+
+
+_S = TypeVar("_S", bound="_Stream[Any]")
+
+
+class CallStream(_Stream[Call]):
+    """The calls of a trace as they end; detaches at its end, when closed, and when dropped."""
+
+    def _take(self, record: bytes) -> list[Call]:
+        calls = self._decoders[function_of(record)].calls(record)
+        return [call.as_call(self._epoch) for _, call in calls]
+
+
+class RequestStream(_Stream[TracedRequest[Call]]):
+    """Requests as they are whole; detaches at its end, when closed, and when dropped."""
+
+    def __init__(self, assembler: Assembler, *opened: Any) -> None:
+        super().__init__(*opened)
+        self._assembler = assembler
+
+    @property
+    def tally(self) -> Tally:
+        """Return what has become of calls and requests so far."""
+        return self._assembler.tally
+
+    def _take(self, record: bytes) -> Iterable[TracedRequest[Call]]:
+        self._assembler.add(record)
+        return ()
+
+    def _rest(self, *, is_last: bool = False) -> Iterable[TracedRequest[Call]]:
+        for request in self._assembler.take(time.monotonic(), is_last):
+            yield request.mapped(lambda call: call.as_call(self._epoch))
+
+    def _losses(self) -> dict[str, int]:
+        lost = super()._losses()
+        self._assembler.missing(sum(lost.values()) + self._tracer.window.late)
+        return lost
 
 
 def _by_function(names: Sequence[ProgramFunction], period: Measurement) -> dict[str, Histogram]:

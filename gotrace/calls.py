@@ -19,7 +19,7 @@ from typing import Any, cast
 from gotrace.errors import GotraceError
 from gotrace.values.python import GoError, MapKey, Unavailable, as_json, from_json
 
-__all__ = ["Call", "LongestWait", "LostCalls", "StackFrame", "Why", "read", "write"]
+__all__ = ["Call", "LongestWait", "LostCalls", "StackFrame", "Why", "from_row", "read", "write"]
 
 
 class LostCalls(GotraceError):
@@ -149,6 +149,10 @@ class Call:
 
     def to_json(self) -> str:
         """Return the call on one line, as ``gotrace --json`` writes it and ``read`` reads it."""
+        return json.dumps(self.to_row(), separators=(",", ":")) + "\n"
+
+    def to_row(self) -> dict[str, Any]:
+        """Return the call as JSON has it: ``from_row`` makes a call of that."""
         results = self.results
         row: dict[str, Any] = {
             "kind": "call",
@@ -172,7 +176,7 @@ class Call:
                 row[name] = getattr(self, name)
         if self.why is not None:
             row["why"] = _why_row(self.why)
-        return json.dumps(row, separators=(",", ":")) + "\n"
+        return row
 
 
 def _frames(stack: Sequence[StackFrame]) -> list[dict[str, Any]]:
@@ -268,7 +272,7 @@ def _calls(lines: Iterable[str], name: str, lossy: bool) -> Iterator[Call]:
         place = f"{name}:{number}"
         row = _row(line, place)
         if row.get("kind") == "call":
-            yield _call(row, place)
+            yield from_row(row, place)
         elif row.get("kind") == "lost":
             if not isinstance(row.get("what"), str) or not isinstance(row.get("calls"), int):
                 raise GotraceError(f"{place}: not a line of gotrace --json: no number of calls")
@@ -287,7 +291,8 @@ def _row(line: str, place: str) -> dict[str, Any]:
     return row
 
 
-def _call(row: Mapping[str, Any], place: str) -> Call:
+def from_row(row: Mapping[str, Any], place: str) -> Call:
+    """Return the call of a row; ``place`` is where that is. Raises GotraceError if it is none."""
     try:
         results, stack = row["results"], row.get("stack")
         return Call(

@@ -24,9 +24,11 @@ from typing import Any, ClassVar, TypeVar
 
 __all__ = [
     "CountSettings",
+    "EdgeSettings",
     "HistogramSettings",
     "KeySettings",
     "LatencySettings",
+    "OnCpuSettings",
     "ProgramSettings",
     "Role",
     "SignalSettings",
@@ -209,6 +211,21 @@ class WhySettings(_Settings):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EdgeSettings(_Settings):
+    """What is needed to see work go from goroutine to goroutine: bpf/edges.h."""
+
+    edges: int = _shape(1)
+    edge_states: bool | None = _shape(None)
+    edge_sched_bp: int = _value()
+    edge_sched_ctxt: int = _value()
+    edge_sudog_elem: int = _value()
+    edge_coroarg: int | None = _value(None)
+    edge_receive: int = _value()
+    edge_select: int = _value()
+    edge_cond: int = _value()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HistogramSettings(_Settings):
     """Histograms: bpf/histogram.h."""
 
@@ -378,6 +395,7 @@ class TraceSettings(_PairingSettings):
     contexts: int | None = _size(None, context_types=1)
     has_stacks: bool = _shape(False)
     nested: int | None = _size(None, starts=1)
+    edges: EdgeSettings | None = field(default=None, metadata=_part(EdgeSettings))
     user_stack: int = _value(0)
     steps: int = _value()
     functions: int = _size(plans=1)
@@ -403,13 +421,28 @@ class WaitSettings(ProgramSettings):
     source: ClassVar[str] = "waits.c"
 
     tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
-    state: int = _shape(usual=(1, 3, 4))  # runnable, in a system call, waiting
+    state: int = _shape(usual=(0, 1, 3, 4))  # every one, runnable, in a system call, waiting
     open: int = _size(open=1)
-    stacks: int = _size(wait_stacks=1)
+    stacks: int = _size(kept_stacks=1)
     rows: int = _size(wait_rows=1)
     g_sched_pc: int = _value()
     g_sched_bp: int = _value()
     g_coroarg: int | None = _value(None, usual=(None, 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnCpuSettings(ProgramSettings):
+    """Settings of bpf/oncpu.c."""
+
+    source: ClassVar[str] = "oncpu.c"
+
+    tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
+    kernel: bool = _shape(usual=_EITHER)
+    rows: int = _size(cpu_rows=1)
+    stacks: int = _size(kept_stacks=1)
+    text_start: int = _value()
+    text_end: int = _value()
+    g_status: int = _value()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -192,6 +192,7 @@ def test_places_in_the_clone_are_there(page: Path) -> None:
         "docs/man/gofunccount.8",
         "docs/man/gofunclatency.8",
         "docs/man/gooffcpu.8",
+        "docs/man/gooncpu.8",
         "docs/man/gostacks.8",
         "docs/man/gotop.8",
         "docs/man/gotrace.8",
@@ -219,8 +220,8 @@ def test_command_lines_parse(command: Command) -> None:
             Pattern(text)
         return
     options = parse(parser_of(command.tool), command.words[1:])
-    if command.tool == "gooffcpu":
-        for text in options.inside:
+    if command.tool in ("gooffcpu", "gooncpu"):
+        for text in [*options.inside, *getattr(options, "functions", ())]:
             Pattern(text)
         return
     assert options.patterns
@@ -258,7 +259,7 @@ FAILING = {
 
 #: Lines that stand around results.
 FRAME = re.compile(
-    r"Tracing |Detaching|FUNC |TIME |NAME |\d\d:\d\d:\d\d$|$|no calls|"
+    r"Tracing |Sampling |Detaching|FUNC |TIME |NAME |\d\d:\d\d:\d\d$|$|no calls|"
     r'{"kind":"(?!count|histogram|call)'
 )
 

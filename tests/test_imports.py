@@ -39,6 +39,7 @@ ROOMS = (
     "goroutines",
     "kernel",
     "session",
+    "requests",
     "live",
     "api",
     "report",
@@ -52,7 +53,8 @@ MAX_SHARE = 0.15  # of all lines, with the packages within it
 #: Package or module directly under gotrace -> those it may import besides itself.
 ALLOWED = {room: set(ROOMS[:at]) for at, room in enumerate(ROOMS)}
 #: The library's names come from the rooms that define them.
-ALLOWED["__init__"] = {"api", "calls", "errors", "histogram", "kernel", "target", "values"}
+ALLOWED["__init__"] = {"api", "calls", "errors", "histogram", "kernel", "requests"}
+ALLOWED["__init__"] |= {"target", "values"}
 #: The daemon is built on the sessions, not on the commands.
 ALLOWED["fleet"] -= {"report", "doctor", "cli"}
 
@@ -148,7 +150,7 @@ def test_allowed_imports_pass(room: str, source: str) -> None:
 
 
 #: What the library and the commands are made of, beside themselves; the rest is behind it.
-LAYER = {"session", "live", "goroutines", "target", "profiles"}
+LAYER = {"session", "requests", "live", "goroutines", "target", "profiles"}
 LAYER |= {"errors", "text", "histogram", "overhead", "calls"}
 BESIDE = {
     "api": {"kernel.attach", "kernel.rets", "values.python"},
@@ -363,6 +365,7 @@ def distributions(paths: Iterable[Path]) -> set[str]:
     used -= sys.stdlib_module_names | {"gotrace", "bcc", "_typeshed"}
     renamed = {
         "elftools": "pyelftools",
+        "grpc": "grpcio",
         "prometheus_client": "prometheus-client",
         "yaml": "PyYAML",
     }

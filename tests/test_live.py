@@ -95,7 +95,7 @@ def test_groups_are_those_of_a_dump_and_a_leak_is_found_at_the_third(toolchain: 
             groups = grouped(dump, Choice().of(dump))
             held = {group.key: len(group.goroutines) for group in groups}
         third = monitor.snapshot()
-        found = {(r.state, r.reason, r.frames, r.created_by): r.count for r in third.groups}
+        found = {(r.state, r.reason, r.frames, r.created_by, ()): r.count for r in third.groups}
         assert found == held
         leaking = [row for row in third.groups if row.leaks]
         assert [(row.count, row.growth) for row in leaking] == [(124, 24)]

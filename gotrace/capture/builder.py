@@ -10,6 +10,7 @@ from itertools import chain, zip_longest
 
 from gotrace.capture.ops import (
     MAX_BLOCKS,
+    MAX_REPORTED_CONTEXTS,
     BlockOp,
     CaptureLimits,
     FieldRef,
@@ -35,6 +36,7 @@ __all__ = [
 _MAX_AT = 0xFFFF
 _WORD = 8
 _SPAN_BYTES = 40  # a length, and the digits of a trace's id
+_CONTEXT_BYTES = 8 + 8 * MAX_REPORTED_CONTEXTS
 #: Block numbers of what is planned first, and of each kind of what comes after it.
 _BLOCKS = 64
 
@@ -282,7 +284,8 @@ class Builder:
         if self._is_full or number + 1 >= self._most_blocks:
             return None
         op = Op(OpCode.SPAN, number, at.block, at.offset, int(part))
-        if self._block(op, at.offset + 2 * _WORD, _SPAN_BYTES) is None:
+        size = _CONTEXT_BYTES if part is SpanPart.CONTEXTS else _SPAN_BYTES
+        if self._block(op, at.offset + 2 * _WORD, size) is None:
             return None
         self._next = number + 2
         return number

@@ -111,6 +111,8 @@ class ArithmeticCode(enum.IntEnum):
     SHIFT_RIGHT = 10
 
 
+#: Most contexts that SPAN reports: MAX_REPORTED_CONTEXTS of bpf/payload.h.
+MAX_REPORTED_CONTEXTS = 12
 #: Most contexts on the way to a span: MAX_CONTEXTS of bpf/context.h.
 MAX_CONTEXTS = 64
 #: In ``reg`` of COMPARE and ARITHMETIC, and with the width in that of PUSH_FIELD.
@@ -128,11 +130,12 @@ class SpecialCode(enum.IntEnum):
 
 
 class SpanPart(enum.IntEnum):
-    """What SPAN asks of the span that a context holds, in ``at2``."""
+    """What SPAN asks of the span that a context holds, in ``at2``; CONTEXTS: of the way there."""
 
     TRACE_ID = 0
     SPAN_ID = 1
     SAMPLED = 2
+    CONTEXTS = 3
 
 
 class WalkResult(enum.IntEnum):

@@ -60,6 +60,7 @@ class PathMark(enum.Enum):
     TRACE_ID = "trace"
     SPAN_ID = "span"
     SAMPLED = "sampled"
+    CONTEXTS = "contexts"
 
 
 #: The steps from a context.Context to what is known of the span that it holds; they end a path, or
@@ -68,6 +69,7 @@ _OF_SPANS = {
     PathMark.TRACE_ID: SpanPart.TRACE_ID,
     PathMark.SPAN_ID: SpanPart.SPAN_ID,
     PathMark.SAMPLED: SpanPart.SAMPLED,
+    PathMark.CONTEXTS: SpanPart.CONTEXTS,
 }
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gotrace.capture.builder import Builder, Node
 from gotrace.capture.ops import (
     MAX_CONTEXTS,
+    MAX_REPORTED_CONTEXTS,
     FieldRef,
     Op,
     OpCode,
@@ -22,7 +23,11 @@ from gotrace.values.model import StringValue, Unavailable, Value
 __all__ = ["SpanNode"]
 
 _WORD = 8
-_DIGITS = {SpanPart.TRACE_ID: 32, SpanPart.SPAN_ID: 16}
+_DIGITS = {
+    SpanPart.TRACE_ID: 32,
+    SpanPart.SPAN_ID: 16,
+    SpanPart.CONTEXTS: _WORD * MAX_REPORTED_CONTEXTS,
+}
 _TOO_LONG = Unavailable(f"no span in the first {MAX_CONTEXTS} contexts, and there are more")
 _INT = basic_type(Kind.INT)
 
@@ -30,7 +35,9 @@ _INT = basic_type(Kind.INT)
 class SpanNode(Node):
     """A context of which an id of its span is wanted, as text, or whether that is sampled.
 
-    The text is empty where the context holds no span. ``measured``: the text's length is wanted.
+    Or what is wanted are the addresses of the context and those that it was made from, as the bytes
+    of a text. The text is empty where the context holds no span. ``measured``: the text's length is
+    wanted.
     """
 
     __slots__ = ("_measured", "_part")

@@ -21,6 +21,7 @@ from gotrace.cli.run import (
     run_output,
     status_of,
     target_of,
+    tracing_took,
 )
 from gotrace.cli.why import accepting, why_of
 from gotrace.errors import UsageError
@@ -39,10 +40,11 @@ from gotrace.report.by import (
     stack_of,
     write_values,
 )
-from gotrace.report.counts import CountRow, CountTable, write_counts
+from gotrace.report.counts import CountRow, CountTable, count_table, write_counts
 from gotrace.report.latencies import Interval, LatencyGroup, in_common, write_latencies
 from gotrace.report.latency_rows import RowName, row_names
 from gotrace.report.listing import list_plan
+from gotrace.report.order import Order, ordered, size_by
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.keys import (
     MAX_KEY_TEXT,
@@ -91,6 +93,9 @@ def count_by(options: argparse.Namespace) -> int:
 def measure_by(options: argparse.Namespace, unit: int) -> int:
     """Measure calls by values of theirs, and return the exit status; ``unit`` is shown, in ns."""
     asked = "--of" if options.of is not None else "--by"
+    page = options.profile if options.profile and options.profile.endswith(".html") else ""
+    if page and options.interval is None and (options.goroutine or options.why is not None):
+        raise UsageError(f"-o {page} has stacks: give -i 1 as well for latency over time")
     if options.goroutine or options.outermost or options.slower is not None:
         raise UsageError(
             f"{asked} cannot be combined with -g, --slower and --outermost: use --by '$goid' and"
@@ -125,7 +130,12 @@ def measure_by(options: argparse.Namespace, unit: int) -> int:
                 cost = probe_cost_of(run.calibration)
                 cost = cost.of(in_common(ways)) if cost else None
                 ended = time.time()
-                interval = Interval(groups, [], ended, seconds, unit, cost, options.short, ways)
+                total = sum(row.times.sum for row in period.rows if row.times)
+                rates = options.interval is not None
+                when = ended, seconds, unit
+                interval = Interval(
+                    groups, [], *when, cost, options.short, ways, total=total, rates=rates
+                )
                 if heat is None:
                     write_latencies(output, interval, options.timestamp)
                 else:
@@ -173,7 +183,7 @@ def _request(
         budget=options.budget,
         emulate_ret=options.emulate_ret,
         returns=options.returns,
-        is_calibrated=wanted.times,
+        is_calibrated=True,
         why=None if is_count else why_of(options),
         key=_key_of(options),
         of=_value_of(options),
@@ -211,14 +221,28 @@ def _add_up(
             meter.poll()
             return False
 
-        others = calls = 0
+        others = calls = hits = 0
+        length = 0.0
+        traced = run.traced.calls if run.traced else ()
+        each = [1 if call.result is None else 2 for call in traced]
         look = _POLL if meter.landings is None else Landings.PERIOD
         for seconds in pace(options, run, output, poll, look, meter.has_seen):
             period = meter.take()
+            length += seconds
             calls += sum(row.calls for row in period.rows)
+            hits += sum(
+                row.calls * (max(each) if row.function is None else each[row.function])
+                for row in period.rows
+            )
             others += sum(row.calls for row in period.rows if row.function is None)
             write(run, period, seconds)
         notices = [*_footer(meter, plan, others, calls)]
+        cost = probe_cost_of(run.calibration)
+        if cost is not None and not meter.has_predicates:  # what these leave out is not counted
+            ways = cost.of(meter.returns())
+            took = [(hits, "hits", ways.hit)]
+            verb = "counting" if request.verb == "count" else "measuring"
+            notices += tracing_took(verb, took, length, {"hits": hits})
         if heat is not None:
             heat.finish(notices)
         else:
@@ -236,24 +260,29 @@ def _table(
         for row in period.rows
         for program, name in [_NO_NAME if row.function is None else names[row.function]]
     ]
-    rows.sort(key=lambda row: (row.count, row.name or "", row.program or "", repr(row.by)))
-    if options.top:
-        rows = rows[-options.top :]
-    return CountTable(rows, time.time(), seconds, key.texts)
+    rates = options.interval is not None
+    return count_table(rows, seconds, options.top, options.sort, rates, key.texts)
 
 
 def _groups(
     options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod
 ) -> Sequence[LatencyGroup]:
-    """Return a group for each row, the one with the most total time last."""
+    """Return a group for each row, in the order that is asked for."""
     names = plan.names
-    rows = sorted(period.rows, key=lambda row: row.times.sum if row.times else 0)
-    return [
+    groups = [
         LatencyGroup(name, row.times, why=row.why, by=row.by(key.texts) or {}, program=program)
-        for row in (rows[-options.top :] if options.top and not options.is_drawn else rows)
+        for row in period.rows
         for program, name in [_NO_NAME if row.function is None else names[row.function]]
         if row.times is not None
     ]
+    top = None if options.is_drawn else options.top
+    size = size_by(options.sort, Order.TOTAL)
+    by_name = _name_of if options.sort is Order.NAME else None
+    return ordered(groups, top, lambda group: size(group.times), by_name)
+
+
+def _name_of(group: LatencyGroup | ValueGroup) -> tuple[str, str, str]:
+    return group.function or "", group.program or "", repr(group.by)
 
 
 #: Of the calls that found no row.
@@ -263,7 +292,7 @@ _NO_NAME = RowName(None, None)
 def _value_groups(
     options: argparse.Namespace, plan: ProbePlan, key: KeyText, period: KeyPeriod
 ) -> Sequence[ValueGroup]:
-    """Return a group for each row, the one with the most calls last.
+    """Return a group for each row, in the order that is asked for.
 
     Without keys all functions of a program are one, unless ``-F`` asks for each.
     """
@@ -281,8 +310,11 @@ def _value_groups(
             groups[same].values.merge(row.measured)
         else:
             groups[same] = ValueGroup(name.function, row.measured, by, name.program)
-    ranked = sorted(groups.values(), key=lambda group: (group.values.count, repr(group.by)))
-    return ranked[-options.top :] if options.top else ranked
+    size = size_by(options.sort, Order.COUNT)
+    by_name = _name_of if options.sort is Order.NAME else None
+    return ordered(
+        groups.values(), options.top, lambda group: (size(group.values), repr(group.by)), by_name
+    )
 
 
 def _wants_stacks(options: argparse.Namespace) -> bool:

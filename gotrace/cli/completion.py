@@ -26,6 +26,7 @@ from gotrace.gotypes.symbols import short_name
 from gotrace.kernel.attach import AttachMethod
 from gotrace.kernel.rets import EmulateRet
 from gotrace.probes.pattern import NameList, split_target
+from gotrace.report.order import Order
 from gotrace.session.probing import Returns
 from gotrace.session.waits.probes import WaitState
 from gotrace.target.command import resolve_command
@@ -174,8 +175,9 @@ def _names(options: argparse.Namespace, binary: str | None, prefix: str) -> list
 def _target(options: argparse.Namespace, binary: str | None) -> Iterator[TargetBinary]:
     """Open a file of the target. Raises GotraceError."""
     with closing(Target.of(_pid(options), None)) as target:
-        if binary is None and options.cmd is not None:
-            binary = resolve_command(shlex.split(options.cmd))
+        command = getattr(options, "cmd", None)
+        if binary is None and command is not None:
+            binary = resolve_command(shlex.split(command))
         yield target.binary(binary)
 
 
@@ -280,6 +282,11 @@ def _returns(**_: object) -> list[str]:
     return [choice.value for choice in Returns]
 
 
+def _orders(parser: argparse.ArgumentParser, **_: object) -> list[str]:
+    only = (Order.COUNT, Order.NAME)
+    return [order.value for order in (only if parser.prog == "gofunccount" else Order)]
+
+
 _COMPLETERS = {
     "patterns": _functions,
     "exclude": _excluded,
@@ -293,5 +300,6 @@ _COMPLETERS = {
     "returns": _returns,
     "inside": _inside,
     "functions": _inside,
+    "sort": _orders,
     "state": _states,
 }

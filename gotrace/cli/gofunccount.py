@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -14,6 +13,7 @@ from gotrace.cli.options import (
     add_key_options,
     add_return_options,
     add_run_options,
+    add_sort_option,
     add_target_options,
     new_parser,
     parse,
@@ -27,11 +27,12 @@ from gotrace.cli.run import (
     run_output,
     status_of,
     target_of,
+    tracing_took,
 )
 from gotrace.gotypes.symbols import shown_names
-from gotrace.report.counts import CountRow, CountTable, write_counts
-from gotrace.report.durations import duration
-from gotrace.report.output import Notice, NoticeKind, Output
+from gotrace.report.counts import CountRow, CountTable, count_table, write_counts
+from gotrace.report.order import Order
+from gotrace.report.output import Notice, Output
 from gotrace.session.count import CountRequest
 from gotrace.session.plan import ProbePlan, ProgramFunction, to_be_traced
 from gotrace.sites.sites import SiteForm
@@ -56,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     add_target_options(parser)
     add_key_options(parser)
     add_interval_options(parser)
+    add_sort_option(parser, (Order.COUNT, Order.NAME))
     add_run_options(parser)
     add_return_options(parser)
     return parser
@@ -107,10 +109,6 @@ def _count(options: argparse.Namespace, request: CountRequest, output: Output) -
     return run.plan
 
 
-_NOTABLE = 0.01  # of one CPU
-_LEAST_NS = 5_000_000  # of a short run a few hits can be a large share
-
-
 class _Hits:
     """How often probes were hit: where the kernel emulates the instruction, where it steps it."""
 
@@ -124,30 +122,18 @@ class _Hits:
             self._hits[form] += count
 
     def cost(self, seconds: float, each: Mapping[SiteForm, int]) -> Iterator[Notice]:
-        """Yield what the hits took, ``each`` so many ns, from 1% of one CPU and 5 ms on."""
-        total = sum(each[form] * hits for form, hits in self._hits.items())
-        share = total / (seconds * 1e9)
-        if share < _NOTABLE or total < _LEAST_NS:
-            return
-        parts = [
-            f"{hits:,} {_HITS[form]} of {duration(each[form])}"
-            for form, hits in self._hits.items()
-            if hits
+        """Yield what the hits took, ``each`` so many ns."""
+        emulated, stepped = self._hits[SiteForm.EMULATED], self._hits[SiteForm.FIRST]
+        hits = [
+            (count, words, each[form])
+            for form, count, words in (
+                (SiteForm.EMULATED, emulated, "hits"),
+                (SiteForm.FIRST, stepped, "single-stepped hits"),
+            )
+            if count
         ]
-        yield Notice(
-            NoticeKind.SUMMARY,
-            f"counting took about {share:.0%} of one CPU: {' and '.join(parts)}",
-            {
-                "what": "cost",
-                "ns": total,
-                "share": round(share, 4),
-                "hits": self._hits[SiteForm.EMULATED],
-                "stepped_hits": self._hits[SiteForm.FIRST],
-            },
-        )
-
-
-_HITS = {SiteForm.EMULATED: "hits", SiteForm.FIRST: "single-stepped hits"}
+        fields = {"hits": emulated, "stepped_hits": stepped}
+        yield from tracing_took("counting", hits, seconds, fields)
 
 
 def _table(
@@ -160,14 +146,8 @@ def _table(
     for function, count in zip(names, counts, strict=True):
         if count:
             by_name[function] += count
-    rows = sorted(by_name.items(), key=lambda row: (row[1], row[0].name, row[0].program or ""))
-    if options.top:
-        rows = rows[-options.top :]
-    return CountTable(
-        [CountRow(function.name, count, program=function.program) for function, count in rows],
-        time.time(),
-        length,
-    )
+    rows = [CountRow(one.name, count, program=one.program) for one, count in by_name.items()]
+    return count_table(rows, length, options.top, options.sort, options.interval is not None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -15,6 +15,7 @@ from gotrace.cli.options import (
     add_key_options,
     add_return_options,
     add_run_options,
+    add_sort_option,
     add_target_options,
     new_parser,
     parse,
@@ -29,6 +30,7 @@ from gotrace.cli.run import (
     run_output,
     status_of,
     target_of,
+    tracing_took,
 )
 from gotrace.cli.why import accepting, add_why_options, why_of
 from gotrace.errors import GotraceError
@@ -41,6 +43,7 @@ from gotrace.report.latencies import (
     write_slow,
 )
 from gotrace.report.latency_rows import LatencyChoice, RowName, interval_of, row_names
+from gotrace.report.order import Order
 from gotrace.report.output import Notice, NoticeKind, Output
 from gotrace.session.calibrate import Calibration
 from gotrace.session.latency import (
@@ -117,6 +120,7 @@ def _parser() -> argparse.ArgumentParser:
         help="say whose calls are seen returning elsewhere than before: see --returns",
     )
     add_interval_options(parser)
+    add_sort_option(parser, (Order.TOTAL, Order.COUNT, Order.P99, Order.NAME))
     parser.add_argument(
         "--heat",
         action="store_true",
@@ -193,7 +197,7 @@ def _measure(options: argparse.Namespace, request: LatencyRequest, output: Outpu
 
         for length in pace(options, run, output, poll, poll_period, meter.has_seen):
             period, ways = meter.take(), meter.take_ways()
-            tracing.add(period)
+            tracing.add(period, length)
             when = (time.time(), length, request.options.unit)
             shown = (_choice(options), plan, period, symbols, when, tracing.cost())
             interval = interval_of(*shown, meter.files, ways)
@@ -227,6 +231,8 @@ def _choice(options: argparse.Namespace) -> LatencyChoice:
         _MOST_DRAWN if options.is_drawn else options.top,
         names_processes,
         options.short,
+        options.sort,
+        options.interval is not None,
     )
 
 
@@ -275,6 +281,7 @@ class _Tracing:
     #: Where calls are seen returning now; probes cost less in callers.
     returns: Callable[[], str] = lambda: "ret"
     _totals: dict[str, Histogram] = field(default_factory=dict)
+    _seconds: float = 0.0
     _least_median: float = float("inf")
     _cost: ProbeCost | None = None
     _problem: str | None = None
@@ -294,8 +301,9 @@ class _Tracing:
         """Return how many calls were measured."""
         return sum(total.count for total in self._totals.values())
 
-    def add(self, period: Measurement) -> None:
-        """Take note of what was measured in an interval."""
+    def add(self, period: Measurement, seconds: float = 0.0) -> None:
+        """Take note of what was measured in an interval of some seconds."""
+        self._seconds += seconds
         names = row_names(self.plan, self.files, not self.files)
         for row, times in period.rows.items():
             name = _text(names[row]) if len(period.rows) > 1 else ""
@@ -321,6 +329,8 @@ class _Tracing:
                 f"probe cost of {upto}about {duration(cost.own)} a call is included",
                 {"what": "probe_cost", "ns": cost.own},
             )
+        hits = [(2 * self.calls, "hits", cost.hit)]
+        yield from tracing_took("measuring", hits, self._seconds, {"hits": 2 * self.calls})
         yield from mostly_tracing(
             {
                 name: cost.hit * total.hits / total.sum

@@ -19,12 +19,16 @@ from gotrace.cli.options import (
 )
 from gotrace.cli.pace import pace, running
 from gotrace.cli.run import run_command, run_output
+from gotrace.cli.stack_files import (
+    add_stack_options,
+    check_stack_options,
+    fold,
+    wants_stacks,
+    write_stacks,
+)
 from gotrace.cli.why import accepting
 from gotrace.errors import UsageError
-from gotrace.profiles.folded import folded
 from gotrace.profiles.rows import StackProfile
-from gotrace.profiles.speedscope import speedscope
-from gotrace.profiles.write import write_profile
 from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.report.waits import totals_of, write_waits, write_waits_json
@@ -33,7 +37,6 @@ from gotrace.session.waits.naming import FORM, NamedWait, WaitChoice, named_wait
 from gotrace.session.waits.probes import WaitState
 from gotrace.target.process import one_process
 from gotrace.target.target import Target
-from gotrace.text import printable
 
 __all__ = ["main"]
 
@@ -94,19 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--force", action="store_true", help="run whatever it takes of the program's time"
     )
-    parser.add_argument("-f", "--folded", action="store_true", help="print folded stacks, in ns")
-    parser.add_argument(
-        "-o",
-        dest="pprof",
-        metavar="FILE",
-        help="write a pprof profile of the whole run to this file as well (x.pb.gz), or a page that"
-        " shows its flame graph (x.html)",
-    )
-    parser.add_argument(
-        "--speedscope",
-        metavar="FILE",
-        help="write a flame graph for https://www.speedscope.app to this file as well (x.json)",
-    )
+    add_stack_options(parser)
     add_interval_options(parser)
     add_watching_options(parser)
     return parser
@@ -132,8 +123,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together."""
-    if options.folded and options.json:
-        raise UsageError("give only one of --folded and --json")
+    check_stack_options(options)
     if options.open and options.interval:
         raise UsageError("--open adds waits that are open when the run ends: leave out -i")
 
@@ -207,7 +197,7 @@ class _Writer:
             shown = waits[: options.top] if options.top else waits
             write_waits_json(self._output, self._meter.program, shown, totals, fields)
         elif options.folded:
-            self._fold(waits)
+            fold(self._output, self._profile(waits))
         else:
             clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
             self._output.out.write(f"\n{clock}")
@@ -217,10 +207,6 @@ class _Writer:
 
     def _named(self, rows: Sequence[WaitRow]) -> list[NamedWait]:
         return named_waits(self._meter.program, self._options.state, rows, self._choice)
-
-    def _fold(self, waits: Sequence[NamedWait]) -> None:
-        self._output.out.write(folded(self._profile(waits)))
-        self._output.out.flush()
 
     def _profile(self, waits: Sequence[NamedWait]) -> StackProfile:
         rows, name = (
@@ -232,20 +218,10 @@ class _Writer:
 
     def finish(self, output: Output) -> None:
         """Write what is of the whole run."""
-        options = self._options
-        files = [(options.pprof, None), (options.speedscope, speedscope)]
-        folds = options.folded and options.interval is None
-        if not folds and not any(path for path, _ in files):
-            return
-        waits = self._named(self._rows)
-        if folds:
-            self._fold(waits)
-        profile, count = self._profile(waits), sum(wait.count for wait in waits)
-        for path, make in files:
-            if path:
-                write_profile(path, profile, make)
-                text = f"wrote {count:,} waits to {printable(path)}"
-                output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": path}))
+        if wants_stacks(self._options):
+            waits = self._named(self._rows)
+            count = sum(wait.count for wait in waits)
+            write_stacks(self._options, output, self._profile(waits), f"{count:,} waits")
 
 
 def _footer(writer: _Writer, meter: WaitMeter) -> Iterator[Notice]:

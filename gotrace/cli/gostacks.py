@@ -58,6 +58,7 @@ examples:
   gostacks --longer 1m -p 1234         those that have waited for a minute
   gostacks --reason 'sync.*' -p 1234   those that wait for locks
   gostacks -p 1234 'main.*'            those with a function of the program on their stack
+  gostacks --by-label method -p 1234   by the values of a pprof label
   gostacks -i 5 -p 1234                which groups grow: leaks
   gostacks -o x.pb.gz -p 1234          for go tool pprof
   gostacks -o x.html -p 1234           a flame graph, for any browser
@@ -127,6 +128,13 @@ def _parser() -> argparse.ArgumentParser:
         "--args",
         action="store_true",
         help="show arguments, where it is certain that a frame has them; implies -a without --json",
+    )
+    parser.add_argument(
+        "--by-label",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help="keep goroutines apart that have other values of this pprof label (may be repeated)",
     )
     parser.add_argument("--top", type=positive, metavar="N", help="print only the N largest groups")
     parser.add_argument("--json", action="store_true", help="print one JSON object a goroutine")
@@ -265,7 +273,7 @@ def _write(
     if isinstance(output, JsonOutput):
         _write_json(options, dump, chosen, output, arguments)
     elif options.output or options.speedscope or options.folded:
-        profile = profile_of(dump.program, chosen, time.time_ns(), f"goroutines of {name}")
+        profile = profile_of(dump, chosen, time.time_ns(), f"goroutines of {name}")
         if options.folded:
             output.out.write(folded(profile))
             output.out.flush()
@@ -277,10 +285,11 @@ def _write(
         output.out.write(summary(chosen, name) + "\n")
         chosen.sort(key=lambda goroutine: goroutine.goid)
         shown = chosen[: options.top] if options.top else chosen
-        write_goroutines(output.out, dump.program, shown, options.system, arguments)
+        system = options.system
+        write_goroutines(output.out, dump.program, shown, system, arguments, dump.labels)
     else:
         output.out.write(summary(chosen, name) + "\n")
-        groups = grouped(dump, chosen, options.system)
+        groups = grouped(dump, chosen, options.system, options.by_label)
         write_groups(output.out, groups[: options.top] if options.top else groups)
         _note_rest(options, groups, output)
 
@@ -308,7 +317,7 @@ def _write_json(
     }
     output.write("dump", fields)
     chosen.sort(key=lambda goroutine: goroutine.goid)
-    write_json(output, dump.program, chosen, arguments)
+    write_json(output, dump.program, chosen, arguments, dump.labels)
 
 
 def _warn_moved(chosen: list[Goroutine], output: Output) -> None:
@@ -338,7 +347,7 @@ def _repeat(
         while True:
             dump = source.take()
             chosen = choice.of(dump)
-            groups = grouped(dump, chosen, options.system)
+            groups = grouped(dump, chosen, options.system, options.by_label)
             counts = {group.key: len(group.goroutines) for group in groups}
             if isinstance(output, JsonOutput):
                 _write_json(options, dump, chosen, output)

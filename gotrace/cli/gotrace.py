@@ -35,6 +35,7 @@ from gotrace.cli.stream import Patience, takes_more
 from gotrace.cli.why import accepting, add_why_options, why_of
 from gotrace.errors import UsageError
 from gotrace.overhead import ProbeCost
+from gotrace.probes.spec import ProbeSpec
 from gotrace.profiles.folded import folded
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.write import write_profile
@@ -105,6 +106,17 @@ def _parser() -> argparse.ArgumentParser:
         "--folded",
         action="store_true",
         help="print how many calls were made from each stack, folded, when the run ends",
+    )
+    parser.add_argument(
+        "--tree",
+        metavar="ROOT",
+        help="show each call of ROOT, a probe, as a request: with the calls of PROBE that are made"
+        " for it, in any goroutine (without PROBE: the program's own)",
+    )
+    parser.add_argument(
+        "--critical",
+        action="store_true",
+        help="with --tree, show what made each request as long as it was",
     )
     parser.add_argument("--goid", type=positive, metavar="N", help="only calls of this goroutine")
     parser.add_argument("--tid", type=positive, metavar="N", help="only calls on this thread")
@@ -183,6 +195,11 @@ def _run(arguments: Sequence[str]) -> int:
     with target_of(options) as target:
         request = _request(options, target)
         output = run_output(options)
+        if options.tree and not options.list:
+            from gotrace.cli.tree import run_tree
+
+            style = LineStyle(_width(options), options.short, wants_colour(output.out))
+            return status_of(run_tree(options, request, output, style).failed)
         if not options.list:
             return status_of(_trace(options, request, output).failed)
         specs, _ = request.parsed
@@ -200,9 +217,20 @@ def _run(arguments: Sequence[str]) -> int:
 def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
     depth = options.stack_depth or (MAX_STACK_FRAMES if options.user_stack else 0)
     filters = {} if options.list else {"goid": options.goid, "tid": options.tid}
+    roots: Sequence[ProbeSpec] = ()
+    probes: Sequence[ProbeSpec] | None = None
+    if options.tree:
+        from gotrace.cli.tree import add_own_functions
+        from gotrace.requests.assemble import request_probes
+
+        if options.own:
+            add_own_functions(options, target)
+        roots, probes = request_probes(asked_of(options), target)
+    asked = asked_of(options)
     return TraceRequest(
         target=target,
-        asked=asked_of(options),
+        asked=asked,
+        probes=probes,
         is_strict=options.strict,
         forced=options.attach,
         budget=options.budget,
@@ -211,7 +239,9 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
         is_calibrated=True,
         why=why_of(options, callers=True),
         choices=_choices(options),
-        options=TraceOptions(min(depth, MAX_STACK_FRAMES), cpu=options.cpu),
+        options=TraceOptions(
+            min(depth, MAX_STACK_FRAMES), cpu=options.cpu, roots=roots, states=options.critical
+        ),
         only={name: number for name, number in filters.items() if number is not None},
     )
 
@@ -219,10 +249,50 @@ def _request(options: argparse.Namespace, target: Target) -> TraceRequest:
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together, and take ``-o x.pb.gz`` for a profile."""
     options.pprof = profile_of(options)
+    options.perfetto = _perfetto_of(options)
+    if options.critical and not options.tree:
+        raise UsageError("--critical is of requests: give --tree ROOT")
+    if options.tree:
+        for name in _NOT_IN_TREES:
+            if getattr(options, name):
+                raise UsageError(
+                    f"{_NOT_IN_TREES[name]} cannot be combined with --tree: leave it out"
+                )
     if options.folded or options.pprof:
         if options.json:
             raise UsageError("--json cannot be combined with -f or a profile: leave it out")
         options.user_stack = True
+
+
+#: What of calls is not shown in trees, or would leave out some that are needed there.
+def _perfetto_of(options: argparse.Namespace) -> str | None:
+    """Return the file that ``-o`` wants for Perfetto, None if that is for other results."""
+    if not options.output:
+        return None
+    from gotrace.profiles.perfetto import is_perfetto
+
+    path: str = options.output
+    if not is_perfetto(path):
+        return None
+    if not options.tree:
+        raise UsageError(f"-o {path} has requests: give --tree")
+    if options.json:
+        raise UsageError(f"-o {path} and --json cannot be combined: give one of them")
+    options.output = None
+    return path
+
+
+_NOT_IN_TREES = {
+    "folded": "-f",
+    "pprof": "a profile",
+    "stack_depth": "--stack-depth",
+    "user_stack": "-U",
+    "entry": "--entry",
+    "cpu": "-C",
+    "goid": "--goid",
+    "tid": "--tid",
+    "budget": "--budget",
+}
 
 
 def _choices(options: argparse.Namespace) -> TraceChoices:

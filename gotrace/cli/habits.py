@@ -81,6 +81,12 @@ _OF_TOOLS: dict[str, dict[str, str]] = {
         "-m": "--top N prints the longest",
         "-t": "-p PID is for one process",
     },
+    "gooncpu": {
+        **dict.fromkeys(("-U", "-a", "-k", "-u"), "-K shows the kernel's functions as well"),
+        **dict.fromkeys(("-L", "-t"), "-p PID is for one process"),
+        "-C": "all CPUs are sampled",
+        "--call-graph": "stacks are always followed, by frame pointers: leave it out",
+    },
     "gostacks": {
         **dict.fromkeys(("-K", "-U", "-k", "-u"), _GOROUTINES),
         **dict.fromkeys(("-l", "-t"), "-a prints each goroutine with its stack"),
@@ -103,6 +109,8 @@ _COMMANDS = frozenset(
         *("probe", "record", "stat", "top", "trace"),
     )
 )
+#: Of these a pattern chooses what is printed, and all is read without any.
+_READING = ("gooncpu", "gostacks")
 _PICTURES = (".svg", ".png")
 #: How names end that mean what is printed.
 _RESULTS = tuple(
@@ -147,6 +155,8 @@ def _instead(parser: argparse.ArgumentParser, word: str) -> str:
 
 def _stray(tool: str, word: str) -> str:
     """Return what to type for a word that no option takes, by a tool that has no patterns."""
+    if tool == "gotop":
+        return f"type {tool} -p {quote(word)}"
     if tool != "gooffcpu":
         return ""
     if _NUMBER.fullmatch(word):
@@ -199,7 +209,7 @@ def check_words(tool: str, options: argparse.Namespace) -> None:
                 f"-x leaves functions out, and {quote(path)} is a file: type"
                 f" {quote(f'{path}:main.*')} for functions in it"
             )
-    patterns: list[str] = getattr(options, "patterns", [])
+    patterns: list[str] = getattr(options, "patterns", []) or getattr(options, "functions", [])
     if patterns and not getattr(options, "regexp", False):
         _check_patterns(tool, options, patterns)
 
@@ -208,7 +218,7 @@ def _check_patterns(tool: str, options: argparse.Namespace, patterns: Sequence[s
     first, *others = patterns
     if first in ("help", "version"):
         raise UsageError(f"type {tool} --{first}")
-    if first in _COMMANDS and (others or not options.processes or tool == "gostacks"):
+    if first in _COMMANDS and (others or not options.processes or tool in _READING):
         process = "" if options.processes else ", and give the process by -p PID"
         raise UsageError(f"{tool} has no subcommands: leave out {quote(first)}{process}")
     for word in patterns:

@@ -8,7 +8,7 @@ import os
 import pwd
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import NoReturn, TypeVar
 
@@ -22,6 +22,7 @@ from gotrace.cli.habits import (
     which_functions,
 )
 from gotrace.errors import GotraceError, UsageError
+from gotrace.report.order import Order
 from gotrace.target.process import cgroup_number, process_numbers
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "add_key_options",
     "add_return_options",
     "add_run_options",
+    "add_sort_option",
     "add_target_options",
     "add_watching_options",
     "duration",
@@ -116,14 +118,15 @@ def share(text: str) -> float:
     return percent / 100
 
 
-def one_of(members: type[_E], what: str) -> Callable[[str], _E]:
+def one_of(members: Iterable[_E], what: str) -> Callable[[str], _E]:
     """Return what parses a member of an enum by its value, for argparse; ``what`` names it."""
+    by_value = {member.value: member for member in members}
 
     def parse_member(text: str) -> _E:
         try:
-            return members(text)
-        except ValueError:
-            known = ", ".join(str(member.value) for member in members)
+            return by_value[text]
+        except KeyError:
+            known = ", ".join(map(str, by_value))
             raise argparse.ArgumentTypeError(
                 f"no such {what}: {text!r} (there are {known})"
             ) from None
@@ -207,6 +210,18 @@ def add_interval_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=positive, metavar="N", help="print only the N largest")
 
 
+def add_sort_option(parser: argparse.ArgumentParser, orders: Sequence[Order]) -> None:
+    """Add what rows are ordered by, and chosen by ``--top``; the first order is the default."""
+    words = ", ".join(order.value for order in orders)
+    parser.add_argument(
+        "--sort",
+        type=one_of(orders, "order"),
+        metavar="BY",
+        help=f"order rows by this, and choose those of --top by it: {words}"
+        f" (default {orders[0].value})",
+    )
+
+
 #: The values of ``--why``.
 WHY_ALL, WHY_WAITS = "all", "waits"
 _WAITS = f"--why={WHY_WAITS}"
@@ -269,7 +284,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     add_watching_options(parser)
 
 
-def add_watching_options(parser: argparse.ArgumentParser) -> None:
+def add_watching_options(parser: argparse.ArgumentParser, has_budget: bool = True) -> None:
     """Add what every run has: its length, the form of its output, how to attach."""
     from gotrace.kernel.attach import AttachMethod
 
@@ -280,13 +295,14 @@ def add_watching_options(parser: argparse.ArgumentParser) -> None:
         metavar="TIME",
         help="end after this time: 5 (seconds), 1m",
     )
-    parser.add_argument(
-        "--budget",
-        type=share,
-        metavar="PERCENT",
-        help="take at most this much of one CPU from the program: 2%%, 0.5%%; what costs more is"
-        " first counted and not measured, then not traced at all",
-    )
+    if has_budget:
+        parser.add_argument(
+            "--budget",
+            type=share,
+            metavar="PERCENT",
+            help="take at most this much of one CPU from the program: 2%%, 0.5%%; what costs more"
+            " is first counted and not measured, then not traced at all",
+        )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     parser.add_argument(
         "-q",
@@ -366,11 +382,12 @@ def profile_of(options: argparse.Namespace) -> str | None:
     """
     if not options.output:
         return None
-    from gotrace.profiles.write import FOLDED, is_profile
+    from gotrace.profiles.write import FOLDED, check_place, is_profile
 
     path: str = options.output
     if not is_profile(path):
         return None
+    check_place(path)
     if path.endswith(FOLDED):
         options.folded = False
     options.output = None
@@ -403,7 +420,11 @@ def _is_drawn(options: argparse.Namespace) -> bool:
     name = options.output or ""
     has_stacks = options.folded or "$stack" in (options.by or [])
     repeats = options.heat or (options.interval is not None and not has_stacks)
-    options.page = name if name.endswith(".html") and repeats else None
+    options.page = name if name.lower().endswith((".html", ".htm")) and repeats else None
+    if options.page:
+        from gotrace.profiles.write import check_place
+
+        check_place(options.page)
     options.is_drawn = options.heat or options.page is not None
     if options.is_drawn:
         asked = "--heat" if options.page is None else f"-o {options.page}"
@@ -484,6 +505,9 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
         raise UsageError("there is no command after -c or --")
     alone = ("doctor", "compile", "recipes")
     traces = not any(getattr(options, name, False) for name in alone)
+    if traces and getattr(options, "tree", None):
+        options.own = not options.patterns
+        options.patterns = [options.tree, *options.patterns]
     if traces and not getattr(options, "patterns", True):
         raise UsageError(which_functions(parser.prog, options, command))
     if traces and hasattr(options, "patterns"):

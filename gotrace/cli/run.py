@@ -16,6 +16,7 @@ from gotrace.cli.progress import Progress
 from gotrace.cli.stream import Patience, open_standard_streams, result_file, result_stream
 from gotrace.errors import GotraceError
 from gotrace.report.colour import Colour, paint, wants_colour
+from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output, TextOutput
 from gotrace.target.target import Target
 from gotrace.text import counted, printable
@@ -37,6 +38,7 @@ __all__ = [
     "run_output",
     "status_of",
     "target_of",
+    "tracing_took",
 ]
 
 _T = TypeVar("_T")
@@ -45,6 +47,8 @@ _C = TypeVar("_C")
 
 _MAX_PROBLEMS = 5
 _MOSTLY = 0.5  # share of the time
+_NOTABLE = 0.01  # of one CPU
+_LEAST_NS = 5_000_000  # of a short run a few hits can be a large share
 _INTERRUPTED = 130  # what shells make of an end by SIGINT
 
 
@@ -196,6 +200,26 @@ def mostly_tracing(shares: Mapping[str, float]) -> Iterator[Notice]:
         " functions",
         {"what": "mostly_tracing", "functions": len(most)},
     )
+
+
+def tracing_took(
+    what: str,
+    hits: Sequence[tuple[int, str, int]],
+    seconds: float,
+    fields: Mapping[str, object],
+) -> Iterator[Notice]:
+    """Yield what ``hits`` took of the program's time, if that is 1% of one CPU and 5 ms or more.
+
+    They are numbers, what these are called, and what each took in ns.
+    """
+    total = sum(count * each for count, _, each in hits)
+    share = total / (seconds * 1e9) if seconds > 0 else 0.0
+    if share < _NOTABLE or total < _LEAST_NS:
+        return
+    parts = [f"{count:,} {words} of {duration(each)}" for count, words, each in hits]
+    text = f"{what} took about {share:.0%} of one CPU: {' and '.join(parts)}"
+    cost = {"what": "cost", "ns": total, "share": round(share, 4), **fields}
+    yield Notice(NoticeKind.SUMMARY, text, cost)
 
 
 def probe_cost_of(calibration: Calibration[_T] | None, wait: float = 0.8) -> _T | None:

@@ -56,8 +56,8 @@ def accepting(options: argparse.Namespace, output: Output, what: str = "--why") 
         price = price_of(probes, options.attach)
         share = f"{100 * price.share:.{1 if price.share < 0.1 else 0}f}%"
         text = (
-            f"this program changes {round(price.changes):,} states a second: {what} will take about"
-            f" {share} of one CPU"
+            f"this program {probes.COUNTED.format(f'{round(price.changes):,}')}: {what} will take"
+            f" about {share} of one CPU"
         )
         fields = {"what": "why_price", "changes": round(price.changes), "share": price.share}
         if price.share > MAX_SHARE and not options.force:

@@ -32,6 +32,7 @@ from gotrace.settings import (
     HistogramSettings,
     KeySettings,
     LatencySettings,
+    OnCpuSettings,
     ProgramSettings,
     SignalSettings,
     SiteSettings,
@@ -50,8 +51,8 @@ def common_settings() -> Iterator[ProgramSettings]:
     """Yield the settings of the programs that most runs load; values and sizes are any.
 
     Calls of any functions are counted, measured and traced until they return, with any predicate,
-    and waits added up, by the best way to attach; ``--doctor`` runs. Others are compiled when they
-    are needed.
+    waits are added up, and threads sampled, by the best way to attach; ``--doctor`` runs. Others
+    are compiled when they are needed.
     """
     yield from _usual()
     try:
@@ -63,7 +64,7 @@ def common_settings() -> Iterator[ProgramSettings]:
 
 
 def _usual() -> Iterator[ProgramSettings]:
-    for program in (CountSettings, LatencySettings, TraceSettings, WaitSettings):
+    for program in (CountSettings, LatencySettings, OnCpuSettings, TraceSettings, WaitSettings):
         yield from program.usual()
     yield TrialSettings(fetch=1)
     yield TrialSettings(signal=1)
@@ -113,7 +114,7 @@ def _packaged() -> Iterator[ProgramSettings]:
     yield from _traces()
     yield from _keyed()
     yield from _states()
-    for program in (LatencySettings, TraceSettings, WaitSettings):
+    for program in (LatencySettings, OnCpuSettings, TraceSettings, WaitSettings):
         for settings in program.usual():
             yield replace(settings, site=_IN_CONTAINER)
 
@@ -248,9 +249,12 @@ def _keyed() -> Iterator[ProgramSettings]:
             yield _trace(payload, True, False, by=timed, **values)
 
     stacks = KeySettings(times=False, stack_key=1, durations=_TIMES, **shared)
-    for payload, returns, predicates in product(TraceSettings.PAYLOADS[-2:], _EITHER, _EITHER):
+    timed_stacks = replace(stacks, times=True)
+    for payload, predicates in product(TraceSettings.PAYLOADS[-2:], _EITHER):
         values = {"interfaces": False, "predicates": predicates, "has_stacks": True}
-        yield _trace(payload, returns, False, by=stacks, **values)
+        for returns in _EITHER:
+            yield _trace(payload, returns, False, by=stacks, **values)
+        yield _trace(payload, True, False, by=timed_stacks, **values)
 
 
 def _states() -> Iterator[ProgramSettings]:

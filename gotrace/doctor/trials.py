@@ -30,6 +30,7 @@ from gotrace.settings import (
     CountSettings,
     HistogramSettings,
     LatencySettings,
+    OnCpuSettings,
     ProgramSettings,
     SignalSettings,
     SiteSettings,
@@ -214,6 +215,25 @@ def _waits() -> list[Finding]:
     return [_program_of("gooffcpu", program)]
 
 
+def _oncpu() -> list[Finding]:
+    settings = OnCpuSettings(
+        site=_here(),
+        tasks=_callers(),
+        kernel=False,
+        rows=1 << 13,
+        stacks=1 << 13,
+        text_start=0,
+        text_end=0,
+        g_status=0,
+    )
+    try:
+        program = _program(settings, [])
+        program.attach_clocks("on_tick", 10**7)
+    except LoadError as error:
+        return [_program_of("gooncpu", error)]
+    return [_program_of("gooncpu", program)]
+
+
 def _buffers(program: BpfProgram) -> Finding:
     """Map event buffers of the size that gotrace uses."""
     name = "event buffers"
@@ -343,6 +363,7 @@ _TRIALS = (
     _Trial("program of gofunclatency", _latency),
     _Trial("program of gotrace", _trace),
     _Trial("program of gooffcpu", _waits),
+    _Trial("program of gooncpu", _oncpu),
     _Trial("attach", _rungs),
     _Trial("atomic fetch", _fetch),
     _Trial("signals from BPF", _signal),

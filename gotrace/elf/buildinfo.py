@@ -24,6 +24,7 @@ from gotrace.elf.scan import find_all
 __all__ = [
     "GoVersion",
     "compiler_version",
+    "main_module",
     "read_build_version",
     "recorded_version",
 ]
@@ -84,6 +85,24 @@ def recorded_version(image: ElfImage) -> GoVersion | None:
     return GoVersion.parse(text.decode("utf-8", "backslashreplace"))
 
 
+def main_module(image: ElfImage) -> str | None:
+    """Return the path of the module that a program's main package is in.
+
+    None if it has no build information, or that is of a release before 1.18, which has it
+    elsewhere, or names no module.
+    """
+    address = _find(image)
+    try:
+        if address is None or not image.read(address, 32)[15] & _FLAG_INLINE:
+            return None
+        size, start = _varint(image, address + 32)
+        size, start = _varint(image, start + size)
+        found = _MODULE.search(image.read(start, min(size, _MAX_MODULES)))
+    except (ElfError, IndexError):
+        return None
+    return found[1].decode("utf-8", "backslashreplace") if found else None
+
+
 def compiler_version(image: ElfImage) -> GoVersion | None:
     """Return the Go release that an image's DWARF says it was compiled by, None if it says none.
 
@@ -133,6 +152,12 @@ def _read_version(image: ElfImage, address: int) -> bytes:
 
 def _inline_string(image: ElfImage, address: int) -> bytes:
     """Return a string that a varint of its length precedes."""
+    size, start = _varint(image, address)
+    return _content(image, start, size)
+
+
+def _varint(image: ElfImage, address: int) -> tuple[int, int]:
+    """Return a number of seven bits a byte, and the address after it."""
     size = 0
     for shift in range(0, 35, 7):
         byte = image.read(address, 1)[0]
@@ -140,7 +165,7 @@ def _inline_string(image: ElfImage, address: int) -> bytes:
         size |= (byte & 0x7F) << shift
         if byte < 0x80:
             break
-    return _content(image, address, size)
+    return size, address
 
 
 def _string(image: ElfImage, address: int) -> bytes:
@@ -160,6 +185,10 @@ def _content(image: ElfImage, address: int, size: int) -> bytes:
         raise ElfError(f"{image.display}: build information of {size} bytes")
     return image.read(address, size)
 
+
+#: What debug.BuildInfo prints: path, mod, dep, build, each a line with tabs between its words.
+_MODULE = re.compile(rb"\nmod\t([^\t\n]+)\t")
+_MAX_MODULES = 1 << 12
 
 _USER = "runtime.schedinit"
 _MAX_CODE = 1 << 14

@@ -17,15 +17,16 @@ from __future__ import annotations
 import gc
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import compress, pairwise, repeat
-from operator import itemgetter, mul
+from operator import attrgetter, itemgetter, mul
 from typing import NamedTuple
 
 from gotrace.errors import GotraceError
+from gotrace.goroutines.labels import NO_LABELS, Labels, read_labels
 from gotrace.goroutines.memory import MAX_AT_ONCE, Memory, words_at
 from gotrace.goroutines.model import AWAITED, Awaited, Goroutine, Stack, State
 from gotrace.goroutines.program import SOMETIMES_SYSTEM, TRAPPED, Program
@@ -106,6 +107,12 @@ class Dump:
 
     program: Program
     goroutines: list[Goroutine] = field(default_factory=list)
+    #: Labels by where they are.
+    labels: Mapping[int, Labels] = field(default_factory=dict)
+
+    def labels_of(self, one: Goroutine) -> Labels:
+        """Return the pprof labels of a goroutine."""
+        return self.labels.get(one.labels, NO_LABELS)
 
     @property
     def moved(self) -> int:
@@ -131,7 +138,26 @@ def take_dump(
     """
     batches = listed(memory, allgs)
     goroutines = Reader(program, memory, layout, reasons).read(batches, now, sample)
-    return Dump(program, goroutines)
+    labels = read_labels(memory, map(_LABELS, goroutines), layout.labels_are_map)
+    if labels:
+        goroutines = _with_current_labels(memory, layout, goroutines)
+    return Dump(program, goroutines, labels)
+
+
+def _with_current_labels(
+    memory: Memory, layout: RuntimeLayout, goroutines: list[Goroutine]
+) -> list[Goroutine]:
+    """Return goroutines, those without labels that have had others since these were read."""
+    labelled = [at for at, one in enumerate(goroutines) if one.labels]
+    places = [word for at in labelled for word in (goroutines[at].g + layout.g_labels, 8)]
+    now = array("Q", bytes(memory.gather(places)))
+    for at, labels in zip(labelled, now, strict=True):
+        if labels != goroutines[at].labels:
+            goroutines[at] = goroutines[at]._replace(labels=0)
+    return goroutines
+
+
+_LABELS = attrgetter("labels")
 
 
 def listed(memory: Memory, allgs: int, known: int = 0) -> Iterator[list[int]]:
@@ -172,7 +198,7 @@ class Fields:
         self.lockedm = layout.g_lockedm >> 3
         self.parent = None if layout.g_parent_goid is None else layout.g_parent_goid >> 3
         self.gopc, self.startpc = layout.g_gopc >> 3, layout.g_startpc >> 3
-        self.waiting = layout.g_waiting >> 3
+        self.waiting, self.labels = layout.g_waiting >> 3, layout.g_labels >> 3
         #: The words that show whether a goroutine has run, and a byte that counts that (one that is
         #: constant up to Go 1.16).
         self.moves = (*self.saved, self.status, self.goid, self.waiting)
@@ -607,6 +633,7 @@ class Reader:
             repeat(0) if fields.parent is None else images.column(fields.parent),
             started,
             images.addresses,
+            images.column(fields.labels),
             stacks,
             strict=False,
         )

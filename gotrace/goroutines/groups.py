@@ -15,6 +15,7 @@ from operator import attrgetter
 
 from gotrace.errors import UsageError
 from gotrace.goroutines.dump import Dump
+from gotrace.goroutines.labels import NO_LABELS, Labels
 from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State
 from gotrace.goroutines.program import Program
 
@@ -30,13 +31,14 @@ __all__ = [
     "stacks_with",
 ]
 
-#: What makes goroutines alike: state, reason, the frames that are shown, where they were created.
-GroupKey = tuple[State, str, tuple[Frame, ...], Frame | None]
+#: What makes goroutines alike: state, reason, the frames that are shown, where they were created,
+#: and their values of labels if these are asked for.
+GroupKey = tuple[State, str, tuple[Frame, ...], Frame | None, Labels]
 
 # A tenth of the time of attributes one by one.
 _GOID, _REASON = attrgetter("goid"), attrgetter("reason")
 _WAITING, _AWAITED = attrgetter("waiting_ns"), attrgetter("awaited")
-_IS_SYSTEM = attrgetter("is_system")
+_IS_SYSTEM, _LABELS = attrgetter("is_system"), attrgetter("labels")
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ class Group:
     key: GroupKey
     program: Program
     goroutines: list[Goroutine] = field(default_factory=list)
+    #: Of the program's goroutines, by where they are.
+    all_labels: Mapping[int, Labels] = field(default_factory=dict)
 
     @property
     def status(self) -> str:
@@ -140,6 +144,14 @@ class Group:
     def created_by(self) -> Frame | None:
         """Return the frame with the ``go`` statement, None where it is not known or not shown."""
         return self.key[3]
+
+    @property
+    def labels(self) -> Labels:
+        """Return the labels that all of them have."""
+        found = {self.all_labels.get(at, NO_LABELS) for at in set(map(_LABELS, self.goroutines))}
+        first = min(found, key=len)
+        shared = set(first).intersection(*found)
+        return tuple(label for label in first if label in shared)
 
     def awaited(self, most: int) -> list[tuple[Awaited, int]]:
         """Return what is waited for and by how many: the ``most`` things that most wait for."""
@@ -168,21 +180,26 @@ class Group:
         return (min(known), max(known)) if known else None
 
 
-def grouped(dump: Dump, goroutines: Iterable[Goroutine], system: bool = False) -> list[Group]:
+def grouped(
+    dump: Dump, goroutines: Iterable[Goroutine], system: bool = False, by: Sequence[str] = ()
+) -> list[Group]:
     """Return goroutines of a dump in groups, the largest first.
 
     ``system``: wrappers and the runtime's functions are shown as well. The latter are where all
-    frames are such.
+    frames are such. ``by``: keys of labels whose values keep goroutines apart.
     """
     # First by what is compared fast: nearly all that are alike share a stack.
-    cells: defaultdict[tuple[int, str, int, int], list[Goroutine]] = defaultdict(list)
+    cells: defaultdict[tuple[int, str, int, int, int], list[Goroutine]] = defaultdict(list)
     for one in goroutines:
-        _, state, reason, _, _, _, _, _, _, created_by, _, _, _, stack = one
-        cells[id(state), reason, id(stack), created_by].append(one)
+        _, state, reason, _, _, _, _, _, _, created_by, _, _, _, labels, stack = one
+        cells[id(state), reason, id(stack), created_by, labels if by else 0].append(one)
     groups: dict[GroupKey, Group] = {}
     for alike in cells.values():
         key = key_of(dump.program, alike[0], system)
-        group = groups.setdefault(key, Group(key, dump.program))
+        if by:
+            chosen = tuple(label for label in dump.labels_of(alike[0]) if label[0] in by)
+            key = *key[:-1], chosen
+        group = groups.setdefault(key, Group(key, dump.program, all_labels=dump.labels))
         group.goroutines += alike
     return sorted(groups.values(), key=lambda group: (-len(group.goroutines), _first(group)))
 
@@ -194,7 +211,7 @@ def key_of(program: Program, one: Goroutine, system: bool = False) -> GroupKey:
     creation = program.creation(one.created_by)
     if creation is not None and not (creation.is_shown or system):
         creation = None
-    return one.state, one.reason, tuple(chosen or every), creation
+    return one.state, one.reason, tuple(chosen or every), creation, NO_LABELS
 
 
 def _first(group: Group) -> int:

@@ -31,6 +31,8 @@ __all__ = ["GoFiles", "LiveGoroutines"]
 
 #: No process at hand has mapped more files with code than some hundred.
 _MAX_FILES = 4096
+#: Code may be mapped at any moment: how often it is looked for, at most.
+_CODE_SECONDS = 1.0
 
 
 class GoFiles:
@@ -41,6 +43,8 @@ class GoFiles:
         self._target = target
         self._process: Process = target.process
         self._libraries: dict[tuple[int, str], TargetBinary | None] = {}
+        self._code: list[tuple[int, int, str]] = []
+        self._code_read = 0.0
 
     def runtime(self) -> TargetBinary:
         """Return the file with the runtime: the program, or else a library that it has loaded.
@@ -86,7 +90,7 @@ class GoFiles:
         return module_of(binary, bias)
 
     def find(self, pc: int) -> Module | None:
-        """Return the module of a plugin's code, None where no Go code is at an address."""
+        """Return the module of a library's code, Go's or not; None if no file's is there."""
         for mapping in self._mappings():
             if mapping.start <= pc < mapping.end:
                 library = self._library(mapping)
@@ -118,21 +122,39 @@ class GoFiles:
         return []
 
     def _mapped_libraries(self) -> Iterator[TargetBinary]:
+        """Yield the libraries with Go code."""
         for mapping in self._mappings():
             library = self._library(mapping)
-            if library is not None:
+            if library is not None and library.functions.has_pclntab:
                 yield library
 
     def _library(self, mapping: MemoryMapping) -> TargetBinary | None:
-        """Open a mapped file, once; None where it is not an ELF file with Go code."""
+        """Open a mapped file, once; None where it is not an ELF file with functions."""
         key = (mapping.inode, mapping.path)
         if key not in self._libraries:
             self._libraries[key] = None
             with suppress(GotraceError, OSError):
                 library = self._target.binary(mapping.path)
-                if library.functions.has_pclntab:
+                if len(library.functions):
                     self._libraries[key] = library
         return self._libraries[key]
+
+    def code_name(self, pc: int) -> str:
+        """Return what holds an address of code, as perf shows it: ``[libm.so.6]``, ``[vdso]``.
+
+        "" if no code is there, or the process had ended before this was asked for first.
+        """
+        found = _holder(self._code, pc)
+        if not found and time.monotonic() > self._code_read + _CODE_SECONDS:
+            self._code_read = time.monotonic()
+            with suppress(ProcessError):
+                self._code = list(self._process.code())
+            found = _holder(self._code, pc)
+        return found
+
+
+def _holder(code: Iterable[tuple[int, int, str]], pc: int) -> str:
+    return next((name for start, end, name in code if start <= pc < end), "")
 
 
 def _all_names(table: FunctionTable) -> Iterator[NameList]:

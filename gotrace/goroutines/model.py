@@ -46,7 +46,8 @@ class Goroutine(NamedTuple):
     ``is_whole``: the stack was followed up to its end. Where it is false, the stack has the frames
     that are certain: none where the goroutine was running and could not be sampled, or kept moving
     while it was read (``has_moved``), and only the innermost of a stack that is too deep. ``g`` is
-    the address of the runtime's own record of it.
+    the address of the runtime's own record of it, and ``labels`` that of its pprof labels, 0 where
+    it has none.
     """
 
     goid: int
@@ -62,6 +63,7 @@ class Goroutine(NamedTuple):
     parent: int
     started_at: int
     g: int
+    labels: int
     stack: Stack
 
     @property

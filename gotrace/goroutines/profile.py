@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from gotrace.goroutines.dump import Dump
 from gotrace.goroutines.model import Goroutine
-from gotrace.goroutines.program import Program
 from gotrace.profiles.rows import ProfileForm, ProfileRow, StackProfile, ValueType
 
 __all__ = ["profile_of"]
@@ -16,17 +16,21 @@ _FORM = ProfileForm((ValueType("goroutine", "count"),), 0)
 
 
 def profile_of(
-    program: Program, goroutines: Iterable[Goroutine], time_ns: int, name: str = "goroutines"
+    dump: Dump, goroutines: Iterable[Goroutine], time_ns: int, name: str = "goroutines"
 ) -> StackProfile:
-    """Return how many goroutines have each stack, by state and reason, at a time since 1970."""
-    counts = Counter((one.stack, one.state, one.reason) for one in goroutines)
+    """Return how many goroutines have each stack, by state, reason and labels.
+
+    ``time_ns`` is since 1970. Of labels of the program's own that have these names, theirs count.
+    """
+    program = dump.program
+    counts = Counter((one.stack, one.state, one.reason, dump.labels_of(one)) for one in goroutines)
     rows = [
         ProfileRow(
             program.profiled(stack),
             (count,),
-            {"state": state.value} | ({"reason": reason} if reason else {}),
+            {"state": state.value} | ({"reason": reason} if reason else {}) | dict(labels),
             f"[{reason or state.value}]",
         )
-        for (stack, state, reason), count in counts.most_common()
+        for (stack, state, reason, labels), count in counts.most_common()
     ]
     return StackProfile(_FORM, rows, name, program.mappings(), time_ns)

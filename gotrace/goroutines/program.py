@@ -108,10 +108,11 @@ def module_of(binary: Binary, bias: int) -> Module:
 
 
 class Program:
-    """All the Go code of a process.
+    """All the Go code of a process, and what else has names.
 
     ``more`` finds the module that holds an address that none of the modules does, plugins for
-    example, and returns None where there is no such module.
+    example, and returns None where there is no such module. Modules without Go code name their
+    functions, and no stack is followed through these.
     """
 
     def __init__(self, main: Module, more: Callable[[int], Module | None]) -> None:
@@ -300,6 +301,9 @@ class Program:
         # a return address is that of the instruction after the call
         called_at = linked if pc & TRAPPED or offset == 0 else linked - 1
         inlined = functions.inlined_at(function.row, called_at)
+        if not inlined:  # of C
+            file = module.binary.image.display
+            return (_Logical(function.name, file, 0, offset or None, False, False),)
         return tuple(
             _Logical(
                 # those of Go 1.18 to 1.20 are whole in the symbol table alone

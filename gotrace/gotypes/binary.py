@@ -90,7 +90,7 @@ class Binary:
     def contexts(self) -> Mapping[int, ContextType] | None:
         """Return the types of contexts and spans, by the addresses of descriptors and itabs.
 
-        None where the program does not know OpenTelemetry's spans, or nothing describes its types.
+        None where nothing describes the program's types.
         """
         from gotrace.gotypes.contexts import context_types
         from gotrace.gotypes.rtype_table import RtypeError
@@ -100,6 +100,13 @@ class Binary:
         except RtypeError as error:
             self.rtypes_problem = str(error)
             return None
+
+    @cached_property
+    def has_spans(self) -> bool:
+        """Return whether the program knows OpenTelemetry's spans."""
+        from gotrace.gotypes.contexts import has_spans
+
+        return self.contexts is not None and self.rtypes is not None and has_spans(self.rtypes)
 
     @cached_property
     def runtime(self) -> RuntimeLayout:

@@ -17,7 +17,7 @@ from gotrace.gotypes.from_rtype import Itab, Rtypes
 from gotrace.gotypes.rtype_table import RtypeError
 from gotrace.gotypes.types import GoType, Kind, PointerType, StructType
 
-__all__ = ["CONTEXT", "ContextKind", "ContextType", "context_types"]
+__all__ = ["CONTEXT", "ContextKind", "ContextType", "context_types", "has_spans"]
 
 #: The interface's name.
 CONTEXT = "context.Context"
@@ -72,16 +72,19 @@ class ContextType:
     key: int = 0
 
 
-def context_types(descriptors: Rtypes) -> dict[int, ContextType] | None:
+def has_spans(descriptors: Rtypes) -> bool:
+    """Return whether a program knows OpenTelemetry's spans. Raises RtypeError."""
+    return descriptors.basic(_SPAN_KEY) is not None
+
+
+def context_types(descriptors: Rtypes) -> dict[int, ContextType]:
     """Return types by the link-time addresses of their descriptors and itabs.
 
     Those that the program converts to the interfaces concerned, as its itabs say, and the spans of
-    OpenTelemetry itself. What cannot be read is left out. None where the program does not know
-    OpenTelemetry's spans. Raises RtypeError where lists of types are damaged.
+    OpenTelemetry itself. What cannot be read is left out. Raises RtypeError where lists of types
+    are damaged.
     """
-    key = descriptors.basic(_SPAN_KEY)
-    if key is None:
-        return None
+    key = descriptors.basic(_SPAN_KEY) or 0
     found: dict[int, ContextType] = {}
     for itab, is_span in _itabs(descriptors):
         if itab.type not in found:

@@ -11,6 +11,7 @@ __all__ = [
     "ALL_PARAMETERS_LISTED",
     "DICTIONARY_AFTER_RECEIVER",
     "DIRECT_INTERFACES_BY_SIZE",
+    "LABEL_LISTS",
     "NEWEST",
     "REGISTER_ABI",
     "SWISS_MAPS",
@@ -36,6 +37,9 @@ ALL_PARAMETERS_LISTED: Release = (1, 22)
 #: Maps are swiss tables (src/internal/runtime/maps); before, and up to 1.25 with
 #: GOEXPERIMENT=noswissmap, they have buckets.
 SWISS_MAPS: Release = (1, 24)
+
+#: Labels of goroutines are a list (labelMap in src/runtime/pprof/label.go); before, a map.
+LABEL_LISTS: Release = (1, 24)
 
 #: An interface also holds directly a type that is one pointer and fields without size
 #: (``IsDirectIface`` in src/cmd/compile/internal/types/type.go).

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.scan import find_all
 from gotrace.errors import GotraceError
-from gotrace.gotypes.releases import NEWEST, REGISTER_ABI, Release
+from gotrace.gotypes.releases import LABEL_LISTS, NEWEST, REGISTER_ABI, Release
 
 if TYPE_CHECKING:
     from gotrace.elf.buildinfo import GoVersion
@@ -60,6 +60,7 @@ class RuntimeLayout:
     ``g_sched_bp`` are saved with ``g_sched_sp``; where a goroutine is in a system call,
     ``g_syscallsp`` and ``g_syscallpc`` hold instead. ``g_tracking_seq`` is a byte that grows each
     time the goroutine stops running, None before Go 1.17. ``g_waiting`` is the first sudog.
+    ``g_labels`` leads to pprof labels: to a map if ``labels_are_map``, else to a slice.
 
     ``sudog_elem`` and ``sudog_c`` are those of the word that holds the address, which since Go 1.26
     is the second of two (maybeTraceablePtr.vu); ``sudog_g`` and, of m, ``g0`` are at 0 throughout.
@@ -89,12 +90,14 @@ class RuntimeLayout:
     g_gopc: int
     g_startpc: int
     g_waiting: int
+    g_labels: int
     m_procid: int
     m_curg: int
     sudog_elem: int
     sudog_waitlink: int
     sudog_c: int
     g_in_register: bool
+    labels_are_map: bool = False
     tls_offset: int | None = None
     source: LayoutSource = LayoutSource.TABLE
     assumed: bool = False
@@ -129,6 +132,7 @@ def _status(at: int, tracking: int | None, lockedm: int) -> _Row:
 def _origin(parent: int | None, gopc: int) -> _Row:
     """Return the fields that follow one another from parentGoid or gopc on."""
     origin = {"g_gopc": gopc, "g_startpc": gopc + 16, "g_waiting": gopc + 32}
+    origin["g_labels"] = gopc + 64
     return {"g_parent_goid": parent, **origin}
 
 
@@ -159,7 +163,12 @@ def table_layout(release: Release) -> RuntimeLayout:
     known = min(max(release, min(_TABLE)), NEWEST)
     row = next(row for since, row in _TABLE.items() if since <= known)
     fields: dict[str, Any] = {**_COMMON, **row}
-    return RuntimeLayout(**fields, g_in_register=known >= REGISTER_ABI, assumed=known != release)
+    return RuntimeLayout(
+        **fields,
+        g_in_register=known >= REGISTER_ABI,
+        labels_are_map=known < LABEL_LISTS,
+        assumed=known != release,
+    )
 
 
 def runtime_layout(
@@ -177,6 +186,7 @@ def runtime_layout(
             table_layout(NEWEST),
             **offsets,
             g_in_register=(release or NEWEST) >= REGISTER_ABI,
+            labels_are_map=(release or NEWEST) < LABEL_LISTS,
             source=LayoutSource.DWARF,
         )
     elif release is not None:
@@ -203,6 +213,7 @@ _FIELDS = {
         "g_gopc": "gopc",
         "g_startpc": "startpc",
         "g_waiting": "waiting",
+        "g_labels": "labels",
     },
     "runtime.m": {"m_curg": "curg", "m_procid": "procid"},
     "runtime.gobuf": {"g_sched_pc": "pc", "g_sched_bp": "bp"},  # sched is added

@@ -100,7 +100,7 @@ class Attached:
 
         Groups are attached in order, so many by a process of their own: see ``leave``. Hits count
         once all probes are in place, from ``began`` on: attaching thousands takes longer than a
-        short interval. Raises AttachError.
+        short interval. Without groups there is no keeper. Raises AttachError.
         """
         if self.method is AttachMethod.MULTI and any(group.pid for group in groups):
             multi_filters_by_process()  # what is found out in the keeper is forgotten with it

@@ -73,6 +73,7 @@ _FEATURES = (
             *((_ATOMIC, 0x1A, -8, 0xF1), (EXIT, 0, 0, 0)),
         ),
     ),
+    _helper(175, "reads of a task's registers (bpf_task_pt_regs)", "5.15"),
 )
 
 

@@ -211,6 +211,28 @@ class BpfProgram:
                 raise LoadError(f"{what}: {error.strerror}") from error
         raise AssertionError("no function given")
 
+    def attach_clocks(self, function: str, period: int) -> int:
+        """Have a function run each time that a CPU's clock ticks, every ``period`` ns.
+
+        Return on how many CPUs: those that are online. It is detached when the program is closed.
+        Raises LoadError, LackingError among these.
+        """
+        try:
+            loaded = self._load(function, kernel.PROGRAM_PERF_EVENT, 0)
+        except LoadError as error:
+            raise self._what_is_lacking([function], error.log) or error from error
+        cpus = kernel.online_cpus()
+        try:
+            for cpu in cpus:
+                self._loaded.append(kernel.open_clock(cpu, period))
+                kernel.set_perf_event_program(self._loaded[-1], loaded)
+        except OSError as error:
+            what = f"cannot sample {len(cpus)} CPUs every {period / 1e6:.4g} ms"
+            raise LoadError(
+                f"{what}: {_CLOCK_CURES.get(error.errno or 0) or error.strerror}"
+            ) from error
+        return len(cpus)
+
     def _load(self, function: str, kind: int, attach_type: int) -> int:
         """Load a function and return its descriptor. Raises LoadError."""
         found = linked(function, self._compiled.functions)
@@ -304,7 +326,19 @@ def _verifier_log(program: Linked, license_text: str, kind: int, attach_type: in
 
 
 _LOG_SIZES = (1 << 18, 1 << 21, (1 << 24) - 1)  # the last is as much as Linux 5.1 takes
+#: Why clocks are refused, by the kernel's answer.
+_CLOCK_CURES = {
+    errno.EPERM: "the kernel does not permit it: run as root, or with CAP_BPF and CAP_PERFMON",
+    errno.EACCES: "the kernel does not permit it: run as root, or with CAP_BPF and CAP_PERFMON",
+    errno.EINVAL: "that is more often than sysctl kernel.perf_event_max_sample_rate",
+    errno.EMFILE: "too many open files: raise ulimit -n",
+}
 #: Functions that begin again by a tail call: enum again of bpf/calls.h.
 _BEGIN_AGAIN = ("on_recovery", "on_goexit")
-_TOOLS = {"count.c": "gofunccount", "latency.c": "gofunclatency", "trace.c": "gotrace"}
+_TOOLS = {
+    "count.c": "gofunccount",
+    "latency.c": "gofunclatency",
+    "oncpu.c": "gooncpu",
+    "trace.c": "gotrace",
+}
 _PER_CPU_TYPES = {5, 6, 10}  # BPF_MAP_TYPE_PERCPU_HASH, _PERCPU_ARRAY, _LRU_PERCPU_HASH

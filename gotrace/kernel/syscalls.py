@@ -26,6 +26,7 @@ from gotrace.kernel.instructions import EXIT, INSTRUCTION, LD_IMM64, encode
 __all__ = [
     "ATTACH_TYPE_UPROBE_MULTI",
     "PROGRAM_KPROBE",
+    "PROGRAM_PERF_EVENT",
     "PROGRAM_RAW_TRACEPOINT",
     "create_array_map",
     "create_map",
@@ -43,6 +44,7 @@ __all__ = [
     "map_update_batch",
     "online_cpus",
     "open_bpf_output",
+    "open_clock",
     "open_raw_tracepoint",
     "open_uprobe",
     "possible_cpus",
@@ -54,7 +56,7 @@ __all__ = [
 
 ATTACH_TYPE_UPROBE_MULTI = 48
 _ATTACH_TYPE_PERF_EVENT = 41
-PROGRAM_KPROBE, PROGRAM_RAW_TRACEPOINT = 2, 17  # BPF_PROG_TYPE_...
+PROGRAM_KPROBE, PROGRAM_PERF_EVENT, PROGRAM_RAW_TRACEPOINT = 2, 7, 17  # BPF_PROG_TYPE_...
 
 _SYS_BPF = 321
 _SYS_PERF_EVENT_OPEN = 298
@@ -72,6 +74,7 @@ _IOC_ENABLE, _IOC_SET_BPF = 0x2400, 0x40042408
 _POSSIBLE_CPUS = Path("/sys/devices/system/cpu/possible")
 _ONLINE_CPUS = Path("/sys/devices/system/cpu/online")
 _PERF_TYPE_SOFTWARE, _PERF_COUNT_SW_BPF_OUTPUT, _PERF_SAMPLE_RAW = 1, 10, 1 << 10
+_PERF_COUNT_SW_CPU_CLOCK, _PERF_DISABLED = 0, 1
 _UPROBE_PMU = Path("/sys/bus/event_source/devices/uprobe/type")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -360,6 +363,20 @@ def open_bpf_output(cpu: int) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def open_clock(cpu: int, period: int) -> int:
+    """Open a perf event that a CPU's own clock makes every ``period`` ns, and return it.
+
+    It does not count yet. Raises OSError, EINVAL if kernel.perf_event_max_sample_rate is below
+    that.
+    """
+    attributes = struct.pack(
+        "=IIQQQQQ",
+        *(_PERF_TYPE_SOFTWARE, _PERF_ATTR_SIZE, _PERF_COUNT_SW_CPU_CLOCK),
+        *(period, 0, 0, _PERF_DISABLED),
+    )
+    return _perf_event_open(attributes, cpu)
 
 
 def link_perf_event(program: int, event: int, cookie: int) -> int:

@@ -251,10 +251,10 @@ class Functions:
         self.run.is_over(0)
         meter = self.run.meter
         meter.poll(time.monotonic() + _READING)
+        errors = self._take_errors()
         seconds, self._taken = _passed(self._taken)
         self.seconds = seconds
-        self.latest = meter.take()
-        errors = self._take_errors()
+        self.latest = meter.take()  # last: it waits for programs that run, which can take seconds
         names = self.run.plan.names
         found = {names[row].text: times for row, times in self.latest.rows.items()}
         self._history.add({name: times.count for name, times in found.items()})

@@ -120,7 +120,7 @@ class Monitor:
         )
 
     def _row(self, group: GroupWatch) -> GroupRow:
-        state, reason, frames, created_by = group.key
+        state, reason, frames, created_by, _ = group.key
         key = group.key, group.is_system
         number = self._numbers.setdefault(key, len(self._numbers) + 1)
         self._groups[number] = group

@@ -17,6 +17,7 @@ from fractions import Fraction
 from gotrace.probes.tokens import Source, Span, SpecError, Token, TokenKind
 
 __all__ = [
+    "CONTEXTS",
     "SPAN_NAMES",
     "AssertExpr",
     "BinaryExpr",
@@ -219,6 +220,8 @@ class BinaryExpr(Expression):
 
 #: What is written with a dollar sign before it, and may have a context after it.
 SPAN_NAMES = ("trace", "span", "sampled")
+#: What else is asked of contexts, of probes that users do not write.
+CONTEXTS = "contexts"
 
 _LEVELS = ("||", "&&", "== != < <= > >=", "+ - | ^", "* / % << >> & &^")
 _PRECEDENCE = {

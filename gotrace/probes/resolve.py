@@ -42,6 +42,7 @@ from gotrace.probes.constants import (
     is_of_floats,
 )
 from gotrace.probes.parser import (
+    CONTEXTS,
     SPAN_NAMES,
     AssertExpr,
     BinaryExpr,
@@ -346,7 +347,7 @@ class _Resolver:
         result = self._scope.result(special.name)
         if result is not None:
             return Operand(AccessPath(result[0]), result[1], span=special.span)
-        if special.name in SPAN_NAMES:
+        if special.name in (*SPAN_NAMES, CONTEXTS):
             found = self._scope.context()
             if found is None:
                 reason = (
@@ -465,7 +466,8 @@ class _Resolver:
         if of.kind is not Kind.INTERFACE:
             reason = f"${name}() is of a context.Context, and this is {described(context.type)}"
             raise self._error(context, reason)
-        problem = self._scope.spans() if self._scope.spans is not None else None
+        is_span = name in SPAN_NAMES and self._scope.spans is not None
+        problem = self._scope.spans() if is_span and self._scope.spans else None
         if problem is not None:
             raise self._error(at, problem)
         mark = PathMark(name)

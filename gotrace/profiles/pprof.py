@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write profiles as `go tool pprof` and its kin read them: a gzipped protocol buffer.
 
-The format is that of github.com/google/pprof/proto/profile.proto. Its messages are few, so they are
-encoded here: no library for Python writes them.
+The format is that of github.com/google/pprof/proto/profile.proto. No library for Python writes it.
 """
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Mapping, Sequence
 
+from gotrace.profiles.protobuf import message, numbers, packed, text
 from gotrace.profiles.rows import PprofLocation, ProfileRow, StackProfile
 
 __all__ = ["pprof"]
-
-_VARINT, _BYTES = 0, 2
-_64_BITS = (1 << 64) - 1
 
 
 def pprof(profile: StackProfile) -> bytes:
@@ -38,27 +34,27 @@ class _Encoder:
         self._samples = bytearray()
         self._head = bytearray()
         for kind, unit in types:
-            self._head += _message(1, _numbers({1: self._string(kind), 2: self._string(unit)}))
+            self._head += message(1, numbers({1: self._string(kind), 2: self._string(unit)}))
         self._mappings = profile.mappings
         self._tail = bytearray()
         for number, one in enumerate(self._mappings, 1):
             fields = {1: number, 2: one.start, 3: one.end, 5: self._string(one.file)}
             # has_functions, has_filenames, has_line_numbers, has_inline_frames: all is there
-            self._tail += _message(3, _numbers({**fields, 7: 1, 8: 1, 9: 1, 10: 1}))
+            self._tail += message(3, numbers({**fields, 7: 1, 8: 1, 9: 1, 10: 1}))
         chosen = self._string(types[profile.form.shown].type)
         times = {9: profile.began_ns, 10: profile.length_ns}
-        self._tail += _numbers({**times, 14: chosen})
+        self._tail += numbers({**times, 14: chosen})
 
     def add(self, row: ProfileRow) -> None:
-        content = _packed(1, [self._location(location) for location in row.stack])
-        content += _packed(2, row.values)
+        content = packed(1, [self._location(location) for location in row.stack])
+        content += packed(2, row.values)
         for key, value in row.labels.items():
             number = {2: self._string(value)} if isinstance(value, str) else {3: value}
-            content += _message(3, _numbers({1: self._string(key), **number}))
-        self._samples += _message(2, content)
+            content += message(3, numbers({1: self._string(key), **number}))
+        self._samples += message(2, content)
 
     def encoded(self) -> bytes:
-        strings = b"".join(_message(6, _text(string)) for string in self._strings)
+        strings = b"".join(message(6, text(string)) for string in self._strings)
         return gzip.compress(
             bytes(self._head + self._samples + self._tables) + strings + bytes(self._tail), mtime=0
         )
@@ -71,7 +67,7 @@ class _Encoder:
         if known is None:
             known = self._functions[name, file] = len(self._functions) + 1
             fields = {1: known, 2: self._string(name), 3: self._string(name)}
-            self._tables += _message(5, _numbers({**fields, 4: self._string(file)}))
+            self._tables += message(5, numbers({**fields, 4: self._string(file)}))
         return known
 
     def _mapping(self, address: int) -> int:
@@ -84,38 +80,9 @@ class _Encoder:
         if known is None:
             known = self._locations[location] = len(self._locations) + 1
             mapping = self._mapping(location.address)
-            content = _numbers({1: known, 2: mapping, 3: location.address})
+            content = numbers({1: known, 2: mapping, 3: location.address})
             for line in location.lines:
                 function = self._function(line.function, line.file)
-                content += _message(4, _numbers({1: function, 2: line.line}))
-            self._tables += _message(4, content)
+                content += message(4, numbers({1: function, 2: line.line}))
+            self._tables += message(4, content)
         return known
-
-
-def _varint(value: int) -> bytes:
-    value &= _64_BITS
-    encoded = bytearray()
-    while value >= 0x80:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
-
-
-def _numbers(fields: Mapping[int, int]) -> bytes:
-    """Return number fields; those that are zero are left out, as proto3 does."""
-    return b"".join(
-        _varint(field << 3 | _VARINT) + _varint(value) for field, value in fields.items() if value
-    )
-
-
-def _message(field: int, content: bytes) -> bytes:
-    return _varint(field << 3 | _BYTES) + _varint(len(content)) + content
-
-
-def _packed(field: int, values: Sequence[int]) -> bytes:
-    return _message(field, b"".join(map(_varint, values))) if values else b""
-
-
-def _text(text: str) -> bytes:
-    return text.encode("utf-8", "backslashreplace")

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from collections.abc import Callable
 
 from gotrace.errors import GotraceError
@@ -13,7 +15,7 @@ from gotrace.profiles.pprof import pprof
 from gotrace.profiles.rows import StackProfile
 from gotrace.profiles.speedscope import speedscope
 
-__all__ = ["FOLDED", "Make", "is_profile", "write_content", "write_profile"]
+__all__ = ["FOLDED", "Make", "check_place", "is_profile", "write_content", "write_profile"]
 
 #: What names of folded stacks end in.
 FOLDED = ".folded"
@@ -28,12 +30,13 @@ _FORMS: dict[str, Make] = {
     ".speedscope.json": speedscope,
     FOLDED: folded,
     ".html": html,
+    ".htm": html,
 }
 
 
 def is_profile(path: str) -> bool:
     """Return whether a file's name asks for a profile."""
-    return path.endswith(tuple(_FORMS))
+    return path.lower().endswith(tuple(_FORMS))
 
 
 def write_profile(
@@ -45,7 +48,7 @@ def write_profile(
     """
     name = os.fspath(path)
     if make is None:
-        make = next((form for end, form in _FORMS.items() if name.endswith(end)), pprof)
+        make = next((form for end, form in _FORMS.items() if name.lower().endswith(end)), pprof)
     write_content(path, make(profile))
 
 
@@ -53,8 +56,63 @@ def write_content(path: str | os.PathLike[str], content: bytes | str) -> None:
     """Write a file. Raises GotraceError."""
     if isinstance(content, str):
         content = content.encode("utf-8", "backslashreplace")
+    name = os.fspath(path)
     try:
-        with open(path, "wb") as file:
-            file.write(content)
+        if _is_written_in_place(name):
+            with open(name, "wb") as file:
+                file.write(content)
+            return
+        descriptor, part = _beside(name)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+            os.replace(part, os.path.realpath(name))
+        except BaseException:
+            os.unlink(part)
+            raise
     except OSError as error:
-        raise GotraceError(f"{os.fspath(path)}: cannot write: {error.strerror or error}") from error
+        raise _cannot(name, error) from error
+
+
+def check_place(path: str) -> None:
+    """Raise GotraceError if a file cannot be written there; nothing is changed."""
+    try:
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not _is_written_in_place(path):
+            descriptor, part = _beside(path)
+            os.close(descriptor)
+            os.unlink(part)
+    except OSError as error:
+        raise _cannot(path, error) from error
+
+
+def _is_written_in_place(path: str) -> bool:
+    """Return whether a file cannot be replaced: a terminal, a pipe, one in a closed directory."""
+    if not os.path.exists(path):
+        return False
+    directory = os.path.dirname(os.path.realpath(path))
+    is_closed = not os.access(directory, os.W_OK) and os.access(path, os.W_OK)
+    return is_closed or not os.path.isfile(path)
+
+
+def _beside(path: str) -> tuple[int, str]:
+    """Create a file in the directory of another, with its name and rights as far as it is there."""
+    real = os.path.realpath(path)
+    descriptor, part = tempfile.mkstemp(prefix=".gotrace-", dir=os.path.dirname(real))
+    try:
+        mode = os.stat(real).st_mode & 0o777
+    except FileNotFoundError:
+        mode = 0o666 & ~_umask()
+    os.fchmod(descriptor, mode)
+    return descriptor, part
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+def _cannot(path: str, error: OSError) -> GotraceError:
+    return GotraceError(f"{path}: cannot write: {error.strerror or error}")

@@ -66,6 +66,8 @@ __all__ = [
     "Clock",
     "LineStyle",
     "TimeStyle",
+    "bracket_of",
+    "call_text",
     "json_line",
     "name_of",
     "place_of",
@@ -182,8 +184,8 @@ def text_line(call: DecodedCall, clock: Clock, style: LineStyle = PLAIN) -> str:
     if style.cpu:
         prefix = CPU_PREFIX % ("-" if call.cpu is None else call.cpu) + prefix
     prefix += style.duration(call.duration_ns) + " "
-    shown = _message(call, style) if call.message is not None else _call(call, style)
-    lines = [prefix + printable(_bracket(call)) + shown]
+    shown = call_text(call, style)
+    lines = [prefix + printable(bracket_of(call)) + shown]
     for frame in call.stack or ():
         place = _place(frame.file, frame.line)
         lines.append(_INDENT + printable(style.name(frame.function) + place))
@@ -192,11 +194,16 @@ def text_line(call: DecodedCall, clock: Clock, style: LineStyle = PLAIN) -> str:
     return "".join(line + "\n" for line in lines)
 
 
+def call_text(call: DecodedCall, style: LineStyle = PLAIN) -> str:
+    """Return a call without when and where it was made: its values, or its format filled in."""
+    return _message(call, style) if call.message is not None else _call(call, style)
+
+
 #: What functions that name a system call, or one of C, do it by.
 _ENTERS = re.compile(r"runtime[./]|internal/runtime/|syscall\.(Raw)?[Ss]yscall|0x")
 
 
-def _bracket(call: DecodedCall) -> str:
+def bracket_of(call: DecodedCall) -> str:
     """Return what the call's time went into, nothing where that was not asked for."""
     why = call.why
     if why is None or call.duration_ns is None:

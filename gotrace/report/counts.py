@@ -4,20 +4,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from gotrace.report.durations import four_digits
+from gotrace.report.order import Order, ordered, rate_of, share_of, share_text
 from gotrace.report.output import JsonOutput, Output
 from gotrace.text import in_program, printable
 
 if TYPE_CHECKING:
     from gotrace.values.model import Value
 
-__all__ = ["CountRow", "CountTable", "write_counts"]
+__all__ = ["CountRow", "CountTable", "count_table", "write_counts"]
 
 _NAME_WIDTH = 36  # bcc's; longer names widen the column
 _COUNT_WIDTH = 8  # likewise
+_SHARE_WIDTH = 6
 _STACK = "$stack"
 _MAX_WIDTH = 300  # a damaged file can have names of any length, which are not to widen all lines
 
@@ -38,15 +41,39 @@ class CountRow:
 
 @dataclass(frozen=True, slots=True)
 class CountTable:
-    """One interval: rows in ascending order, when it ended (s since 1970), its length (s).
+    """One interval: rows in order, when it ended (s since 1970), its length (s).
 
-    ``by``: the expressions that calls are grouped by.
+    ``by``: the expressions that calls are grouped by. ``total`` is the number of all its calls,
+    those of rows that are not shown as well. ``rates``: rows have their calls a second.
     """
 
     rows: Sequence[CountRow]
     ended: float
     seconds: float
     by: Sequence[str] = ()
+    total: int = 0
+    rates: bool = False
+
+
+def count_table(
+    rows: Iterable[CountRow],
+    seconds: float,
+    top: int | None,
+    order: Order | None = None,
+    rates: bool = False,
+    by: Sequence[str] = (),
+) -> CountTable:
+    """Return an interval that ends now, with its ``top`` largest rows, the largest last."""
+    rows = list(rows)
+
+    def name(row: CountRow) -> tuple[str, str, str]:
+        return row.name or "", row.program or "", repr(row.by)
+
+    shown = ordered(
+        rows, top, lambda row: (row.count, *name(row)), name if order is Order.NAME else None
+    )
+    total = sum(row.count for row in rows)
+    return CountTable(shown, time.time(), seconds, by, total, rates)
 
 
 def write_counts(
@@ -66,6 +93,8 @@ def write_counts(
                 {
                     **fields,
                     "count": row.count,
+                    "share": share_of(row.count, table.total),
+                    **({"rate": rate_of(row.count, table.seconds)} if table.rates else {}),
                     "ts": round(table.ended, 6),
                     "interval_s": round(table.seconds, 6),
                     **({} if row.program is None else {"program": row.program}),
@@ -83,13 +112,15 @@ def write_counts(
     widths[0] = max(widths[0], _NAME_WIDTH)
     digits = max([_COUNT_WIDTH, *(len(str(row.count)) for row in table.rows)])
 
-    def line(names: Sequence[str], count: object) -> str:
+    def line(names: Sequence[str], count: object, share: str, rate: str) -> str:
         padded = [f"{name:<{width}}" for name, width in zip(names, widths, strict=True)]
-        return f"{' '.join(padded)} {count:>{digits}}\n"
+        rated = f" {rate:>{_COUNT_WIDTH}}" if table.rates else ""
+        return f"{' '.join(padded)} {count:>{digits}}{rated} {share:>{_SHARE_WIDTH}}\n"
 
-    output.heading(line(["FUNC", *heads], "COUNT"))
+    output.heading(line(["FUNC", *heads], "COUNT", "SHARE", "PER SEC"))
     for names, row in zip(cells, table.rows, strict=True):
-        output.out.write(line(names, row.count))
+        rate = four_digits(rate_of(row.count, table.seconds))
+        output.out.write(line(names, row.count, share_text(row.count, table.total), rate))
         if _STACK in table.by:
             output.out.writelines(_stack_lines(row))
     output.out.flush()

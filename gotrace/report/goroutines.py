@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from heapq import nsmallest
@@ -11,16 +12,18 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, TextIO
 
 from gotrace.goroutines.groups import Group, GroupKey
+from gotrace.goroutines.labels import NO_LABELS, Labels
 from gotrace.goroutines.model import Awaited, Frame, Goroutine, Stack, State
 from gotrace.goroutines.program import Program
 from gotrace.report.output import JsonOutput
-from gotrace.text import printable
+from gotrace.text import encodable, printable
 
 if TYPE_CHECKING:
     from gotrace.goroutines.arguments import Arguments, FrameArguments
 
 __all__ = [
     "frame_json",
+    "labels_text",
     "span",
     "spoken",
     "summary",
@@ -69,7 +72,7 @@ def write_changes(
 ) -> None:
     """Write groups that have grown or shrunk: (group, how many there are, how many more)."""
     for key, count, change in changed:
-        state, reason, frames, creation = key
+        state, reason, frames, creation, labels = key
         group = groups.get(key)
         if group is not None:
             out.write(f"\n{change:+,}: {_group_header(group)}:{_named(group.goroutines)}\n")
@@ -77,7 +80,8 @@ def write_changes(
             _write_stack(out, frames, group.goroutines[0])
             _write_creation(out, group)
         else:
-            out.write(f"\n{change:+,}: {count} goroutines [{reason or state.value}]:\n")
+            status = f"[{reason or state.value}]{labels_text(labels)}"
+            out.write(f"\n{change:+,}: {count} goroutines {status}:\n")
             write_frames(out, frames)
             if creation is not None:
                 out.write(f"created by {_name(creation)}\n\t{_place(creation)}\n")
@@ -107,6 +111,7 @@ def write_goroutines(
     goroutines: Iterable[Goroutine],
     system: bool,
     arguments: Arguments | None = None,
+    labels: Mapping[int, Labels] | None = None,
 ) -> None:
     """Write goroutines one by one, as runtime.Stack does, but for arguments.
 
@@ -121,7 +126,8 @@ def write_goroutines(
             notes.append("locked to thread")
         if one.awaited is not None:
             notes.append(_awaited_text(one.awaited))
-        out.write(f"\ngoroutine {one.goid} [{', '.join(notes)}]:\n")
+        known = labels_text((labels or {}).get(one.labels, NO_LABELS))
+        out.write(f"\ngoroutine {one.goid} [{', '.join(notes)}]{known}:\n")
         placed = _placed(program, one, arguments)
         if not system:
             placed = [pair for pair in placed if not pair[0].is_elided]
@@ -162,6 +168,7 @@ def write_json(
     program: Program,
     goroutines: Iterable[Goroutine],
     arguments: Arguments | None = None,
+    labels: Mapping[int, Labels] | None = None,
 ) -> None:
     """Write one object a goroutine; its stack has all frames, the runtime's included.
 
@@ -192,6 +199,7 @@ def write_json(
             "created_by": creations[one.created_by],
             "parent": one.parent or None,
             "locked_to_thread": one.is_locked_to_thread,
+            "labels": dict(map(_encodable, (labels or {}).get(one.labels, NO_LABELS))),
             "system": one.is_system,
             "moved": one.has_moved,
             "whole": one.is_whole,
@@ -200,6 +208,10 @@ def write_json(
         stack = stacks[one.stack] if arguments is None else _stack_json(program, one, arguments)
         output.out.write(f'{text[:-1]},"stack":{stack}}}\n')
     output.out.flush()
+
+
+def _encodable(label: tuple[str, str]) -> tuple[str, str]:
+    return encodable(label[0]), encodable(label[1])
 
 
 def _stack_json(program: Program, one: Goroutine, arguments: Arguments) -> str:
@@ -231,7 +243,30 @@ def _group_header(group: Group) -> str:
     if locked:
         notes.append("locked to thread" if locked == count else f"{locked} locked to threads")
     what = f"goroutine {group.goroutines[0].goid}" if count == 1 else f"{count:,} goroutines"
-    return f"{what} [{', '.join(notes)}]"
+    return f"{what} [{', '.join(notes)}]{labels_text(group.labels)}"
+
+
+def labels_text(labels: Labels) -> str:
+    """Return labels as Go's own tracebacks have them since Go 1.27, with a space before them."""
+    shown = [f"{_quoted(key)}: {_quoted(value)}" for key, value in labels]
+    return f" {{{', '.join(shown)}}}" if shown else ""
+
+
+def _quoted(text: str) -> str:
+    """Return a text as runtime.printquoted has it, if runtime.tracebackStringNeedsQuoting."""
+    if re.fullmatch(r"[a-zA-Z0-9./_]*", text):
+        return text
+    named = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", '"': '\\"'}
+    return f'"{"".join(named.get(c) or _escaped(c) for c in text)}"'
+
+
+def _escaped(character: str) -> str:
+    code = ord(character)
+    if " " <= character <= "~":
+        return character
+    if 0xDC80 <= code <= 0xDCFF:  # a byte that is not UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}"
 
 
 def _named(goroutines: Sequence[Goroutine]) -> str:
@@ -295,7 +330,8 @@ def _write_creation(out: TextIO, group: Group) -> None:
 
 def _place(frame: Frame) -> str:
     offset = "" if frame.offset is None else f" +{frame.offset:#x}"
-    return f"{printable(frame.file)}:{frame.line}{offset}"
+    line = f":{frame.line}" if frame.line else ""  # C and the kernel have names alone
+    return f"{printable(frame.file)}{line}{offset}"
 
 
 def _name(frame: Frame) -> str:

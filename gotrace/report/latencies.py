@@ -21,6 +21,7 @@ from gotrace.report.durations import (
     program_field,
     table,
 )
+from gotrace.report.order import rate_of, share_of, share_text
 from gotrace.report.output import JsonOutput, Output
 from gotrace.report.why import BucketParts, bracket, sums_fields, sums_lines
 from gotrace.session.why.parts import take_tracing_out
@@ -94,7 +95,9 @@ class Interval:
     """What one printing shows: when it ended (s since 1970), its length (s), its unit (ns).
 
     ``cost`` is that of the probes, None where it is not known. ``short``: see ``shown_names``.
-    ``ways`` says of functions, by name, where their calls were seen returning.
+    ``ways`` says of functions, by name, where their calls were seen returning. ``total`` is the
+    time of all calls (ns), those of groups that are not shown as well. ``rates``: groups have their
+    calls a second.
     """
 
     groups: Sequence[LatencyGroup]
@@ -105,6 +108,8 @@ class Interval:
     cost: ProbeCost | None = None
     short: bool = False
     ways: Mapping[str, str] = field(default_factory=dict)
+    total: int = 0
+    rates: bool = False
 
     def way(self, function: str | None) -> str:
         """Return where calls of a function, or of all if it is None, were seen returning."""
@@ -247,7 +252,7 @@ def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) ->
     name = _UNITS[unit]
     yield (
         f"avg = {four_digits(times.mean / unit)} {name}, total: {times.sum // unit} {name},"
-        f" count: {times.count}"
+        f" count: {times.count}{_shares(times, interval)}"
     )
     marks = [f"{mark} = {duration(times.percentile(q))}" for mark, q in PERCENTILES.items()]
     yield ", ".join(
@@ -263,6 +268,13 @@ def _lines(group: LatencyGroup, interval: Interval, shown: Mapping[str, str]) ->
     if group.why is not None:
         yield ""
         yield from sums_lines(group.why, times, cost)
+
+
+def _shares(times: Histogram, interval: Interval) -> str:
+    """Return the calls a second, and the share of the time if others have any."""
+    rate = f", {four_digits(rate_of(times.count, interval.seconds))}/s" if interval.rates else ""
+    has_others = times.sum < interval.total
+    return rate + (f", share: {share_text(times.sum, interval.total)}" if has_others else "")
 
 
 def _probe_ns(cost: ProbeCost | None, total: int, calls: int, hits: int) -> int | None:
@@ -281,6 +293,8 @@ def _fields(group: LatencyGroup, interval: Interval) -> dict[str, object]:
         fields["by"] = by_fields(group.by or None)
     return fields | {
         **histogram_fields(times, "_ns"),
+        "share": share_of(times.sum, interval.total),
+        **({"rate": rate_of(times.count, interval.seconds)} if interval.rates else {}),
         "ts": round(interval.ended, 6),
         "interval_s": round(interval.seconds, 6),
         "returns": interval.way(group.function),

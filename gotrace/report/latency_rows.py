@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
 from gotrace.report.latencies import FoldedLatency, Interval, LatencyGroup
+from gotrace.report.order import Order, ordered, size_by
 from gotrace.session.goroutines import GoroutineKey, GoroutineTimes
 from gotrace.session.latency import Measurement
 from gotrace.session.plan import ProbePlan
@@ -34,7 +35,8 @@ class LatencyChoice:
     There is a group for each goroutine with ``by_goroutine``, else for each function with
     ``by_function``, else for each program. ``top`` is how many of them are shown, None for all.
     ``names_processes``: goroutines may be of any process, and each has its own goroutine 1.
-    ``short``: names are without the beginning of import paths.
+    ``short``: names are without the beginning of import paths. ``order`` is what they are ordered
+    by, None for the usual; ``rates``: they have their calls a second.
     """
 
     by_function: bool = False
@@ -42,6 +44,8 @@ class LatencyChoice:
     top: int | None = None
     names_processes: bool = False
     short: bool = False
+    order: Order | None = None
+    rates: bool = False
 
 
 def interval_of(
@@ -62,11 +66,22 @@ def interval_of(
     """
     ended, seconds, unit = when
     names = row_names(plan, files, choice.by_function)
-    if choice.by_goroutine:
-        groups, rest = _goroutines(choice, names, period, symbols, cost)
-        return Interval(groups, rest, ended, seconds, unit, cost, choice.short, ways or {})
-    functions = _functions(choice, names, period, cost)
-    return Interval(functions, [], ended, seconds, unit, cost, choice.short, ways or {})
+    groups, rest = (
+        _goroutines(choice, names, period, symbols, cost)
+        if choice.by_goroutine
+        else (_functions(choice, names, period, cost), [])
+    )
+    total = sum(times.sum for times in period.rows.values())
+    shown = groups, rest, ended, seconds, unit, cost, choice.short, ways or {}
+    return Interval(*shown, total, choice.rates)
+
+
+def _size(choice: LatencyChoice, cost: ProbeCost | None) -> Callable[[Histogram], tuple[int, int]]:
+    """Return what histograms are ordered by: usually by the time that is their own."""
+    if choice.order in (None, Order.TOTAL, Order.NAME):
+        return lambda times: (_own_time(times, cost), times.sum)
+    size = size_by(choice.order, Order.TOTAL)
+    return lambda times: (size(times), times.sum)
 
 
 def _own_time(times: Histogram, cost: ProbeCost | None) -> int:
@@ -109,7 +124,7 @@ def _functions(
     period: Measurement,
     cost: ProbeCost | None,
 ) -> list[LatencyGroup]:
-    """Return a group for each function name, the one with the most total time last."""
+    """Return a group for each function name, the largest last."""
     by_name: dict[RowName, Histogram] = {}
     why: dict[RowName, dict[int | None, PartSums]] = {}
     for row, times in period.rows.items():
@@ -118,9 +133,13 @@ def _functions(
             by_name.setdefault(name, Histogram()).merge(times)
             for bucket, sums in period.why.get(row, {}).items():
                 why.setdefault(name, {}).setdefault(bucket, PartSums()).merge(sums)
-    ranked = sorted(by_name.items(), key=lambda item: (_own_time(item[1], cost), item[1].sum))
-    if choice.top:
-        ranked = ranked[-choice.top :]
+    size, by_order = _size(choice, cost), choice.order is Order.NAME
+    ranked = ordered(
+        by_name.items(),
+        choice.top,
+        lambda item: size(item[1]),
+        (lambda item: (item[0].function or "", item[0].program or "")) if by_order else None,
+    )
     asked = bool(period.why)
     return [
         LatencyGroup(
@@ -137,13 +156,12 @@ def _goroutines(
     symbols: Symbolizer | None,
     cost: ProbeCost | None,
 ) -> tuple[list[LatencyGroup], list[FoldedLatency]]:
-    """Return a group for each goroutine, the one with the most total time first, and the rest."""
-    ranked = sorted(
-        period.goroutines.items(),
-        key=lambda item: (_own_time(item[1].times, cost), item[1].times.sum),
-        reverse=True,
-    )
+    """Return a group for each goroutine, the largest first, and the rest."""
+    size = _size(choice, cost)
+    ranked = sorted(period.goroutines.items(), key=lambda item: size(item[1].times), reverse=True)
     top = ranked[: choice.top or _TOP_GOROUTINES]
+    if choice.order is Order.NAME:
+        top.sort(key=lambda item: (item[0].pid, item[0].goid))
     groups = [
         LatencyGroup(
             names[key.row].function,

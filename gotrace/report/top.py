@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gotrace.goroutines.model import Frame
+from gotrace.gotypes.symbols import short_name
 from gotrace.live.model import FunctionRow, GroupRow, Head, StackView, WaitGroupRow
 from gotrace.report.durations import duration
 from gotrace.report.goroutines import frame_json, span, spoken, where
@@ -34,6 +35,7 @@ __all__ = [
 
 _BARS, _ASCII_BARS = "▁▂▃▄▅▆▇█", "_.-=+*%#"
 _TREND, _SHORT = 10, 6
+_LEAST_NAME = 12  # columns
 #: The mark of groups that leak.
 LEAK = "!"
 
@@ -89,7 +91,7 @@ def head_lines(head: Head) -> list[str]:
         f"CPU {head.cpu:.2f}{quota}{procs}, {counted('{:,} thread{s}', head.threads)},"
         f" memory {_size(head.rss)}",
         f"{counted('{:,} goroutine{s}', head.goroutines)}"
-        f"{f': {listed}' if listed else ''}; {head.system:,} of the runtime",
+        f"{f': {listed}' if listed else ''}; {head.system:,} more of the runtime",
         _heap_line(head),
         _attached_line(head),
     ]
@@ -135,12 +137,22 @@ FUNCTION_ORDERS: Mapping[str, Callable[[FunctionRow], object]] = {
 }
 
 
-def _named(frames: Sequence[Frame]) -> str:
-    return where(frames) or "(no stack)"
+def _named(frames: Sequence[Frame], room: int | None = None) -> str:
+    return fitted(where(frames) or "(no stack)", room)
 
 
-def group_lines(rows: Sequence[GroupRow], is_ascii: bool) -> tuple[str, list[Line]]:
-    """Return the heads of columns, and a line for each group."""
+def fitted(name: str, room: int | None) -> str:
+    """Return a function's name in so many columns, of which the end says most; None is any."""
+    if room is None or len(name) <= room:
+        return name
+    name = short_name(name)
+    return name if len(name) <= room else f"..{name[2 - room :]}" if room > 2 else name[:room]
+
+
+def group_lines(
+    rows: Sequence[GroupRow], is_ascii: bool, width: int | None = None
+) -> tuple[str, list[Line]]:
+    """Return the heads of columns, and a line for each group, of that ``width`` at most."""
     head = f"{'COUNT':>8} {'GROWTH':>8}   {'TREND':<{_TREND}} {'WAITING':>8}  {'STATE':<16} WHERE"
     lines = []
     for row in rows:
@@ -148,11 +160,9 @@ def group_lines(rows: Sequence[GroupRow], is_ascii: bool) -> tuple[str, list[Lin
         waiting = span(row.waiting_ns[1]) if row.waiting_ns else ""
         mark = LEAK if row.leaks else " "
         trend = spark(row.history, _TREND, is_ascii)
-        text = (
-            f"{row.count:>8,} {growth:>8} {mark} {trend} {waiting:>8}  {row.status:<16}"
-            f" {_named(row.frames)}"
-        )
-        lines.append(Line(text, row.leaks))
+        text = f"{row.count:>8,} {growth:>8} {mark} {trend} {waiting:>8}  {row.status:<16} "
+        room = None if width is None else max(_LEAST_NAME, width - len(text))
+        lines.append(Line(text + _named(row.frames, room), row.leaks))
     return head, lines
 
 
@@ -171,18 +181,20 @@ def wait_lines(rows: Sequence[WaitGroupRow], is_ascii: bool, width: int) -> tupl
         rate = f"{row.count / row.seconds:,.4g}"
         time = duration(row.ns / row.seconds) if row.ns else ""
         each = duration(row.ns / row.count) if row.count else ""
-        waker = printable(spoken(row.waker)) if row.waker else ""
+        waker = fitted(printable(spoken(row.waker)), wide) if row.waker else ""
         trend = spark(row.history, _SHORT, is_ascii)
         text = (
             f"{rate:>7} {time:>7} {each:>7} {trend}  {row.reason:<14.14}"
-            f" {_named(row.frames):<{wide}.{wide}} {waker}"
+            f" {_named(row.frames, wide):<{wide}} {waker}"
         )
         lines.append(Line(text.rstrip()))
     return head, lines
 
 
-def function_lines(rows: Sequence[FunctionRow], is_ascii: bool) -> tuple[str, list[Line]]:
-    """Return the heads of columns, and a line for each function."""
+def function_lines(
+    rows: Sequence[FunctionRow], is_ascii: bool, width: int | None = None
+) -> tuple[str, list[Line]]:
+    """Return the heads of columns, and a line for each function, of that ``width`` at most."""
     head = f"{'CALLS/S':>8} {'P50':>8} {'P99':>8} {'ERRORS/S':>8} {'TREND':<{_TREND}}  FUNCTION"
     lines = []
     for row in rows:
@@ -192,13 +204,10 @@ def function_lines(rows: Sequence[FunctionRow], is_ascii: bool) -> tuple[str, li
         )
         errors = "-" if row.errors is None else f"{row.errors / row.seconds:.4g}"
         trend = spark(row.history, _TREND, is_ascii)
-        lines.append(
-            Line(
-                f"{times.count / row.seconds:>8,.4g} {p50:>8} {p99:>8} {errors:>8} {trend}"
-                f"  {printable(spoken(row.name))}",
-                bool(row.errors),
-            )
-        )
+        rate = times.count / row.seconds
+        text = f"{rate:>8,.4g} {p50:>8} {p99:>8} {errors:>8} {trend}  "
+        room = None if width is None else max(_LEAST_NAME, width - len(text))
+        lines.append(Line(text + fitted(printable(spoken(row.name)), room), bool(row.errors)))
     return head, lines
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import curses
 import locale
 import os
+import select
 import signal
 import sys
 import termios
@@ -22,6 +23,11 @@ __all__ = ["Terminal", "check_terminal"]
 #: Terminals that cannot move the cursor.
 _DUMB = frozenset({"", "dumb", "unknown", "network", "dialup"})
 _ESCAPE_MS = 25
+#: What ends a program that does not handle it, but for what a fault of its own sends.
+_ENDS = (
+    *(signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM, signal.SIGVTALRM),
+    *(signal.SIGPROF, signal.SIGXCPU, signal.SIGXFSZ, signal.SIGTRAP, signal.SIGABRT, signal.SIGIO),
+)
 
 
 def check_terminal(environ: Mapping[str, str] = os.environ) -> None:
@@ -49,6 +55,7 @@ class Terminal:
         self._has_colour = False
         self._has_resized = False
         self._is_ours = False
+        self._ahead: list[str] = []
         #: Whether only ASCII can be shown.
         self.is_ascii = True
 
@@ -57,7 +64,10 @@ class Terminal:
         self.is_ascii = "utf" not in locale.nl_langinfo(locale.CODESET).lower()
         self._fd = sys.stdin.fileno()
         self._before = termios.tcgetattr(self._fd)
-        self._previous = signal.signal(signal.SIGWINCH, self._resized)
+        self._previous = {signal.SIGWINCH: signal.signal(signal.SIGWINCH, self._resized)}
+        for number in _ENDS:
+            if signal.getsignal(number) is signal.SIG_DFL:
+                self._previous[number] = signal.signal(number, self._end)
         try:
             self._is_ours = True
             os.environ.setdefault("ESCDELAY", str(_ESCAPE_MS))
@@ -93,8 +103,14 @@ class Terminal:
             curses.endwin()
         with suppress(termios.error, OSError):
             termios.tcsetattr(self._fd, termios.TCSANOW, self._before)
-        with suppress(ValueError, OSError):
-            signal.signal(signal.SIGWINCH, self._previous)
+        for number, previous in self._previous.items():
+            with suppress(ValueError, OSError):
+                signal.signal(number, previous)
+
+    def _end(self, number: int, frame: FrameType | None) -> None:
+        """Give the terminal back, and end as the signal would have ended this process."""
+        self.restore()
+        os.kill(os.getpid(), number)
 
     def _resized(self, number: int, frame: FrameType | None) -> None:
         self._has_resized = True
@@ -116,8 +132,24 @@ class Terminal:
         lines, columns = self._window.getmaxyx()
         return lines, columns
 
+    @property
+    def is_gone(self) -> bool:
+        """Return whether no key can ever come: there is no terminal any more."""
+        events = select.poll()
+        events.register(self._fd, select.POLLIN)
+        return any(what & (select.POLLHUP | select.POLLERR) for _, what in events.poll(0))
+
+    def has_ahead(self, key: str) -> bool:
+        """Return whether a key is among those that have been pressed, which stay for ``key``."""
+        while (pressed := self._pressed()) is not None:
+            self._ahead.append(pressed)
+        return key in self._ahead
+
     def key(self) -> str | None:
         """Return a pressed key: a letter, or a name as ``KEY_UP``; None if there is none."""
+        return self._ahead.pop(0) if self._ahead else self._pressed()
+
+    def _pressed(self) -> str | None:
         try:
             key = self._window.get_wch()
         except curses.error:

@@ -193,7 +193,7 @@ class _View:
             reason = self._waiter.wait(tick, also=self._terminal.input)
             if reason is Reason.ASKED:
                 break
-            if reason is Reason.INPUT and not self._keys():
+            if reason is Reason.INPUT and (not self._keys() or self._terminal.is_gone):
                 break
             if time.monotonic() >= tick:
                 tick = time.monotonic() + self._delay
@@ -286,10 +286,10 @@ class _View:
             return "", []
         rows = self._rows()
         if self._pane is _Pane.GROUPS:
-            return group_lines(rows, is_ascii)
+            return group_lines(rows, is_ascii, self._terminal.size[1])
         if self._pane is _Pane.WAITS:
             return wait_lines(rows, is_ascii, self._terminal.size[1])
-        return function_lines(rows, is_ascii)
+        return function_lines(rows, is_ascii, self._terminal.size[1])
 
     def _rows(self) -> list[Any]:
         """Return the pane's rows, sorted, and those alone that the filter lets through."""
@@ -409,7 +409,8 @@ class _View:
             return
         row = rows[min(self._at[self._pane], len(rows) - 1)]
         if isinstance(row, GroupRow):
-            level = _Level(f"goroutines [{row.status}]", group=row.number)
+            of = f"of {row.count:,} " if row.count > _MOST else ""
+            level = _Level(f"{of}goroutines [{row.status}]", group=row.number)
             self._read_group(level)
             self._levels.append(level)
         elif isinstance(row, WaitGroupRow):
@@ -490,9 +491,11 @@ class _View:
                 answer = self._answer(f"{asking.price.text}. Attach? (y/n)")
                 asking.answer(answer in ("y", "Y"))
             else:
-                self._message = "counting what that takes, and placing probes..."
+                self._message = "counting what that takes, and placing probes (q leaves)..."
                 self._draw()
-                self._waiter.wait(time.monotonic() + _MOMENT)
+                self._waiter.wait(time.monotonic() + _MOMENT, also=self._terminal.input)
+                if self._leaves():
+                    self._waiter.ask()
             if self._waiter.asked is not None:
                 return
         self._message = ""
@@ -504,6 +507,10 @@ class _View:
         except GotraceError as error:
             self._message = str(error)
         self._look()
+
+    def _leaves(self) -> bool:
+        """Return whether the user wants to leave, or is gone; other keys are for later."""
+        return self._terminal.has_ahead("q") or self._terminal.is_gone
 
     def finish(self) -> None:
         """Wait until nothing is being attached any more."""
@@ -552,7 +559,7 @@ class _View:
             if (key := self._terminal.key()) is not None:
                 return key
             reason = self._waiter.wait(tick, also=self._terminal.input)
-            if reason in (Reason.ASKED, Reason.EXIT):
+            if reason in (Reason.ASKED, Reason.EXIT) or self._terminal.is_gone:
                 return None
             if reason is Reason.TIME:
                 tick = time.monotonic() + self._delay

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gotrace.calls import LongestWait, StackFrame, Why
+from gotrace.calls import Call, LongestWait, StackFrame, Why
 from gotrace.capture.payload import ReadContext
 from gotrace.capture.plan import PhasePlan, read_phase
 from gotrace.overhead import ProbeCost
@@ -44,6 +44,7 @@ from gotrace.values.model import (
     StructValue,
     Value,
 )
+from gotrace.values.python import to_python
 
 __all__ = ["CallDecoder", "DecodedCall", "TracedFunction", "Undecided", "call_decoders"]
 
@@ -115,6 +116,34 @@ class DecodedCall:
     values: Sequence[Value] = ()
     extras: Sequence[Value | None] = ()
 
+    def as_call(self, epoch_ns: int) -> Call:
+        """Return it with Python's values; ``epoch_ns`` is CLOCK_MONOTONIC at the year 1970."""
+        function, results = self.function, self.results
+        args = zip(function.parameter_labels, map(to_python, self.args), strict=True)
+        named = None
+        if results is not None:
+            named = dict(zip(function.result_labels, map(to_python, results), strict=True))
+        return Call(
+            function.name,
+            dict(args),
+            named,
+            self.duration_ns,
+            self.end_ns - epoch_ns,
+            self.pid,
+            self.tid,
+            self.goid,
+            function.file,
+            function.line,
+            self.stack,
+            self.stack_cut,
+            self.message,
+            self.unwound.value if self.unwound else None,
+            self.probe_hits,
+            self.probe_ns,
+            self.why,
+            function.program,
+        )
+
 
 class Undecided:
     """The calls of which it could not be decided whether predicates want them, by reason."""
@@ -161,7 +190,8 @@ class CallDecoder:
         self._comms: dict[int, str] = {}
         self._contexts: dict[int, ReadContext] = {}
         self._is_plain = all(
-            spec.format is None and probe.predicate is None for spec, probe in traced.parts
+            spec.format is None and probe.predicate is None and not any(probe.extras)
+            for spec, probe in traced.parts
         )
         places = traced.places
         at = traced.binary.functions.declared_at(traced.function.function.row)
@@ -200,7 +230,8 @@ class CallDecoder:
                 continue
             call = call or self._decoded(captured, entry, results, why)
             if spec.format is None:
-                calls.append((spec, call))
+                extras = self._extras(probe, found, specials)
+                calls.append((spec, replace(call, extras=extras) if extras else call))
                 continue
             values = self._evaluated(found, specials, probe.values)
             bare = replace(

@@ -82,7 +82,7 @@ class DynamicTypes:
 
     @property
     def contexts(self) -> Mapping[int, ContextType]:
-        """Return the types of contexts and spans, none where the program has no spans."""
+        """Return the types of contexts and spans, none where nothing describes its types."""
         return self._binary.contexts or {}
 
     def take_new(self) -> list[tuple[int, Subplan]]:

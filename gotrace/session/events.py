@@ -23,6 +23,7 @@ __all__ = [
     "FLAGS",
     "HEADER",
     "UNKNOWN_CPU",
+    "WINDOW_NS",
     "CallFlag",
     "CallRecord",
     "Losses",
@@ -51,7 +52,8 @@ _MAX_FRAMES = 1024  # more than any stack that BPF can walk
 _CPU_BYTES = 4
 UNKNOWN_CPU = 0xFFFFFFFF
 
-_WINDOW_NS = 50_000_000
+#: How long a record waits for those of other CPUs.
+WINDOW_NS = 50_000_000
 _SORTS_PER_WINDOW = 5
 _MAX_RECORDS = 1 << 17
 _MAX_BYTES = 32 << 20
@@ -321,7 +323,7 @@ class OrderWindow:
 
     def __init__(
         self,
-        window_ns: int = _WINDOW_NS,
+        window_ns: int = WINDOW_NS,
         most_records: int = _MAX_RECORDS,
         most_bytes: int = _MAX_BYTES,
         *,

@@ -25,7 +25,7 @@ from gotrace.probes.constants import SIGNED
 from gotrace.probes.scope import SpecialName
 from gotrace.probes.spec import NO_KEY, KeyText, ProbeSpec
 from gotrace.probes.typed import SpecialOperand
-from gotrace.session.calibrate import probe_cost
+from gotrace.session.calibrate import probe_cost, trap_cost
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, RecordError
 from gotrace.session.histograms import HistogramRows
@@ -428,5 +428,9 @@ class KeyRequest(ProbeRequest[KeyMeter, ProbeCost]):
         return KeyMeter(prepared, self.options)
 
     def cost(self, prepared: Prepared) -> ProbeCost:
-        """Return what the probes of a call cost."""
-        return probe_cost(prepared.plan.entry_form, prepared.forced, prepared.emulation)
+        """Return what the probes of a call cost: an estimate if durations are not measured."""
+        how = prepared.plan.entry_form, prepared.forced, prepared.emulation
+        if self.options.times:
+            return probe_cost(*how)
+        trap = trap_cost(*how)
+        return ProbeCost(trap.own + KeyMeter.program_ns, trap.hit + KeyMeter.program_ns)

@@ -45,6 +45,8 @@ class SchedulerProbes(abc.ABC):
     tasks: Tasks
     files: tuple[SchedulerFile, ...]
 
+    #: What the program does when they are hit, so many times a second.
+    COUNTED: ClassVar[str] = "changes {} states a second"
     #: The BPF functions of the probes that are hit most; of all if empty.
     OFTEN: ClassVar[tuple[str, ...]] = ()
 

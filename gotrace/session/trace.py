@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
@@ -21,13 +21,22 @@ from gotrace.overhead import ProbeCost
 from gotrace.probes.spec import ProbeSpec
 from gotrace.session.calibrate import trap_cost
 from gotrace.session.decode import CallDecoder, Undecided, call_decoders
-from gotrace.session.events import HEADER, UNKNOWN_CPU, Losses, OrderWindow, end_of, marked
+from gotrace.session.edges import EdgeProbes, edge_probes
+from gotrace.session.events import (
+    HEADER,
+    UNKNOWN_CPU,
+    WINDOW_NS,
+    Losses,
+    OrderWindow,
+    end_of,
+    marked,
+)
 from gotrace.session.landings import landing_sizes
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
 from gotrace.session.plan import make_plan
 from gotrace.session.probing import Prepared
-from gotrace.session.request import Planned, ProbeRequest
+from gotrace.session.request import Accept, Planned, ProbeRequest
 from gotrace.session.run import Run
 from gotrace.session.tasks import signal_groups, start_groups
 from gotrace.session.trace_plan import (
@@ -57,7 +66,7 @@ __all__ = [
 #: Return addresses that are reported at most.
 MAX_STACK_FRAMES = 256
 
-_ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS, _LEAVES = 1, 2, 4, 8  # site_plan.flags of bpf/records.h
+_ENTRY_ONLY, _ENTRY_FLOATS, _FLOATS, _LEAVES, _BEGINS = 1, 2, 4, 8, 16  # of bpf/records.h
 PLAN_FILE_SHIFT = 8
 TYPE_FILE_SHIFT = 48  # in keys of the map types: above addresses
 _SITE_PLAN = struct.Struct("=QIIIIhhI")
@@ -67,6 +76,9 @@ _CALL_OVERHEAD = 1536  # struct call without its payload, and the map's own
 _STACKS = _OUTER_CALLS = _WAITING = 1 << 14
 _STARTS = 1 << 15  # goroutines whose start is kept, 4 MB
 _SENT_START = 32  # bytes of struct sent_start
+#: How long records wait for those of other CPUs where their order decides whose work is whose: a
+#: thread may be off its CPU between when its program looks at the clock and when it sends.
+_WINDOW_NS = 250_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +90,9 @@ class TraceOptions:
     ``open_calls`` is for how many goroutines with open calls there is room, ``pages`` what each
     CPU's event buffer has, a power of two; None for the most. ``nested``: records say whether they
     are of calls within others, and which go statement their goroutine comes from. ``floats``: float
-    registers may be read, if a function has any: there is room for them in each record.
+    registers may be read, if a function has any: there is room for them in each record. Calls of
+    ``roots`` begin requests: that is reported at their entry, and so is how work goes from
+    goroutine to goroutine; with ``states`` also what state each goroutine is in.
     """
 
     user_stack: int = 0
@@ -87,6 +101,8 @@ class TraceOptions:
     pages: int | None = None
     nested: bool = False
     floats: bool = False
+    roots: Sequence[ProbeSpec] = ()
+    states: bool = False
 
 
 class CallTracer(Paired):
@@ -120,6 +136,7 @@ class CallTracer(Paired):
         self._tables = Tables(traced, options, max_report_size(len(why.names)) + 8 if why else 0)
         returning = self._tables.returning
         settings = self._tables.settings(prepared, why=why.settings() if why else None)
+        edges = _edges(prepared)
         if options.open_calls is not None:
             settings = sized(settings, options.open_calls)
         if options.nested and returning:
@@ -127,7 +144,7 @@ class CallTracer(Paired):
         self._pages = options.pages
         #: Records that were dropped here, in user space.
         self.losses = Losses()
-        self.window = OrderWindow(marks_cpu=options.cpu)
+        self.window = OrderWindow(_WINDOW_NS if options.roots else WINDOW_NS, marks_cpu=options.cpu)
         self._marks_cpu = options.cpu
         #: When the run ends (``time.monotonic``), where that is known: later calls are left out.
         self.ends: float | None = None
@@ -139,10 +156,19 @@ class CallTracer(Paired):
                 prepared,
                 settings,
                 returning=returning,
-                first=signal_groups(target, tasks) if self._tables.floats else (),
+                first=(
+                    *(signal_groups(target, tasks) if self._tables.floats else ()),
+                    *(edges.groups() if edges is not None else ()),
+                ),
                 beside=start_groups(target, tasks) if options.nested else (),
                 by_call=("saved_calls",),
             )
+
+    @property
+    def wait_reasons(self) -> Sequence[str]:
+        """Return why goroutines wait, by number, of a run with roots."""
+        edges = _edges(self._prepared)
+        return edges.reasons if edges is not None else ()
 
     def _prepare(self, program: BpfProgram) -> None:
         super()._prepare(program)
@@ -204,6 +230,11 @@ class CallTracer(Paired):
         ]
 
 
+def _edges(prepared: Prepared) -> EdgeProbes | None:
+    """Return the probes that see work go from goroutine to goroutine, None without them."""
+    return prepared.scheduler if isinstance(prepared.scheduler, EdgeProbes) else None
+
+
 def expected_types(traced: TracePlan) -> dict[int, Subplan]:
     """Return plans of the dynamic types that calls can be expected to hold, by key."""
     subplans: dict[int, Subplan] = {}
@@ -231,6 +262,7 @@ class Tables:
         #: Numbers of the functions whose calls are followed to their ends.
         self.returning = {number for number, call in enumerate(calls) if call.result is not None}
         self.floats = any(call.entry_floats or call.result_floats for call in calls)
+        self._roots = {id(spec) for spec in options.roots}
         # The room for values of a function does not depend on what others are traced.
         self._after = why + (2 * _FLOAT_BLOCK if self.floats or options.floats else 0)
         self._after += _SENT_START if options.nested else 0
@@ -286,6 +318,7 @@ class Tables:
             | (_ENTRY_FLOATS if call.entry_floats else 0)
             | (_FLOATS if call.result_floats else 0)
             | (_LEAVES if call.function.tail_jumps else 0)
+            | (_BEGINS if any(id(spec) in self._roots for spec, _ in call.parts) else 0)
             | self._files[id(call.context)] << PLAN_FILE_SHIFT
         )
         entry = self._start(call.entry.ops)
@@ -322,6 +355,7 @@ class Tables:
             outer_calls=_OUTER_CALLS,
             **landing_sizes(prepared),
             why=why,
+            edges=edges.settings() if (edges := _edges(prepared)) else None,
             payload=self.payload,
             returns=bool(self.returning),
             floats=floats,
@@ -460,6 +494,17 @@ class TraceRequest(ProbeRequest[CallTracer, ProbeCost]):
         traced = make_trace_plan(plan, specs, self.choices)
         self._refuse(traced.plan.failed)
         return Planned(traced.plan, traced)
+
+    def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
+        """Plan, and have what watching the scheduler costs accepted. Raises GotraceError."""
+        prepared = super().prepare(announce, accept)
+        if not self.options.roots:
+            return prepared
+        assert prepared.tasks is not None
+        edges = edge_probes(self.target, prepared.tasks, "--tree", self.options.states)
+        if accept is not None:
+            accept(edges)
+        return replace(prepared, scheduler=edges)
 
     def attach(self, prepared: Prepared) -> CallTracer:
         """Attach. Raises AttachError or LoadError."""

@@ -619,7 +619,7 @@ class _Planner:
     def _no_spans(self) -> str | None:
         """Return why contexts of the program hold no spans that are known."""
         binary = self._binary
-        if binary.contexts is not None:
+        if binary.has_spans:
             return None
         if binary.rtypes is None or binary.rtypes_problem is not None:
             why = binary.rtypes_problem or "nothing in it describes its types"

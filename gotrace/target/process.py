@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -146,6 +147,33 @@ class Process:
         except (OSError, GotraceError):
             return None
         return found or None
+
+    def code(self) -> Iterator[tuple[int, int, str]]:
+        """Yield start, end and name, ``[libm.so.6]`` or ``[vdso]``, of each mapping of code.
+
+        Code of no file is ``[unknown]``. Raises ProcessError when the process has ended.
+        """
+        try:
+            text = _text(f"/proc/{self.tgid}/maps")
+        except OSError as error:
+            raise _gone(self.tgid, error) from error
+        for line in text.split("\n")[:-1]:
+            span, mode, _, _, _, *name = line.split(None, 5)
+            if "x" in mode:
+                start, end = (int(part, 16) for part in span.split("-"))
+                base = name[0].rpartition("/")[2] if name else "unknown"
+                yield start, end, f"[{base.strip('[]')}]"
+
+    def cpu_ns(self) -> int | None:
+        """Return how long the process's threads have run, in ns; None when it has ended.
+
+        That is the clock of clock_getcpuclockid(3): CPUCLOCK_SCHED of
+        include/linux/posix-timers_types.h.
+        """
+        try:
+            return time.clock_gettime_ns(~self.tgid << 3 | 2)
+        except OSError:
+            return None
 
     def is_untouched(self, address: int, size: int) -> bool:
         """Return whether memory reads as zeros because the process has never touched its pages.

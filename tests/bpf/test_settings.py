@@ -12,6 +12,7 @@ from gotrace.kernel.compiler import bpf_directory, joined_source
 from gotrace.settings import (
     CountSettings,
     LatencySettings,
+    OnCpuSettings,
     ProgramSettings,
     Role,
     SiteSettings,
@@ -24,6 +25,7 @@ from gotrace.settings import (
 RECORDS: tuple[type[ProgramSettings], ...] = (
     CountSettings,
     LatencySettings,
+    OnCpuSettings,
     StateSettings,
     TraceSettings,
     TrialSettings,
@@ -34,10 +36,11 @@ COMMENT = re.compile(r"/\*.*?\*/", re.S)
 MAP = re.compile(r"\bBPF_[A-Z_]+\((?:\"\w+\", [^;]*?, [^;]*?, )?(\w+), (?:[^;]*?, )?([^,;]+)\);")
 #: What a source is given with others, though it has no use for it.
 UNREAD: dict[type[ProgramSettings], set[str]] = {
+    OnCpuSettings: {"g_startpc", "g_sched_sp", "g_waitreason", "task_features"},
     TraceSettings: {"g_startpc", "g_gopc"},
     TrialSettings: {"task_features"},
     StateSettings: {"g_startpc", "g_gopc", "g_sched_sp", "task_features"},
-    WaitSettings: {"g_startpc", "g_gopc", "g_sched_sp", "task_features"},
+    WaitSettings: {"g_startpc", "g_sched_sp", "task_features"},
 }
 #: What a header looks at that a source includes, and that is not given with that source.
 NOT_GIVEN: dict[type[ProgramSettings], set[str]] = {

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gotrace.session import frames
 from gotrace.session.waits import meter
 from gotrace.session.waits.meter import EndedBy
 from gotrace.session.waits.probes import WaitState
@@ -19,20 +20,21 @@ def c(tmp_path: Path) -> CLayout:
 
 
 def test_structs(c: CLayout) -> None:
-    row, values = c.fields("wait_row", "stack", "ended_by_stack", "reason", "ended_by")
+    names = ("stack", "ended_by_stack", "created_by", "reason", "ended_by", "status")
+    row, values = c.fields("wait_row", *names)
     assert values == list(meter._ROW.unpack(row))
     row, values = c.fields("wait_sum", "count", "ns")
     assert values == list(meter._SUM.unpack(row))
-    row, values = c.fields("open_wait", "since", "stack", "before", "reason")
+    row, values = c.fields("open_wait", "since", "stack", "before", "reason", "created_by")
     assert values == list(meter._OPEN_WAIT.unpack(row))
-    last = meter.MAX_FRAMES - 1
-    row, values = c.fields("wait_stack", "pcs[0]", f"pcs[{last}]")
-    pcs = meter._PCS.unpack(row)
+    last = frames.MAX_FRAMES - 1
+    row, values = c.fields("kept_stack", "pcs[0]", f"pcs[{last}]")
+    pcs = frames._PCS.unpack(row)
     assert values == [pcs[0], pcs[last]]
 
 
 def test_constants(c: CLayout) -> None:
-    known = [meter.MAX_FRAMES, meter.REASON_STATUS]
+    known = [frames.MAX_FRAMES, meter.REASON_STATUS]
     assert c.constants("MAX_FRAMES", "REASON_STATUS") == known
     names = [f"ENDED_BY_{who.name}" for who in EndedBy]
     assert c.constants(*names) == [who.value for who in EndedBy]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.elf.buildinfo import GoVersion, compiler_version, recorded_version
+from gotrace.elf.buildinfo import GoVersion, compiler_version, main_module, recorded_version
 from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
 from tests.elf.binaries import MODES, small, without_section_headers
@@ -32,6 +32,16 @@ def test_build_info_is_that_of_go_version(toolchain: Toolchain, mode: str, tmp_p
         assert recorded is not None
         assert recorded.text == said == f"go{toolchain.version}"
         assert f"{recorded.major}.{recorded.minor}" == toolchain.minor
+
+
+@every_toolchain
+def test_the_main_module_is_that_of_go_version(toolchain: Toolchain) -> None:
+    binary = small(toolchain, "default")
+    lines = run([newest().go, "version", "-m", binary], env=newest().env()).splitlines()
+    said = next(line.split("\t")[2] for line in lines if line.startswith("\tmod\t"))
+    with ElfImage.open(binary) as image:
+        # Before, build information had the module by a pointer.
+        assert main_module(image) == (said if toolchain.minor != "1.15" else None)
 
 
 @pytest.mark.parametrize("minor", ["1.15", "1.19", "1.27"])

@@ -33,7 +33,7 @@ def test_types_of_contexts(minor: str | None) -> None:
     path = build(FIXTURES / "live_spans", toolchain, flags=flags)
     with Binary(ElfImage.open(str(path))) as binary:
         contexts, types = binary.contexts, binary.rtypes
-        assert contexts is not None and types is not None
+        assert contexts is not None and types is not None and binary.has_spans
         by_name: dict[str, ContextType] = {
             types.name(address): known
             for address, known in contexts.items()
@@ -54,4 +54,7 @@ def test_programs_without_spans() -> None:
     path = build(FIXTURES / "live_recipes", newest())
     with Binary(ElfImage.open(str(path))) as binary:
         assert binary.rtypes is not None
-        assert binary.contexts is None
+        assert not binary.has_spans
+        assert binary.contexts is not None
+        kinds = {known.kind for known in binary.contexts.values()}
+        assert kinds <= {ContextKind.ROOT, ContextKind.PARENT, ContextKind.VALUE}

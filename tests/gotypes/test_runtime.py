@@ -100,6 +100,7 @@ def test_table_agrees_with_the_compilers_dwarf(toolchain: Toolchain) -> None:
         "g_gopc": g["gopc"],
         "g_startpc": g["startpc"],
         "g_waiting": g["waiting"],
+        "g_labels": g["labels"],
         "m_procid": m["procid"],
         "m_curg": m["curg"],
         "sudog_elem": sudog["elem"] + address,

@@ -189,6 +189,13 @@ def test_goroutines_not_shown_are_summed_up() -> None:
     ]
 
 
+def test_groups_have_their_share_and_rate() -> None:
+    shown = Interval([LatencyGroup("main.f", SMALL)], [], 0.0, 2.0, 1, total=52, rates=True)
+    assert "avg = 2.6 nsecs, total: 13 nsecs, count: 5, 2.5/s, share: 25.0%\n" in text(shown)
+    (row,) = objects(shown)
+    assert (row["share"], row["rate"]) == (0.25, 2.5)
+
+
 def test_json_has_the_sums_the_percentiles_and_the_buckets() -> None:
     group = LatencyGroup("main.f", SMALL, 7, "goroutine 7", 1234)
     assert objects(interval(group, LatencyGroup(None, Histogram()))) == [
@@ -207,6 +214,7 @@ def test_json_has_the_sums_the_percentiles_and_the_buckets() -> None:
             "p99_ns": 5,
             "p999_ns": 5,
             "buckets": [[1, 2, 1], [2, 3, 2], [3, 4, 1], [5, 6, 1]],
+            "share": 0.0,
             "ts": 1700000000.25,
             "interval_s": 2.0,
             "returns": "ret",
@@ -225,6 +233,7 @@ def test_json_has_the_sums_the_percentiles_and_the_buckets() -> None:
             "p99_ns": 0,
             "p999_ns": 0,
             "buckets": [],
+            "share": 0.0,
             "ts": 1700000000.25,
             "interval_s": 2.0,
             "returns": "ret",

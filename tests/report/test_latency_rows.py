@@ -10,6 +10,7 @@ from gotrace.cli.options import parse
 from gotrace.histogram import Histogram
 from gotrace.overhead import ProbeCost
 from gotrace.report.latency_rows import LatencyChoice, interval_of
+from gotrace.report.order import Order
 from gotrace.session.goroutines import OTHER_NAMESPACE, GoroutineKey, GoroutineTimes
 from gotrace.session.latency import Measurement
 from tests.cli.plans import plan_of
@@ -61,3 +62,19 @@ def test_functions_are_ranked_by_the_time_that_is_their_own() -> None:
     for cost, last in ((None, "main.outer"), (ProbeCost(0, 100), "main.f")):
         shown = interval_of(choice, plan, period, None, (0.0, 1.0, 1), cost)
         assert shown.groups[-1].function == last
+
+
+def test_functions_are_ordered_as_asked() -> None:
+    few = Histogram(1, 9_000, 9_000, 9_000, Counter({150: 1}))
+    many = Histogram(9, 900, 100, 100, Counter({80: 9}))
+    period, plan = Measurement({0: few, 1: many}, {}, {}), plan_of("main.f", "main.a")
+    for order, names in (
+        (None, ["main.a", "main.f"]),
+        (Order.COUNT, ["main.f", "main.a"]),
+        (Order.P99, ["main.a", "main.f"]),
+        (Order.NAME, ["main.a", "main.f"]),
+    ):
+        choice = LatencyChoice(by_function=True, order=order)
+        shown = interval_of(choice, plan, period, None, (0.0, 1.0, 1), None)
+        assert [group.function for group in shown.groups] == names
+        assert shown.total == 9_900

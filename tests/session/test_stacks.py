@@ -21,6 +21,7 @@ from gotrace.kernel.compiler import bpf_directory, joined_source
 from gotrace.kernel.program import AttachKind, BpfProgram
 from gotrace.settings import (
     CountSettings,
+    EdgeSettings,
     HistogramSettings,
     KeySettings,
     LatencySettings,
@@ -78,6 +79,28 @@ ALL_OF_TRACE = replace(
     interfaces=True,
     predicates=True,
     payload=4096,
+)
+#: What a run with --tree has as well, and the programs at its own probes.
+EDGES = EdgeSettings(
+    edge_states=True,
+    edge_sched_bp=8,
+    edge_sched_ctxt=8,
+    edge_sudog_elem=8,
+    edge_coroarg=8,
+    edge_receive=1,
+    edge_select=2,
+    edge_cond=3,
+)
+AT_EDGES = (
+    "on_write",
+    "on_read",
+    "on_send",
+    "on_receive",
+    "on_edge_go",
+    "on_timer",
+    "on_edge_status",
+    "on_edge_coroutine",
+    "on_collected",
 )
 #: What a run with --why has as well; the programs at its own probes, but for that at sched_switch.
 WHY = WhySettings(
@@ -183,6 +206,9 @@ SHAPES: list[tuple[ProgramSettings, tuple[str, ...]]] = [
     (replace(PER_GOROUTINE, slower=1, tasks=OF_FILES, by_file=1), PAIRED),
     (TRACE, PAIRED),
     (replace(TRACE, nested=8), (*PAIRED, "on_go")),
+    (replace(TRACE, edges=EDGES, contexts=1), (*PAIRED, *AT_EDGES)),
+    (replace(TRACE, edges=replace(EDGES, edge_states=None)), (*PAIRED, *AT_EDGES)),
+    (replace(ALL_OF_TRACE, edges=EDGES, contexts=1, why=WHY), (*PAIRED, *AT_EDGES)),
     (replace(TRACE, nested=8, tasks=WITH_TLS, site=BY_ADDRESS), (*PAIRED, "on_go")),
     (replace(ALL_OF_TRACE, nested=8, tasks=OF_FILES, why=WHY), (*PAIRED, "on_go", "on_signal")),
     (replace(ALL_OF_TRACE, site=ONE_PROCESS, tasks=OF_FILES), (*PAIRED, "on_signal")),

@@ -257,7 +257,8 @@ class Running(Process):
         environment = {"GOTRACE_DRAIN": "30", **options.pop("env", os.environ)}
         super().__init__(command, env=environment, **options)
         self.as_json = "--json" in command
-        start = '{"kind":"attached"' if self.as_json else "Tracing "
+        does = "Sampling " if Path(command[0]).name == "gooncpu" else "Tracing "
+        start = '{"kind":"attached"' if self.as_json else does
         rest, self.head = self.read_until(start)
         self.head.append(f"{start}{rest}\n")
 
@@ -354,7 +355,7 @@ def text_counts(result: Result) -> Mapping[str, int]:
     """Return the calls of each function in a text output, over all its tables."""
     counts: Counter[str] = Counter()
     for line in result.lines:
-        if match := re.fullmatch(r"(\S.*?) +(\d+)\n", line):
+        if match := re.fullmatch(r"(\S.*?) +(\d+)(?: +[\d.]+)? +[\d.]+%\n", line):
             counts[elided(match[1])] += int(match[2])
     return counts
 

@@ -99,6 +99,12 @@ class Screen:
             pass
         return self.process.returncode
 
+    def hang_up(self) -> int:
+        """Take the terminal away; return the command's exit status."""
+        os.close(self._ours)
+        self._ours = -1
+        return self.process.wait(_HANGS)
+
     def check_restored(self) -> None:
         """Assert that the terminal is as it was."""
         assert termios.tcgetattr(self._theirs) == self.before
@@ -115,5 +121,6 @@ class Screen:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        os.close(self._ours)
+        if self._ours >= 0:
+            os.close(self._ours)
         os.close(self._theirs)

@@ -58,7 +58,7 @@ def take_profile(
         if kind is ProfileKind.GOROUTINE:
             with LiveGoroutines(target) as live:
                 dump = live.take()
-                return pprof(profile_of(dump.program, Choice().of(dump), time.time_ns()))
+                return pprof(profile_of(dump, Choice().of(dump), time.time_ns()))
 
         def watch(meter: WaitMeter) -> None:
             hits = Hits(meter.attached.program, meter.program_ns)

@@ -21,13 +21,13 @@ from gotrace.goroutines.program import Program
 from gotrace.gotypes.wait_reasons import WaitReasons
 from gotrace.kernel.attach import Attached, AttachMethod, attach
 from gotrace.session.budget import counting_hits
+from gotrace.session.frames import KeptStacks
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, Request
 from gotrace.session.waits.probes import WaitProbes, WaitState, wait_probes
 
 __all__ = [
-    "MAX_FRAMES",
     "EndedBy",
     "WaitMeter",
     "WaitPeriod",
@@ -36,17 +36,15 @@ __all__ = [
     "sum_rows",
 ]
 
-MAX_FRAMES = 128
 REASON_STATUS = 0x100
 
 _OPEN = 1 << 17
 _STACKS = 1 << 13
 _ROWS = 1 << 13
 
-_ROW = struct.Struct("=QQII")  # struct wait_row
+_ROW = struct.Struct("=QQQIHH")  # struct wait_row
 _SUM = struct.Struct("=QQ")  # struct wait_sum
-_OPEN_WAIT = struct.Struct("=QQII")  # struct open_wait
-_PCS = struct.Struct(f"={MAX_FRAMES}Q")  # struct wait_stack
+_OPEN_WAIT = struct.Struct("=QQIIQ")  # struct open_wait
 
 #: Status before -> why a goroutine became runnable, where that was not the end of a wait.
 _BECAUSE = {0: "started", 2: "preempted or yielded", 3: "system call", 6: "started"}
@@ -136,7 +134,6 @@ class WaitMeter(Probing):
         self.attached: Attached = attach(settings, groups, forced, None, announce)
         program = self.attached.program
         self._rows = program.map("wait_rows")
-        self._stacks = program.map("wait_stacks")
         self._open = program.map("open")
         self._others = program.map("other_waits")
         self._earlier = program.map("earlier")
@@ -157,17 +154,17 @@ class WaitMeter(Probing):
 
     def take(self) -> WaitPeriod:
         """Return what was added up since the last take; nothing that comes meanwhile is lost."""
-        stacks: dict[int, Stack] = {}
+        stacks = KeptStacks(self.attached.program)
         rows = []
         for key, value in self._rows.entries():
             count, ns = self._new(key, value)
             if count:
-                stack, other, reason, ended_by = _ROW.unpack(key)
+                stack, other, _, reason, ended_by, _ = _ROW.unpack(key)
                 rows.append(
                     WaitRow(
-                        self._stack(stack, stacks),
+                        stacks.find(stack),
                         EndedBy(ended_by),
-                        self._stack(other, stacks),
+                        stacks.find(other),
                         self._reason(reason),
                         count,
                         ns,
@@ -180,18 +177,16 @@ class WaitMeter(Probing):
         """Return, after ``stop``, the waits that had begun and had not ended, with their time."""
         stopped = self.attached.stopped_at or time.monotonic()
         now = round(stopped * 1e9)
-        stacks: dict[int, Stack] = {}
+        stacks = KeptStacks(self.attached.program)
         sums: dict[tuple[int, int], tuple[int, int]] = {}
         for _, value in self._open.entries():
-            since, stack, before, reason = _OPEN_WAIT.unpack(value)
+            since, stack, before, reason, _ = _OPEN_WAIT.unpack(value)
             if since:
                 number = reason if self._is_waiting(before) else REASON_STATUS | before
                 count, ns = sums.get((stack, number), (0, 0))
                 sums[stack, number] = count + 1, ns + max(0, now - since)
         return [
-            WaitRow(
-                self._stack(stack, stacks), EndedBy.NONE, (), self._reason(number), *summed, True
-            )
+            WaitRow(stacks.find(stack), EndedBy.NONE, (), self._reason(number), *summed, True)
             for (stack, number), summed in sums.items()
         ]
 
@@ -207,13 +202,6 @@ class WaitMeter(Probing):
         if count != count_before:
             self._seen[key] = count, ns
         return count - count_before, ns - ns_before
-
-    def _stack(self, number: int, known: dict[int, Stack]) -> Stack:
-        if number not in known:
-            value = self._stacks.lookup(number.to_bytes(8, "little")) if number else None
-            pcs = _PCS.unpack(value) if value else ()
-            known[number] = pcs[: pcs.index(0)] if 0 in pcs else pcs
-        return known[number]
 
     def _reason(self, number: int) -> str:
         if number & REASON_STATUS:

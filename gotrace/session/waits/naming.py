@@ -23,6 +23,7 @@ __all__ = [
     "named_waits",
     "profile_rows",
     "shown_frames",
+    "without_parking",
 ]
 
 #: What runtime/pprof's block profile has.
@@ -189,7 +190,8 @@ def shown_frames(program: Program, stack: Stack, system: bool) -> Sequence[Frame
     return [frame for frame in every if system or frame.is_shown] or every
 
 
-def _without_parking(stack: list[PprofLocation]) -> list[PprofLocation]:
+def without_parking(stack: list[PprofLocation]) -> list[PprofLocation]:
+    """Return a stack without what all waits end in, as Go's own block profile has it."""
     for index, location in enumerate(stack):
         left = [line for line in location.lines if line.function not in _PARKING]
         if left:
@@ -201,7 +203,7 @@ def profile_rows(program: Program, waits: Iterable[NamedWait]) -> list[ProfileRo
     """Return waits for a profile: the waker's stack, where it is kept apart, on top."""
     rows = []
     for wait in waits:
-        stack = _without_parking(program.profiled(wait.stack))
+        stack = without_parking(program.profiled(wait.stack))
         labels: dict[str, str | int] = {"reason": wait.reason} if wait.reason else {}
         if wait.waker_label:
             labels["waker"] = wait.waker_label

@@ -17,7 +17,10 @@ from gotrace.sites.scheduler import SchedulerSites
 from gotrace.sites.sites import Site
 from gotrace.target.target import Target
 
-__all__ = ["WaitProbes", "WaitState", "wait_probes"]
+__all__ = ["EVERY_STATE", "WaitProbes", "WaitState", "wait_probes"]
+
+#: GOTRACE_STATE of bpf/waits.c for all of them.
+EVERY_STATE = 0
 
 
 class WaitState(Enum):
@@ -37,17 +40,18 @@ _STATUS = {WaitState.WAITING: 4, WaitState.RUNNABLE: 1, WaitState.SYSCALL: 3}
 
 #: What a hit takes more than a program that counts, in ns: two stacks are followed at every second
 #: one of waits, one at those of the other states.
-_PROGRAM_NS = {WaitState.WAITING: 500, WaitState.RUNNABLE: 350, WaitState.SYSCALL: 300}
+_PROGRAM_NS = {WaitState.WAITING: 500, WaitState.RUNNABLE: 350, WaitState.SYSCALL: 300, None: 500}
 
 
 @dataclass(frozen=True)
 class WaitProbes(SchedulerProbes):
     """The probes of one process's schedulers that add waits up.
 
-    ``reasons`` are empty where they were not found.
+    ``reasons`` are empty where they were not found. ``state`` is None where the time of all states
+    is added up.
     """
 
-    state: WaitState
+    state: WaitState | None
     reasons: WaitReasons
 
     def settings(self, goroutines: int, stacks: int, rows: int) -> WaitSettings:
@@ -57,7 +61,7 @@ class WaitProbes(SchedulerProbes):
         return WaitSettings(
             site=self.target.settings(),
             tasks=self.tasks.settings(),
-            state=self.state.status,
+            state=self.state.status if self.state else EVERY_STATE,
             open=goroutines,
             stacks=stacks,
             rows=rows,
@@ -68,9 +72,11 @@ class WaitProbes(SchedulerProbes):
 
     def _chosen(self, sites: SchedulerSites) -> Sequence[tuple[str, Site | None]]:
         chosen: list[tuple[str, Site | None]] = [("on_status", sites.status)]
-        if self.state is WaitState.WAITING:
+        if self.state in (WaitState.WAITING, None):
             chosen.append(("on_coroutine", sites.coroutine))
-        if self.state is WaitState.SYSCALL and sites.syscall and sites.syscall_end:
+        if self.state is None:
+            chosen.append(("on_preempt", sites.preempt))
+        if self.state in (WaitState.SYSCALL, None) and sites.syscall and sites.syscall_end:
             chosen += [("on_syscall", sites.syscall), ("on_syscall_end", sites.syscall_end)]
         return chosen
 
@@ -80,8 +86,8 @@ class WaitProbes(SchedulerProbes):
         return _PROGRAM_NS[self.state]
 
 
-def wait_probes(target: Target, state: WaitState) -> WaitProbes:
-    """Return what has to be probed. Raises GotraceError where that is not possible."""
+def wait_probes(target: Target, state: WaitState | None) -> WaitProbes:
+    """Return what has to be probed, for all states if None. Raises GotraceError if it cannot be."""
     if target.process is None:
         raise UsageError("waits need one process: give -p PID or a command")
     found = GoFiles(target).all_with_runtime()

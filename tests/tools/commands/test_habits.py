@@ -25,7 +25,7 @@ HABITS = [
 ]
 
 #: What would go on until Ctrl-C.
-_ENDLESS = ("gofunccount", "gofunclatency", "gooffcpu", "gotrace")
+_ENDLESS = ("gofunccount", "gofunclatency", "gooffcpu", "gooncpu", "gotrace")
 
 
 @pytest.fixture(scope="module")

@@ -161,9 +161,9 @@ def test_text_has_the_shape_of_bcc() -> None:
     assert re.fullmatch(
         r'Tracing \d+ functions for "main\.\*"\.\.\. Hit Ctrl-C to end\.\n', result.lines[0]
     )
-    assert result.lines[1].split() == ["FUNC", "COUNT"]
+    assert result.lines[1].split() == ["FUNC", "COUNT", "SHARE"]
     assert result.lines[-1] == "Detaching...\n"
-    numbers = [int(line.split()[-1]) for line in result.lines[2:-1]]
+    numbers = [int(line.split()[-2]) for line in result.lines[2:-1]]
     assert numbers == sorted(numbers) and numbers[0] > 0
 
 

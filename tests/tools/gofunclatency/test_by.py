@@ -146,7 +146,7 @@ def test_more_values_than_rows() -> None:
     found = counts_by(result, "key")
     assert found.total() == truth["Calls"]
     assert len(found) == 6 and found["others"] == truth["Calls"] - 5 * 50
-    [summary] = of_kind(result, "summary")
+    [summary] = [row for row in of_kind(result, "summary") if row["what"] != "cost"]
     assert summary["what"] == "others" and summary["calls"] == found["others"]
 
 

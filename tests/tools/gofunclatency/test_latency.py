@@ -180,7 +180,7 @@ def test_predicate_that_drops_a_call_after_one_that_left() -> None:
 def test_footer_is_silent_when_all_is_well() -> None:
     truth, result = measure(program(), "slow", "main.slow")
     assert_within(truth["Functions"]["main.slow"], *of_kind(result, "histogram"))
-    assert {row["what"] for row in of_kind(result, "summary")} <= {"probe_cost"}
+    assert {row["what"] for row in of_kind(result, "summary")} <= {"probe_cost", "cost"}
 
 
 def test_exit_of_the_program_leaves_calls_open() -> None:
@@ -436,7 +436,7 @@ def test_every_process_of_a_file_is_measured() -> None:
         result = _finish(one, other, measuring.end)
     (row,) = of_kind(result, "histogram")
     assert row["count"] == 2 * 17 * 101
-    assert {row["what"] for row in of_kind(result, "summary")} <= {"probe_cost"}
+    assert {row["what"] for row in of_kind(result, "summary")} <= {"probe_cost", "cost"}
 
 
 def _finish(one: Fixture, other: Fixture, end: Any) -> Result:

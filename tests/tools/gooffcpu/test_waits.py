@@ -14,7 +14,8 @@ import pytest
 
 import gotrace
 from gotrace.kernel.attach import AttachMethod
-from gotrace.session.waits.meter import MAX_FRAMES, WaitMeter
+from gotrace.session.frames import MAX_FRAMES
+from gotrace.session.waits.meter import WaitMeter
 from gotrace.session.waits.probes import WaitState, wait_probes
 from gotrace.target.target import Target
 from tests.profiles.raw import raw_profile

@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from gotrace.report.top import fitted
 from tests.toolchains import FIXTURES, build, newest
 from tests.tools.harness import Fixture, code_of, tool_command
 from tests.tools.screens import Screen
@@ -17,7 +18,14 @@ from tests.tools.screens import Screen
 pytestmark = pytest.mark.live
 
 TOP = FIXTURES / "live_top"
-ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDS = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGALRM,
+)
 
 
 def program() -> Fixture:
@@ -274,3 +282,31 @@ def test_whatever_ends_it_the_terminal_is_as_it_was(seed: int) -> None:
             time.sleep(0.05)  # the kernel removes them
         assert code_of(fixture.ready) == code
         fixture.finish()
+
+
+def test_keys_of_the_terminal_end_it() -> None:
+    """Ctrl-\\ is a signal that would leave the terminal as it is drawn on."""
+    with program() as fixture:
+        with gotop("-p", fixture.ready) as screen:
+            screen.until(r"^ +COUNT")
+            screen.press("\x1c")
+            assert screen.wait() == -signal.SIGQUIT
+            screen.check_restored()
+        assert fixture.finish() == 0
+
+
+def test_a_terminal_that_is_gone_ends_it() -> None:
+    """Though the signal that says so is ignored, as by nohup."""
+    command = ["env", "--ignore-signal=HUP", *tool_command("gotop", "-d", "1000", "-p")]
+    with program() as fixture, Screen([*command, str(fixture.ready)]) as screen:
+        screen.until(r"^ +COUNT")
+        assert screen.hang_up() == 0
+        assert fixture.finish() == 0
+
+
+def test_narrow_columns_have_the_ends_of_names() -> None:
+    name = "github.com/prometheus/prometheus/tsdb.(*Head).run"
+    assert fitted(name, 60) == name
+    assert fitted(name, 20) == "tsdb.(*Head).run"
+    assert fitted(name, 12) == "..*Head).run"
+    assert [len(fitted(name, room)) <= room for room in range(1, 60)] == [True] * 59

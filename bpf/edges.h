@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * How work goes from goroutine to goroutine: go statements, timers, channels, coroutines, and who
+ * ends waits. Each is an event of its own, among those of calls. Whose work it is follows in user
+ * space from their order in time (gotrace/requests/belonging.py).
+ *
+ * The probes in chansend, chanrecv and selectgo are at calls that these make while they hold the
+ * channel's lock, so that the events of a channel are in the order of what they report.
+ *
+ * Settings (common.h), all of one runtime:
+ *   GOTRACE_EDGES           1 where events are reported
+ *   GOTRACE_EDGE_SCHED_BP, GOTRACE_EDGE_SCHED_CTXT, GOTRACE_EDGE_SUDOG_ELEM
+ *                           offsets in runtime.g and runtime.sudog
+ *   GOTRACE_EDGE_COROARG    offset in runtime.g; optional
+ *   GOTRACE_EDGE_STATES     1 where changes of goroutines' states are reported as well; optional
+ *   GOTRACE_EDGE_RECEIVE, GOTRACE_EDGE_SELECT, GOTRACE_EDGE_COND
+ *                           numbers of the wait reasons of goroutines that wait for work
+ */
+#pragma once
+#include "records.h"
+#include "scheduler.h"
+
+#if GOTRACE_EDGES
+
+/* event.function of an edge: above all functions. Shared with gotrace/requests/edges.py. */
+#define EDGE_FIRST 0x1000000
+
+/*
+ * What is in an edge beside when that was (end) and the process and thread: goid is who does it, and
+ * start, hits, hits_ns and flags are as each says, in this order.
+ */
+enum edge {
+    EDGE_BEGIN, /* enters a call that begins a request: when, its depth, its context */
+    EDGE_GO,    /* executes a go statement: the new goroutine, its closure */
+    EDGE_TIMER, /* makes a timer: 0, the closure that it calls if it calls one */
+    EDGE_WRITE, /* puts an item into a buffer: the item's first word, the slot, the channel */
+    EDGE_READ,  /* takes an item from there: 0, the slot, the channel, the depth of its frame */
+    EDGE_HAND,  /* ends a goroutine's wait by an item: who, first word, channel, that one's depth */
+    EDGE_TAKE,  /* takes an item that one waits to send: who, first word, channel, its own depth */
+    EDGE_SENT,  /* ends a goroutine's select, which sends: who */
+    EDGE_WAKE, /* ends a wait for work, if any goroutine does: whose, reason, 0, that one's depth */
+    EDGE_SWITCH, /* goes on as another goroutine, a coroutine: who */
+    EDGE_DROP,   /* receives without an item, or throws it away: 0, slot, channel, its depth */
+    EDGE_DEAD,   /* has ended */
+    EDGE_FREED,  /* none: the collector knows what is not in use, which may be used again */
+    EDGE_STATE   /* changes the state of a goroutine, if any does: whose, to which, why it waits */
+};
+
+/*
+ * The number in a cookie of a channel's probe: where the stack has the channel, where hchan has
+ * recvx, both in words, and how many frames are between and that of who receives.
+ */
+#define EDGE_SPILL(cookie) (((cookie) & 0xff) * 8)
+#define EDGE_RECVX(cookie) (((cookie) >> 8 & 0xff) * 8)
+#define EDGE_FRAMES(cookie) ((cookie) >> 16 & 3)
+
+/* runtime.hchan, src/runtime/chan.go, releases 1.19 to 1.27. */
+#define HCHAN_DATAQSIZ 8
+#define HCHAN_BUF 16
+#define HCHAN_ELEMSIZE 24
+
+/* An item has more than a byte: a smaller one is a signal, which says that there is work somewhere. */
+#define EDGE_MIN_ITEM 2
+
+static __always_inline void edges_submit(struct pt_regs *ctx, enum edge what, u64 goid, u64 other,
+                                         u64 first, u64 second, u64 third)
+{
+    u64 ids = site_user_pid_tgid();
+    struct event event = {
+        .end = bpf_ktime_get_ns(),
+        .start = other,
+        .goid = goid,
+        .tgid = ids >> 32,
+        .tid = ids,
+        .function = EDGE_FIRST + what,
+        .flags = third,
+        .hits = first,
+        .hits_ns = second,
+    };
+    if (events.perf_submit(ctx, &event, sizeof(event)))
+        diagnostics_count(EVENTS_LOST, 1);
+}
+
+/* A call begins that is a request's; context is the address of what is passed to it, if known. */
+static __always_inline void edges_begin(struct pt_regs *ctx, struct site_plan *plan,
+                                        struct task *task, u64 depth, u64 now, u64 context)
+{
+    if (plan->flags & PLAN_BEGINS)
+        edges_submit(ctx, EDGE_BEGIN, task->goid, now, depth, context, 0);
+}
+
+/* A call that begins a request has ended, and is not wanted: report that without its values. */
+static __always_inline void edges_unwanted(struct pt_regs *ctx, struct site_plan *plan,
+                                           struct call *call)
+{
+    if (!(plan->flags & PLAN_BEGINS))
+        return;
+    call->length = 0;
+    call->event.args_length = 0;
+    call->event.results_length = 0;
+    call->event.flags |= EVENT_UNWANTED;
+    records_submit(ctx, call);
+}
+
+/* Return the goroutine that runs, or waits for what its thread's system stack does; 0 if none. */
+static __always_inline u64 edges_goid(struct pt_regs *ctx, u64 cookie)
+{
+    struct task task = {};
+    return goroutine_find_task(ctx, cookie, &task) ? task.goid : 0;
+}
+
+static __always_inline u64 edges_goid_of(u64 g)
+{
+    return read_word(g + GOTRACE_G_GOID);
+}
+
+/* Follow frame pointers; return how far what they lead to is from the beginning of g's stack. */
+static __always_inline u64 edges_depth(u64 g, u64 frame, u32 frames)
+{
+    u64 hi = read_word(g + GOTRACE_G_STACK_HI);
+#pragma clang loop unroll(full)
+    for (u32 i = 0; i < 3; i++)
+        if (i < frames && frame)
+            frame = read_word(frame);
+    return frame && frame < hi ? hi - frame : 0;
+}
+
+/* The same of a goroutine that waits for this reason: of the frame that has the statement. */
+static __always_inline u64 edges_waiting_depth(u64 g, u32 reason)
+{
+    u32 frames = reason == GOTRACE_EDGE_SELECT ? 2 : reason == GOTRACE_EDGE_RECEIVE ? 3 : 0;
+    return frames ? edges_depth(g, read_word(g + GOTRACE_EDGE_SCHED_BP), frames) : 0;
+}
+
+static __always_inline u32 edges_item_size(u64 channel)
+{
+    return (u16)read_word(channel + HCHAN_ELEMSIZE);
+}
+
+/* Return the channel that a function works on, from where it keeps that. */
+static __always_inline u64 edges_channel(struct pt_regs *ctx, u64 cookie)
+{
+    return read_word(ctx->sp + EDGE_SPILL(cookie));
+}
+
+/* Return whether a place is in a channel's buffer: what was read for a channel is one, then. */
+static __always_inline bool edges_is_slot(u64 channel, u64 place)
+{
+    u64 from = place - read_word(channel + HCHAN_BUF);
+    return from < read_word(channel + HCHAN_DATAQSIZ) * edges_item_size(channel);
+}
+
+/* At chansend's and selectgo's call of typedmemmove(type, slot, item). */
+int on_write(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (!site_hit(ctx, &cookie) || read_word(ctx->ax) < EDGE_MIN_ITEM)
+        return 0;
+    u64 slot = ctx->bx, channel = edges_channel(ctx, cookie);
+    edges_submit(ctx, EDGE_WRITE, edges_goid(ctx, cookie), read_word(ctx->cx), slot,
+                 edges_is_slot(channel, slot) ? channel : 0, 0);
+    return 0;
+}
+
+/*
+ * Where chanrecv and selectgo have found an item in the buffer and go on to copy it, but for where
+ * there is nowhere to: the branch is taken then. Its slot is in one of two registers.
+ */
+int on_read(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    struct task task = {};
+    if (!site_hit(ctx, &cookie) || !goroutine_find_task(ctx, cookie, &task))
+        return 0;
+    u64 channel = edges_channel(ctx, cookie);
+    u64 depth = edges_depth(task.g, ctx->bp, EDGE_FRAMES(cookie));
+    u64 slot = ctx->bx, other = ctx->cx;
+    /* Or the choice would be of what to read of the registers, which the verifier does not allow. */
+    asm volatile("" : "+r"(slot), "+r"(other));
+    if (!edges_is_slot(channel, slot))
+        slot = other;
+    bool is_item = !(ctx->flags & FLAGS_ZF) && edges_item_size(channel) >= EDGE_MIN_ITEM;
+    edges_submit(ctx, is_item ? EDGE_READ : EDGE_DROP, task.goid, 0, slot, channel, depth);
+    return 0;
+}
+
+/* At chansend's and selectgo's call of send(channel, sudog of who waits to receive, item). */
+int on_send(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (!site_hit(ctx, &cookie) || edges_item_size(ctx->ax) < EDGE_MIN_ITEM ||
+        !read_word(ctx->bx + GOTRACE_EDGE_SUDOG_ELEM)) /* it throws the item away */
+        return 0;
+    u64 g = read_word(ctx->bx);
+    edges_submit(ctx, EDGE_HAND, edges_goid(ctx, cookie), edges_goid_of(g), read_word(ctx->cx),
+                 ctx->ax, edges_waiting_depth(g, sched_wait_reason(g)));
+    return 0;
+}
+
+/*
+ * At chanrecv's and selectgo's call of recv(channel, sudog of who waits to send, item): without a
+ * buffer that one hands its item over. Else the first slot's is taken, and its own is put there.
+ */
+int on_receive(struct pt_regs *ctx)
+{
+    u64 cookie = 0, channel = ctx->ax;
+    struct task task = {};
+    if (!site_hit(ctx, &cookie) || !goroutine_find_task(ctx, cookie, &task))
+        return 0;
+    u64 g = read_word(ctx->bx), sender = edges_goid_of(g);
+    if (sched_wait_reason(g) == GOTRACE_EDGE_SELECT)
+        edges_submit(ctx, EDGE_SENT, task.goid, sender, 0, 0, 0);
+    u64 size = edges_item_size(channel), slot = 0, word = 0;
+    u64 depth = edges_depth(task.g, ctx->bp, EDGE_FRAMES(cookie));
+    bool has_buffer = read_word(channel + HCHAN_DATAQSIZ) != 0, is_item = size >= EDGE_MIN_ITEM;
+    if (is_item)
+        word = read_word(read_word(ctx->bx + GOTRACE_EDGE_SUDOG_ELEM));
+    if (has_buffer)
+        slot = read_word(channel + HCHAN_BUF) + read_word(channel + EDGE_RECVX(cookie)) * size;
+    if (!is_item || !ctx->cx)
+        edges_submit(ctx, EDGE_DROP, task.goid, 0, slot, channel, depth);
+    else if (has_buffer)
+        edges_submit(ctx, EDGE_READ, task.goid, 0, slot, channel, depth);
+    else
+        edges_submit(ctx, EDGE_TAKE, task.goid, sender, word, channel, depth);
+    if (has_buffer && is_item)
+        edges_submit(ctx, EDGE_WRITE, sender, word, slot, channel, 0);
+    return 0;
+}
+
+/* At newproc.func1's call of runqput(pp, the new g, next): it runs nowhere yet. */
+int on_edge_go(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (site_hit(ctx, &cookie))
+        edges_submit(ctx, EDGE_GO, edges_goid(ctx, cookie), edges_goid_of(ctx->bx),
+                     read_word(ctx->bx + GOTRACE_EDGE_SCHED_CTXT), 0, 0);
+    return 0;
+}
+
+/*
+ * At time.newTimer(when, period, function, argument), or time.startTimer(timer) up to Go 1.22, whose
+ * argument's word is where the number in the cookie says. Of time.AfterFunc that is the closure.
+ */
+int on_timer(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    u64 at = cookie & COOKIE_INDEX_MASK;
+    edges_submit(ctx, EDGE_TIMER, edges_goid(ctx, cookie), 0,
+                 at ? read_word(ctx->ax + at) : ctx->si, 0, 0);
+    return 0;
+}
+
+/* At runtime.casgstatus(gp, old, new). */
+int on_edge_status(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    struct status_change to = sched_status_change(ctx);
+    bool is_state = to.new == G_RUNNABLE || to.new == G_RUNNING || to.new == G_WAITING;
+    /* What is in a system call runs, or could, unless its thread has lost its processor meanwhile. */
+    bool has_run = to.new == G_RUNNING &&to.old != G_RUNNABLE;
+    if (GOTRACE_EDGE_STATES && is_state && !has_run && to.old != G_COPYSTACK)
+        edges_submit(ctx, EDGE_STATE, edges_goid(ctx, cookie), edges_goid_of(to.g), to.new,
+                     to.new == G_WAITING ? sched_wait_reason(to.g) : 0, 0);
+    if (to.new == G_DEAD) {
+        edges_submit(ctx, EDGE_DEAD, edges_goid_of(to.g), 0, 0, 0, 0);
+    } else if (to.old == G_WAITING && to.new == G_RUNNABLE) {
+        u32 reason = sched_wait_reason(to.g);
+        if (reason == GOTRACE_EDGE_RECEIVE || reason == GOTRACE_EDGE_SELECT ||
+            reason == GOTRACE_EDGE_COND)
+            edges_submit(ctx, EDGE_WAKE, edges_goid(ctx, cookie), edges_goid_of(to.g), reason, 0,
+                         edges_waiting_depth(to.g, reason));
+    }
+    return 0;
+}
+
+/* At runtime.gcMarkTermination. */
+int on_collected(struct pt_regs *ctx)
+{
+    u64 cookie = 0;
+    if (site_hit(ctx, &cookie))
+        edges_submit(ctx, EDGE_FREED, 0, 0, 0, 0, 0);
+    return 0;
+}
+
+/* At runtime.coroswitch_m(gp): gp waits, and another goroutine runs in its place. */
+int on_edge_coroutine(struct pt_regs *ctx)
+{
+#ifdef GOTRACE_EDGE_COROARG
+    u64 cookie = 0, g = sched_goroutine(ctx);
+    if (!site_hit(ctx, &cookie))
+        return 0;
+    u64 coro = read_word(g + GOTRACE_EDGE_COROARG), other = coro ? read_word(coro) : 0;
+    if (other)
+        edges_submit(ctx, EDGE_SWITCH, edges_goid_of(g), edges_goid_of(other), 0, 0, 0);
+#endif
+    return 0;
+}
+#else
+static __always_inline void edges_begin(struct pt_regs *ctx, struct site_plan *plan,
+                                        struct task *task, u64 depth, u64 now, u64 context)
+{
+}
+
+static __always_inline void edges_unwanted(struct pt_regs *ctx, struct site_plan *plan,
+                                           struct call *call)
+{
+}
+#endif

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * Stacks that are followed by frame pointers and kept once each, by their hash.
+ *
+ * Settings (common.h):
+ *   GOTRACE_STACKS        most distinct stacks
+ */
+#pragma once
+#include "common.h"
+
+#define MAX_FRAMES 128 /* of a stack; shared with gotrace/session/frames.py */
+
+/* Return addresses, innermost first, 0 after the last; shared with gotrace/session/frames.py. */
+struct kept_stack {
+    u64 pcs[MAX_FRAMES];
+};
+
+/*
+ * Where a stack begins: an address, and the frame pointer of the function that holds it or, if
+ * that one has not made its frame, of its caller. caller is one more address between the two, or 0.
+ * end is the stack's upper bound, or ~0.
+ */
+struct frames_start {
+    u64 pc;
+    u64 caller;
+    u64 frame;
+    u64 end;
+};
+
+/* kept_stacks: key = hash. Only ever added to; complete before its hash is handed out. */
+BPF_HASH(kept_stacks, u64, struct kept_stack, GOTRACE_STACKS);
+
+/* blank_stack: value 0 is all zeros, too large for a program's stack. */
+BPF_ARRAY(blank_stack, struct kept_stack, 1);
+
+static __always_inline u64 mix(u64 hash, u64 pc)
+{
+    hash = (hash ^ pc) * 0xff51afd7ed558ccdULL;
+    return hash ^ hash >> 32;
+}
+
+/* Step to the caller: return its address and store its frame pointer; 0 after the last. */
+static __always_inline u64 next_frame(u64 *frame, u64 end)
+{
+    u64 link[2] = {};
+    if (!*frame || *frame >= end)
+        return 0;
+    bpf_probe_read_user(link, sizeof(link), (void *)*frame);
+    *frame = link[0];
+    return link[1];
+}
+
+static __always_inline u64 hash_stack(struct frames_start from)
+{
+    u64 hash = mix(0x9e3779b97f4a7c15ULL, from.pc);
+    if (from.caller)
+        hash = mix(hash, from.caller);
+#pragma clang loop unroll(disable)
+    for (int i = 1; i < MAX_FRAMES; i++) {
+        u64 pc = next_frame(&from.frame, from.end);
+        if (!pc)
+            break;
+        hash = mix(hash, pc);
+    }
+    return hash | 1;
+}
+
+/* The same way again, to store it. */
+static __always_inline void store_stack(struct kept_stack *stack, struct frames_start from)
+{
+    u64 pc = from.pc;
+#pragma clang loop unroll(disable)
+    for (int i = 0; i < MAX_FRAMES; i++) {
+        stack->pcs[i] = pc;
+        pc = from.caller;
+        from.caller = 0;
+        if (!pc)
+            pc = next_frame(&from.frame, from.end);
+        if (!pc)
+            break;
+    }
+}
+
+/* Keep a stack and return its hash, 0 if the map is full. */
+static __always_inline u64 frames_keep(struct frames_start from)
+{
+    u64 hash = hash_stack(from);
+    u32 zero = 0;
+    if (kept_stacks.lookup(&hash))
+        return hash;
+    struct kept_stack *blank = blank_stack.lookup(&zero);
+    if (!blank)
+        return 0;
+    kept_stacks.insert(&hash, blank);
+    struct kept_stack *stack = kept_stacks.lookup(&hash);
+    if (!stack)
+        return 0;
+    store_stack(stack, from);
+    return hash;
+}

@@ -1,0 +1,277 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gooncpu: where CPU time goes, by function, by stack and by group of goroutines."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from typing import TypeVar
+
+from gotrace.cli.options import (
+    add_command_options,
+    add_interval_options,
+    add_watching_options,
+    new_parser,
+    parse,
+    positive,
+)
+from gotrace.cli.pace import pace, running
+from gotrace.cli.run import run_command, run_output
+from gotrace.cli.stack_files import (
+    add_stack_options,
+    check_stack_options,
+    fold,
+    wants_stacks,
+    write_stacks,
+)
+from gotrace.cli.why import accepting
+from gotrace.errors import UsageError
+from gotrace.profiles.rows import StackProfile
+from gotrace.report.cpu import CpuReading, write_cpu, write_cpu_json
+from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.report.wall import write_wall, write_wall_json
+from gotrace.session.oncpu.meter import (
+    HERTZ,
+    CpuMeter,
+    CpuPeriod,
+    CpuRequest,
+    CpuRow,
+    sum_samples,
+)
+from gotrace.session.oncpu.naming import FORM, CpuNames, NamedSamples, function_times
+from gotrace.session.oncpu.wall import WALL_FORM, WallRequest, wall_groups
+from gotrace.session.probing import Probing
+from gotrace.session.run import Run
+from gotrace.target.process import one_process
+from gotrace.target.target import Target
+from gotrace.text import counted
+
+__all__ = ["main"]
+
+_M = TypeVar("_M", bound=Probing)
+
+#: Functions that are printed unless a user says which, or how many.
+_FUNCTIONS = 30
+
+_EPILOG = """\
+examples:
+  gooncpu -p 1234 -d 5                      which functions take its CPU time, for five seconds
+  gooncpu -p 1234 -d 5 'main.*'             only the program's own functions in the table
+  gooncpu -p 1234 --in 'main.(*Store).*'    only within calls of these functions
+  gooncpu -p 1234 -d 5 -g                   by the go statements that have made the goroutines
+  gooncpu -p 1234 -d 5 --stacks --top 3     the stacks that take most
+  gooncpu -p 1234 -d 5 -K                   with the kernel's functions
+  gooncpu -p 1234 -F 999 -i 1 --top 5       more samples, every second
+  gooncpu -p 1234 -d 5 --off                all of goroutines' time, waits included
+  gooncpu -p 1234 -d 5 -o x.pb.gz           for go tool pprof
+  gooncpu -d 5 -o x.html -p 1234   a flame graph, for any browser
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser(
+        "gooncpu",
+        "Sample where the threads of a Go program spend CPU time, added up in the kernel.",
+        _EPILOG,
+    )
+    add_command_options(parser)
+    parser.add_argument(
+        "-F",
+        "--frequency",
+        type=positive,
+        metavar="HERTZ",
+        default=HERTZ,
+        help=f"samples a second of each CPU (default {HERTZ})",
+    )
+    parser.add_argument(
+        "-g", "--goroutines", action="store_true", help="by group of goroutines, not by function"
+    )
+    parser.add_argument("--stacks", action="store_true", help="by stack, not by function")
+    parser.add_argument(
+        "-K", "--kernel", action="store_true", help="with the kernel's own functions"
+    )
+    parser.add_argument(
+        "--in",
+        dest="inside",
+        metavar="PATTERN",
+        action="append",
+        default=[],
+        help="only time within calls of such functions; only * is special (may be repeated)",
+    )
+    parser.add_argument(
+        "--off",
+        action="store_true",
+        help="all of goroutines' time, by group: running, runnable, system calls, waiting",
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="use --off whatever it takes of the program's time"
+    )
+    add_stack_options(parser)
+    add_interval_options(parser)
+    add_watching_options(parser, has_budget=False)
+    parser.add_argument(
+        "functions",
+        metavar="PATTERN",
+        nargs="*",
+        help="only such functions in the table; only * is special",
+    )
+    return parser
+
+
+def _run(arguments: Sequence[str]) -> int:
+    options = parse(_parser(), arguments)
+    _check(options)
+    output = run_output(options)
+    pid = one_process(options.pids, "gooncpu samples") if options.pids else options.pid
+    with closing(Target.of(pid, options.command)) as target:
+        request = CpuRequest(
+            target=target,
+            forced=options.attach,
+            hertz=options.frequency,
+            kernel=options.kernel,
+            inside=[*options.inside, *options.functions],
+        )
+        if options.off:
+            _run_off(options, request, output)
+        else:
+            _run_on(options, request, output)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what makes no sense together."""
+    check_stack_options(options)
+    if options.goroutines and options.stacks:
+        raise UsageError("give only one of -g and --stacks")
+    parts = options.inside or options.functions or options.stacks or options.interval
+    if options.off and parts:
+        raise UsageError("--off is for all of the run: leave out --in, PATTERN, --stacks and -i")
+
+
+def _run_on(options: argparse.Namespace, request: CpuRequest, output: Output) -> None:
+    with running(request, output) as run:
+        writer = _Writer(options, run.meter, run.target, output)
+        _begun(options, run, output)
+        for length in pace(options, run, output):
+            writer.write(run.meter.take(), length)
+        writer.finish()
+        _say_lost(output, run.meter.lost_stacks())
+
+
+def _run_off(options: argparse.Namespace, request: CpuRequest, output: Output) -> None:
+    """Add up all of the time, and write it at the end."""
+    asked = WallRequest(target=request.target, forced=request.forced, cpu=request)
+    with running(asked, output, accepting(options, output, "--off")) as run:
+        names, began = CpuNames(run.meter.cpu), time.time_ns()
+        _begun(options, run, output)
+        for _ in pace(options, run, output):
+            pass
+        length = (run.attached.stopped_at or run.began) - run.began
+        rows, others, period = run.meter.take()
+        samples = names.named(period.rows)
+        groups = wall_groups(rows, samples, names, run.meter.cpu.period)
+        what = f"process {run.target.pid}"
+        found = [row for group in groups for row in group.profile_rows(names)]
+        span = round(length * 1e9)
+        name = f"time of goroutines of {what}"
+        profile = StackProfile(WALL_FORM, found, name, names.mappings(), began, span)
+        if isinstance(output, JsonOutput):
+            fields = {"pid": run.target.pid, "ts": round(time.time(), 6), "seconds": length}
+            write_wall_json(output, groups, others, names, options.top, fields)
+        elif not options.folded:
+            clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
+            output.out.write(f"\n{clock}")
+            write_wall(output.out, groups, others, what, length, options.top)
+        write_stacks(options, output, profile, f"{len(found):,} stacks")
+        unseen, stacks = run.meter.losses()
+        if unseen:
+            text = f"{unseen:,} not counted: there were too many goroutines"
+            output.notice(Notice(NoticeKind.LOST, text, {"what": "unseen", "count": unseen}))
+        _say_lost(output, stacks)
+
+
+def _begun(options: argparse.Namespace, run: Run[_M, None], output: Output) -> None:
+    for note in run.warnings():
+        output.notice(Notice(NoticeKind.WARNING, note.text, note.fields))
+    output.notice(_attached(options, run.target))
+
+
+def _attached(options: argparse.Namespace, target: Target) -> Notice:
+    text = f"Sampling process {target.pid} at {options.frequency} Hz... Hit Ctrl-C to end."
+    fields = {"pid": target.pid, "hertz": options.frequency, "ts": time.time()}
+    return Notice(NoticeKind.ATTACHED, text, fields)
+
+
+class _Writer:
+    """The results of a run: what is printed of each interval, and what is written at the end."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        meter: CpuMeter,
+        target: Target,
+        output: Output,
+    ) -> None:
+        self._options = options
+        self._target = target
+        self._output = output
+        self._period = meter.period
+        self._names = CpuNames(meter)
+        self._rows: list[CpuRow] = []
+        self._began = time.time_ns()
+        self._length = 0.0
+
+    def write(self, period: CpuPeriod, length: float) -> None:
+        """Write an interval's samples."""
+        options, output = self._options, self._output
+        self._length += length
+        self._rows = sum_samples([*self._rows, *period.rows])
+        if options.folded and options.interval is None:
+            return
+        samples = self._names.named(period.rows, options.inside)
+        if options.folded:
+            fold(output, self._profile(samples))
+            return
+        functions = function_times(samples, options.functions)
+        own_clock = None if options.inside else period.cpu_ns
+        sums = (period.others, self._period, own_clock, length)
+        reading = CpuReading(samples, functions, *sums)
+        if isinstance(output, JsonOutput):
+            fields = {"pid": self._target.pid, "ts": round(time.time(), 6), "seconds": length}
+            write_cpu_json(output, reading, options.top, fields)
+            return
+        clock = f"{time.strftime('%H:%M:%S')} " if options.timestamp else ""
+        output.out.write(f"\n{clock}")
+        what = f"process {self._target.pid}"
+        few = not (options.functions or options.goroutines or options.stacks)
+        top = options.top or (_FUNCTIONS if few else None)
+        write_cpu(output.out, reading, what, options.goroutines, options.stacks, top)
+
+    def _profile(self, samples: Sequence[NamedSamples]) -> StackProfile:
+        rows = self._names.profile_rows(samples, self._period)
+        name = f"CPU time of process {self._target.pid}"
+        length = round(self._length * 1e9)
+        return StackProfile(FORM, rows, name, self._names.mappings(), self._began, length)
+
+    def finish(self) -> None:
+        """Write what is of the whole run."""
+        if wants_stacks(self._options):
+            samples = self._names.named(self._rows, self._options.inside)
+            count = sum(one.samples for one in samples)
+            what = f"{count:,} samples"
+            write_stacks(self._options, self._output, self._profile(samples), what)
+
+
+def _say_lost(output: Output, stacks: int) -> None:
+    """Say what the sums have without a stack."""
+    if stacks:
+        text = counted("{} stack{s} of samples were not kept: there were too many", stacks)
+        output.notice(Notice(NoticeKind.LOST, text, {"what": "stacks", "count": stacks}))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    return run_command("gooncpu", _run, sys.argv[1:] if arguments is None else arguments)

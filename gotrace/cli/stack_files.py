@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The options of commands whose results are stacks: folded on standard output, and as files."""
+
+from __future__ import annotations
+
+import argparse
+
+from gotrace.errors import UsageError
+from gotrace.profiles.folded import folded
+from gotrace.profiles.rows import StackProfile
+from gotrace.profiles.speedscope import speedscope
+from gotrace.profiles.write import write_profile
+from gotrace.report.output import Notice, NoticeKind, Output
+from gotrace.text import printable
+
+__all__ = ["add_stack_options", "check_stack_options", "fold", "wants_stacks", "write_stacks"]
+
+
+def add_stack_options(parser: argparse.ArgumentParser) -> None:
+    """Add the forms that stacks can be had in."""
+    parser.add_argument("-f", "--folded", action="store_true", help="print folded stacks, in ns")
+    parser.add_argument(
+        "-o",
+        dest="pprof",
+        metavar="FILE",
+        help="write a pprof profile of the whole run to this file as well (x.pb.gz), or a page that"
+        " shows its flame graph (x.html)",
+    )
+    parser.add_argument(
+        "--speedscope",
+        metavar="FILE",
+        help="write a flame graph for https://www.speedscope.app to this file as well (x.json)",
+    )
+
+
+def check_stack_options(options: argparse.Namespace) -> None:
+    """Refuse what makes no sense together."""
+    if options.folded and options.json:
+        raise UsageError("give only one of --folded and --json")
+
+
+def wants_stacks(options: argparse.Namespace) -> bool:
+    """Return whether anything is written of the whole run."""
+    return bool(_folds_whole(options) or options.pprof or options.speedscope)
+
+
+def _folds_whole(options: argparse.Namespace) -> bool:
+    return options.folded and options.interval is None
+
+
+def fold(output: Output, profile: StackProfile) -> None:
+    """Print folded stacks."""
+    output.out.write(folded(profile))
+    output.out.flush()
+
+
+def write_stacks(
+    options: argparse.Namespace, output: Output, profile: StackProfile, what: str
+) -> None:
+    """Write what is wanted of the whole run; ``what`` says how much the profile has."""
+    if _folds_whole(options):
+        fold(output, profile)
+    for path, make in ((options.pprof, None), (options.speedscope, speedscope)):
+        if path:
+            write_profile(path, profile, make)
+            text = f"wrote {what} to {printable(path)}"
+            output.notice(Notice(NoticeKind.SUMMARY, text, {"what": "file", "path": path}))

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``gotrace --tree``: calls of a root as requests, with all calls that are made for them."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+
+from gotrace.calls import Call
+from gotrace.cli.irregular import lost_notice
+from gotrace.cli.pace import pace, running, turns
+from gotrace.cli.run import opened_notices
+from gotrace.cli.stream import Patience, takes_more
+from gotrace.cli.why import accepting
+from gotrace.report.calls import Clock, LineStyle, TimeStyle
+from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.report.requests import REQUEST_HEADING, request_lines
+from gotrace.requests.assemble import Assembler
+from gotrace.requests.model import Request, RequestFile
+from gotrace.requests.own import own_functions
+from gotrace.session.decode import DecodedCall
+from gotrace.session.edges import EdgeProbes
+from gotrace.session.plan import ProbePlan
+from gotrace.session.trace import CallTracer, TraceRequest
+from gotrace.target.target import Target
+from gotrace.text import counted
+
+__all__ = ["add_own_functions", "run_tree"]
+
+_MAX_NAMES = 5  # of functions that are left out
+_POLL = 0.025  # seconds
+_READING, _TURN = 0.02, 0.06  # seconds of a turn: until reading, and writing, has to stop
+
+
+def run_tree(
+    options: argparse.Namespace, request: TraceRequest, output: Output, style: LineStyle
+) -> ProbePlan:
+    """Trace until the end, write each request when it is whole, and return what was traced."""
+    price = {
+        True: accepting(options, output, "--tree"),
+        False: accepting(options, output),
+    }
+    with running(
+        request, output, lambda probes: price[isinstance(probes, EdgeProbes)](probes)
+    ) as run:
+        for notice in opened_notices(options, run, request.done):
+            output.notice(notice)
+        if left_out := getattr(options, "left_out", ()):
+            text = counted("{} function{s} left out, which are called too often: ", len(left_out))
+            shown = ", ".join(left_out[:_MAX_NAMES]) + (", ..." if left_out[_MAX_NAMES:] else "")
+            fields = {"what": "left_out", "names": list(left_out)}
+            output.notice(Notice(NoticeKind.WARNING, text + shown, fields))
+        decoders, undecided = request.decoders(run)
+        reasons = run.meter.wait_reasons if options.critical else ()
+        assembler = Assembler(decoders, request.options.roots, reasons)
+        with ExitStack() as opened:
+            file = None
+            if options.perfetto is not None:
+                file = opened.enter_context(closing(RequestFile(options.perfetto)))
+            printer = _Printer(options, assembler, run.meter, output, style, file)
+            for _ in pace(options, run, output, printer.poll, _POLL, lambda: printer.has_seen):
+                printer.finish()
+        for notice in printer.notices(undecided.calls):
+            output.notice(notice)
+        if options.perfetto is not None:
+            text = counted("wrote {} request{s} to ", printer.written) + options.perfetto
+            fields = {"what": "file", "path": options.perfetto}
+            output.notice(Notice(NoticeKind.SUMMARY, text, fields))
+    return run.plan
+
+
+def add_own_functions(options: argparse.Namespace, target: Target) -> None:
+    """Have a program's own functions be shown, but for those that are called too often."""
+    own = own_functions(target, [options.tree.split(" ", 1)[0]])
+    options.patterns += own.patterns
+    options.exclude = [*options.exclude, *own.left_out]
+    options.left_out = own.left_out
+
+
+class _Printer:
+    """A writer of requests, in turns that are short whatever the reader does, up to a limit."""
+
+    def __init__(
+        self,
+        options: argparse.Namespace,
+        assembler: Assembler,
+        tracer: CallTracer,
+        output: Output,
+        style: LineStyle,
+        file: RequestFile | None,
+    ) -> None:
+        self._file = file
+        self._assembler = assembler
+        self._tracer = tracer
+        self._style = style
+        self._as_json = isinstance(output, JsonOutput)
+        self._clock = Clock.started_now(
+            TimeStyle.SINCE_START if options.time else TimeStyle.TIME_OF_DAY
+        )
+        self._out = output.out
+        self._left: int | None = options.max_events
+        self._patience: Patience = options.patience
+        self._due: list[bytes] = []  # in order; the next is the last
+        self.has_seen = False
+        self.written = 0
+        if file is None and not isinstance(output, JsonOutput):
+            output.heading(REQUEST_HEADING)
+            self._out.flush()
+
+    def poll(self, is_over: Callable[[], bool]) -> bool:
+        """Read what there is, and write what is whole; return whether there is to be no more."""
+        now = time.monotonic()
+        self._read(now + _READING, now + _TURN)
+        self._write(now + _TURN, is_over)
+        return self._left == 0
+
+    def finish(self) -> None:
+        """Write what is left, until the time for that is up, and count the rest as lost."""
+        for until in turns(self._patience, _TURN):
+            if self._left == 0:
+                break
+            self._read(min(until, time.monotonic() + _READING), until)
+            self._write(until, lambda: False)
+            if self._tracer.exhausted and not self._due:
+                self._write(until, lambda: False, is_last=True)
+                return
+        if self._left != 0:
+            self._tracer.losses.add(len(self._due))
+            self._tracer.drop()
+
+    def _read(self, until: float, over: float) -> None:
+        """Take what there is until one time, and take it in until another."""
+        if self._due:
+            self._tracer.fill(until)
+        else:
+            self._due = self._tracer.acquire(until)
+            self._due.reverse()
+            self._assembler.missing(self._lost() + self._tracer.window.late)
+        while self._due and time.monotonic() < over:
+            for record in reversed(self._due[-_PIECE:]):
+                self._assembler.add(record)
+            del self._due[-_PIECE:]
+            self.has_seen = True
+
+    def _write(self, until: float, is_over: Callable[[], bool], *, is_last: bool = False) -> None:
+        for request in self._assembler.take(time.monotonic(), is_last):
+            if self._left == 0 or is_over() or not takes_more(self._out, until):
+                return
+            self.written += 1
+            if self._file is not None:
+                self._file.add(self._made(request))
+            else:
+                self._out.writelines(self._lines(request))
+                self._out.flush()
+            if self._left is not None:
+                self._left -= 1
+
+    def _lines(self, request: Request[DecodedCall]) -> Iterator[str]:
+        if self._as_json:
+            yield self._made(request).to_json()
+        else:
+            yield from request_lines(request, self._clock, self._style)
+
+    def _made(self, request: Request[DecodedCall]) -> Request[Call]:
+        return request.mapped(lambda call: call.as_call(self._clock.epoch))
+
+    def _lost(self) -> int:
+        """Return how many records are missing."""
+        counts = self._tracer.diagnostics()
+        lost = sum(counts[what] for what in self._tracer.LOSSES)
+        return lost + self._tracer.losses.total + self._tracer.window.losses.total
+
+    def notices(self, undecided: int) -> Iterator[Notice]:
+        """Yield what the trees do not show."""
+        tally = self._assembler.tally
+        without = tally.unattributed + tally.late
+        if without:
+            of = counted("{} call{s} of no request that is known", without)
+            text = f"{of}, and {tally.nodes:,} of requests"
+            fields = {"what": "unattributed", "calls": without, "nodes": tally.nodes}
+            yield Notice(NoticeKind.SUMMARY, text, fields)
+        if tally.lost:
+            text = counted("{} request{s} not shown: records of calls were lost", tally.lost)
+            fields = {"what": "requests", "requests": tally.lost, "calls": 0}
+            yield Notice(NoticeKind.LOST, text, fields)
+        if lost := self._lost():
+            yield lost_notice("reader", _DROPPED, lost, lost + tally.nodes + without)
+        if undecided:
+            text = counted("{} call{s} not shown: the predicate could not be decided", undecided)
+            yield Notice(NoticeKind.LOST, text, {"what": "undecided", "calls": undecided})
+
+
+_PIECE = 256  # records between two looks at the clock
+_DROPPED = "{} record{s} lost: they came faster than they could be read; give fewer patterns"

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stacks of threads that a clock has interrupted: at any instruction, in any code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import Enum
+
+from gotrace.goroutines.model import Frame, Stack
+from gotrace.goroutines.program import TRAPPED, Program
+from gotrace.profiles.rows import Line, PprofLocation
+
+__all__ = ["InterruptedStacks", "Work", "work_of"]
+
+#: Marks of the second address, which may be that of the caller: bpf/oncpu.c.
+CALLER_AT_0, CALLER_AT_8 = 1 << 62, 1 << 61
+_ADDRESS = CALLER_AT_8 - 1
+
+
+class Work(Enum):
+    """What a thread's time is spent for; the values are what the commands print."""
+
+    PROGRAM = "program"
+    COLLECTOR = "garbage collection"
+    ASSIST = "GC assist"
+    SCHEDULER = "scheduler"
+
+
+#: Functions below which a goroutine works for the collector, in proportion to what it allocates.
+_ASSISTS = ("runtime.gcAssistAlloc", "runtime.deductSweepCredit")
+#: What the collector's own goroutines run, and what begins and ends a cycle, in src/runtime of Go
+#: 1.15 to 1.27.
+_COLLECTOR = (
+    "runtime.GC",
+    "runtime.bgscavenge",
+    "runtime.bgsweep",
+    "runtime.forcegchelper",
+    "runtime.gcBgMarkWorker",
+    "runtime.gcDrain",
+    "runtime.gcMark",
+    "runtime.gcStart",
+    "runtime.gcSweep",
+    "runtime.sweepone",
+)
+#: What is between two goroutines on a thread, and what looks after the threads.
+_SCHEDULER = frozenset(
+    {
+        "runtime.exitsyscall0",
+        "runtime.exitsyscallNoP",
+        "runtime.findRunnable",
+        "runtime.findrunnable",
+        "runtime.goexit0",
+        "runtime.mcall",
+        "runtime.mstart",
+        "runtime.mstart1",
+        "runtime.park_m",
+        "runtime.schedule",
+        "runtime.sysmon",
+        "runtime.templateThread",
+    }
+)
+
+
+def work_of(functions: Sequence[str]) -> Work:
+    """Return what the functions of a stack are at work for."""
+    own = [name for name in functions if name.startswith("runtime.")]
+    if any(name.startswith(_ASSISTS) for name in own):
+        return Work.ASSIST
+    if any(name.startswith(_COLLECTOR) for name in own):
+        return Work.COLLECTOR
+    return Work.SCHEDULER if _SCHEDULER.intersection(own) else Work.PROGRAM
+
+
+class InterruptedStacks:
+    """Names the stacks that bpf/oncpu.c keeps; ``code_name`` says what holds code without names."""
+
+    def __init__(self, program: Program, code_name: Callable[[int], str]) -> None:
+        self._program = program
+        self._code_name = code_name
+        self._stacks: dict[Stack, Stack] = {}
+
+    def stack(self, kept: Stack) -> Stack:
+        """Return a kept stack as others are, as far as it leads through code.
+
+        Where frame pointers are not kept, as in much of C, other numbers are taken for addresses.
+        """
+        if kept not in self._stacks:
+            self._stacks[kept] = self._made(kept)
+        return self._stacks[kept]
+
+    def _made(self, kept: Stack) -> Stack:
+        if not kept:
+            return ()
+        pc, callers = kept[0], kept[1:]
+        if callers and callers[0] > _ADDRESS:
+            is_caller = callers[0] & self._caller_mark(pc)
+            callers = ((callers[0] & _ADDRESS,) if is_caller else ()) + callers[1:]
+        for place, caller in enumerate(callers):
+            if not (self._code_name(caller) or self._program.function_name(caller)):
+                callers = callers[:place]
+                break
+        return (pc | TRAPPED, *callers)
+
+    def _caller_mark(self, pc: int) -> int:
+        """Return where the return address is at an instruction, if it is on top of the stack."""
+        step = self._program.step(pc | TRAPPED)
+        return {0: CALLER_AT_0, 1: CALLER_AT_8}.get(step.words, 0) if step else 0
+
+    def frames(self, stack: Stack) -> list[Frame]:
+        """Return the logical frames of what ``stack`` returns, the innermost first."""
+        return [frame for _, frames in self._located(stack) for frame in frames]
+
+    def profiled(self, stack: Stack) -> list[PprofLocation]:
+        """Return its physical frames for a profile, the innermost first."""
+        return [
+            PprofLocation(address, tuple(Line(f.function, f.file, f.line) for f in frames))
+            for address, frames in self._located(stack)
+            if frames
+        ]
+
+    def _located(self, stack: Stack) -> list[tuple[int, list[Frame]]]:
+        found = []
+        for address, frames in self._program.locations(stack):
+            shown = [frame for frame in frames if not frame.is_elided]
+            if not frames:
+                name = self._code_name(address) or "[unknown]"
+                shown = [Frame(name, "", 0, None, False, False, True)]
+            found.append((address, shown))
+        return found

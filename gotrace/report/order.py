@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of rows: by their numbers, the largest last as bcc has it, or by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any, TypeVar
+
+from gotrace.histogram import Histogram, ValueHistogram
+
+__all__ = ["Order", "ordered", "rate_of", "share_of", "share_text", "size_by"]
+
+_T = TypeVar("_T")
+
+
+class Order(Enum):
+    """What rows are ordered by; the values are those of ``--sort``."""
+
+    COUNT = "count"
+    TOTAL = "total"
+    P99 = "p99"
+    NAME = "name"
+
+
+def ordered(
+    rows: Iterable[_T],
+    top: int | None,
+    size: Callable[[_T], Any],
+    name: Callable[[_T], Any] | None = None,
+) -> list[_T]:
+    """Return the ``top`` largest rows, the largest last; by ``name`` if that is given."""
+    ranked = sorted(rows, key=size)
+    shown = ranked[-top:] if top else ranked
+    return shown if name is None else sorted(shown, key=name)
+
+
+def size_by(order: Order | None, usual: Order) -> Callable[[Histogram | ValueHistogram], int]:
+    """Return what histograms are ordered by; names are given to rows of the ``usual`` order."""
+    chosen = usual if order in (None, Order.NAME) else order
+    if chosen is Order.P99:
+        return lambda values: values.percentile(0.99)
+    return lambda values: values.sum if chosen is Order.TOTAL else values.count
+
+
+def share_of(part: int, whole: int) -> float:
+    """Return the share that a part has of a whole, for JSON."""
+    return round(part / whole, 6) if whole else 0.0
+
+
+def share_text(part: int, whole: int) -> str:
+    """Return the share that a part has of a whole, as ``12.3%``."""
+    return f"{share_of(part, whole):.1%}"
+
+
+def rate_of(count: int, seconds: float) -> float:
+    """Return how many there are a second."""
+    return round(count / seconds, 3) if seconds > 0 else 0.0

@@ -1,0 +1,470 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Assemble requests of records: calls and edges, in the order of time.
+
+A call belongs to the request that its goroutine worked for when it was entered. Its record comes
+when it ends, and a request's root may end before others that work for it: it waits for these.
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from gotrace.probes.spec import ProbeSpec, parse_key
+from gotrace.requests.belonging import Belonging, Link, Span, Task, Work
+from gotrace.requests.critical import Part, States, critical_path
+from gotrace.requests.edges import FIRST, EdgeKind, parse_edge
+from gotrace.requests.model import Node, Request
+from gotrace.session.decode import CallDecoder, DecodedCall
+from gotrace.session.events import HEADER
+from gotrace.session.request import Asked
+from gotrace.target.target import Target
+from gotrace.values.model import StringValue
+
+__all__ = ["LINGER", "PATIENCE", "Assembler", "Tally", "request_probes"]
+
+#: Seconds that a request waits after its root's end, since a timer may still begin work for it, and
+#: how long it waits where somebody works for it.
+LINGER = 0.5
+PATIENCE = 10.0
+#: Seconds that it waits if a context has said whose some calls are: others may turn out to have it.
+_CONTEXT_LINGER = 2.0
+#: Requests that wait at a time, and the calls of them.
+_MAX_REQUESTS = 1 << 14
+_MAX_CALLS = 1 << 19
+#: Goroutines, and the calls of each, that are looked at again when the call around them ends.
+_MAX_GOROUTINES = 1 << 12
+_MAX_LOOSE = 1 << 8
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A call: its record, the number of its function, and what its probes show if that is known.
+
+    ``span`` is the time that it was made in, None if it is not a call of a request. ``is_given``:
+    its own context says whose it is.
+    """
+
+    start: int
+    end: int
+    function: int
+    record: bytes
+    span: Span | None = None
+    is_given: bool = False
+    shown: list[tuple[ProbeSpec, DecodedCall]] | None = None
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A request that has not been given out; ``calls`` are by the span that they were begun in."""
+
+    work: Work
+    calls: dict[Span, list[_Entry]] = field(default_factory=dict)
+    size: int = 0
+    root: _Entry | None = None
+    ended: float = 0.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """What has become of calls and requests so far.
+
+    ``nodes`` are calls of requests, ``unattributed`` those of none, ``late`` those of requests that
+    had been given out, or given up. ``unwanted`` are requests that the root's predicate does not
+    want. ``lost`` are requests whose end was not seen, or that were given up because there were too
+    many, or because records were missing.
+    """
+
+    nodes: int = 0
+    unattributed: int = 0
+    late: int = 0
+    unwanted: int = 0
+    lost: int = 0
+
+
+def request_probes(asked: Asked, target: Target) -> tuple[Sequence[ProbeSpec], Sequence[ProbeSpec]]:
+    """Return the probes of the first pattern, whose calls begin requests, and all probes.
+
+    Raises UsageError.
+    """
+    roots = _probes(replace(asked, patterns=asked.patterns[:1]), target)
+    others = asked.patterns[1:]
+    return roots, [*roots, *(_probes(replace(asked, patterns=others), target) if others else ())]
+
+
+#: What is known of a call beside its values: the contexts that it was given.
+_EXTRAS = parse_key("$contexts")
+
+
+def _probes(asked: Asked, target: Target) -> Sequence[ProbeSpec]:
+    probes, failed = asked.probes(target)
+    if failed:
+        raise failed[0]
+    return [replace(probe, extras=_EXTRAS) for probe in probes]
+
+
+class Assembler:
+    """Takes records as they come and gives out requests as they are whole."""
+
+    def __init__(
+        self,
+        decoders: Sequence[CallDecoder],
+        roots: Sequence[ProbeSpec],
+        reasons: Sequence[str] = (),
+    ) -> None:
+        """Take the decoders of functions by number, and the probes whose calls begin requests.
+
+        ``reasons`` are Go's words for why goroutines wait, by number, where critical paths are
+        asked for.
+        """
+        self._reasons = reasons
+        self._states = States()
+        self._decoders = decoders
+        self._roots = {id(spec) for spec in roots}
+        self._begins = [
+            any(id(spec) in self._roots for spec, _ in decoder.traced.parts) for decoder in decoders
+        ]
+        #: Numbers of functions that are given contexts.
+        self._given = {
+            number
+            for number, decoder in enumerate(decoders)
+            if any(any(probe.extras) for _, probe in decoder.traced.parts)
+        }
+        #: Calls of each goroutine that no span is known of, or a context's: the latest ones.
+        self._loose: OrderedDict[Task, deque[_Entry]] = OrderedDict()
+        self._belonging = Belonging()
+        self._waiting: dict[Work, _Waiting] = {}
+        #: In the order of the ends of their roots.
+        self._ended: list[_Waiting] = []
+        self._calls = 0
+        self._reported = 0
+        self._missing = 0
+        self._blind_until = 0
+        self.tally = Tally()
+
+    def add(self, record: bytes) -> None:
+        """Take the next record. Raises RecordError."""
+        end, start, goid, tgid, _, function, _, _, flags, _, _ = HEADER.unpack_from(record)
+        if end < self._blind_until:
+            self.tally.unattributed += function < FIRST
+        elif function < FIRST:
+            self._call(_Entry(start, end, function, record), (tgid, goid), flags)
+        elif (edge := parse_edge(record)).kind is not EdgeKind.BEGIN:
+            if self._reasons:
+                self._states.add(edge)
+            if edge.kind is not EdgeKind.STATE:
+                self._belonging.add(edge)
+        elif (work := self._belonging.begin(edge)) is not None:
+            self._waiting[work] = _Waiting(work)
+            if len(self._waiting) > _MAX_REQUESTS:
+                self._give_up(next(iter(self._waiting.values())))
+
+    def missing(self, records: int) -> None:
+        """Note that so many records are missing by now, among those up to now.
+
+        If there are more than before, what waits is given up, and so is what has been reported and
+        not been taken yet: which work it was may be wrong without them.
+        """
+        if records == self._missing:
+            return
+        self._missing = records
+        self._blind_until = time.monotonic_ns()
+        self._belonging.forget(self._blind_until)
+        self._states.forget()
+        self.tally.lost += len(self._waiting)
+        self._waiting.clear()
+        self._ended.clear()
+        self._calls = 0
+
+    def take(self, now: float, is_over: bool = False) -> Iterator[Request[DecodedCall]]:
+        """Yield the requests that are whole by ``now`` (``time.monotonic``), all if ``is_over``."""
+        if not self._ended or not (is_over or now - self._ended[0].ended >= LINGER):
+            return
+        waiting, self._ended = self._ended, []
+        for one in waiting:
+            age = now - one.ended
+            if not is_over and age < self._patience(one):
+                self._ended.append(one)
+            elif self._waiting.pop(one.work, None) is not None:
+                self._calls -= one.size
+                request = self._request(one)
+                self.tally.unwanted += request is None
+                if request is not None:
+                    yield request
+        if is_over:
+            self.tally.lost += len(self._waiting)
+            self._waiting.clear()
+
+    @staticmethod
+    def _patience(waiting: _Waiting) -> float:
+        """Return how long a request waits after its root's end, in seconds."""
+        if waiting.work.is_busy:
+            return PATIENCE
+        is_given = any(span.context is not None for span in waiting.calls)
+        return _CONTEXT_LINGER if is_given else LINGER
+
+    def _give_up(self, waiting: _Waiting) -> None:
+        del self._waiting[waiting.work]
+        self._calls -= waiting.size
+        self.tally.lost += 1
+        self.tally.late += waiting.size
+
+    def _call(self, entry: _Entry, task: Task, flags: int) -> None:
+        belonging = self._belonging
+        is_unwanted = bool(flags & _UNWANTED)
+        span = belonging.span_at(task, entry.start)
+        work = None
+        if self._begins[entry.function]:
+            work = belonging.end(task, entry.start, entry.end)
+        if work is not None:
+            waiting = self._waiting.get(work)
+            if waiting is not None:
+                waiting.root, waiting.ended = entry, time.monotonic()
+                self._ended.append(waiting)
+                if is_unwanted:
+                    entry.record = b""
+                span = work.root
+        if is_unwanted and work is None:
+            return
+        given = self._given_work(entry, task) if entry.function in self._given else None
+        if given is not None and (span is None or span.work is not given[0]):
+            self._take_over(entry, task, span, *given)
+        elif span is None:
+            self.tally.unattributed += 1
+            self._keep(entry, task)
+        else:
+            self._place(entry, span)
+
+    def _place(self, entry: _Entry, span: Span) -> None:
+        """Add a call to the request of a span."""
+        found = self._waiting.get(span.work)
+        if found is None:
+            self.tally.late += 1
+            return
+        entry.span = span
+        found.calls.setdefault(span, []).append(entry)
+        found.size += 1
+        self._calls += 1
+        if self._calls > _MAX_CALLS:
+            self._give_up(max(self._waiting.values(), key=lambda one: one.size))
+
+    def _keep(self, entry: _Entry, task: Task) -> None:
+        """Keep a call that may be within one whose context says whose it is."""
+        if not self._given:
+            return
+        self._loose.setdefault(task, deque(maxlen=_MAX_LOOSE)).append(entry)
+        self._loose.move_to_end(task)
+        if len(self._loose) > _MAX_GOROUTINES:
+            self._loose.popitem(last=False)
+
+    def _given_work(self, entry: _Entry, task: Task) -> tuple[Work, tuple[int, int]] | None:
+        """Return the request that a call's context is of, and that; None if it is not known."""
+        if not entry.record:
+            return None
+        entry.shown = self._decoders[entry.function].calls(entry.record)
+        for _, call in entry.shown:
+            for value in call.extras:
+                if isinstance(value, StringValue) and value.text:
+                    words = struct.unpack(f"<{len(value.text) // 8}Q", value.text)
+                    return self._belonging.contexts.find(task, words, entry.start)
+        return None
+
+    def _take_over(
+        self,
+        entry: _Entry,
+        task: Task,
+        before: Span | None,
+        work: Work,
+        context: tuple[int, int],
+    ) -> None:
+        """Make a call, and those within it, one of the request that its context is of."""
+        if work not in self._waiting:
+            self.tally.unattributed += 1
+            return
+        span = Span(work, task, entry.start, Link.CONTEXT, None, context)
+        span.end = entry.end
+        work.working -= 1
+        entry.is_given = True
+        within = [one for one in self._loose.get(task, ()) if one.start >= entry.start]
+        waiting = self._waiting.get(before.work) if before is not None else None
+        if waiting is not None and before is not None:
+            calls = waiting.calls.get(before, [])
+            within += [one for one in calls if one.start >= entry.start and one is not entry]
+        for one in within:
+            if one.is_given and one.span is not None and one.span.work is not work:
+                continue
+            self._remove(one)
+            self._place(one, span)
+        self._place(entry, span)
+        self._keep(entry, task)
+
+    def _remove(self, entry: _Entry) -> None:
+        """Take a call from where it is."""
+        span, entry.span = entry.span, None
+        waiting = self._waiting.get(span.work) if span is not None else None
+        if span is None:
+            self.tally.unattributed -= 1
+        elif waiting is not None:
+            waiting.calls[span].remove(entry)
+            waiting.size -= 1
+            self._calls -= 1
+
+    def _request(self, waiting: _Waiting) -> Request[DecodedCall] | None:
+        """Return the tree of a request, None if the root's predicate does not want it."""
+        root = waiting.root
+        if root is None or not root.record:
+            return None
+        for span in [one for one in waiting.calls if one.context is not None]:
+            if span.context is not None and self._belonging.contexts.is_shared(span.context):
+                self.tally.unattributed += len(waiting.calls.pop(span))
+        tree = _Tree(waiting, root)
+        probes = root.shown or self._decoders[root.function].calls(root.record)
+        wanted = [call for spec, call in probes if id(spec) in self._roots]
+        if not wanted:
+            return None
+        made: dict[int, list[Node[DecodedCall]]] = {}
+        for place in reversed(tree.order()):
+            below = tree.children.get(id(place), ())
+            children = [node for child in below for node in made.pop(id(child))]
+            if place is root:
+                call: DecodedCall | None = wanted[0]
+            else:
+                shown = place.shown or self._decoders[place.function].calls(place.record)
+                call = shown[0][1] if shown else None
+            if call is None:
+                made[id(place)] = children
+                continue
+            edge, start = tree.edges[id(place)].value, place.start - root.start
+            made[id(place)] = [Node(call, edge, start, tuple(children))]
+            self.tally.nodes += 1
+        new = self.tally.unattributed + self.tally.late - self._reported
+        self._reported += new
+        critical = self._critical(waiting.work, root, tree) if self._reasons else ()
+        return Request(made[id(root)][0], waiting.work.working, new, critical)
+
+    def _critical(self, work: Work, root: _Entry, tree: _Tree) -> tuple[Part, ...]:
+        """Return the parts of a request's critical path."""
+        spans: dict[Task, list[Span]] = {}
+        for span in work.spans:
+            spans.setdefault(span.goroutine, []).append(span)
+
+        def span_at(task: Task, moment: int) -> Span | None:
+            return next(
+                (
+                    span
+                    for span in reversed(spans.get(task, ()))
+                    if span.begin <= moment and (span.end is None or moment <= span.end)
+                ),
+                None,
+            )
+
+        def pieces(task: Task, low: int, high: int) -> list[tuple[int, int, str]]:
+            return [
+                (start, end, self._decoders[call.function].function.name)
+                for start, end, call in tree.pieces(spans.get(task, ()), low, high)
+            ]
+
+        of = (work.root.goroutine, root.start, root.end)
+        return critical_path(self._states, of, span_at, pieces, self._reasons)
+
+
+_UNWANTED = 1024  # CallFlag.UNWANTED, which is slow
+
+
+class _Tree:
+    """Which call of a request is below which."""
+
+    def __init__(self, waiting: _Waiting, root: _Entry) -> None:
+        self.root = root
+        self.children: dict[int, list[_Entry]] = {}
+        self.edges: dict[int, Link] = {id(root): Link.CALL}
+        self._spans = waiting.calls
+        #: Of each span: when calls were entered, the calls, and the number of each one's parent.
+        self._nested: dict[Span, tuple[list[int], list[_Entry], list[int | None]]] = {}
+        for span, calls in self._spans.items():
+            self._nested[span] = _nested(calls)
+        for span, (_, calls, parents) in self._nested.items():
+            above = None
+            for call, parent in zip(calls, parents, strict=True):
+                if call is root:
+                    continue
+                if parent is not None:
+                    self._below(calls[parent], call, Link.CALL)
+                    continue
+                if above is None:
+                    above = self._above(span)
+                self._below(above, call, span.link)
+
+    def _below(self, above: _Entry, call: _Entry, link: Link) -> None:
+        self.children.setdefault(id(above), []).append(call)
+        self.edges[id(call)] = link
+
+    def _above(self, span: Span) -> _Entry:
+        """Return the innermost call that was open where a span's work comes from."""
+        while span.above is not None:
+            found = self._open_at(span.above, span.begin)
+            if found is not None:
+                return found
+            span = span.above
+        return self.root
+
+    def _open_at(self, span: Span, moment: int, to: int = 0) -> _Entry | None:
+        """Return the innermost call that was open at a moment, and up to another one."""
+        last = max(moment, to)
+        nested = self._nested.get(span)
+        if nested is None:
+            return None
+        starts, calls, parents = nested
+        row: int | None = bisect_right(starts, moment) - 1
+        if row == -1:
+            return None
+        while row is not None and calls[row].end < last:
+            row = parents[row]
+        return None if row is None else calls[row]
+
+    def pieces(
+        self, spans: Sequence[Span], low: int, high: int
+    ) -> Iterator[tuple[int, int, _Entry]]:
+        """Yield which innermost calls a goroutine of these spans was in, backwards in time."""
+        bounds = {low, high}
+        for span in spans:
+            for call in self._spans.get(span, ()):
+                bounds.update(one for one in (call.start, call.end) if low < one < high)
+        for end, start in pairwise(sorted(bounds, reverse=True)):
+            yield start, end, self._innermost(spans, start, end)
+
+    def _innermost(self, spans: Sequence[Span], start: int, end: int) -> _Entry:
+        """Return the call that a goroutine of these spans was in, or that it worked for."""
+        span = next((one for one in reversed(spans) if one.begin <= start), None)
+        if span is None:
+            return self.root
+        return self._open_at(span, start, end) or self._above(span)
+
+    def order(self) -> list[_Entry]:
+        """Return all calls, outer ones first; sort those below each."""
+        found, waiting = [], [self.root]
+        while waiting:
+            call = waiting.pop()
+            found.append(call)
+            below = self.children.get(id(call), [])
+            below.sort(key=lambda each: each.start)
+            waiting += below
+        return found
+
+
+def _nested(calls: list[_Entry]) -> tuple[list[int], list[_Entry], list[int | None]]:
+    """Return calls of one goroutine in order, with the number of the one that each is within."""
+    ordered = sorted(calls, key=lambda each: (each.start, -each.end))
+    parents: list[int | None] = []
+    around: list[int] = []
+    for number, call in enumerate(ordered):
+        while around and ordered[around[-1]].end < call.end:
+            around.pop()
+        parents.append(around[-1] if around else None)
+        around.append(number)
+    return [each.start for each in ordered], ordered, parents

@@ -1,0 +1,562 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whose work a goroutine does, at any time: from edges in the order of time.
+
+A goroutine works for a request
+
+- while a call of the root is open in it;
+- from the ``go`` statement on that has started it for the request, or from when a timer has: until
+  its first wait for work, at any depth, that somebody else ends. Receives, selects and sync.Cond
+  are waits for work; locks, joins, sleeps and the network are not;
+- if it works for nobody, from the receipt of an item that was sent for the request to its next
+  receipt, or wait for work, in the same frame or one outside of that: what it takes further inside
+  (a connection from a pool, an answer) is a part of the work;
+- as a coroutine, while one that works for the request has it run.
+
+Else it works for nobody: no edge is a guess. So an item counts only if the channel is seen to be a
+queue: one of its receivers has received twice, and has put nothing back between. Channels to which
+items come back that were taken from them are pools, semaphores and free lists: nothing of these is
+handed over.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gotrace.requests.edges import Edge, EdgeKind
+
+__all__ = ["Belonging", "Contexts", "Link", "Span", "Task", "Work"]
+
+#: Of which process, and its number.
+Task = tuple[int, int]
+
+#: Items, channels and timers that are known at once, and changes of a goroutine's work.
+_MAX_ITEMS = 1 << 17
+_MAX_CHANNELS = 1 << 15
+_MAX_TIMERS = 1 << 15
+_MAX_HISTORY = 1 << 10
+#: Spans of a request that are known by themselves.
+_MAX_SPANS = 1 << 12
+#: Different contexts of roots to be seen first, and those that requests share.
+_MIN_CONTEXTS = 8
+_MAX_SHARED = 1 << 12
+#: Channels of which is known what a goroutine has taken from them.
+_MAX_TAKEN = 64
+
+
+class Link(Enum):
+    """What makes a call a node of a request."""
+
+    CALL = "call"
+    CONTEXT = "context"
+    ITEM = "item"
+    GO = "go"
+
+
+class Work:
+    """A request as far as work is concerned; ``root`` is the time of its root's call.
+
+    ``is_open``: its root has not ended. ``working``: spans that have not ended. ``sent``: items
+    that nobody has taken yet.
+    """
+
+    def __init__(self, goroutine: Task, at: int) -> None:
+        self.is_open = True
+        self.working = 0
+        self.sent = 0
+        #: The first of its spans.
+        self.spans: list[Span] = []
+        self.root = Span(self, goroutine, at, Link.CALL, None)
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether anybody works for it, or has work of it before them."""
+        return bool(self.working or self.sent)
+
+
+class Span:
+    """A time in which a goroutine works for one request; times in ns.
+
+    It is handed the work by ``above``, at its beginning, through ``link``; None above the root's,
+    and of one whose work a ``context`` shows: of which process, and its address.
+    """
+
+    __slots__ = ("above", "begin", "context", "end", "goroutine", "link", "work")
+
+    def __init__(
+        self,
+        work: Work,
+        goroutine: Task,
+        begin: int,
+        link: Link,
+        above: Span | None,
+        context: tuple[int, int] | None = None,
+    ) -> None:
+        self.work = work
+        self.goroutine = goroutine
+        self.begin = begin
+        self.end: int | None = None
+        self.link = link
+        self.above = above
+        self.context = context
+        work.working += 1
+        if len(work.spans) < _MAX_SPANS:
+            work.spans.append(self)
+
+
+class _Mode(Enum):
+    """How long a goroutine's work lasts."""
+
+    STARTED = "until somebody else ends a wait for work"
+    ITEM = "until the next item"
+    COROUTINE = "until it is resumed"
+
+
+@dataclass(slots=True)
+class _Root:
+    """An open call of the root: the distance of its frame from the beginning of the stack."""
+
+    depth: int
+    span: Span
+
+
+@dataclass(slots=True)
+class _Goroutine:
+    """What is known of a goroutine; ``roots`` go before ``work``.
+
+    ``channel`` and ``depth`` are where it has received its item. ``is_answered``: the next end of a
+    wait is that of one which an item has ended, or that has sent one. ``taken`` is how many items
+    it has had from a channel without sending to that, and the last one's first word, by channel.
+    """
+
+    roots: list[_Root] = field(default_factory=list)
+    work: Span | None = None
+    mode: _Mode | None = None
+    channel: int = 0
+    depth: int = 0
+    is_answered: bool = False
+    taken: dict[int, tuple[int, int]] = field(default_factory=dict)
+    #: When what it works for has changed, and to what; from ``known`` on.
+    times: list[int] = field(default_factory=list)
+    spans: list[Span | None] = field(default_factory=list)
+    known: int = 0
+
+    @property
+    def current(self) -> Span | None:
+        return self.roots[-1].span if self.roots else self.work
+
+    def changed(self, at: int) -> None:
+        self.times.append(at)
+        self.spans.append(self.current)
+        if len(self.times) > _MAX_HISTORY:
+            half = _MAX_HISTORY // 2
+            self.known = self.times[half]
+            del self.times[:half], self.spans[:half]
+
+
+@dataclass(slots=True)
+class _Item:
+    """What has been sent: for whom, by whom, and its first word."""
+
+    span: Span | None
+    sender: Task
+    word: int
+
+
+@dataclass(slots=True)
+class _Channel:
+    """What is seen of a channel: of the items ``sent``, so many ``returned`` that came from it."""
+
+    is_queue: bool = False
+    sent: int = 0
+    returned: int = 0
+
+    @property
+    def is_pool(self) -> bool:
+        return self.returned > 0 and 2 * self.returned >= self.sent
+
+
+#: Of which process, and its address.
+_Context = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Owner:
+    """The request that a context was given to; None if there may be several.
+
+    ``since``: how often the collector had run when it was.
+    """
+
+    work: Work | None
+    since: int
+
+
+class Contexts:
+    """Which request a context is of: by the addresses of those that roots' calls were given.
+
+    An address that two calls of the root were given, without the collector having run between, is
+    of one context that they share: it says nothing, ever. So does one that a call of another
+    goroutine was given before the root's. That may be known only later: ``is_shared`` is to be
+    asked once more before anything is said. If the collector has run while the first call is open,
+    the context may have been freed: the address says nothing until it runs again. That of a request
+    that has ended is known until it runs. Roots may be given the same few contexts again and again,
+    which other calls have as well: so nothing is known before ``_MIN_CONTEXTS`` different ones have
+    been seen.
+    """
+
+    def __init__(self) -> None:
+        self._owners: dict[_Context, _Owner] = {}
+        self._shared: OrderedDict[_Context, None] = OrderedDict()
+        #: The goroutine whose call was given a context that no root was given since.
+        self._earlier: OrderedDict[_Context, Task] = OrderedDict()
+        self._seen: set[_Context] = set()
+        self._collected = 0
+
+    def begin(self, context: _Context, work: Work) -> None:
+        """Note that a request begins with a context."""
+        if len(self._seen) < _MIN_CONTEXTS:
+            self._seen.add(context)
+        owner = self._owners.get(context)
+        if owner is None:
+            self._owners[context] = _Owner(work, self._collected)
+            if self._earlier.pop(context, work.root.goroutine) != work.root.goroutine:
+                self._share(context)
+        elif owner.since == self._collected:
+            self._share(context)
+        else:
+            self._owners[context] = _Owner(None, self._collected)
+
+    def _share(self, context: _Context) -> None:
+        self._shared[context] = None
+        if len(self._shared) > _MAX_SHARED:
+            self._shared.popitem(last=False)
+
+    def is_shared(self, context: _Context) -> bool:
+        """Return whether a context is known to be of several requests, or of others as well."""
+        return context in self._shared
+
+    def freed(self, tgid: int) -> None:
+        """Note that the collector of a process has run."""
+        self._collected += 1
+        self._earlier.clear()
+        ended = [
+            context
+            for context, owner in self._owners.items()
+            if context[0] == tgid and (owner.work is None or not owner.work.is_open)
+        ]
+        for context in ended:
+            del self._owners[context]
+
+    def find(
+        self, task: Task, addresses: Sequence[int], moment: int
+    ) -> tuple[Work, _Context] | None:
+        """Return the request whose context a goroutine's call since a moment was given.
+
+        With it is the context. None if that is not known.
+        """
+        found = []
+        for context in ((task[0], address) for address in addresses):
+            owner = self._owners.get(context)
+            if owner is None:
+                self._earlier[context] = task
+                if len(self._earlier) > _MAX_SHARED:
+                    self._earlier.popitem(last=False)
+            elif owner.work is None or context in self._shared:
+                continue
+            elif owner.work.root.begin <= moment:
+                found.append((owner.work, context))
+            elif owner.work.root.goroutine != task:
+                self._share(context)
+        found = [one for one in found if one[0].is_open] or found
+        is_known = len(found) == 1 and len(self._seen) >= _MIN_CONTEXTS
+        return found[0] if is_known else None
+
+    def forget(self) -> None:
+        """Forget all but what is shared."""
+        self._owners.clear()
+        self._earlier.clear()
+
+
+class Belonging:
+    """What each goroutine works for."""
+
+    def __init__(self) -> None:
+        self._goroutines: dict[Task, _Goroutine] = {}
+        self._items: OrderedDict[tuple[int, int], _Item] = OrderedDict()
+        self._channels: OrderedDict[tuple[int, int], _Channel] = OrderedDict()
+        self._timers: OrderedDict[tuple[int, int], Span | None] = OrderedDict()
+        self._kinds = {
+            EdgeKind.GO: self._go,
+            EdgeKind.TIMER: self._timer,
+            EdgeKind.WRITE: self._write,
+            EdgeKind.READ: self._read,
+            EdgeKind.HAND: self._hand,
+            EdgeKind.TAKE: self._take,
+            EdgeKind.SENT: self._sent,
+            EdgeKind.WAKE: self._wake,
+            EdgeKind.SWITCH: self._switch,
+            EdgeKind.DROP: self._drop,
+            EdgeKind.DEAD: self._dead,
+            EdgeKind.FREED: self._freed,
+        }
+        self.contexts = Contexts()
+
+    def add(self, edge: Edge) -> None:
+        """Take an edge, but for beginnings and states: the next one in the order of time."""
+        self._kinds[edge.kind](edge)
+
+    def begin(self, edge: Edge) -> Work | None:
+        """Return the request that a call of the root begins, None within such a call.
+
+        Calls of the root that should have ended before have ended unseen.
+        """
+        task = (edge.tgid, edge.goid)
+        goroutine = self._of(task)
+        while goroutine.roots and goroutine.roots[-1].depth >= edge.first:
+            self._end_root(goroutine, edge.at)
+        if goroutine.roots or not edge.goid:
+            return None
+        work = Work(task, edge.other)
+        goroutine.roots.append(_Root(edge.first, work.root))
+        goroutine.changed(edge.other)
+        if edge.second:
+            self.contexts.begin((edge.tgid, edge.second), work)
+        return work
+
+    def end(self, task: Task, start: int, at: int) -> Work | None:
+        """Return the request whose root's call began at ``start`` and ends, None if it is none."""
+        goroutine = self._goroutines.get(task)
+        if goroutine is None or not goroutine.roots:
+            return None
+        root = goroutine.roots[-1]
+        if root.span.begin != start:
+            return None
+        self._end_root(goroutine, at)
+        return root.span.work
+
+    def span_at(self, task: Task, moment: int) -> Span | None:
+        """Return the span that a goroutine was in at a moment, None if it worked for nobody."""
+        goroutine = self._goroutines.get(task)
+        if goroutine is None or moment < goroutine.known:
+            return None
+        row = bisect_right(goroutine.times, moment) - 1
+        return goroutine.spans[row] if row >= 0 else None
+
+    def forget(self, at: int) -> None:
+        """Forget all: edges are missing, and what follows from the others may be wrong."""
+        goroutines = list(self._goroutines.values())
+        self._goroutines.clear()
+        self._items.clear()
+        self._channels.clear()
+        self._timers.clear()
+        self.contexts.forget()
+        for goroutine in goroutines:
+            self._finish(goroutine, at)
+
+    def _of(self, task: Task) -> _Goroutine:
+        found = self._goroutines.get(task)
+        if found is None:
+            found = self._goroutines[task] = _Goroutine()
+        return found
+
+    def _current(self, task: Task) -> Span | None:
+        goroutine = self._goroutines.get(task)
+        return goroutine.current if goroutine is not None and task[1] else None
+
+    def _end_root(self, goroutine: _Goroutine, at: int) -> None:
+        span = goroutine.roots.pop().span
+        span.work.is_open = False
+        goroutine.changed(at)
+        self._close(span, at)
+
+    def _close(self, span: Span, at: int) -> None:
+        span.end = at
+        span.work.working -= 1
+
+    def _set(
+        self, task: Task, goroutine: _Goroutine, at: int, mode: _Mode | None, span: Span | None
+    ) -> None:
+        before, goroutine.work, goroutine.mode = goroutine.work, span, mode
+        goroutine.changed(at)
+        if before is not None:
+            self._close(before, at)
+
+    def _go(self, edge: Edge) -> None:
+        key = (edge.tgid, edge.first)
+        # A timer that is due runs as well where another goroutine stops or resets it.
+        if key in self._timers:
+            above = self._timers.pop(key)
+        else:
+            above = self._current((edge.tgid, edge.goid))
+        if above is not None:
+            self._started((edge.tgid, edge.other), edge.at, above)
+
+    def _started(self, task: Task, at: int, above: Span) -> None:
+        span = Span(above.work, task, at, Link.GO, above)
+        self._set(task, self._of(task), at, _Mode.STARTED, span)
+
+    def _timer(self, edge: Edge) -> None:
+        key = (edge.tgid, edge.first)
+        self._timers[key] = self._current((edge.tgid, edge.goid))
+        self._timers.move_to_end(key)
+        if len(self._timers) > _MAX_TIMERS:
+            self._timers.popitem(last=False)
+
+    def _channel(self, tgid: int, address: int) -> _Channel:
+        key = (tgid, address)
+        found = self._channels.get(key)
+        if found is None:
+            found = self._channels[key] = _Channel()
+            if len(self._channels) > _MAX_CHANNELS:
+                self._channels.popitem(last=False)
+        return found
+
+    def _sends(self, task: Task, address: int, word: int) -> None:
+        """Note that a goroutine sends to a channel."""
+        channel = self._channel(task[0], address)
+        channel.sent += 1
+        goroutine = self._goroutines.get(task)
+        taken = goroutine.taken.pop(address, None) if goroutine is not None else None
+        if taken is not None and taken[1] == word:
+            channel.returned += 1
+
+    def _write(self, edge: Edge) -> None:
+        task = (edge.tgid, edge.goid)
+        self._sends(task, edge.second, edge.other)
+        key = (edge.tgid, edge.first)
+        self._lost(self._items.pop(key, None))
+        span = self._current(task)
+        self._items[key] = _Item(span, task, edge.other)
+        if span is not None:
+            span.work.sent += 1
+        if len(self._items) > _MAX_ITEMS:
+            self._lost(self._items.popitem(last=False)[1])
+
+    def _lost(self, item: _Item | None) -> None:
+        """Note that nobody takes an item any more, or that somebody has begun to work on it."""
+        if item is not None and item.span is not None:
+            item.span.work.sent -= 1
+
+    def _read(self, edge: Edge) -> None:
+        item = self._items.pop((edge.tgid, edge.first), None)
+        task = (edge.tgid, edge.goid)
+        above, word = None, 0
+        if item is not None:
+            word = item.word
+            # A goroutine hands nothing to itself, nor does a timer that it has looked after.
+            above = item.span if item.sender != task else None
+        self._receives(task, edge, above, word)
+        self._lost(item)
+
+    def _hand(self, edge: Edge) -> None:
+        sender, task = (edge.tgid, edge.goid), (edge.tgid, edge.other)
+        self._sends(sender, edge.second, edge.first)
+        self._of(task).is_answered = True
+        self._receives(task, edge, self._current(sender), edge.first)
+
+    def _take(self, edge: Edge) -> None:
+        sender, task = (edge.tgid, edge.other), (edge.tgid, edge.goid)
+        self._sends(sender, edge.second, edge.first)
+        self._receives(task, edge, self._current(sender), edge.first)
+
+    def _sent(self, edge: Edge) -> None:
+        self._of((edge.tgid, edge.other)).is_answered = True
+
+    def _drop(self, edge: Edge) -> None:
+        """A goroutine receives what is no item, or throws one away: a ticker's, perhaps."""
+        item = self._items.pop((edge.tgid, edge.first), None) if edge.first else None
+        self._lost(item)
+        task = (edge.tgid, edge.goid)
+        goroutine = self._goroutines.get(task)
+        if goroutine is None or goroutine.roots or goroutine.mode is not _Mode.ITEM:
+            return
+        work = goroutine.work
+        is_inside = edge.depth > goroutine.depth and edge.second != goroutine.channel
+        above = item.span if item is not None and item.sender != task else None
+        is_own = above is not None and work is not None and above.work is work.work
+        if not is_inside and not is_own:
+            self._set(task, goroutine, edge.at, None, None)
+
+    def _receives(self, task: Task, edge: Edge, above: Span | None, word: int) -> None:
+        """A goroutine has an item, which one that works for ``above`` has sent."""
+        if not task[1]:
+            return
+        goroutine, address = self._of(task), edge.second
+        channel = self._channel(edge.tgid, address)
+        count = goroutine.taken.pop(address, (0, 0))[0] + 1
+        if len(goroutine.taken) >= _MAX_TAKEN:
+            goroutine.taken.clear()
+        goroutine.taken[address] = (count, word)
+        channel.is_queue = channel.is_queue or count > 1
+        if goroutine.roots:
+            return
+        work = goroutine.work
+        is_item = goroutine.mode is _Mode.ITEM
+        is_inside = edge.depth > goroutine.depth and address != goroutine.channel
+        if channel.is_pool and not (is_item and address == goroutine.channel):
+            return
+        if work is not None:
+            is_own = above is not None and above.work is work.work
+            if is_own and (is_inside or not is_item or not channel.is_queue):
+                return
+            if is_item and is_inside:
+                if above is not None:
+                    self._set(task, goroutine, edge.at, None, None)
+                return
+        if above is not None and address and channel.is_queue and not channel.is_pool:
+            goroutine.channel, goroutine.depth = address, edge.depth
+            span = Span(above.work, task, edge.at, Link.ITEM, above)
+            self._set(task, goroutine, edge.at, _Mode.ITEM, span)
+        elif work is not None:
+            self._set(task, goroutine, edge.at, None, None)
+
+    def _wake(self, edge: Edge) -> None:
+        task = (edge.tgid, edge.other)
+        goroutine = self._goroutines.get(task)
+        if goroutine is None:
+            return
+        if goroutine.is_answered:
+            goroutine.is_answered = False
+            return
+        work = goroutine.work
+        if goroutine.roots or work is None:
+            return
+        waker = self._current((edge.tgid, edge.goid))
+        if waker is not None and waker.work is work.work:
+            return
+        is_inside = goroutine.mode is _Mode.ITEM and edge.depth > goroutine.depth
+        if not is_inside and goroutine.mode is not _Mode.COROUTINE:
+            self._set(task, goroutine, edge.at, None, None)
+
+    def _switch(self, edge: Edge) -> None:
+        task = (edge.tgid, edge.other)
+        goroutine = self._of(task)
+        if goroutine.roots:
+            return
+        above, work = self._current((edge.tgid, edge.goid)), goroutine.work
+        if above is None:
+            if work is not None:
+                self._set(task, goroutine, edge.at, None, None)
+            return
+        is_own = work is not None and work.work is above.work
+        if not is_own or goroutine.mode is _Mode.COROUTINE:
+            span = Span(above.work, task, edge.at, Link.CALL, above)
+            self._set(task, goroutine, edge.at, _Mode.COROUTINE, span)
+
+    def _freed(self, edge: Edge) -> None:
+        self.contexts.freed(edge.tgid)
+
+    def _dead(self, edge: Edge) -> None:
+        goroutine = self._goroutines.pop((edge.tgid, edge.goid), None)
+        if goroutine is not None:
+            self._finish(goroutine, edge.at)
+
+    def _finish(self, goroutine: _Goroutine, at: int) -> None:
+        while goroutine.roots:
+            self._end_root(goroutine, at)
+        if goroutine.work is not None:
+            before, goroutine.work = goroutine.work, None
+            self._close(before, at)

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What made a request as long as it was: its critical path, backwards from its end.
+
+From the end of the root's call the path goes back in its goroutine. Where that has waited, and
+another goroutine that worked for the request has ended the wait, the path goes on in that one; but
+only for as long as the wait was, or that one has worked for the request. Else the wait itself is a
+part of the path. So the parts are of one time after the other, and add up to the duration exactly.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gotrace.requests.belonging import Span, Task
+from gotrace.requests.edges import Edge, EdgeKind
+
+__all__ = ["Part", "States", "critical_path"]
+
+RUNNABLE, RUNNING, WAITING = 1, 2, 4  # statuses of Go's runtime, all releases from 1.19 to 1.27
+
+#: The reason of a goroutine that has another one run in its place.
+_COROUTINE = -1
+#: Changes of a goroutine's state that are known, and goroutines that have ended.
+_MAX_CHANGES = 1 << 12
+_MAX_ENDED = 1 << 13
+#: Steps of one path: more than any has that is whole.
+_MAX_STEPS = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a critical path: what a goroutine did for ``ns``, in a call of a function.
+
+    ``what`` is "running", which includes system calls, "runnable", or "blocked: " and Go's reason.
+    """
+
+    function: str
+    goid: int
+    what: str
+    ns: int
+
+
+@dataclass(slots=True)
+class _Changes:
+    """When a goroutine's state has changed, to which one, why, and which goroutine has done so."""
+
+    times: list[int] = field(default_factory=list)
+    states: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def add(self, at: int, state: tuple[int, int, int]) -> None:
+        self.times.append(at)
+        self.states.append(state)
+        if len(self.times) > _MAX_CHANGES:
+            del self.times[: _MAX_CHANGES // 2], self.states[: _MAX_CHANGES // 2]
+
+    def before(self, moment: int, no_earlier: int) -> tuple[int, int, int, int]:
+        """Return the state that ends at a moment or contains it.
+
+        That is since when, or ``no_earlier``; the state; the reason; who ends it then, 0 if nobody
+        does. A goroutine whose state is not known runs: it is in a call that was seen.
+        """
+        row = bisect_left(self.times, moment) - 1
+        ends = row + 1 < len(self.times) and self.times[row + 1] == moment
+        by = self.states[row + 1][2] if ends else 0
+        if row < 0:
+            return no_earlier, RUNNING, 0, by
+        state, reason, _ = self.states[row]
+        return max(self.times[row], no_earlier), state, reason, by
+
+
+class States:
+    """What goroutines have done lately, also those that have ended."""
+
+    def __init__(self) -> None:
+        self._known: dict[Task, _Changes] = {}
+        self._ended: OrderedDict[Task, _Changes] = OrderedDict()
+
+    def add(self, edge: Edge) -> None:
+        """Take an edge that changes states: the next one in the order of time."""
+        task = (edge.tgid, edge.other)
+        if edge.kind is EdgeKind.STATE:
+            self._change(task, edge.at, (edge.first, edge.second, edge.goid))
+        elif edge.kind is EdgeKind.SWITCH:
+            self._change((edge.tgid, edge.goid), edge.at, (WAITING, _COROUTINE, 0))
+            self._change(task, edge.at, (RUNNING, 0, edge.goid))
+        elif edge.kind is EdgeKind.DEAD:
+            task = (edge.tgid, edge.goid)
+            if (changes := self._known.pop(task, None)) is not None:
+                self._ended[task] = changes
+                if len(self._ended) > _MAX_ENDED:
+                    self._ended.popitem(last=False)
+
+    def _change(self, task: Task, at: int, state: tuple[int, int, int]) -> None:
+        self._known.setdefault(task, _Changes()).add(at, state)
+
+    def of(self, task: Task) -> _Changes:
+        """Return what a goroutine has done."""
+        return self._known.get(task) or self._ended.get(task) or _NONE
+
+    def forget(self) -> None:
+        """Forget all."""
+        self._known.clear()
+        self._ended.clear()
+
+
+_NONE = _Changes()
+
+
+def critical_path(
+    states: States,
+    root: tuple[Task, int, int],
+    spans: Callable[[Task, int], Span | None],
+    pieces: Callable[[Task, int, int], Sequence[tuple[int, int, str]]],
+    reasons: Sequence[str],
+) -> tuple[Part, ...]:
+    """Return the parts of a request's critical path, in the order of time.
+
+    ``root`` is the goroutine of the root's call, its begin and its end. ``spans`` returns what of
+    the request a goroutine did at a moment, None if nothing; ``pieces`` which functions it was in
+    between two moments, backwards; ``reasons`` are Go's, by number.
+    """
+    found: list[Part] = []
+    waiting: list[tuple[Task, int, int]] = [root]
+    steps = 0
+    while waiting:
+        task, low, high = waiting.pop()
+        steps += 1
+        if high <= low:
+            continue
+        since, state, reason, by = states.of(task).before(high, low)
+        waiting.append((task, low, since))
+        other = (task[0], by)
+        span = spans(other, high) if by and other != task and steps < _MAX_STEPS else None
+        if state == WAITING and span is not None and span.begin < high:
+            begin = max(since, span.begin)
+            if begin > since:
+                above = span.above.goroutine if span.above is not None else task
+                waiting.append((above, since, begin))
+            waiting.append((other, begin, high))
+            continue
+        what = _what(state, reason, reasons)
+        found += (
+            Part(function, task[1], what, end - start)
+            for start, end, function in pieces(task, since, high)
+        )
+    return tuple(_joined(reversed(found)))
+
+
+def _what(state: int, reason: int, reasons: Sequence[str]) -> str:
+    if state == WAITING:
+        if reason == _COROUTINE:
+            return "blocked: coroutine"
+        return f"blocked: {reasons[reason] if reason < len(reasons) else 'unknown'}"
+    return "runnable" if state == RUNNABLE else "running"
+
+
+def _joined(parts: Iterator[Part]) -> Iterator[Part]:
+    """Yield parts, those that are one after the other and alike as one."""
+    last: Part | None = None
+    for part in parts:
+        if last is not None and (last.function, last.goid, last.what) == (
+            part.function,
+            part.goid,
+            part.what,
+        ):
+            last = Part(part.function, part.goid, part.what, last.ns + part.ns)
+            continue
+        if last is not None:
+            yield last
+        last = part
+    if last is not None:
+        yield last

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edges: how work goes from goroutine to goroutine, as bpf/edges.h reports it among calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from gotrace.session.events import HEADER
+
+__all__ = ["FIRST", "Edge", "EdgeKind", "parse_edge"]
+
+#: Numbers in the place of a function's that are those of edges: EDGE_FIRST of bpf/edges.h.
+FIRST = 0x1000000
+
+
+class EdgeKind(IntEnum):
+    """What a goroutine does: enum edge of bpf/edges.h, which says what each has."""
+
+    BEGIN = 0
+    GO = 1
+    TIMER = 2
+    WRITE = 3
+    READ = 4
+    HAND = 5
+    TAKE = 6
+    SENT = 7
+    WAKE = 8
+    SWITCH = 9
+    DROP = 10
+    DEAD = 11
+    FREED = 12
+    STATE = 13
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """What the goroutine ``goid`` of a process did at a time (ns, CLOCK_MONOTONIC).
+
+    ``other`` is the goroutine that it concerns, ``first`` and ``second`` are as the kind says,
+    ``depth`` is how far from the beginning of its stack the frame is that receives; 0 if unknown.
+    """
+
+    kind: EdgeKind
+    at: int
+    tgid: int
+    goid: int
+    other: int = 0
+    first: int = 0
+    second: int = 0
+    depth: int = 0
+
+
+_KINDS = tuple(EdgeKind)
+
+
+def parse_edge(record: bytes) -> Edge:
+    """Return the edge of a record whose function's number is ``FIRST`` or above."""
+    at, other, goid, tgid, _, number, _, _, depth, first, second = HEADER.unpack_from(record)
+    return Edge(_KINDS[number - FIRST], at, tgid, goid, other, first, second, depth)

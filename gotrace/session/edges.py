@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The probes that see work go from goroutine to goroutine (bpf/edges.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gotrace.errors import GotraceError
+from gotrace.gotypes.wait_reasons import WaitReasons
+from gotrace.kernel.attach import ProbeGroup
+from gotrace.session.scheduler import SchedulerFile, SchedulerProbes, go_version, scheduler_files
+from gotrace.session.tasks import Tasks, runtime_group
+from gotrace.settings import EdgeSettings
+from gotrace.sites.edges import EdgeSite, channel_sites, collection_site, timer_site
+from gotrace.sites.scheduler import SchedulerSites, start_site
+from gotrace.sites.sites import Site, SiteError
+from gotrace.target.target import Target, TargetBinary
+
+__all__ = ["EdgeProbes", "edge_probes"]
+
+#: Bytes from gobuf.pc to gobuf.ctxt, releases 1.15 to 1.27.
+_PC_TO_CTXT = 16
+#: What goroutines that wait for work wait for, in Go's words.
+_RECEIVE, _SELECT, _COND = "chan receive", "select", "sync.Cond.Wait"
+
+
+@dataclass(frozen=True)
+class EdgeProbes(SchedulerProbes):
+    """The probes of one runtime's scheduler, channels and timers."""
+
+    reasons: WaitReasons
+    #: Whether changes of goroutines' states are reported as well.
+    states: bool = False
+
+    COUNTED: ClassVar[str] = "hands work on, or waits for it, {} times a second"
+    #: What a hit takes more than a program that counts: some of them send a record.
+    PROGRAM_NS: ClassVar[int] = 400
+
+    @property
+    def program_ns(self) -> int:
+        return self.PROGRAM_NS
+
+    def settings(self) -> EdgeSettings:
+        """Return the settings of bpf/edges.h."""
+        layout = self.tasks.layout
+        assert layout is not None
+        return EdgeSettings(
+            edge_states=self.states or None,
+            edge_sched_bp=layout.g_sched_bp,
+            edge_sched_ctxt=layout.g_sched_pc + _PC_TO_CTXT,
+            edge_sudog_elem=layout.sudog_elem,
+            edge_coroarg=self.coroarg,
+            edge_receive=self.reasons.index(_RECEIVE),
+            edge_select=self.reasons.index(_SELECT),
+            edge_cond=self.reasons.index(_COND),
+        )
+
+    def _chosen(self, sites: SchedulerSites) -> Sequence[tuple[str, Site | None]]:
+        return [("on_edge_status", sites.status), ("on_edge_coroutine", sites.coroutine)]
+
+    def groups(self) -> list[ProbeGroup]:
+        """Return the groups to attach, before those of any traced function."""
+        return [
+            runtime_group(
+                edge.function,
+                self.target,
+                file,
+                [edge.site],
+                self.tasks.runtime_kind(file),
+                edge.number,
+            )
+            for file, edge in self._edges()
+        ]
+
+    def _edges(self) -> Iterator[tuple[TargetBinary, EdgeSite]]:
+        for file, _, function, site in self._probes():
+            yield file, EdgeSite(function, site)
+        for file, _ in self.files:
+            table = file.functions
+            yield file, EdgeSite("on_edge_go", start_site(table))
+            yield file, collection_site(table)
+            for edge in channel_sites(table):
+                yield file, edge
+            if (timer := timer_site(table)) is not None:
+                yield file, timer
+
+
+def edge_probes(target: Target, tasks: Tasks, what: str, states: bool) -> EdgeProbes:
+    """Return what has to be probed for ``what``. Raises GotraceError where that is not possible."""
+    if tasks.layout is None:
+        raise GotraceError(f"{what} needs a Go runtime to watch, and gccgo's is not known here")
+    if tasks.layouts or len(tasks.files) > 1:
+        raise GotraceError(f"{what} follows one runtime: give one program, without plugins")
+    files: Sequence[SchedulerFile] = scheduler_files(tasks.files, what)
+    (file, _), *_ = files
+    reasons = file.wait_reasons
+    if reasons is None or not {_RECEIVE, _SELECT, _COND} <= set(reasons):
+        raise GotraceError(
+            f"{file.image.display}: {what} has not found why goroutines of {go_version(file)} wait"
+        )
+    probes = EdgeProbes(target, tasks, tuple(files), reasons, states)
+    try:
+        probes.groups()
+    except SiteError as error:
+        raise GotraceError(
+            f"{file.image.display}: {what} needs Go 1.19 or newer: the channels of"
+            f" {go_version(file)} are not known: {error}"
+        ) from error
+    return probes

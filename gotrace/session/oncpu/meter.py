@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sample a process's threads by the clock, added up in the kernel by stack (bpf/oncpu.c)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from gotrace.errors import UsageError
+from gotrace.goroutines.live import GoFiles
+from gotrace.goroutines.model import Stack
+from gotrace.goroutines.program import module_of
+from gotrace.kernel.attach import Attached, attach
+from gotrace.kernel.program import BpfProgram
+from gotrace.session.frames import KeptStacks
+from gotrace.session.plan import ProbePlan
+from gotrace.session.probing import Prepared, Probing
+from gotrace.session.request import Accept, Request
+from gotrace.session.tasks import Tasks
+from gotrace.settings import OnCpuSettings
+from gotrace.target.target import TargetBinary
+
+__all__ = ["HERTZ", "CpuMeter", "CpuPeriod", "CpuRequest", "CpuRow", "sum_samples"]
+
+#: Samples a second of each CPU. Not 100, which what programs do ten times a second would meet.
+HERTZ = 99
+_MAX_HERTZ = 10_000
+
+_STACKS = 1 << 13
+_ROWS = 1 << 13
+
+_ROW = struct.Struct("=QQQQ")  # struct cpu_row
+
+#: Where Linux puts position independent programs: ELF_ET_DYN_BASE and what is added at random
+#: (arch/x86/include/asm/elf.h, fs/binfmt_elf.c).
+_PIE_TEXT = (0x5555_0000_0000, 0x6656_0000_0000)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuRow:
+    """Samples that are alike.
+
+    ``stack`` is as the kernel has kept it (``goroutines.interrupted``), ``kernel`` the stack within
+    the kernel, both innermost first and empty if there was no room or no such stack. ``created_by``
+    is the return address of the go statement, 0 outside of goroutines, ``status`` the goroutine's.
+    """
+
+    stack: Stack
+    kernel: Stack
+    created_by: int
+    status: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class CpuPeriod:
+    """What was sampled since the last reading.
+
+    ``others`` are the samples for which there was no row. ``cpu_ns`` is how long the threads have
+    run by their own clock, None if the process has ended.
+    """
+
+    rows: Sequence[CpuRow]
+    others: int
+    cpu_ns: int | None
+
+    @property
+    def samples(self) -> int:
+        """Return how many samples there are."""
+        return self.others + sum(row.samples for row in self.rows)
+
+
+def sum_samples(rows: Iterable[CpuRow]) -> list[CpuRow]:
+    """Return rows with those that differ in their samples alone added up."""
+    sums: dict[CpuRow, int] = {}
+    for row in rows:
+        key = replace(row, samples=0)
+        sums[key] = sums.get(key, 0) + row.samples
+    return [replace(key, samples=samples) for key, samples in sums.items()]
+
+
+class CpuMeter(Probing):
+    """The clocks that sample; a context manager that detaches."""
+
+    def __init__(self, request: CpuRequest, tasks: Tasks, rows: int = _ROWS) -> None:
+        """Load and attach. Raises LoadError."""
+        target = request.target
+        self._process = target.process
+        #: Nanoseconds that a sample stands for.
+        self.period: int = request.period
+        self.files = GoFiles(target)
+        if target.has_started:
+            self.files.code_name(0)  # while it is there
+        settings = request.settings(tasks, rows)
+        self.attached: Attached = attach(settings, [], prepare=self._prepare)
+        program = self.attached.program
+        self._rows = program.map("cpu_rows")
+        self._others = program.map("other_samples")
+        self._lost = program.map("lost_stacks")
+        self._seen: dict[bytes, int] = {}
+        self._cpu_seen = self._cpu_now = self._clock()
+
+    def _prepare(self, program: BpfProgram) -> None:
+        program.attach_clocks("on_tick", self.period)
+
+    def _clock(self) -> int | None:
+        return self._process.cpu_ns() if self._process else None
+
+    def stop(self) -> None:
+        """Stop, as others do, and note what the threads' own clock says."""
+        if not self.stopped:
+            self._cpu_now = self._clock()
+        super().stop()
+
+    def take(self) -> CpuPeriod:
+        """Return what was sampled since the last take; nothing that comes meanwhile is lost."""
+        if not self.stopped:
+            self._cpu_now = self._clock()
+        stacks = KeptStacks(self.attached.program)
+        rows = []
+        for key, value in self._rows.entries():
+            if samples := self._new(key, value):
+                stack, kernel, created_by, status = _ROW.unpack(key)
+                found = stacks.find(stack), stacks.find(kernel)
+                rows.append(CpuRow(*found, created_by, status, samples))
+        others = self._new(b"", self._others.lookup(bytes(4)) or bytes(8))
+        now, before = self._cpu_now, self._cpu_seen
+        self._cpu_seen = now
+        return CpuPeriod(rows, others, None if now is None or before is None else now - before)
+
+    def _new(self, key: bytes, value: bytes) -> int:
+        """Return what was added to a row since it was read last."""
+        count = int.from_bytes(value, "little")
+        before = self._seen.get(key, 0)
+        self._seen[key] = count
+        return count - before
+
+    def lost_stacks(self) -> int:
+        """Return how many stacks have not been kept so far: samples of too many."""
+        return self._lost.sums()[0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CpuRequest(Request[CpuMeter, None]):
+    """Sample the threads of one process, ``hertz`` times a second on each CPU.
+
+    ``kernel``: with the kernel's own frames. ``inside`` are patterns for what is looked at of that:
+    each has to match something that the program has.
+    """
+
+    hertz: int = HERTZ
+    kernel: bool = False
+    inside: Sequence[str] = ()
+
+    @property
+    def period(self) -> int:
+        """Return the ns between two samples of a CPU."""
+        return 10**9 // self.hertz
+
+    def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
+        """Find the runtime. Raises GotraceError, UsageError among these."""
+        if self.target.process is None:
+            raise UsageError("sampling needs one process: give -p PID or a command")
+        if not 0 < self.hertz <= _MAX_HERTZ:
+            raise UsageError(f"{self.hertz} samples a second: give 1 to {_MAX_HERTZ:,}")
+        files = GoFiles(self.target)
+        runtime = files.runtime()
+        if self.target.has_started:
+            files.check_functions(self.inside)
+        tasks = Tasks((runtime,), runtime.runtime)
+        problems = () if tasks.settings().task_fsbase else (_NO_GOROUTINES,)
+        return Prepared(
+            self.target, ProbePlan((), problems), tasks, forced=self.forced, announce=announce
+        )
+
+    def attach(self, prepared: Prepared) -> CpuMeter:
+        """Attach. Raises LoadError."""
+        assert prepared.tasks is not None
+        return CpuMeter(self, prepared.tasks)
+
+    def settings(self, tasks: Tasks, rows: int) -> OnCpuSettings:
+        """Return the settings of bpf/oncpu.c."""
+        assert tasks.layout is not None
+        start, end = _text(tasks.files[0])
+        return OnCpuSettings(
+            site=self.target.settings(),
+            tasks=tasks.settings(),
+            kernel=self.kernel,
+            rows=rows,
+            stacks=_STACKS,
+            text_start=start,
+            text_end=end,
+            g_status=tasks.layout.g_atomicstatus,
+        )
+
+
+def _text(file: TargetBinary) -> tuple[int, int]:
+    """Return where a file's code is in memory, or will be."""
+    bias = file.find_bias()
+    if bias is None:
+        return _PIE_TEXT
+    module = module_of(file, bias)
+    return module.start, module.end
+
+
+_NO_GOROUTINES = (
+    "goroutines are not told apart: where a thread's goroutine is kept is only known to the process"
+)

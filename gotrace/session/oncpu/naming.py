@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sampled stacks mean, which of them are wanted, and what they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gotrace.goroutines.groups import stacks_with
+from gotrace.goroutines.interrupted import InterruptedStacks, Work, work_of
+from gotrace.goroutines.model import Frame, Stack
+from gotrace.goroutines.program import Program
+from gotrace.kernel.kallsyms import KernelSymbols
+from gotrace.profiles.rows import (
+    CodeMapping,
+    Line,
+    PprofLocation,
+    ProfileForm,
+    ProfileRow,
+    ValueType,
+)
+from gotrace.session.frames import MAX_FRAMES
+from gotrace.session.oncpu.meter import CpuMeter, CpuRow
+
+__all__ = ["FORM", "CpuNames", "FunctionTime", "NamedSamples", "function_times"]
+
+#: What runtime/pprof's CPU profile has.
+FORM = ProfileForm(
+    (ValueType("samples", "count"), ValueType("cpu", "nanoseconds")), 1, "nanoseconds"
+)
+_KERNEL = "[kernel]"
+#: What makes the main goroutine: runtime.rt0_go, since Go 1.17 through a wrapper.
+_STARTS = frozenset({"runtime.rt0_go", "runtime.newproc"})
+#: What makes the collector's goroutines: marking, sweeping, scavenging, and starting a cycle.
+_OF_COLLECTOR = ("runtime.gcBgMarkStartWorkers", "runtime.gcenable", "runtime.init")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSamples:
+    """Samples that are alike.
+
+    ``group`` is whose they are: a go statement's goroutines, the main goroutine, or what the
+    runtime works for. ``frames`` are the logical ones, innermost first, the kernel's included;
+    ``locations`` the physical ones; ``is_cut``: there are more than could be kept. ``created_by``
+    and ``status`` are as in rows.
+    """
+
+    work: Work
+    group: str
+    created_by: int
+    status: int
+    frames: tuple[Frame, ...]
+    locations: tuple[PprofLocation, ...]
+    is_cut: bool
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTime:
+    """How many samples a function was on: innermost (``own``), and at all."""
+
+    function: str
+    own: int
+    total: int
+
+
+class CpuNames:
+    """What names the addresses of a meter's rows."""
+
+    def __init__(self, meter: CpuMeter) -> None:
+        self._meter = meter
+        self._program: Program | None = None
+        self._stacks: InterruptedStacks | None = None
+        self._kernel = KernelSymbols()
+
+    @property
+    def program(self) -> Program:
+        """Return what names Go's addresses: of a command, once it runs. Raises GotraceError."""
+        if self._program is None:
+            self._program = self._meter.files.program()
+        return self._program
+
+    def mappings(self) -> list[CodeMapping]:
+        """Return where the code is, for profiles."""
+        return self.program.mappings()
+
+    def named(self, rows: Iterable[CpuRow], inside: Sequence[str] = ()) -> list[NamedSamples]:
+        """Return samples by what they mean, the most frequent first.
+
+        Only those that have a function on their stack which a pattern of ``inside`` matches. Raises
+        UsageError for a bad pattern.
+        """
+        if self._stacks is None:
+            self._stacks = InterruptedStacks(self.program, self._meter.files.code_name)
+        made = [(row, self._stacks.stack(row.stack)) for row in rows]
+        if inside:
+            wanted = stacks_with(self.program, {stack for _, stack in made}, inside)
+            made = [(row, stack) for row, stack in made if stack in wanted]
+        sums: dict[tuple[int, int, Stack, Stack], int] = {}
+        for row, stack in made:
+            key = row.created_by, row.status, stack, row.kernel
+            sums[key] = sums.get(key, 0) + row.samples
+        named = [self._name(*key, samples, self._stacks) for key, samples in sums.items()]
+        return sorted(named, key=lambda one: (-one.samples, one.group, one.locations))
+
+    def _name(
+        self,
+        created_by: int,
+        status: int,
+        stack: Stack,
+        kernel: Stack,
+        samples: int,
+        stacks: InterruptedStacks,
+    ) -> NamedSamples:
+        names = [(pc, self._kernel.name(pc)) for pc in kernel]
+        inner = [Frame(name, _KERNEL, 0, None, False, False, True) for _, name in names]
+        located = [PprofLocation(pc, (Line(name, _KERNEL, 0),)) for pc, name in names]
+        frames = stacks.frames(stack)
+        work = work_of([frame.function for frame in frames])
+        return NamedSamples(
+            work,
+            self.group(work, created_by),
+            created_by,
+            status,
+            (*inner, *frames),
+            (*located, *stacks.profiled(stack)),
+            len(stack) >= MAX_FRAMES - 1,
+            samples,
+        )
+
+    def group(self, work: Work, created_by: int) -> str:
+        """Return whose samples they are."""
+        return self.goroutines(created_by) if work is Work.PROGRAM else str(work.value)
+
+    def goroutines(self, created_by: int) -> str:
+        """Return what the goroutines of a go statement are called."""
+        creation = self.program.creation(created_by) if created_by else None
+        if creation is None:
+            return "outside of goroutines" if not created_by else "goroutines of unknown origin"
+        if creation.function in _STARTS:
+            return "main goroutine"
+        if creation.function.startswith(_OF_COLLECTOR):
+            return str(Work.COLLECTOR.value)
+        return f"{creation.function} {creation.file.rpartition('/')[2]}:{creation.line}"
+
+    @staticmethod
+    def profile_rows(samples: Iterable[NamedSamples], period: int) -> list[ProfileRow]:
+        """Return samples for a profile; each stands for ``period`` ns."""
+        return [
+            ProfileRow(one.locations, (one.samples, one.samples * period), {"group": one.group})
+            for one in samples
+        ]
+
+
+def function_times(
+    samples: Iterable[NamedSamples], patterns: Sequence[str] = ()
+) -> list[FunctionTime]:
+    """Return the functions on any stack, those with the most samples of their own first.
+
+    Only those that a pattern matches, if there are any. Raises UsageError for a bad pattern.
+    """
+    own: dict[str, int] = {}
+    total: dict[str, int] = {}
+    for one in samples:
+        names = [frame.function for frame in one.frames]
+        for name in names[:1]:
+            own[name] = own.get(name, 0) + one.samples
+        for name in set(names):
+            total[name] = total.get(name, 0) + one.samples
+    times = [FunctionTime(name, own.get(name, 0), count) for name, count in total.items()]
+    if patterns:
+        from gotrace.probes.pattern import NameList, Pattern
+
+        listed = NameList([one.function for one in times])
+        rows = {row for text in patterns for row in Pattern(text).match(listed).rows}
+        times = [times[row] for row in rows]
+    return sorted(times, key=lambda one: (-one.own, -one.total, one.function))

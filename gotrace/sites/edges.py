@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find where Go's runtime hands work from goroutine to goroutine: channels and timers.
+
+The sites in ``chansend``, ``chanrecv`` and ``selectgo`` are calls of ``typedmemmove``, ``send`` and
+``recv``, and the branch around such a call. The kernel emulates all of them. The channel is locked
+there, so that what is reported of one channel is in order (src/runtime/chan.go and select.go,
+releases 1.19 to 1.27). Non-blocking operations and those of package reflect come there as well.
+
+Where a function keeps the channel, and where that has ``recvx``, is read from the code that comes
+after the copy: it loads the one, then the other from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gotrace.abi.amd64 import AMD64, Architecture
+from gotrace.elf.functions import Function, FunctionTable
+from gotrace.sites.decode import control_flow
+from gotrace.sites.sites import Site, SiteError, SiteForm, SiteKind, function_sites
+
+__all__ = ["EdgeSite", "channel_sites", "collection_site", "timer_site"]
+
+#: mov disp(%rsp),%A; mov disp8(%A),%B: the channel, then the index of its next slot.
+_LOADS = re.compile(
+    rb"[\x48\x4c]\x8b(?:[\x44\x4c\x54\x5c\x64\x6c\x74\x7c]\x24(?P<near>.)"
+    rb"|[\x84\x8c\x94\x9c\xa4\xac\xb4\xbc]\x24(?P<far>.{4}))"
+    rb"[\x48\x49\x4c\x4d]\x8b[\x40-\x7f](?P<index>.)",
+    re.DOTALL,
+)
+#: The loads come within so many bytes of the call that copies.
+_NEAR = 32
+#: test %rdx,%rdx; je: whether there is a place to copy to, so many bytes before the call at most.
+_TEST = re.compile(rb"\x48\x85\xd2(?P<branch>\x74)", re.DOTALL)
+_BEFORE = 40
+_CALL = 0xE8
+#: The frames between a function and that of the statement: chanrecv1 or the like is one of them.
+_FRAMES = {"runtime.chanrecv": 2, "runtime.selectgo": 1}
+#: Bytes from a timer to the word of its function's argument: struct timer up to Go 1.22.
+_TIMER_ARGUMENT = 40
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeSite:
+    """A site, the BPF function for it, and the number that this wants in its cookie."""
+
+    function: str
+    site: Site
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """The calls of one function that matter, as offsets from its entry, by what is called."""
+
+    name: str
+    entry: int
+    code: bytes
+    calls: tuple[tuple[int, str], ...]
+
+    def of(self, name: str) -> list[int]:
+        return [at for at, called in self.calls if called == name]
+
+    def site(self, at: int) -> Site:
+        if self.code[at] != _CALL:
+            raise SiteError(f"{self.name} does not call as in any release known")
+        return Site(self.entry + at, SiteKind.ENTRY, SiteForm.EMULATED, 0)
+
+    def loads(self, at: int) -> tuple[int, int]:
+        """Return where the channel is on the stack after a call, and its index, in words."""
+        found = _LOADS.search(self.code[: at + 5 + _NEAR], at + 5)
+        if found is None:
+            raise SiteError(f"{self.name} does not keep its channel as in any release known")
+        spill = int.from_bytes(found["near"] or found["far"], "little")
+        index = found["index"][0]
+        if spill % 8 or index % 8 or spill >= 0x800:
+            raise SiteError(f"{self.name} does not keep its channel as in any release known")
+        return spill // 8, index // 8
+
+
+_CALLED = ("typedmemmove", "typedmemclr", "send", "recv")
+
+
+def channel_sites(table: FunctionTable, arch: Architecture = AMD64) -> list[EdgeSite]:
+    """Return the sites of a Go binary's channels. Raises SiteError."""
+    return [
+        *_senders(_calls(table, "runtime.chansend", arch)),
+        *_receivers(_calls(table, "runtime.chanrecv", arch)),
+        *(
+            site
+            for calls in _select(table, arch)
+            for site in (*_senders(calls), *_receivers(calls))
+        ),
+    ]
+
+
+def _select(table: FunctionTable, arch: Architecture) -> Iterator[_Calls]:
+    """Yield selectgo, which a program has that has a select statement of several cases."""
+    if table.rows_named("runtime.selectgo"):
+        yield _calls(table, "runtime.selectgo", arch)
+
+
+def _senders(calls: _Calls) -> list[EdgeSite]:
+    """Return the sites of sends: the first copy is into the buffer."""
+    moves, sends = calls.of("typedmemmove"), calls.of("send")
+    if not moves or len(sends) != 1:
+        raise SiteError(f"{calls.name} does not copy as in any release known")
+    spill, _ = calls.loads(moves[0])
+    return [
+        EdgeSite("on_write", calls.site(moves[0]), spill),
+        EdgeSite("on_send", calls.site(sends[0])),
+    ]
+
+
+def _receivers(calls: _Calls) -> list[EdgeSite]:
+    """Return the sites of receives: the last copy is from the buffer, whose slot is cleared."""
+    moves, clears, receives = calls.of("typedmemmove"), calls.of("typedmemclr"), calls.of("recv")
+    cleared = [at for at in clears if moves and at > moves[-1]]
+    if not cleared or len(receives) != 1:
+        raise SiteError(f"{calls.name} does not copy as in any release known")
+    tests = list(_TEST.finditer(calls.code, max(0, moves[-1] - _BEFORE), moves[-1]))
+    if len(tests) != 1:
+        raise SiteError(f"{calls.name} does not copy as in any release known")
+    branch = Site(calls.entry + tests[0].start("branch"), SiteKind.ENTRY, SiteForm.EMULATED, 0)
+    spill, recvx = calls.loads(cleared[0])
+    number = spill | recvx << 8 | _FRAMES[calls.name] << 16
+    return [
+        EdgeSite("on_read", branch, number),
+        EdgeSite("on_receive", calls.site(receives[0]), number),
+    ]
+
+
+def collection_site(table: FunctionTable) -> EdgeSite:
+    """Return where the collector knows what is not in use any more. Raises SiteError."""
+    for function in _functions(table, "runtime.gcMarkTermination"):
+        if (site := function_sites(table.image, function, returns=False).entry) is not None:
+            return EdgeSite("on_collected", site)
+    raise SiteError("runtime.gcMarkTermination cannot be probed")
+
+
+def timer_site(table: FunctionTable) -> EdgeSite | None:
+    """Return where timers are made, None in a program that makes none. Raises SiteError."""
+    for name, number in (("time.newTimer", 0), ("time.startTimer", _TIMER_ARGUMENT)):
+        for function in _functions(table, name):
+            sites = function_sites(table.image, function, returns=False)
+            if sites.entry is None:
+                raise SiteError(f"{name} cannot be probed: {sites.problem}")
+            return EdgeSite("on_timer", sites.entry, number)
+    return None
+
+
+def _calls(table: FunctionTable, name: str, arch: Architecture) -> _Calls:
+    places = {
+        function.entry: called
+        for called in _CALLED
+        for function in _functions(table, f"runtime.{called}")
+    }
+    for function in _functions(table, name):
+        code = bytes(table.image.read(function.entry, function.end - function.entry))
+        found = [
+            (call.at, places[function.entry + call.target])
+            for call in control_flow(code, arch).calls
+            if function.entry + call.target in places
+        ]
+        return _Calls(name, function.entry, code, tuple(found))
+    raise SiteError(f"it has no {name}")
+
+
+def _functions(table: FunctionTable, name: str) -> list[Function]:
+    return [table.function(row) for row in table.rows_named(name) if not table.is_wrapper(row)]

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hold what Python takes for the layout of bpf/oncpu.c to what a C compiler makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gotrace.goroutines import interrupted
+from gotrace.session import frames
+from gotrace.session.oncpu import meter
+from tests.bpf.c import CLayout
+
+
+@pytest.fixture
+def c(tmp_path: Path) -> CLayout:
+    return CLayout("oncpu.c", tmp_path)
+
+
+def test_structs(c: CLayout) -> None:
+    row, values = c.fields("cpu_row", "stack", "kernel", "created_by", "status")
+    assert values == list(meter._ROW.unpack(row))
+    last = frames.MAX_FRAMES - 1
+    row, values = c.fields("kept_stack", "pcs[0]", f"pcs[{last}]")
+    pcs = frames._PCS.unpack(row)
+    assert values == [pcs[0], pcs[last]]
+
+
+def test_constants(c: CLayout) -> None:
+    assert c.constants("MAX_FRAMES") == [frames.MAX_FRAMES]
+    marks = [interrupted.CALLER_AT_0, interrupted.CALLER_AT_8]
+    assert c.constants("CALLER_AT_0", "CALLER_AT_8") == marks

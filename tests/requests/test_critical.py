@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Critical paths of states that are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import gotrace
+from gotrace.calls import Call
+from gotrace.errors import UsageError
+from gotrace.requests.belonging import Link, Span, Task, Work
+from gotrace.requests.critical import Part, States, critical_path
+from gotrace.requests.edges import Edge, EdgeKind
+from gotrace.requests.model import Node, Request
+
+RUNNABLE, RUNNING, WAITING = 1, 2, 4
+REASONS = ("", "chan receive", "sleep")
+
+
+def path(changes: Sequence[tuple[int, int, int, int, int]], *spans: Span) -> list[Part]:
+    """Return the path of goroutine 1 from 0 to 1000; a change has a time, whose, to, why, by."""
+    states = States()
+    for at, goid, state, reason, by in changes:
+        states.add(Edge(EdgeKind.STATE, at, 7, by, goid, state, reason))
+
+    def span_at(task: Task, moment: int) -> Span | None:
+        return next(
+            (
+                span
+                for span in spans
+                if span.goroutine == task and span.begin <= moment <= (span.end or 9999)
+            ),
+            None,
+        )
+
+    def pieces(task: Task, low: int, high: int) -> list[tuple[int, int, str]]:
+        return [(low, high, f"f{task[1]}")]
+
+    found = critical_path(states, ((7, 1), 0, 1000), span_at, pieces, REASONS)
+    assert sum(part.ns for part in found) == 1000
+    return list(found)
+
+
+def test_a_goroutine_by_itself() -> None:
+    changes = [(200, 1, WAITING, 2, 0), (500, 1, RUNNABLE, 0, 0), (600, 1, RUNNING, 0, 0)]
+    assert path(changes) == [
+        Part("f1", 1, "running", 200),
+        Part("f1", 1, "blocked: sleep", 300),
+        Part("f1", 1, "runnable", 100),
+        Part("f1", 1, "running", 400),
+    ]
+
+
+WAITS = [(200, 1, WAITING, 1, 0), (800, 1, RUNNABLE, 0, 2), (850, 1, RUNNING, 0, 0)]
+
+
+def test_who_ends_a_wait_for_the_request_is_on_the_path() -> None:
+    work = Work((7, 1), 0)
+    span = Span(work, (7, 2), 100, Link.GO, work.root)
+    own = [(300, 2, WAITING, 2, 0), (400, 2, RUNNABLE, 0, 0), (420, 2, RUNNING, 0, 0)]
+    assert path([*WAITS[:1], *own, *WAITS[1:]], span) == [
+        Part("f1", 1, "running", 200),
+        Part("f2", 2, "running", 100),
+        Part("f2", 2, "blocked: sleep", 100),
+        Part("f2", 2, "runnable", 20),
+        Part("f2", 2, "running", 380),
+        Part("f1", 1, "runnable", 50),
+        Part("f1", 1, "running", 150),
+    ]
+
+
+def test_work_of_others_is_not() -> None:
+    assert [part.what for part in path(WAITS)] == [
+        *("running", "blocked: chan receive", "runnable", "running"),
+    ]
+
+
+def test_work_that_began_later_is_followed_to_where_it_came_from() -> None:
+    work = Work((7, 1), 0)
+    first = Span(work, (7, 3), 100, Link.GO, work.root)
+    second = Span(work, (7, 2), 500, Link.ITEM, first)
+    assert path(WAITS, first, second) == [
+        Part("f1", 1, "running", 200),
+        Part("f3", 3, "running", 300),
+        Part("f2", 2, "running", 300),
+        Part("f1", 1, "runnable", 50),
+        Part("f1", 1, "running", 150),
+    ]
+
+
+def test_two_that_wait_for_each_other_come_to_an_end() -> None:
+    work = Work((7, 1), 0)
+    spans = [Span(work, (7, goid), 0, Link.GO, None) for goid in (1, 2)]
+    changes = [(200, 1, WAITING, 1, 0), (200, 2, WAITING, 1, 0)]
+    changes += [(800, 1, RUNNABLE, 0, 2), (800, 2, RUNNABLE, 0, 1)]
+    path(changes, *spans)
+
+
+def test_a_path_is_added_up_by_function() -> None:
+    call = Call("main.f", {}, {}, 100, 0, 7, 7, 1)
+    parts = tuple(Part("f", goid, "running", ns) for goid, ns in ((1, 10), (2, 60), (1, 30)))
+    request = Request(Node(call, "call", 0), critical=parts)
+    assert request.critical_path() == [Part("f", 1, "running", 100)]
+    with pytest.raises(UsageError, match="critical=True"):
+        Request(Node(call, "call", 0)).critical_path()
+
+
+def test_requests_are_read_back(tmp_path: Path) -> None:
+    call = Call("main.f", {"n": 1}, {}, 100, 0, 7, 7, 1)
+    inner = Node(Call("main.g", {}, None, 20, 0, 7, 7, 2), "item", 5)
+    request = Request(Node(call, "call", 0, (inner,)), 1, 2, (Part("f", 1, "running", 100),))
+    file = tmp_path / "x.json"
+    request.save(file)
+    assert gotrace.load(file) == [request]
+    assert request.root.self_ns == 100
+    assert [node.edge for node in request.nodes()] == ["call", "item"]
+    with file.open("a") as more:
+        more.write('{"kind":"request"}\n')
+    with pytest.raises(gotrace.GotraceError, match="json:2: not a line"):
+        gotrace.load(file)

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where CPU time goes: as the program's own profile has it, and as much as its clock says."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gotrace
+from gotrace.goroutines.interrupted import Work
+from gotrace.session.oncpu.meter import CpuMeter, CpuRequest
+from gotrace.session.tasks import Tasks
+from gotrace.target.target import Target
+from tests.profiles.raw import raw_profile
+from tests.toolchains import (
+    BUILD_MODES,
+    FIXTURES,
+    Toolchain,
+    build,
+    each_of,
+    each_toolchain,
+    newest,
+)
+from tests.toolchains import toolchains as all_toolchains
+from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
+
+pytestmark = pytest.mark.live
+
+Json = dict[str, Any]
+
+#: The fixture's functions, by the rounds that each call of them has.
+ROUNDS = {"main.four": 4, "main.three": 3, "main.inlined": 2, "main.framed": 1}
+#: Standard deviations that one of ten numbers exceeds once in a hundred times.
+SIGMAS = 3.3
+
+
+#: Go releases of which the scheduler is known.
+each_known = each_of([found for found in all_toolchains() if int(found.minor.split(".")[1]) >= 19])
+
+
+def program(toolchain: Toolchain | None = None, mode: str = "default") -> Path:
+    return build(FIXTURES / "live_oncpu", toolchain or newest(), flags=BUILD_MODES[mode])
+
+
+#: One thread that no other one preempts: how many samples it gets is no matter of chance then.
+ALONE = ("env", "GOMAXPROCS=1", "chrt", "--fifo", "1")
+
+
+def sampled(
+    path: Path, word: str, *arguments: str | Path, before: Sequence[str] = ()
+) -> tuple[Json, Result]:
+    """Return the fixture's truth and what was sampled meanwhile."""
+    with Fixture([*before, path]) as fixture:
+        words = ("-p", str(fixture.ready), "-F", "997", *arguments)
+        with tool("gooncpu", *words) as sampling:
+            truth = fixture.work(word)
+            result = sampling.end()
+        assert fixture.finish() == 0
+    assert result.status == 0, result.errors
+    return truth, result
+
+
+def names(row: Mapping[str, Any]) -> list[str]:
+    return [frame["func"] for frame in row["stack"]]
+
+
+def self_samples(result: Result) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for row in of_kind(result, "cpu_stack"):
+        counts[names(row)[0]] += row["samples"]
+    return counts
+
+
+def check_sums(result: Result) -> None:
+    (sums,) = of_kind(result, "cpu")
+    assert sums["samples"] == sum(row["samples"] for row in of_kind(result, "cpu_stack"))
+    assert sums["cpu_ns"] == sums["samples"] * sums["period_ns"]
+
+
+def check_share(found: int, of: int, share: float, known_of: float = math.inf) -> None:
+    """Hold a share of samples to a known one, or to one of another sampling."""
+    deviation = math.sqrt(share * (1 - share) * (1 / of + 1 / known_of))
+    assert abs(found / of - share) <= SIGMAS * deviation + 0.002, (found, of, share)
+
+
+@pytest.mark.parametrize("hertz", ["99", "997"])
+def test_samples_add_up_to_the_threads_own_clock(hertz: str) -> None:
+    truth, result = sampled(program(), "hot 3s", "--json", "-F", hertz, before=ALONE)
+    check_sums(result)
+    (sums,) = of_kind(result, "cpu")
+    assert sums["cpu_ns"] == pytest.approx(sums["clock_ns"], rel=0.02)
+    assert sums["clock_ns"] == pytest.approx(truth["ns"], rel=0.02)
+
+
+@pytest.mark.parametrize("mode", ["default", "stripped", "pie"])
+def test_shares_are_those_of_the_programs_own_profile(mode: str, tmp_path: Path) -> None:
+    own = tmp_path / "own.pb.gz"
+    _, result = sampled(program(mode=mode), f"hot 4s {own}", "--json")
+    counts = self_samples(result)
+    total = counts.total()
+    for name, rounds in ROUNDS.items():
+        check_share(counts[name], sum(counts[each] for each in ROUNDS), rounds / 10)
+    profiled: Counter[str] = Counter()
+    for sample in raw_profile(own).samples:
+        profiled[sample.frames[0][0]] += sample.values[0]
+    for name, samples in profiled.most_common(10):
+        if not name.startswith("runtime."):  # of the profiler's own signals
+            share = samples / profiled.total()
+            check_share(counts[name], total, share, profiled.total())
+
+
+@each_toolchain
+def test_every_caller_is_there(toolchain: Toolchain) -> None:
+    """Of leaves without a frame, and of functions at their first instructions, too."""
+    _, result = sampled(program(toolchain), "hot 1s", "--json")
+    ways = {
+        "main.four": ["main.left", "main.spins"],
+        "main.framed": ["main.left", "main.spins"],
+        "main.three": ["main.right", "main.spins"],
+        "main.inlined": ["main.outer", "main.right", "main.spins"],
+    }
+    right: Counter[bool] = Counter()
+    for row in of_kind(result, "cpu_stack"):
+        inner, *callers = names(row)
+        if inner in ways:
+            assert callers[-1] == "runtime.goexit"
+            right[callers[: len(ways[inner])] == ways[inner]] += row["samples"]
+            assert re.fullmatch(r"main\.hot main\.go:\d+", row["group"])
+    assert right[True] > 500 and right[False] <= right[True] / 500
+
+
+@each_toolchain
+def test_what_the_runtime_does_has_groups_of_its_own(toolchain: Toolchain) -> None:
+    _, result = sampled(program(toolchain), "collect 2s", "--json")
+    check_sums(result)
+    works: Counter[str] = Counter()
+    for row in of_kind(result, "cpu_stack"):
+        works[row["work"]] += row["samples"]
+        functions = names(row)
+        if row["work"] == Work.PROGRAM.value:
+            assert "runtime.gcBgMarkWorker" not in functions
+        else:
+            assert row["group"] == row["work"]
+        if row["work"] == Work.ASSIST.value:
+            assert {"main.allocates", "runtime.mallocgc"} & {*functions}
+    assert works.keys() >= {Work.PROGRAM.value, Work.COLLECTOR.value, Work.ASSIST.value}
+    _, result = sampled(program(toolchain), "yield 1s", "--json")
+    groups: Counter[str] = Counter()
+    for row in of_kind(result, "cpu_stack"):
+        groups[row["group"]] += row["samples"]
+    assert groups["main goroutine"] > 100 and groups[Work.SCHEDULER.value] > 100
+    assert groups["outside of goroutines"] <= groups.total() / 20
+
+
+def test_the_kernels_functions_are_there_if_asked_for() -> None:
+    _, result = sampled(program(), "read 1s", "-K", "--json")
+    check_sums(result)
+    rows = [row for row in of_kind(result, "cpu_stack") if "main.reads" in names(row)]
+    within = [row for row in rows if row["stack"][0]["file"] == "[kernel]"]
+    assert sum(row["samples"] for row in within) > sum(row["samples"] for row in rows) / 4
+    for row in within:
+        inner = [frame["file"] == "[kernel]" for frame in row["stack"]]
+        assert inner == sorted(inner, reverse=True)
+    assert any("ksys_read" in names(row) or "vfs_read" in names(row) for row in within)
+    _, result = sampled(program(), "read 0.5s", "--json")
+    rows = of_kind(result, "cpu_stack")
+    assert not [f for row in rows for f in row["stack"] if f["file"] == "[kernel]"]
+    system_calls = [row for row in rows if re.search(r"Syscall6?$", names(row)[0])]
+    assert system_calls
+    assert all("os.(*File).Read" in names(row) for row in system_calls)
+
+
+def test_c_is_followed_by_its_frame_pointers() -> None:
+    with Fixture([build(FIXTURES / "live_oncpu_cgo", newest(), env={"CGO_ENABLED": "1"})]) as one:
+        with tool("gooncpu", "-p", str(one.ready), "-F", "499", "--json") as sampling:
+            one.work("c")
+            result = sampling.end()
+        assert one.finish() == 0
+    check_sums(result)
+    rows = [row for row in of_kind(result, "cpu_stack") if names(row)[0] == "turns"]
+    total = sum(row["samples"] for row in rows)
+    assert total > 200
+    # What cgo has made calls it, or what that has inlined.
+    whole = [
+        row
+        for row in rows
+        if names(row)[1].startswith(("_cgo_", "calls")) and "main.inC" in names(row)
+    ]
+    assert sum(row["samples"] for row in whole) > 0.95 * total
+    assert {row["group"] for row in whole} == {"main goroutine"}
+
+
+@each_known
+def test_all_of_goroutines_time_is_there(toolchain: Toolchain, tmp_path: Path) -> None:
+    """Of each group: running, runnable, in system calls and waiting are its goroutines' lives."""
+    profile = tmp_path / "x.pb.gz"
+    words = ("--off", "--force", "--json", "-o", profile)
+    truth, result = sampled(program(toolchain), "wall 2s", *words)
+    groups = {row["group"].split()[0]: row for row in of_kind(result, "wall_group")}
+    states = ("running_ns", "runnable_ns", "syscall_ns", "waiting_ns")
+    for name, row in groups.items():
+        lived = sum(row[state] for state in states)
+        assert row["wall_ns"] == (0 if name in ("scheduler", "outside") else lived), name
+    for name, function in (
+        ("computes", "main.computes"),
+        ("sleeps", "main.sleeps"),
+        ("both", "main.both"),
+        ("reads", "main.blocks"),
+    ):
+        row, known = groups[function], truth[name]
+        assert row["wall_ns"] == pytest.approx(known["lived"], rel=0.01), name
+        if name in ("sleeps", "both"):
+            # It is runnable, too, until it notices that it has slept.
+            slept = row["waiting_ns"] + row["runnable_ns"]
+            assert row["waiting_ns"] <= known["did"] * 1.001
+            assert slept >= known["did"] * 0.99
+        if name == "computes":
+            computed = row["running_ns"] + row["runnable_ns"]
+            assert computed == pytest.approx(known["lived"], rel=0.01)
+        if name == "reads":
+            assert row["syscall_ns"] == pytest.approx(known["did"], rel=0.01)
+    # Those that have been parked all the time.
+    (wall,) = of_kind(result, "wall")
+    assert groups["main.main"]["waiting_ns"] == pytest.approx(7 * wall["seconds"] * 1e9, rel=0.01)
+    assert wall["wall_ns"] == sum(row["wall_ns"] for row in groups.values())
+    stacks = [row for row in of_kind(result, "wall_stack") if row["group"].startswith("main.")]
+    for function, state in (
+        ("main.turns", "running"),
+        ("time.Sleep", "waiting"),
+        ("syscall.Nanosleep", "syscall"),
+        ("main.parks", "waiting"),
+    ):
+        assert {row["state"] for row in stacks if function in names(row)} >= {state}, function
+    for name, row in groups.items():
+        for state in states:
+            found = [
+                one["ns"]
+                for one in of_kind(result, "wall_stack")
+                if one["group"].split()[0] == name and one["state"] + "_ns" == state
+            ]
+            assert sum(found) == row[state] or (state == "running_ns" and not found)
+    raw = raw_profile(profile)
+    assert raw.types == ("events/count", "time/nanoseconds[dflt]")
+    times = sum(row[state] for row in groups.values() for state in states)
+    assert sum(one.values[1] for one in raw.samples) == times
+    assert {one.frames[-1][0] for one in raw.samples} >= {f"[{row['group']}]" for row in stacks}
+
+
+def test_what_finds_no_row_is_in_the_sum() -> None:
+    with Fixture([program()]) as fixture:
+        target = Target.of(fixture.ready, None)
+        request = CpuRequest(target=target, hertz=997)
+        binary = target.binary(None)
+        with CpuMeter(request, Tasks((binary,), binary.runtime), rows=1) as meter:
+            fixture.work("hot 1s")
+            meter.stop()
+            period, lost = meter.take(), meter.lost_stacks()
+        target.close()
+        assert fixture.finish() == 0
+    assert len(period.rows) == 1 and period.others > 0 and lost == 0
+    assert period.cpu_ns is not None
+    assert period.samples * meter.period == pytest.approx(period.cpu_ns, rel=0.2)
+
+
+def test_all_forms_have_the_same_sums(tmp_path: Path) -> None:
+    profile, flame = tmp_path / "x.pb.gz", tmp_path / "x.json"
+    words = ("--json", "-o", profile, "--speedscope", flame, "-i", "0.3")
+    _, result = sampled(program(), "hot 1s", *words)
+    assert len(of_kind(result, "cpu")) > 2
+    raw = raw_profile(profile)
+    assert raw.types == ("samples/count", "cpu/nanoseconds[dflt]")
+    (period,) = {row["period_ns"] for row in of_kind(result, "cpu")}
+    rows: Counter[tuple[Any, ...]] = Counter()
+    for row in of_kind(result, "cpu_stack"):
+        stack = tuple((frame["func"], frame["line"]) for frame in row["stack"])
+        rows[stack, row["group"]] += row["samples"]
+    sums: Counter[tuple[Any, ...]] = Counter()
+    for one in raw.samples:
+        sums[one.frames, one.labels["group"]] += one.values[0]
+        assert one.values[1] == one.values[0] * period
+    assert rows == sums
+    made = json.loads(flame.read_text())["profiles"][0]
+    assert made["unit"] == "nanoseconds" and sum(made["weights"]) == rows.total() * period
+
+
+def test_folded_stacks_are_alone_on_standard_output() -> None:
+    with Fixture([program()]) as fixture:
+        fixture.say("hot 1s")
+        result = run_tool("gooncpu", "-p", str(fixture.ready), "-f", "-d", "0.5")
+        fixture.answer()
+        assert fixture.finish() == 0
+    assert result.status == 0 and "Sampling" in result.errors
+    assert all(re.fullmatch(r"\S.*;\S.* \d+\n", line) for line in result.lines)
+    assert any(";main.spins;main.left;main.four " in line for line in result.lines)
+    assert run_tool("gooncpu", "-p", "1", "-f", "--json").status == 2
+
+
+def test_the_tables() -> None:
+    with Fixture([program()]) as fixture:
+        fixture.say("hot 3s")
+        pid = str(fixture.ready)
+        both = run_tool("gooncpu", "-p", pid, "-d", "0.4", "--in", "main.left", "main.f*")
+        groups = run_tool("gooncpu", "-p", pid, "-d", "0.3", "-g")
+        stacks = run_tool("gooncpu", "-p", pid, "-d", "0.3", "--stacks", "--top", "1")
+        nothing = run_tool("gooncpu", "-p", pid, "-d", "0.3", "main.nothing")
+        fixture.answer()
+        assert fixture.finish() == 0
+    text = "".join(both.lines)
+    assert re.search(r"of CPU time of process \d+: \d\.\d\d CPUs, \d+ samples\n", text)
+    head = re.search(r"\n +SELF +TOTAL +SHARE  FUNCTION\n(.*)Detaching", text, re.S)
+    assert head is not None
+    listed = [line.split() for line in head[1].splitlines()]
+    assert [row[3] for row in listed] == ["main.four", "main.framed"]
+    assert float(listed[0][2].rstrip("%")) > 60
+    assert re.search(r"%  main\.hot main\.go:\d+\n", "".join(groups.lines))
+    assert re.search(r"ms, [\d.]+%, main\.hot main\.go:\d+:\nmain\.", "".join(stacks.lines))
+    assert nothing.status == 3 and "main.nothing" in nothing.errors
+
+
+@pytest.mark.parametrize("mode", ["default", "pie"])
+def test_a_command_from_its_first_instruction(mode: str, tmp_path: Path) -> None:
+    words = tmp_path / "words"
+    words.write_text("hot 1s\n\n")
+    with words.open() as orders:
+        result = run_tool("gooncpu", "--json", "-F", "499", "--", program(mode=mode), stdin=orders)
+    own = Result(result.status, [line for line in result.lines if line[0] == "{"], "")
+    counts = self_samples(own)
+    assert counts["main.four"] > 50
+    for row in of_kind(own, "cpu_stack"):
+        if names(row)[0] == "main.four":
+            assert names(row)[1:3] == ["main.left", "main.spins"]
+
+
+def test_the_library_has_it(tmp_path: Path) -> None:
+    with Fixture([program()]) as fixture, gotrace.attach(fixture.ready) as go:
+
+        def work() -> None:
+            fixture.work("hot 1s")
+            go.stop()
+
+        time = go.on_cpu(hertz=499, ready=work)
+        fixture.say("hot 1s")
+        left = go.on_cpu("main.left", seconds=0.3)
+        fixture.answer()
+        assert fixture.finish() == 0
+    assert time.clock_ns == pytest.approx(time.cpu_ns, rel=0.2)
+    assert time.functions[0].function == "main.four"
+    assert time.functions[0].self_ns / time.cpu_ns == pytest.approx(0.4, abs=0.1)
+    assert sum(one.samples for one in time) == time.samples
+    assert all("main.left" in [f.function for f in one.stack] for one in left) and left
+    time.to_pprof(tmp_path / "x.pb.gz")
+    read = raw_profile(tmp_path / "x.pb.gz").samples
+    assert sum(one.values[1] for one in read) == time.cpu_ns
+
+
+def test_what_cannot_be_sampled_is_refused_in_a_line() -> None:
+    for words, text in (
+        (("-p", str(os.getpid())), "runs no program of the Go compiler"),
+        (("-p", str(os.getpid()), "-F", "20000"), "give 1 to 10,000"),
+        (("-p", str(os.getpid()), "-g", "--stacks"), "only one of -g and --stacks"),
+        (("-p", str(os.getpid()), "--off", "-i", "1"), "--off is for all of the run"),
+        ((), "give -p PID or a command"),
+    ):
+        result = run_tool("gooncpu", *words)
+        assert result.status in (1, 2) and text in result.errors
+        assert len(result.errors.splitlines()) == 1

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Requests are held to what a program knows: each of its calls is given its request's number."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gotrace
+from tests.toolchains import BUILD_MODES, FIXTURES, build, newest, require
+from tests.tools.harness import Fixture, of_kind, tool
+
+ROOT = "main.handle(id int, ctx context.Context, work func(ctx context.Context, id int)) int"
+PATTERNS = (
+    "main.job(id int, name string) int",
+    "main.outer(id int, name string) int",
+    "main.contextJob(ctx context.Context, id int, name string) int",
+)
+#: How work is handed on, and of how many requests; nothing says whose work those of "signals" have
+#: done.
+KINDS = (
+    *("fan-out", "lazy-pool", "backlog", "pipeline", "fan-in", "cond", "connections"),
+    *("semaphores", "non-blocking", "timers", "reused", "stream", "given", "shared", "flights"),
+    *("web", "web-2", "pulled", "pulled-pool"),
+)
+REQUESTS = 400
+LEAST = 0.99
+
+
+@dataclass
+class Found:
+    """What became of the jobs of one kind."""
+
+    truth: dict[str, int] = field(default_factory=dict)
+    right: int = 0
+    wrong: list[str] = field(default_factory=list)
+    edges: Counter[str] = field(default_factory=Counter)
+
+
+def play(program: Path, kinds: tuple[str, ...], requests: int) -> tuple[dict[str, Found], Any]:
+    """Have a program make requests, and return what was found of each kind, and the tally."""
+    found = {kind: Found() for kind in kinds}
+    bounds: list[tuple[int, str]] = []
+    with Fixture([program]) as fixture, gotrace.attach(fixture.ready) as go:
+        stream = go.requests(ROOT, *PATTERNS, force=True, lossy=True)
+
+        def work() -> None:
+            last = 0
+            for kind in kinds:
+                fixture.say(f"{kind} {requests}")
+                truth, _ = fixture.read_until("truth ")
+                found[kind].truth = json.loads(truth)
+                last += found[kind].truth["requests"]
+                bounds.append((last, kind))
+            stream.stop()
+
+        player = threading.Thread(target=work)
+        player.start()
+        seen = list(stream)
+        player.join()
+        tally = stream.tally
+        assert stream.lost == {}
+        fixture.say()
+    for request in seen:
+        number = request.root.call.args["id"]
+        of = found[next(kind for last, kind in bounds if number <= last)]
+        for node in request.nodes():
+            name = node.call.function
+            if name == "main.handle":
+                continue
+            if node.call.args["id"] != number:
+                of.wrong.append(f"{node.call.args} by {node.edge} in {number}")
+            elif name == "main.job":
+                of.right += 1
+                of.edges[node.edge] += 1
+    assert tally.lost == tally.unwanted == 0
+    assert len(seen) == sum(one.truth["requests"] for one in found.values())
+    made = sum(one.truth["calls"] for one in found.values())
+    assert tally.nodes - len(seen) + tally.unattributed + tally.late == made
+    return found, tally
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(
+    ("minor", "mode"),
+    [
+        ("1.27", "default"),
+        pytest.param("1.27", "stripped", marks=pytest.mark.slow),
+        pytest.param("1.27", "pie", marks=pytest.mark.slow),
+        pytest.param("1.23", "default", marks=pytest.mark.slow),
+        pytest.param("1.19", "stripped", marks=pytest.mark.slow),
+        *(
+            pytest.param(minor, "default", marks=pytest.mark.thorough)
+            for minor in ("1.21", "1.22", "1.24", "1.25", "1.26")
+        ),
+    ],
+)
+def test_no_call_has_a_wrong_parent(minor: str, mode: str) -> None:
+    program = build(FIXTURES / "live_requests", require(minor), flags=BUILD_MODES[mode])
+    found, _ = play(program, KINDS, REQUESTS)
+    wrong = {kind: one.wrong[:3] for kind, one in found.items() if one.wrong}
+    assert wrong == {}
+    shares = {kind: one.right / one.truth["jobs"] for kind, one in found.items()}
+    jobs = sum(one.truth["jobs"] for one in found.values())
+    assert sum(one.right for one in found.values()) >= LEAST * jobs
+    assert {kind: share for kind, share in shares.items() if share < 0.95} == {}
+    edges = sum((one.edges for one in found.values()), Counter[str]())
+    assert set(edges) == {"call", "go", "item"}
+
+
+@pytest.mark.live
+def test_critical_paths_add_up() -> None:
+    """To the nanosecond; and a request that waits for others is what these do."""
+    program = build(FIXTURES / "live_requests", newest())
+    kinds = ("fan-out", "pipeline", "fan-in", "connections", "timers", "web", "pulled")
+    with Fixture([program]) as fixture, gotrace.attach(fixture.ready) as go:
+        stream = go.requests(ROOT, *PATTERNS, critical=True, force=True, lossy=True)
+
+        def work() -> None:
+            for kind in kinds:
+                fixture.say(f"{kind} 20")
+                fixture.read_until("truth ")
+            stream.stop()
+
+        player = threading.Thread(target=work)
+        player.start()
+        seen = list(stream)
+        player.join()
+        fixture.say()
+    assert len(seen) == 20 * (len(kinds) + 1)
+    for request in seen:
+        path = request.critical_path()
+        assert sum(part.ns for part in path) == request.duration_ns
+        assert sum(part.ns for part in request.critical) == request.duration_ns
+        assert [part.ns for part in path] == sorted((part.ns for part in path), reverse=True)
+    others = {
+        part.function
+        for request in seen
+        for part in request.critical
+        if part.goid != request.root.goid and part.what == "running"
+    }
+    assert {"main.job", "main.outer"} <= others
+
+
+@pytest.mark.live
+def test_nobody_knows_whose_work_a_signal_is_for() -> None:
+    """A worker that is told that there is work, and does all there is, works for nobody."""
+    program = build(FIXTURES / "live_requests", newest())
+    found, tally = play(program, ("signals",), 50)
+    assert found["signals"].wrong == []
+    assert found["signals"].right == 0
+    assert tally.unattributed == 50
+
+
+@pytest.mark.live
+def test_the_command_shows_trees(tmp_path: Path) -> None:
+    program = build(FIXTURES / "live_requests", newest())
+    file = tmp_path / "x.json"
+    words = ("--tree", "main.handle", "main.job", "main.outer")
+    with Fixture([program]) as fixture:
+        with tool("gotrace", "-p", str(fixture.ready), *words) as tracing:
+            fixture.say("fan-out 1")
+            fixture.read_until("truth ")
+            result = tracing.end()
+        with tool("gotrace", "-p", str(fixture.ready), "-o", str(file), *words) as tracing:
+            fixture.say("fan-out 3")
+            fixture.read_until("truth ")
+            written = tracing.end()
+        fixture.say()
+    assert written.errors.count("no request") == 0
+    lines = [line for line in result.lines if line[:1].isdigit()]
+    assert "16 calls in 9 goroutines" in lines[0]
+    calls = [line.split(None, 2)[2].rstrip() for line in lines[1:]]
+    assert calls[0].split(None, 1)[1].startswith("main.handle(id=1, ctx=(*context.valueCtx)")
+    assert calls[1].startswith('main.job(id=1, name="before") = 7 at main.go:')
+    assert sum("go: main.job" in call for call in calls) == 4
+    assert sum("go: main.outer" in call for call in calls) == 4
+    assert sum('main.job(id=1, name="deeper.inside")' in call for call in calls) == 4
+    requests = gotrace.load(file)
+    assert sorted(request.root.call.args["id"] for request in requests) == [2, 3, 4]
+    assert all(len(list(request.nodes())) == 16 for request in requests)
+    copied = tmp_path / "copy.json"
+    requests[0].save(copied)
+    assert [one.to_json() for one in gotrace.load(copied)] == [requests[0].to_json()]
+
+
+@pytest.mark.live
+def test_the_programs_own_functions_are_shown() -> None:
+    program = build(FIXTURES / "live_requests", newest())
+    with Fixture([program]) as fixture:
+        with tool(
+            "gotrace", "--json", "-p", str(fixture.ready), "--tree", "main.handle"
+        ) as tracing:
+            fixture.say("fan-in 2")
+            fixture.read_until("truth ")
+            result = tracing.end()
+        fixture.say()
+    requests = of_kind(result, "request")
+    assert [request["root"]["children"][0]["call"]["func"] for request in requests] == [
+        "main.fanIn.func2"
+    ] * 2
+
+
+@pytest.mark.live
+def test_a_predicate_of_the_root_chooses_requests() -> None:
+    program = build(FIXTURES / "live_requests", newest())
+    words = ("--json", "--tree", "main.handle (id == 3 && $duration > 1ns)", "main.job")
+    with Fixture([program]) as fixture:
+        with tool("gotrace", "-p", str(fixture.ready), *words) as tracing:
+            fixture.say("fan-out 5")
+            fixture.read_until("truth ")
+            result = tracing.end()
+        fixture.say()
+    [request] = of_kind(result, "request")
+    assert request["root"]["call"]["args"]["id"] == 3
+    assert len(request["root"]["children"]) == 10
