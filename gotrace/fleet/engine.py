@@ -419,8 +419,11 @@ class Engine:
         for place, probe in self._probes():
             if probe.is_light and self._pauses.is_over(place, now):
                 self._detach(place)  # it is attached as a whole in the next turn
-            else:
-                probe.settle()
+            elif probe.settle():
+                spent = probe.spent().ns
+                self._budgets[place.program.target].forgive(place, spent)
+                if self._host_budget is not None:
+                    self._host_budget.forgive(place, spent)
         for key, running in self._running.items():
             for job in self._jobs.values():
                 if key.target not in job.targets or job.name in running.hopeless:
