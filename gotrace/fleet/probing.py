@@ -11,6 +11,7 @@ import abc
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from gotrace.fleet.config import MetricSpec, MetricType
@@ -204,7 +205,7 @@ class Probe(abc.ABC):
 
 def open_target(program: Program) -> Target:
     """Return the target of all processes that run a file, in a control group where one is asked."""
-    return Target.of(None, None, cgroup=program.cgroup)
+    return Target.of(None, None, uid=program.user, cgroup=program.cgroup)
 
 
 def metric_request(
@@ -293,6 +294,14 @@ class MetricProbe(Probe):
         self._calls += sum(one.calls for one in self._increments())
 
     def _increments(self) -> Iterator[Increment]:
+        pod = self._program.pod or ("", "", "")
+        for one in self._counted():
+            if not self.metric.spec.pods or one.values is None:
+                yield one
+            else:
+                yield replace(one, values=(*pod, *one.values))
+
+    def _counted(self) -> Iterator[Increment]:
         meter = self._meter
         if isinstance(meter, CallCounter):
             counts = meter.take()
@@ -315,10 +324,15 @@ class MetricProbe(Probe):
             measured = row.measured if spec.of is not None else row.times
             if row.function is None or row.values is None:
                 # Without labels there is nothing to find room for.
-                yield Increment(None if self.metric.labels[1:] else (), row.calls, measured)
+                is_plain = not spec.functions and not spec.labels
+                yield Increment(() if is_plain else None, row.calls, measured)
                 continue
             names = (self.names[row.function],) if spec.functions else ()
-            yield Increment((*names, *map(label, row.values)), row.calls, measured)
+            labels = (
+                label(value, spec.privacy, name in spec.hashed)
+                for name, value in zip(spec.labels, row.values, strict=True)
+            )
+            yield Increment((*names, *labels), row.calls, measured)
 
     def _poll(self) -> None:
         if isinstance(self._meter, LatencyMeter):
