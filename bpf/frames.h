@@ -8,9 +8,9 @@
 #pragma once
 #include "common.h"
 
-#define MAX_FRAMES 128 /* of a stack; shared with gotrace/session/frames.py */
+#define MAX_FRAMES 128 /* of a stack; shared with gotrace/kernel/kept_stacks.py */
 
-/* Return addresses, innermost first, 0 after the last; shared with gotrace/session/frames.py. */
+/* Return addresses, innermost first, 0 after the last; shared with gotrace/kernel/kept_stacks.py. */
 struct kept_stack {
     u64 pcs[MAX_FRAMES];
 };

@@ -6,25 +6,13 @@
  * a sample, if it is a thread of the target. Registers are those of user space, whether the thread
  * was there or in the kernel.
  *
- * A function of Go that has no frame, or has not made its own yet, does not appear between the
- * interrupted address and the first frame pointer: its caller's address is on top of the stack
- * instead. Whether that is so only the function's table says, which user space has. So a word on top
- * that points into the program's code is kept in the stack with a mark.
- *
- * Settings (common.h), beside those of goroutine.h and frames.h:
+ * Settings (common.h), beside those of interrupted.h:
  *   GOTRACE_KERNEL         1 where the kernel's own frames are wanted
  *   GOTRACE_ROWS           most combinations of stack, goroutine's creation and state
- *   GOTRACE_TEXT_START, GOTRACE_TEXT_END
- *                          where the program's code is, at run time
  *   GOTRACE_G_GOPC, GOTRACE_G_STATUS  offsets in the target's runtime.g
  */
 #include <uapi/linux/bpf_perf_event.h>
-#include "frames.h"
-#include "goroutine.h"
-
-/* Marks of the second address of a stack; shared with gotrace/goroutines/interrupted.py. */
-#define CALLER_AT_0 (1ULL << 62) /* the word that SP points to */
-#define CALLER_AT_8 (1ULL << 61) /* the one above that */
+#include "interrupted.h"
 
 /* What distinguishes rows; shared with gotrace/session/oncpu/meter.py. */
 struct cpu_row {
@@ -85,54 +73,28 @@ static __always_inline u64 keep_kernel_stack(struct bpf_perf_event_data *ctx)
     return 0;
 }
 
-static __always_inline bool is_code(u64 address)
-{
-    return address - GOTRACE_TEXT_START < GOTRACE_TEXT_END - GOTRACE_TEXT_START;
-}
-
-/* Return what may be the address of the caller of the function at pc, with its mark; 0 if nothing. */
-static __always_inline u64 hidden_caller(u64 sp, u64 frame)
-{
-    u64 words[2] = {};
-    bpf_probe_read_user(words, sizeof(words), (void *)sp);
-    if (is_code(words[0]))
-        return words[0] | CALLER_AT_0;
-    /* With a frame pointer there, the frame is made. */
-    if (frame != sp && is_code(words[1]))
-        return words[1] | CALLER_AT_8;
-    return 0;
-}
-
 /* At each tick of a CPU's clock. */
 int on_tick(struct bpf_perf_event_data *ctx)
 {
     if (!site_is_target())
         return 0;
 
-    struct frames_start from = {.pc = ctx->regs.ip, .frame = ctx->regs.bp, .end = ~0ULL};
-    u64 sp = ctx->regs.sp;
+    u64 pc = ctx->regs.ip, sp = ctx->regs.sp, frame = ctx->regs.bp;
     bool in_kernel = !(ctx->regs.cs & 3);
     if (in_kernel) {
         struct pt_regs user = {};
         bpf_probe_read_kernel(&user, sizeof(user), task_registers(current_task()));
-        from.pc = user.ip;
-        from.frame = user.bp;
+        pc = user.ip;
         sp = user.sp;
+        frame = user.bp;
     }
-    from.caller = hidden_caller(sp, from.frame);
-
     struct cpu_row key = {};
     struct task task = {};
-    if (goroutine_find_task(0, COOKIE_G_TLS, &task)) {
-        if (task.g) {
-            key.created_by = read_word(task.g + GOTRACE_G_GOPC);
-            key.status = read_word(task.g + GOTRACE_G_STATUS) & G_STATUS_MASK;
-        } else {
-            /* Without a goroutine a system stack's frame pointers lead on to the last one's. */
-            from.end = task.stack_hi;
-        }
+    key.stack = interrupted_stack(pc, sp, frame, &task);
+    if (task.g) {
+        key.created_by = read_word(task.g + GOTRACE_G_GOPC);
+        key.status = read_word(task.g + GOTRACE_G_STATUS) & G_STATUS_MASK;
     }
-    key.stack = frames_keep(from);
     if (!key.stack)
         lose_stack();
     if (in_kernel)

@@ -1125,7 +1125,8 @@ class RequestStream(_Stream[TracedRequest[Call]]):
 
     def _losses(self) -> dict[str, int]:
         lost = super()._losses()
-        self._assembler.missing(sum(lost.values()) + self._tracer.window.late)
+        undecided = lost.get("undecided", 0)  # its records have come
+        self._assembler.missing(sum(lost.values()) - undecided + self._tracer.window.late)
         return lost
 
 

@@ -34,6 +34,7 @@ __all__ = [
     "SignalSettings",
     "SiteSettings",
     "StateSettings",
+    "SyscallSettings",
     "TaskSettings",
     "TraceSettings",
     "TrialSettings",
@@ -461,6 +462,22 @@ class StateSettings(ProgramSettings):
     task_throttled: int | None = _value(None)
     task_cfs_rq: int | None = _value(None)
     cfs_rq_throttled: int | None = _value(None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyscallSettings(ProgramSettings):
+    """Settings of bpf/syscalls.c."""
+
+    source: ClassVar[str] = "syscalls.c"
+
+    tasks: TaskSettings = field(default_factory=TaskSettings, metadata=_part(TaskSettings))
+    times: HistogramSettings = field(metadata=_part(HistogramSettings))
+    calls: int = _size(syscalls_open=1)
+    errors: int = _size(syscall_errors=1)
+    stack_rows: int = _size(syscall_rows=1)
+    stacks: int = _size(kept_stacks=1)
+    text_start: int = _value()
+    text_end: int = _value()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,7 @@ if [ "${1:-}" = test ]; then
     need "command -v gcc && test -e /usr/include/stdio.h" gcc libc6-dev
     need "command -v gccgo" gccgo
     need "command -v gdb" gdb
+    need "command -v strace" strace
     need "command -v bpftrace" bpftrace
     need "command -v fish" fish
     need "command -v zsh" zsh

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from typing import TypeVar
 
 from gotrace.cli.options import (
     add_command_options,
@@ -26,19 +27,26 @@ from gotrace.cli.stack_files import (
     wants_stacks,
     write_stacks,
 )
-from gotrace.cli.why import accepting
+from gotrace.cli.why import accepting, say_price
 from gotrace.errors import UsageError
+from gotrace.goroutines.groups import matcher
 from gotrace.profiles.rows import StackProfile
 from gotrace.report.durations import duration
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
+from gotrace.report.syscalls import write_syscalls, write_syscalls_json
 from gotrace.report.waits import totals_of, write_waits, write_waits_json
+from gotrace.session.request import Request
 from gotrace.session.waits.meter import WaitMeter, WaitPeriod, WaitRequest, WaitRow, sum_rows
+from gotrace.session.waits.names import SyscallMeter, SyscallRequest, SyscallSums, syscall_price
 from gotrace.session.waits.naming import FORM, NamedWait, WaitChoice, named_waits, profile_rows
 from gotrace.session.waits.probes import WaitState
 from gotrace.target.process import one_process
 from gotrace.target.target import Target
 
 __all__ = ["main"]
+
+_Meter = WaitMeter | SyscallMeter
+_M = TypeVar("_M", WaitMeter, SyscallMeter)
 
 _EPILOG = """\
 examples:
@@ -47,6 +55,7 @@ examples:
   gooffcpu -p 1234 --reason 'sync.*'         only for locks
   gooffcpu -p 1234 --wakers                  with the stacks of those who end waits
   gooffcpu -p 1234 --state runnable          waits for a CPU: scheduling delay
+  gooffcpu -p 1234 --state syscall --names   system calls by name, with their errors
   gooffcpu -p 1234 --open -d 5               those that have not ended after that as well
   gooffcpu -p 1234 -i 5 --top 3              every five seconds
   gooffcpu -p 1234 -d 5 -o x.pb.gz           for go tool pprof
@@ -67,6 +76,11 @@ def _parser() -> argparse.ArgumentParser:
         default=WaitState.WAITING,
         metavar="STATE",
         help="what is added up: waiting (default), runnable (for a CPU), syscall",
+    )
+    parser.add_argument(
+        "--names",
+        action="store_true",
+        help="with --state syscall: by name, with errors, p50 and p99, as strace -c has it",
     )
     parser.add_argument(
         "--in",
@@ -113,6 +127,12 @@ def _run(arguments: Sequence[str]) -> int:
     output = run_output(options)
     pid = one_process(options.pids, "gooffcpu traces") if options.pids else options.pid
     with closing(Target.of(pid, options.command)) as target:
+        if options.names:
+            if target.command is None:
+                what = "makes {} system calls a second: --names"
+                say_price(options, output, syscall_price(target), what)
+            _watch(options, _syscalls(options, target), output)
+            return 0
         request = WaitRequest(
             target=target,
             forced=options.attach,
@@ -125,17 +145,27 @@ def _run(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _syscalls(options: argparse.Namespace, target: Target) -> SyscallRequest:
+    return SyscallRequest(
+        target=target, inside=options.inside, intervals=options.interval is not None
+    )
+
+
 def _check(options: argparse.Namespace) -> None:
     """Refuse what makes no sense together."""
     check_stack_options(options)
+    if options.names and (options.state is not WaitState.SYSCALL or options.open):
+        raise UsageError("--names is for --state syscall, and for calls that have ended")
+    if options.names and options.budget is not None:
+        raise UsageError("--budget is for probes, and --names has none")
     if options.open and options.interval:
         raise UsageError("--open adds waits that are open when the run ends: leave out -i")
 
 
-def _watch(options: argparse.Namespace, request: WaitRequest, output: Output) -> None:
-    choice = WaitChoice(
-        tuple(options.inside), tuple(options.reason), options.system, options.wakers
-    )
+def _watch(options: argparse.Namespace, request: Request[_M, None], output: Output) -> None:
+    # The runtime's own goroutines make system calls that the table has, too.
+    system = options.system or options.names
+    choice = WaitChoice(tuple(options.inside), tuple(options.reason), system, options.wakers)
     with running(request, output, accepting(options, output, "it")) as run:
         meter = run.meter
         for note in run.warnings():
@@ -149,7 +179,7 @@ def _watch(options: argparse.Namespace, request: WaitRequest, output: Output) ->
             output.notice(notice)
 
 
-def _attached(options: argparse.Namespace, target: Target, meter: WaitMeter) -> Notice:
+def _attached(options: argparse.Namespace, target: Target, meter: _Meter) -> Notice:
     states = {
         WaitState.WAITING: "waits",
         WaitState.RUNNABLE: "waits for a CPU",
@@ -167,7 +197,7 @@ class _Writer:
     def __init__(
         self,
         options: argparse.Namespace,
-        meter: WaitMeter,
+        meter: _Meter,
         target: Target,
         output: Output,
         choice: WaitChoice,
@@ -200,6 +230,8 @@ class _Writer:
             fields = {"pid": self._target.pid, "ts": round(time.time(), 6), "seconds": length}
             shown = waits[: options.top] if options.top else waits
             write_waits_json(self._output, self._meter.program, shown, totals, fields)
+            if isinstance(self._meter, SyscallMeter):
+                write_syscalls_json(self._output, self._syscalls(self._meter))
         elif options.folded:
             fold(self._output, self._profile(waits))
         else:
@@ -207,10 +239,18 @@ class _Writer:
             self._output.out.write(f"\n{clock}")
             what = f"process {self._target.pid}"
             out, top = self._output.out, options.top
+            if isinstance(self._meter, SyscallMeter):
+                write_syscalls(out, self._syscalls(self._meter))
+                out.write("\n")
             write_waits(out, self._meter.program, waits, totals, what, options.system, top)
 
     def _named(self, rows: Sequence[WaitRow]) -> list[NamedWait]:
         return named_waits(self._meter.program, self._options.state, rows, self._choice)
+
+    def _syscalls(self, meter: SyscallMeter) -> list[SyscallSums]:
+        """Return the calls whose names ``--reason`` wants."""
+        wanted = self._options.reason
+        return [one for one in meter.names() if not wanted or any(map(matcher(one.name), wanted))]
 
     def _profile(self, waits: Sequence[NamedWait]) -> StackProfile:
         rows, name = (
@@ -228,7 +268,7 @@ class _Writer:
             write_stacks(self._options, output, self._profile(waits), f"{count:,} waits")
 
 
-def _footer(writer: _Writer, meter: WaitMeter) -> Iterator[Notice]:
+def _footer(writer: _Writer, meter: _Meter) -> Iterator[Notice]:
     """Yield what the sums do not hold."""
     losses = meter.losses()
     if writer.open:

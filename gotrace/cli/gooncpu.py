@@ -32,7 +32,7 @@ from gotrace.errors import UsageError
 from gotrace.profiles.rows import StackProfile
 from gotrace.report.cpu import CpuReading, write_cpu, write_cpu_json
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
-from gotrace.report.wall import write_wall, write_wall_json
+from gotrace.report.wall import WALL_FORM, wall_groups, write_wall, write_wall_json
 from gotrace.session.oncpu.meter import (
     HERTZ,
     CpuMeter,
@@ -42,7 +42,7 @@ from gotrace.session.oncpu.meter import (
     sum_samples,
 )
 from gotrace.session.oncpu.naming import FORM, CpuNames, NamedSamples, function_times
-from gotrace.session.oncpu.wall import WALL_FORM, WallRequest, wall_groups
+from gotrace.session.oncpu.wall import WallRequest
 from gotrace.session.probing import Probing
 from gotrace.session.run import Run
 from gotrace.target.process import one_process

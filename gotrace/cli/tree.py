@@ -14,6 +14,7 @@ from gotrace.cli.pace import pace, running, turns
 from gotrace.cli.run import opened_notices
 from gotrace.cli.stream import Patience, takes_more
 from gotrace.cli.why import accepting
+from gotrace.errors import UsageError
 from gotrace.report.calls import Clock, LineStyle, TimeStyle
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.report.requests import REQUEST_HEADING, request_lines
@@ -72,7 +73,12 @@ def run_tree(
 
 
 def add_own_functions(options: argparse.Namespace, target: Target) -> None:
-    """Have a program's own functions be shown, but for those that are called too often."""
+    """Have a program's own functions be shown, but for those that are called too often.
+
+    Raises GotraceError, UsageError among these.
+    """
+    if options.regexp:
+        raise UsageError("with -r --tree takes a PROBE as well: give -r 'main\\..*'")
     own = own_functions(target, [options.tree.split(" ", 1)[0]])
     options.patterns += own.patterns
     options.exclude = [*options.exclude, *own.left_out]
@@ -122,13 +128,14 @@ class _Printer:
             if self._left == 0:
                 break
             self._read(min(until, time.monotonic() + _READING), until)
-            self._write(until, lambda: False)
-            if self._tracer.exhausted and not self._due:
-                self._write(until, lambda: False, is_last=True)
+            is_last = self._tracer.exhausted and not self._due
+            self._write(until, lambda: False, is_last=is_last)
+            if is_last and self._assembler.is_empty:
                 return
         if self._left != 0:
             self._tracer.losses.add(len(self._due))
             self._tracer.drop()
+            self._assembler.drop()
 
     def _read(self, until: float, over: float) -> None:
         """Take what there is until one time, and take it in until another."""
@@ -145,8 +152,10 @@ class _Printer:
             self.has_seen = True
 
     def _write(self, until: float, is_over: Callable[[], bool], *, is_last: bool = False) -> None:
-        for request in self._assembler.take(time.monotonic(), is_last):
-            if self._left == 0 or is_over() or not takes_more(self._out, until):
+        requests = self._assembler.take(time.monotonic(), is_last)
+        while self._left != 0 and not is_over() and takes_more(self._out, until):
+            request = next(requests, None)
+            if request is None:
                 return
             self.written += 1
             if self._file is not None:

@@ -13,9 +13,10 @@ from gotrace.report.output import Notice, NoticeKind, Output
 if TYPE_CHECKING:  # loaded only where --why is given
     from gotrace.session.request import Accept
     from gotrace.session.scheduler import SchedulerProbes
+    from gotrace.session.why.price import Price
     from gotrace.session.why.probes import WhyOptions
 
-__all__ = ["accepting", "add_why_options", "why_of"]
+__all__ = ["accepting", "add_why_options", "say_price", "why_of"]
 
 
 def add_why_options(parser: argparse.ArgumentParser) -> None:
@@ -51,19 +52,29 @@ def accepting(options: argparse.Namespace, output: Output, what: str = "--why") 
             text = f"what {what} takes of a CPU is not known before the program runs"
             output.notice(Notice(NoticeKind.WARNING, text, {"what": "why_price", "share": None}))
             return
-        from gotrace.session.why.price import MAX_SHARE, price_of
+        from gotrace.session.why.price import price_of
 
+        is_all = getattr(options, "why", None) == WHY_ALL and probes.has_syscalls
+        less = "--why=waits takes less, and " if is_all else ""
         price = price_of(probes, options.attach)
-        share = f"{100 * price.share:.{1 if price.share < 0.1 else 0}f}%"
-        text = (
-            f"this program {probes.COUNTED.format(f'{round(price.changes):,}')}: {what} will take"
-            f" about {share} of one CPU"
-        )
-        fields = {"what": "why_price", "changes": round(price.changes), "share": price.share}
-        if price.share > MAX_SHARE and not options.force:
-            is_all = getattr(options, "why", None) == WHY_ALL and probes.has_syscalls
-            less = "--why=waits takes less, and " if is_all else ""
-            raise GotraceError(f"{text}: {less}--force accepts it")
-        output.notice(Notice(NoticeKind.WARNING, text, fields))
+        say_price(options, output, price, f"{probes.COUNTED}: {what}", less)
 
     return accept
+
+
+def say_price(
+    options: argparse.Namespace, output: Output, price: Price, what: str, less: str = ""
+) -> None:
+    """Say what watching a program will cost it; raise GotraceError if that is too much.
+
+    ``what`` has the number of changes in it, ``less`` is what costs less.
+    """
+    from gotrace.session.why.price import MAX_SHARE
+
+    share = f"{100 * price.share:.{1 if price.share < 0.1 else 0}f}%"
+    counted = what.format(f"{round(price.changes):,}")
+    text = f"this program {counted} will take about {share} of one CPU"
+    fields = {"what": "why_price", "changes": round(price.changes), "share": price.share}
+    if price.share > MAX_SHARE and not options.force:
+        raise GotraceError(f"{text}: {less}--force accepts it")
+    output.notice(Notice(NoticeKind.WARNING, text, fields))

@@ -37,6 +37,7 @@ from gotrace.settings import (
     SignalSettings,
     SiteSettings,
     StateSettings,
+    SyscallSettings,
     TraceSettings,
     TrialSettings,
     WaitedSettings,
@@ -64,7 +65,9 @@ def common_settings() -> Iterator[ProgramSettings]:
 
 
 def _usual() -> Iterator[ProgramSettings]:
-    for program in (CountSettings, LatencySettings, OnCpuSettings, TraceSettings, WaitSettings):
+    programs: tuple[type[ProgramSettings], ...]
+    programs = (CountSettings, LatencySettings, OnCpuSettings, TraceSettings, WaitSettings)
+    for program in (*programs, SyscallSettings):
         yield from program.usual()
     yield TrialSettings(fetch=1)
     yield TrialSettings(signal=1)
@@ -114,7 +117,7 @@ def _packaged() -> Iterator[ProgramSettings]:
     yield from _traces()
     yield from _keyed()
     yield from _states()
-    for program in (LatencySettings, OnCpuSettings, TraceSettings, WaitSettings):
+    for program in (LatencySettings, OnCpuSettings, SyscallSettings, TraceSettings, WaitSettings):
         for settings in program.usual():
             yield replace(settings, site=_IN_CONTAINER)
 

@@ -34,6 +34,7 @@ from gotrace.settings import (
     ProgramSettings,
     SignalSettings,
     SiteSettings,
+    SyscallSettings,
     TaskSettings,
     TraceSettings,
     TrialSettings,
@@ -215,6 +216,27 @@ def _waits() -> list[Finding]:
     return [_program_of("gooffcpu", program)]
 
 
+def _syscalls() -> list[Finding]:
+    settings = SyscallSettings(
+        site=_here(),
+        tasks=_callers(),
+        times=HistogramSettings.of(512, 1, 1),
+        calls=1 << 15,
+        errors=1 << 12,
+        stack_rows=1 << 13,
+        stacks=1 << 13,
+        text_start=0,
+        text_end=0,
+    )
+    try:
+        program = _program(settings, [])
+        program.attach_tracepoint("sys_exit", ["on_syscall_exit"])
+        program.attach_tracepoint("sys_enter", ["on_syscall_enter"])
+    except LoadError as error:
+        return [_program_of("--names", error)]
+    return [_program_of("--names", program)]
+
+
 def _oncpu() -> list[Finding]:
     settings = OnCpuSettings(
         site=_here(),
@@ -363,6 +385,7 @@ _TRIALS = (
     _Trial("program of gofunclatency", _latency),
     _Trial("program of gotrace", _trace),
     _Trial("program of gooffcpu", _waits),
+    _Trial("program of --names", _syscalls),
     _Trial("program of gooncpu", _oncpu),
     _Trial("attach", _rungs),
     _Trial("atomic fetch", _fetch),

@@ -9,6 +9,7 @@ from typing import TextIO
 
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.config import Config, MetricSpec, SpanSpec
+from gotrace.fleet.leaving import leaving
 from gotrace.fleet.probing import metric_request, open_target
 from gotrace.fleet.targets import Finder, Program
 from gotrace.fleet.telemetry.waits import plan_waits
@@ -59,6 +60,9 @@ def check(config: Config, out: TextIO) -> int:
     print(f"budget: {config.budget:.2%} of one CPU for each target", file=out)
     if config.host_budget is not None:
         print(f"host_budget: {config.host_budget:.2%} of one CPU for all targets", file=out)
+    print("what leaves this host:", file=out)
+    for line in leaving(config):
+        print(f"  {printable(line)}", file=out)
     return NoMatchError.exit_code if tried and not matched else 0
 
 

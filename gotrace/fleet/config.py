@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import Any
 import jsonschema
 
 from gotrace.errors import GotraceError, UsageError
+from gotrace.fleet.privacy import DENIED, Errors, Privacy, hashed_form
 from gotrace.fleet.schema import SCHEMA
 from gotrace.fleet.trusted import read_trusted
 from gotrace.fleet.yaml_lines import Document, Path, read_yaml
@@ -23,6 +25,7 @@ from gotrace.probes.spec import KeyText, parse_key, parse_probe
 from gotrace.target.containers import Container
 
 __all__ = [
+    "POD_LABELS",
     "Buckets",
     "Config",
     "HeaderSpec",
@@ -43,7 +46,12 @@ __all__ = [
 _MAX_EXPRESSIONS = 16
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
+#: The length of a value, and nothing else of it.
+_LENGTH = re.compile(r"len\([^()]*(?:\([^()]*\))?[^()]*\)")
+_MIN_HASH_KEY = 16
 _HEADER_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+#: What labels say of a pod.
+POD_LABELS = ("namespace", "pod", "container")
 _OWN_LABELS = {"target", "function", "le", "quantile", "job", "instance"}
 _OWN_PREFIXES = ("gotraced_", "process_", "python_")
 _AMOUNT = re.compile(r"(\d+(?:\.\d+)?)\s*(ns|us|µs|ms|s|m|h)?")
@@ -54,6 +62,7 @@ _SHARE = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 #: Label sets of all metrics, of all targets and of one.
 _MAX_SERIES, _MAX_TARGET_SERIES = 65536, 8192
 _MAX_IDLE = 720 * 3600  # seconds
+_AS_USUAL = Privacy()
 _DEFAULT_BUDGET = "2%"
 _WILD = set("*?[")
 
@@ -108,6 +117,8 @@ class TargetSpec:
     kubernetes: PodSpec | None = None
     #: The most label sets of all metrics.
     max_series: int = _MAX_TARGET_SERIES
+    #: The number of the user whose processes are meant, None for all.
+    user: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +167,11 @@ class MetricSpec:
     buckets: Buckets | None = None
     #: Seconds without a call after which a series ends; 0 for never.
     idle: float = 3600.0
+    privacy: Privacy = _AS_USUAL
+    #: Labels that are hashes of their values.
+    hashed: frozenset[str] = frozenset()
+    #: Whether labels say which pod a call was in.
+    pods: bool = False
 
     @property
     def bounds(self) -> list[int]:
@@ -180,6 +196,9 @@ class SpanSpec:
     why: bool = False
     trace_context: bool = True
     inherit: bool = True
+    privacy: Privacy = _AS_USUAL
+    #: Attributes that are hashes of their values.
+    hashed: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +282,7 @@ class Config:
     waits: WaitsSpec | None = None
     max_series: int = _MAX_SERIES
     web: WebSpec = field(default_factory=WebSpec)
+    privacy: Privacy = _AS_USUAL
 
 
 def load_config(path: str) -> Config:
@@ -329,9 +349,11 @@ class _Reader:
     """Take apart what the schema has accepted."""
 
     document: Document
+    privacy: Privacy = _AS_USUAL
 
     def config(self) -> Config:
         data = self.document.data
+        self.privacy = self._privacy(data)
         targets = tuple(self._target(number, row) for number, row in self._rows("targets"))
         self._once("targets", [target.name for target in targets])
         names = tuple(target.name for target in targets)
@@ -365,6 +387,7 @@ class _Reader:
             waits,
             data.get("max_series", _MAX_SERIES),
             self._web(data),
+            self.privacy,
         )
 
     def _rows(self, key: str) -> Sequence[tuple[int, Mapping[str, Any]]]:
@@ -391,7 +414,17 @@ class _Reader:
         exe = os.path.normpath(row["exe"]) if "exe" in row else None
         pods = PodSpec(**row["kubernetes"]) if "kubernetes" in row else None
         most = row.get("max_series", _MAX_TARGET_SERIES)
-        return TargetSpec(row["name"], exe, row.get("comm"), row.get("cgroup"), pods, most)
+        user = self._user((*path, "user"), row["user"]) if "user" in row else None
+        return TargetSpec(row["name"], exe, row.get("comm"), row.get("cgroup"), pods, most, user)
+
+    def _user(self, path: Path, user: str | int) -> int:
+        if isinstance(user, int):
+            return user
+        try:
+            return pwd.getpwnam(user).pw_uid
+        except KeyError as error:
+            reason = f"no user is named {user!r} here: give the number"
+            raise self.document.error(path, reason) from error
 
     def _metric(self, number: int, row: Mapping[str, Any], targets: tuple[str, ...]) -> MetricSpec:
         path = ("metrics", number)
@@ -413,6 +446,11 @@ class _Reader:
                 reason = f"{label!r} cannot be a label: letters, digits and _, and not one of "
                 reason += ", ".join(sorted(_OWN_LABELS))
                 raise self.document.error((*path, "labels", label), reason)
+        for label in POD_LABELS if row.get("pods") else ():
+            if label in labels:
+                reason = f"{label!r} is a label of its own with pods: true"
+                raise self.document.error((*path, "labels", label), reason)
+        hashed, labels = self._private((*path, "labels"), labels)
         key = self._key((*path, "labels"), labels)
         if kind is MetricType.COUNTER:
             for only in ("of", "buckets"):
@@ -439,6 +477,9 @@ class _Reader:
             **{key: row[key] for key in ("functions", "series", "open_calls") if key in row},
             buckets=buckets,
             idle=self._idle(path, row),
+            privacy=self.privacy,
+            hashed=hashed,
+            pods=row.get("pods", False),
         )
 
     def _span(self, number: int, row: Mapping[str, Any], targets: tuple[str, ...]) -> SpanSpec:
@@ -446,7 +487,7 @@ class _Reader:
         self._probe((*path, "probe"), row["probe"])
         if is_recipe(row["probe"]):
             raise self.document.error((*path, "probe"), "spans take a function, not a recipe")
-        attributes: Mapping[str, Any] = row.get("attributes", {})
+        hashed, attributes = self._private((*path, "attributes"), row.get("attributes", {}))
         self._key((*path, "attributes"), attributes)
         rate = 10.0
         if "rate" in row:
@@ -463,6 +504,8 @@ class _Reader:
             row.get("why", False),
             row.get("trace_context", True),
             row.get("inherit", True),
+            self.privacy,
+            hashed,
         )
 
     def _waits(self, row: bool | Mapping[str, Any], targets: tuple[str, ...]) -> WaitsSpec | None:
@@ -534,6 +577,39 @@ class _Reader:
         if not 0.1 <= seconds <= 86400:
             raise self.document.error(path, f"{value!r}: give 100ms to 24h")
         return seconds
+
+    def _privacy(self, data: Mapping[str, Any]) -> Privacy:
+        errors = data.get("errors", "type")  # YAML reads a bare off as false
+        denied = dict.fromkeys((*DENIED, *map(_bare_word, data.get("deny_names", ()))))
+        for number, name in enumerate(data.get("allow_names", ())):
+            if _bare_word(name) not in denied:
+                hint = did_you_mean(name, list(denied)) or f"there is {', '.join(denied)}"
+                raise self.document.error(("allow_names", number), f"{name!r}: {hint}")
+            del denied[_bare_word(name)]
+        key = None
+        if "hash_key" in data:
+            text = read_trusted(data["hash_key"], "hash_key").strip()
+            if len(text) < _MIN_HASH_KEY:
+                reason = f"a key has at least {_MIN_HASH_KEY} characters"
+                raise self.document.error(("hash_key",), reason)
+            key = text.encode()
+        return Privacy(Errors(errors) if errors else Errors.OFF, tuple(denied), key)
+
+    def _private(
+        self, path: Path, expressions: Mapping[str, Any]
+    ) -> tuple[frozenset[str], dict[str, Any]]:
+        """Return which expressions are hashed, and all as they are captured."""
+        hashed, found = set(), {}
+        for label, text in expressions.items():
+            is_hashed, bare = hashed_form(_expression(text))
+            if is_hashed:
+                hashed.add(label)
+            elif not _LENGTH.fullmatch(bare) and (name := self.privacy.denied_name(bare)):
+                reason = f"{name!r} may be a secret: write 'hash:{bare}' or 'length:{bare}'"
+                reason += ", or list the word in allow_names"
+                raise self.document.error((*path, label), reason)
+            found[label] = bare
+        return frozenset(hashed), found
 
     def _idle(self, path: Path, row: Mapping[str, Any]) -> float:
         found = row.get("idle", self.document.data.get("idle", "1h"))
@@ -608,6 +684,10 @@ class _Reader:
         if not value.get("file", "/").startswith("/"):
             raise self.document.error(path, f"{value['file']!r} is not an absolute path")
         return HeaderSpec(name, **value)
+
+
+def _bare_word(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
 
 
 def _expression(value: object) -> str:

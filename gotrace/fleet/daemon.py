@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gotrace.errors import GotraceError, NoMatchError
 from gotrace.fleet.config import Config, load_config
-from gotrace.fleet.engine import Engine, StartSpan, measure_cost
+from gotrace.fleet.engine import DETAILS, Engine, StartSpan, measure_cost
 from gotrace.fleet.exposition import EngineCollector, OtlpCounts, Reloads, registry_of
 from gotrace.fleet.web import Health, ProfileKind, WebServer
 from gotrace.kernel.features import has_multi_links
@@ -65,7 +65,7 @@ class Daemon:
         web = WebServer(
             listen, registry, self._health(), self._profile, beside=before, spec=config.web
         )
-        log.warning("listening on %s:%d", listen.host, web.port)
+        log.info("listening on %s:%d", listen.host, web.port)
         return web
 
     def _health_server(self, config: Config) -> WebServer | None:
@@ -73,7 +73,9 @@ class Daemon:
         listen, before = config.web.health, self._own_health
         if listen is None or (before is not None and before.listen == listen):
             return before if listen is not None else None
-        return WebServer(listen, None, self._health(), beside=before)
+        web = WebServer(listen, None, self._health(), beside=before)
+        log.info("health at %s:%d", listen.host, web.port)
+        return web
 
     def _health(self) -> Health:
         engine = self._engine
@@ -113,7 +115,7 @@ class Daemon:
         began = time.monotonic()
         self._engine.turn()
         attached = sum(status.attached for status in self._engine.statuses())
-        log.warning("%d probes attached in %.1f s", attached, time.monotonic() - began)
+        log.info("%d probes attached in %.1f s", attached, time.monotonic() - began)
 
     def turn(self) -> float:
         """Do what is due, and return in how many seconds something may be due again."""
@@ -157,7 +159,7 @@ class Daemon:
         if export is not None and export is not self._export:
             self._sent.add(export.close(self._export))
         self._reloads.done += 1
-        log.warning("reloaded %s", printable(self._path))
+        log.info("reloaded %s", printable(self._path))
 
     def close(self) -> None:
         """Detach everything, send the last of it and stop listening."""
@@ -236,7 +238,7 @@ def _give_up_rights(config: Config) -> None:
     except OSError as error:
         log.warning("rights that are not needed are kept: %s", error)
     else:
-        log.info("capabilities: %s", ", ".join(sorted(each.name for each in left)) or "none")
+        DETAILS.info("capabilities: %s", ", ".join(sorted(each.name for each in left)) or "none")
 
 
 _PRIVILEGED_PORTS = 1024

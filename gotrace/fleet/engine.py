@@ -28,9 +28,11 @@ from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
 from gotrace.text import printable
 
-__all__ = ["Engine", "Job", "ProbeStatus", "StartSpan", "measure_cost"]
+__all__ = ["DETAILS", "Engine", "Job", "ProbeStatus", "StartSpan", "measure_cost"]
 
 log = logging.getLogger("gotraced")
+#: Lines for each program and probe, which are written if they are asked for.
+DETAILS = logging.getLogger("gotraced.details")
 
 _LOOK = 0.5  # seconds between two looks for programs, at least
 _LOOK_SHARE = 200  # and as many times the CPU time that one takes
@@ -262,7 +264,7 @@ class Engine:
         gone = [key for key in self._running if key not in found]
         for key in gone:
             running = self._running[key]
-            log.info("%s: %s has ended", key.target, printable(running.program.shown))
+            DETAILS.info("%s: %s has ended", key.target, printable(running.program.shown))
             leaving = [(_Place(name, key), probe) for name, probe in running.probes.items()]
             with self._lock:
                 del self._running[key]
@@ -348,7 +350,7 @@ class Engine:
             with self._lock:
                 running.probes[job.name] = probe
             self._said.pop(place, None)
-            log.info("%s: attached", printable(shown))
+            DETAILS.info("%s: attached", printable(shown))
             for problem in probe.problems:
                 log.warning("%s: %s", printable(shown), printable(problem))
 
@@ -417,8 +419,11 @@ class Engine:
         for place, probe in self._probes():
             if probe.is_light and self._pauses.is_over(place, now):
                 self._detach(place)  # it is attached as a whole in the next turn
-            else:
-                probe.settle()
+            elif probe.settle():
+                spent = probe.spent().ns
+                self._budgets[place.program.target].forgive(place, spent)
+                if self._host_budget is not None:
+                    self._host_budget.forgive(place, spent)
         for key, running in self._running.items():
             for job in self._jobs.values():
                 if key.target not in job.targets or job.name in running.hopeless:
@@ -447,7 +452,7 @@ class Engine:
                     # A process may have been about to map the file.
                     if running.missed[device] == _MISSES and self._finder.part(key, device):
                         self._next_look = 0.0
-                        log.info("%s: %s is another file", key.target, printable(_where(pids)))
+                        DETAILS.info("%s: %s is another file", key.target, printable(_where(pids)))
 
     def unprobed(self) -> dict[str, int]:
         """Return how many processes of each target were seen without the probes of their file."""
@@ -501,7 +506,7 @@ class Engine:
         try:
             for key, running in self._running.items():
                 program = found.get(key)
-                if program is None or program.cgroup != running.program.cgroup:
+                if program is None or _filters(program) != _filters(running.program):
                     continue
                 for name in running.probes:
                     place, job = _Place(name, key), jobs.get(name)
@@ -694,6 +699,10 @@ def _losses(job: Job) -> Sequence[str]:
     from gotrace.fleet.spans import SPAN_LOSSES  # loads the SDK
 
     return SPAN_LOSSES
+
+
+def _filters(program: Program) -> tuple[int | None, int | None]:
+    return program.cgroup, program.user
 
 
 def _shown(job: Job, running: _Running) -> str:

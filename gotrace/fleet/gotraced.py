@@ -112,11 +112,12 @@ def _run(arguments: Sequence[str]) -> int:
         from gotrace.fleet.check import check
 
         return check(config, sys.stdout)
-    level = logging.INFO if options.verbose or options.debug else logging.WARNING
+    is_verbose = options.verbose or options.debug
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("gotraced: %(levelname)s: %(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    log.setLevel(level)
+    log.setLevel(logging.INFO)
+    logging.getLogger("gotraced.details").setLevel(logging.INFO if is_verbose else logging.WARNING)
     warnings.simplefilter("ignore")  # of the library's: what they say is in the log
     with ExitStack() as closing:
         daemon = Daemon(options.config, config)

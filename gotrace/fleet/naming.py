@@ -5,12 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gotrace.fleet.privacy import Errors, Privacy
 from gotrace.text import encodable
 from gotrace.values.go_syntax import GUESSED, go_syntax
 from gotrace.values.model import Value
 from gotrace.values.python import CutStr, GoError, Unavailable, to_python
 
-__all__ = ["MAX_TEXT", "OTHERS", "UNKNOWN", "Attribute", "attribute", "exported", "label"]
+__all__ = [
+    "MAX_TEXT",
+    "OTHERS",
+    "UNKNOWN",
+    "Attribute",
+    "attribute",
+    "exported",
+    "label",
+    "private_attribute",
+]
 
 Attribute = str | bool | int | float | Sequence[str]
 
@@ -20,17 +30,21 @@ OTHERS = "others"
 UNKNOWN = "unknown"
 MAX_TEXT = 256  # characters
 
+_ALL = Privacy(Errors.TEXT, ())
 _OWN = {OTHERS, UNKNOWN, "nil"}
 
 
-def label(value: Value) -> str:
+def label(value: Value, privacy: Privacy = _ALL, is_hashed: bool = False) -> str:
     """Return a value as a label: a string as it is, all else as Go writes it.
 
     A string that says what a label says of missing values is put in quotes.
     """
+    value = privacy.filtered(value)
     found = to_python(value)
     if isinstance(found, Unavailable):
         return UNKNOWN
+    if is_hashed:
+        return "nil" if found is None else privacy.hashed(_hashable(found, value))
     if found is None:
         return "nil"
     if isinstance(found, str):
@@ -39,6 +53,19 @@ def label(value: Value) -> str:
     if isinstance(found, GoError):
         return _clipped(_message(found))
     return _clipped(go_syntax(value))
+
+
+def _hashable(found: object, value: Value) -> str:
+    return str(found) if isinstance(found, str) else go_syntax(value)
+
+
+def private_attribute(value: Value, privacy: Privacy, is_hashed: bool) -> Attribute:
+    """Return a captured value as an attribute of a span, or its hash."""
+    value = privacy.filtered(value)
+    found = to_python(value)
+    if not is_hashed or found is None or isinstance(found, Unavailable):
+        return attribute(found)
+    return privacy.hashed(_hashable(found, value))
 
 
 def _message(error: GoError) -> str:

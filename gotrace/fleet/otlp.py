@@ -315,8 +315,9 @@ class Otlp:
         attributes = dict(call.attributes)
         if call.error is not None:
             kind, message = call.error
-            status = Status(StatusCode.ERROR, encodable(message))
-            attributes["error.type"] = kind
+            status = Status(StatusCode.ERROR, encodable(message) or None)
+            if kind:
+                attributes["error.type"] = kind
         return ReadableSpan(
             encodable(call.name),
             context,

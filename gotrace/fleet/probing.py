@@ -11,6 +11,7 @@ import abc
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from gotrace.fleet.config import MetricSpec, MetricType
@@ -25,6 +26,8 @@ from gotrace.session.count import CallCounter, CountRequest
 from gotrace.session.keys import KeyMeter, KeyOptions, KeyPeriod, KeyRequest
 from gotrace.session.latency import LatencyMeter, LatencyOptions, LatencyRequest
 from gotrace.session.open_calls import Diagnostic
+from gotrace.session.paired import Paired
+from gotrace.session.probing import Returns
 from gotrace.session.request import Asked
 from gotrace.session.run import Run, open_run
 from gotrace.target.process import Process
@@ -136,11 +139,17 @@ class Probe(abc.ABC):
                 return True
             return False
 
-    def settle(self) -> None:
-        """Remove what ``lighten`` has made needless; to be called every second."""
+    def settle(self) -> bool:
+        """Go on with what takes steps; to be called every second.
+
+        What ``lighten`` has made needless is removed, and calls that are frequent are seen
+        returning in their callers. Return whether calls cost less from now on.
+        """
         with self._lock:
-            if self._is_open:
-                self._run.meter.settle()
+            if not self._is_open:
+                return False
+            self._run.meter.settle()
+            return any(move.returns == "landing" for move in self._run.meter.moved())
 
     def unmeasured(self) -> int:
         """Return how many calls were counted and not followed, to cost less."""
@@ -196,7 +205,7 @@ class Probe(abc.ABC):
 
 def open_target(program: Program) -> Target:
     """Return the target of all processes that run a file, in a control group where one is asked."""
-    return Target.of(None, None, cgroup=program.cgroup)
+    return Target.of(None, None, uid=program.user, cgroup=program.cgroup)
 
 
 def metric_request(
@@ -216,6 +225,7 @@ def metric_request(
             of=spec.of,
             text_bytes=_TEXT_BYTES,
             follows_returns=times,
+            returns=Returns.AUTO,
             is_minded=True,
             no_parts="a metric cannot group by parts of the time",
             options=KeyOptions(
@@ -227,7 +237,9 @@ def metric_request(
     options = LatencyOptions(
         per_function=spec.functions, intervals=True, open_calls=spec.open_calls
     )
-    return LatencyRequest(target=target, asked=asked, options=options, is_minded=True)
+    return LatencyRequest(
+        target=target, asked=asked, options=options, returns=Returns.AUTO, is_minded=True
+    )
 
 
 #: Calls that are missing since a probe was detached before they had ended.
@@ -262,7 +274,8 @@ class MetricProbe(Probe):
         self.metric = metric
         self._calls = 0
         self.names = [function.name for function in run.plan.functions]
-        self.needs_target = isinstance(request, KeyRequest)
+        can_move = isinstance(run.meter, Paired) and run.meter.landings is not None
+        self.needs_target = can_move or isinstance(request, KeyRequest)
         self._meter: CallCounter | LatencyMeter | KeyMeter = run.meter
         metric.begin(program.key.target)
         self._is_present = True
@@ -281,6 +294,14 @@ class MetricProbe(Probe):
         self._calls += sum(one.calls for one in self._increments())
 
     def _increments(self) -> Iterator[Increment]:
+        pod = self._program.pod or ("", "", "")
+        for one in self._counted():
+            if not self.metric.spec.pods or one.values is None:
+                yield one
+            else:
+                yield replace(one, values=(*pod, *one.values))
+
+    def _counted(self) -> Iterator[Increment]:
         meter = self._meter
         if isinstance(meter, CallCounter):
             counts = meter.take()
@@ -303,10 +324,15 @@ class MetricProbe(Probe):
             measured = row.measured if spec.of is not None else row.times
             if row.function is None or row.values is None:
                 # Without labels there is nothing to find room for.
-                yield Increment(None if self.metric.labels[1:] else (), row.calls, measured)
+                is_plain = not spec.functions and not spec.labels
+                yield Increment(() if is_plain else None, row.calls, measured)
                 continue
             names = (self.names[row.function],) if spec.functions else ()
-            yield Increment((*names, *map(label, row.values)), row.calls, measured)
+            labels = (
+                label(value, spec.privacy, name in spec.hashed)
+                for name, value in zip(spec.labels, row.values, strict=True)
+            )
+            yield Increment((*names, *labels), row.calls, measured)
 
     def _poll(self) -> None:
         if isinstance(self._meter, LatencyMeter):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gotrace.fleet.config import MetricSpec, MetricType
+from gotrace.fleet.config import POD_LABELS, MetricSpec, MetricType
 from gotrace.fleet.naming import OTHERS
 from gotrace.histogram import Histogram, ValueHistogram, bucket_bounds
 from gotrace.text import encodable
@@ -172,7 +172,9 @@ class Metric:
     @property
     def labels(self) -> tuple[str, ...]:
         """Return the names of the labels."""
-        return ("target", *(("function",) if self.spec.functions else ()), *self.spec.labels)
+        spec = self.spec
+        pods = POD_LABELS if spec.pods else ()
+        return ("target", *pods, *(("function",) if spec.functions else ()), *spec.labels)
 
     @property
     def is_histogram(self) -> bool:

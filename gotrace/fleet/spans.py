@@ -14,8 +14,9 @@ from typing import Protocol
 
 from gotrace.errors import GotraceError
 from gotrace.fleet.config import SpanSpec
-from gotrace.fleet.naming import Attribute, attribute
+from gotrace.fleet.naming import Attribute, private_attribute
 from gotrace.fleet.otlp import FinishedCall
+from gotrace.fleet.privacy import Errors
 from gotrace.fleet.probing import Probe
 from gotrace.fleet.targets import Program
 from gotrace.fleet.telemetry.forest import Forest, LeftOut
@@ -373,9 +374,9 @@ class SpanProbe(Probe):
             attributes["code.file.path"] = function.file
         if function.line is not None:
             attributes["code.line.number"] = function.line
-        values = [to_python(value) for value in call.values]
-        for (name, _), value in zip(kind.spec.attributes, values, strict=True):
-            attributes[name] = attribute(value)
+        spec = kind.spec
+        for (name, _), value in zip(spec.attributes, call.values, strict=True):
+            attributes[name] = private_attribute(value, spec.privacy, name in spec.hashed)
         if call.why is not None and kind.spec.why:
             for part, ns in call.why.parts.items():
                 attributes[_part_attribute(part)] = ns
@@ -383,7 +384,7 @@ class SpanProbe(Probe):
         if call.unwound is not None:
             error = (call.unwound.value, "the call did not return")
         elif (returned := call.extras[_ERROR]) is not None:
-            error = _error_of(to_python(returned))
+            error = _error_of(to_python(returned), spec.privacy.errors)
         end = call.end_ns + epoch
         start = end - (call.duration_ns or 0)
         name = kind.spec.name or function.name
@@ -446,10 +447,11 @@ def _parent(above: _Above | None, held: _Ids | None) -> tuple[_Ids | None, _Ids 
     return held, held
 
 
-def _error_of(value: object) -> tuple[str, str] | None:
-    """Return the type and message of an error, None where there was none."""
+def _error_of(value: object, shown: Errors) -> tuple[str, str] | None:
+    """Return the type and message of an error, as far as they are shown, None if there was none."""
     if isinstance(value, GoError):
-        return value.type or "error", value.message
+        kind = (value.type or "error") if shown is not Errors.OFF else ""
+        return kind, value.message if shown is Errors.TEXT else ""
     return ("unknown", value.why) if isinstance(value, Unavailable) else None
 
 

@@ -60,6 +60,10 @@ class Program:
     processes: tuple[int, ...]
     cgroup: int | None = None
     devices: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    #: The number of the user whose processes count, None for all.
+    user: int | None = None
+    #: Namespace, pod and container, where they are known and the target is of pods.
+    pod: tuple[str, str, str] | None = None
 
     def is_run_by(self, pid: int) -> bool:
         """Return whether a process runs this file now."""
@@ -83,12 +87,20 @@ def _lasting(path: str, shown: str, status: os.stat_result) -> str:
     return path
 
 
+def _user(directory: str) -> int | None:
+    """Return the number of a process's real user, None where it has ended."""
+    with suppress(OSError, ValueError, IndexError), open(f"{directory}/status", "rb") as file:
+        return int(next(line for line in file if line.startswith(b"Uid:")).split()[1])
+    return None
+
+
 @dataclass(slots=True)
 class _Found:
     path: str
     shown: str
     processes: list[int]
     devices: dict[int, list[int]]
+    pod: tuple[str, str, str] | None = None
 
 
 class Finder:
@@ -138,7 +150,9 @@ class Finder:
                 pids = tuple(one.processes)
                 devices = {device: tuple(pids) for device, pids in one.devices.items()}
                 number = key.container or group
-                programs[key] = Program(key, one.path, one.shown, pids, number, devices)
+                programs[key] = Program(
+                    *(key, one.path, one.shown, pids, number, devices, target.user, one.pod)
+                )
         return self._with_restarting(programs)
 
     def part(self, key: ProgramKey, device: int) -> bool:
@@ -204,10 +218,18 @@ class Finder:
                 continue
             if target.cgroup is not None and pid not in members[target.name]:
                 continue
-            container, shown = 0, path
+            if target.user is not None and target.user != _user(directory):
+                continue
+            container, shown, pod = 0, path, None
             if target.kubernetes is not None:
                 within = self._containers.of(pid)
                 if within is None or not target.kubernetes.matches(within):
+                    continue
+                if not self._containers.is_of_root(pid):
+                    self.problems[target.name] = (
+                        f"process {pid} is in a control group that is called as a pod's is and"
+                        " belongs to a user: it is not believed"
+                    )
                     continue
                 container = self._containers.group(pid) or 0
                 if not container:
@@ -216,8 +238,11 @@ class Finder:
                     continue
                 where = [within.namespace, within.pod, within.name]
                 shown = f"{'/'.join(part or '?' for part in where)}: {path}"
+                pod = (within.namespace or "", within.pod or "", within.name or "")
             into = found[target.name]
-            self._add(into, target.name, f"{directory}/exe", shown, pid, container)
+            one = self._add(into, target.name, f"{directory}/exe", shown, pid, container)
+            if one is not None:
+                one.pod = pod
 
     def _add(
         self,
@@ -227,11 +252,11 @@ class Finder:
         shown: str,
         pid: int | None,
         container: int = 0,
-    ) -> None:
+    ) -> _Found | None:
         try:
             status = os.stat(path)
         except OSError:
-            return
+            return None
         key = _key(target, status, container)
         if self._apart and (apart := replace(key, device=status.st_dev)) in self._apart:
             key = apart
@@ -241,6 +266,7 @@ class Finder:
         if pid is not None:
             one.processes.append(pid)
             one.devices.setdefault(status.st_dev, []).append(pid)
+        return one
 
     def _members(self, target: TargetSpec) -> set[int]:
         """Return the processes in a target's control group and those below."""

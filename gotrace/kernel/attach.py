@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
+from itertools import islice
 
 from gotrace.elf.image import FileIdentity
 from gotrace.errors import GotraceError
@@ -86,30 +88,36 @@ class Attached:
     functions: Mapping[str, int] = field(default_factory=dict)
     failed: dict[Point, OSError] = field(default_factory=dict)
     _keepers: list[Keeper] = field(default_factory=list)
-    #: The groups that the first keeper has, in its order.
+    #: The groups that the first keeper has, or all keepers if there are parts; in their order.
     _groups: list[ProbeGroup] = field(default_factory=list)
-    _has_apart: bool = False
+    #: If groups are in parts: the keeper of each group that is alone in its own, by identity.
+    _alone: dict[int, Keeper] = field(default_factory=dict)
+    _parts: list[ProbeGroup] = field(default_factory=list)  # so that these stay distinct
+    _last: Keeper | None = None  # the keeper of the last part
     _killed: bool = False
     #: When hits began to count, by time.monotonic.
     began: float = 0.0
     _halted: Map | None = None
     _stopped: float | None = None  # when, by time.monotonic
 
-    def add(self, groups: Sequence[ProbeGroup], apart: int = 0) -> None:
+    def add(self, groups: Sequence[ProbeGroup], parts: Sequence[int] = ()) -> None:
         """Attach all points, some in each of the groups, whose functions are loaded.
 
-        Groups are attached in order, so many by a process of their own: see ``leave``. Hits count
-        once all probes are in place, from ``began`` on: attaching thousands takes longer than a
-        short interval. Without groups there is no keeper. Raises AttachError.
+        Groups are attached in order, in ``parts`` of so many and a last one, each by a process of
+        its own: see ``leave``. Hits count once all probes are in place, from ``began`` on:
+        attaching thousands takes longer than a short interval. Without groups there is no keeper.
+        Raises AttachError.
         """
         if self.method is AttachMethod.MULTI and any(group.pid for group in groups):
             multi_filters_by_process()  # what is found out in the keeper is forgotten with it
         self._halted = self.program.map("halted")
         self._halted.update(_ZERO, _ONE)
-        self._has_apart = 0 < apart < len(groups)
-        for some in (groups[:apart], groups[apart:]):
-            if some:
-                self._keep(some)
+        rest = iter(groups)
+        for size in parts:
+            if part := [*islice(rest, size)]:
+                self._keep(part, is_part=True)
+        if last := [*rest]:
+            self._last = self._keep(last, is_part=bool(parts))
         self._groups = self._groups or list(groups)
         if self._stopped is None:
             self._halted.update(_ZERO, _ZERO)
@@ -117,17 +125,26 @@ class Attached:
                 self._halted.update(_ZERO, _ONE)
         self.began = time.monotonic()
 
-    def _keep(self, groups: Sequence[ProbeGroup]) -> None:
+    def _keep(self, groups: Sequence[ProbeGroup], is_part: bool = False) -> Keeper:
         probes = _Probes(self.program, self.method, self.functions)
         keeper = Keeper(lambda: probes.attach(groups), probes.detach, probes.held, probes.change)
         self._keepers.append(keeper)
+        if is_part and len(groups) == 1:
+            self._alone[id(groups[0])] = keeper
         self.failed |= keeper.result
+        return keeper
 
     def leave(self) -> None:
-        """Remove the groups that were attached apart, and leave the others."""
-        if self._has_apart and len(self._keepers) > 1:
-            self._has_apart = False
-            self._keepers.pop(0).end(time.monotonic() + _PATIENCE)
+        """Remove all but the last part."""
+        if self._last is None:
+            return
+        leaving = [keeper for keeper in self._keepers if keeper is not self._last]
+        self._keepers = [self._last]
+        self._alone.clear()
+        for keeper in leaving:
+            keeper.release()
+        for keeper in leaving:
+            keeper.end(time.monotonic() + _PATIENCE)
 
     def change(
         self, more: Sequence[ProbeGroup] = (), without: Sequence[ProbeGroup] = ()
@@ -140,10 +157,33 @@ class Attached:
         """
         if not self._keepers:
             raise GotraceError("cannot attach any more: the probes were removed")
+        if self._alone:
+            return self._change_parts(more, without)
         gone = {id(group) for group in without}
         removed = [number for number, group in enumerate(self._groups) if id(group) in gone]
         refused: dict[Point, OSError] = self._keepers[0].ask((list(more), removed))
         self._groups += more
+        return refused
+
+    def _change_parts(
+        self, more: Sequence[ProbeGroup], without: Sequence[ProbeGroup]
+    ) -> dict[Point, OSError]:
+        """Do what ``change`` does by processes that begin and end."""
+        refused: dict[Point, OSError] = {}
+        for group in more:
+            probes = _Probes(self.program, self.method, self.functions)
+            asked = ([group], ())
+            keeper = Keeper(partial(probes.change, asked), probes.detach, probes.held)
+            self._keepers.append(keeper)
+            self._alone[id(group)] = keeper
+            self._parts.append(group)
+            refused |= keeper.result
+        for group in () if refused else without:
+            gone = self._alone.pop(id(group), None)
+            if gone is None:
+                raise GotraceError("cannot detach: the probes are not alone")
+            self._keepers.remove(gone)
+            gone.end(time.monotonic() + _PATIENCE)
         return refused
 
     def stop(self) -> None:
@@ -284,11 +324,11 @@ def attach(
     forced: AttachMethod | None = None,
     prepare: Callable[[BpfProgram], None] | None = None,
     announce: Callable[[str], None] | None = None,
-    apart: int = 0,
+    parts: Sequence[int] = (),
 ) -> Attached:
     """Load the groups' functions of a program and attach all points, groups in order.
 
-    ``apart`` is how many of the groups can be removed without the others. ``prepare`` is called
+    ``parts`` are as for ``Attached.add``. ``prepare`` is called
     with the loaded program before anything is attached, to fill its maps, and ``announce`` with
     what the user should know first of what that will cost, if anything.
 
@@ -299,7 +339,7 @@ def attach(
     causes: list[str] = []
     for method in [forced] if forced else list(AttachMethod):
         try:
-            return _attach_on(method, settings, groups, prepare, announce, apart)
+            return _attach_on(method, settings, groups, prepare, announce, parts)
         except _MethodUnavailable as error:
             causes.append(f"{method.value}: {error}")
     what = groups[0].display if groups else settings.source
@@ -327,7 +367,7 @@ def _attach_on(
     groups: Sequence[ProbeGroup],
     prepare: Callable[[BpfProgram], None] | None,
     announce: Callable[[str], None] | None,
-    apart: int,
+    parts: Sequence[int],
 ) -> Attached:
     if method is AttachMethod.ADDRESS:
         if settings.site.emulate_ret is not None:
@@ -345,6 +385,7 @@ def _attach_on(
         wanted = [group for group in groups if group.points]
         attached.functions = _load(attached, {group.function for group in wanted})
         if prepare is not None:
+            attached.program.map("halted").update(_ZERO, _ONE)  # whatever it attaches by itself
             prepare(attached.program)
         if method is not AttachMethod.MULTI:
             # What would refuse them comes before what they would cost; the keeper inherits it.
@@ -355,7 +396,9 @@ def _attach_on(
             if text is not None:
                 announce(text)
         _check_unchanged(wanted)
-        attached.add(wanted, sum(bool(group.points) for group in groups[:apart]))
+        rest = iter(groups)
+        sizes = [sum(bool(group.points) for group in islice(rest, size)) for size in parts]
+        attached.add(wanted, sizes)
         _check_unchanged(wanted)
     except BaseException:
         attached.close()

@@ -465,7 +465,9 @@ def package_program(settings: ProgramSettings, folder: Path) -> tuple[str, tuple
     this machine's. Raises as ``cached_program``.
     """
     key, compiled = program_key(settings), cached_program(settings)
-    if any(_PROBE_READ in calls for calls in map(_helpers, compiled.functions.values())):
+    if _is_for_old_kernels(compiled):  # it was compiled, and kept, by somebody with fewer rights
+        compiled = fresh_program(settings)
+    if _is_for_old_kernels(compiled):
         raise LoadError(
             f"bpf/{settings.source} was compiled for kernels before Linux 5.5: make the package"
             " where /proc/kallsyms names bpf_probe_read_user"
@@ -479,6 +481,10 @@ def package_program(settings: ProgramSettings, folder: Path) -> tuple[str, tuple
 #: if /proc/kallsyms does not name these (seen of BCC 0.26). Nothing else of a machine was found to
 #: change what it compiles.
 _PROBE_READ = 4
+
+
+def _is_for_old_kernels(compiled: Compiled) -> bool:
+    return any(_PROBE_READ in calls for calls in map(_helpers, compiled.functions.values()))
 
 
 def _helpers(code: bytes) -> set[int]:

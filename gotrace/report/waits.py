@@ -13,10 +13,10 @@ from typing import TextIO
 
 from gotrace.goroutines.model import Frame
 from gotrace.goroutines.program import Program
+from gotrace.kernel.kept_stacks import MAX_FRAMES
 from gotrace.report.durations import duration
 from gotrace.report.goroutines import frame_json, spoken, write_frames
 from gotrace.report.output import JsonOutput
-from gotrace.session.frames import MAX_FRAMES
 from gotrace.session.waits.naming import NamedWait, WokenBy, shown_frames
 from gotrace.session.waits.probes import WaitState
 from gotrace.text import printable

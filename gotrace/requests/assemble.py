@@ -11,14 +11,14 @@ import struct
 import time
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from gotrace.probes.spec import ProbeSpec, parse_key
 from gotrace.requests.belonging import Belonging, Link, Span, Task, Work
 from gotrace.requests.critical import Part, States, critical_path
-from gotrace.requests.edges import FIRST, EdgeKind, parse_edge
+from gotrace.requests.edges import FIRST, EdgeKind, edge_of
 from gotrace.requests.model import Node, Request
 from gotrace.session.decode import CallDecoder, DecodedCall
 from gotrace.session.events import HEADER
@@ -149,12 +149,13 @@ class Assembler:
 
     def add(self, record: bytes) -> None:
         """Take the next record. Raises RecordError."""
-        end, start, goid, tgid, _, function, _, _, flags, _, _ = HEADER.unpack_from(record)
+        header = HEADER.unpack_from(record)
+        end, start, goid, tgid, _, function, _, _, flags, _, _ = header
         if end < self._blind_until:
             self.tally.unattributed += function < FIRST
         elif function < FIRST:
             self._call(_Entry(start, end, function, record), (tgid, goid), flags)
-        elif (edge := parse_edge(record)).kind is not EdgeKind.BEGIN:
+        elif (edge := edge_of(header)).kind is not EdgeKind.BEGIN:
             if self._reasons:
                 self._states.add(edge)
             if edge.kind is not EdgeKind.STATE:
@@ -176,29 +177,47 @@ class Assembler:
         self._blind_until = time.monotonic_ns()
         self._belonging.forget(self._blind_until)
         self._states.forget()
+        self._loose.clear()
+        self.drop()
+
+    def take(
+        self, now: float, is_over: bool = False
+    ) -> Generator[Request[DecodedCall], None, None]:
+        """Yield the requests that are whole by ``now`` (``time.monotonic``), all if ``is_over``.
+
+        Those that are not taken then are yielded the next time.
+        """
+        if not (is_over or (self._ended and now - self._ended[0].ended >= LINGER)):
+            return
+        waiting = iter(self._ended)
+        self._ended = []
+        try:
+            for one in waiting:
+                if not is_over and now - one.ended < self._patience(one):
+                    self._ended.append(one)
+                elif self._waiting.pop(one.work, None) is not None:
+                    self._calls -= one.size
+                    request = self._request(one)
+                    self.tally.unwanted += request is None
+                    if request is not None:
+                        yield request
+        finally:
+            self._ended += waiting
+        if is_over:
+            self.tally.lost += len(self._waiting)
+            self._waiting.clear()
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether no request waits."""
+        return not self._waiting
+
+    def drop(self) -> None:
+        """Give up all requests that wait."""
         self.tally.lost += len(self._waiting)
         self._waiting.clear()
         self._ended.clear()
         self._calls = 0
-
-    def take(self, now: float, is_over: bool = False) -> Iterator[Request[DecodedCall]]:
-        """Yield the requests that are whole by ``now`` (``time.monotonic``), all if ``is_over``."""
-        if not self._ended or not (is_over or now - self._ended[0].ended >= LINGER):
-            return
-        waiting, self._ended = self._ended, []
-        for one in waiting:
-            age = now - one.ended
-            if not is_over and age < self._patience(one):
-                self._ended.append(one)
-            elif self._waiting.pop(one.work, None) is not None:
-                self._calls -= one.size
-                request = self._request(one)
-                self.tally.unwanted += request is None
-                if request is not None:
-                    yield request
-        if is_over:
-            self.tally.lost += len(self._waiting)
-            self._waiting.clear()
 
     @staticmethod
     def _patience(waiting: _Waiting) -> float:

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
-from gotrace.session.events import HEADER
-
-__all__ = ["FIRST", "Edge", "EdgeKind", "parse_edge"]
+__all__ = ["FIRST", "Edge", "EdgeKind", "edge_of"]
 
 #: Numbers in the place of a function's that are those of edges: EDGE_FIRST of bpf/edges.h.
 FIRST = 0x1000000
@@ -33,8 +31,8 @@ class EdgeKind(IntEnum):
     STATE = 13
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+# A tuple: there may be a million a second, and a frozen dataclass takes five times as long to make.
+class Edge(NamedTuple):
     """What the goroutine ``goid`` of a process did at a time (ns, CLOCK_MONOTONIC).
 
     ``other`` is the goroutine that it concerns, ``first`` and ``second`` are as the kind says,
@@ -54,7 +52,7 @@ class Edge:
 _KINDS = tuple(EdgeKind)
 
 
-def parse_edge(record: bytes) -> Edge:
-    """Return the edge of a record whose function's number is ``FIRST`` or above."""
-    at, other, goid, tgid, _, number, _, _, depth, first, second = HEADER.unpack_from(record)
+def edge_of(header: tuple[int, ...]) -> Edge:
+    """Return the edge of a record's header, whose function's number is ``FIRST`` or above."""
+    at, other, goid, tgid, _, number, _, _, depth, first, second = header
     return Edge(_KINDS[number - FIRST], at, tgid, goid, other, first, second, depth)

@@ -17,11 +17,11 @@ from gotrace.errors import GotraceError
 from gotrace.histogram import Histogram
 from gotrace.kernel.attach import Attached, AttachMethod, Point, ProbeGroup, attach
 from gotrace.kernel.cookie import Jumps, TaskKind, landing_cookie, ret_cookie
+from gotrace.kernel.histograms import HistogramRows
 from gotrace.kernel.keeper import let_go
 from gotrace.kernel.own_function import OwnFunction, own_function
 from gotrace.kernel.rets import RetEmulation, with_rets
 from gotrace.overhead import ProbeCost
-from gotrace.session.histograms import HistogramRows
 from gotrace.session.landings import place_landing
 from gotrace.session.open_calls import OpenCalls
 from gotrace.settings import (

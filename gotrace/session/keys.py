@@ -19,6 +19,7 @@ from gotrace.capture.ops import MAX_KEY_TEXT, CaptureLimits
 from gotrace.capture.payload import ReadContext, Subplan
 from gotrace.errors import GotraceError, UsageError
 from gotrace.histogram import ROW_SIZE, WIDE_ROW_SIZE, Histogram, ValueHistogram
+from gotrace.kernel.histograms import HistogramRows
 from gotrace.kernel.program import BpfProgram, Map
 from gotrace.overhead import ProbeCost
 from gotrace.probes.constants import SIGNED
@@ -28,7 +29,6 @@ from gotrace.probes.typed import SpecialOperand
 from gotrace.session.calibrate import probe_cost, trap_cost
 from gotrace.session.decode import CallDecoder, Undecided
 from gotrace.session.events import HEADER, RecordError
-from gotrace.session.histograms import HistogramRows
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired
 from gotrace.session.plan import make_plan

@@ -57,6 +57,7 @@ class Way(Enum):
 MAX_FUNCTIONS = 1000
 #: Return addresses that can have a landing; more callers than these keep their RETs.
 _MAX_LANDINGS = 20_000
+_MAX_OF_MANY = 1_000
 _MAX_CALLERS = 5_000  # of one function
 
 _RET_NS = 10_000  # of a single step, about
@@ -78,7 +79,12 @@ def landing_sizes(prepared: Prepared) -> dict[str, int]:
     """Return the settings of bpf/landings.h."""
     if not can_move(prepared):
         return {}
-    return {"ways": len(prepared.plan.names), "landings": _MAX_LANDINGS}
+    return {"ways": len(prepared.plan.names), "landings": _max_landings(prepared)}
+
+
+def _max_landings(prepared: Prepared) -> int:
+    """Return how many return addresses can have a landing: fewer where runs are many, for long."""
+    return _MAX_OF_MANY if prepared.is_minded else _MAX_LANDINGS
 
 
 def can_move(prepared: Prepared) -> bool:
@@ -206,6 +212,7 @@ class Landings:
         results = {number for number, call in enumerate(calls) if call.reads_results}
         floats = {number for number, call in enumerate(calls) if call.result_floats}
         self._callers = Callers(self._file.functions)
+        self._most = _max_landings(prepared)
         way = Way.LEARNING if self._is_asked else Way.RETS
         self._functions = [
             _Function(number, sites, rets[number], way, needs_results=number in results)
@@ -221,11 +228,16 @@ class Landings:
         self._is_over = False
         self._next = 0.0
         self._counted = time.monotonic()
+        self._seconds = 0.0  # since the look before the latest one
         for function in self._functions:
             if function.number in floats:
                 self._keep([function], "it returns floats")
             elif _is_one_instruction(function.sites):
                 self._keep([function], "it is a single instruction")
+
+    def stop(self) -> None:
+        """Have everything stay as it is."""
+        self._is_over = True
 
     def moves(self) -> list[Move]:
         """Return which functions have moved since the last time."""
@@ -271,7 +283,7 @@ class Landings:
 
     def _count(self, now: float) -> None:
         """Find out how often functions are called."""
-        seconds = max(now - self._counted, 1e-3)
+        seconds = self._seconds = max(now - self._counted, 1e-3)
         self._counted = now
         sums = self._entered.sums()
         for function in self._functions:
@@ -293,7 +305,7 @@ class Landings:
         wanted: dict[int, set[_Function]] = {}
         for entry, places in known.items():
             function = by_entry[entry]
-            if len(places) > _MAX_CALLERS or len(self._landed) + len(places) > _MAX_LANDINGS:
+            if len(places) > _MAX_CALLERS or len(self._landed) + len(places) > self._most:
                 self._keep([function], "it has too many callers")
                 continue
             if entry in self._callers.undecided:
@@ -354,8 +366,9 @@ class Landings:
             self._new.delete(key)
         if len(reported) >= self._new.max_entries:  # calls of others are open, unreported
             self._begin_epoch(one for one in self._functions if one.has_begun)
+        most = _MAX_NEW * max(1.0, self._seconds / self.PERIOD)
         for function, count in calls.items():
-            if count > _MAX_NEW and function.way is Way.LANDINGS:
+            if count > most and function.way is Way.LANDINGS:
                 self._probe_rets(function, Way.LEARNING, "many calls are of new callers")
                 function.quiet = min(function.quiet * 2, 60.0)
 
@@ -373,7 +386,7 @@ class Landings:
             try:
                 if place in self._refused:
                     raise SiteError(self._refused[place])
-                if len(self._landed) + len(fresh) >= _MAX_LANDINGS:
+                if len(self._landed) + len(fresh) >= self._most:
                     raise SiteError("there are too many callers")
                 found = self._callers.landings(place)
                 if not self._is_asked:  # a loop may come there without a call

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from gotrace.histogram import Histogram
 from gotrace.kernel import syscalls as kernel
+from gotrace.kernel.histograms import HistogramRows, stripes_for
 from gotrace.kernel.program import BpfProgram
 from gotrace.kernel.rings import Rings
 from gotrace.overhead import ProbeCost
 from gotrace.session.calibrate import probe_cost
 from gotrace.session.goroutines import Folded, GoroutineKey, GoroutineRows, GoroutineTimes
-from gotrace.session.histograms import HistogramRows, stripes_for
 from gotrace.session.landings import landing_sizes
 from gotrace.session.open_calls import Diagnostic
 from gotrace.session.paired import Paired

@@ -66,10 +66,12 @@ class Paired(Probing):
             settings = counting_hits(settings, len(plan.names))
         if prepared.budget is not None:
             entries, self._entries = removable(entries, len(plan.names))
-        apart = len(groups) if prepared.is_minded else 0
-        self._can_leave = apart > 0
+        parts: list[int] = []
+        if prepared.is_minded and groups:  # RETs that can be left alone are groups of their own
+            parts = [len(groups) - len(rets), *[1] * len(rets)]
+        self._can_leave = bool(parts)
         self.attached: Attached = attach(
-            settings, groups + entries, prepared.forced, self._prepare, prepared.announce, apart
+            settings, groups + entries, prepared.forced, self._prepare, prepared.announce, parts
         )
         more, by_process = (("why_saved",), BY_PROCESS) if why else ((), ())
         self.landings: Landings | None = None
@@ -126,12 +128,16 @@ class Paired(Probing):
         if not self._can_leave:
             return False
         self._can_leave = False
+        if self.landings is not None:
+            self.landings.stop()
         rows, yes = self.attached.program.map("counted"), (1).to_bytes(4, "little")
         rows.update_array(0, [yes] * rows.max_entries)
         self._left_at = time.monotonic() + _RETURNING
         return True
 
     def settle(self) -> None:
+        if self.landings is not None:
+            self.landings.step()
         if self._left_at is not None and time.monotonic() >= self._left_at:
             self._left_at = None
             self.attached.leave()

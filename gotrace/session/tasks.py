@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from gotrace.elf import ElfError
 from gotrace.elf.functions import Function, Origin
 from gotrace.errors import GotraceError
+from gotrace.goroutines.program import module_of
 from gotrace.gotypes.runtime import LayoutSource, RuntimeLayout
 from gotrace.kernel.attach import Point, ProbeGroup
 from gotrace.kernel.btf import task_fsbase_offset
@@ -34,6 +35,7 @@ __all__ = [
     "signal_groups",
     "start_groups",
     "start_problems",
+    "text_of",
     "unwind_groups",
 ]
 
@@ -291,3 +293,17 @@ def runtime_group(
     path, bias = file.attach_path, file.bias
     identity = image.identity
     return ProbeGroup(program, path, image.display, points, bias, target.pid, identity)
+
+
+#: Where Linux puts position independent programs: ELF_ET_DYN_BASE and what is added at random
+#: (arch/x86/include/asm/elf.h, fs/binfmt_elf.c).
+_PIE_TEXT = (0x5555_0000_0000, 0x6656_0000_0000)
+
+
+def text_of(file: TargetBinary) -> tuple[int, int]:
+    """Return where a file's code is in memory, or will be."""
+    bias = file.find_bias()
+    if bias is None:
+        return _PIE_TEXT
+    module = module_of(file, bias)
+    return module.start, module.end

@@ -110,6 +110,29 @@ class Containers:
             known = self._known[found.id] = self._named(found)
         return known
 
+    def is_of_root(self, pid: int) -> bool:
+        """Return whether root has made the control group of a process's container.
+
+        A user may make groups within its own, and call them as the kubelet calls those of pods.
+        """
+        for row in self._cgroups(pid).split("\n"):
+            path = row.split(":", 2)[-1]
+            if container_of_cgroups(f"0::{path}") is None:
+                continue
+            while not _CONTAINER.search(path.rpartition("/")[2]):
+                path = path.rpartition("/")[0]
+            if "/user.slice/" in path:
+                return False
+            above = path.rpartition("/")[0]
+            while above and "/../" not in path:
+                for place in self._groups:
+                    with suppress(OSError):
+                        if os.stat(f"{place}{above}").st_uid != 0:
+                            return False
+                        break
+                above = above.rpartition("/")[0]
+        return True
+
     def group(self, pid: int) -> int | None:
         """Return the number of the control group, of version 2, of a process's container.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gotrace.goroutines import interrupted
-from gotrace.session import frames
+from gotrace.kernel import kept_stacks as frames
 from gotrace.session.oncpu import meter
 from tests.bpf.c import CLayout
 

@@ -17,6 +17,7 @@ from gotrace.settings import (
     Role,
     SiteSettings,
     StateSettings,
+    SyscallSettings,
     TraceSettings,
     TrialSettings,
     WaitSettings,
@@ -27,6 +28,7 @@ RECORDS: tuple[type[ProgramSettings], ...] = (
     LatencySettings,
     OnCpuSettings,
     StateSettings,
+    SyscallSettings,
     TraceSettings,
     TrialSettings,
     WaitSettings,
@@ -37,6 +39,9 @@ MAP = re.compile(r"\bBPF_[A-Z_]+\((?:\"\w+\", [^;]*?, [^;]*?, )?(\w+), (?:[^;]*?
 #: What a source is given with others, though it has no use for it.
 UNREAD: dict[type[ProgramSettings], set[str]] = {
     OnCpuSettings: {"g_startpc", "g_sched_sp", "g_waitreason", "task_features"},
+    SyscallSettings: {
+        *("g_startpc", "g_gopc", "g_sched_sp", "g_waitreason", "task_features", "histogram_rows"),
+    },
     TraceSettings: {"g_startpc", "g_gopc"},
     TrialSettings: {"task_features"},
     StateSettings: {"g_startpc", "g_gopc", "g_sched_sp", "task_features"},

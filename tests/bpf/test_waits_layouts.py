@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gotrace.session import frames
+from gotrace.kernel import kept_stacks as frames
 from gotrace.session.waits import meter
 from gotrace.session.waits.meter import EndedBy
 from gotrace.session.waits.probes import WaitState

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.fleet.test_gotraced import Daemon, keys
-from tests.tools.harness import Fixture
 
 __all__ = ["keys"]  # a fixture
 
@@ -40,7 +39,7 @@ def test_each_of_many_programs_is_found_as_it_starts(keys: Path, tmp_path: Path)
     delays = []
     calls = 0
     running: list[subprocess.Popen[bytes]] = []
-    with Daemon(config, "-v", probes=0, patience=patience) as daemon, Fixture([keys]) as other:
+    with Daemon(config, "-v", probes=0, patience=patience) as daemon:
         began = time.monotonic()
         for number, file in enumerate(files):
             time.sleep(max(0.0, began + number / A_SECOND - time.monotonic()))
@@ -54,7 +53,6 @@ def test_each_of_many_programs_is_found_as_it_starts(keys: Path, tmp_path: Path)
             running[number].communicate(b"1 10 1\n\n")
             calls += 10
         found = daemon.samples()
-        other.finish()
         daemon.end()
     print(f"found after {statistics.median(delays):.2f} s, at most {max(delays):.2f} s")
     assert found["handles_total"] == found["handle_seconds_count"] == {(): calls}

@@ -9,6 +9,7 @@ from typing import Any
 
 from gotrace.fleet.config import parse_config
 from gotrace.fleet.gotraced import _parser
+from gotrace.fleet.privacy import DENIED
 from gotrace.fleet.schema import SCHEMA
 from gotrace.fleet.telemetry.waits import WaitPoint, families
 from gotrace.session.waits.states import StateKind
@@ -45,10 +46,29 @@ def test_man_page_has_the_parsers_options() -> None:
     assert documented == {option for one in _parser()._actions for option in one.option_strings}
 
 
-def test_own_metrics_are_documented() -> None:
+def own_metrics() -> set[str]:
     source = Path(__file__).parents[2] / "gotrace" / "fleet" / "exposition.py"
     names = set(re.findall(r'"(gotraced_\w+)"', source.read_text())) - {"gotraced_build"}
     names |= {
         family.name for family in families(WaitPoint("", kind, "", 0.0) for kind in StateKind)
     }
-    assert names == {name.removesuffix("_total") for name in re.findall(r"`(gotraced_\w+)", PAGE)}
+    return names
+
+
+def named(page: str) -> set[str]:
+    return {name.removesuffix("_total") for name in re.findall(r"`(gotraced_\w+)", page)}
+
+
+def test_own_metrics_are_documented() -> None:
+    assert named(PAGE) == own_metrics()
+
+
+def test_the_runbook_has_a_line_for_each_metric() -> None:
+    page = (DOCS / "operating.md").read_text()
+    assert named(page) == {*own_metrics(), "gotraced_build"}
+
+
+def test_privacy_lists_the_denied_words() -> None:
+    page = (DOCS / "privacy.md").read_text()
+    (listed,) = re.findall(r"^```text\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert tuple(listed.split()) == DENIED

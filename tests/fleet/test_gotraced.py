@@ -55,8 +55,8 @@ class Daemon(Process):
         """``within`` are the words of a command that executes it."""
         command = [*within, *tool_command("gotraced", "--config", str(config), *options)]
         super().__init__(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
-        self.port = int(self.read_until("gotraced: WARNING: listening on 127.0.0.1:")[0])
-        rest, self.log = self.read_until(f"gotraced: WARNING: {probes} probes attached")
+        self.port = int(self.read_until("gotraced: INFO: listening on 127.0.0.1:")[0])
+        rest, self.log = self.read_until(f"gotraced: INFO: {probes} probes attached")
         self.log.append(rest)
 
     def get(self, path: str, accept: str = "") -> str:
@@ -102,7 +102,7 @@ def configured(path: Path, server: Path, metrics: str, more: str = "budget: 100%
     file = path / "gotraced.yaml"
     file.write_text(
         f"listen: 127.0.0.1:0\ntargets: [{{name: keys, exe: {server}}}]\n"
-        f"metrics:\n{metrics}\n{more}\n"
+        f"metrics:\n{metrics}\n{more}\nerrors: text\n"
     )
     file.chmod(0o600)
     return file
@@ -260,7 +260,7 @@ def test_reloading_loses_no_counter(server: Path, tmp_path: Path) -> None:
         added = f"{kept}\n  - {{name: vias, type: counter, probe: main.viaFirst}}"
         configured(tmp_path, server, added.replace("main.handle", "main.handle (shard < 9)"))
         daemon.signal(signal.SIGHUP)
-        daemon.read_until("gotraced: WARNING: reloaded")
+        daemon.read_until("gotraced: INFO: reloaded")
         daemon.read_until("gotraced: INFO: vias in keys")
         second = calls_of(server, "1 100 10")
         found = daemon.samples()
@@ -339,6 +339,28 @@ def test_targets_by_name(server: Path, tmp_path: Path) -> None:
         assert fixture.work("1 150 10")["Calls"] == 150
         assert daemon.samples()["handles_total"] == {(): 150}
         fixture.finish()
+        daemon.end()
+
+
+@pytest.mark.live
+@pytest.mark.apart
+def test_only_calls_of_a_user_count(server: Path, tmp_path: Path) -> None:
+    for place in (server, *server.parents):
+        if place.is_relative_to(Path("/tmp")) and place != Path("/tmp"):
+            place.chmod(0o755)
+    config = tmp_path / "c.yaml"
+    config.write_text(
+        f"listen: 127.0.0.1:0\ntargets: [{{name: n, exe: {server}, user: 65534}}]\n"
+        "metrics:\n  - {name: handles, type: counter, probe: main.handle}\nbudget: 100%\n"
+    )
+    as_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", str(server)]
+    with Daemon(config, probes=1) as daemon, Fixture(as_user) as ours, Fixture([server]) as other:
+        calls = ours.work("1 60 5")["Calls"]
+        other.work("1 70 5")
+        assert daemon.samples()["handles_total"] == {(): calls}
+        wait_until(lambda: daemon.samples()["gotraced_target_processes"] == {(): 1})
+        ours.finish()
+        other.finish()
         daemon.end()
 
 

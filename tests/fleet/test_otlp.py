@@ -85,7 +85,7 @@ def attributes(rows: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def over_http(received: Received) -> Iterator[str]:
+def over_http(received: Received, port: int = 0) -> Iterator[str]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -103,7 +103,7 @@ def over_http(received: Received) -> Iterator[str]:
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+    with ThreadingHTTPServer(("127.0.0.1", port), Handler) as listening:
         threading.Thread(target=listening.serve_forever, daemon=True).start()
         try:
             yield f"http://127.0.0.1:{listening.server_address[1]}"
@@ -112,7 +112,7 @@ def over_http(received: Received) -> Iterator[str]:
 
 
 @contextmanager
-def over_grpc(received: Received) -> Iterator[str]:
+def over_grpc(received: Received, port: int = 0) -> Iterator[str]:
     def metrics(request: ExportMetricsServiceRequest, _: Any) -> ExportMetricsServiceResponse:
         received.add_metrics(request)
         return ExportMetricsServiceResponse()
@@ -135,7 +135,7 @@ def over_grpc(received: Received) -> Iterator[str]:
         service = f"{base}.{name}.v1.{name.capitalize()}Service"
         generic: Any = grpc.method_handlers_generic_handler(service, {"Export": handler})
         serving.add_generic_rpc_handlers((generic,))
-    port = serving.add_insecure_port("127.0.0.1:0")
+    port = serving.add_insecure_port(f"127.0.0.1:{port}")
     serving.start()
     try:
         yield f"http://127.0.0.1:{port}"
@@ -166,6 +166,7 @@ spans:
      deep: deep}}, rate: 100000/s}}
 otlp: {{endpoint: '{endpoint}', protocol: {protocol}, interval: 1h, resource: {{zone: a}}}}
 budget: 100%
+errors: text
 """)
         with Daemon(config, probes=3) as daemon:
             with Fixture([server]) as fixture:

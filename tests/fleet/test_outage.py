@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import http.server
-import importlib
 import os
 import ssl
 import threading
@@ -108,49 +107,13 @@ def test_an_outage_loses_no_span(
     assert failed == "spans"
     if protocol == "http":
         assert {reason for _, reason in otlp.failures()} == {"refused"}
-    with back(protocol, received, endpoint):
+    with COLLECTORS[protocol](received, int(endpoint.rpartition(":")[2])):
         received.wait_for_spans(100 * OUTAGE)
         wait_until(lambda: otlp.counts() == {("spans", "sent"): 100 * OUTAGE})
         otlp.close()
     found = {int.from_bytes(span.span_id, "big") for _, span in received.spans}
     assert len(found) == len(received.spans) == 100 * OUTAGE
     assert not has_disk or not any((tmp_path / "spool").iterdir())
-
-
-@contextmanager
-def back(protocol: str, received: Received, endpoint: str) -> Iterator[None]:
-    """Have a collector at an address where one was."""
-    module: Any = importlib.import_module("tests.fleet.test_otlp")
-    port = int(endpoint.rpartition(":")[2])
-    if protocol == "http":
-        original = module.ThreadingHTTPServer
-
-        class Same(original):  # type: ignore[misc, valid-type]
-            allow_reuse_address = True
-
-            def __init__(self, address: Any, handler: Any) -> None:
-                super().__init__(("127.0.0.1", port), handler)
-
-        module.ThreadingHTTPServer = Same
-        try:
-            with over_http(received):
-                yield
-        finally:
-            module.ThreadingHTTPServer = original
-        return
-    original_server = module.grpc.server
-
-    def server(*words: Any) -> Any:
-        made = original_server(*words)
-        made.add_insecure_port(f"127.0.0.1:{port}")
-        return made
-
-    module.grpc.server = server
-    try:
-        with COLLECTORS["grpc"](received):
-            yield
-    finally:
-        module.grpc.server = original_server
 
 
 def test_what_waits_on_disk_is_sent_by_the_next_process(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ is a directory that gotraced sees as /var/log.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,6 +84,27 @@ def test_pods_are_found_by_patterns(logs: Path, tmp_path: Path) -> None:
     assert problem.startswith(f"container {IDS[1][:12]}: its control group is not visible")
 
 
+@pytest.mark.parametrize("owner", [0, 65534])
+def test_a_group_of_a_users_is_no_pod(owner: int, logs: Path, tmp_path: Path) -> None:
+    program = tmp_path / "server"
+    program.write_text("1")
+    path = f"own/pod{UIDS[0]}/{IDS[0]}"
+    (tmp_path / "proc" / "7").mkdir(parents=True)
+    (tmp_path / "proc" / "7" / "exe").symlink_to(program)
+    (tmp_path / "proc" / "7" / "cgroup").write_text(f"0::/{path}\n")
+    (tmp_path / "groups" / path).mkdir(parents=True)
+    (tmp_path / "groups" / path / "cgroup.events").touch()
+    try:
+        os.chown(tmp_path / "groups" / "own", owner, owner)
+    except PermissionError:
+        pytest.skip("only root can give directories away")
+    containers = Containers(str(tmp_path / "proc"), [str(logs)], [str(tmp_path / "groups")])
+    targets = [TargetSpec("shop", kubernetes=PodSpec(namespace="shop"))]
+    finder = Finder(targets, str(tmp_path / "proc"), containers)
+    assert len(finder.look()) == (owner == 0)
+    assert bool(finder.problems) == (owner != 0)
+
+
 @pytest.mark.live
 @pytest.mark.apart
 def test_only_calls_of_the_pods_count(
@@ -102,15 +124,22 @@ def test_only_calls_of_the_pods_count(
             "listen: 127.0.0.1:0\nbudget: 100%\n"
             "targets: [{name: web, kubernetes: {namespace: shop, pod: 'web-*'}}]\n"
             "metrics:\n  - {name: handles, type: counter, probe: main.handle}\n"
+            "  - {name: shards, type: counter, probe: main.handle, pods: true,\n"
+            "     labels: {n: shard}}\n"
             "spans:\n  - {probe: main.handle, attributes: {key: key}, rate: 1000/s}\n"
             f"otlp: {{endpoint: '{endpoint}', interval: 1s}}\n"
         )
         config.chmod(0o600)
-        with Daemon(config, probes=2, within=see_logs) as daemon:
+        with Daemon(config, probes=3, within=see_logs) as daemon:
             calls = ours.work("1 60 5")["Calls"]
             other.work("1 70 5")
             bare.work("1 80 5")
             assert daemon.samples()["handles_total"] == {(): calls} == {(): 60}
+            of_pod = {"namespace": "shop", "pod": "web-7d9f", "container": "server"}
+            shards = daemon.samples()["shards_total"]
+            assert sum(shards.values()) == 60
+            for at in shards:
+                assert dict(at).items() >= of_pod.items()
             received.wait_for_spans(60)
             with received.more:
                 assert received.more.wait_for(lambda: received.resources, 60)

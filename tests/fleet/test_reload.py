@@ -38,7 +38,7 @@ def ports() -> Iterator[list[int]]:
 
 def reloaded(daemon: Daemon, works: bool = True) -> str:
     daemon.signal(signal.SIGHUP)
-    words = "gotraced: WARNING: reloaded" if works else "gotraced: ERROR: not reloaded: "
+    words = "gotraced: INFO: reloaded" if works else "gotraced: ERROR: not reloaded: "
     return daemon.read_until(words)[0]
 
 

@@ -94,7 +94,7 @@ def test_waits_are_those_that_programs_know(minor: str, tmp_path: Path) -> None:
             metric = "metrics: [{name: sleeps, type: counter, probe: main.sleeps}]\n"
             configured(tmp_path, program, otlp + metric)
             daemon.signal(signal.SIGHUP)
-            daemon.read_until("gotraced: WARNING: reloaded")
+            daemon.read_until("gotraced: INFO: reloaded")
             daemon.read_until("gotraced: INFO: sleeps in w")
             with Fixture([program]) as fixture:
                 known.add(fixture.work("ways"))

@@ -219,5 +219,14 @@ def test_packaged_shapes_are_distinct_and_as_many_as_are_kept() -> None:
     keys = [program_key(settings) for settings in packaged_settings()]
     assert len(set(keys)) == len(keys) < program_cache._MAX_FILES
     assert {each.source for each in packaged_settings()} == {
-        *("count.c", "latency.c", "trace.c", "waits.c", "states.c", "oncpu.c", "doctor.c")
+        *(
+            "count.c",
+            "latency.c",
+            "trace.c",
+            "waits.c",
+            "states.c",
+            "oncpu.c",
+            "syscalls.c",
+            "doctor.c",
+        )
     }

@@ -10,7 +10,7 @@ import pytest
 
 from gotrace.capture.ops import MAX_REPORTED_CONTEXTS
 from gotrace.requests.belonging import Belonging, Contexts, Link, Work
-from gotrace.requests.edges import FIRST, Edge, EdgeKind, parse_edge
+from gotrace.requests.edges import FIRST, Edge, EdgeKind, edge_of
 from gotrace.session.events import HEADER
 
 BPF = Path(__file__).parents[2] / "bpf"
@@ -78,7 +78,7 @@ def test_kinds_are_those_of_the_kernel() -> None:
 
 def test_an_edge_is_read_from_its_record() -> None:
     record = HEADER.pack(5, 1, 2, 3, 4, FIRST + EdgeKind.HAND, 0, 0, 99, 6, 8)
-    assert parse_edge(record) == Edge(EdgeKind.HAND, 5, 3, 2, 1, 6, 8, 99)
+    assert edge_of(HEADER.unpack(record)) == Edge(EdgeKind.HAND, 5, 3, 2, 1, 6, 8, 99)
 
 
 def test_a_go_statement_starts_work_up_to_a_wait_that_another_ends(played: Played) -> None:

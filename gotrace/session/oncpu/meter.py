@@ -10,16 +10,14 @@ from dataclasses import dataclass, replace
 from gotrace.errors import UsageError
 from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Stack
-from gotrace.goroutines.program import module_of
 from gotrace.kernel.attach import Attached, attach
+from gotrace.kernel.kept_stacks import KeptStacks
 from gotrace.kernel.program import BpfProgram
-from gotrace.session.frames import KeptStacks
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, Request
-from gotrace.session.tasks import Tasks
+from gotrace.session.tasks import Tasks, text_of
 from gotrace.settings import OnCpuSettings
-from gotrace.target.target import TargetBinary
 
 __all__ = ["HERTZ", "CpuMeter", "CpuPeriod", "CpuRequest", "CpuRow", "sum_samples"]
 
@@ -31,10 +29,6 @@ _STACKS = 1 << 13
 _ROWS = 1 << 13
 
 _ROW = struct.Struct("=QQQQ")  # struct cpu_row
-
-#: Where Linux puts position independent programs: ELF_ET_DYN_BASE and what is added at random
-#: (arch/x86/include/asm/elf.h, fs/binfmt_elf.c).
-_PIE_TEXT = (0x5555_0000_0000, 0x6656_0000_0000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +176,7 @@ class CpuRequest(Request[CpuMeter, None]):
     def settings(self, tasks: Tasks, rows: int) -> OnCpuSettings:
         """Return the settings of bpf/oncpu.c."""
         assert tasks.layout is not None
-        start, end = _text(tasks.files[0])
+        start, end = text_of(tasks.files[0])
         return OnCpuSettings(
             site=self.target.settings(),
             tasks=tasks.settings(),
@@ -193,15 +187,6 @@ class CpuRequest(Request[CpuMeter, None]):
             text_end=end,
             g_status=tasks.layout.g_atomicstatus,
         )
-
-
-def _text(file: TargetBinary) -> tuple[int, int]:
-    """Return where a file's code is in memory, or will be."""
-    bias = file.find_bias()
-    if bias is None:
-        return _PIE_TEXT
-    module = module_of(file, bias)
-    return module.start, module.end
 
 
 _NO_GOROUTINES = (

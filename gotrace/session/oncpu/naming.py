@@ -11,6 +11,7 @@ from gotrace.goroutines.interrupted import InterruptedStacks, Work, work_of
 from gotrace.goroutines.model import Frame, Stack
 from gotrace.goroutines.program import Program
 from gotrace.kernel.kallsyms import KernelSymbols
+from gotrace.kernel.kept_stacks import MAX_FRAMES
 from gotrace.profiles.rows import (
     CodeMapping,
     Line,
@@ -19,7 +20,6 @@ from gotrace.profiles.rows import (
     ProfileRow,
     ValueType,
 )
-from gotrace.session.frames import MAX_FRAMES
 from gotrace.session.oncpu.meter import CpuMeter, CpuRow
 
 __all__ = ["FORM", "CpuNames", "FunctionTime", "NamedSamples", "function_times"]

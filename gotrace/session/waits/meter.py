@@ -20,8 +20,8 @@ from gotrace.goroutines.model import Stack
 from gotrace.goroutines.program import Program
 from gotrace.gotypes.wait_reasons import WaitReasons
 from gotrace.kernel.attach import Attached, AttachMethod, attach
+from gotrace.kernel.kept_stacks import KeptStacks
 from gotrace.session.budget import counting_hits
-from gotrace.session.frames import KeptStacks
 from gotrace.session.plan import ProbePlan
 from gotrace.session.probing import Prepared, Probing
 from gotrace.session.request import Accept, Request
@@ -29,6 +29,7 @@ from gotrace.session.waits.probes import WaitProbes, WaitState, wait_probes
 
 __all__ = [
     "EndedBy",
+    "WaitLosses",
     "WaitMeter",
     "WaitPeriod",
     "WaitRequest",

@@ -86,7 +86,8 @@ def test_all_is_checked(here: Checks) -> None:
             "tabulate",
         ),
         *("program of gofunccount", "program of gofunclatency", "program of gotrace"),
-        *("event buffers", "program of gooffcpu", "program of gooncpu"),
+        *("event buffers", "program of gooffcpu", "program of --names"),
+        "program of gooncpu",
         *(f"attach: {method}" for method in METHODS),
         *("atomic fetch", "signals from BPF", "single steps"),
     ]

@@ -14,7 +14,7 @@ import pytest
 
 import gotrace
 from gotrace.kernel.attach import AttachMethod
-from gotrace.session.frames import MAX_FRAMES
+from gotrace.kernel.kept_stacks import MAX_FRAMES
 from gotrace.session.waits.meter import WaitMeter
 from gotrace.session.waits.probes import WaitState, wait_probes
 from gotrace.target.target import Target

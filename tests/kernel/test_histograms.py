@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gotrace.histogram import ROW_SIZE, Histogram
-from gotrace.session.histograms import HistogramRows, stripes_for
+from gotrace.kernel.histograms import HistogramRows, stripes_for
 from tests.session.maps import FakeMap, row_bytes
 
 ROWS, STRIPES = 3, 2

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0-only */
+/*
+ * gooffcpu --names: add up system calls of the target's threads by their number, error and stack.
+ *
+ * The kernel's tracepoints are passed by every thread of the machine; those of other processes are
+ * sent back at once. A call is added up when it returns, with the stack that it was made from.
+ *
+ * Settings (common.h), beside those of interrupted.h and histogram.h:
+ *   GOTRACE_CALLS        threads that can be in a call at once
+ *   GOTRACE_ERRORS       combinations of number and error
+ *   GOTRACE_STACK_ROWS   combinations of number and stack
+ */
+#include "histogram.h"
+#include "interrupted.h"
+
+#define SYSCALLS 512 /* calls with a larger number count as the last; shared with Python's meter */
+#define MAX_ERRNO 4095
+
+/* Calls that make a thread, which returns from them as well: Linux's numbers for x86-64. */
+#define SYS_CLONE 56
+#define SYS_FORK 57
+#define SYS_VFORK 58
+#define SYS_CLONE3 435
+/* Its result is what a register was before a signal. */
+#define SYS_RT_SIGRETURN 15
+
+/* What could not be added up; order shared with gotrace/session/waits/names.py. */
+enum syscall_loss {
+    CALLS_EARLIER, /* calls that had begun before the probes were there */
+    CALLS_FULL,    /* calls not seen: too many threads */
+    STACKS_LOST,   /* stacks not kept: too many; their calls are counted without them */
+    ERRORS_FULL,   /* errors not counted: too many different ones */
+    SYSCALL_LOSSES
+};
+
+/* A call that has begun. */
+struct open_syscall {
+    u64 since;
+    u64 stack;
+    u64 number;
+};
+
+/* Shared with gotrace/session/waits/names.py. */
+struct syscall_row {
+    u64 stack; /* hash, 0 where it is not known */
+    u64 number;
+};
+
+/* Likewise. */
+struct syscall_sum {
+    u64 count;
+    u64 ns;
+};
+
+/* Likewise. */
+struct syscall_error {
+    u32 number;
+    u32 error;
+};
+
+/* syscalls_open: key = thread. Gone when the call returns; of threads that end, kept. */
+BPF_HASH(syscalls_open, u32, struct open_syscall, GOTRACE_CALLS);
+
+/* syscall_rows: only ever added to, so that an interval's sums are differences. */
+BPF_HASH(syscall_rows, struct syscall_row, struct syscall_sum, GOTRACE_STACK_ROWS);
+
+/* other_syscalls: value 0 = those that found no row. */
+BPF_ARRAY(other_syscalls, struct syscall_sum, 1);
+
+/* syscall_errors: value = calls. Only ever added to. */
+BPF_HASH(syscall_errors, struct syscall_error, u64, GOTRACE_ERRORS);
+
+/* syscall_losses: key = enum syscall_loss. */
+BPF_ARRAY(syscall_losses, u64, SYSCALL_LOSSES);
+
+static __always_inline void count_loss(u32 what)
+{
+    u64 *count = syscall_losses.lookup(&what);
+    if (count)
+        __sync_fetch_and_add(count, 1);
+}
+
+static __always_inline void add_error(u32 number, u32 error)
+{
+    struct syscall_error key = {.number = number, .error = error};
+    u64 *count = syscall_errors.lookup(&key);
+    if (!count) {
+        u64 none = 0;
+        syscall_errors.insert(&key, &none);
+        count = syscall_errors.lookup(&key);
+    }
+    if (count)
+        __sync_fetch_and_add(count, 1);
+    else
+        count_loss(ERRORS_FULL);
+}
+
+/* At the raw tracepoint sys_enter(regs, number). */
+int on_syscall_enter(struct bpf_raw_tracepoint_args *ctx)
+{
+    if (!site_is_target())
+        return 0;
+    u32 thread = bpf_get_current_pid_tgid();
+    struct pt_regs user = {};
+    struct task task = {};
+    bpf_probe_read_kernel(&user, sizeof(user), (void *)ctx->args[0]);
+    struct open_syscall call = {.number = ctx->args[1]};
+    if (call.number >= SYSCALLS)
+        call.number = SYSCALLS - 1;
+    call.stack = interrupted_stack(user.ip, user.sp, user.bp, &task);
+    if (!call.stack)
+        count_loss(STACKS_LOST);
+    call.since = bpf_ktime_get_ns();
+    if (syscalls_open.update(&thread, &call))
+        count_loss(CALLS_FULL);
+    return 0;
+}
+
+/* At the raw tracepoint sys_exit(regs, result). */
+int on_syscall_exit(struct bpf_raw_tracepoint_args *ctx)
+{
+    u64 now = bpf_ktime_get_ns();
+    if (!site_is_target())
+        return 0;
+    u32 thread = bpf_get_current_pid_tgid(), zero = 0, number = 0;
+    s64 result = ctx->args[1];
+    struct open_syscall *call = syscalls_open.lookup(&thread);
+    if (!call) {
+        struct pt_regs user = {};
+        bpf_probe_read_kernel(&user, sizeof(user), (void *)ctx->args[0]);
+        u64 made = user.orig_ax;
+        bool is_child = !result && (made == SYS_CLONE || made == SYS_FORK || made == SYS_VFORK ||
+                                    made == SYS_CLONE3);
+        if (!is_child)
+            count_loss(CALLS_EARLIER);
+        return 0;
+    }
+    struct syscall_row key = {.stack = call->stack, .number = call->number};
+    u64 ns = now - call->since;
+    syscalls_open.delete(&thread);
+    struct syscall_sum *sum = syscall_rows.lookup(&key);
+    if (!sum) {
+        struct syscall_sum none = {};
+        syscall_rows.insert(&key, &none);
+        sum = syscall_rows.lookup(&key);
+        if (!sum)
+            sum = other_syscalls.lookup(&zero);
+    }
+    if (sum) {
+        __sync_fetch_and_add(&sum->count, 1);
+        __sync_fetch_and_add(&sum->ns, ns);
+    }
+    histogram_add_to_row(key.number, ns, 0, &number);
+    if (result < 0 && result >= -MAX_ERRNO && key.number != SYS_RT_SIGRETURN)
+        add_error(key.number, -result);
+    return 0;
+}

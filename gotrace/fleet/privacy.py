@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Leave out of values what is not to leave the host.
+
+Errors are their types unless their texts are asked for: texts have paths, names and queries of
+users. Fields, keys and names that say that a secret is in them are not read out. A value may be
+exported as its hash instead.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from enum import Enum
+from hashlib import blake2b
+from secrets import token_bytes
+
+from gotrace.values.model import (
+    ErrorValue,
+    InterfaceValue,
+    MapValue,
+    NamedValue,
+    PointerValue,
+    SequenceValue,
+    StringValue,
+    StructValue,
+    TextValue,
+    Value,
+)
+
+__all__ = ["DENIED", "Errors", "Privacy", "hashed_form"]
+
+#: Words in names of what is not exported; they count without -, _ and case.
+DENIED = (
+    *("password", "passwd", "passphrase", "pwd", "secret", "token", "authorization", "cookie"),
+    *("credential", "apikey", "privatekey", "accesskey", "session", "bearer", "signature"),
+    *("creditcard", "cardnumber", "cvv", "ssn", "iban"),
+)
+#: What a value is that is not exported.
+_LEFT_OUT = "redacted"
+_MAX_DEPTH = 16
+_NAME = re.compile(r"[^\W\d][\w-]*")
+_HASH_BYTES = 8
+_RANDOM = token_bytes(32)
+
+
+class Errors(Enum):
+    """What of an error is exported."""
+
+    OFF = "off"
+    TYPE = "type"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Privacy:
+    """What is exported of values: ``denied`` are words, and ``key`` is that of hashes.
+
+    Without a key hashes are of a random one, and are others after a restart.
+    """
+
+    errors: Errors = Errors.TYPE
+    denied: tuple[str, ...] = DENIED
+    key: bytes | None = None
+
+    def denied_name(self, text: str) -> str | None:
+        """Return the first name in an expression that is denied, None if there is no such name."""
+        return next((name for name in _NAME.findall(text) if self._is_denied(name)), None)
+
+    def _is_denied(self, name: str) -> bool:
+        bare = name.replace("_", "").replace("-", "").lower()
+        return any(word in bare for word in self.denied)
+
+    def hashed(self, text: str) -> str:
+        """Return what stands for a text: the same for the same text, and nothing of it."""
+        key = _RANDOM if self.key is None else self.key
+        data = text.encode("utf-8", "surrogatepass")
+        return blake2b(data, digest_size=_HASH_BYTES, key=key[:64]).hexdigest()
+
+    def filtered(self, value: Value, depth: int = 0) -> Value:
+        """Return a value without what is not exported: texts of errors, and denied fields."""
+        if isinstance(value, ErrorValue):
+            if self.errors is Errors.TEXT:
+                return value
+            return TextValue(value.type, value.type if self.errors is Errors.TYPE else "error")
+        if depth > _MAX_DEPTH:
+            return TextValue("", _LEFT_OUT)
+        below = depth + 1
+        if isinstance(value, StructValue):
+            fields = ((name, self._entry(name, one, below)) for name, one in value.fields)
+            return replace(value, fields=tuple(fields))
+        if isinstance(value, MapValue):
+            entries = (
+                (self.filtered(key, below), self._entry(_text(key), one, below))
+                for key, one in value.entries
+            )
+            return replace(value, entries=tuple(entries))
+        if isinstance(value, SequenceValue):
+            elements = tuple(self.filtered(one, below) for one in value.elements)
+            return replace(value, elements=elements)
+        if isinstance(value, NamedValue):
+            return replace(value, value=self.filtered(value.value, below))
+        if isinstance(value, PointerValue) and value.target is not None:
+            return replace(value, target=self.filtered(value.target, below))
+        if isinstance(value, InterfaceValue) and value.value is not None:
+            return replace(value, value=self.filtered(value.value, below))
+        return value
+
+    def _entry(self, name: str, value: Value, depth: int) -> Value:
+        if self._is_denied(name):
+            return TextValue("", _LEFT_OUT)
+        return self.filtered(value, depth)
+
+
+def _text(key: Value) -> str:
+    if isinstance(key, NamedValue | InterfaceValue) and key.value is not None:
+        return _text(key.value)
+    return key.text.decode("utf-8", "replace") if isinstance(key, StringValue) else ""
+
+
+def hashed_form(text: str) -> tuple[bool, str]:
+    """Return whether an expression is to be hashed, and the one that the kernel captures.
+
+    >>> hashed_form("hash: user.Name"), hashed_form("length:token")
+    ((True, 'user.Name'), (False, 'len(token)'))
+    """
+    kind, colon, rest = text.partition(":")
+    if colon and kind.strip() == "hash":
+        return True, rest.strip()
+    if colon and kind.strip() == "length":
+        return False, f"len({rest.strip()})"
+    return False, text

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Add up system calls by name, error and stack, in the kernel (bpf/syscalls.c)."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gotrace.errors import UsageError
+from gotrace.goroutines.interrupted import InterruptedStacks
+from gotrace.goroutines.live import GoFiles
+from gotrace.goroutines.program import Program
+from gotrace.gotypes.wait_reasons import WaitReasons
+from gotrace.histogram import Histogram
+from gotrace.kernel.attach import Attached, attach
+from gotrace.kernel.histograms import HistogramRows, stripes_for
+from gotrace.kernel.kept_stacks import KeptStacks
+from gotrace.kernel.program import BpfProgram, Map
+from gotrace.kernel.syscall_names import errno_name, syscall_name
+from gotrace.kernel.syscalls import online_cpus
+from gotrace.session.plan import ProbePlan
+from gotrace.session.probing import Prepared, Probing
+from gotrace.session.request import Accept, Request
+from gotrace.session.tasks import Tasks, text_of
+from gotrace.session.waits.meter import EndedBy, WaitLosses, WaitPeriod, WaitRow
+from gotrace.session.why.price import Price
+from gotrace.settings import HistogramSettings, SyscallSettings
+from gotrace.target.process import Process
+from gotrace.target.target import Target
+
+__all__ = ["SyscallMeter", "SyscallRequest", "SyscallSums", "syscall_price"]
+
+SYSCALLS = 512
+
+_CALLS, _ERRORS, _STACKS, _ROWS = 1 << 15, 1 << 12, 1 << 13, 1 << 13
+
+_ROW = struct.Struct("=QQ")  # struct syscall_row
+_SUM = struct.Struct("=QQ")  # struct syscall_sum
+_ERROR = struct.Struct("=II")  # struct syscall_error
+
+_COUNTING = 0.2  # seconds
+_TRIES, _TRIED = 8, 500  # calls of each
+#: What following a stack of Go takes more than one of those calls, in ns.
+_STACK_NS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class SyscallSums:
+    """The calls of one name: their times, and how many failed, by the errors' names."""
+
+    name: str
+    times: Histogram
+    errors: dict[str, int]
+
+
+class SyscallMeter(Probing):
+    """The kernel's tracepoints that add system calls up; a context manager that detaches."""
+
+    #: As far as it is a meter of waits: why, in words.
+    reasons: WaitReasons = ()
+
+    def __init__(self, target: Target, tasks: Tasks | None, intervals: bool = False) -> None:
+        """Load and attach. Raises LoadError."""
+        halves = 2 if intervals else 1
+        stripes = stripes_for(SYSCALLS, halves, len(online_cpus()))
+        start, end = text_of(tasks.files[0]) if tasks else (0, 0)
+        settings = SyscallSettings(
+            site=target.settings(),
+            tasks=tasks.settings() if tasks else Tasks((), None).settings(),
+            times=HistogramSettings.of(SYSCALLS, halves, stripes),
+            calls=_CALLS,
+            errors=_ERRORS,
+            stack_rows=_ROWS,
+            stacks=_STACKS,
+            text_start=start,
+            text_end=end,
+        )
+        self._files = GoFiles(target)
+        if tasks and target.has_started:
+            self._files.code_name(0)  # while it is there
+        self._program: Program | None = None
+        self._stacks: InterruptedStacks | None = None
+        self.attached: Attached = attach(settings, [], prepare=self._prepare)
+        program = self.attached.program
+        maps = program.map("histograms"), program.map("generation")
+        self._times = HistogramRows(*maps, SYSCALLS, halves, stripes)
+        self._rows = program.map("syscall_rows")
+        self._errors = program.map("syscall_errors")
+        self._others = program.map("other_syscalls")
+        self._losses = program.map("syscall_losses")
+        self._seen: dict[tuple[int, bytes], tuple[int, ...]] = {}
+
+    @staticmethod
+    def _prepare(program: BpfProgram) -> None:
+        program.attach_tracepoint("sys_exit", ["on_syscall_exit"])
+        program.attach_tracepoint("sys_enter", ["on_syscall_enter"])
+
+    @property
+    def program(self) -> Program:
+        """Return what names the addresses in stacks: of a command, once it runs."""
+        if self._program is None:
+            self._program = self._files.program()
+        return self._program
+
+    def take(self) -> WaitPeriod:
+        """Return the calls since the last take by stack; the reason of a row is the call's name."""
+        if self._stacks is None:
+            self._stacks = InterruptedStacks(self.program, self._files.code_name)
+        kept = KeptStacks(self.attached.program)
+        rows = []
+        for key, value in self._rows.entries():
+            count, ns = self._new(self._rows, key, _SUM.unpack(value))
+            if count:
+                stack, number = _ROW.unpack(key)
+                found = self._stacks.stack(kept.find(stack))
+                rows.append(WaitRow(found, EndedBy.NONE, (), syscall_name(number), count, ns))
+        value = self._others.lookup(bytes(4)) or bytes(_SUM.size)
+        count, ns = self._new(self._others, b"", _SUM.unpack(value))
+        return WaitPeriod(rows, (count, ns))
+
+    def names(self) -> list[SyscallSums]:
+        """Return the calls since the last time that this was asked, those that took most first."""
+        half = self._times.flip() if self._times.halves == 2 else 0
+        errors: dict[int, dict[str, int]] = {}
+        for key, value in self._errors.entries():
+            (count,) = self._new(self._errors, key, (int.from_bytes(value, "little"),))
+            number, error = _ERROR.unpack(key)
+            if count:
+                errors.setdefault(number, {})[errno_name(error)] = count
+        found = self._times.take(half)
+        sums = [
+            SyscallSums(syscall_name(n), times, errors.get(n, {})) for n, times in found.items()
+        ]
+        return sorted(sums, key=lambda one: (-one.times.sum, one.name))
+
+    def _new(self, table: Map, key: bytes, value: tuple[int, ...]) -> tuple[int, ...]:
+        """Return what was added to an entry since it was read last."""
+        before = self._seen.get((table.fd, key), (0,) * len(value))
+        self._seen[table.fd, key] = value
+        return tuple(now - then for now, then in zip(value, before, strict=True))
+
+    def open(self) -> list[WaitRow]:
+        """Return nothing: calls that have not ended are not known by their stacks alone."""
+        return []
+
+    def losses(self) -> WaitLosses:
+        """Return what has not been added up so far."""
+        earlier, unseen, stacks, errors = self._losses.sums()
+        return WaitLosses(earlier, unseen, stacks + errors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyscallRequest(Request[SyscallMeter, None]):
+    """Add up system calls of one process's threads; ``intervals``: more than once."""
+
+    inside: Sequence[str] = ()
+    intervals: bool = False
+
+    def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
+        """Find the runtime. Raises GotraceError, UsageError among these."""
+        if self.target.process is None:
+            raise UsageError("system calls need one process: give -p PID or a command")
+        files = GoFiles(self.target)
+        runtime = files.runtime()
+        if self.target.has_started:
+            files.check_functions(self.inside)
+        tasks = Tasks((runtime,), runtime.runtime)
+        return Prepared(self.target, ProbePlan((), ()), tasks, announce=announce)
+
+    def attach(self, prepared: Prepared) -> SyscallMeter:
+        """Attach. Raises LoadError."""
+        return SyscallMeter(self.target, prepared.tasks, self.intervals)
+
+
+def syscall_price(target: Target) -> Price:
+    """Return what adding a process's system calls up costs: counted, and tried on this process.
+
+    Raises LoadError.
+    """
+    with SyscallMeter(target, None) as meter:
+        began = time.monotonic()
+        time.sleep(_COUNTING)
+        calls = sum(one.times.count for one in meter.names())
+        passed = time.monotonic() - began
+    without = _call_ns()
+    with SyscallMeter(Target(process=Process(os.getpid())), None):
+        cost = max(0, _call_ns() - without)
+    return Price(calls / passed, round(cost) + _STACK_NS)
+
+
+def _call_ns() -> float:
+    """Return what a short system call takes of a CPU here, the least of some tries."""
+    took = []
+    for _ in range(_TRIES):
+        began = time.thread_time_ns()
+        for _ in range(_TRIED):
+            os.getppid()
+        took.append((time.thread_time_ns() - began) / _TRIED)
+    return min(took)

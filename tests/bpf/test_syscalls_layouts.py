@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hold what Python takes for the layout of bpf/syscalls.c to what a C compiler makes of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gotrace.session.waits import names
+from tests.bpf.c import CLayout
+
+
+@pytest.fixture
+def c(tmp_path: Path) -> CLayout:
+    return CLayout("syscalls.c", tmp_path)
+
+
+def test_structs(c: CLayout) -> None:
+    row, values = c.fields("syscall_row", "stack", "number")
+    assert values == list(names._ROW.unpack(row))
+    row, values = c.fields("syscall_sum", "count", "ns")
+    assert values == list(names._SUM.unpack(row))
+    row, values = c.fields("syscall_error", "number", "error")
+    assert values == list(names._ERROR.unpack(row))
+
+
+def test_constants(c: CLayout) -> None:
+    assert c.constants("SYSCALLS") == [names.SYSCALLS]
+    losses = ("CALLS_EARLIER", "CALLS_FULL", "STACKS_LOST", "ERRORS_FULL", "SYSCALL_LOSSES")
+    assert c.constants(*losses) == [0, 1, 2, 3, 4]

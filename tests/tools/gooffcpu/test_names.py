@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""System calls by name: as many, with the same errors, as the program itself and strace count."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gotrace.kernel.syscall_names import errno_name, syscall_name
+from tests.live import skip_or_fail
+from tests.profiles.raw import raw_profile
+from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
+from tests.tools.harness import Fixture, Process, Result, of_kind, run_tool, tool
+
+pytestmark = pytest.mark.live
+
+Json = dict[str, Any]
+WORDS = ("--state", "syscall", "--names", "--force")
+#: Function -> the call that it makes.
+MAKES = {
+    "main.asks": "getppid",
+    "main.opens": "openat",
+    "main.seeks": "dup",
+    "main.waits": "select",
+}
+
+
+def program(toolchain: Toolchain | None = None, mode: str = "default") -> Path:
+    return build(FIXTURES / "live_syscalls", toolchain or newest(), flags=BUILD_MODES[mode])
+
+
+def by_name(result: Result) -> dict[str, Json]:
+    return {row["name"]: row for row in of_kind(result, "syscall")}
+
+
+def check(truth: Json, result: Result) -> None:
+    assert result.status == 0, result.errors
+    found = by_name(result)
+    for name, known in truth.items():
+        row = found[name]
+        assert row["calls"] == known["calls"], name
+        errors = dict(row["errors"])
+        # What a signal has interrupted is EINTR for the program alone.
+        if again := errors.pop("ERESTARTNOHAND", 0):
+            errors["EINTR"] = errors.get("EINTR", 0) + again
+        assert errors == known["errors"], name
+        assert 0 < row["total_ns"] <= known["ns"], name
+        assert 0 < row["p50_ns"] <= row["p99_ns"]
+    assert found["select"]["p50_ns"] >= 2_000_000
+    rows = of_kind(result, "wait")
+    assert {row["state"] for row in rows} == {"syscall"}
+    (sums,) = of_kind(result, "waits")
+    assert sums["count"] == sum(row["calls"] for row in found.values())
+    assert sums["delay_ns"] == sum(row["total_ns"] for row in found.values())
+    for function, name in MAKES.items():
+        made = [row for row in rows if function in [frame["func"] for frame in row["stack"]]]
+        of_name = [row for row in made if row["reason"] == name]
+        assert sum(row["count"] for row in of_name) == truth[name]["calls"], function
+
+
+@each_toolchain
+def test_calls_are_those_that_the_program_knows(toolchain: Toolchain) -> None:
+    with Fixture([program(toolchain)]) as fixture:
+        with tool("gooffcpu", "-p", str(fixture.ready), *WORDS, "--json") as tracing:
+            truth = fixture.work("go")
+            result = tracing.end()
+        assert fixture.finish() == 0
+    check(truth, result)
+
+
+@pytest.mark.parametrize("mode", ["stripped", "pie"])
+def test_so_they_are_without_symbols(mode: str) -> None:
+    with Fixture([program(mode=mode)]) as fixture:
+        with tool("gooffcpu", "-p", str(fixture.ready), *WORDS, "--json") as tracing:
+            truth = fixture.work("go")
+            result = tracing.end()
+        assert fixture.finish() == 0
+    check(truth, result)
+
+
+def test_calls_are_those_that_strace_counts(tmp_path: Path) -> None:
+    """At the same time; what strace takes longer is what its own stops take."""
+    if shutil.which("strace") is None:
+        skip_or_fail("no strace: install it")
+    log = tmp_path / "strace"
+    command = ["strace", "-f", "-C", "-w", "-o", str(log), "-p"]
+    with Fixture([program()]) as fixture:
+        with Process([*command, str(fixture.ready)], stderr=subprocess.STDOUT) as strace:
+            strace.read_until("strace: Process")
+            with tool("gooffcpu", "-p", str(fixture.ready), *WORDS, "--json") as tracing:
+                truth = fixture.work("go")
+                result = tracing.end()
+            strace.signal(signal.SIGINT)
+            strace.rest()
+        assert fixture.finish() == 0
+    check(truth, result)
+    text = log.read_text()
+    failed: Counter[tuple[str, str]] = Counter()
+    for name, error in re.findall(r"(?:\d+ |<\.\.\. )(\w+)(?:\(| resumed).*= -1 (E\w+)", text):
+        failed[name, error] += 1
+    table: dict[str, tuple[float, int]] = {}
+    for seconds, count, name in re.findall(
+        r"^ *[\d.]+ +([\d.]+) +\d+ +(\d+)(?: +\d+)? +(\w+)$", text, re.MULTILINE
+    ):
+        table[name] = float(seconds) * 1e9, int(count)
+    stop = table["getppid"][0] / table["getppid"][1]
+    for name in truth:
+        row = by_name(result)[name]
+        took, count = table[name]
+        assert count == row["calls"], name
+        assert {error: calls for (call, error), calls in failed.items() if call == name} == {
+            error: calls for error, calls in row["errors"].items() if error[:8] != "ERESTART"
+        }, name
+        assert row["total_ns"] <= took <= row["total_ns"] + 5 * stop * count, name
+
+
+def test_the_table_and_the_forms(tmp_path: Path) -> None:
+    profile = tmp_path / "x.pb.gz"
+    with Fixture([program()]) as fixture:
+        words = ("-p", str(fixture.ready), *WORDS)
+        with (
+            tool("gooffcpu", *words, "--reason", "openat", "-o", profile) as printing,
+            tool("gooffcpu", *words, "--json", "-i", "0.2", "--in", "main.seeks") as dividing,
+        ):
+            first = fixture.work("go")
+            dividing.lines_until('{"kind":"waits"')
+            second = fixture.work("go")
+            printed, divided = printing.end(), dividing.end()
+        assert fixture.finish() == 0
+    opened = first["openat"]["calls"] + second["openat"]["calls"]
+    failed = first["openat"]["errors"]["ENOENT"] + second["openat"]["errors"]["ENOENT"]
+    text = "".join(printed.lines)
+    assert re.search(rf"\n +{opened} .*  openat +{failed} ENOENT\n\n", text)
+    assert "getppid" not in text and f"{failed} system calls [openat]" in text
+    samples = raw_profile(profile).samples
+    assert sum(one.values[0] for one in samples) == opened
+    assert {one.labels["reason"] for one in samples} == {"openat"}
+    sums = of_kind(divided, "syscall")
+    seeks = sum(row["calls"] for row in sums if row["name"] == "dup")
+    assert seeks == first["dup"]["calls"] + second["dup"]["calls"]
+    inside = of_kind(divided, "wait")
+    assert {row["reason"] for row in inside} == {"lseek", "dup"}
+    assert sum(row["count"] for row in inside if row["reason"] == "dup") == seeks
+
+
+def test_names_are_those_of_the_kernels_headers() -> None:
+    headers = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
+    if not headers.exists():
+        pytest.skip("no headers of the kernel")
+    known = re.findall(r"#define __NR_(\w+) (\d+)", headers.read_text())
+    assert len(known) > 300
+    for name, number in known:
+        assert syscall_name(int(number)) == name
+    assert syscall_name(5000) == "syscall 5000"
+    assert [errno_name(number) for number in (2, 11, 95, 512, 4000)] == [
+        *("ENOENT", "EAGAIN", "EOPNOTSUPP", "ERESTARTSYS", "4000")
+    ]
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    for words in (("--names",), ("--names", "--state", "syscall", "--open")):
+        result = run_tool("gooffcpu", "-p", "1", *words)
+        assert result.status == 2 and "--names is for --state syscall" in result.errors
