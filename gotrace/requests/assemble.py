@@ -204,8 +204,7 @@ class Assembler:
         finally:
             self._ended += waiting
         if is_over:
-            self.tally.lost += len(self._waiting)
-            self._waiting.clear()
+            self.drop()
 
     @property
     def is_empty(self) -> bool:
@@ -215,6 +214,7 @@ class Assembler:
     def drop(self) -> None:
         """Give up all requests that wait."""
         self.tally.lost += len(self._waiting)
+        self.tally.late += sum(waiting.size for waiting in self._waiting.values())
         self._waiting.clear()
         self._ended.clear()
         self._calls = 0
@@ -251,8 +251,11 @@ class Assembler:
         if is_unwanted and work is None:
             return
         given = self._given_work(entry, task) if entry.function in self._given else None
-        if given is not None and (span is None or span.work is not given[0]):
-            self._take_over(entry, task, span, *given)
+        if given is not None and span is None:
+            self._take_over(entry, task, *given)
+        elif given and span and span.work is not given[0] and span.link is not Link.CALL:
+            # One of the two edges is wrong: a context may be of several requests, one by one.
+            self.tally.unattributed += 1
         elif span is None:
             self.tally.unattributed += 1
             self._keep(entry, task)
@@ -297,7 +300,6 @@ class Assembler:
         self,
         entry: _Entry,
         task: Task,
-        before: Span | None,
         work: Work,
         context: tuple[int, int],
     ) -> None:
@@ -310,10 +312,6 @@ class Assembler:
         work.working -= 1
         entry.is_given = True
         within = [one for one in self._loose.get(task, ()) if one.start >= entry.start]
-        waiting = self._waiting.get(before.work) if before is not None else None
-        if waiting is not None and before is not None:
-            calls = waiting.calls.get(before, [])
-            within += [one for one in calls if one.start >= entry.start and one is not entry]
         for one in within:
             if one.is_given and one.span is not None and one.span.work is not work:
                 continue

@@ -213,7 +213,8 @@ class Contexts:
         #: The goroutine whose call was given a context that no root was given since.
         self._earlier: OrderedDict[_Context, Task] = OrderedDict()
         self._seen: set[_Context] = set()
-        self._collected = 0
+        #: How often the collector has run.
+        self.collected = 0
 
     def begin(self, context: _Context, work: Work) -> None:
         """Note that a request begins with a context."""
@@ -221,13 +222,13 @@ class Contexts:
             self._seen.add(context)
         owner = self._owners.get(context)
         if owner is None:
-            self._owners[context] = _Owner(work, self._collected)
+            self._owners[context] = _Owner(work, self.collected)
             if self._earlier.pop(context, work.root.goroutine) != work.root.goroutine:
                 self._share(context)
-        elif owner.since == self._collected:
+        elif owner.since == self.collected:
             self._share(context)
         else:
-            self._owners[context] = _Owner(None, self._collected)
+            self._owners[context] = _Owner(None, self.collected)
 
     def _share(self, context: _Context) -> None:
         self._shared[context] = None
@@ -240,7 +241,7 @@ class Contexts:
 
     def freed(self, tgid: int) -> None:
         """Note that the collector of a process has run."""
-        self._collected += 1
+        self.collected += 1
         self._earlier.clear()
         ended = [
             context
@@ -287,7 +288,8 @@ class Belonging:
         self._goroutines: dict[Task, _Goroutine] = {}
         self._items: OrderedDict[tuple[int, int], _Item] = OrderedDict()
         self._channels: OrderedDict[tuple[int, int], _Channel] = OrderedDict()
-        self._timers: OrderedDict[tuple[int, int], Span | None] = OrderedDict()
+        #: By the timer's closure: for whom it was made, and how often the collector had run.
+        self._timers: OrderedDict[tuple[int, int], tuple[Span | None, int]] = OrderedDict()
         self._kinds = {
             EdgeKind.GO: self._go,
             EdgeKind.TIMER: self._timer,
@@ -386,9 +388,12 @@ class Belonging:
 
     def _go(self, edge: Edge) -> None:
         key = (edge.tgid, edge.first)
-        # A timer that is due runs as well where another goroutine stops or resets it.
-        if key in self._timers:
-            above = self._timers.pop(key)
+        made = self._timers.get(key)
+        # A timer that is due runs as well where another goroutine stops or resets it. Once the
+        # collector has run, that may be another closure, at the address of a stopped timer's.
+        if made is not None and (not edge.goid or made[1] == self.contexts.collected):
+            above = made[0]
+            del self._timers[key]
         else:
             above = self._current((edge.tgid, edge.goid))
         if above is not None:
@@ -400,7 +405,8 @@ class Belonging:
 
     def _timer(self, edge: Edge) -> None:
         key = (edge.tgid, edge.first)
-        self._timers[key] = self._current((edge.tgid, edge.goid))
+        span = self._current((edge.tgid, edge.goid))
+        self._timers[key] = span, self.contexts.collected
         self._timers.move_to_end(key)
         if len(self._timers) > _MAX_TIMERS:
             self._timers.popitem(last=False)

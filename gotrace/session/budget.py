@@ -7,7 +7,7 @@ known at once. A hit costs what a trap was measured to cost, and what its progra
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -55,11 +55,14 @@ class Budget(Generic[K]):
     _began: float | None = None
     _before: dict[K, int] = field(default_factory=dict)
 
-    def exceeding(self, now: float, spent: Mapping[K, int]) -> dict[K, float]:
+    def exceeding(
+        self, now: float, spent: Mapping[K, int], last: Container[K] = ()
+    ) -> dict[K, float]:
         """Return the probes that have to cost less, the dearest first, with their shares of a CPU.
 
-        ``spent`` is what each has cost so far, in ns; ``now`` is in seconds. In no window they cost
-        more than the share of it, but for what comes between two looks.
+        ``spent`` is what each has cost so far, in ns; ``now`` is in seconds. If more than a
+        window's share has been spent before it is over, so many have to cost less that the others
+        stay within the share; those of ``last`` only if no others are left. A window begins then.
         """
         if self._began is None or now - self._began >= WINDOW:
             self._began, self._before = now, dict(spent)
@@ -68,14 +71,17 @@ class Budget(Generic[K]):
             if ns < self._before.get(key, 0):  # the probe was attached anew
                 self._before[key] = 0
         used = {key: ns - self._before.setdefault(key, 0) for key, ns in spent.items()}
-        total, limit = sum(used.values()), self.share * WINDOW * 1e9
-        over: dict[K, float] = {}
+        if sum(used.values()) <= self.share * WINDOW * 1e9:
+            return {}
         passed = max(now - self._began, 0.1) * 1e9
-        while total > limit:
-            dearest = max(used, key=lambda key: used[key])
-            total -= used[dearest]
-            over[dearest] = used.pop(dearest) / passed
-            self.forgive(dearest, spent[dearest])
+        dearest = sorted(used, key=lambda key: (key in last, -used[key]))
+        rest, over = sum(used.values()), dict[K, float]()
+        for key in dearest:
+            if rest <= self.share * passed:
+                break
+            rest -= used[key]
+            over[key] = used[key] / passed
+        self._began, self._before = now, dict(spent)
         return over
 
     def forgive(self, key: K, spent: int) -> None:
@@ -136,12 +142,23 @@ class Hits:
         """Return what they have cost so far, by row, in ns; ``trap`` is as of ``trap_cost``."""
         emulated = trap.own + self._program_ns
         stepped = max(trap.own, 2 * trap.hit - trap.own) + self._program_ns
-        spent = []
+        spent: list[int] = []
+        calls: list[int] = []
+        landed = 0
         for row, (entries, returns, _, switches) in enumerate(self._read()):
-            # Landings are emulated but for a few; where functions have no rows, returns are RETs.
-            returned = emulated if row == 0 and len(self._is_stepped) > 1 else stepped
             entered = stepped if self._is_stepped[row] else emulated
-            spent.append(entries * entered + returns * returned + switches * _SWITCH_NS)
+            cost = entries * entered + switches * _SWITCH_NS
+            if row == 0 and len(self._is_stepped) > 1:
+                landed = returns * emulated  # but for a few, which are stepped
+            else:
+                cost += returns * stepped
+            calls.append(entries if row else 0)
+            spent.append(cost)
+        # Which function a landing was hit for is not counted: they have them by their calls.
+        if landed and (every := sum(calls)):
+            spent = [ns + landed * own // every for ns, own in zip(spent, calls, strict=True)]
+        else:
+            spent[0] += landed
         return spent
 
     def counted(self) -> dict[int, int]:
@@ -154,10 +171,14 @@ class Hits:
 
 @dataclass(frozen=True, slots=True)
 class Exceeded:
-    """What has cost too much: a function by number, or None; and which share of a CPU it took."""
+    """What has cost too much: a function by number, or None; which share of a CPU it took.
+
+    ``total`` is that of all.
+    """
 
     function: int | None
     share: float
+    total: float
 
 
 class RunBudget:
@@ -173,6 +194,7 @@ class RunBudget:
         self._trap: ProbeCost | None = None
         self._budget: Budget[int] = Budget(share)
         self._next, self._began = now, now
+        self._spent, self._spent_at = 0, now
         self._budget.exceeding(now, {})
 
     def look(self, now: float) -> Iterator[Exceeded]:
@@ -182,8 +204,14 @@ class RunBudget:
             return
         self._next = now + self.PERIOD
         spent = dict(enumerate(self.hits.spent(trap)))
-        for row, share in self._budget.exceeding(now, spent).items():
-            yield Exceeded(row - 1 if row else None, share)
+        before, passed = self._spent, max(now - self._spent_at, 0.1)
+        over = self._budget.exceeding(now, spent, last=(0,))
+        if not over:
+            return
+        self._spent, self._spent_at = sum(spent.values()), now
+        total = (self._spent - before) / passed / 1e9
+        for row, share in over.items():
+            yield Exceeded(row - 1 if row else None, share, total)
 
     def forgive(self, function: int) -> None:
         """Forget what a function has cost that is measured in another way from now on."""

@@ -224,17 +224,23 @@ class Run(Generic[M, C]):
                 except GotraceError:  # the probes may be gone, which is said elsewhere
                     self._budget = None
                     return False
-            took = f"{_percent(exceeded.share)} of a CPU, and the budget is"
-            took += f" {_percent(self._budget.share)}"
-            after = time.monotonic() - self.began
-            fields: dict[str, object] = {"what": "budget", "share": exceeded.share, "after": after}
+            took = f"{_percent(exceeded.total)} of a CPU"
+            if exceeded.function is not None and len(self.plan.names) > 1:
+                took += f", {_percent(exceeded.share)} of it here"
+            took += f", and the budget is {_percent(self._budget.share)}"
+            fields: dict[str, object] = {
+                "what": "budget",
+                "share": exceeded.share,
+                "total": exceeded.total,
+                "after": time.monotonic() - self.began,
+            }
             if exceeded.function is None or level is None:
                 text = f"the run ends: tracing took {took}"
                 self._news.append(Note(NoteKind.BUDGET, text, fields | {"level": "ended"}))
                 return True
             self._levels[exceeded.function] = level
             name = self.plan.names[exceeded.function].name
-            text = f"{name}: {_LIGHTENED[level]} from now on: tracing it took {took}"
+            text = f"{name}: {_LIGHTENED[level]} from now on: tracing took {took}"
             fields |= {"level": level.value, "func": name}
             self._news.append(Note(NoteKind.BUDGET, text, fields))
         off = sum(level is Level.OFF for level in self._levels.values())

@@ -16,7 +16,7 @@ from tests.fleet.test_gotraced import Daemon, parsed
 from tests.toolchains import BUILD_MODES, FIXTURES, build, newest
 from tests.tools.harness import Fixture
 
-pytestmark = [pytest.mark.live, pytest.mark.apart]
+pytestmark = pytest.mark.live
 
 RATE = 20_000
 #: As in the DaemonSet: without CAP_SYS_ADMIN.

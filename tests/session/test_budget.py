@@ -20,9 +20,24 @@ def test_the_dearest_goes_first_and_no_more_than_need_be() -> None:
     budget: Budget[str] = Budget(0.02)
     assert budget.exceeding(0, {"a": 0, "b": 0, "c": 0}) == {}
     over = budget.exceeding(1, {"a": 150 * MS, "b": 100 * MS, "c": 10 * MS})
-    assert over == {"a": 0.15}
-    assert budget.exceeding(2, {"b": 110 * MS, "c": 20 * MS}) == {}
-    assert list(budget.exceeding(3, {"b": 190 * MS, "c": 195 * MS})) == ["c"]
+    assert over == {"a": 0.15, "b": 0.1}  # without them it is 1%
+    assert budget.exceeding(2, {"c": 20 * MS}) == {}
+    assert list(budget.exceeding(3, {"c": 215 * MS})) == ["c"]
+
+
+def test_many_that_cost_little_go_together() -> None:
+    budget: Budget[int] = Budget(0.02)
+    budget.exceeding(0, {})
+    spent = {row: 4 * MS for row in range(60)}
+    over = budget.exceeding(1, spent, last=(0,))
+    assert len(over) == 55 and 0 not in over
+    assert budget.exceeding(2, {row: ns + 3 * MS for row, ns in spent.items()}) == {}
+
+
+def test_what_goes_last_goes_last() -> None:
+    budget: Budget[int] = Budget(0.02)
+    budget.exceeding(0, {})
+    assert list(budget.exceeding(1, {0: 900 * MS, 1: 1 * MS}, last=(0,))) == [1, 0]
 
 
 def test_a_burst_is_stopped_before_the_window_ends() -> None:
