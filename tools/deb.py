@@ -48,7 +48,7 @@ Maintainer: the gotrace maintainers <root@localhost>
 Depends: python3 (>= 3.10), python3-capstone (>= 4.0.2), \
 python3-pyelftools (>= 0.29), python3-tabulate (>= 0.8.9)
 Recommends: python3-bpfcc, python3-argcomplete, python3-yaml, python3-jsonschema, \
-python3-prometheus-client, python3-h11, python3-bcrypt
+python3-prometheus-client, python3-h11, python3-bcrypt, python3-grpcio, python3-requests
 Installed-Size: {size}
 Description: {summary}
  Five commands count calls of any function of a running Go program, measure
