@@ -27,6 +27,7 @@ ROOMS = (
     "overhead",
     "profiles",
     "settings",
+    "architecture",
     "elf",
     "gotypes",
     "abi",
