@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         start,
     )
     from gotrace.calls import Call, LongestWait, LostCalls, StackFrame, Why, read, write
+    from gotrace.changes import Diff, diff
     from gotrace.errors import GotraceError, NoMatchError, UsageError
     from gotrace.histogram import Histogram
     from gotrace.kernel.attach import AttachError
@@ -69,6 +70,7 @@ __all__ = [
     "CutDict",
     "CutList",
     "CutStr",
+    "Diff",
     "Duration",
     "Func",
     "Function",
@@ -98,6 +100,7 @@ __all__ = [
     "Why",
     "__version__",
     "attach",
+    "diff",
     "load",
     "path",
     "read",
@@ -127,6 +130,7 @@ _HOMES = {
         "start",
     ),
     "gotrace.calls": ("Call", "LongestWait", "LostCalls", "StackFrame", "Why", "read", "write"),
+    "gotrace.changes": ("Diff", "diff"),
     "gotrace.errors": ("GotraceError", "NoMatchError", "UsageError"),
     "gotrace.histogram": ("Histogram",),
     "gotrace.kernel.attach": ("AttachError",),

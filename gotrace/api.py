@@ -27,7 +27,7 @@ from gotrace.goroutines.live import GoFiles
 from gotrace.goroutines.model import Frame, Stack
 from gotrace.goroutines.model import Goroutine as ReadGoroutine
 from gotrace.goroutines.program import Program
-from gotrace.histogram import Histogram
+from gotrace.histogram import Histogram, frame_of
 from gotrace.kernel.rets import EmulateRet
 from gotrace.overhead import ProbeCost
 from gotrace.profiles.folded import folded
@@ -318,6 +318,11 @@ class Counts(Counter[str]):
 
     Where several programs are traced the names are with the programs': ``shop:main.f``.
     """
+
+    def to_frame(self) -> Any:
+        """Return the calls as a DataFrame of pandas, most first: function and calls."""
+        names = ("function", "calls")
+        return frame_of((dict(zip(names, row, strict=True)) for row in self.most_common()), names)
 
     def _repr_html_(self) -> str:
         rows = "".join(

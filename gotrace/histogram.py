@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
 
-from gotrace.errors import UsageError
+from gotrace.errors import GotraceError, UsageError
 
 __all__ = [
     "BUCKETS",
@@ -18,6 +20,7 @@ __all__ = [
     "Histogram",
     "ValueHistogram",
     "bucket_bounds",
+    "frame_of",
 ]
 
 _SUB_BITS = 4
@@ -45,6 +48,17 @@ def bucket_bounds(bucket: int) -> tuple[int, int]:
     width = 1 << (octave - 1)
     low = (_SUB_BUCKETS + sub) * width
     return low, low + width
+
+
+def frame_of(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> Any:
+    """Return rows as a DataFrame of pandas. Raises GotraceError if that is not installed."""
+    try:
+        pandas = import_module("pandas")
+    except ImportError as missing:
+        raise GotraceError(
+            f"pandas cannot be imported ({missing}): to_frame() needs it, pip install pandas"
+        ) from missing
+    return pandas.DataFrame(list(rows), columns=list(columns))
 
 
 _PART = struct.Struct(f"={_SUB_BUCKETS}Q")
@@ -176,6 +190,11 @@ class Histogram:
             "p99_ns": self.percentile(0.99),
             "p999_ns": self.percentile(0.999),
         }
+
+    def to_frame(self) -> Any:
+        """Return the buckets as a DataFrame of pandas: low, high (exclusive) and count."""
+        names = ("low_ns", "high_ns", "count")
+        return frame_of((dict(zip(names, row, strict=True)) for row in self.ranges()), names)
 
     def _repr_html_(self) -> str:
         """Return a table of the counts by power of two nanoseconds, with bars, for notebooks."""

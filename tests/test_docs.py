@@ -319,6 +319,10 @@ def test_api_example_runs_on_the_example_server(example: str, server: int, tmp_p
         ]
         with (tmp_path / "run.ndjson").open("wb") as trace:
             subprocess.run(words, stdout=trace, check=True, timeout=60)
+    for day in ("monday.ndjson", "tuesday.ndjson.gz"):
+        if day in example:
+            words = ["gofunccount", "-d", "0.5", "-o", str(tmp_path / day), "-p", str(server)]
+            assert run_tool(*words, "main.*").status == 0
     code = f"pid = {server}\n{example}"
     run = [sys.executable, "-c", code]
     env = newest().env() | {"PYTHONPATH": str(CLONE)}

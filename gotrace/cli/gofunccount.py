@@ -65,6 +65,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
+    if options.diff:
+        from gotrace.cli.diff import compare
+
+        return compare(options)
     if options.by:
         from gotrace.cli.by import count_by
 

@@ -133,6 +133,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
+    if options.diff:
+        from gotrace.cli.diff import compare
+
+        return compare(options)
     if options.by or options.of:
         from gotrace.cli.by import measure_by
 

@@ -119,6 +119,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
+    if options.diff:
+        from gotrace.cli.diff import compare
+
+        return compare(options)
     _check(options)
     output = run_output(options)
     pid = one_process(options.pids, "gooffcpu traces") if options.pids else options.pid

@@ -123,6 +123,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: Sequence[str]) -> int:
     options = parse(_parser(), arguments)
+    if options.diff:
+        from gotrace.cli.diff import compare
+
+        return compare(options)
     _check(options)
     output = run_output(options)
     pid = one_process(options.pids, "gooncpu samples") if options.pids else options.pid

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from gotrace.cli.options import (
+    add_diff_option,
     duration,
     new_parser,
     one_of,
@@ -88,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     source.add_argument(
         "--core", nargs=2, metavar=("FILE", "BINARY"), help="read a core file of a program"
     )
+    add_diff_option(source)
     parser.add_argument(
         "-a", "--all", action="store_true", help="print each goroutine, as Go's own dumps do"
     )
@@ -172,6 +174,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(arguments: Sequence[str]) -> int:
     options = parse_plain(_parser(), arguments)
+    options.tool = "gostacks"
+    if options.diff:
+        from gotrace.cli.diff import compare
+
+        return compare(options)
     options.pid = one_process(options.processes, "gostacks reads") if options.processes else None
     _check(options)
     output = make_output(options)

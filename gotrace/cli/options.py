@@ -29,6 +29,7 @@ __all__ = [
     "WHY_ALL",
     "WHY_WAITS",
     "add_command_options",
+    "add_diff_option",
     "add_interval_options",
     "add_key_options",
     "add_return_options",
@@ -208,6 +209,17 @@ def add_interval_options(parser: argparse.ArgumentParser) -> None:
         "-T", "--timestamp", action="store_true", help="print the time above each table"
     )
     parser.add_argument("--top", type=positive, metavar="N", help="print only the N largest")
+    add_diff_option(parser)
+
+
+def add_diff_option(parser: argparse._ActionsContainer) -> None:
+    """Add the comparison of two recordings, in place of a run."""
+    parser.add_argument(
+        "--diff",
+        nargs=2,
+        metavar=("A", "B"),
+        help="print what changed between two recordings (x.ndjson), the largest changes first",
+    )
 
 
 def add_sort_option(parser: argparse.ArgumentParser, orders: Sequence[Order]) -> None:
@@ -503,7 +515,7 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
             raise UsageError(f"-c {options.cmd!r}: {error}") from error
     if command == []:
         raise UsageError("there is no command after -c or --")
-    alone = ("doctor", "compile", "recipes")
+    alone = ("doctor", "compile", "recipes", "diff")
     traces = not any(getattr(options, name, False) for name in alone)
     if traces and getattr(options, "tree", None):
         options.own = not options.patterns
@@ -517,14 +529,22 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse
         options.patterns = whole_probes(options.patterns, regexp=regexp)
     options.command = command
     options.tool = parser.prog
+    if getattr(options, "diff", None):
+        options.json = options.json or is_json(getattr(options, "output", None))
+        return options
     if hasattr(options, "by") and not options.by:
         options.by = _recipes_keys(options.patterns)
     if traces and hasattr(options, "by") and not (options.by or getattr(options, "of", None)):
         _check_bare(options.patterns, parser.prog, getattr(options, "regexp", False))
     options.profile = _profile(options)
-    name = getattr(options, "output", None) or ""
-    if name.removesuffix(".gz").endswith((".ndjson", ".json")):
-        from gotrace.profiles.write import is_profile
-
-        options.json = options.json or not is_profile(name)
+    options.json = options.json or is_json(getattr(options, "output", None))
     return options
+
+
+def is_json(path: str | None) -> bool:
+    """Return whether the name of a file of results asks for JSON."""
+    if path is None or not path.removesuffix(".gz").endswith((".ndjson", ".json")):
+        return False
+    from gotrace.profiles.write import is_profile
+
+    return not is_profile(path)

@@ -150,7 +150,8 @@ def _detached(run: Run[M, C]) -> Iterator[Notice]:
             f" gotrace-keeper (process {pids}) ends when that is done"
         )
         yield Notice(NoticeKind.WARNING, text, {"keepers": left})
-    yield Notice(NoticeKind.DETACHED, "Detaching...")
+    seconds = round((run.asked or time.monotonic()) - run.began, 6)
+    yield Notice(NoticeKind.DETACHED, "Detaching...", {"seconds": seconds})
 
 
 def _too_early() -> NoReturn:

@@ -99,9 +99,7 @@ def test_goroutines_as_text() -> None:
     }
     heads = [line for line in result.lines if line.startswith("goroutine ")]
     assert len(heads) == 3 and set(heads) <= workers
-    counts = [
-        int(match[1]) for line in result.lines if (match := re.search(r"count: (\d+)$", line))
-    ]
+    counts = [int(match[1]) for line in result.lines if (match := re.search(r"count: (\d+)", line))]
     (rest,) = (line for line in result.lines if "other goroutines" in line)
     match = re.fullmatch(r"17 other goroutines: (\d+) calls of main\.task, total \S+\n", rest)
     assert match is not None

@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compare two recordings: what changed from one to the other, the largest change first.
+
+Recordings are what gofunccount, gofunclatency, gooffcpu, gooncpu and gostacks write with
+``--json``. Each row of theirs becomes an amount under a key, and one mechanism compares these: a
+further kind is one more entry of ``_KINDS``.
+
+Amounts are compared per second, those of goroutines per dump. A change is as large as it certainly
+is: the noise is subtracted that the intervals of the recordings show, or if there are not enough of
+them, the changes of all other rows.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import os
+import statistics
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from itertools import islice
+from typing import Any, NamedTuple, cast
+
+from gotrace.errors import GotraceError, UsageError
+from gotrace.histogram import frame_of
+from gotrace.text import printable
+
+__all__ = ["Amount", "Change", "Diff", "Key", "Recording", "diff"]
+
+#: Standard errors that are taken for noise: of a thousand rows none changes by more.
+_SURE = 4.0
+#: Of a table of changes, and how many a notebook shows.
+_COLUMNS = ("name", "change", "noise", "before", "after", "stack")
+_SHOWN = 20
+#: Intervals of a recording from which noise is known, and rows if it is known from these.
+_LEAST_INTERVALS, _LEAST_ROWS = 4, 5
+_MAD = 1.4826  # of a normal distribution, its standard deviation is so many times as large
+
+Source = str | os.PathLike[str] | Iterable[str]
+_Json = Mapping[str, Any]
+
+
+class Key(NamedTuple):
+    """What a row is of: ``name`` in words, and its stack, innermost first, if it has one."""
+
+    name: str
+    stack: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Amount:
+    """What a recording has of a key, in sum: values of intervals are in ``each``.
+
+    ``total`` is of time in ns, or of another value; None where only ``count`` is recorded.
+    """
+
+    count: int = 0
+    total: int | None = None
+    buckets: Counter[tuple[int, int]] = field(default_factory=Counter)
+    parts: Counter[str] = field(default_factory=Counter)
+    each: Counter[float] = field(default_factory=Counter)
+
+    @property
+    def value(self) -> int:
+        """Return what is compared."""
+        return self.count if self.total is None else self.total
+
+    def percentile(self, fraction: float) -> float | None:
+        """Return the value that ``fraction`` of all are not above, None if that is not known."""
+        rank = max(1, math.ceil(self.buckets.total() * fraction))
+        seen = 0
+        for low, high in sorted(self.buckets):
+            seen += self.buckets[low, high]
+            if seen >= rank:
+                return (low + high) / 2
+        return None
+
+    def spread(self) -> float:
+        """Return the variance that the sum has if calls come independently of one another."""
+        if self.total is None:
+            return self.count
+        if self.buckets:
+            return sum(((a + b) / 2) ** 2 * count for (a, b), count in self.buckets.items())
+        return 2 * self.total**2 / self.count if self.count else 0.0
+
+
+@dataclass(slots=True)
+class Recording:
+    """A file of results; ``units`` are its seconds, or of goroutines its dumps."""
+
+    name: str
+    kind: str = ""
+    unit: str = ""  # of amounts that are not numbers of calls: ns, bytes
+    units: float = 0.0
+    amounts: dict[Key, Amount] = field(default_factory=dict)
+    #: Lengths of intervals by when they ended.
+    intervals: dict[float, float] = field(default_factory=dict)
+    #: What is missing from it, in words.
+    lost: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, source: Source, name: str = "the recording") -> Recording:
+        """Read a file or lines. Raises GotraceError."""
+        if isinstance(source, str | os.PathLike):
+            name = os.fspath(source)
+        found = cls(name)
+        try:
+            found._read(_objects(source, name))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise GotraceError(f"{name}: not what --json writes: {error!r}") from error
+        if not found.kind:
+            tools = ", ".join(sorted({kind.tool for kind in _KINDS.values()}))
+            raise GotraceError(f"{name}: has no results: --diff compares what {tools} record")
+        if found.units <= 0:
+            found.units = sum(found.intervals.values())
+        if found.units <= 0:
+            raise GotraceError(f"{name}: does not say how long it is: record it again")
+        return found
+
+    def _read(self, rows: Iterator[_Json]) -> None:
+        when = 0.0
+        for row in rows:
+            name = row.get("kind")
+            if name == "lost":
+                self.lost.append(str(row.get("message")))
+            elif name == "detached":
+                self.units = row.get("seconds", 0.0) or self.units
+            elif name in _HEADS:
+                self._set_kind(_HEADS[name])
+                when, length = row["ts"], row.get("seconds", 1.0)
+                self.intervals[when] = length
+            elif name in _KINDS:
+                self._set_kind("histogram" if name == "rest" else name)
+                kind = _KINDS[name]
+                self.unit = row.get("unit") or "" if "of" in row else kind.unit
+                amount = self.amounts.setdefault(kind.key(row), Amount())
+                ended = row.get("ts", when)
+                self.intervals.setdefault(ended, row.get("interval_s", 1.0))
+                before = amount.value
+                kind.add(amount, row)
+                amount.each[ended] += amount.value - before
+        if self.kind in _HEADS.values():
+            self.units = sum(self.intervals.values())
+
+    def _set_kind(self, kind: str) -> None:
+        if self.kind not in ("", kind):
+            tools = f"{_KINDS[self.kind].tool} and {_KINDS[kind].tool}"
+            raise GotraceError(f"{self.name}: has results of {tools}")
+        self.kind = kind
+
+    @property
+    def tool(self) -> str:
+        """Return the command that has written it."""
+        return _KINDS[self.kind].tool
+
+    @property
+    def events(self) -> str:
+        """Return what is counted in it."""
+        return _KINDS[self.kind].events
+
+    def rate(self, amount: Amount) -> float:
+        """Return an amount per second, or per dump."""
+        return amount.value / self.units
+
+    def variance(self, amount: Amount) -> float | None:
+        """Return the variance of the rate that intervals show; None if they are too few."""
+        count = len(self.intervals)
+        if count < _LEAST_INTERVALS:
+            return None
+        length = sum(self.intervals.values())
+        rate = amount.each.total() / length if length else 0.0
+        squares = sum(
+            (amount.each[ended] - rate * one) ** 2 for ended, one in self.intervals.items()
+        )
+        return squares / length**2 * count / (count - 1) if length else None
+
+    def chance(self, amount: Amount) -> float:
+        """Return the variance of the rate that chance alone makes."""
+        return amount.spread() / self.units**2 if self.kind != "goroutine" else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How a row changed: ``before`` and ``after`` are rates, ``noise`` is how exact the change is.
+
+    ``parts`` are the changes of what the time went into, by part, the largest first.
+    """
+
+    key: Key
+    before: float
+    after: float
+    noise: float
+    first: Amount
+    second: Amount
+    parts: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def change(self) -> float:
+        """Return how much more there is per second, or per dump."""
+        return self.after - self.before
+
+    @property
+    def certain(self) -> float:
+        """Return how much of the change is beyond its noise."""
+        return max(0.0, abs(self.change) - self.noise)
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """What changed between two recordings; ``changes`` are the largest first."""
+
+    a: Recording
+    b: Recording
+    changes: Sequence[Change]
+
+    @property
+    def per(self) -> str:
+        """Return what rates are per."""
+        return "dump" if self.a.kind == "goroutine" else "second"
+
+    def rows(self) -> Iterator[dict[str, object]]:
+        """Yield the changes for tables, the largest first."""
+        for one in self.changes:
+            numbers = (one.change, one.noise, one.before, one.after)
+            named = dict(zip(_COLUMNS[1:5], numbers, strict=True))
+            yield {"name": one.key.name, **named, "stack": ";".join(reversed(one.key.stack))}
+
+    def to_frame(self) -> Any:
+        """Return the changes as a DataFrame of pandas."""
+        return frame_of(self.rows(), _COLUMNS)
+
+    def _repr_html_(self) -> str:
+        """Return a table of the largest changes, for notebooks."""
+        heads = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+        rows = "".join(
+            f"<tr>{''.join(f'<td>{escape(_cell(row[name]))}</td>' for name in _COLUMNS)}</tr>"
+            for row in islice(self.rows(), _SHOWN)
+        )
+        return f"<table><tr>{heads}</tr>{rows}</table>"
+
+
+def diff(a: Source, b: Source) -> Diff:
+    """Return what changed between two recordings: files, or their lines.
+
+    Raises GotraceError if one cannot be read, UsageError if they are not of one kind.
+    """
+    first, second = Recording.read(a, "the first"), Recording.read(b, "the second")
+    if first.kind != second.kind:
+        raise UsageError(
+            f"{first.name} is of {first.tool} and {second.name} of {second.tool}: compare two of"
+            " one command"
+        )
+    keys = {**first.amounts, **second.amounts}
+    none = Amount()
+    pairs = {k: (first.amounts.get(k, none), second.amounts.get(k, none)) for k in keys}
+    common = _common_noise(first, second, list(pairs.values()))
+    changes = []
+    for key, (one, other) in pairs.items():
+        before, after = first.rate(one), second.rate(other)
+        seen = first.variance(one), second.variance(other)
+        chance = first.chance(one) + second.chance(other)
+        if seen[0] is None or seen[1] is None:
+            spread = chance + (common * min(before, after)) ** 2
+        else:
+            spread = max(chance, seen[0] + seen[1])
+        parts = {
+            part: other.parts[part] / second.units - one.parts[part] / first.units
+            for part in {**one.parts, **other.parts}
+        }
+        ranked = dict(sorted(parts.items(), key=lambda item: -abs(item[1])))
+        noise = _SURE * math.sqrt(spread)
+        changes.append(Change(key, before, after, noise, one, other, ranked))
+    changes.sort(key=lambda one: (-one.certain, -abs(one.change), one.key))
+    return Diff(first, second, changes)
+
+
+def _cell(value: object) -> str:
+    return f"{value:,.4g}" if isinstance(value, float) else printable(str(value))
+
+
+def _common_noise(
+    first: Recording, second: Recording, pairs: Sequence[tuple[Amount, Amount]]
+) -> float:
+    """Return by what part rows usually change beyond what chance makes, from those in both."""
+    ratios: list[float] = []
+    chances: list[float] = []
+    for one, other in pairs:
+        if one.value > 0 and other.value > 0:
+            before, after = first.rate(one), second.rate(other)
+            ratios.append(math.log(after / before))
+            chance = first.chance(one) / before**2 + second.chance(other) / after**2
+            chances.append(chance)
+    if len(ratios) < _LEAST_ROWS:
+        return 0.0
+    middle = statistics.median(ratios)
+    beyond = [
+        max(0.0, (ratio - middle) ** 2 - chance)
+        for ratio, chance in zip(ratios, chances, strict=True)
+    ]
+    return _MAD * math.sqrt(statistics.median(beyond))
+
+
+def _objects(source: Source, name: str) -> Iterator[_Json]:
+    if not isinstance(source, str | os.PathLike):
+        yield from _parsed(source, name)
+        return
+    try:
+        opening = gzip.open if name.endswith(".gz") else open
+        with opening(name, "rt", encoding="utf-8") as lines:
+            yield from _parsed(cast(Iterable[str], lines), name)
+    except EOFError as error:
+        raise GotraceError(f"cannot read {name}: its end is missing") from error
+    except zlib.error as error:
+        raise GotraceError(f"cannot read {name}: {error}") from error
+    except OSError as error:
+        raise GotraceError(f"cannot read {name}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise GotraceError(f"cannot read {name}: not UTF-8, as --json writes") from error
+
+
+def _parsed(lines: Iterable[str], name: str) -> Iterator[_Json]:
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise GotraceError(f"{name}:{number}: not a line of --json: {error}") from error
+        if not isinstance(row, dict):
+            raise GotraceError(f"{name}:{number}: not a line of --json: no object")
+        yield row
+
+
+class _Kind(NamedTuple):
+    """How rows of a kind are added up, the command that writes them, and what these count."""
+
+    tool: str
+    key: Callable[[_Json], Key]
+    add: Callable[[Amount, _Json], None]
+    unit: str = ""
+    events: str = "calls"
+
+
+def _names(frames: Iterable[_Json]) -> tuple[str, ...]:
+    return tuple(str(frame["func"]) for frame in frames)
+
+
+def _call_key(row: _Json) -> Key:
+    """Return the function, its program, the goroutine without its number, and the values."""
+    program, function = row.get("program"), row.get("func") or "all functions"
+    name = f"{program}:{function}" if program else function
+    if goroutine := row.get("goroutine"):
+        name += f" {goroutine[goroutine.find('[') :]}" if "[" in goroutine else " goroutines"
+    by, stack = row.get("by", {}), _names(())
+    if by is None:
+        return Key("(others)")
+    texts = []
+    for text, value in by.items():
+        if text == "$stack" and isinstance(value, list):
+            stack = _names(value)
+        else:
+            texts.append(f"{text} = {json.dumps(value, ensure_ascii=False)}")
+    return Key(", ".join([name, *texts]), stack)
+
+
+def _add_calls(amount: Amount, row: _Json) -> None:
+    amount.count += row["count"]
+
+
+def _add_times(amount: Amount, row: _Json) -> None:
+    amount.count += row["count"]
+    total = row["sum_ns"] if "sum_ns" in row else row["sum"]
+    amount.total = (amount.total or 0) + total
+    for low, high, count in row.get("buckets", ()):
+        amount.buckets[low, high] += count
+    for part, known in row.get("why", {}).get("parts", {}).items():
+        amount.parts[part] += known["ns"]
+
+
+def _wait_key(row: _Json) -> Key:
+    return Key(f"[{row['reason'] or row['state']}]", _names(row["stack"]))
+
+
+def _add_waits(amount: Amount, row: _Json) -> None:
+    amount.count += row["count"]
+    amount.total = (amount.total or 0) + row["delay_ns"]
+
+
+def _add_goroutine(amount: Amount, row: _Json) -> None:
+    amount.count += 1
+
+
+def _cpu_key(row: _Json) -> Key:
+    return Key(f"[{row['work']}]", _names(row["stack"]))
+
+
+def _add_cpu(amount: Amount, row: _Json) -> None:
+    amount.count += row["samples"]
+    amount.total = (amount.total or 0) + row["cpu_ns"]
+
+
+def _add_wall(amount: Amount, row: _Json) -> None:
+    amount.count += row["count"]
+    amount.total = (amount.total or 0) + row["ns"]
+
+
+#: What begins each reading, and the rows that follow.
+_HEADS = {"waits": "wait", "dump": "goroutine", "cpu": "cpu_stack", "wall": "wall_stack"}
+#: By the kind of a row's object.
+_KINDS = {
+    "count": _Kind("gofunccount", _call_key, _add_calls),
+    "histogram": _Kind("gofunclatency", _call_key, _add_times, unit="ns"),
+    "rest": _Kind("gofunclatency", lambda row: Key("other goroutines"), _add_times, unit="ns"),
+    "wait": _Kind("gooffcpu", _wait_key, _add_waits, unit="ns", events="waits"),
+    "cpu_stack": _Kind("gooncpu", _cpu_key, _add_cpu, unit="ns", events="samples"),
+    "wall_stack": _Kind("gooncpu", _wait_key, _add_wall, unit="ns", events="times"),
+    "goroutine": _Kind("gostacks", _wait_key, _add_goroutine),
+}

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Write what changed between two recordings: as text, as JSON, and as a flame graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+from gotrace.changes import Amount, Change, Diff, Recording
+from gotrace.report.durations import duration, four_digits
+from gotrace.report.output import JsonOutput, Output
+from gotrace.text import counted, encodable, printable
+
+__all__ = ["diff_page", "write_diff"]
+
+_TOP = 20
+_COLUMN = "{:>11} {:>10} {:>10} {:>10} {:>7} {:>6}  {}\n"
+_FEW_PARTS = 4
+
+
+def write_diff(output: Output, found: Diff, top: int | None) -> None:
+    """Write the ``top`` largest changes, the largest first."""
+    whole = sum(abs(one.change) for one in found.changes)
+    changed = [one for one in found.changes if one.change]
+    if isinstance(output, JsonOutput):
+        _write_json(output, found, changed[:top], whole)
+        return
+    out = output.out
+    output.heading(f"{_lengths(found)}\n\n")
+    output.heading(_COLUMN.format("CHANGE", "NOISE", "BEFORE", "AFTER", "RATIO", "SHARE", "WHAT"))
+    shown = changed[: top or _TOP]
+    for one in shown:
+        change = _amount(found, abs(one.change))
+        mark = "" if one.certain else "~"
+        numbers = (_amount(found, n) for n in (one.noise, one.before, one.after))
+        sign = "+" if one.change > 0 else "-"
+        share = f"{abs(one.change) / whole:.1%}" if whole else ""
+        name = printable(one.key.name)
+        out.write(_COLUMN.format(f"{mark}{sign}{change}", *numbers, _ratio(one), share, name))
+        for line in _details(found, one):
+            out.write(f"{'':13}{line}\n")
+    if rest := len(changed) - len(shown):
+        out.write(counted("and {:,} smaller change{s}: --top says how many\n", rest))
+    if any(not one.certain for one in shown):
+        out.write("~ less than the noise\n")
+    if not changed:
+        out.write("nothing has changed\n")
+    out.flush()
+
+
+def _lengths(found: Diff) -> str:
+    """Say how long the recordings are, and what figures are per."""
+    per = f"figures are per {found.per}"
+    if found.per == "dump":
+        counts = [counted("{} dump{s}", round(one.units)) for one in (found.a, found.b)]
+    else:
+        counts = [duration(one.units * 1e9) for one in (found.a, found.b)]
+    names = [printable(one.name) for one in (found.a, found.b)]
+    return f"from {names[0]} ({counts[0]}) to {names[1]} ({counts[1]}): {per}"
+
+
+def _amount(found: Diff, rate: float) -> str:
+    return duration(rate) if found.a.unit == "ns" and rate else four_digits(rate)
+
+
+def _ratio(one: Change) -> str:
+    return (
+        f"x{one.after / one.before:.3g}"
+        if one.before > 0 and one.after > 0
+        else ("new" if one.after else "gone")
+    )
+
+
+def _details(found: Diff, one: Change) -> Iterator[str]:
+    """Yield calls and percentiles, what the time goes into, and the stack."""
+    if one.first.total is not None or one.second.total is not None:
+        rates = [amount.count / run.units for amount, run in _sides(found, one)]
+        line = [f"{found.a.events} {four_digits(rates[0])} to {four_digits(rates[1])} a second"]
+        for name, fraction in (("p50", 0.5), ("p99", 0.99)):
+            marks = [amount.percentile(fraction) for amount, _ in _sides(found, one)]
+            if any(mark is not None for mark in marks):
+                texts = ["none" if mark is None else _amount(found, mark) for mark in marks]
+                line.append(f"{name} {' to '.join(texts)}")
+        yield ", ".join(line)
+    parts = list(one.parts.items())[:_FEW_PARTS]
+    if parts and one.change:
+        shares = [f"{printable(name)} {ns / one.change:.0%}" for name, ns in parts if ns]
+        if shares:
+            yield f"of the change: {', '.join(shares)}"
+    own = [function for function in one.key.stack if not function.startswith("runtime.")]
+    for function in own or one.key.stack:
+        yield printable(function)
+
+
+def _sides(found: Diff, one: Change) -> tuple[tuple[Amount, Recording], ...]:
+    return (one.first, found.a), (one.second, found.b)
+
+
+def _write_json(output: JsonOutput, found: Diff, shown: Sequence[Change], whole: float) -> None:
+    sides = {
+        name: {"path": one.name, "units": round(one.units, 6), "lost": one.lost}
+        for name, one in (("a", found.a), ("b", found.b))
+    }
+    unit = found.a.unit or None
+    output.write("diff", {"of": found.a.tool, "per": found.per, "unit": unit, **sides})
+    for one in shown:
+        output.write(
+            "change",
+            {
+                "name": encodable(one.key.name),
+                "stack": [encodable(function) for function in one.key.stack],
+                "change": one.change,
+                "noise": one.noise,
+                "before": one.before,
+                "after": one.after,
+                "share": round(abs(one.change) / whole, 6) if whole else 0.0,
+                "certain": one.certain > 0,
+                "parts": one.parts,
+                **{
+                    side: {
+                        "count": amount.count,
+                        "sum": amount.total,
+                        "p50": amount.percentile(0.5),
+                        "p99": amount.percentile(0.99),
+                    }
+                    for side, amount in (("a", one.first), ("b", one.second))
+                },
+            },
+        )
+    output.out.flush()
+
+
+@dataclass
+class _Node:
+    """A frame of the flame graph: what it and its callees have."""
+
+    before: float = 0.0
+    after: float = 0.0
+    callees: dict[str, _Node] = field(default_factory=dict)
+
+    @property
+    def width(self) -> float:
+        return self.before + self.after
+
+
+_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>
+body {{ font: 13px sans-serif; margin: 12px; }}
+div.f {{ position: absolute; height: 17px; overflow: hidden; white-space: nowrap;
+  box-sizing: border-box; border: 1px solid #fff; padding-left: 2px; font-size: 11px; }}
+#graph {{ position: relative; height: {height}px; }}
+</style>
+</head>
+<body>
+<h3>{title}</h3>
+<p>Red is more than before, blue is less. A frame is as wide as what it has in both together;
+figures are per {per}.</p>
+<div id="graph">
+{frames}
+</div>
+</body>
+</html>
+"""
+_ROW = 18  # pixels
+_LEAST = 0.05  # percent of the width
+
+
+def diff_page(found: Diff) -> str:
+    """Return a page with a flame graph of both recordings, coloured by what changed."""
+    root = _Node()
+    for one in found.changes:
+        node = root
+        for name in ("all", *reversed(one.key.stack), one.key.name):
+            node = node.callees.setdefault(name, _Node())
+            node.before += one.before
+            node.after += one.after
+    lines: list[str] = []
+    depth = _draw(found, root, 0.0, 100 / (root.callees["all"].width or 1), 0, lines)
+    title = f"{found.a.name} to {found.b.name}"
+    return _PAGE.format(
+        title=escape(printable(title)),
+        per=found.per,
+        height=_ROW * depth,
+        frames="\n".join(lines),
+    )
+
+
+def _draw(found: Diff, node: _Node, left: float, scale: float, depth: int, lines: list[str]) -> int:
+    """Add the frames of a node's callees, the widest first; return how deep they go."""
+    deepest = depth
+    for name, callee in sorted(node.callees.items(), key=lambda item: -item[1].width):
+        width = callee.width * scale
+        if width < _LEAST:
+            break
+        change = callee.after - callee.before
+        part = change / callee.width if callee.width else 0.0
+        light = round(235 - 150 * min(1.0, abs(part) * 1.5))
+        red, blue = (245, light) if part >= 0 else (light, 245)
+        sign = "+" if change >= 0 else "-"
+        text = (
+            f"{printable(name)}: {_amount(found, callee.before)} to {_amount(found, callee.after)}"
+            f" ({sign}{_amount(found, abs(change))})"
+        )
+        lines.append(
+            f'<div class="f" style="left:{left:.3f}%;width:{width:.3f}%;top:{_ROW * depth}px;'
+            f'background:rgb({red},{light},{blue})" title="{escape(text)}">'
+            f"{escape(printable(name))}</div>"
+        )
+        deepest = max(deepest, _draw(found, callee, left, scale, depth + 1, lines))
+        left += width
+    return max(deepest, depth + bool(node.callees))

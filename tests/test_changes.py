@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Find a planted change among the noise of two recordings, and say it."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gotrace
+from gotrace.cli import gofunccount, gofunclatency, gooffcpu, gostacks
+from gotrace.errors import GotraceError, UsageError
+from tests.toolchains import FIXTURES, build, newest
+from tests.tools.harness import Fixture, tool
+
+_NOISE = 0.05
+_INTERVALS = 30
+Rows = list[dict[str, Any]]
+
+
+def frames(*names: str) -> list[dict[str, Any]]:
+    return [{"func": name, "file": "/x.go", "line": 1} for name in names]
+
+
+def around(chance: random.Random, value: float) -> int:
+    return max(0, round(value * chance.gauss(1, _NOISE)))
+
+
+def ended(seconds: float) -> dict[str, Any]:
+    return {"kind": "detached", "message": "", "seconds": seconds}
+
+
+def counts(chance: random.Random, usual: dict[str, float]) -> Rows:
+    """Return the recording of a run with intervals, in which each count has its noise."""
+    rows = [
+        {"kind": "count", "func": name, "count": count, "ts": 100.0 + at, "interval_s": 1.0}
+        for at in range(_INTERVALS)
+        for name, value in usual.items()
+        if (count := around(chance, value))
+    ]
+    return [*rows, ended(_INTERVALS)]
+
+
+def waits(chance: random.Random, usual: dict[str, float]) -> Rows:
+    rows: Rows = []
+    for at in range(_INTERVALS):
+        rows.append({"kind": "waits", "pid": 1, "ts": 100.0 + at, "seconds": 1.0})
+        for name, value in usual.items():
+            wait = {"kind": "wait", "state": "waiting", "reason": "sync.Mutex.Lock", "count": 100}
+            stack = frames("sync.(*Mutex).Lock", name, "main.main")
+            rows.append({**wait, "delay_ns": around(chance, value), "stack": stack})
+    return [*rows, ended(_INTERVALS)]
+
+
+def stacks(chance: random.Random, usual: dict[str, float]) -> Rows:
+    """Return how often paths to a function were taken."""
+    rows: Rows = []
+    for at in range(_INTERVALS):
+        for name, value in usual.items():
+            by = {"$stack": frames("main.serve", name, "main.main")}
+            count = around(chance, value)
+            row = {"kind": "count", "func": "main.f", "count": count, "by": by}
+            rows.append({**row, "ts": 100.0 + at, "interval_s": 1.0})
+    return [*rows, ended(_INTERVALS)]
+
+
+def lines(rows: Rows) -> Iterator[str]:
+    return map(json.dumps, rows)
+
+
+@pytest.mark.parametrize(
+    ("make", "factor"),
+    [(counts, 2.0), (waits, 1.5), (stacks, 1.1)],
+    ids=["one function twice as often", "one lock held longer", "one path 10% more often"],
+)
+def test_a_planted_change_is_the_first(make: Any, factor: float) -> None:
+    for seed in range(20):
+        chance = random.Random(seed)
+        usual = {f"main.f{n}": 10 ** chance.uniform(2, 6) for n in range(40)}
+        # Among those of the middle, so that the noise of the largest is more than its change.
+        planted = sorted(usual, key=lambda name: usual[name])[chance.randrange(10, 30)]
+        if factor < 1.5:
+            planted = sorted(usual, key=lambda name: usual[name])[-1 - seed % 3]
+        changed = {n: v * (factor if n == planted else 1) for n, v in usual.items()}
+        found = gotrace.diff(lines(make(chance, usual)), lines(make(chance, changed)))
+        first = found.changes[0]
+        assert planted in (first.key.name, *first.key.stack), (seed, planted, first)
+        assert first.after / first.before == pytest.approx(factor, rel=0.06)
+        assert first.certain > 0
+
+
+def test_runs_without_intervals_are_compared_by_all_their_rows() -> None:
+    for seed in range(20):
+        chance = random.Random(seed)
+        usual = {f"main.f{n}": 10 ** chance.uniform(2, 6) for n in range(40)}
+        planted = sorted(usual)[seed]
+        sides = []
+        for factor in (1, 2):
+            rows = [
+                {
+                    "kind": "count",
+                    "func": name,
+                    "ts": 1.0,
+                    "interval_s": 10.0 * factor,
+                    "count": around(chance, 10 * factor * v * (factor if name == planted else 1)),
+                }
+                for name, v in usual.items()
+            ]
+            sides.append([*rows, ended(10.0 * factor)])
+        found = gotrace.diff(*map(lines, sides))
+        assert found.changes[0].key.name == planted
+        assert found.changes[0].after / found.changes[0].before == pytest.approx(2, rel=0.3)
+
+
+def histogram(at: int, **fields: Any) -> dict[str, Any]:
+    row = {"kind": "histogram", "func": "main.f", "count": 10, "sum_ns": 1000}
+    row |= {"buckets": [[90, 110, 10]], "ts": 1.0 + at, "interval_s": 1.0}
+    return {**row, **fields}
+
+
+def test_times_have_percentiles_and_the_share_of_each_part() -> None:
+    def why(lock: int, running: int) -> dict[str, Any]:
+        return {"parts": {"sync.Mutex": {"ns": lock}, "running": {"ns": running}}}
+
+    a = [histogram(0, why=why(600, 400)), ended(1.0)]
+    slower = {"sum_ns": 5000, "buckets": [[90, 110, 5], [800, 1000, 5]]}
+    b = [histogram(0, **slower, why=why(4500, 500)), histogram(1, why=why(600, 400)), ended(2.0)]
+    (change,) = gotrace.diff(lines(a), lines(b)).changes
+    assert (change.before, change.after, change.change) == (1000, 3000, 2000)
+    assert change.parts == {"sync.Mutex": 1950, "running": 50}
+    assert (change.first.percentile(0.99), change.second.percentile(0.99)) == (100, 900)
+
+
+def test_values_and_stacks_are_rows_of_their_own() -> None:
+    row = {"kind": "count", "func": "main.f", "ts": 1.0, "interval_s": 1.0}
+    a = [{**row, "count": 5, "by": {"key": {"$string": "x"}}}, {**row, "count": 1, "by": None}]
+    b = [{**row, "count": 9, "by": {"key": 3}, "program": "shop"}]
+    found = gotrace.diff(lines(a), lines(b))
+    assert {(one.key.name, one.change) for one in found.changes} == {
+        ('main.f, key = {"$string": "x"}', -5),
+        ("shop:main.f, key = 3", 9),
+        ("(others)", -1),
+    }
+
+
+def goroutines(numbers: dict[str, int], dumps: int) -> Rows:
+    rows: Rows = []
+    for at in range(dumps):
+        rows.append({"kind": "dump", "pid": 1, "ts": 1.0 + at})
+        for name, count in numbers.items():
+            one = {"kind": "goroutine", "state": "waiting", "reason": "chan receive"}
+            rows += [{**one, "stack": frames(name, "main.main")}] * count
+    return rows
+
+
+def write(path: Path, rows: Rows) -> str:
+    with (gzip.open if path.name.endswith(".gz") else open)(path, "wt") as file:
+        file.writelines(line + "\n" for line in lines(rows))
+    return str(path)
+
+
+def test_commands_say_what_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lost = {"kind": "lost", "message": "3 calls are missing", "what": "x", "calls": 3}
+    base = {"kind": "count", "ts": 1.0}
+    a = write(
+        tmp_path / "a.ndjson",
+        [{**base, "func": "main.f", "count": 100, "interval_s": 10.0}, lost, ended(10.0)],
+    )
+    b = write(
+        tmp_path / "b.ndjson.gz",
+        [{**base, "func": "main.f", "count": 10000, "interval_s": 20.0}, ended(20.0)],
+    )
+    assert gofunccount.main(["--diff", a, b]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == f"from {a} (10s) to {b} (20s): figures are per second"
+    assert out.splitlines()[3].split() == ["+490", "20.4", "10", "500", "x50", "100.0%", "main.f"]
+    assert err == f"{a}: 3 calls are missing\n"
+    assert gofunccount.main(["--json", "--diff", a, b]) == 0
+    head, change = map(json.loads, capsys.readouterr().out.splitlines()[-2:])
+    assert (head["kind"], head["per"], head["a"]["units"]) == ("diff", "second", 10.0)
+    assert (change["kind"], change["change"], change["certain"]) == ("change", 490.0, True)
+
+
+def test_a_page_shows_stacks_and_escapes_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a = write(tmp_path / "a.ndjson", goroutines({"main.f": 3}, 2))
+    b = write(tmp_path / "b.ndjson", goroutines({"main.f": 5, "main.<script>": 4}, 1))
+    page = tmp_path / "x.html"
+    assert gostacks.main(["-o", str(page), "--diff", a, b]) == 0
+    out = capsys.readouterr().out
+    assert "(2 dumps)" in out and "(1 dump): figures are per dump" in out
+    text = page.read_text()
+    assert "main.&lt;script&gt;: 0 to 4 (+4)" in text and "<script" not in text
+    assert "main.main: 3 to 9 (+6)" in text
+
+
+@pytest.mark.parametrize(
+    ("main", "rows", "words", "said"),
+    [
+        (gofunclatency.main, [histogram(0)], [], ""),
+        (gofunccount.main, [histogram(0)], [], "is of gofunclatency: type gofunclatency --diff"),
+        (gooffcpu.main, [], [], "has no results"),
+        (gooffcpu.main, [{"kind": "wait"}], [], "not what --json writes"),
+        (gofunclatency.main, [histogram(0)], ["-d", "1"], "--diff reads two files"),
+        (gofunclatency.main, [histogram(0)], ["-o", "/x.html"], "there are none"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(
+    main: Any,
+    rows: Rows,
+    words: list[str],
+    said: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = write(tmp_path / "a.ndjson", rows)
+    assert (main([*words, "--diff", path, path]) == 0) == (not said)
+    assert said in capsys.readouterr().err
+
+
+def test_two_kinds_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"of gofunclatency and .* of gostacks"):
+        gotrace.diff(lines([histogram(0)]), lines(goroutines({"main.f": 1}, 1)))
+    with pytest.raises(GotraceError, match="No such file"):
+        gotrace.diff(tmp_path / "none", tmp_path / "none")
+
+
+@pytest.mark.live
+def test_a_planted_change_of_a_live_program_is_the_first(tmp_path: Path) -> None:
+    paths = []
+    with Fixture([build(FIXTURES / "live_labels", newest()), "1"]) as fixture:
+        for times in ("60", "120"):
+            paths.append(tmp_path / f"{times}.ndjson.gz")
+            words = ("-d", "6", "-o", str(paths[-1]), "-p", str(fixture.ready))
+            with tool("gofunccount", *words, "main.work", "runtime.chan*") as counting:
+                fixture.work(times)
+                assert counting.result().status == 0
+    found = gotrace.diff(*paths)
+    first = found.changes[0]
+    counts = first.first.count, first.second.count
+    assert (first.key.name, *counts) == ("main.work", 60_000, 120_000)
+    sends = next(one for one in found.changes if one.key.name == "runtime.chansend1")
+    assert sends.first.count == sends.second.count == 1000
+
+
+def test_samples_are_time_on_the_cpu_and_all_time_its_states() -> None:
+    stack = {"stack": frames("main.f", "main.main")}
+    head = {"pid": 1, "ts": 1.0, "seconds": 2.0}
+    one = {"work": "program", "samples": 100, "cpu_ns": 10**9, **stack}
+    cpu = [{"kind": "cpu", **head}, {"kind": "cpu_stack", **one}]
+    more = [{"kind": "cpu", **head}, {"kind": "cpu_stack", **one, "cpu_ns": 3 * 10**9}]
+    (change,) = gotrace.diff(lines(cpu), lines(more)).changes
+    assert (change.key.name, change.change) == ("[program]", 1e9)
+    wall: dict[str, Any] = {"kind": "wall_stack", "state": "runnable", "reason": None}
+    wall |= {"count": 3, **stack}
+    a = [{"kind": "wall", **head}, {**wall, "ns": 10}]
+    b = [{"kind": "wall", **head}, {**wall, "ns": 4}]
+    (change,) = gotrace.diff(lines(a), lines(b)).changes
+    assert (change.key.name, change.change) == ("[runnable]", -3)
