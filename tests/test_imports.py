@@ -28,6 +28,7 @@ ROOMS = (
     "profiles",
     "settings",
     "changes",
+    "architecture",
     "elf",
     "gotypes",
     "abi",

@@ -24,11 +24,13 @@ __all__ = [
     "BUILD_MODES",
     "DEBIAN_GO",
     "FIXTURES",
+    "FOR_ARM64",
     "WHEEL_VERSIONS",
     "BuildError",
     "Toolchain",
     "build",
     "cache_dir",
+    "each_architecture",
     "each_of",
     "each_toolchain",
     "every_toolchain",
@@ -60,6 +62,10 @@ BUILD_MODES: Mapping[str, tuple[str, ...]] = {
     "pie": ("-buildmode=pie",),
     "external": ("-ldflags=-linkmode=external",),
 }
+
+
+#: Environment to compile a program for the other architecture in; nothing of it runs.
+FOR_ARM64: Mapping[str, str] = {"GOARCH": "arm64", "CGO_ENABLED": "0"}
 
 
 class BuildError(Exception):
@@ -206,6 +212,12 @@ def each_of(
 each_toolchain = each_of(_installed())
 #: The same, with all of them in ``make test``: what a table has a row of for each release.
 every_toolchain = each_of(_installed(), pytest.mark.slow)
+
+
+#: Run a test once for each architecture, with the environment to compile in as ``env``.
+each_architecture = pytest.mark.parametrize(
+    "env", [pytest.param({}, id="amd64"), pytest.param(FOR_ARM64, id="arm64")]
+)
 
 
 def parts(count: int) -> pytest.MarkDecorator:

@@ -2,8 +2,8 @@
 """Assign parameters and results to registers and the stack as Go's compiler does.
 
 ABIInternal: src/cmd/compile/abi-internal.md, "Function call argument and result passing"
-(amd64 since Go 1.17); ABI0: the stack-only convention of assembly functions and of all of
-Go <= 1.16 (doc/asm.html, "Stack maps" and cmd/compile/internal/abi).
+(amd64 since Go 1.17, arm64 since 1.18); ABI0: the stack-only convention of assembly functions and
+of all of the releases before (doc/asm.html, "Stack maps" and cmd/compile/internal/abi).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gotrace.gotypes.releases import DICTIONARY_AFTER_RECEIVER, REGISTER_ABI
+from gotrace.gotypes.releases import DICTIONARY_AFTER_RECEIVER
 from gotrace.gotypes.symbols import GoName, NameKind
 from gotrace.gotypes.types import ArrayType, GoType, Kind, StructType, basic_type
 
 if TYPE_CHECKING:
-    from gotrace.abi.amd64 import Architecture
+    from gotrace.architecture import Architecture
     from gotrace.elf.buildinfo import GoVersion
 
 __all__ = [
@@ -59,7 +59,8 @@ class FloatReg:
 class Stack:
     """Memory at an offset in bytes from the stack pointer at function entry.
 
-    On amd64 the stack pointer then points at the return address, so the first slot is 8.
+    The first slot is 8: the stack pointer then points at the return address, or at the word where
+    the callee will keep it.
     """
 
     offset: int
@@ -72,8 +73,8 @@ class Saved(Stack):
 
 Place = IntReg | FloatReg | Stack
 
-#: Where the caller of a closure leaves the pointer to its captured variables; RDX on amd64 is none
-#: of the ``int_registers``. The number is CLOSURE_CONTEXT of bpf/plan.h.
+#: Where the caller of a closure leaves the pointer to its captured variables: RDX on amd64, X26 on
+#: arm64, none of the ``int_registers``. The number is CLOSURE_CONTEXT of bpf/plan.h.
 CLOSURE_CONTEXT = IntReg(0x20)
 
 
@@ -192,7 +193,7 @@ class _Sequences:
         self._floats = len(architecture.float_registers) if registers else 0
         self._next_int = 0
         self._next_float = 0
-        self.stack = architecture.pointer_size  # above the return address
+        self.stack = architecture.pointer_size  # above the return address, or its place
 
     def restart_registers(self) -> None:
         """Begin the results: registers are free again."""
@@ -270,13 +271,15 @@ def assign(
     return Assignment(tuple(placed), result_places, dictionary_piece, tuple(slots), size)
 
 
-def calling_convention(go_version: GoVersion, is_assembly: bool) -> CallingConvention:
-    """Return the convention that a function of a Go release follows on amd64.
+def calling_convention(
+    go_version: GoVersion, is_assembly: bool, architecture: Architecture
+) -> CallingConvention:
+    """Return the convention that a function of a Go release follows.
 
     ``is_assembly`` also holds for the wrappers through which assembly calls Go (``.abi0`` in the
     symbol table).
     """
-    if is_assembly or go_version.release < REGISTER_ABI:
+    if is_assembly or go_version.release < architecture.register_abi:
         return CallingConvention.ABI0
     return CallingConvention.ABI_INTERNAL
 

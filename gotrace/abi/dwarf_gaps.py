@@ -14,10 +14,9 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gotrace.abi.amd64 import Architecture
 from gotrace.abi.assign import Assignment, FloatReg, IntReg, Piece, Place, Stack, register_parts
+from gotrace.architecture import Architecture
 from gotrace.elf.dwarf.loclist import LocationPiece, PieceKind
-from gotrace.elf.dwarf.regnum import AMD64_REGISTERS
 from gotrace.gotypes.types import GoType, Kind, OpaqueType, basic_type
 
 __all__ = [
@@ -119,10 +118,9 @@ def observed(
 
 def _place(piece: LocationPiece, architecture: Architecture) -> Place | None:
     if piece.kind is PieceKind.FRAME:
-        # The canonical frame address is the stack pointer before the call pushed its word.
-        return Stack(piece.number + architecture.pointer_size)
-    if piece.kind is PieceKind.REGISTER and piece.number < len(AMD64_REGISTERS):
-        name = AMD64_REGISTERS[piece.number]
+        return Stack(piece.number + architecture.pushed)
+    if piece.kind is PieceKind.REGISTER:
+        name = architecture.dwarf_registers.get(piece.number)
         if name in architecture.int_registers:
             return IntReg(architecture.int_registers.index(name))
         if name in architecture.float_registers:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 
-from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import (
     CLOSURE_CONTEXT,
     CallingConvention,
@@ -25,6 +24,7 @@ from gotrace.abi.locations import (
     function_locations,
     signature_locations,
 )
+from gotrace.architecture import Architecture
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.functions import Function, Origin
@@ -36,16 +36,6 @@ from gotrace.gotypes.types import GoType, Kind, basic_type
 __all__ = ["FunctionValues"]
 
 _WORD = basic_type(Kind.UINTPTR)
-#: Where C functions, gccgo's among them, take their first words (System V ABI, section 3.2.3).
-_C_PARAMETERS = {
-    "rdi": IntReg(3),
-    "rsi": IntReg(4),
-    "rdx": CLOSURE_CONTEXT,
-    "rcx": IntReg(2),
-    "r8": IntReg(5),
-    "r9": IntReg(6),
-}
-_C_RESULTS = {"rax": IntReg(0), "rdx": CLOSURE_CONTEXT}
 _STACK_WORDS = 6
 _RESULT_WORDS = 4
 
@@ -72,6 +62,7 @@ class FunctionValues:
         table = self._binary.functions
         is_go = function.origin is Origin.PCLNTAB
         code = FunctionCode(
+            self._binary.image.arch,
             self._version,
             is_go and table.is_assembly(function.row),
             table.arguments_size(function.row) if is_go else None,
@@ -97,7 +88,7 @@ class FunctionValues:
             return None
         if function.origin is Origin.PCLNTAB:
             return function_locations(known, reader, types, code)
-        if not reader.is_gccgo(known):
+        if not (reader.is_gccgo(known) and code.architecture.knows_gccgo):
             return None
         return gccgo_locations(known, function.name, reader, self._gccgo_types)
 
@@ -116,6 +107,11 @@ class FunctionValues:
         """
         parsed = parse_signature(signature, self._lookup)
         if function.origin is Origin.SYMTAB:
+            if not code.architecture.knows_gccgo:
+                raise SignatureError(
+                    f"{function.name} is no function of Go's compiler: how it takes its values on"
+                    f" {code.architecture.name} is not known"
+                )
             return system_v_signature_locations(parsed, function.name)
         places = signature_locations(parsed, function.name, code)
         own = None if code.is_assembly else code.arguments_size
@@ -152,19 +148,25 @@ class FunctionValues:
         return cache(lookup)
 
     def _bare_words(self, function: Function, code: FunctionCode) -> FunctionLocations:
-        convention = calling_convention(code.go_version, code.is_assembly)
+        convention = calling_convention(code.go_version, code.is_assembly, code.architecture)
         if function.origin is Origin.SYMTAB:
-            return _words(function.name, convention, _C_PARAMETERS, _C_RESULTS)
+            arch = code.architecture
+            taken, given = _registers(arch.c_parameters, arch), _registers(arch.c_results, arch)
+            return _words(function.name, convention, taken, given)
         if convention is CallingConvention.ABI0:
             slots: dict[str, Place] = {
                 f"{8 * word}(SP)": Stack(8 * word) for word in range(1, _STACK_WORDS + 1)
             }
             return _words(function.name, convention, slots, {})
-        registers: dict[str, Place] = {
-            name: IntReg(index) for index, name in enumerate(AMD64.int_registers)
-        }
+        registers = _registers(code.architecture.int_registers, code.architecture)
         results = dict(list(registers.items())[:_RESULT_WORDS])
         return _words(function.name, convention, registers, results)
+
+
+def _registers(names: Sequence[str], architecture: Architecture) -> dict[str, Place]:
+    """Return the places of registers, by their names."""
+    order = architecture.int_registers
+    return {name: IntReg(order.index(name)) if name in order else CLOSURE_CONTEXT for name in names}
 
 
 def _receiver_advice(name: str, lookup: Callable[[str], Sequence[GoType]]) -> str:
@@ -184,13 +186,13 @@ def _receiver_advice(name: str, lookup: Callable[[str], Sequence[GoType]]) -> st
 def _words(
     name: str,
     convention: CallingConvention,
-    parameters: dict[str, Place] | dict[str, IntReg],
-    results: dict[str, Place] | dict[str, IntReg],
+    parameters: dict[str, Place],
+    results: dict[str, Place],
 ) -> FunctionLocations:
     return FunctionLocations(name, convention, _placed(parameters), _placed(results), is_bare=True)
 
 
-def _placed(places: dict[str, Place] | dict[str, IntReg]) -> tuple[PlacedValue, ...]:
+def _placed(places: dict[str, Place]) -> tuple[PlacedValue, ...]:
     return tuple(
         PlacedValue(name.upper(), _WORD, (Piece(0, 8, place),)) for name, place in places.items()
     )

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import (
     Assignment,
     CallingConvention,
@@ -24,9 +23,10 @@ from gotrace.abi.assign import (
     takes_dictionary,
 )
 from gotrace.abi.dwarf_gaps import Observed, Reconstruction, close_gaps, observed
+from gotrace.architecture import Architecture
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.gotypes.from_dwarf import DwarfTypes
-from gotrace.gotypes.releases import ALL_PARAMETERS_LISTED, REGISTER_ABI
+from gotrace.gotypes.releases import ALL_PARAMETERS_LISTED
 from gotrace.gotypes.symbols import NameKind, parse_name
 from gotrace.gotypes.types import GoType, PointerType, Signature, StructType
 
@@ -119,6 +119,7 @@ class FunctionCode:
     function table says; None where it does not.
     """
 
+    architecture: Architecture
     go_version: GoVersion
     is_assembly: bool = False
     arguments_size: int | None = None
@@ -140,22 +141,25 @@ def function_locations(
         if not (has_dictionary and variable.name == _DICTIONARY_NAME)
     ]
     results, results_ordered = function.results, True
-    if go_version.release < REGISTER_ABI:
+    in_order = go_version.release >= code.architecture.register_abi
+    if not in_order:
         results, results_ordered = _in_order(results, types)
     variables = [*parameters, *results]
     row_types = [types.parameter(variable).type for variable in variables]
-    convention = calling_convention(go_version, code.is_assembly)
+    convention = calling_convention(go_version, code.is_assembly, code.architecture)
     place = dictionary_place(go_version) if has_dictionary else None
 
     def assigner(fillers: Sequence[tuple[int, GoType]]) -> Assignment:
         taken, given_back = row_types[: len(parameters)], row_types[len(parameters) :]
         is_method = name.kind is NameKind.METHOD
-        return _assign_with(fillers, taken, given_back, convention, place, is_method=is_method)
+        return _assign_with(
+            fillers, taken, given_back, code.architecture, convention, place, is_method=is_method
+        )
 
     closed = Reconstruction(assigner(()), frozenset())
     if go_version.release < ALL_PARAMETERS_LISTED:
         evidence = [
-            _evidence(reader, function, variable, row_type)
+            _evidence(reader, function, variable, row_type, code.architecture)
             for variable, row_type in zip(variables, row_types, strict=True)
         ]
         in_registers = convention is CallingConvention.ABI_INTERNAL
@@ -172,7 +176,7 @@ def function_locations(
         tuple(v for v in placed[: len(parameters)] if v.name != _DICTIONARY_NAME),
         tuple(placed[len(parameters) :]),
         tuple(_captured(types, variable) for variable in function.captured),
-        parameters_ordered=go_version.release >= REGISTER_ABI or _is_ordered(parameters, types),
+        parameters_ordered=in_order or _is_ordered(parameters, types),
         results_ordered=results_ordered,
     )
 
@@ -204,11 +208,11 @@ def signature_locations(signature: Signature, name: str, code: FunctionCode) -> 
     """
     parsed = parse_name(name)
     go_version = code.go_version
-    convention = calling_convention(go_version, code.is_assembly)
+    convention = calling_convention(go_version, code.is_assembly, code.architecture)
     assignment = assign(
         [parameter.type for parameter in signature.parameters],
         [result.type for result in signature.results],
-        AMD64,
+        code.architecture,
         convention,
         dictionary_place(go_version) if takes_dictionary(parsed) else None,
         is_method=parsed.kind is NameKind.METHOD,
@@ -229,16 +233,18 @@ def _evidence(
     function: FunctionSignature,
     variable: Variable,
     value: GoType,
+    architecture: Architecture,
 ) -> Observed:
     pieces = reader.entry_pieces(function, variable) or ()
     from_list = variable.location is not None and variable.location.list_offset is not None
-    return observed(pieces, value, AMD64, from_list=from_list)
+    return observed(pieces, value, architecture, from_list=from_list)
 
 
 def _assign_with(
     fillers: Sequence[tuple[int, GoType]],
     parameters: Sequence[GoType],
     results: Sequence[GoType],
+    architecture: Architecture,
     convention: CallingConvention,
     dictionary: DictionaryPlace | None,
     *,
@@ -252,7 +258,7 @@ def _assign_with(
         listed.append(len(types))
         types.append(value)
     types += [filler for before, filler in fillers if before >= len(parameters)]
-    whole = assign(types, results, AMD64, convention, dictionary, is_method=is_method)
+    whole = assign(types, results, architecture, convention, dictionary, is_method=is_method)
     return replace(
         whole,
         parameters=tuple(whole.parameters[row] for row in listed),

@@ -63,7 +63,7 @@ def architecture() -> Finding:
     machine = os.uname().machine
     if machine == "x86_64":
         return Finding("architecture", State.OK, "amd64")
-    advice = "use an amd64 machine: no other is supported"
+    advice = "use an amd64 machine: programs of no other are traced, those for arm64 are listed"
     return Finding("architecture", State.FAIL, machine, advice)
 
 

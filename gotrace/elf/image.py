@@ -15,11 +15,11 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from types import TracebackType
 from typing import TypeVar, cast
 
+from gotrace.architecture import ARCHITECTURES, Architecture
 from gotrace.elf import ElfError
 from gotrace.elf.relocations import Relocations, dynamic_entries
 from gotrace.elf.scan import find_all
@@ -32,7 +32,6 @@ __all__ = [
     "ElfError",
     "ElfImage",
     "FileIdentity",
-    "Machine",
     "Section",
     "Segment",
     "string_at",
@@ -70,7 +69,6 @@ _OTHER_MACHINES = {
     21: "PowerPC64",
     22: "S/390",
     40: "ARM (32-bit)",
-    183: "arm64",
     243: "RISC-V",
     247: "BPF",
     258: "LoongArch",
@@ -87,22 +85,12 @@ _MAX_DECOMPRESSED = 1 << 29
 _MAX_COPIED = 1 << 30
 
 
-class Machine(Enum):
-    """The processor that a file is for; values are ELF's ``e_machine``."""
-
-    AMD64 = 62
-
-
-#: R_X86_64_RELATIVE and R_X86_64_64.
-_RELOCATIONS = {Machine.AMD64: (8, 1)}
-
-
 @dataclass(frozen=True, slots=True)
 class FileHeader:
     """What the ELF header says; offsets and sizes in bytes."""
 
     type: int
-    machine: Machine
+    arch: Architecture
     entry: int
     segments_offset: int
     segment_count: int
@@ -180,7 +168,7 @@ class ElfImage:
         self.identity = identity
         self._descriptor = descriptor
         self._header: FileHeader = _read_file_header(data, display)
-        self.machine = self._header.machine
+        self.arch = self._header.arch
         self.segments = _read_segments(data, self._header, display)
         self._loads = tuple(segment for segment in self.segments if segment.type == PT_LOAD)
         self._unpacked: dict[int, bytes] = {}
@@ -288,7 +276,8 @@ class ElfImage:
     @cached_property
     def relocations(self) -> Relocations:
         """Return the relocations of words, read on first use."""
-        return Relocations(self._dynamic, *_RELOCATIONS[self.machine], self.read, self.display)
+        kinds = self.arch.relative_relocation, self.arch.symbol_relocation
+        return Relocations(self._dynamic, *kinds, self.read, self.display)
 
     def section(self, name: str) -> Section | None:
         """Return the first section of a name, None when there is none."""
@@ -481,8 +470,8 @@ def string_at(data: mmap.mmap | bytes, offset: int, limit: int) -> str:
 def _read_file_header(data: mmap.mmap, display: str) -> FileHeader:
     """Parse the ELF header; ``display`` is the file's name in messages.
 
-    Raise ElfError for whatever is not a linked 64-bit little-endian ELF file for AMD64: no code or
-    registers of other machines are known.
+    Raise ElfError for whatever is not a linked 64-bit little-endian ELF file for an architecture
+    whose code and registers are known.
     """
     if data[:4] != b"\x7fELF":
         raise ElfError(f"{display}: not an ELF file, so not a Go program")
@@ -511,13 +500,10 @@ def _read_file_header(data: mmap.mmap, display: str) -> FileHeader:
     if kind not in (ET_EXEC, ET_DYN):
         what = _OTHER_TYPES.get(kind, f"an ELF file of type {kind}")
         raise ElfError(f"{display}: {what}, not an executable or a shared library")
-    try:
-        known = Machine(machine)
-    except ValueError:
+    known = next((arch for arch in ARCHITECTURES if arch.elf_machine == machine), None)
+    if known is None:
         other = _OTHER_MACHINES.get(machine, f"machine {machine}")
-        raise ElfError(
-            f"{display}: a program for {other}: only programs for amd64 can be traced"
-        ) from None
+        raise ElfError(f"{display}: a program for {other}: only programs for amd64 can be traced")
     if phnum and phentsize != _SEGMENT.size:
         raise ElfError(f"{display}: program headers of {phentsize} bytes: the file is damaged")
     if shentsize != _SECTION.size:

@@ -111,7 +111,7 @@ class Arguments:
         sp, pc = before[saved >> 3], before[(saved >> 3) + 1]
         if before[self._layout.g_goid >> 3] != goroutine.goid or pc != goroutine.stack[0]:
             return {}
-        bases = self._bases(goroutine.stack)
+        bases, returns = self._bases(goroutine.stack)
         room = before[self._layout.g_stack_hi >> 3] - sp
         size = min(8 * (bases[-1] if bases else 0) + _BEYOND, room, _MAX_STACK)
         if size <= 0:
@@ -120,28 +120,33 @@ class Arguments:
         found = {
             place: self._read(plan, image, 8 * base)
             for place, base in enumerate(bases)
-            if self._is_return(image, base, goroutine.stack, place)
+            if self._is_return(image, returns[place], goroutine.stack, place)
             and (plan := self._plan(goroutine.stack, place)) is not None
         }
         after = words_at(self._memory, goroutine.g, self._words)
         return found if after == before else {}
 
-    def _bases(self, stack: Sequence[int]) -> list[int]:
-        """Return where each frame's canonical frame address is, in words from SP on."""
+    def _bases(self, stack: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return where each frame's canonical frame address is, and its return address.
+
+        Both in words from SP on.
+        """
         bases: list[int] = []
+        returns: list[int] = []
         at = 0
         for pc in stack:
             step = self._program.step(pc)
             if step is None or step.is_top or step.is_opaque:
                 break
-            at += step.words + 1
+            returns.append(at + step.words)
+            at += step.size
             bases.append(at)
-        return bases
+        return bases, returns
 
     @staticmethod
-    def _is_return(image: bytes, base: int, stack: Sequence[int], place: int) -> bool:
-        """Return whether the word below a frame's end is the address that its caller goes on at."""
-        word = image[8 * base - 8 : 8 * base]
+    def _is_return(image: bytes, at: int, stack: Sequence[int], place: int) -> bool:
+        """Return whether a word is the address that a frame's caller goes on at."""
+        word = image[8 * at : 8 * at + 8]
         follows = stack[place + 1] & ~TRAPPED if place + 1 < len(stack) else 0
         return len(word) == 8 and int.from_bytes(word, "little") == follows
 
@@ -195,7 +200,9 @@ class Arguments:
         if step is None:
             return None
         code = bytes(module.binary.image.read(function.entry, function.end - function.entry))
-        slots, frame = Slots(code), 8 * step.words + 8
+        # Which instructions save arguments is known of amd64 alone.
+        slots = Slots(code) if self._program.pushes else None
+        frame = 8 * step.size
         at = [linked - 1, linked] if returns and linked < function.end else [linked - 1]
         names: list[str] = []
         nodes: list[PlacedNode] = []
@@ -241,7 +248,7 @@ class Arguments:
 
 
 def _are_kept(
-    slots: Slots,
+    slots: Slots | None,
     frame: int,
     laid: Sequence[tuple[int, int, int]],
     reader: DwarfReader,
@@ -265,7 +272,7 @@ def _are_kept(
         if entry.kind is PieceKind.FRAME and entry.number != place:
             return False
         register = entry.number if entry.kind is PieceKind.REGISTER else None
-        if not slots.is_kept(frame + place, size, register):
+        if slots is None or not slots.is_kept(frame + place, size, register):
             return False
         offset += size
     return offset == total

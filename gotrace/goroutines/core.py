@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from gotrace.architecture import ARCHITECTURES
 from gotrace.elf.image import PT_LOAD, ElfImage
 from gotrace.errors import GotraceError
 from gotrace.goroutines.dump import Dump, take_dump
@@ -33,7 +34,7 @@ __all__ = ["CoreError", "CoreGoroutines", "CoreMemory"]
 _FILE_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _NOTE = struct.Struct("<III")
-_ET_CORE, _EM_AMD64, _PT_NOTE = 4, 62, 4
+_ET_CORE, _PT_NOTE = 4, 4
 _PN_XNUM = 0xFFFF
 _NT_AUXV, _NT_FILE = 6, 0x46494C45
 _AT_ENTRY = 9
@@ -172,8 +173,10 @@ class CoreMemory:
         )
         if kind != _ET_CORE:
             raise CoreError(f"{path}: is an ELF file, but not a core file")
-        if machine != _EM_AMD64:
-            raise CoreError(f"{path}: is the core file of another processor than amd64")
+        self.arch = next((arch for arch in ARCHITECTURES if arch.elf_machine == machine), None)
+        if self.arch is None:
+            known = " or ".join(arch.name for arch in ARCHITECTURES)
+            raise CoreError(f"{path}: is the core file of another processor than {known}")
         if count == _PN_XNUM:  # then the number is in the first section's sh_info
             (count,) = struct.unpack_from("<I", data, sections + 44)
         if count > _MAX_SEGMENTS:
@@ -272,6 +275,8 @@ class CoreGoroutines:
 
         A C program has its goroutines in a library: either of the two can be given.
         """
+        if binary.image.arch is not self._memory.arch:
+            raise CoreError(f"{core}: is not a core file of {binary.image.display}")
         if binary.functions.has_pclntab:
             module = self._module_of(core, binary)
             if is_loaded(module, self._memory):

@@ -83,6 +83,9 @@ _SWITCHES = frozenset({"runtime.mcall", "runtime.morestack", "runtime.gogo"})
 _MIN_ADDRESS, _MAX_ADDRESS = 4096, 1 << 56
 #: Words of the frame of runtime.semacquire1, in which the sudog is looked for.
 _MAX_SEMAPHORE_FRAME = 64
+#: What the runtime lowers SP by on arm64 before an interrupted function calls sigpanic: there it
+#: keeps the link register (sigctxt.preparePanic, pushCall).
+_SIGNAL_WORDS = 2
 
 #: Functions that wait for a semaphore of a lock, where the reason does not say which lock it is (up
 #: to Go 1.19): the type, and how far in it the semaphore is.
@@ -921,7 +924,8 @@ class _Walker:
         semaphore, semaphore_at = None, 0
         at, trapped, whole, cut = 0, 0, False, False
         length = len(words)
-        if pc == 0 and length:  # a call of a nil function: its caller's frame is the first
+        if pc == 0 and length and self._program.pushes:
+            # A call of a nil function: its caller's frame is the first.
             pc, at = words[0], 1
             places.append(0)
         while True:
@@ -932,15 +936,21 @@ class _Walker:
             whole = step.is_top
             if whole or (step.is_opaque and len(frames) > 1):
                 break
+            if not step.size:
+                whole = True
+                break
             start, at = at, at + step.words
             if at >= length:
                 cut = True
                 break
-            if step.is_semaphore and at - start <= _MAX_SEMAPHORE_FRAME:
-                semaphore, semaphore_at = slice(start, at), len(frames) - 1
+            end = start + step.size - 1
+            if step.is_semaphore and end - start <= _MAX_SEMAPHORE_FRAME:
+                semaphore, semaphore_at = slice(start, end), len(frames) - 1
             pc, trapped = words[at], TRAPPED if step.has_trapped else 0
             places.append(at)
-            at += 1
+            at = start + step.size
+            if trapped and not self._program.pushes:
+                at += _SIGNAL_WORDS
             if pc == 0:
                 whole = True
                 break

@@ -8,7 +8,6 @@ return address, so that no frame pointers are needed and each frame is found exa
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +19,7 @@ from gotrace.errors import GotraceError
 from gotrace.goroutines.model import Frame, Location, Stack
 from gotrace.gotypes.binary import Binary
 from gotrace.profiles.rows import CodeMapping, Line, PprofLocation
+from gotrace.sites.machine import machine_code
 
 __all__ = ["SOMETIMES_SYSTEM", "TRAPPED", "Module", "Program", "Step", "allgs_of", "module_of"]
 
@@ -70,13 +70,16 @@ _MAX_FRAME = 1 << 30
 class Step:
     """How to get from a frame to its caller's.
 
-    ``words`` from SP to the return address. ``is_top``: there is no caller. ``is_opaque``: the
-    caller cannot be found, unless this is the innermost frame. ``has_trapped``: the return address
-    is that of an instruction at which a signal came. ``is_semaphore``: the frame has a pointer to
-    the sudog that waits.
+    ``words`` from SP to the return address, ``size`` to the caller's SP, in words as well. On arm64
+    the return address is at SP. If ``size`` is 0, it is still in its register, which is not looked
+    for: the frame is the outermost one. ``is_top``: there is no caller. ``is_opaque``: the caller
+    cannot be found, unless this is the innermost frame. ``has_trapped``: the return address is that
+    of an instruction at which a signal came. ``is_semaphore``: the frame has a pointer to the sudog
+    that waits.
     """
 
     words: int
+    size: int
     is_top: bool
     is_opaque: bool
     has_trapped: bool
@@ -125,6 +128,11 @@ class Program:
         self._flat: dict[Stack, tuple[Frame, ...]] = {}
         self._names: dict[int, str] = {}
 
+    @property
+    def pushes(self) -> bool:
+        """Return whether calls push return addresses on the stack."""
+        return self.main.binary.image.arch.link_register is None
+
     @cached_property
     def _release(self) -> tuple[int, int]:
         version = self.main.binary.go_version
@@ -165,8 +173,10 @@ class Program:
         if delta is None or delta % 8 or delta > _MAX_FRAME:
             return None
         marks = functions.marks(function.row)
+        pushed = module.binary.image.arch.pushed
         return Step(
-            delta // 8,
+            delta // 8 if pushed else 0,
+            (delta + pushed) // 8,
             FunctionMarks.TOP_FRAME in marks or function.name in _TOPS,
             FunctionMarks.WRITES_SP in marks and function.name != _CALLBACK,
             function.name in _INJECTED,
@@ -353,7 +363,8 @@ def allgs_of(binary: Binary) -> int:
         function = binary.functions.function(row)
         if function.end - function.entry <= _MAX_CODE:
             code = binary.image.read(function.entry, function.end - function.entry)
-            addressed = set(_addressed(code, function.entry))
+            machine = machine_code(binary.image.arch)
+            addressed = set(machine.addressed(code, function.entry))
             candidates |= {
                 address
                 for address in addressed
@@ -367,17 +378,6 @@ def allgs_of(binary: Binary) -> int:
             " program has no symbol for it, and runtime.allgadd is not as in Go 1.15 to 1.27"
         )
     return candidates.pop()
-
-
-def _addressed(code: bytes, address: int) -> Iterable[int]:
-    """Yield what instructions without an immediate operand may address relative to RIP.
-
-    Each byte is taken for a ModRM byte of that form (mod 0, r/m 5), followed by its displacement.
-    """
-    for at in range(1, len(code) - 4):
-        if code[at] & 0xC7 == 0x05:
-            (displacement,) = struct.unpack_from("<i", code, at + 1)
-            yield address + at + 5 + displacement
 
 
 def _is_writable(binary: Binary, address: int) -> bool:

@@ -13,7 +13,6 @@ __all__ = [
     "DIRECT_INTERFACES_BY_SIZE",
     "LABEL_LISTS",
     "NEWEST",
-    "REGISTER_ABI",
     "SWISS_MAPS",
     "Release",
 ]
@@ -23,9 +22,6 @@ Release = tuple[int, int]
 #: The newest release whose sources were read and whose programs are tested. Later ones are taken
 #: to be like it, with a warning where an address depends on it.
 NEWEST: Release = (1, 27)
-
-#: Arguments and g are in registers (src/cmd/compile/abi-internal.md) on amd64.
-REGISTER_ABI: Release = (1, 17)
 
 #: A generic method's dictionary comes after the receiver, before it in 1.18 and 1.19: ``shapeSig``
 #: in src/cmd/compile/internal/noder/reader.go, the compiler's unified front end.

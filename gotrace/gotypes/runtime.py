@@ -20,10 +20,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from gotrace.architecture import Architecture
 from gotrace.elf.dwarf import DwarfError
 from gotrace.elf.scan import find_all
 from gotrace.errors import GotraceError
-from gotrace.gotypes.releases import LABEL_LISTS, NEWEST, REGISTER_ABI, Release
+from gotrace.gotypes.releases import LABEL_LISTS, NEWEST, Release
 
 if TYPE_CHECKING:
     from gotrace.elf.buildinfo import GoVersion
@@ -66,10 +67,10 @@ class RuntimeLayout:
     is the second of two (maybeTraceablePtr.vu); ``sudog_g`` and, of m, ``g0`` are at 0 throughout.
     ``m_procid`` is the thread's number in the process's own pid namespace.
 
-    ``g_in_register``: functions of the register ABI (ABIInternal, Go >= 1.17) hold g in the
-    architecture's g register (R14 on amd64). Assembly functions and older releases do not.
-    ``tls_offset``: bytes from the thread pointer (FS base) to the thread's g pointer, negative
-    on amd64; None where only the dynamic loader knows it (shared libraries).
+    ``g_in_register``: functions of the register ABI (ABIInternal) hold g in the architecture's g
+    register (R14 on amd64). Assembly functions and older releases do not, but on arm64, where all
+    code does. ``tls_offset``: bytes from the thread pointer (FS base) to the thread's g pointer on
+    amd64, negative; None where only the dynamic loader knows it (shared libraries), and on arm64.
     ``assumed``: the release is outside of the table and the nearest row was taken.
     """
 
@@ -154,8 +155,8 @@ _TABLE: dict[Release, _Row] = {
 }
 
 
-def table_layout(release: Release) -> RuntimeLayout:
-    """Return the layout of a Go release on a 64-bit machine, without ``tls_offset``.
+def table_layout(release: Release, arch: Architecture) -> RuntimeLayout:
+    """Return the layout of a Go release on a 64-bit architecture, without ``tls_offset``.
 
     A release newer (older) than all that are known gets the newest (oldest) row with ``assumed``
     set.
@@ -165,10 +166,14 @@ def table_layout(release: Release) -> RuntimeLayout:
     fields: dict[str, Any] = {**_COMMON, **row}
     return RuntimeLayout(
         **fields,
-        g_in_register=known >= REGISTER_ABI,
+        g_in_register=_is_g_in_register(known, arch),
         labels_are_map=known < LABEL_LISTS,
         assumed=known != release,
     )
+
+
+def _is_g_in_register(release: Release, arch: Architecture) -> bool:
+    return arch.keeps_g or release >= arch.register_abi
 
 
 def runtime_layout(
@@ -183,14 +188,14 @@ def runtime_layout(
     offsets = None if dwarf is None else _dwarf_offsets(dwarf)
     if offsets is not None:
         layout = replace(
-            table_layout(NEWEST),
+            table_layout(NEWEST, image.arch),
             **offsets,
-            g_in_register=(release or NEWEST) >= REGISTER_ABI,
+            g_in_register=_is_g_in_register(release or NEWEST, image.arch),
             labels_are_map=(release or NEWEST) < LABEL_LISTS,
             source=LayoutSource.DWARF,
         )
     elif release is not None:
-        layout = table_layout(release)
+        layout = table_layout(release, image.arch)
     else:
         raise RuntimeLayoutError(
             f"{image.display}: cannot find where goroutines keep their id: the binary has neither "
@@ -262,14 +267,16 @@ _PT_LOAD = 1
 
 
 def tls_offset(image: ElfImage) -> int | None:
-    """Return the offset of the g pointer from the thread pointer on amd64, None if not fixed.
+    """Return the offset of the g pointer from the thread pointer, None if it is not fixed.
+
+    Only C code needs it where Go's own always keeps g in its register: it is not looked for there.
 
     It is read from the instruction of the runtime that tests it, which says what the linker
     chose whatever the symbol table still holds. It equals the value of ``runtime.tlsg`` minus
     the TLS segment's size rounded up to its alignment (ELF TLS variant II), which is -8 in
     binaries linked by Go's own linker.
     """
-    found = set(_tls_candidates(image))
+    found = set() if image.arch.keeps_g else set(_tls_candidates(image))
     return found.pop() if len(found) == 1 else None
 
 

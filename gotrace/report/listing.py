@@ -71,7 +71,8 @@ def list_functions(
         names = selected.binary.functions.names
         shown = [names[row] for row in selected.rows]
         writer.begin(selected.binary, shown, programs.get(selected.binary))
-        if verb == "measure" and len(selected.rows) <= MAX_FUNCTIONS:
+        finds = verb == "measure" and selected.binary.image.arch.steps_rets
+        if finds and len(selected.rows) <= MAX_FUNCTIONS:
             writer.find_callers(selected.rows)
         first_problem, usable = "", False
         for sites in selected.sites(returns=True, values=verb == "trace", at_rets=at_rets):

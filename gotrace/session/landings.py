@@ -434,7 +434,7 @@ class Landings:
             function = table.function(row)
             code = image.read(function.entry, function.end - function.entry)
             try:
-                site = entry_site(code, function)
+                site = entry_site(code, function, self._file.image.arch)
             except SiteError:
                 continue
             kind, file = self._tasks.runtime_kind(self._file)

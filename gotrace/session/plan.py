@@ -92,13 +92,15 @@ def _not_excused(
 class Selected:
     """The functions that one request selects in one file, before their sites are chosen.
 
-    ``request`` is the request's number, and ``selector`` its own.
+    ``request`` is the request's number, and ``selector`` its own. ``verb`` is what the tool does to
+    a function.
     """
 
     request: int
     binary: TargetBinary
     rows: Sequence[int]
     selector: Selector
+    verb: str
 
     def sites(
         self, returns: bool, values: bool = True, at_rets: bool = False
@@ -106,9 +108,10 @@ class Selected:
         """Choose the functions' sites, one after the other; with ``returns`` find their RETs.
 
         ``values``: at the entries, arguments can be read. ``at_rets``: entries may be at RETs,
-        which programs carry out.
+        which programs carry out; they are where calls are counted and the kernel emulates RETs.
         """
         image, functions = self.binary.image, self.binary.functions
+        at_rets = at_rets or (self.verb == "count" and not image.arch.steps_rets)
         for row in self.rows:
             yield function_sites(
                 image, functions.function(row), returns, values=values, at_rets=at_rets
@@ -554,7 +557,7 @@ def select(target: Target, requests: Sequence[BinaryRequest], verb: str) -> Sele
         except GotraceError as error:
             failed.append((number, error))
             continue
-        selected.append(Selected(number, binaries[0], selection.rows, request.selector))
+        selected.append(Selected(number, binaries[0], selection.rows, request.selector, verb))
         failed += [(number, NoMatchError(text)) for text in selection.unmatched]
     if not selected:
         raise failed[0][1]
@@ -606,7 +609,7 @@ def _in_several(
         if texts:
             chosen = [pattern for pattern in selector.patterns if pattern.text in texts]
             selection = selector.only(chosen).select(binary.functions, verb=verb)
-            found.selected.append(Selected(number, binary, selection.rows, selector))
+            found.selected.append(Selected(number, binary, selection.rows, selector, verb))
     return found
 
 

@@ -167,6 +167,8 @@ class FunctionRequest(Request[M, C]):
 
     def prepare(self, announce: Callable[[str], None] | None, accept: Accept | None) -> Prepared:
         planned = self.plan()
+        for file in planned.plan.files:
+            file.check_traced()
         is_auto = self.returns is Returns.AUTO
         plan, traced = planned.plan, planned.traced
         tasks = why = None

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gotrace.abi.amd64 import AMD64
 from gotrace.elf.functions import Function, Origin
 from gotrace.elf.image import PF_X
 from gotrace.errors import GotraceError
 from gotrace.profiles.rows import CodeMapping, Line, PprofLocation
-from gotrace.sites.decode import control_flow
+from gotrace.sites.machine import machine_code
 from gotrace.target.process import Process
 from gotrace.target.target import TargetBinary, load_bias
 
@@ -70,7 +69,7 @@ class _File:
     def wrapped(self, wrapper: Function) -> str | None:
         """Return the first function outside of the runtime that a wrapper calls or has inlined."""
         code = self._binary.image.read(wrapper.entry, wrapper.end - wrapper.entry)
-        for call in control_flow(code, AMD64).calls:
+        for call in machine_code(self._binary.image.arch).control_flow(code).calls:
             frames = self.table.inlined_at(wrapper.row, wrapper.entry + call.at)
             called = self.table.find(wrapper.entry + call.target)
             direct = called.name if called else ""

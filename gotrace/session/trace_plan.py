@@ -8,7 +8,6 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import FloatReg, Piece, Saved
 from gotrace.abi.function_values import FunctionValues
 from gotrace.abi.locations import CapturedValue, FunctionLocations, PlacedValue
@@ -62,7 +61,7 @@ from gotrace.probes.typed import (
 )
 from gotrace.session.dynamic_types import DynamicTypes
 from gotrace.session.plan import BinaryPlan, BinaryRequest, FunctionKey, ProbePlan, Split
-from gotrace.sites.decode import float_written, step_over
+from gotrace.sites.machine import machine_code
 from gotrace.sites.sites import FunctionSites, SiteForm
 from gotrace.target.target import TargetBinary
 from gotrace.values.fit_width import MAX_FIELDS
@@ -586,8 +585,9 @@ class _Planner:
             entry, result = self._keyed(probe, paths, entry, result)
         code = self._code_at_entry(sites)
         is_branch = sites.entry is not None and sites.entry.form is SiteForm.BRANCH
-        step = step_over(code, is_branch, AMD64)
-        overwritten = float_written(code, AMD64)
+        machine = machine_code(self._binary.image.arch)
+        step = machine.step_over(code, is_branch)
+        overwritten = machine.float_written(code)
         readable = set(entry.float_registers) - {overwritten}
         floats = self._choices.floats and places.convention.reads_floats
         return TracedCall(

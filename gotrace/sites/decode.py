@@ -1,25 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Decode a function's instructions as far as choosing probe sites needs them (capstone)."""
+"""Decode amd64 functions as far as choosing probe sites needs them (capstone)."""
 
 from __future__ import annotations
 
 import functools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gotrace.abi.amd64 import Architecture
 from gotrace.errors import GotraceError
 from gotrace.sites.lengths import run_to_jump
+from gotrace.sites.records import Branch, Exits, Flow
 
 if TYPE_CHECKING:
     import capstone
 
 __all__ = [
-    "Branch",
-    "Exits",
-    "Flow",
     "Instruction",
     "control_flow",
     "exits",
@@ -27,46 +23,6 @@ __all__ = [
     "instructions",
     "step_over",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Branch:
-    """One direct jump or call and where it goes, as offsets from the function's entry."""
-
-    at: int
-    target: int
-
-
-@dataclass(frozen=True, slots=True)
-class Flow:
-    """Summarise the control flow of one function; all places are offsets from its entry.
-
-    ``returns`` are its RETs, ``branches`` its direct jumps, conditional or not, also those to
-    other functions, ``calls`` its direct calls, ``tail_jumps`` counts the jumps that leave it,
-    indirect ones included. ``undecodable`` is where decoding stopped, None when all but padding
-    was decoded.
-    """
-
-    returns: tuple[int, ...]
-    branches: tuple[Branch, ...]
-    calls: tuple[Branch, ...]
-    tail_jumps: int
-    undecodable: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Exits:
-    """The ways out of one function; all places are offsets from its entry.
-
-    ``returns`` are its RETs, ``targets`` the places that direct jumps out of it lead to,
-    ``tail_jumps`` counts all jumps out of it, indirect ones included. ``undecodable`` is as in
-    `Flow`.
-    """
-
-    returns: tuple[int, ...]
-    targets: tuple[int, ...]
-    tail_jumps: int
-    undecodable: int | None
 
 
 #: Zero bytes, or Go's int3, after the last instruction; one zero byte alone does not decode.
@@ -84,7 +40,7 @@ _MAX_INSTRUCTION = 15
 Instruction = tuple[int, int, str, str]
 
 
-def control_flow(code: bytes, arch: Architecture) -> Flow:
+def control_flow(code: bytes) -> Flow:
     """Decode all of a function's ``code`` and return where it branches and returns.
 
     A jump through a scaled table, or to a register that the instruction before computed by
@@ -96,7 +52,7 @@ def control_flow(code: bytes, arch: Architecture) -> Flow:
     tail_jumps = 0
     end = 0
     sum_register = ""
-    for at, size, mnemonic, operands in instructions(code, arch):
+    for at, size, mnemonic, operands in instructions(code):
         end = at + size
         if mnemonic.startswith(("j", "loop")) or "jmp" in mnemonic:
             if _IMMEDIATE.match(operands):
@@ -115,7 +71,7 @@ def control_flow(code: bytes, arch: Architecture) -> Flow:
     return Flow(tuple(returns), tuple(branches), tuple(calls), tail_jumps, undecodable)
 
 
-def exits(code: bytes, arch: Architecture) -> Exits:
+def exits(code: bytes) -> Exits:
     """Decode all of a function's ``code`` and return where it ends.
 
     The same as `control_flow` finds, sooner where a function has common instructions only.
@@ -125,7 +81,7 @@ def exits(code: bytes, arch: Architecture) -> Exits:
         _disassembled += len(code)
     elif (found := _common_exits(code)) is not None:
         return found
-    flow = control_flow(code, arch)
+    flow = control_flow(code)
     targets = (jump.target for jump in flow.branches if not 0 <= jump.target < len(code))
     return Exits(flow.returns, tuple(targets), flow.tail_jumps, flow.undecodable)
 
@@ -165,18 +121,18 @@ _FLOAT_WRITTEN = re.compile(r"[xyz]mm([0-9]+)\b")
 _COMPARING = {"ucomisd", "ucomiss", "comisd", "comiss"}  # these read their first operand
 
 
-def step_over(code: bytes, falls_through: bool, arch: Architecture) -> tuple[int, int] | None:
+def step_over(code: bytes, falls_through: bool) -> tuple[int, int] | None:
     """Return the size of the instruction that ``code`` begins with, and what it adds to SP.
 
     None where it cannot be decoded or execution may go on elsewhere, or where SP changes by an
     unknown amount. ``falls_through``: the caller knows of a conditional jump that it is not taken.
     """
-    first = next(instructions(code[:_MAX_INSTRUCTION], arch), None)
+    first = next(instructions(code[:_MAX_INSTRUCTION]), None)
     if first is None:
         return None
     _, size, mnemonic, operands = first
     if mnemonic == "push":
-        return size, -arch.pointer_size
+        return size, -8
     if mnemonic[0] == "j" and mnemonic != "jmp" and falls_through:
         return size, 0
     if _ELSEWHERE.match(mnemonic):
@@ -189,18 +145,18 @@ def step_over(code: bytes, falls_through: bool, arch: Architecture) -> tuple[int
     return size, int(change[1], 0) if mnemonic == "add" else -int(change[1], 0)
 
 
-def float_written(code: bytes, arch: Architecture) -> int | None:
+def float_written(code: bytes) -> int | None:
     """Return the float register that the first instruction of ``code`` may write, None for none."""
-    first = next(instructions(code[:_MAX_INSTRUCTION], arch), None)
+    first = next(instructions(code[:_MAX_INSTRUCTION]), None)
     written = _FLOAT_WRITTEN.match(first[3]) if first is not None else None
     if first is None or written is None or first[2] in _COMPARING:
         return None
     return int(written[1])
 
 
-def instructions(code: bytes, arch: Architecture) -> Iterator[Instruction]:
+def instructions(code: bytes) -> Iterator[Instruction]:
     """Decode ``code`` linearly, with offsets from its start, up to the first undecodable byte."""
-    disassembler = _disassembler(arch)
+    disassembler = _disassembler()
     at = 0
     while at < len(code):
         piece = code[at : at + _PIECE]
@@ -220,8 +176,8 @@ def _signed(target: int) -> int:
 
 
 @functools.cache
-def _disassembler(arch: Architecture) -> capstone.Cs:
-    """Open capstone once for each architecture; raise GotraceError where it is missing.
+def _disassembler() -> capstone.Cs:
+    """Open capstone once; raise GotraceError where it is missing.
 
     Many functions need none of it, and importing it takes 25 ms.
     """
@@ -232,4 +188,4 @@ def _disassembler(arch: Architecture) -> capstone.Cs:
             f"cannot decode instructions: capstone cannot be imported ({missing}): install"
             " python3-capstone (Debian, Ubuntu, Fedora), or pip install capstone"
         ) from missing
-    return capstone.Cs(arch.capstone_arch, arch.capstone_mode)
+    return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)

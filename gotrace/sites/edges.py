@@ -7,7 +7,7 @@ there, so that what is reported of one channel is in order (src/runtime/chan.go 
 releases 1.19 to 1.27). Non-blocking operations and those of package reflect come there as well.
 
 Where a function keeps the channel, and where that has ``recvx``, is read from the code that comes
-after the copy: it loads the one, then the other from it.
+after the copy: it loads the one, then the other from it. That is known of amd64's code alone.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gotrace.abi.amd64 import AMD64, Architecture
 from gotrace.elf.functions import Function, FunctionTable
-from gotrace.sites.decode import control_flow
+from gotrace.sites.machine import machine_code
 from gotrace.sites.sites import Site, SiteError, SiteForm, SiteKind, function_sites
 
 __all__ = ["EdgeSite", "channel_sites", "collection_site", "timer_site"]
@@ -83,23 +82,19 @@ class _Calls:
 _CALLED = ("typedmemmove", "typedmemclr", "send", "recv")
 
 
-def channel_sites(table: FunctionTable, arch: Architecture = AMD64) -> list[EdgeSite]:
+def channel_sites(table: FunctionTable) -> list[EdgeSite]:
     """Return the sites of a Go binary's channels. Raises SiteError."""
     return [
-        *_senders(_calls(table, "runtime.chansend", arch)),
-        *_receivers(_calls(table, "runtime.chanrecv", arch)),
-        *(
-            site
-            for calls in _select(table, arch)
-            for site in (*_senders(calls), *_receivers(calls))
-        ),
+        *_senders(_calls(table, "runtime.chansend")),
+        *_receivers(_calls(table, "runtime.chanrecv")),
+        *(site for calls in _select(table) for site in (*_senders(calls), *_receivers(calls))),
     ]
 
 
-def _select(table: FunctionTable, arch: Architecture) -> Iterator[_Calls]:
+def _select(table: FunctionTable) -> Iterator[_Calls]:
     """Yield selectgo, which a program has that has a select statement of several cases."""
     if table.rows_named("runtime.selectgo"):
-        yield _calls(table, "runtime.selectgo", arch)
+        yield _calls(table, "runtime.selectgo")
 
 
 def _senders(calls: _Calls) -> list[EdgeSite]:
@@ -151,7 +146,7 @@ def timer_site(table: FunctionTable) -> EdgeSite | None:
     return None
 
 
-def _calls(table: FunctionTable, name: str, arch: Architecture) -> _Calls:
+def _calls(table: FunctionTable, name: str) -> _Calls:
     places = {
         function.entry: called
         for called in _CALLED
@@ -161,7 +156,7 @@ def _calls(table: FunctionTable, name: str, arch: Architecture) -> _Calls:
         code = bytes(table.image.read(function.entry, function.end - function.entry))
         found = [
             (call.at, places[function.entry + call.target])
-            for call in control_flow(code, arch).calls
+            for call in machine_code(table.image.arch).control_flow(code).calls
             if function.entry + call.target in places
         ]
         return _Calls(name, function.entry, code, tuple(found))

@@ -3,7 +3,8 @@
 
 The code after a call is a straight line up to the next change of control flow, which is nearly
 always an instruction that the kernel emulates. A probe there is hit once for each return, and costs
-a twentieth of one at a RET, which is single-stepped.
+a twentieth of one at a RET, which is single-stepped. All
+this is about amd64: `Architecture.steps_rets` says where it is of use.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from gotrace.abi.amd64 import AMD64, Architecture
 from gotrace.elf import ElfError
 from gotrace.elf.functions import Function, FunctionTable, Origin
 from gotrace.sites.decode import instructions
@@ -64,9 +64,8 @@ class Landing:
 class Callers:
     """The code of a program around its call instructions."""
 
-    def __init__(self, table: FunctionTable, arch: Architecture = AMD64) -> None:
+    def __init__(self, table: FunctionTable) -> None:
         self._table = table
-        self._arch = arch
         self._decoded: dict[int, _Decoded] = {}
         #: Entries of functions that ``direct`` may not have found all callers of.
         self.undecided: set[int] = set()
@@ -107,7 +106,7 @@ class Callers:
                 code = bytes(self._table.image.read(function.entry, size))
             except ElfError as error:
                 raise SiteError(f"{function.name}: {error}") from error
-            decoded = self._decoded[function.entry] = _Decoded(code, self._arch)
+            decoded = self._decoded[function.entry] = _Decoded(code)
         return decoded
 
     def direct(self, entries: Collection[int]) -> dict[int, list[int]]:
@@ -164,9 +163,9 @@ _MAX_JUMPS = 4
 class _Decoded:
     """One function's instructions, by offset from its entry."""
 
-    def __init__(self, code: bytes, arch: Architecture) -> None:
+    def __init__(self, code: bytes) -> None:
         self._code = code
-        self._instructions = list(instructions(code, arch))
+        self._instructions = list(instructions(code))
         self._places = {each[0]: number for number, each in enumerate(self._instructions)}
         self._targets = {
             int(operands, 0)

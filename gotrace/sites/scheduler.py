@@ -14,22 +14,16 @@ Coroutines of iter.Pull come from ``newcoro`` and are in no queue.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
-from gotrace.abi.amd64 import AMD64, Architecture
 from gotrace.elf.functions import Function, FunctionTable
-from gotrace.sites.decode import control_flow
+from gotrace.sites.machine import machine_code
 from gotrace.sites.sites import Site, SiteError, SiteForm, SiteKind, function_sites
 
 __all__ = ["SchedulerSites", "scheduler_sites", "start_site"]
 
-#: lock cmpxchg: a status that is changed without casgstatus.
-_COMPARE_AND_SWAP = re.compile(rb"\xf0[\x40-\x4f]?\x0f\xb1")
-#: mov disp32(%rax),%reg: the first in coroswitch_m reads gp.coroarg.
-_FIELD_OF_RAX = re.compile(rb"[\x48\x4c]\x8b[\x80\x88\x90\x98\xa0\xa8\xb0\xb8](.{4})", re.DOTALL)
+#: The first field of its argument that coroswitch_m reads so far into it is gp.coroarg.
 _MAX_PROLOGUE = 64
-_CALL = 0xE8
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +55,9 @@ def scheduler_sites(table: FunctionTable) -> SchedulerSites:
     status = _needed(table, "runtime.casgstatus")
     if status.form is SiteForm.FIRST:
         raise SiteError("watching its scheduler would take single-stepping")
+    # A status that is changed without casgstatus.
     fast = any(
-        _COMPARE_AND_SWAP.search(_code(table, function))
+        machine_code(table.image.arch).swaps(_code(table, function))
         for name in ("runtime.reentersyscall", "runtime.exitsyscall")
         for function in _functions(table, name)
     )
@@ -84,19 +79,20 @@ def scheduler_sites(table: FunctionTable) -> SchedulerSites:
     )
 
 
-def start_site(table: FunctionTable, arch: Architecture = AMD64) -> Site:
+def start_site(table: FunctionTable) -> Site:
     """Return where a Go binary hands each goroutine that a go statement has made to a queue.
 
     It is a relative call, which the kernel emulates. Raises SiteError.
     """
+    machine = machine_code(table.image.arch)
     queues = {function.entry for function in _functions(table, "runtime.runqput")}
     found = []
     for function in _functions(table, "runtime.newproc.func1"):
         code = _code(table, function)
         found += [
             function.entry + call.at
-            for call in control_flow(code, arch).calls
-            if function.entry + call.target in queues and code[call.at] == _CALL
+            for call in machine.control_flow(code).calls
+            if function.entry + call.target in queues and machine.is_call(code, call.at)
         ]
     if len(found) != 1:
         raise SiteError(f"runtime.newproc.func1 calls runtime.runqput {len(found)} times, not once")
@@ -130,7 +126,8 @@ def _needed(table: FunctionTable, name: str) -> Site:
 
 def _coroarg(table: FunctionTable) -> int | None:
     for function in _functions(table, "runtime.coroswitch_m"):
-        found = _FIELD_OF_RAX.search(_code(table, function)[:_MAX_PROLOGUE])
-        if found:
-            return int.from_bytes(found[1], "little")
+        code = _code(table, function)[:_MAX_PROLOGUE]
+        found = machine_code(table.image.arch).first_field(code)
+        if found is not None:
+            return found
     return None

@@ -3,34 +3,25 @@
 
 A Go function's first instruction is executed again whenever its stack had to grow or it was
 asked to yield: ``runtime.morestack`` ends in a jump back to the entry. A probe there counts such
-calls twice, and costs a single step besides. So the entry site is after the stack check
-wherever one is recognised (``prologue``), on an instruction that the kernel emulates
-(``emulation.EMULATED``) wherever there is one. At every site g is as the caller left it, and so are
-the registers that carry arguments (int, float, closure context), unless that is not asked for.
+calls twice, and costs a single step besides. So the entry site is in or after the stack check
+wherever one is recognised, on an instruction that the kernel emulates wherever there is one. At
+every site g is as the caller left it, and so are the registers that carry arguments (int, float,
+closure context), unless that is not asked for.
 
-All this is about amd64; the disassembler alone is taken from the architecture's value object.
+The rules of each architecture are in `amd64` and `arm64`.
 """
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum
 
-from gotrace.abi.amd64 import AMD64, Architecture
+from gotrace.architecture import Architecture
 from gotrace.elf import ElfError
 from gotrace.elf.functions import Function
 from gotrace.elf.image import ElfImage
-from gotrace.errors import GotraceError
-from gotrace.sites.decode import control_flow, exits
-from gotrace.sites.emulation import refusal
-from gotrace.sites.prologue import (
-    PLAIN_RET,
-    first_emulated,
-    may_branch_to_start,
-    split_stack,
-    stack_check,
-)
+from gotrace.sites.machine import machine_code
+from gotrace.sites.records import MAX_SIZE, SiteError, SiteForm
 
 __all__ = [
     "FunctionSites",
@@ -45,31 +36,10 @@ __all__ = [
 ]
 
 
-class SiteError(GotraceError):
-    """A function has no exact entry site, or its RETs cannot be found."""
-
-
 class SiteKind(Enum):
     """What a hit at a site means."""
 
     ENTRY = "entry"
-    RET = "ret"
-
-
-class SiteForm(Enum):
-    """What instruction a site is on, and thereby what a hit costs and needs.
-
-    EMULATED: the kernel emulates it within the breakpoint's trap.
-    BRANCH: the ``jbe`` of the stack check, emulated too. The BPF program must drop the hit when
-    CF or ZF is set in the saved flags: the branch is then taken and the function starts again.
-    FIRST: the function's first instruction, single-stepped out of line, a second trap.
-    RET: a return, single-stepped too unless the BPF program carries it out. An entry is there only
-    where it does: in functions that lead straight to a RET.
-    """
-
-    EMULATED = "emulated"
-    BRANCH = "branch"
-    FIRST = "first"
     RET = "ret"
 
 
@@ -78,13 +48,15 @@ class Site:
     """One place to probe.
 
     ``address`` is a link-time virtual address. The stack pointer at the site plus ``sp_offset``
-    is the stack pointer at the function's entry, where the return address is.
+    is the stack pointer at the function's entry. ``faults``: memory is accessed before it by a
+    pointer, which may be nil; a call that panics there never comes to the site.
     """
 
     address: int
     kind: SiteKind
     form: SiteForm
     sp_offset: int
+    faults: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,22 +90,14 @@ class FunctionSites:
     jumps_to: tuple[int, ...] = ()
 
 
-# push %rbp; mov %rsp,%rbp: what Go >= 1.21 sets up a frame with, right after the stack check.
-_FRAME_SETUP = b"\x55\x48\x89\xe5"
-#: push of a register that a C callee saves: prologue, not a loop's body.
-_SAVE = re.compile(rb"[\x53\x55]|\x41[\x54-\x57]")
-
 #: Entered in the middle, at an offset that the compiler computes from the size.
 _NO_SINGLE_ENTRY = frozenset({"runtime.duffzero", "runtime.duffcopy"})
-#: Larger functions are not decoded: compilers emit none, and a file made to be slow is given up.
-_MAX_SIZE = 1 << 21
 
 
 def function_sites(
     image: ElfImage,
     function: Function,
     returns: bool,
-    arch: Architecture = AMD64,
     values: bool = True,
     at_rets: bool = False,
 ) -> FunctionSites:
@@ -150,12 +114,12 @@ def function_sites(
     except ElfError as error:
         return FunctionSites(function, None, (), f"{function.name}: {error}")
     try:
-        entry = entry_site(code, function, arch, values, at_rets)
+        entry = entry_site(code, function, image.arch, values, at_rets)
     except SiteError as error:
         problems.append(str(error))
     if returns:
         try:
-            found = return_sites(code, function, arch)
+            found = return_sites(code, function, image.arch)
         except SiteError as error:
             problems.append(str(error))
     problem = "; ".join(problems) if problems else None
@@ -165,7 +129,7 @@ def function_sites(
 def entry_site(
     code: bytes,
     function: Function,
-    arch: Architecture = AMD64,
+    arch: Architecture,
     values: bool = True,
     at_rets: bool = False,
 ) -> Site:
@@ -180,94 +144,23 @@ def entry_site(
         raise SiteError(f"{function.name}: it has no code at {function.entry:#x}")
     if function.name in _NO_SINGLE_ENTRY:
         raise SiteError(f"{function.name}: no exact entry site: callers jump into its middle")
-    offset, form, sp_offset = _behind_check(code) or _without_check(
-        code, function, arch, values, at_rets
-    )
-    return Site(function.entry + offset, SiteKind.ENTRY, form, sp_offset)
+    chosen = machine_code(arch).entry(code, function, values, at_rets)
+    address = function.entry + chosen.offset
+    return Site(address, SiteKind.ENTRY, chosen.form, chosen.sp_offset, chosen.faults)
 
 
-def return_sites(code: bytes, function: Function, arch: Architecture = AMD64) -> Returns:
+def return_sites(code: bytes, function: Function, arch: Architecture) -> Returns:
     """Find every RET of ``function``, whose bytes from entry to end are ``code``.
 
     Raises SiteError when some of it cannot be decoded: a list with gaps would be a guess.
     """
-    if len(code) > _MAX_SIZE:
+    if len(code) > MAX_SIZE:
         raise SiteError(f"{function.name}: too large to be decoded ({len(code)} bytes): entry only")
-    found = exits(code, arch)
+    machine = machine_code(arch)
+    found = machine.exits(code)
     if found.undecodable is not None:
         where = function.entry + found.undecodable
         raise SiteError(f"{function.name}: cannot be decoded at {where:#x}: entry only")
-    offsets = list(found.returns)
-    split = split_stack(code)
-    if split is not None:
-        # __morestack calls the body itself; to the RET after its call it comes back only in
-        # the end, to leave on the old stack: that call has then been seen to return already.
-        resumed = next((at for at in offsets if at >= split.slow), None)
-        offsets = [at for at in offsets if at != resumed]
-    sites = (Site(function.entry + at, SiteKind.RET, SiteForm.RET, 0) for at in offsets)
+    sites = (Site(function.entry + at, SiteKind.RET, SiteForm.RET, 0) for at in found.returns)
     jumps_to = tuple(function.entry + target for target in found.targets)
     return Returns(tuple(sites), found.tail_jumps, jumps_to)
-
-
-_Choice = tuple[int, SiteForm, int]  # offset from the entry, form, sp_offset
-
-
-def _behind_check(code: bytes) -> _Choice | None:
-    """Choose a site in or after the stack check, None when the code begins with no known one.
-
-    That no branch leads there needs no proof by decoding. Assembler and compiler put the check
-    and the frame's set-up before the function's entry block, and no label exists in front of
-    that block but the one that the way back from morestack uses, which is the entry. A test
-    holds this against the disassembly of whole programs.
-    """
-    check = stack_check(code)
-    if check is not None:
-        if code.startswith(_FRAME_SETUP, check.end):
-            return check.end, SiteForm.EMULATED, 0
-        return check.branch, SiteForm.BRANCH, 0
-    split = split_stack(code)
-    if split is None:
-        return None
-    # Behind the check the stack is the one of the RETs, so that stack pointers can be matched.
-    at = split.body if _SAVE.match(code, split.body) else split.branch
-    return at, SiteForm.EMULATED, 0
-
-
-def _without_check(
-    code: bytes, function: Function, arch: Architecture, values: bool, at_rets: bool
-) -> _Choice:
-    """Choose a site in a function that begins with no stack check: leaf, nosplit, assembly, C."""
-    emulated = first_emulated(code, values, at_rets)
-    if emulated is not None:
-        at, sp_offset = emulated
-        if _branch_to_start(code, at, function, arch) is None:
-            is_ret = code.startswith(PLAIN_RET, at)
-            return at, SiteForm.RET if is_ret else SiteForm.EMULATED, sp_offset
-    back = _branch_to_start(code, 0, function, arch)
-    if back is not None:
-        raise SiteError(
-            f"{function.name}: no exact entry site: the jump at {function.entry + back:#x} "
-            "leads back to its first instruction"
-        )
-    refused = refusal(code)
-    if refused is not None:
-        raise SiteError(
-            f"{function.name}: the kernel allows no probe on its first instruction: {refused}"
-        )
-    return 0, SiteForm.FIRST, 0
-
-
-def _branch_to_start(code: bytes, last: int, function: Function, arch: Architecture) -> int | None:
-    """Return where a branch to one of the offsets 0..``last`` is, None if there is none.
-
-    Jumps through tables are not followed: a switch is never its own function's first block.
-    """
-    if len(code) > _MAX_SIZE:
-        raise SiteError(f"{function.name}: too large to be decoded ({len(code)} bytes)")
-    if not may_branch_to_start(code, last):
-        return None
-    flow = control_flow(code, arch)
-    if flow.undecodable is not None:
-        where = function.entry + flow.undecodable
-        raise SiteError(f"{function.name}: no exact entry site: cannot be decoded at {where:#x}")
-    return next((branch.at for branch in flow.branches if 0 <= branch.target <= last), None)

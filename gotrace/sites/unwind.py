@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gotrace.abi.amd64 import AMD64, Architecture
-from gotrace.sites.decode import control_flow
+from gotrace.sites.machine import machine_code
 from gotrace.sites.sites import Site, SiteError, SiteForm, SiteKind, entry_site
 
 if TYPE_CHECKING:
@@ -33,20 +32,18 @@ class UnwindSites:
     goexit: Site | None
 
 
-def unwind_sites(table: FunctionTable, arch: Architecture = AMD64) -> UnwindSites:
+def unwind_sites(table: FunctionTable) -> UnwindSites:
     """Return the unwinding sites of a Go binary."""
-    return UnwindSites(
-        tuple(_calls(table, "runtime.recovery", "runtime.gogo", arch)), _goexit(table)
-    )
+    return UnwindSites(tuple(_calls(table, "runtime.recovery", "runtime.gogo")), _goexit(table))
 
 
-def _calls(table: FunctionTable, caller: str, callee: str, arch: Architecture) -> list[Site]:
+def _calls(table: FunctionTable, caller: str, callee: str) -> list[Site]:
     targets = {table.function(row).entry for row in table.rows_named(callee)}
     sites = []
     for row in table.rows_named(caller):
         function = table.function(row)
         code = table.image.read(function.entry, function.end - function.entry)
-        for call in control_flow(code, arch).calls:
+        for call in machine_code(table.image.arch).control_flow(code).calls:
             if function.entry + call.target in targets:
                 address = function.entry + call.at
                 sites.append(Site(address, SiteKind.ENTRY, SiteForm.EMULATED, 0))
@@ -58,7 +55,7 @@ def _goexit(table: FunctionTable) -> Site | None:
         function = table.function(row)
         code = table.image.read(function.entry, function.end - function.entry)
         try:
-            return entry_site(code, function)
+            return entry_site(code, function, table.image.arch)
         except SiteError:
             continue
     return None

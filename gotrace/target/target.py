@@ -59,8 +59,20 @@ class TargetBinary(Binary):
 
     @property
     def attach_path(self) -> str:
-        """Return a path to the very inode that was read, whatever happens to its name."""
+        """Return a path to the very inode that was read, whatever happens to its name.
+
+        Raises GotraceError where nothing can be attached to it.
+        """
+        self.check_traced()
         return f"/proc/self/fd/{self.image.fileno()}"
+
+    def check_traced(self) -> None:
+        """Raise GotraceError where programs of the file's architecture are not traced."""
+        if not self.image.arch.is_traced:
+            raise GotraceError(
+                f"{self.image.display}: a program for {self.image.arch.name}: only programs for"
+                " amd64 can be traced; -l lists its functions"
+            )
 
     def find_bias(self) -> int | None:
         """Return the bias as far as it is known by now; once found it is, the process may end."""

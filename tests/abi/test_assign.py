@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import (
     Assignment,
     CallingConvention,
@@ -24,6 +23,7 @@ from gotrace.abi.assign import (
     dictionary_place,
     takes_dictionary,
 )
+from gotrace.architecture import AMD64
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.gotypes.from_text import parse_signature, parse_type
 from gotrace.gotypes.symbols import parse_name
@@ -182,9 +182,9 @@ def test_who_takes_a_dictionary(name: str, expected: bool) -> None:
 
 
 def test_rules_by_release() -> None:
-    assert calling_convention(GoVersion(1, 16), False) is ABI0
-    assert calling_convention(GoVersion(1, 17), False) is INTERNAL
-    assert calling_convention(GoVersion(1, 27), True) is ABI0
+    assert calling_convention(GoVersion(1, 16), False, AMD64) is ABI0
+    assert calling_convention(GoVersion(1, 17), False, AMD64) is INTERNAL
+    assert calling_convention(GoVersion(1, 27), True, AMD64) is ABI0
     assert dictionary_place(GoVersion(1, 19)) is DictionaryPlace.BEFORE_RECEIVER
     assert dictionary_place(GoVersion(1, 20)) is DictionaryPlace.AFTER_RECEIVER
 

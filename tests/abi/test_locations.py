@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import collections
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import CallingConvention, FloatReg, IntReg, Piece, Place, Stack, assign
 from gotrace.abi.dwarf_gaps import Observed, observed
 from gotrace.abi.locations import (
@@ -20,12 +19,22 @@ from gotrace.abi.locations import (
     function_locations,
     signature_locations,
 )
+from gotrace.architecture import AMD64, Architecture
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.dwarf.reader import DwarfReader, FunctionSignature
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.from_dwarf import DwarfTypes
 from gotrace.gotypes.from_text import parse_signature
-from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, require
+from tests.toolchains import (
+    BUILD_MODES,
+    FIXTURES,
+    FOR_ARM64,
+    Toolchain,
+    build,
+    each_architecture,
+    each_toolchain,
+    require,
+)
 
 INTERNAL = CallingConvention.ABI_INTERNAL
 
@@ -43,13 +52,20 @@ def release(toolchain: Toolchain) -> GoVersion:
     return version
 
 
+@functools.cache
+def architecture(path: Path) -> Architecture:
+    with ElfImage.open(path) as image:
+        return image.arch
+
+
 def all_places(
     path: Path, toolchain: Toolchain
 ) -> Iterator[tuple[FunctionSignature, FunctionLocations]]:
     dwarf = reader(path)
     types = DwarfTypes(dwarf)
+    code = FunctionCode(architecture(path), release(toolchain))
     for function in dwarf.functions():
-        yield function, function_locations(function, dwarf, types, FunctionCode(release(toolchain)))
+        yield function, function_locations(function, dwarf, types, code)
 
 
 def places(path: Path, toolchain: Toolchain, name: str) -> FunctionLocations:
@@ -89,12 +105,12 @@ def verdicts(path: Path, toolchain: Toolchain) -> tuple[collections.Counter[str]
         variables = [variable for variable in function.parameters if variable.name != ".dict"]
         types = [value.type for value in found.parameters]
         results = [value.type for value in found.results]
-        slots = assign(types, results, AMD64, found.convention).spill_slots
+        slots = assign(types, results, architecture(path), found.convention).spill_slots
         of_all = [piece for value in found.parameters for piece in value.pieces or ()]
         for variable, value, slot in zip(variables, found.parameters, slots, strict=True):
             pieces = reader(path).entry_pieces(function, variable) or ()
             if value.type.size:
-                shown = observed(pieces, value.type, AMD64, from_list=True)
+                shown = observed(pieces, value.type, architecture(path), from_list=True)
                 says = verdict(value, slot, shown, of_all)
                 counts[says] += 1
                 if says == "DISAGREE":
@@ -103,9 +119,10 @@ def verdicts(path: Path, toolchain: Toolchain) -> tuple[collections.Counter[str]
 
 
 @pytest.mark.slow
+@each_architecture
 @each_toolchain
-def test_every_function_of_a_large_program(toolchain: Toolchain) -> None:
-    check_every_function(toolchain)
+def test_every_function_of_a_large_program(toolchain: Toolchain, env: Mapping[str, str]) -> None:
+    check_every_function(toolchain, env)
 
 
 @pytest.mark.slow
@@ -114,11 +131,17 @@ def test_every_function_of_a_large_program(toolchain: Toolchain) -> None:
     [*(pytest.param(minor, marks=pytest.mark.thorough) for minor in ("1.15", "1.19")), "1.27"],
 )
 def test_every_function_of_a_large_unoptimized_program(minor: str) -> None:
-    check_every_function(require(minor), "-gcflags=all=-N -l")
+    check_every_function(require(minor), {}, "-gcflags=all=-N -l")
 
 
-def check_every_function(toolchain: Toolchain, *flags: str) -> None:
-    path = build(FIXTURES / "abi_large", toolchain, flags=flags)
+@pytest.mark.thorough
+@pytest.mark.parametrize("minor", ["1.15", "1.19", "1.27"])
+def test_every_function_of_a_large_unoptimized_arm64_program(minor: str) -> None:
+    check_every_function(require(minor), FOR_ARM64, "-gcflags=all=-N -l")
+
+
+def check_every_function(toolchain: Toolchain, env: Mapping[str, str], *flags: str) -> None:
+    path = build(FIXTURES / "abi_large", toolchain, flags=flags, env=env)
     counts, wrong = verdicts(path, toolchain)
     print(dict(counts))
     assert counts["functions"] > 5000
@@ -227,7 +250,7 @@ def test_assembly_functions_take_all_from_the_stack() -> None:
     path = build(FIXTURES / "dwarf_signatures", toolchain)
     dwarf = reader(path)
     function = next(found for found in dwarf.functions() if found.name == "main.add")
-    code = FunctionCode(release(toolchain), is_assembly=True)
+    code = FunctionCode(AMD64, release(toolchain), is_assembly=True)
     found = function_locations(function, dwarf, DwarfTypes(dwarf), code)
     assert found.convention is CallingConvention.ABI0
     assert by_name(found.parameters) == {"x": [Stack(8)], "y": [Stack(16)]}
@@ -242,7 +265,7 @@ def test_signatures_given_by_users_are_placed_like_those_of_dwarf() -> None:
     given = signature_locations(
         parse_signature(f"{name}(key string, value int) int"),
         name,
-        FunctionCode(release(toolchain)),
+        FunctionCode(AMD64, release(toolchain)),
     )
     assert [value.pieces for value in given.parameters] == [v.pieces for v in told.parameters]
     assert [value.pieces for value in given.results] == [value.pieces for value in told.results]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gotrace.architecture import AMD64
 from gotrace.gotypes.runtime import table_layout
 from gotrace.histogram import BUCKETS, ROW_SIZE, UNIT_ROWS, Histogram, bucket_bounds
 from gotrace.kernel import program
@@ -112,7 +113,7 @@ def test_buckets(tmp_path: Path) -> None:
 def test_layout_of_a_runtime(c: CLayout) -> None:
     row, values = c.fields("layout", *tasks._OFFSETS, "tls_g")
     assert list(tasks._LAYOUT.unpack(row)) == values
-    layout = replace(table_layout((1, 19)), tls_offset=-8)
+    layout = replace(table_layout((1, 19), AMD64), tls_offset=-8)
     *offsets, tls = tasks._LAYOUT.unpack(tasks._row(layout))
     assert offsets == [getattr(layout, name) for name in tasks._OFFSETS]
     assert tls == (1 << 64) - 8

@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import CLOSURE_CONTEXT
+from gotrace.architecture import AMD64
 from gotrace.capture import ops as capture_ops
 from gotrace.capture.ops import (
     MAX_BLOCKS,

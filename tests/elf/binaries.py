@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 from gotrace.elf.buildinfo import recorded_version
 from gotrace.elf.image import ElfImage
-from tests.toolchains import FIXTURES, Toolchain, build
+from tests.toolchains import FIXTURES, FOR_ARM64, Toolchain, build
 
-__all__ = ["MODES", "cgo", "small", "without_build_info", "without_section_headers"]
+__all__ = ["ARM64_MODES", "MODES", "cgo", "small", "without_build_info", "without_section_headers"]
 
 #: How to build one program; values are build() flags.
-MODES: Mapping[str, tuple[str, ...]] = {
+MODES: dict[str, tuple[str, ...]] = {
     "default": (),
     "stripped": ("-ldflags=-s -w",),
     "pie": ("-buildmode=pie",),
@@ -24,10 +23,19 @@ MODES: Mapping[str, tuple[str, ...]] = {
     "external-stripped-pie": ("-buildmode=pie", "-ldflags=-linkmode=external -s -w"),
 }
 
+#: The same for arm64.
+ARM64_MODES: dict[str, tuple[str, ...]] = {
+    "arm64": (),
+    "arm64-stripped": ("-ldflags=-s -w",),
+    "arm64-pie": ("-buildmode=pie",),
+}
+
 
 def small(toolchain: Toolchain, mode: str = "default") -> Path:
     """Build the program that has one of each kind of Go function."""
-    return build(FIXTURES / "elf_small", toolchain, flags=MODES[mode])
+    env = FOR_ARM64 if mode in ARM64_MODES else None
+    flags = (MODES | ARM64_MODES)[mode]
+    return build(FIXTURES / "elf_small", toolchain, flags=flags, env=env)
 
 
 def cgo(toolchain: Toolchain, mode: str = "default") -> Path:

@@ -12,18 +12,19 @@ import pytest
 
 from gotrace.elf.functions import Function, FunctionTable, Origin, load_functions
 from gotrace.elf.image import ElfImage
-from tests.elf.binaries import MODES, cgo, small, without_section_headers
+from tests.elf.binaries import ARM64_MODES, MODES, cgo, small, without_section_headers
 from tests.elf.truth import NmSymbol, addr2line, elf_symbols, go_nm, run, sections
 from tests.toolchains import Toolchain, each_toolchain, newest, require
 
 #: What to ask for the symbols of a stripped binary: the same build with symbols.
 WITH_SYMBOLS = {
     "stripped": "default",
+    "arm64-stripped": "arm64",
     "stripped-pie": "pie",
     "external-stripped-pie": "external-pie",
 }
 
-each_mode = pytest.mark.parametrize("mode", MODES)
+each_mode = pytest.mark.parametrize("mode", [*MODES, *ARM64_MODES])
 some_modes = pytest.mark.parametrize("mode", ["default", "stripped", "external-stripped-pie"])
 
 #: Functions are aligned to at most this many bytes.
@@ -95,7 +96,7 @@ def test_table_is_found_inside_another_section(toolchain: Toolchain) -> None:
 
 @pytest.mark.slow
 @each_toolchain
-@pytest.mark.parametrize("mode", ["default", "stripped", "external-pie"])
+@pytest.mark.parametrize("mode", ["default", "stripped", "external-pie", "arm64-stripped"])
 def test_lines_are_those_of_go_addr2line(toolchain: Toolchain, mode: str) -> None:
     binary = small(toolchain, mode)
     with ElfImage.open(binary) as image:
@@ -147,7 +148,7 @@ def test_inlined_frames_are_those_of_the_runtime(toolchain: Toolchain, mode: str
 
 
 @each_toolchain
-@some_modes
+@pytest.mark.parametrize("mode", ["default", "stripped", "external-stripped-pie", *ARM64_MODES])
 def test_declaration_is_the_line_of_the_func_keyword(toolchain: Toolchain, mode: str) -> None:
     binary = small(toolchain, mode)
     source = binary.parent / "source" / "main.go"

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import SymbolTableSection
 
+from gotrace.architecture import AMD64, ARM64
 from gotrace.elf.buildinfo import GoVersion
 from gotrace.elf.image import ElfImage
 from gotrace.gotypes.binary import Binary
@@ -25,9 +27,12 @@ from gotrace.gotypes.runtime import (
 from tests.toolchains import (
     BUILD_MODES,
     FIXTURES,
+    FOR_ARM64,
     WHEEL_VERSIONS,
     Toolchain,
     build,
+    each_architecture,
+    each_toolchain,
     every_toolchain,
     newest,
 )
@@ -73,10 +78,13 @@ def linked_tls_offset(path: Path) -> int:
         return int(symbol["st_value"] - size)
 
 
+@each_architecture
 @every_toolchain
-def test_table_agrees_with_the_compilers_dwarf(toolchain: Toolchain) -> None:
-    path = build(RUNTIME, toolchain)
-    layout = table_layout(release(toolchain).release)
+def test_table_agrees_with_the_compilers_dwarf(
+    toolchain: Toolchain, env: Mapping[str, str]
+) -> None:
+    path = build(RUNTIME, toolchain, env=env)
+    layout = table_layout(release(toolchain).release, ARM64 if env else AMD64)
     g, m = dwarf_members(path, "runtime.g"), dwarf_members(path, "runtime.m")
     stack, gobuf = dwarf_members(path, "runtime.stack"), dwarf_members(path, "runtime.gobuf")
     sudog = dwarf_members(path, "runtime.sudog")
@@ -120,9 +128,21 @@ def test_layout_of_a_binary(toolchain: Toolchain, mode: str) -> None:
     with Binary(ElfImage.open(path)) as binary:
         layout = binary.runtime
     source = LayoutSource.TABLE if mode == "stripped" else LayoutSource.DWARF
-    table = table_layout(version.release)
+    table = table_layout(version.release, AMD64)
     assert layout == dataclasses.replace(table, source=source, tls_offset=-8)
     assert layout.g_in_register == (version >= GoVersion(1, 17))
+
+
+@each_toolchain
+@pytest.mark.parametrize("mode", ["default", "stripped"])
+def test_layout_of_an_arm64_binary(toolchain: Toolchain, mode: str) -> None:
+    path = build(RUNTIME, toolchain, flags=BUILD_MODES[mode], env=FOR_ARM64)
+    with Binary(ElfImage.open(path)) as binary:
+        layout = binary.runtime
+    source = LayoutSource.TABLE if mode == "stripped" else LayoutSource.DWARF
+    table = table_layout(release(toolchain).release, ARM64)
+    assert layout == dataclasses.replace(table, source=source)
+    assert layout.g_in_register and layout.tls_offset is None
 
 
 @every_toolchain
@@ -164,10 +184,10 @@ def test_the_newest_release_known_is_the_newest_tested() -> None:
 
 @pytest.mark.parametrize("asked, assumed", [((1, 40), True), ((1, 2), True), ((1, 20), False)])
 def test_releases_outside_of_the_table_are_marked(asked: tuple[int, int], assumed: bool) -> None:
-    layout = table_layout(asked)
+    layout = table_layout(asked, AMD64)
     assert layout.assumed == assumed
     if asked > NEWEST:
-        newest_row = table_layout(NEWEST)
+        newest_row = table_layout(NEWEST, AMD64)
         assert layout == dataclasses.replace(newest_row, assumed=True)
 
 

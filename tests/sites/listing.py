@@ -12,7 +12,7 @@ from pathlib import Path
 from gotrace.elf.functions import Function, Origin
 from tests.toolchains import Toolchain
 
-__all__ = ["Listed", "gnu_objdump", "go_objdump"]
+__all__ = ["Listed", "gnu_objdump", "go_objdump", "go_objdump_arm64"]
 
 
 #: VEX and EVEX
@@ -58,6 +58,15 @@ class Listed:
             elif text == f"JMP {self.name}(SB)" and low <= self.entry <= high:
                 found.append((address, self.entry))
         return found
+
+
+def go_objdump_arm64(binary: Path, toolchain: Toolchain) -> Iterator[Listed]:
+    """List all functions of a program for arm64; ``go tool objdump`` prints words as numbers."""
+    command = [str(toolchain.go), "tool", "objdump", str(binary)]
+    for listed in _parse_go(_lines(command, toolchain.env())):
+        if listed.instructions:
+            words = [(address, raw[::-1], text) for address, raw, text in listed.instructions]
+            yield Listed(listed.name, words)
 
 
 def go_objdump(binary: Path, toolchain: Toolchain) -> Iterator[Listed]:

@@ -10,16 +10,16 @@ import re
 import capstone
 import pytest
 
-from gotrace.abi.amd64 import AMD64
 from gotrace.elf.functions import load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.sites import decode, lengths
-from gotrace.sites.decode import Branch, Exits, control_flow, exits, float_written, step_over
+from gotrace.sites.decode import control_flow, exits, float_written, step_over
+from gotrace.sites.records import Branch, Exits
 from tests.toolchains import FIXTURES, Toolchain, build, gccgo_build, newest, toolchains
 
 
 def flow(code: str, repeat: int = 1) -> tuple[tuple[int, ...], int, int | None]:
-    found = control_flow(bytes.fromhex(code) * repeat, AMD64)
+    found = control_flow(bytes.fromhex(code) * repeat)
     return found.returns, found.tail_jumps, found.undecodable
 
 
@@ -52,7 +52,7 @@ def test_undecodable_bytes_are_reported_where_they_are() -> None:
 
 def test_direct_jumps_have_targets() -> None:
     # 74 02 je 4; eb fc jmp 0; e9 .. jmp past the end; e8 .. call before the start
-    found = control_flow(bytes.fromhex("74 02 eb fc e9 00 01 00 00 e8 00 ff ff ff c3"), AMD64)
+    found = control_flow(bytes.fromhex("74 02 eb fc e9 00 01 00 00 e8 00 ff ff ff c3"))
     assert found.branches == (Branch(0, 4), Branch(2, 0), Branch(4, 0x109))
     assert found.calls == (Branch(9, 14 - 0x100),)
     assert found.tail_jumps == 1
@@ -83,8 +83,8 @@ def test_long_functions_are_decoded_piece_by_piece() -> None:
 
 @pytest.mark.parametrize("code", ["", "06", "0f", "66 66 66"])
 def test_nothing_is_known_of_what_cannot_be_decoded(code: str) -> None:
-    assert step_over(bytes.fromhex(code), True, AMD64) is None
-    assert float_written(bytes.fromhex(code), AMD64) is None
+    assert step_over(bytes.fromhex(code), True) is None
+    assert float_written(bytes.fromhex(code)) is None
 
 
 @pytest.mark.parametrize(
@@ -99,16 +99,16 @@ def test_nothing_is_known_of_what_cannot_be_decoded(code: str) -> None:
     ],
 )
 def test_the_float_register_that_is_written(code: str, written: int | None) -> None:
-    assert float_written(bytes.fromhex(code), AMD64) == written
-    assert step_over(bytes.fromhex(code), True, AMD64) == (len(bytes.fromhex(code)), 0)
+    assert float_written(bytes.fromhex(code)) == written
+    assert step_over(bytes.fromhex(code), True) == (len(bytes.fromhex(code)), 0)
 
 
 def test_error_in_a_later_piece_is_reported() -> None:
-    assert control_flow(b"\x90" * 100_000 + b"\x06\xc3", AMD64).undecodable == 100_000
+    assert control_flow(b"\x90" * 100_000 + b"\x06\xc3").undecodable == 100_000
 
 
 def exits_by_disassembler(code: bytes) -> Exits:
-    found = control_flow(code, AMD64)
+    found = control_flow(code)
     leave = (branch.target for branch in found.branches if not 0 <= branch.target < len(code))
     return Exits(found.returns, tuple(leave), found.tail_jumps, found.undecodable)
 
@@ -181,10 +181,5 @@ def test_exits_are_the_same_before_and_after_the_expression_is_compiled(
     code = bytes.fromhex("48 89 c3 74 10 e9 00 01 00 00 c3 ff e0 cc cc")
     for decoded in (0, 1 << 30):
         monkeypatch.setattr(decode, "_disassembled", decoded)
-        found = exits(code, AMD64)
+        found = exits(code)
         assert (found.returns, found.targets, found.tail_jumps) == ((10,), (21, 266), 3)
-
-
-def test_architecture_is_capstones() -> None:
-    assert AMD64.capstone_arch == capstone.CS_ARCH_X86
-    assert AMD64.capstone_mode == capstone.CS_MODE_64

@@ -6,7 +6,6 @@ from __future__ import annotations
 import capstone
 import pytest
 
-from gotrace.abi.amd64 import AMD64
 from gotrace.elf.functions import Function, load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.sites.emulation import EMULATED
@@ -102,12 +101,12 @@ LINES = {
 @pytest.mark.parametrize("line", LINES)
 def test_landings_of_lines(line: str) -> None:
     after, at, emulated, shared = LINES[line]
-    code = _Decoded(b"\xe8\0\0\0\0" + bytes.fromhex(after) + b"\x90" * 32, AMD64)
+    code = _Decoded(b"\xe8\0\0\0\0" + bytes.fromhex(after) + b"\x90" * 32)
     place, is_emulated, is_shared, _ = next(code.after_call(5))
     assert (place - 5, is_emulated, is_shared) == (at, emulated, shared)
 
 
 @pytest.mark.parametrize("after", ["4d 8b 36 85 c0 75 10", "c3"])
 def test_where_g_is_written_or_a_ret_follows_there_is_no_landing(after: str) -> None:
-    code = _Decoded(b"\xe8\0\0\0\0" + bytes.fromhex(after) + b"\x90" * 32, AMD64)
+    code = _Decoded(b"\xe8\0\0\0\0" + bytes.fromhex(after) + b"\x90" * 32)
     assert list(code.after_call(5)) == []

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gotrace.architecture import AMD64
 from gotrace.elf.functions import Function, Origin, load_functions
 from gotrace.elf.image import ElfImage
 from gotrace.sites.sites import (
@@ -31,7 +32,7 @@ def function(code: bytes, name: str = "main.f") -> Function:
 
 def entry(code: str, name: str = "main.f") -> Site:
     raw = bytes.fromhex(code)
-    return entry_site(raw, function(raw, name))
+    return entry_site(raw, function(raw, name), AMD64)
 
 
 def refused(code: str, name: str = "main.f") -> str:
@@ -42,7 +43,7 @@ def refused(code: str, name: str = "main.f") -> str:
 
 def returns(code: str) -> tuple[list[int], int]:
     raw = bytes.fromhex(code)
-    found = return_sites(raw, function(raw))
+    found = return_sites(raw, function(raw), AMD64)
     assert all(site.kind is SiteKind.RET and site.sp_offset == 0 for site in found.sites)
     return [site.address - ENTRY for site in found.sites], found.tail_jumps
 
@@ -140,10 +141,10 @@ def test_entry_at_the_ret_that_a_function_leads_straight_to(
     code: str, form: SiteForm, offset: int
 ) -> None:
     raw = bytes.fromhex(code)
-    site = entry_site(raw, function(raw), values=False, at_rets=True)
+    site = entry_site(raw, function(raw), AMD64, values=False, at_rets=True)
     assert site == Site(ENTRY + offset, SiteKind.ENTRY, form, 0)
     if form is SiteForm.RET:
-        assert entry_site(raw, function(raw), values=False).form is SiteForm.FIRST
+        assert entry_site(raw, function(raw), AMD64, values=False).form is SiteForm.FIRST
 
 
 def test_loop_to_the_first_instruction_leaves_no_site() -> None:
@@ -186,15 +187,15 @@ def test_ret_after_the_call_of_morestack_is_none() -> None:
 def test_undecodable_code_has_no_returns() -> None:
     raw = bytes.fromhex("31 c0 c3 06 c3")
     with pytest.raises(SiteError, match=r"main\.f: cannot be decoded at 0x401003: entry only"):
-        return_sites(raw, function(raw))
+        return_sites(raw, function(raw), AMD64)
 
 
 def test_huge_functions_are_not_decoded() -> None:
     raw = bytes(3 << 20)
     with pytest.raises(SiteError, match="too large to be decoded"):
-        return_sites(raw, function(raw))
+        return_sites(raw, function(raw), AMD64)
     with pytest.raises(SiteError, match="too large to be decoded"):
-        entry_site(raw, function(raw))
+        entry_site(raw, function(raw), AMD64)
 
 
 PIECES = st.sampled_from([bytes.fromhex(code) for code, *_ in SITES.values()])
@@ -205,8 +206,8 @@ def test_any_bytes_give_sites_inside_or_a_reason(pieces: list[bytes]) -> None:
     code = b"".join(pieces)
     sites: list[Site] = []
     for choose in (
-        lambda: [entry_site(code, function(code))],
-        lambda: return_sites(code, function(code)).sites,
+        lambda: [entry_site(code, function(code), AMD64)],
+        lambda: return_sites(code, function(code), AMD64).sites,
     ):
         try:
             sites += choose()

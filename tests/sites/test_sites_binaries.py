@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gotrace.architecture import AMD64
 from gotrace.sites.prologue import split_stack, stack_check
 from gotrace.sites.sites import Site, SiteError, SiteForm, entry_site, return_sites
 from tests.live import skip_or_fail
@@ -30,13 +31,13 @@ BOTH_ENDS = pytest.mark.parametrize(
 
 def chosen(listed: Listed, values: bool = True, at_rets: bool = False) -> Site | None:
     try:
-        return entry_site(listed.code, listed.function, values=values, at_rets=at_rets)
+        return entry_site(listed.code, listed.function, AMD64, values=values, at_rets=at_rets)
     except SiteError:
         return None
 
 
 def check_returns(listed: Listed, expected: list[int]) -> None:
-    found = return_sites(listed.code, listed.function)
+    found = return_sites(listed.code, listed.function, AMD64)
     assert [site.address for site in found.sites] == expected, listed.name
 
 
@@ -149,7 +150,7 @@ def test_returns_of_vector_code() -> None:
         texts = [text for _, _, text in listed.instructions]
         if any("(bad)" in text for text in texts):  # data in text, which the code jumps over
             with pytest.raises(SiteError, match="cannot be decoded"):
-                return_sites(listed.code, listed.function)
+                return_sites(listed.code, listed.function, AMD64)
             continue
         vectors += any(text.startswith("v") for text in texts)
         check_returns(listed, listed.returns())

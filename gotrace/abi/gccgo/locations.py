@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import CLOSURE_CONTEXT, CallingConvention, FloatReg, Piece, Place, Stack
 from gotrace.abi.gccgo.sysv import SystemVAssignment, assign_system_v
 from gotrace.abi.gccgo.types import GccgoTypes
 from gotrace.abi.locations import FunctionLocations, PlacedValue, StructField
+from gotrace.architecture import AMD64
 from gotrace.elf.dwarf.loclist import LocationPiece, PieceKind
-from gotrace.elf.dwarf.regnum import AMD64_NUMBERS
 from gotrace.gotypes.symbols import parse_name
 from gotrace.gotypes.types import Field, GoType, Kind, Signature, StructType, struct_alignment
 
@@ -115,7 +114,7 @@ def _agrees(shown: tuple[LocationPiece, ...], computed: tuple[Piece, ...]) -> bo
             return False
         on_stack = piece.kind is PieceKind.FRAME and piece.number >= 0
         skipped = offset - expected.offset
-        at = Stack(piece.number + AMD64.pointer_size - skipped)
+        at = Stack(piece.number + AMD64.pushed - skipped)
         if on_stack and at != expected.place:
             return False
         offset += piece.size or 0
@@ -126,10 +125,10 @@ def _dwarf_number(place: Place) -> int | None:
     if isinstance(place, Stack):
         return None
     if isinstance(place, FloatReg):
-        return AMD64_NUMBERS[AMD64.float_registers[place.index]]
+        return AMD64.dwarf_number(AMD64.float_registers[place.index])
     if place == CLOSURE_CONTEXT:
-        return AMD64_NUMBERS[AMD64.closure_register]
-    return AMD64_NUMBERS[AMD64.int_registers[place.index]]
+        return AMD64.dwarf_number(AMD64.closure_register)
+    return AMD64.dwarf_number(AMD64.int_registers[place.index])
 
 
 def _results(

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gotrace.elf import ElfError
-from gotrace.elf.image import ElfImage, Machine
+from gotrace.elf.image import ElfImage
 from gotrace.elf.scan import find_all
 
 __all__ = [
@@ -90,8 +90,6 @@ class PclntabHeader:
 #: Names that Go's linker gives the table's own section.
 _SECTION_NAMES = (".gopclntab", ".data.rel.ro.gopclntab")
 
-_QUANTUM = {Machine.AMD64: 1}
-
 #: Wrong matches of the magic to put up with before giving up a search.
 _MAX_CANDIDATES = 64
 
@@ -132,7 +130,7 @@ def _damaged(image: ElfImage, name: str, offset: int) -> str:
 def _candidates(image: ElfImage) -> Iterator[int]:
     """Yield the file offsets of what looks like a header, sections that hold it first."""
     # The magic's first byte differs by format; what follows it is the same in all.
-    rest = b"\xff\xff\xff\0\0" + bytes((_QUANTUM[image.machine], 8))
+    rest = b"\xff\xff\xff\0\0" + bytes((image.arch.quantum, 8))
     first_bytes = bytes(known.value & 0xFF for known in PclntabFormat)
     ranges = [(s.offset, s.offset + s.size) for s in image.sections if s.name == ".data.rel.ro"]
     ranges += [(s.offset, s.offset + s.file_size) for s in image.segments if s.type == 1]
@@ -152,7 +150,7 @@ def _parse(image: ElfImage, start: int, limit: int) -> PclntabHeader | None:
     if limit - start < 80:
         return None
     magic, zero, quantum, pointer_size = struct.unpack_from("<IHBB", image.data, start)
-    if zero or quantum != _QUANTUM[image.machine] or pointer_size != 8:
+    if zero or quantum != image.arch.quantum or pointer_size != 8:
         return None
     try:
         form = PclntabFormat(magic)

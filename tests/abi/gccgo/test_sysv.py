@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from gotrace.abi.amd64 import AMD64
 from gotrace.abi.assign import CLOSURE_CONTEXT, FloatReg, IntReg, Place, Stack
 from gotrace.abi.gccgo.locations import system_v_signature_locations
 from gotrace.abi.gccgo.sysv import EightbyteClass, assign_system_v, classify
+from gotrace.architecture import AMD64
 from gotrace.gotypes.from_text import parse_signature, parse_type
 
 INTEGER, SSE = EightbyteClass.INTEGER, EightbyteClass.SSE

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.toolchains import (
     FIXTURES,
     Toolchain,
     build,
+    each_architecture,
     each_toolchain,
     gccgo_build,
     newest,
@@ -118,12 +120,17 @@ def test_captured_variables(toolchain: Toolchain) -> None:
     assert captured == ([("&start", 8), ("label", 16)] if known else [])
 
 
+@each_architecture
 @each_toolchain
-def test_entry_locations(toolchain: Toolchain) -> None:
-    path = build(SIGNATURES, toolchain)
+def test_entry_locations(toolchain: Toolchain, env: Mapping[str, str]) -> None:
+    path = build(SIGNATURES, toolchain, env=env)
     found = function(path, "main.add")
     pieces = [reader(path).entry_pieces(found, variable) for variable in found.parameters]
-    if version(toolchain) >= (1, 17):  # RAX and RBX are 0 and 3 in DWARF
+    if env and version(toolchain) >= (1, 18):  # X0 and X1
+        expected = [(PieceKind.REGISTER, 0), (PieceKind.REGISTER, 1)]
+    elif env:  # the frame address is SP at the entry
+        expected = [(PieceKind.FRAME, 8), (PieceKind.FRAME, 16)]
+    elif version(toolchain) >= (1, 17):  # RAX and RBX are 0 and 3 in DWARF
         expected = [(PieceKind.REGISTER, 0), (PieceKind.REGISTER, 3)]
     else:
         expected = [(PieceKind.FRAME, 0), (PieceKind.FRAME, 8)]

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules of amd64: which instruction of a function is probed."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gotrace.elf.functions import Function
+from gotrace.sites.decode import control_flow, exits, float_written, step_over
+from gotrace.sites.emulation import refusal
+from gotrace.sites.prologue import (
+    PLAIN_RET,
+    first_emulated,
+    may_branch_to_start,
+    split_stack,
+    stack_check,
+)
+from gotrace.sites.records import MAX_SIZE, Choice, Exits, Flow, SiteError, SiteForm
+
+__all__ = ["Amd64"]
+
+# push %rbp; mov %rsp,%rbp: what Go >= 1.21 sets up a frame with, right after the stack check.
+_FRAME_SETUP = b"\x55\x48\x89\xe5"
+#: push of a register that a C callee saves: prologue, not a loop's body.
+_SAVE = re.compile(rb"[\x53\x55]|\x41[\x54-\x57]")
+#: lock cmpxchg
+_COMPARE_AND_SWAP = re.compile(rb"\xf0[\x40-\x4f]?\x0f\xb1")
+#: mov disp32(%rax),%reg
+_FIELD_OF_RAX = re.compile(rb"[\x48\x4c]\x8b[\x80\x88\x90\x98\xa0\xa8\xb0\xb8](.{4})", re.DOTALL)
+
+_CALL = 0xE8
+
+
+class Amd64:
+    """The machine code of amd64, as `gotrace.sites.machine` describes it."""
+
+    def entry(self, code: bytes, function: Function, values: bool, at_rets: bool) -> Choice:
+        """Choose the entry site: in or after the stack check, or in the entry block."""
+        return _behind_check(code) or _without_check(code, function, values, at_rets)
+
+    def exits(self, code: bytes) -> Exits:
+        """Return a function's ways out, but for the one through which gccgo's checks come back."""
+        found = exits(code)
+        split = split_stack(code)
+        if split is None:
+            return found
+        # __morestack calls the body itself; to the RET after its call it comes back only in
+        # the end, to leave on the old stack: that call has then been seen to return already.
+        resumed = next((at for at in found.returns if at >= split.slow), None)
+        return replace(found, returns=tuple(at for at in found.returns if at != resumed))
+
+    def control_flow(self, code: bytes) -> Flow:
+        """Return where a function branches and returns."""
+        return control_flow(code)
+
+    def step_over(self, code: bytes, falls_through: bool) -> tuple[int, int] | None:
+        """Return the size of the first instruction, and what it adds to SP."""
+        return step_over(code, falls_through)
+
+    def float_written(self, code: bytes) -> int | None:
+        """Return the float register that the first instruction may write."""
+        return float_written(code)
+
+    def swaps(self, code: bytes) -> bool:
+        """Return whether code compares and swaps."""
+        return _COMPARE_AND_SWAP.search(code) is not None
+
+    def is_call(self, code: bytes, at: int) -> bool:
+        """Return whether there is a call that the kernel emulates, and not another branch."""
+        return code[at] == _CALL
+
+    def addressed(self, code: bytes, address: int) -> Iterator[int]:
+        """Yield what instructions without an immediate operand may address relative to RIP.
+
+        Each byte is taken for a ModRM byte of that form (mod 0, r/m 5), followed by its
+        displacement.
+        """
+        for at in range(1, len(code) - 4):
+            if code[at] & 0xC7 == 0x05:
+                (displacement,) = struct.unpack_from("<i", code, at + 1)
+                yield address + at + 5 + displacement
+
+    def first_field(self, code: bytes) -> int | None:
+        """Return the offset of the first field that is read far into the first argument."""
+        found = _FIELD_OF_RAX.search(code)
+        return int.from_bytes(found[1], "little") if found else None
+
+
+def _behind_check(code: bytes) -> Choice | None:
+    """Choose a site in or after the stack check, None when the code begins with no known one.
+
+    That no branch leads there needs no proof by decoding. Assembler and compiler put the check
+    and the frame's set-up before the function's entry block, and no label exists in front of
+    that block but the one that the way back from morestack uses, which is the entry. A test
+    holds this against the disassembly of whole programs.
+    """
+    check = stack_check(code)
+    if check is not None:
+        if code.startswith(_FRAME_SETUP, check.end):
+            return Choice(check.end, SiteForm.EMULATED, 0)
+        return Choice(check.branch, SiteForm.BRANCH, 0)
+    split = split_stack(code)
+    if split is None:
+        return None
+    # Behind the check the stack is the one of the RETs, so that stack pointers can be matched.
+    at = split.body if _SAVE.match(code, split.body) else split.branch
+    return Choice(at, SiteForm.EMULATED, 0)
+
+
+def _without_check(code: bytes, function: Function, values: bool, at_rets: bool) -> Choice:
+    """Choose a site in a function that begins with no stack check: leaf, nosplit, assembly, C."""
+    emulated = first_emulated(code, values, at_rets)
+    if emulated is not None:
+        at, sp_offset = emulated
+        if _branch_to_start(code, at, function) is None:
+            is_ret = code.startswith(PLAIN_RET, at)
+            return Choice(at, SiteForm.RET if is_ret else SiteForm.EMULATED, sp_offset)
+    back = _branch_to_start(code, 0, function)
+    if back is not None:
+        raise SiteError(
+            f"{function.name}: no exact entry site: the jump at {function.entry + back:#x} "
+            "leads back to its first instruction"
+        )
+    refused = refusal(code)
+    if refused is not None:
+        raise SiteError(
+            f"{function.name}: the kernel allows no probe on its first instruction: {refused}"
+        )
+    return Choice(0, SiteForm.FIRST, 0)
+
+
+def _branch_to_start(code: bytes, last: int, function: Function) -> int | None:
+    """Return where a branch to one of the offsets 0..``last`` is, None if there is none.
+
+    Jumps through tables are not followed: a switch is never its own function's first block.
+    """
+    if len(code) > MAX_SIZE:
+        raise SiteError(f"{function.name}: too large to be decoded ({len(code)} bytes)")
+    if not may_branch_to_start(code, last):
+        return None
+    flow = control_flow(code)
+    if flow.undecodable is not None:
+        where = function.entry + flow.undecodable
+        raise SiteError(f"{function.name}: no exact entry site: cannot be decoded at {where:#x}")
+    return next((branch.at for branch in flow.branches if 0 <= branch.target <= last), None)
