@@ -28,7 +28,7 @@ def test_the_dearest_goes_first_and_no_more_than_need_be() -> None:
 def test_many_that_cost_little_go_together() -> None:
     budget: Budget[int] = Budget(0.02)
     budget.exceeding(0, {})
-    spent = {row: 4 * MS for row in range(60)}
+    spent = dict.fromkeys(range(60), 4 * MS)
     over = budget.exceeding(1, spent, last=(0,))
     assert len(over) == 55 and 0 not in over
     assert budget.exceeding(2, {row: ns + 3 * MS for row, ns in spent.items()}) == {}
