@@ -28,6 +28,7 @@ class CallCounter(Probing):
         settings = CountSettings(site=prepared.site_settings(), counters=self._functions)
         groups = plan.entry_groups("on_entry", prepared.target.pid)
         self._entries: dict[int, ProbeGroup] = {}
+        self._needless: list[ProbeGroup] = []
         if prepared.counts_hits:
             settings = counting_hits(settings, len(plan.names))
         if prepared.budget is not None:
@@ -39,8 +40,13 @@ class CallCounter(Probing):
     def lighten(self, function: int) -> Level | None:
         if function not in self._entries:
             return None
-        self.attached.change((), [self._entries.pop(function)])
+        self._needless.append(self._entries.pop(function))
         return Level.OFF
+
+    def drop_probes(self) -> None:
+        needless, self._needless = self._needless, []
+        if needless:
+            self.attached.change((), needless)
 
     def take(self) -> list[int]:
         """Return each function's calls since the last ``take``, in the plan's order.

@@ -577,15 +577,16 @@ class Landings:
         """Expect no calls of a function any more but those that are open."""
         self._by_number[number].is_kept = self._by_number[number].is_left = True
 
-    def leave(self, number: int) -> None:
-        """Have nothing end calls of a function any more. Raises AttachError or GotraceError."""
-        function = self._by_number[number]
-        self._functions.remove(function)
-        self._set(function, Way.RETS)
-        if function.has_rets:
-            self._attached.change((), [function.rets])
+    def leave(self, numbers: Iterable[int]) -> None:
+        """Have nothing end calls of functions any more. Raises AttachError or GotraceError."""
+        leaving = {self._by_number[number] for number in numbers}
+        self._functions = [one for one in self._functions if one not in leaving]
+        for function in leaving:
+            self._set(function, Way.RETS)
+        if rets := [function.rets for function in leaving if function.has_rets]:
+            self._attached.change((), rets)
         for return_pc, landed in list(self._landed.items()):
-            landed.users.discard(function)
+            landed.users -= leaving
             if not landed.users and return_pc in self._direct:  # else others may return there
                 self._landings.delete(_U64.pack(return_pc + self._bias))
                 del self._landed[return_pc]

@@ -62,6 +62,7 @@ class Paired(Probing):
             groups += rets.values() if rets else found
         entries = plan.entry_groups("on_entry", target.pid, tasks.kind)
         self._rets, self._entries = rets, dict[int, ProbeGroup]()
+        self._needless: list[ProbeGroup] = []
         if prepared.counts_hits:
             settings = counting_hits(settings, len(plan.names))
         if prepared.budget is not None:
@@ -100,7 +101,8 @@ class Paired(Probing):
     def _look_after(self) -> None:
         """Move functions to landings, and remove now and then what ended processes have left."""
         if self._counted:
-            self._leave_returns()
+            with suppress(GotraceError):  # the probes may be gone, which is said elsewhere
+                self._leave_returns()
         if self.landings is not None:
             self.landings.step()
         if self._sweep is not None:
@@ -120,9 +122,15 @@ class Paired(Probing):
                 self.landings.begin_to_leave(function)
             return Level.COUNTED
         if function in self._counted:
-            self._remove_returns(function)
-        self.attached.change((), [self._entries.pop(function)])
+            self._counted[function] = 0.0
+        self._needless.append(self._entries.pop(function))
         return Level.OFF
+
+    def drop_probes(self) -> None:
+        self._leave_returns()
+        needless, self._needless = self._needless, []
+        if needless:
+            self.attached.change((), needless)
 
     def lighten_all(self) -> bool:
         if not self._can_leave:
@@ -145,18 +153,14 @@ class Paired(Probing):
     def _leave_returns(self) -> None:
         """Remove the RETs of functions whose calls are counted, once most calls have returned."""
         now = time.monotonic()
-        for function, since in list(self._counted.items()):
-            if now >= since + _RETURNING:
-                with suppress(GotraceError):  # the probes may be gone, which is said elsewhere
-                    self._remove_returns(function)
-
-    def _remove_returns(self, function: int) -> None:
-        del self._counted[function]
-        rets = self._rets.pop(function)
-        if self.landings is not None:
-            self.landings.leave(function)
-        else:
-            self.attached.change((), [rets])
+        leaving = [one for one, since in self._counted.items() if now >= since + _RETURNING]
+        rets = [self._rets.pop(function) for function in leaving]
+        for function in leaving:
+            del self._counted[function]
+        if self.landings is not None and leaving:
+            self.landings.leave(leaving)
+        elif rets:
+            self.attached.change((), rets)
 
     def moved(self) -> Iterable[Move]:
         return self.landings.moves() if self.landings is not None else ()

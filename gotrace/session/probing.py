@@ -107,9 +107,12 @@ class Probing:
     def lighten(self, function: int) -> Level | None:
         """Have a function, by number, cost less, if there is a way; return what is done now.
 
-        Raises AttachError or GotraceError.
+        To be followed by ``drop_probes``: the kernel takes as long for many as for one.
         """
         return None
+
+    def drop_probes(self) -> None:
+        """Remove what ``lighten`` has made needless. Raises AttachError or GotraceError."""
 
     def lighten_all(self) -> bool:
         """Have all calls counted and not followed; return whether they were followed before.

@@ -219,11 +219,7 @@ class Run(Generic[M, C]):
         for exceeded in self._budget.look(time.monotonic()):
             level = None
             if exceeded.function is not None:
-                try:
-                    level = self.meter.lighten(exceeded.function)
-                except GotraceError:  # the probes may be gone, which is said elsewhere
-                    self._budget = None
-                    return False
+                level = self.meter.lighten(exceeded.function)
             took = f"{_percent(exceeded.total)} of a CPU"
             if exceeded.function is not None and len(self.plan.names) > 1:
                 took += f", {_percent(exceeded.share)} of it here"
@@ -243,6 +239,11 @@ class Run(Generic[M, C]):
             text = f"{name}: {_LIGHTENED[level]} from now on: tracing took {took}"
             fields |= {"level": level.value, "func": name}
             self._news.append(Note(NoteKind.BUDGET, text, fields))
+        try:
+            self.meter.drop_probes()
+        except GotraceError:  # the probes may be gone, which is said elsewhere
+            self._budget = None
+            return False
         off = sum(level is Level.OFF for level in self._levels.values())
         return off > 0 and off == len(self.plan.names)
 
