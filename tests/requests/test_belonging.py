@@ -193,6 +193,16 @@ def test_a_timer_is_not_that_of_who_resets_it(played: Played) -> None:
     assert played.of(12) is work
 
 
+def test_a_stopped_timers_closure_says_nothing_of_another_at_its_address(played: Played) -> None:
+    first = played.begin(ROOT)
+    played.add(EdgeKind.TIMER, ROOT, 0, 0xAAA)
+    played.end(first)
+    played.add(EdgeKind.FREED, ROOT)
+    second = played.begin(SECOND)
+    played.add(EdgeKind.GO, SECOND, CHILD, 0xAAA)
+    assert played.of(CHILD) is second
+
+
 def test_a_coroutine_works_for_who_resumes_it(played: Played) -> None:
     work, other = played.begin(ROOT), played.begin(SECOND)
     played.add(EdgeKind.SWITCH, ROOT, CHILD)
