@@ -16,7 +16,7 @@ import pytest
 from gotrace.fleet.check import check
 from gotrace.fleet.config import parse_config
 from gotrace.fleet.telemetry.nesting import PATIENCE
-from gotrace.sites import scheduler
+from gotrace.sites import amd64
 from tests.fleet.test_gotraced import Daemon
 from tests.fleet.test_otlp import Received, attributes, over_http
 from tests.toolchains import BUILD_MODES, FIXTURES, Toolchain, build, each_toolchain, newest
@@ -180,7 +180,7 @@ def test_check_says_where_starts_are_not_seen(
     said = io.StringIO()
     assert check(config, said) == 0
     assert "not seen" not in said.getvalue()
-    monkeypatch.setattr(scheduler, "_CALL", 0)
+    monkeypatch.setattr(amd64, "_CALL", 0)
     assert check(config, said) == 0
     assert (
         said.getvalue().count(

@@ -59,13 +59,13 @@ class Step:
 
 def counted_calls(output: str) -> int:
     """Return the count in gofunccount's row for main.computeE."""
-    rows = re.findall(r"^main\.computeE +(\d+)$", output, re.MULTILINE)
+    rows = re.findall(r"^main\.computeE +(\d+)\b", output, re.MULTILINE)
     return sum(map(int, rows))
 
 
 def measured_calls(output: str) -> int:
     """Return the sum of the counts that gofunclatency -g shows."""
-    apart = re.findall(r", count: (\d+)$", output, re.MULTILINE)
+    apart = re.findall(r", count: (\d+)\b", output, re.MULTILINE)
     rest = re.findall(r"^\d+ other goroutines: (\d+) calls", output, re.MULTILINE)
     return sum(map(int, apart + rest))
 
