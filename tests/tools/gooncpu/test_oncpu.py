@@ -26,11 +26,10 @@ from tests.toolchains import (
     FIXTURES,
     Toolchain,
     build,
-    each_of,
+    each_known,
     each_toolchain,
     newest,
 )
-from tests.toolchains import toolchains as all_toolchains
 from tests.tools.harness import Fixture, Result, of_kind, run_tool, tool
 
 pytestmark = pytest.mark.live
@@ -41,10 +40,6 @@ Json = dict[str, Any]
 ROUNDS = {"main.four": 4, "main.three": 3, "main.inlined": 2, "main.framed": 1}
 #: Standard deviations that one of ten numbers exceeds once in a hundred times.
 SIGMAS = 3.3
-
-
-#: Go releases of which the scheduler is known.
-each_known = each_of([found for found in all_toolchains() if int(found.minor.split(".")[1]) >= 19])
 
 
 def program(toolchain: Toolchain | None = None, mode: str = "default") -> Path:
