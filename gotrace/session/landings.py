@@ -418,27 +418,36 @@ class Landings:
                     self._keep(users, _CHANGED)
                 continue
             try:
-                if place in self._refused:
-                    raise SiteError(self._refused[place])
                 if len(self._landed) + len(fresh) >= self._most:
                     raise SiteError("there are too many callers")
-                found = self._callers.landings(place)
-                if not self._is_asked:  # a loop may come there without a call
-                    found = [landing for landing in found if not landing.shared]
-                    if not found:
-                        raise SiteError("other ways lead to where it returns to")
-                if wants:
-                    found = [landing for landing in found if landing.intact]
-                    if not found:
-                        raise SiteError(_CHANGED)
-                first, *others = found
+                first, *others = self._choose(place, wants)
             except SiteError as error:
                 self._refused[place] = str(error)
                 self._keep(users, str(error))
                 continue
             fresh.append(_Landed(first, others, self._group([first]), users))
-        if not fresh:
-            return
+        if fresh:
+            self._probe_landings(fresh)
+
+    def _choose(self, place: int, wants_results: bool) -> list[Landing]:
+        """Return the landings of a return address that serve, the best first.
+
+        Raises SiteError if none does.
+        """
+        if place in self._refused:
+            raise SiteError(self._refused[place])
+        found = self._callers.landings(place)
+        if not self._is_asked:  # a loop may come there without a call
+            found = [landing for landing in found if not landing.shared]
+            if not found:
+                raise SiteError("other ways lead to where it returns to")
+        if wants_results:
+            found = [landing for landing in found if landing.intact]
+            if not found:
+                raise SiteError(_CHANGED)
+        return found
+
+    def _probe_landings(self, fresh: Sequence[_Landed]) -> None:
         self._watch_faults()
         # What may have to be removed by itself is in a link of its own.
         plain = [one for one in fresh if not one.landing.shared]
