@@ -184,11 +184,7 @@ def test_other_sizes() -> None:
         with gotop("-d", "0.1", "-p", fixture.ready) as screen:
             screen.until(r"main\.forget")
             for lines, columns in ((50, 200), (10, 40), (3, 10), (1, 1), (24, 80)):
-                screen.resize(lines, columns)
-                screen.process.send_signal(signal.SIGWINCH)
-                screen.press("\x1bOB")
-                time.sleep(0.3)  # some looks at that size, none of which may fail
-                assert screen.process.poll() is None
+                screen.redrawn(lines, columns)
             screen.press("g")
             screen.until(r"^ +40 .*main\.forget")
             screen.until(r"q leave$")
@@ -277,9 +273,7 @@ def test_whatever_ends_it_the_terminal_is_as_it_was(seed: int) -> None:
             status = screen.wait()
             screen.check_restored()
             assert status in (0, 130, -number)
-        patience = time.monotonic() + 30
-        while code_of(fixture.ready) != code and time.monotonic() < patience:
-            time.sleep(0.05)  # the kernel removes them
+            screen.wait_for_keepers()
         assert code_of(fixture.ready) == code
         fixture.finish()
 
