@@ -18,6 +18,7 @@ from tests.tools.screens import Screen
 pytestmark = pytest.mark.live
 
 TOP = FIXTURES / "live_top"
+REQUESTS = FIXTURES / "live_requests"
 ENDS = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -168,11 +169,89 @@ def test_functions_have_calls_and_errors() -> None:
         assert fixture.finish() == 0
 
 
+def test_a_function_has_callers_parts_and_calls() -> None:
+    with program() as fixture:
+        code = code_of(fixture.ready)
+        with gotop("-d", "0.1", "-f", "main.work", "-p", fixture.ready, lines=50) as screen:
+            screen.until(r"^attached: calls of main\.work")
+            screen.press("f")
+            fixture.work("call 20")
+            screen.until(r"^ .* main\.work$")
+            screen.press("\r")
+            price = r"main\.work is called [\d,]+ times a\s+second, and this program changes"
+            screen.until(price)
+            screen.until(r"nsecs +: count|no call has returned since")  # which was there before
+            screen.press("n")
+            screen.until(r"^not attached$")
+            screen.press("\r")
+            screen.until(price)
+            screen.press("y")
+            screen.until(r"^attached: .*each call of main\.work")
+            fixture.work("call 30")
+            screen.until(r"^30 calls looked at in \d+s$")
+            screen.until(r"^ +\S+s +\d\d\.\d%  blocked: sleep +\*{12}")
+            screen.until(r"^ +30 100\.0%  main\.main at ")
+            screen.until(r"^\d\d:\d\d:\d\d\.\d{6} \S+s +1 +\(sleep .*main\.work\(n=29\)")
+            screen.press("\x1b")
+            screen.until(r"^attached: calls of main\.work \(about \S+ of one CPU\)$")
+            screen.press("d")
+            screen.until(r"^nothing is attached")
+            screen.press("q")
+            assert screen.wait() == 0
+            screen.check_restored()
+            screen.wait_for_keepers()
+        assert code_of(fixture.ready) == code
+        assert fixture.finish() == 0
+
+
+def test_requests_down_to_a_tree() -> None:
+    with Fixture([build(REQUESTS, newest())]) as fixture:
+        code = code_of(fixture.ready)
+        with gotop("-d", "0.1", "-p", fixture.ready, lines=60, columns=120) as screen:
+            screen.until(r"^ +COUNT")
+            screen.press("r")
+            screen.until(r"^root of requests, such as main\.handle: _")
+            screen.press("\x1b")
+            screen.until(r"^not attached: press r")
+            screen.press("rmain.absent\r")
+            screen.until(r"main\.absent")
+            screen.press("Rmain.handle\r")
+            screen.until(r"hands work on, or waits for it, 0 times a second, and calls functions")
+            screen.press("n")
+            screen.until(r"^not attached$")
+            assert code_of(fixture.ready) == code
+            screen.press("rmain.handle\r")
+            screen.until(r"Attach\?\s\(y/n\)")
+            screen.press("y")
+            screen.until(r"^attached: requests of main\.handle \(about ")
+            screen.until(r"^no request is whole yet")
+            fixture.work("fan-out 6")
+            screen.until(r"^ +6 +\S+ +\S+s +\S+s +\S+s +\d\d:\d\d:\d\d .* main\.handle$")
+            screen.press("s")
+            screen.until(r"requests by count")
+            screen.press("\r")
+            screen.until(r"^ DURATION AT +CALLS GOROUTINES  REQUEST")
+            screen.until(r"^ +\S+s \d\d:\d\d:\d\d\.\d{3} +25 +9  main\.handle\(id=\d")
+            screen.press("\r")
+            screen.until(r"^DURATION +SELF +GOID +CALL")
+            screen.until(r"process \d+: 25 calls in 9 goroutines$")
+            screen.until(r"go: main\.fanOut\.func1|go: main\.job\(id=\d, name=\"fan\"\)")
+            screen.until(r"^critical path:$")
+            screen.press("\x1b\x1bd")
+            screen.until(r"^nothing is attached")
+            screen.press("q")
+            assert screen.wait() == 0
+            screen.check_restored()
+            screen.wait_for_keepers()
+        assert code_of(fixture.ready) == code
+        assert fixture.finish() == 0
+
+
 def test_options_attach_at_the_start() -> None:
     with program() as fixture:
-        words = ("-d", "0.1", "-w", "-f", "main.work", "-p", fixture.ready)
-        with gotop(*words) as screen:
-            screen.until(r"^attached: waits .* calls of main\.work")
+        words = ("-d", "0.1", "-w", "-f", "main.work", "-r", "main.work", "-p", fixture.ready)
+        with gotop(*words, columns=200) as screen:
+            screen.until(r"^attached: waits .* calls of main\.work .* requests of main\.work")
             screen.press("q")
             assert screen.wait() == 0
         assert fixture.finish() == 0
