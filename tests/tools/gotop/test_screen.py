@@ -322,12 +322,16 @@ def test_several_processes() -> None:
             assert f"process {one.ready} has ended" in screen.raw.decode()
 
 
-@pytest.mark.parametrize("attached", [(), ("-w", "-f", "main.*")], ids=["free", "attached"])
+@pytest.mark.parametrize(
+    "attached",
+    [(), ("-w", "-f", "main.*", "-r", "main.serve")],
+    ids=["free", "attached"],
+)
 def test_a_target_that_is_killed(attached: tuple[str, ...]) -> None:
     with program() as fixture:
         fixture.work("steady 5")
-        with gotop("-d", "0.05", *attached, "-p", fixture.ready) as screen:
-            screen.until(r"^attached: waits" if attached else r"^ +COUNT")
+        with gotop("-d", "0.05", *attached, "-p", fixture.ready, columns=200) as screen:
+            screen.until(r"^attached: waits.*requests" if attached else r"^ +COUNT")
             fixture.signal(signal.SIGKILL)
             assert screen.wait() == 0
             screen.check_restored()
@@ -345,7 +349,12 @@ def test_whatever_ends_it_the_terminal_is_as_it_was(seed: int) -> None:
         with gotop("-d", "0.05", "-p", fixture.ready) as screen:
             if seed % 5:
                 screen.until(r"^ +COUNT")
-                keys = chance.choice(["", "h", "/for", "wy", "w", "fmain.work\ry", "\r", "p"])
+                keys = chance.choice(
+                    [
+                        *("", "h", "/for", "wy", "w", "\r", "p", "rmain.work\ry"),
+                        *("fmain.work\ry", "fmain.s*\ry\r", "fmain.s*\ry\ry"),
+                    ]
+                )
                 screen.press(keys)
             time.sleep(chance.uniform(0, 1.5 if seed % 5 else 0.5))  # the moment is the test
             screen.process.send_signal(number)
