@@ -50,6 +50,14 @@ def bucket_bounds(bucket: int) -> tuple[int, int]:
     return low, low + width
 
 
+def _bucket_of(value: int) -> int:
+    """Return the bucket that has a value."""
+    octave = max(value.bit_length() - _SUB_BITS, 0)
+    if octave == 0:
+        return value
+    return min(octave * _SUB_BUCKETS + (value >> octave - 1) - _SUB_BUCKETS, BUCKETS - 1)
+
+
 def frame_of(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> Any:
     """Return rows as a DataFrame of pandas. Raises GotraceError if that is not installed."""
     try:
@@ -119,6 +127,14 @@ class Histogram:
             _counts(cells[-_UNITS_SIZE:]),
             hits,
         )
+
+    def add(self, value: int) -> None:
+        """Add a value, as bpf/histogram.h does."""
+        self.minimum = min(self.minimum, value) if self.count else value
+        self.maximum = max(self.maximum, value)
+        self.count += 1
+        self.sum += value
+        self.buckets[_bucket_of(value)] += 1
 
     def merge(self, other: Histogram) -> None:
         """Add another distribution to this one, and its parts of the time.

@@ -213,6 +213,12 @@ class CallTracer(Paired):
         last = int(self.ends * 1e9)
         return [record for record in records if end_of(record) <= last]
 
+    def missing(self) -> int:
+        """Return how many records are missing by now."""
+        counts = self.diagnostics()
+        lost = sum(counts[what] for what in self.LOSSES)
+        return lost + self.losses.total + self.window.losses.total
+
     def drop(self) -> None:
         """Count as lost what was reported and has not been acquired."""
         self.losses.add(self._rings.drop() + len(self.window.flush()))

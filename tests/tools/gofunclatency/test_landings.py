@@ -17,13 +17,14 @@ import pytest
 
 import gotrace
 from tests.toolchains import BUILD_MODES, FIXTURES, build, newest, toolchains
-from tests.tools.harness import Fixture, Result, Running, of_kind, run_tool, tool
+from tests.tools.harness import Fixture, Result, Running, code_of, of_kind, run_tool, tool
 from tests.tools.latency import MEASURED, assert_within, histograms, program, summary
 
 pytestmark = pytest.mark.live
 
 Json = dict[str, Any]
 
+_HANGS = float(os.environ.get("GOTRACE_PATIENCE", "100"))
 KINDS = (
     *("direct", "other", "value", "closure", "method", "interface", "wrapper", "tail", "reflect"),
     *("go", "defer", "thrown", "fault", "goexit"),
@@ -189,7 +190,7 @@ def test_a_target_that_ends_while_functions_move_ends_the_run() -> None:
         with Callers([callers()]) as fixture:
             with measuring(fixture, "main.*") as running:
                 fixture.order("direct", 20)
-                time.sleep(pause)  # somewhere in the moves
+                time.sleep(pause)  # the moment is the test: of a move only the end is said
                 os.kill(fixture.ready, signal.SIGKILL)
                 result = running.result()
             fixture.wait()
@@ -297,12 +298,18 @@ def test_the_library_says_where_returns_are_seen() -> None:
         ready = threading.Event()
         with ThreadPoolExecutor(1) as pool:
             found = pool.submit(
-                lambda: go.latency("main.target", seconds=4, returns="landing", ready=ready.set)
+                lambda: go.latency("main.target", returns="landing", ready=ready.set)
             )
-            ready.wait()
-            for _ in range(20):
-                fixture.order("direct", 1000)
-                time.sleep(0.1)  # else all are made before the function can have moved
+            assert ready.wait(_HANGS)
+            code = code_of(fixture.ready)
+            fixture.order("direct", 10_000)
+            patience = time.monotonic() + _HANGS
+            pause = threading.Event()
+            while code_of(fixture.ready) == code:  # it moves once its callers are known
+                assert time.monotonic() < patience and not found.done(), "it does not move"
+                pause.wait(0.02)
+            fixture.order("direct", 10_000)
+            go.stop()
             histogram = found.result()["main.target"]
         assert histogram.count == 20_000
         fixture.truth()
