@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from gotrace.profiles.protobuf import text, varint
 from gotrace.profiles.write import check_place, write_content
+from gotrace.text import counted
 
 __all__ = [
     "CREATED",
@@ -158,22 +159,24 @@ class ExecutionFile:
         check_place(self._path)
         self._requests: list[Recorded] = []
         self._size = 0
-        self._lost = 0
-        self._lost_before = 0
-        self._before = ""
+        #: Records that are missing before its requests, and after them.
+        self._lost_before = self._lost_after = 0
         #: The files that are written by now.
         self.written: list[Written] = []
 
     def add(self, request: Recorded) -> None:
         """Add a request. Raises GotraceError if a file was full and cannot be written."""
-        if self._requests and (self._lost or self._size >= _MAX_EVENTS):
+        if self._requests and (self._lost_after or self._size >= _MAX_EVENTS):
             self._write(is_last=False)
         self._requests.append(request)
         self._size += len(request.regions) + len(request.changes)
 
     def lost(self, records: int) -> None:
         """Note that so many records are missing between what was added and what comes."""
-        self._lost += records
+        if self._requests:
+            self._lost_after += records
+        else:
+            self._lost_before += records
 
     def close(self) -> None:
         """Write the file. Raises GotraceError."""
@@ -184,16 +187,20 @@ class ExecutionFile:
 
     def _write(self, is_last: bool) -> None:
         number = len(self.written) + 1
-        lost = f"{self._lost:,} records were lost here; " if self._lost else ""
-        name, after = self._name(number), self._name(number + 1)
-        after = lost + ("nothing follows" if is_last else f"what follows is in {_base(after)}")
-        ends = after if lost or not is_last else ""
-        write_content(name, execution_trace(self._requests, self._before, ends))
+        name, before, after = (self._name(number + step) for step in (0, -1, 1))
+        begins = f"what was before is in {_base(before)}" if number > 1 else ""
+        ends = "" if is_last else f"what follows is in {_base(after)}"
+        begins, ends = _missing(self._lost_before, begins), _missing(self._lost_after, ends)
+        write_content(name, execution_trace(self._requests, begins, ends))
         self.written.append(Written(name, len(self._requests), self._lost_before))
-        self._lost_before = self._lost
-        self._before = f"{lost}what was before is in {_base(name)}"
+        self._lost_before, self._lost_after = self._lost_after, 0
         self._requests = []
-        self._size = self._lost = 0
+        self._size = 0
+
+
+def _missing(lost: int, text: str) -> str:
+    said = counted("{} record{s} lost here", lost) if lost else ""
+    return "; ".join(filter(None, (said, text)))
 
 
 def _base(path: str) -> str:
@@ -210,6 +217,9 @@ _CREATE, _RUN, _BEGIN_TASK, _ANNOTATE, _END_TASK, _STOP, _FORGET, _END, _WAIT = 
 _ORDER = (0, 1, 2, 3, 4, 5, 6, 7, 5)
 _BITS = 3
 _KINDS = {CREATED: _CREATE, RUNNING: _RUN, RUNNABLE: _STOP, WAITING: _WAIT, ENDED: _END}
+
+_BEFORE = 4  # ns before a call that its goroutine runs, if nobody knows since when
+_AGAIN = b"\1"  # of what is forgotten: something is known of it later on
 
 _SMALL = tuple(varint(value) for value in range(1 << 14))
 _NONE = _SMALL[0]
@@ -403,7 +413,7 @@ class _Trace:
         if after:
             end += self._log(task, "gotrace", after, _NONE)
         # Readers want tasks to begin before what belongs to them.
-        at = min(region.start for region in request.regions) - 2
+        at = min(region.start for region in request.regions) - _BEFORE // 2
         self._act(goroutine, at, _BEGIN_TASK, _TASK_BEGIN, begin, root.tid)
         self._act(goroutine, root.end, _END_TASK, _TASK_END, end, root.tid)
 
@@ -483,48 +493,35 @@ class _Trace:
 
     def _states(self, goroutine: _Goroutine) -> None:
         """Have a goroutine's states change, and be unknown where nothing is known of it."""
-        changes, known = goroutine.changes, goroutine.known
-        begin: int | None = None
-        for change in changes:
-            if begin is None:
-                begin = change.at
-            if change.state in (UNKNOWN, ENDED):
-                known.append((begin, change.at))
-                begin = None
-        if begin is not None:
-            known.append((begin, changes[-1].at))
-        known.sort()
-        ends = []
-        end = known[0][1] if known else 0
-        for start, stop in known:
-            if start > end:
-                ends.append(end)
-            end = max(end, stop)
-        is_over = False
+        *gaps, end = _ends(goroutine)
         first = min((one[0] >> _BITS for one in goroutine.actions), default=1 << 64)
-        if known:
-            first = min(first, known[0][0] + self._shift)
-        for change in changes:
+        first = min(first - self._shift, goroutine.known[0][0])
+        is_over, is_first = False, True
+        for change in goroutine.changes:
             at, state = change.at, change.state
             by = _number(change.by + goroutine.offset) if change.by else b""
             if state == WAITING:
                 reason = _REASONS.get(change.reason, change.reason)
                 self._act(goroutine, at, _WAIT, rest=self._tables.string(reason))
             elif state == CREATED:
-                if at + self._shift <= first and by and not goroutine.is_created:
+                if at <= first and by and not goroutine.is_created:
                     self._act(goroutine, at, _CREATE, rest=by)
                     goroutine.is_created = True
             elif state == ENDED:
                 is_over = True
             elif state != UNKNOWN:
+                # What is known at first is that it runs by then: before all that it does.
+                at -= _BEFORE if is_first and state == RUNNING else 0
                 self._act(goroutine, at, _KINDS[state], rest=by, thread=change.tid)
-        if not is_over and known:
-            ends.append(end)
-        for at in ends:
-            self._act(goroutine, at, _FORGET)
+            is_first = state in (UNKNOWN, ENDED)
+        # After all that is at this time: what leads there takes up to three ns.
+        for at in gaps:
+            self._act(goroutine, at + 3, _FORGET, rest=_AGAIN)
         if is_over:
-            last = max(one[0] for one in goroutine.actions) if goroutine.actions else 0
-            self._act(goroutine, max(end, (last >> _BITS) - self._shift), _END)
+            last = max((one[0] >> _BITS for one in goroutine.actions), default=0)
+            self._act(goroutine, max(end, last - self._shift), _END)
+        else:
+            self._act(goroutine, end + 3, _FORGET)
 
     def _play(self, actions: list[_Action]) -> None:
         """Have all happen, in the order of time."""
@@ -563,17 +560,23 @@ class _Trace:
                 self._stop(goroutine, at, RUNNABLE, _GO_STOP, self._stopped)
             elif state is WAITING:
                 self._unblock(goroutine, at, self._goroutines.get(rest))
-        elif kind in (_WAIT, _FORGET):
-            reason = rest if kind == _WAIT else self._not_recorded
-            if state is not WAITING or (kind == _FORGET and goroutine.reason != reason):
-                self._run(goroutine, at, 0)
-                self._stop(goroutine, at, WAITING, _GO_BLOCK, reason)
-                goroutine.reason = reason
+        elif kind == _WAIT:
+            if state is not WAITING:
+                self._wait(goroutine, at, rest)
+        elif kind == _FORGET:
+            # If nothing is known of it later on, nobody will think that it has waited until then.
+            if state is RUNNING or (rest and goroutine.reason != self._not_recorded):
+                self._wait(goroutine, at, self._not_recorded)
         elif kind == _CREATE:
             self._create(goroutine, at, self._goroutines.get(rest))
         else:
             self._run(goroutine, at, 0)
             self._stop(goroutine, at, ENDED, _GO_DESTROY)
+
+    def _wait(self, goroutine: _Goroutine, at: int, reason: bytes) -> None:
+        self._run(goroutine, at, 0)
+        self._stop(goroutine, at, WAITING, _GO_BLOCK, reason)
+        goroutine.reason = reason
 
     def _create(self, goroutine: _Goroutine, at: int, by: _Goroutine | None) -> None:
         if by is None or by.state is not RUNNING or by.thread is None:
@@ -664,6 +667,29 @@ class _Trace:
             self._batches.append(_batch(thread.number, thread.begin, thread.events))
         thread.events = bytearray()
         thread.begin = thread.last
+
+
+def _ends(goroutine: _Goroutine) -> list[int]:
+    """Return when something ceases to be known of a goroutine, of which something is known."""
+    known = goroutine.known
+    begin: int | None = None
+    last = 0
+    for change in goroutine.changes:
+        last = change.at
+        if begin is None:
+            begin = last
+        if change.state in (UNKNOWN, ENDED):
+            known.append((begin, last))
+            begin = None
+    if begin is not None:
+        known.append((begin, last))
+    known.sort()
+    ends = [known[0][1]]
+    for start, end in known:
+        if start > ends[-1]:
+            ends.append(end)
+        ends[-1] = max(ends[-1], end)
+    return ends
 
 
 def _begin_of(request: Recorded) -> int:

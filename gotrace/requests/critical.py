@@ -153,7 +153,7 @@ class States:
             # As in ``before``: it is in a call that was seen.
             yield Change(low - begin, goid, execution.RUNNING)
         else:
-            yield _change(changes, row - 1, low - begin, goid, reasons)
+            yield _change(changes, row - 1, low - begin, goid, reasons)._replace(by=0)
         for number in range(row, bisect_right(changes.times, high)):
             yield _change(changes, number, changes.times[number] - begin, goid, reasons)
         if ended is not None and ended <= high:

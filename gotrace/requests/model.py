@@ -242,8 +242,23 @@ def _region(node: Node[Call], start: int, above: Node[Call] | None) -> Region:
 def _values(values: Mapping[str, Any]) -> str:
     """Return values as a log has them."""
     return ", ".join(
-        f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in values.items()
+        _text(value) if name.startswith("$ret") else f"{name}={_text(value)}"
+        for name, value in values.items()
     )
+
+
+def _text(value: Any) -> str:
+    """Return a value as JSON has it in short, much as Go has it."""
+    if isinstance(value, Mapping):
+        first = next(iter(value), "")
+        if first.startswith("$"):  # what JSON has no value for
+            what = value[first]
+            is_word = isinstance(what, str) and first not in ("$string", "$error")
+            return str(what) if is_word else _text(what)
+        return "{" + ", ".join(f"{name}: {_text(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    return "nil" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 class RequestFile:
