@@ -10,6 +10,7 @@ goroutine came to where it is, the model adds the steps between.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -209,14 +210,20 @@ def _base(path: str) -> str:
 
 def execution_trace(requests: Sequence[Recorded], before: str = "", after: str = "") -> bytes:
     """Return a trace of some requests; ``before`` and ``after`` are said at its begin and end."""
-    return _Trace(requests, before, after).content()
+    # A tenth of a second for a million objects, at each of the collector's looks at all of them.
+    is_collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return _Trace(requests, before, after).content()
+    finally:
+        if is_collecting:
+            gc.enable()
 
 
 # What happens to a goroutine, in the order in which that is at one time.
 _CREATE, _RUN, _BEGIN_TASK, _ANNOTATE, _END_TASK, _STOP, _FORGET, _END, _WAIT = range(9)
 _ORDER = (0, 1, 2, 3, 4, 5, 6, 7, 5)
 _BITS = 3
-_KINDS = {CREATED: _CREATE, RUNNING: _RUN, RUNNABLE: _STOP, WAITING: _WAIT, ENDED: _END}
 
 _BEFORE = 4  # ns before a call that its goroutine runs, if nobody knows since when
 _AGAIN = b"\1"  # of what is forgotten: something is known of it later on
@@ -225,8 +232,15 @@ _SMALL = tuple(varint(value) for value in range(1 << 14))
 _NONE = _SMALL[0]
 
 
+#: The same as the beginnings of larger numbers.
+_LOW = tuple(bytes((value & 0x7F | 0x80, value >> 7 | 0x80)) for value in range(1 << 14))
+
+
 def _number(value: int) -> bytes:
-    return _SMALL[value] if 0 <= value < 1 << 14 else varint(value)
+    """Return a number that is not below 0; faster than ``varint``."""
+    if value < 1 << 14:
+        return _SMALL[value]
+    return _LOW[value & 0x3FFF] + _number(value >> 14)
 
 
 @dataclass(slots=True, eq=False)
@@ -275,7 +289,7 @@ class _Tables:
     def __init__(self) -> None:
         self._strings: dict[str, bytes] = {}
         self._frames: dict[tuple[str, str, int], bytes] = {}
-        self._stacks: dict[tuple[bytes, bytes], bytes] = {}
+        self._stacks: dict[tuple[bytes, str, str, int], tuple[bytes, bytes]] = {}
         #: By the number of a stack: how many frames it has, and these.
         self._contents: dict[bytes, tuple[int, bytes]] = {_NONE: (0, b"")}
 
@@ -288,20 +302,21 @@ class _Tables:
             found = self._strings[value] = _number(len(self._strings) + 1)
         return found
 
-    def stack(self, above: bytes, region: Region) -> bytes:
-        """Return the number of the stack in a call that is made in another stack."""
-        at = region.name, region.file, region.line
-        frame = self._frames.get(at)
-        if frame is None:
-            places = self.string(region.name), self.string(region.file), _number(region.line)
-            # A place in the program, that readers tell frames by.
-            frame = self._frames[at] = _number(len(self._frames) + 1) + b"".join(places)
-        found = self._stacks.get((above, frame))
+    def call(self, above: bytes, name: str, file: str, line: int) -> tuple[bytes, bytes]:
+        """Return the number of a call's stack, and what its region has after its task."""
+        found = self._stacks.get((above, name, file, line))
         if found is None:
-            found = self._stacks[above, frame] = _number(len(self._stacks) + 1)
+            frame = self._frames.get((name, file, line))
+            if frame is None:
+                places = self.string(name), self.string(file), _number(line)
+                # A place in the program, that readers tell frames by.
+                frame = _number(len(self._frames) + 1) + b"".join(places)
+                self._frames[name, file, line] = frame
+            stack = _number(len(self._stacks) + 1)
+            found = self._stacks[above, name, file, line] = stack, self.string(name) + stack
             count, frames = self._contents[above]
             is_full = count == _MAX_FRAMES
-            self._contents[found] = (count, frames) if is_full else (count + 1, frame + frames)
+            self._contents[stack] = (count, frames) if is_full else (count + 1, frame + frames)
         return found
 
     def batches(self) -> Iterator[bytes]:
@@ -346,7 +361,8 @@ class _Trace:
     def __init__(self, requests: Sequence[Recorded], before: str, after: str) -> None:
         self._batches: list[bytes] = []
         self._tables = _Tables()
-        self._goroutines: dict[bytes, _Goroutine] = {}
+        self._goroutines: dict[int, _Goroutine] = {}
+        self._encoded: dict[bytes, _Goroutine] = {}
         self._offsets: dict[int, int] = {}
         self._threads: dict[int, _Thread] = {}
         #: Threads without a number of their own that are free, the first ones first.
@@ -389,19 +405,21 @@ class _Trace:
         notes = {begins.index(min(begins)): (before, "")}
         last = ends.index(max(ends))
         notes[last] = notes.get(last, ("", ""))[0], after
-        for request in requests:
-            offset = self._offset(request.pid)
+        for number, request in enumerate(requests, 1):
+            offset, task = self._offset(request.pid), _number(number)
             for region in request.regions:
-                self._of(region.goid, offset)
+                self._of(region.goid, offset).calls.append((region, task))
+            last, own = 0, []
             for change in request.changes:
-                self._of(change.goid, offset).changes.append(change)
+                if change.goid != last:
+                    last = change.goid
+                    own = self._of(last, offset).changes
+                own.append(change)
         # A reader puts no two events at one time: what it is told at first must be over by then.
         self._shift = 2 * len(self._goroutines) + 100 - min(begins)
         for number, request in enumerate(requests):
-            task, offset = _number(number + 1), self._offset(request.pid)
+            offset, task = self._offset(request.pid), _number(number + 1)
             self._task(task, request, offset, *notes.get(number, ("", "")))
-            for region in request.regions:
-                self._of(region.goid, offset).calls.append((region, task))
 
     def _task(self, task: bytes, request: Recorded, offset: int, before: str, after: str) -> None:
         root = request.regions[0]
@@ -439,10 +457,11 @@ class _Trace:
         return self._offsets.setdefault(pid, len(self._offsets) * _NEXT_PROCESS)
 
     def _of(self, goid: int, offset: int) -> _Goroutine:
-        encoded = _number(goid + offset)
-        found = self._goroutines.get(encoded)
+        number = goid + offset
+        found = self._goroutines.get(number)
         if found is None:
-            found = self._goroutines[encoded] = _Goroutine(encoded, offset)
+            found = self._goroutines[number] = _Goroutine(_number(number), offset)
+            self._encoded[found.encoded] = found
         return found
 
     def _calls(self, goroutine: _Goroutine) -> None:
@@ -452,21 +471,21 @@ class _Trace:
         opened: list[tuple[Region, bytes, bytes]] = []  # with its task, and what its end has
         stacks = [_NONE]
         for region, task in goroutine.calls:
-            while opened and opened[-1][0].end <= region.start:
+            _, tid, name, start, end, file, line, begun, _ = region
+            while opened and opened[-1][0].end <= start:
                 self._end_call(goroutine, *opened.pop(), stacks)
-            if opened and region.end > opened[-1][0].end:
+            if not opened:
+                goroutine.known.append((start, end))
+            elif end > opened[-1][0].end:
                 self._apart(goroutine, region, opened[-1][0], task, stacks[-1])
                 continue
-            if not opened:
-                goroutine.known.append((region.start, region.end))
-            stack = self._tables.stack(stacks[-1], region)
+            stack, rest = self._tables.call(stacks[-1], name, file, line)
             stacks.append(stack)
-            rest = task + self._tables.string(region.name) + stack
-            logs = b"".join(self._log(task, *log, stack) for log in region.begun)
-            self._act(
-                *(goroutine, region.start, _ANNOTATE, _REGION_BEGIN, rest + logs, region.tid, stack)
-            )
-            opened.append((region, task, rest))
+            opened.append((region, task, task + rest))
+            rest = task + rest
+            for log in begun:
+                rest += self._log(task, *log, stack)
+            self._act(goroutine, start, _ANNOTATE, _REGION_BEGIN, rest, tid, stack)
         while opened:
             self._end_call(goroutine, *opened.pop(), stacks)
 
@@ -497,22 +516,21 @@ class _Trace:
         first = min((one[0] >> _BITS for one in goroutine.actions), default=1 << 64)
         first = min(first - self._shift, goroutine.known[0][0])
         is_over, is_first = False, True
-        for change in goroutine.changes:
-            at, state = change.at, change.state
-            by = _number(change.by + goroutine.offset) if change.by else b""
+        for at, _, state, reason, other, tid in goroutine.changes:
+            by = _number(other + goroutine.offset) if other else b""
             if state == WAITING:
-                reason = _REASONS.get(change.reason, change.reason)
-                self._act(goroutine, at, _WAIT, rest=self._tables.string(reason))
+                why = self._tables.string(_REASONS.get(reason, reason))
+                self._act(goroutine, at, _WAIT, b"", why)
             elif state == CREATED:
                 if at <= first and by and not goroutine.is_created:
                     self._act(goroutine, at, _CREATE, rest=by)
                     goroutine.is_created = True
             elif state == ENDED:
                 is_over = True
-            elif state != UNKNOWN:
+            elif state in (RUNNING, RUNNABLE):
                 # What is known at first is that it runs by then: before all that it does.
                 at -= _BEFORE if is_first and state == RUNNING else 0
-                self._act(goroutine, at, _KINDS[state], rest=by, thread=change.tid)
+                self._act(goroutine, at, _RUN if state == RUNNING else _STOP, b"", by, tid)
             is_first = state in (UNKNOWN, ENDED)
         # After all that is at this time: what leads there takes up to three ns.
         for at in gaps:
@@ -526,31 +544,22 @@ class _Trace:
     def _play(self, actions: list[_Action]) -> None:
         """Have all happen, in the order of time."""
         for key, goroutine, kind, event, rest, thread, stack in actions:
-            at = key >> _BITS
             if event:
                 if goroutine.state is not RUNNING:
-                    self._run(goroutine, at, thread)
-                on = goroutine.thread
-                assert on is not None
-                delta = at - on.last
-                if delta > 0:
-                    on.last = at
-                    on.events += event + _number(delta) + rest
-                else:
-                    on.events += event + _NONE + rest
-                if len(on.events) > _MAX_BATCH:
-                    self._flush(on)
+                    self._run(goroutine, key >> _BITS, thread)
+                assert goroutine.thread is not None
+                self._emit(goroutine.thread, key >> _BITS, event, rest)
                 if stack:
                     goroutine.stack = stack
             else:
-                self._change(goroutine, at, kind, rest, thread)
+                self._change(goroutine, key >> _BITS, kind, rest, thread)
 
     def _change(self, goroutine: _Goroutine, at: int, kind: int, rest: bytes, thread: int) -> None:
         """Change a goroutine's state."""
         state = goroutine.state
         if kind == _RUN:
             if state is not RUNNING:
-                by = self._goroutines.get(rest)
+                by = self._encoded.get(rest)
                 if state is WAITING and by is not None and by.state is RUNNING:
                     self._switch(goroutine, by, at)
                 else:
@@ -559,7 +568,7 @@ class _Trace:
             if state is RUNNING:
                 self._stop(goroutine, at, RUNNABLE, _GO_STOP, self._stopped)
             elif state is WAITING:
-                self._unblock(goroutine, at, self._goroutines.get(rest))
+                self._unblock(goroutine, at, self._encoded.get(rest))
         elif kind == _WAIT:
             if state is not WAITING:
                 self._wait(goroutine, at, rest)
@@ -568,7 +577,7 @@ class _Trace:
             if state is RUNNING or (rest and goroutine.reason != self._not_recorded):
                 self._wait(goroutine, at, self._not_recorded)
         elif kind == _CREATE:
-            self._create(goroutine, at, self._goroutines.get(rest))
+            self._create(goroutine, at, self._encoded.get(rest))
         else:
             self._run(goroutine, at, 0)
             self._stop(goroutine, at, ENDED, _GO_DESTROY)
@@ -655,9 +664,12 @@ class _Trace:
         thread.running, goroutine.thread, goroutine.state = goroutine, thread, RUNNING
 
     def _emit(self, thread: _Thread, at: int, event: bytes, rest: bytes) -> None:
-        delta = max(at - thread.last, 0)
-        thread.last += delta
-        thread.events += event + _number(delta) + rest
+        delta = at - thread.last
+        if delta > 0:
+            thread.last = at
+            thread.events += event + _number(delta) + rest
+        else:
+            thread.events += event + _NONE + rest
         if len(thread.events) > _MAX_BATCH:
             self._flush(thread)
 

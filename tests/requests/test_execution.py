@@ -209,7 +209,7 @@ REQUESTS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(REQUESTS)
 def test_whatever_was_recorded_is_a_trace(requests: list[Recorded]) -> None:
     """Also if states contradict each other and calls cross."""
@@ -357,7 +357,7 @@ class Program:
         return Request(self.root, states=tuple(sorted(self.changes, key=lambda each: each.goid)))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(1, 3))
 def test_requests_come_back(seed: int, count: int) -> None:
     """To the ns: calls, in which goroutine and task, and each change of a state with who did it."""
