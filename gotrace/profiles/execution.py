@@ -44,8 +44,8 @@ _SUFFIX = ".trace"
 CREATED, RUNNABLE, RUNNING = "created", "runnable", "running"
 WAITING, ENDED, UNKNOWN = "waiting", "ended", "unknown"
 
-#: Calls and changes of a file: the next one begins after so many, since a file is made in memory.
-_MAX_EVENTS = 1 << 20
+#: Calls and changes of a file: more would take a second to write, while nobody reads what comes.
+_MAX_EVENTS = 1 << 18
 
 _HEADER = b"go 1.23 trace\0\0\0"
 _GENERATION = b"\x01"
@@ -210,7 +210,7 @@ def _base(path: str) -> str:
 
 def execution_trace(requests: Sequence[Recorded], before: str = "", after: str = "") -> bytes:
     """Return a trace of some requests; ``before`` and ``after`` are said at its begin and end."""
-    # A tenth of a second for a million objects, at each of the collector's looks at all of them.
+    # Nothing of it is in a circle, and to look for circles would double what it takes.
     is_collecting = gc.isenabled()
     gc.disable()
     try:
