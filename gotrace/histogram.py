@@ -20,6 +20,7 @@ __all__ = [
     "Histogram",
     "ValueHistogram",
     "bucket_bounds",
+    "bucket_of",
     "frame_of",
 ]
 
@@ -48,6 +49,15 @@ def bucket_bounds(bucket: int) -> tuple[int, int]:
     width = 1 << (octave - 1)
     low = (_SUB_BUCKETS + sub) * width
     return low, low + width
+
+
+def bucket_of(low: int, high: int) -> int:
+    """Return the bucket that has these bounds. Raises ValueError if there is none."""
+    octave = max(low.bit_length() - _SUB_BITS, 0)
+    bucket = low if octave == 0 else (octave << _SUB_BITS) + (low >> (octave - 1)) - _SUB_BUCKETS
+    if not 0 <= bucket < WIDE_BUCKETS or bucket_bounds(bucket) != (low, high):
+        raise ValueError(f"[{low}, {high}] are not the bounds of a bucket")
+    return bucket
 
 
 def frame_of(rows: Iterable[Mapping[str, object]], columns: Sequence[str]) -> Any:
