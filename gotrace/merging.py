@@ -173,7 +173,6 @@ class _Reader:
     intervals: set[tuple[float, float]] = field(default_factory=set)
     #: Whether it was merged before, and so says whose its rows are.
     is_merged: bool = False
-    ended: float | None = None
 
     def read(self, rows: Iterable[_Json]) -> None:
         for row in rows:
@@ -234,6 +233,8 @@ class _Reader:
 
     def _end(self, ended: float | None) -> None:
         if ended is not None:
+            if not isinstance(ended, int | float):
+                raise TypeError(f"ts: {ended!r}")
             self.merged.ended = max(ended, self.merged.ended or ended)
 
     def _add(self, kind: str, row: _Json) -> None:
@@ -264,6 +265,7 @@ class _Reader:
             made["rate"] = 0.0
         for low, high, _ in made.get("buckets", ()):
             bucket_of(*((1 - high, 1 - low) if high <= 0 else (low, high)))
+        how.order(_finished(how, made))  # fails now if anything is missing
         found = self.merged._found.setdefault(kind, {})
         if key in found:
             _add_up(how, found[key], made)
@@ -539,7 +541,7 @@ def _finished(how: _Kind, row: _Row) -> _Row:
             times.count += count
         done |= {"p50_ns": times.percentile(0.5), "p99_ns": times.percentile(0.99)}
     elif "buckets" in done:
-        end = "_ns" if "sum_ns" in done else ""
+        end = "" if "of" in done else "_ns"
         found = times_of(done) if end else values_of(done)
         done |= {mark + end: found.percentile(fraction) for mark, fraction in _MARKS.items()}
     if "why" in done and how.add:

@@ -29,6 +29,7 @@ ROOMS = (
     "settings",
     "changes",
     "merging",
+    "hosts",
     "architecture",
     "elf",
     "gotypes",
