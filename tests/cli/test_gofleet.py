@@ -181,8 +181,9 @@ def test_a_remote_command_is_quoted_whatever_it_holds() -> None:
     ssh = Ssh(["ssh"], 5)
     *_, host, shell = ssh.words("web01", words)
     assert host == "web01"
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(["sh", "-c", shell], **pipes, encoding="utf-8") as done:
+    with subprocess.Popen(
+        ["sh", "-c", shell], stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8"
+    ) as done:
         assert done.stdout is not None
         assert done.stdout.read() == " ".join(words[1:]) + "\n"
     assert shlex.split(shell)[:2] == ["sh", "-c"]
