@@ -25,7 +25,10 @@ enum way {
 /* ways: key = a function's number; value = enum way. Written from user space alone. */
 BPF_ARRAY(ways, u32, GOTRACE_WAYS);
 
-/* entered: key = a function's number; value = calls that it has had on this CPU. */
+/*
+ * entered: key = a function's number; value = calls that it has had on this CPU. They are a rate by
+ * which functions are chosen: a program that interrupts another one may take one of its calls.
+ */
 BPF_PERCPU_ARRAY(entered, u64, GOTRACE_WAYS);
 
 /*
