@@ -668,22 +668,30 @@ class Session:
         interval: float = 1.0,
         waits: bool = False,
         functions: Iterable[str] = (),
+        requests: str | None = None,
         force: bool = False,
     ) -> Iterator[Snapshot]:
         """Return an iterator of snapshots of the process, one each ``interval`` seconds.
 
         It ends with the process, or when ``stop`` is called. Nothing is attached unless ``waits``
-        are to be added up or calls of ``functions``, which are patterns, are to be measured. If
-        that takes more than a fifth of one CPU, it needs ``force``. Dropping the iterator detaches.
+        are to be added up, calls of ``functions``, which are patterns, are to be measured, or
+        ``requests`` are to be traced that begin with calls of a root. If one of these takes more
+        than a fifth of one CPU, it needs ``force``. Dropping the iterator detaches.
         Raises UsageError where the session is not of one running process; GotraceError.
         """
         if not 0 < interval < 1e9:
             raise UsageError(f"interval is {interval}: give a positive number")
         self._check_open()
-        return self._snapshots(interval, waits, _several("functions", functions), force)
+        patterns = _several("functions", functions)
+        return self._snapshots(interval, waits, patterns, requests, force)
 
     def _snapshots(
-        self, interval: float, waits: bool, functions: Sequence[str], force: bool
+        self,
+        interval: float,
+        waits: bool,
+        functions: Sequence[str],
+        requests: str | None,
+        force: bool,
     ) -> Iterator[Snapshot]:
         from gotrace.live.monitor import Monitor  # loads ctypes
 
@@ -701,6 +709,8 @@ class Session:
                         opened.do(lambda: monitor.attach_waits(accept))
                     if functions:
                         opened.do(lambda: monitor.attach_functions(functions, accept))
+                    if requests is not None:
+                        opened.do(lambda: monitor.attach_requests(requests, accept))
             self._waiters.add(waiter)
             tick = time.monotonic()
             while True:
