@@ -14,6 +14,7 @@ import gc
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from heapq import heappop, heappush
 from operator import itemgetter
 from typing import NamedTuple
@@ -225,7 +226,7 @@ _CREATE, _RUN, _BEGIN_TASK, _ANNOTATE, _END_TASK, _STOP, _FORGET, _END, _WAIT = 
 _ORDER = (0, 1, 2, 3, 4, 5, 6, 7, 5)
 _BITS = 3
 
-_BEFORE = 4  # ns before a call that its goroutine runs, if nobody knows since when
+_BEFORE = 8  # ns before a call that its goroutine runs, if nobody knows since when
 _AGAIN = b"\1"  # of what is forgotten: something is known of it later on
 
 _SMALL = tuple(varint(value) for value in range(1 << 14))
@@ -402,7 +403,9 @@ class _Trace:
             return
         begins = [_begin_of(one) for one in requests]
         ends = [one.regions[0].end for one in requests]
-        notes = {begins.index(min(begins)): (before, "")}
+        # Readers take times for floats, whose digits are too few for ns since 1970.
+        first = min(begins)
+        notes = {begins.index(first): (f"{_day(first)}{'; ' * bool(before)}{before}", "")}
         last = ends.index(max(ends))
         notes[last] = notes.get(last, ("", ""))[0], after
         for number, request in enumerate(requests, 1):
@@ -416,7 +419,7 @@ class _Trace:
                     own = self._of(last, offset).changes
                 own.append(change)
         # A reader puts no two events at one time: what it is told at first must be over by then.
-        self._shift = 2 * len(self._goroutines) + 100 - min(begins)
+        self._shift = 2 * len(self._goroutines) + 100 - first
         for number, request in enumerate(requests):
             offset, task = self._offset(request.pid), _number(number + 1)
             self._task(task, request, offset, *notes.get(number, ("", "")))
@@ -702,6 +705,13 @@ def _ends(goroutine: _Goroutine) -> list[int]:
             ends.append(end)
         ends[-1] = max(ends[-1], end)
     return ends
+
+
+def _day(at: int) -> str:
+    """Return a time since 1970 in words."""
+    seconds, ns = divmod(at, _NS)
+    day = datetime.fromtimestamp(seconds, timezone.utc)
+    return f"{day:%Y-%m-%d %H:%M:%S}.{ns:09} UTC"
 
 
 def _begin_of(request: Recorded) -> int:
