@@ -146,7 +146,7 @@ class _Printer:
         else:
             self._due = self._tracer.acquire(until)
             self._due.reverse()
-            missing = self._lost() + self._tracer.window.late
+            missing = self._tracer.missing() + self._tracer.window.late
             self._assembler.missing(missing)
             if self._file is not None and missing != self._missing:
                 self._file.lost(missing - self._missing)
@@ -180,12 +180,6 @@ class _Printer:
     def _made(self, request: Request[DecodedCall]) -> Request[Call]:
         return request.mapped(lambda call: call.as_call(self._clock.epoch))
 
-    def _lost(self) -> int:
-        """Return how many records are missing."""
-        counts = self._tracer.diagnostics()
-        lost = sum(counts[what] for what in self._tracer.LOSSES)
-        return lost + self._tracer.losses.total + self._tracer.window.losses.total
-
     def notices(self, undecided: int) -> Iterator[Notice]:
         """Yield what the trees do not show."""
         tally = self._assembler.tally
@@ -199,7 +193,7 @@ class _Printer:
             text = counted("{} request{s} not shown: records of calls were lost", tally.lost)
             fields = {"what": "requests", "requests": tally.lost, "calls": 0}
             yield Notice(NoticeKind.LOST, text, fields)
-        if lost := self._lost():
+        if lost := self._tracer.missing():
             yield lost_notice("reader", _DROPPED, lost, lost + tally.nodes + without)
         if undecided:
             text = counted("{} call{s} not shown: the predicate could not be decided", undecided)
