@@ -516,31 +516,38 @@ class _Trace:
     def _states(self, goroutine: _Goroutine) -> None:
         """Have a goroutine's states change, and be unknown where nothing is known of it."""
         *gaps, end = _ends(goroutine)
-        first = min((one[0] >> _BITS for one in goroutine.actions), default=1 << 64)
-        first = min(first - self._shift, goroutine.known[0][0])
+        actions, shift = goroutine.actions, self._shift
         is_over, is_first = False, True
         for at, _, state, reason, other, tid in goroutine.changes:
             by = _number(other + goroutine.offset) if other else b""
             if state == WAITING:
                 why = self._tables.string(_REASONS.get(reason, reason))
-                self._act(goroutine, at, _WAIT, b"", why)
+                key = at + shift << _BITS | _ORDER[_WAIT]
+                actions.append((key, goroutine, _WAIT, b"", why, 0, b""))
             elif state == CREATED:
-                if at <= first and by and not goroutine.is_created:
-                    self._act(goroutine, at, _CREATE, rest=by)
+                # Before all that is known of it, or a reader would not know whom that is about.
+                is_first = at <= goroutine.known[0][0] and not goroutine.is_created
+                key = at + shift << _BITS | _ORDER[_CREATE]
+                if by and is_first and all(one[0] > key for one in actions):
+                    actions.append((key, goroutine, _CREATE, b"", by, 0, b""))
                     goroutine.is_created = True
             elif state == ENDED:
                 is_over = True
             elif state in (RUNNING, RUNNABLE):
                 # What is known at first is that it runs by then: before all that it does.
-                at -= _BEFORE if is_first and state == RUNNING else 0
-                self._act(goroutine, at, _RUN if state == RUNNING else _STOP, b"", by, tid)
+                if is_first and state == RUNNING and not goroutine.is_created:
+                    at -= _BEFORE
+                kind = _RUN if state == RUNNING else _STOP
+                key = at + shift << _BITS | _ORDER[kind]
+                actions.append((key, goroutine, kind, b"", by, tid, b""))
             is_first = state in (UNKNOWN, ENDED)
         # After all that is at this time: what leads there takes up to three ns.
         for at in gaps:
             self._act(goroutine, at + 3, _FORGET, rest=_AGAIN)
         if is_over:
-            last = max((one[0] >> _BITS for one in goroutine.actions), default=0)
-            self._act(goroutine, max(end, last - self._shift), _END)
+            # Nothing is of it afterwards, whatever was recorded.
+            last = max((one[0] >> _BITS for one in actions), default=0)
+            self._act(goroutine, max(end, last - shift), _END)
         else:
             self._act(goroutine, end + 3, _FORGET)
 

@@ -175,6 +175,15 @@ def test_a_coroutine_runs_in_the_place_of_another() -> None:
     assert found.states[2][1][1:] == ("Waiting", "Runnable", "", 1)
 
 
+def test_a_goroutine_is_not_created_if_it_was_there() -> None:
+    """Each order of what contradicts that is a file that is taken."""
+    there = [Change(T0 + 5000, 2, RUNNING, tid=12), Change(T0 + 6000, 2, UNKNOWN)]
+    made = [Change(T0 + 5000, 2, CREATED, by=1), Change(T0 + 6000, 2, UNKNOWN)]
+    for changes in ([*there, *made], [*made, *there]):
+        found = read_back([Recorded(7, [HANDLE, JOB], [*CHANGES[:5], *changes])])
+        assert [one.name for one in found.regions] == ["main.handle", "main.job"]
+
+
 def test_long_and_many_strings_and_stacks() -> None:
     regions = [HANDLE._replace(end=T0 + 10_000_000)]
     for number in range(300):
