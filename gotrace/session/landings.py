@@ -230,7 +230,7 @@ class Landings:
         calls = prepared.traced.calls if prepared.traced is not None else ()
         results = {number for number, call in enumerate(calls) if call.reads_results}
         floats = {number for number, call in enumerate(calls) if call.result_floats}
-        self._callers = Callers(self._file.functions)
+        self._code: Callers | None = None
         self._search: _Search | None = None
         self._most = _max_landings(prepared)
         way = Way.LEARNING if self._is_asked else Way.RETS
@@ -299,8 +299,17 @@ class Landings:
             # The target or the probes may be gone, which is said elsewhere. Everything stays as it
             # is: calls are measured, or counted as those of new callers.
             self._is_over = True
+        if self._search is None:
+            self._code = None
         pause = self.PERIOD if self._search is None else _SEARCHING
         self._next = time.monotonic() + pause
+
+    @property
+    def _callers(self) -> Callers:
+        """Return the code of callers, which is kept for a step or a search: it is large."""
+        if self._code is None:
+            self._code = Callers(self._file.functions)
+        return self._code
 
     def _count(self, now: float) -> None:
         """Find out how often functions are called."""
