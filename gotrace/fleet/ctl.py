@@ -18,7 +18,7 @@ from gotrace.text import printable
 
 __all__ = ["SOCKET", "ctl", "ctl_parser"]
 
-#: Where deploy/systemd/gotraced.service has the socket.
+#: Where docs/fleet.md has the socket.
 SOCKET = "/run/gotraced/control"
 _PATIENCE = 150.0  # seconds
 
