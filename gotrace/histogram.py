@@ -19,8 +19,8 @@ __all__ = [
     "WIDE_ROW_SIZE",
     "Histogram",
     "ValueHistogram",
+    "bucket_between",
     "bucket_bounds",
-    "bucket_of",
     "frame_of",
 ]
 
@@ -51,10 +51,17 @@ def bucket_bounds(bucket: int) -> tuple[int, int]:
     return low, low + width
 
 
-def bucket_of(low: int, high: int) -> int:
+def _bucket_of(value: int) -> int:
+    """Return the bucket that has a value, however many there are."""
+    octave = max(value.bit_length() - _SUB_BITS, 0)
+    if octave == 0:
+        return value
+    return octave * _SUB_BUCKETS + (value >> octave - 1) - _SUB_BUCKETS
+
+
+def bucket_between(low: int, high: int) -> int:
     """Return the bucket that has these bounds. Raises ValueError if there is none."""
-    octave = max(low.bit_length() - _SUB_BITS, 0)
-    bucket = low if octave == 0 else (octave << _SUB_BITS) + (low >> (octave - 1)) - _SUB_BUCKETS
+    bucket = _bucket_of(low)
     if not 0 <= bucket < WIDE_BUCKETS or bucket_bounds(bucket) != (low, high):
         raise ValueError(f"[{low}, {high}] are not the bounds of a bucket")
     return bucket
@@ -129,6 +136,14 @@ class Histogram:
             _counts(cells[-_UNITS_SIZE:]),
             hits,
         )
+
+    def add(self, value: int) -> None:
+        """Add a value, as bpf/histogram.h does."""
+        self.minimum = min(self.minimum, value) if self.count else value
+        self.maximum = max(self.maximum, value)
+        self.count += 1
+        self.sum += value
+        self.buckets[min(_bucket_of(value), BUCKETS - 1)] += 1
 
     def merge(self, other: Histogram) -> None:
         """Add another distribution to this one, and its parts of the time.

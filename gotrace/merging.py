@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from gotrace.changes import Source, rows_of
 from gotrace.errors import GotraceError, UsageError
-from gotrace.histogram import Histogram, ValueHistogram, bucket_of
+from gotrace.histogram import Histogram, ValueHistogram, bucket_between
 
 __all__ = ["Host", "Merged", "merge", "times_of", "values_of"]
 
@@ -264,7 +264,7 @@ class _Reader:
         if "rate" in row:
             made["rate"] = 0.0
         for low, high, _ in made.get("buckets", ()):
-            bucket_of(*((1 - high, 1 - low) if high <= 0 else (low, high)))
+            bucket_between(*((1 - high, 1 - low) if high <= 0 else (low, high)))
         how.order(_finished(how, made))  # fails now if anything is missing
         found = self.merged._found.setdefault(kind, {})
         if key in found:
@@ -537,7 +537,7 @@ def _finished(how: _Kind, row: _Row) -> _Row:
     if "buckets" in done and "total_ns" in done:
         times = Histogram(maximum=1 << 63)
         for low, high, count in done["buckets"]:
-            times.buckets[bucket_of(low, high)] = count
+            times.buckets[bucket_between(low, high)] = count
             times.count += count
         done |= {"p50_ns": times.percentile(0.5), "p99_ns": times.percentile(0.99)}
     elif "buckets" in done:
@@ -559,7 +559,7 @@ def times_of(row: _Json) -> Histogram:
         row["count"], row["sum_ns"], row["min_ns"], row["max_ns"], hits=row.get("probe_hits", 0)
     )
     for low, high, count in row["buckets"]:
-        found.buckets[bucket_of(low, high)] = count
+        found.buckets[bucket_between(low, high)] = count
     return found
 
 
@@ -573,7 +573,7 @@ def values_of(row: _Json) -> ValueHistogram:
     for low, high, count in row["buckets"]:
         side = below if high <= 0 else above
         bounds = (1 - high, 1 - low) if high <= 0 else (low, high)
-        side.buckets[bucket_of(*bounds)] = count
+        side.buckets[bucket_between(*bounds)] = count
         side.count += count
         side.minimum = min(side.minimum, bounds[0]) if side.count > count else bounds[0]
         side.maximum = max(side.maximum, bounds[1] - 1)

@@ -20,8 +20,8 @@ from gotrace.histogram import (
     WIDE_BUCKETS,
     Histogram,
     ValueHistogram,
+    bucket_between,
     bucket_bounds,
-    bucket_of,
 )
 from gotrace.merging import Merged, times_of, values_of
 
@@ -212,10 +212,10 @@ def test_histograms_of_values_come_back(values: list[int]) -> None:
 
 def test_each_bucket_is_known_by_its_bounds() -> None:
     for bucket in range(WIDE_BUCKETS):
-        assert bucket_of(*bucket_bounds(bucket)) == bucket
+        assert bucket_between(*bucket_bounds(bucket)) == bucket
     for bounds in ((3, 3), (33, 35), (-1, 0), (1 << 70, 1 << 71), (0, 2)):
         with pytest.raises(ValueError, match="not the bounds"):
-            bucket_of(*bounds)
+            bucket_between(*bounds)
 
 
 def count(function: str, number: int, **fields: Any) -> Row:

@@ -10,7 +10,7 @@ from gotrace.calls import StackFrame
 from gotrace.errors import GotraceError
 from gotrace.goroutines.interrupted import Work
 from gotrace.goroutines.model import Frame, Stack, State
-from gotrace.histogram import Histogram, bucket_of
+from gotrace.histogram import Histogram, bucket_between
 from gotrace.merging import Merged, times_of, values_of
 from gotrace.probes.scope import STACK_TYPE
 from gotrace.profiles.rows import (
@@ -312,7 +312,7 @@ def _write_waits(
 def _syscall(row: _Row) -> SyscallSums:
     times = Histogram(row["calls"], row["total_ns"], maximum=1 << 63)
     for low, high, count in row.get("buckets", ()):
-        times.buckets[bucket_of(low, high)] = count
+        times.buckets[bucket_between(low, high)] = count
     return SyscallSums(row["name"], times, row["errors"])
 
 
