@@ -12,6 +12,7 @@ import gotrace
 from gotrace.calls import Call
 from gotrace.errors import UsageError
 from gotrace.profiles.execution import Change
+from gotrace.requests import critical
 from gotrace.requests.belonging import Link, Span, Task, Work
 from gotrace.requests.critical import Part, States, critical_path
 from gotrace.requests.edges import Edge, EdgeKind
@@ -53,6 +54,19 @@ def test_a_goroutine_by_itself() -> None:
         Part("f1", 1, "runnable", 100),
         Part("f1", 1, "running", 400),
     ]
+
+
+@pytest.mark.parametrize(("most", "waits"), [(40, True), (39, False)])
+def test_changes_are_forgotten_if_there_are_too_many(
+    most: int, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(critical, "_MAX_KNOWN", most)
+    changes = [(100, 1, WAITING, 2, 0), (200, 1, RUNNING, 0, 0)]
+    changes += [(300 + at, 1, RUNNING, 0, 0) for at in range(38)]
+    found = path(changes)
+    blocked = Part("f1", 1, "blocked: sleep", 100)
+    assert (blocked in found) == waits
+    assert found[-1].what == "running"
 
 
 WAITS = [(200, 1, WAITING, 1, 0), (800, 1, RUNNABLE, 0, 2), (850, 1, RUNNING, 0, 0)]
