@@ -547,12 +547,8 @@ class Session:
             budget=_budget(budget),
         )
         with Opened() as opened:
-            run = self._begun(opened, request, seconds)
-            if ready is not None:
-                ready()
+            run = self._ran(opened, request, seconds, ready)
             with _os_errors():
-                while not run.is_over(_LOOK):
-                    pass
                 counts = Counts()
                 for function, calls in zip(run.plan.names, run.meter.take(), strict=True):
                     if calls:
@@ -672,22 +668,30 @@ class Session:
         interval: float = 1.0,
         waits: bool = False,
         functions: Iterable[str] = (),
+        requests: str | None = None,
         force: bool = False,
     ) -> Iterator[Snapshot]:
         """Return an iterator of snapshots of the process, one each ``interval`` seconds.
 
         It ends with the process, or when ``stop`` is called. Nothing is attached unless ``waits``
-        are to be added up or calls of ``functions``, which are patterns, are to be measured. If
-        that takes more than a fifth of one CPU, it needs ``force``. Dropping the iterator detaches.
+        are to be added up, calls of ``functions``, which are patterns, are to be measured, or
+        ``requests`` are to be traced that begin with calls of a root. If one of these takes more
+        than a fifth of one CPU, it needs ``force``. Dropping the iterator detaches.
         Raises UsageError where the session is not of one running process; GotraceError.
         """
         if not 0 < interval < 1e9:
             raise UsageError(f"interval is {interval}: give a positive number")
         self._check_open()
-        return self._snapshots(interval, waits, _several("functions", functions), force)
+        patterns = _several("functions", functions)
+        return self._snapshots(interval, waits, patterns, requests, force)
 
     def _snapshots(
-        self, interval: float, waits: bool, functions: Sequence[str], force: bool
+        self,
+        interval: float,
+        waits: bool,
+        functions: Sequence[str],
+        requests: str | None,
+        force: bool,
     ) -> Iterator[Snapshot]:
         from gotrace.live.monitor import Monitor  # loads ctypes
 
@@ -705,6 +709,8 @@ class Session:
                         opened.do(lambda: monitor.attach_waits(accept))
                     if functions:
                         opened.do(lambda: monitor.attach_functions(functions, accept))
+                    if requests is not None:
+                        opened.do(lambda: monitor.attach_requests(requests, accept))
             self._waiters.add(waiter)
             tick = time.monotonic()
             while True:
@@ -753,13 +759,9 @@ class Session:
             budget=_budget(budget),
         )
         with Opened() as opened:
-            run = self._begun(opened, request, seconds, force, "waits()")
+            run = self._ran(opened, request, seconds, ready, force, "waits()")
             meter = run.meter
-            if ready is not None:
-                ready()
             with _os_errors():
-                while not run.is_over(_LOOK):
-                    pass
                 period, losses = meter.take(), meter.losses()
                 unfinished = meter.open() if open else []
             _check_budget(run, lossy)
@@ -790,12 +792,8 @@ class Session:
         _check(seconds)
         request = CpuRequest(target=self._target, hertz=hertz, kernel=kernel, inside=inside)
         with Opened() as opened:
-            run = self._begun(opened, request, seconds)
-            if ready is not None:
-                ready()
+            run = self._ran(opened, request, seconds, ready)
             with _os_errors():
-                while not run.is_over(_LOOK):
-                    pass
                 period, lost = run.meter.take(), run.meter.lost_stacks()
             if lost and not lossy:
                 raise LostCalls({"stacks": lost})
@@ -847,6 +845,24 @@ class Session:
     def _check_open(self) -> None:
         if not self._is_open:
             raise UsageError("this session is closed: use it within its with block")
+
+    def _ran(
+        self,
+        opened: Opened,
+        request: Request[_M, _C],
+        seconds: float | None,
+        ready: Callable[[], object] | None,
+        force: bool = True,
+        what: str = "",
+    ) -> Run[_M, _C]:
+        """Begin a run as ``_begun`` does, and wait until it is over."""
+        run = self._begun(opened, request, seconds, force, what)
+        if ready is not None:
+            ready()
+        with _os_errors():
+            while not run.is_over(_LOOK):
+                pass
+        return run
 
     def _begun(
         self,

@@ -81,6 +81,14 @@ def test_each_value_lies_in_its_bucket(value: int) -> None:
     assert low <= value < high
 
 
+@given(st.lists(st.integers(0, 1 << 50)))
+def test_values_are_added_as_in_the_kernel(values: list[int]) -> None:
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    assert histogram == of(values)
+
+
 def test_a_row_of_the_map_is_decoded() -> None:
     assert UNIT_ROWS == 64
     raw = row(5, 1000, 7, 600, {7: 1, 30: 3, BUCKETS - 1: 1}, {0: 2, 63: 3})

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -15,14 +16,19 @@ import gotrace
 from gotrace.errors import UsageError
 from gotrace.goroutines.groups import Choice, grouped
 from gotrace.goroutines.live import LiveGoroutines
+from gotrace.live import traced
+from gotrace.live.attached import Price
+from gotrace.live.model import RequestRow, SlowRequest, Snapshot
 from gotrace.live.monitor import Monitor
 from gotrace.target.process import Process, find_process
 from gotrace.target.target import Target
 from gotrace.target.usage import cpu_quota, usage_of
-from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest
+from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest, toolchains
 from tests.tools.harness import Fixture
 
 TOP = FIXTURES / "live_top"
+REQUESTS = FIXTURES / "live_requests"
+_HANGS = float(os.environ.get("GOTRACE_PATIENCE", "100"))
 #: Bytes that the fixture allocates by asking for its metrics and printing them.
 OWN = 256 << 10
 
@@ -174,6 +180,159 @@ def test_stop_ends_the_snapshots() -> None:
             go.stop()
         with pytest.raises(UsageError, match="interval"):
             go.live(interval=0)
+        assert fixture.finish() == 0
+
+
+def until(monitor: Monitor, is_there: Callable[[Snapshot], bool]) -> Snapshot:
+    """Return the first snapshot that has something."""
+    patience, pause = time.monotonic() + _HANGS, threading.Event()
+    while not is_there(snapshot := monitor.snapshot()):
+        assert time.monotonic() < patience, f"never: {snapshot}"
+        pause.wait(0.02)
+    return snapshot
+
+
+def requests_of(kinds: str) -> RequestRow:
+    """Return the requests that a program has made, all of them whole."""
+    with Fixture([build(REQUESTS, newest())]) as fixture, monitor_of(fixture.ready) as monitor:
+        monitor.attach_requests("main.handle")
+        fixture.work(kinds)
+        monitor.finish()
+        snapshot = monitor.snapshot()
+        assert snapshot.requests_lost == 0 and snapshot.requests is not None
+        (row,) = snapshot.requests
+        (again,) = monitor.snapshot().requests or ()
+        assert (again.slowest, again.new, again.times) == (row.slowest, (), row.times)
+        assert fixture.finish() == 0
+    return row
+
+
+@pytest.mark.live
+def test_the_library_yields_requests() -> None:
+    with Fixture([build(REQUESTS, newest())]) as fixture, gotrace.attach(fixture.ready) as go:
+        new: list[SlowRequest] = []
+        for snapshot in go.live(interval=0.05, requests="main.handle"):
+            assert [one.what for one in snapshot.head.attached] == ["requests of main.handle"]
+            if not new and not snapshot.requests:
+                truth = fixture.work("fan-out 5")
+            new += [one for row in snapshot.requests or () for one in row.new]
+            if len(new) == 5:
+                break
+        assert truth["requests"] == 5
+        assert sorted(one.request.root.call.args["id"] for one in new) == [1, 2, 3, 4, 5]
+        for one in new:
+            assert sum(part.ns for part in one.request.critical_path()) == one.duration_ns
+            assert (one.calls, one.goroutines) == (25, 9)
+            assert abs(one.ended - time.time()) < 60
+        assert fixture.finish() == 0
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(("calls", "whole"), [(25 * 6, 6), (25 * 6 - 1, 5), (25 * 2, 1)])
+def test_trees_are_cut_if_they_have_too_many_calls(
+    calls: int, whole: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traced, "_MAX_CALLS", calls)
+    row = requests_of("fan-out 6")
+    assert row.times.count == len(row.slowest) == 6
+    assert [one.is_cut for one in row.slowest] == [False] * whole + [True] * (6 - whole)
+    assert all(one.calls == 25 for one in row.slowest)
+    assert [len(list(one.request.nodes())) for one in row.slowest] == [
+        1 if one.is_cut else 25 for one in row.slowest
+    ]
+    assert row.slowest[0].duration_ns == row.times.maximum
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(("most", "kept"), [(6, 6), (5, 5), (1, 1)])
+def test_the_slowest_requests_are_kept(
+    most: int, kept: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traced, "_MAX_KEPT", most)
+    row = requests_of("fan-out 6")
+    assert row.times.count == 6 and len(row.slowest) == kept
+    assert row.slowest[0].duration_ns == row.times.maximum
+    durations = [one.duration_ns for one in row.slowest]
+    assert durations == sorted(durations, reverse=True)
+
+
+@pytest.mark.live
+def test_so_many_requests_are_kept_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traced, "_KEPT_A_SECOND", 2)
+    row = requests_of("fan-out 9")
+    assert row.times.count == 9
+    assert 2 <= len(row.slowest) <= 4  # of one second, or of two
+    assert row.slowest[0].duration_ns == row.times.maximum
+
+
+@pytest.mark.live
+def test_requests_are_those_of_the_last_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traced, "_WINDOW", 3)
+    with Fixture([build(REQUESTS, newest())]) as fixture, monitor_of(fixture.ready) as monitor:
+        monitor.attach_requests("main.handle")
+        fixture.work("fan-out 4")
+        until(monitor, lambda one: sum(row.times.count for row in one.requests or ()) == 4)
+        last = until(monitor, lambda one: all(not row.times.count for row in one.requests or ()))
+        (row,) = last.requests or ()
+        assert row.slowest == () and 2 <= row.seconds <= 3
+        assert fixture.finish() == 0
+
+
+@pytest.mark.live
+def test_roots_are_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traced, "_MAX_ROOTS", 2)
+    with Fixture([build(REQUESTS, newest())]) as fixture, monitor_of(fixture.ready) as monitor:
+        with pytest.raises(UsageError, match="requests can begin with the calls of 2"):
+            monitor.attach_requests("main.*o*")
+        assert monitor.requests is None
+        monitor.attach_requests("main.o*")
+        assert fixture.finish() == 0
+
+
+@pytest.mark.live
+@each_toolchain
+def test_each_call_of_a_function(toolchain: Toolchain) -> None:
+    """Also of releases whose scheduler is not known: without the parts of the time."""
+    prices: list[Price] = []
+    with Fixture([build(TOP, toolchain)]) as fixture, monitor_of(fixture.ready) as monitor:
+        monitor.attach_calls("main.work", 100.0, prices.append)
+        truth = fixture.work("call 30")
+        calls = until(monitor, lambda one: one.calls is not None and one.calls.calls == 30).calls
+        assert calls is not None and truth["calls"] == 30
+        (caller,) = calls.callers
+        assert caller.frame is not None and caller.calls == 30
+        assert caller.frame.function == "main.main"
+        assert [call.args["n"] for call in calls.latest] == list(range(29, 9, -1))
+        assert all(call.duration_ns and call.duration_ns >= 1_000_000 for call in calls.latest)
+        assert (calls.lost, monitor.calls is not None) == (0, True)
+        if toolchain is toolchains()[0]:
+            assert calls.parts == {}
+        else:
+            assert sum(calls.parts.values()) == calls.ns
+            assert next(iter(calls.parts)) == "blocked: sleep"
+        assert len(prices) == 1
+        assert prices[0].text.startswith("main.work is called 100 times a second")
+        monitor.detach_calls()
+        assert monitor.snapshot().calls is None
+        assert fixture.finish() == 0
+
+
+@pytest.mark.live
+@pytest.mark.parametrize(("most", "known"), [(3, 80), (1, None)])
+def test_callers_are_so_many(most: int, known: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(traced, "_MAX_CALLERS", most)
+    with Fixture([build(REQUESTS, newest())]) as fixture, monitor_of(fixture.ready) as monitor:
+        monitor.attach_calls("main.job")
+        fixture.work("fan-out 8")
+        calls = until(monitor, lambda one: one.calls is not None and one.calls.calls == 80).calls
+        assert calls is not None
+        found = {one.frame.function: one.calls for one in calls.callers if one.frame is not None}
+        unknown = sum(one.calls for one in calls.callers if one.frame is None)
+        assert sum(found.values()) + unknown == 80
+        if known is not None:
+            assert found == {"main.outer": 40, "main.fanOut.func1": 32, "main.fanOut": 8}
+        else:
+            assert len(found) == 1 and unknown > 0
         assert fixture.finish() == 0
 
 

@@ -18,15 +18,19 @@ from gotrace.live.model import Snapshot
 from gotrace.live.monitor import Monitor
 from gotrace.report.output import JsonOutput, Notice, NoticeKind, Output
 from gotrace.report.top import (
+    LOST_REQUESTS,
     function_lines,
     group_lines,
     head_lines,
+    root_lines,
     wait_lines,
+    write_requests_json,
     write_snapshot_json,
 )
 from gotrace.target.process import ProcessError, process_numbers
 from gotrace.target.target import Target
 from gotrace.target.wait import Reason, SignalWaiter
+from gotrace.text import counted
 
 if TYPE_CHECKING:  # loaded where something is attached
     from gotrace.live.attached import AcceptPrice, Price
@@ -38,6 +42,7 @@ examples:
   gotop -p 1234                         a screen; h shows the keys
   gotop -p shop                         by name, all processes that have it
   gotop -f 'main.(*Store).*' -p 1234    with calls, p50, p99 and errors of these functions
+  gotop -r main.handle -p 1234          with the slowest requests that begin there
   gotop -b -n 3 -d 1 --json -p 1234     three times, a second apart, for a script
 """
 
@@ -85,9 +90,15 @@ def _parser() -> argparse.ArgumentParser:
         help="measure calls of such functions from the start; only * is special (may be repeated)",
     )
     parser.add_argument(
+        "-r",
+        "--requests",
+        metavar="ROOT",
+        help="trace requests from the start: the calls of ROOT, as gotrace --tree ROOT shows them",
+    )
+    parser.add_argument(
         "--force",
         action="store_true",
-        help="attach -w and -f whatever they take of the program's time",
+        help="attach -w, -f and -r whatever they take of the program's time",
     )
     parser.add_argument(
         "-b", "--batch", action="store_true", help="print results one after the other, no screen"
@@ -147,6 +158,8 @@ def _attach(options: argparse.Namespace, monitor: Monitor, accept: AcceptPrice) 
         monitor.attach_waits(accept)
     if options.functions:
         monitor.attach_functions(options.functions, accept)
+    if options.requests is not None:
+        monitor.attach_requests(options.requests, accept)
 
 
 def _accepting(options: argparse.Namespace, output: Output | None) -> AcceptPrice:
@@ -171,19 +184,23 @@ def _batch(options: argparse.Namespace, monitors: Sequence[Monitor], waiter: Sig
     waiter.on_first = _interrupted
     for monitor in monitors:
         _attach(options, monitor, accept)
-    if options.waits or options.functions:
+    is_attached = bool(options.waits or options.functions or options.requests is not None)
+    if is_attached:
         for monitor in monitors:
             output.notice(_attached(options, monitor))
     waiter.on_first = None
     alive = list(monitors)
     tick = time.monotonic()
     left = options.number
-    if options.waits or options.functions:  # of the first there is nothing yet
+    if is_attached:  # of the first there is nothing yet
         tick += options.delay
         waiter.wait(tick)
     while alive:
+        is_last = waiter.asked is not None or left == 1
         for monitor in list(alive):
             try:
+                if is_last:
+                    monitor.finish()
                 snapshot = monitor.snapshot()
             except ProcessError:
                 alive.remove(monitor)
@@ -197,7 +214,7 @@ def _batch(options: argparse.Namespace, monitors: Sequence[Monitor], waiter: Sig
             return
         tick = max(tick + options.delay, time.monotonic())
         # What is attached has something to say of the time up to the end.
-        if alive and waiter.wait(tick) is Reason.ASKED and not (options.waits or options.functions):
+        if alive and waiter.wait(tick) is Reason.ASKED and not is_attached:
             return
 
 
@@ -205,9 +222,17 @@ def _attached(options: argparse.Namespace, monitor: Monitor) -> Notice:
     what = ["waits"] if options.waits else []
     if options.functions:
         what.append(f"calls of {', '.join(options.functions)}")
+    if options.requests is not None:
+        what.append(f"requests of {options.requests}")
     text = f"Tracing {' and '.join(what)} of process {monitor.pid}... Hit Ctrl-C to end."
-    fields = {"pid": monitor.pid, "waits": options.waits, "patterns": options.functions}
-    return Notice(NoticeKind.ATTACHED, text, {**fields, "ts": time.time()})
+    fields = {
+        "pid": monitor.pid,
+        "waits": options.waits,
+        "patterns": options.functions,
+        "requests": options.requests,
+        "ts": time.time(),
+    }
+    return Notice(NoticeKind.ATTACHED, text, fields)
 
 
 def _interrupted() -> None:
@@ -234,10 +259,15 @@ def _write(
     if snapshot.functions is not None:
         rows = [row for row in snapshot.functions if row.times.count]
         tables.append((*function_lines(rows[:top], False), len(rows)))
+    if snapshot.requests is not None:
+        roots = [row for row in snapshot.requests if row.times.count]
+        tables.append((*root_lines(roots[:top], False), len(roots)))
     for heading, rows_shown, count in tables:
         lines += ["", heading, *(line.text for line in rows_shown)]
         if count > top:
             lines.append(f"and {count - top:,} more")
+    if snapshot.requests_lost:
+        lines.append(counted(LOST_REQUESTS, snapshot.requests_lost))
     output.out.write("\n".join(line[:width] for line in lines) + "\n\n")
     output.out.flush()
 
@@ -245,7 +275,7 @@ def _write(
 def _write_attached_json(
     options: argparse.Namespace, monitor: Monitor, snapshot: Snapshot, output: JsonOutput
 ) -> None:
-    """Write waits and calls as gooffcpu and gofunclatency do."""
+    """Write waits, calls and requests as gooffcpu, gofunclatency and gotrace --tree do."""
     if monitor.waits is not None:
         from gotrace.report.waits import totals_of, write_waits_json
 
@@ -268,6 +298,9 @@ def _write_attached_json(
             if row.errors is not None:
                 output.write("errors", {"pid": monitor.pid, "func": row.name, "count": row.errors})
         output.out.flush()
+    if snapshot.requests is not None:
+        lost = snapshot.requests_lost
+        write_requests_json(output, monitor.pid, snapshot.requests, lost, options.top)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

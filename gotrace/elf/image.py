@@ -473,6 +473,13 @@ class ElfImage:
         """Return whether all of the ``size`` bytes at ``address`` are code bytes of the file."""
         return any(start <= address and address + size <= end for start, end in self.code_ranges)
 
+    @property
+    def loaded_ranges(self) -> tuple[tuple[int, int], ...]:
+        """Return (start, end) addresses of all segments' file bytes."""
+        return tuple(
+            (segment.address, segment.address + segment.file_size) for segment in self._loads
+        )
+
     @cached_property
     def code_ranges(self) -> tuple[tuple[int, int], ...]:
         """Return (start, end) addresses of the executable segments' file bytes."""

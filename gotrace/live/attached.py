@@ -35,7 +35,7 @@ from gotrace.session.why.price import price_of
 from gotrace.sites.sites import SiteForm
 from gotrace.target.target import Target
 
-__all__ = ["AcceptPrice", "Functions", "Price", "Waits"]
+__all__ = ["HISTORY", "AcceptPrice", "Functions", "Price", "Waits", "percent"]
 
 #: Snapshots whose numbers are kept, and rows that are kept while they have none.
 HISTORY = 300
@@ -61,7 +61,8 @@ AcceptPrice = Callable[[Price], None]
 _K = TypeVar("_K")
 
 
-def _percent(share: float) -> str:
+def percent(share: float) -> str:
+    """Return a part of a CPU as prices have it."""
     return f"{100 * share:.{1 if share < 0.1 else 0}f}%"
 
 
@@ -103,7 +104,7 @@ class Waits:
             if accept is not None:
                 text = (
                     f"this program changes {round(price.changes):,} states a second: waits will"
-                    f" take about {_percent(price.share)} of one CPU"
+                    f" take about {percent(price.share)} of one CPU"
                 )
                 accept(Price(text, price.share))
 
@@ -219,7 +220,7 @@ class Functions:
         what = "1 function is" if functions == 1 else f"{functions:,} functions are"
         return Price(
             f"{what} called {round(calls):,} times a second: measuring that will take about"
-            f" {_percent(share)} of one CPU",
+            f" {percent(share)} of one CPU",
             share,
         )
 

@@ -5,16 +5,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from gotrace.goroutines.model import Frame, Goroutine, State
 from gotrace.histogram import Histogram
 from gotrace.live.heap import HeapFigures
 
+if TYPE_CHECKING:  # loaded where something is attached
+    from gotrace.calls import Call, StackFrame
+    from gotrace.requests.model import Request
+    from gotrace.session.decode import DecodedCall
+
 __all__ = [
     "Attachment",
+    "Caller",
+    "FunctionCalls",
     "FunctionRow",
     "GroupRow",
     "Head",
+    "RequestRow",
+    "SlowRequest",
     "Snapshot",
     "StackView",
     "WaitGroupRow",
@@ -121,6 +131,80 @@ class FunctionRow:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowRequest:
+    """A request that is kept since it was among the slowest.
+
+    ``ended`` is in seconds since 1970, ``number`` that of the request among all since they are
+    traced. It has ``calls`` of so many ``goroutines``. ``is_cut``: they were too many to be kept,
+    and ``traced`` has the root's alone.
+    """
+
+    duration_ns: int
+    ended: float
+    number: int
+    calls: int
+    goroutines: int
+    traced: Request[DecodedCall]
+    is_cut: bool
+    epoch_ns: int
+
+    @property
+    def request(self) -> Request[Call]:
+        """Return it as ``go.requests()`` yields it."""
+        return self.traced.mapped(lambda call: call.as_call(self.epoch_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRow:
+    """The requests of one root that ended in the last ``seconds``, a minute at most.
+
+    ``times`` are their durations. ``slowest`` are the slowest of each of these seconds, the slowest
+    first; ``new`` are those of them that have become whole since the last snapshot. ``history`` is
+    how many did, by snapshot.
+    """
+
+    seconds: float
+    name: str
+    times: Histogram
+    slowest: tuple[SlowRequest, ...]
+    new: tuple[SlowRequest, ...]
+    history: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Where a function was called so many times; ``frame`` is None where that is not known."""
+
+    frame: StackFrame | None
+    calls: int
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCalls:
+    """The calls of one function that returned in ``seconds``, since they are looked at.
+
+    ``callers`` are those with most calls first. ``parts`` is what their time, ``ns``, went into,
+    largest first; it is empty if that is not known of the Go release. ``traced`` are the latest
+    calls, the last one first. ``lost`` calls are missing.
+    """
+
+    name: str
+    seconds: float
+    calls: int
+    ns: int
+    callers: tuple[Caller, ...]
+    parts: Mapping[str, int]
+    traced: tuple[DecodedCall, ...]
+    lost: int
+    epoch_ns: int
+
+    @property
+    def latest(self) -> list[Call]:
+        """Return the latest calls as ``go.trace()`` yields them, the last one first."""
+        return [call.as_call(self.epoch_ns) for call in self.traced]
+
+
+@dataclass(frozen=True, slots=True)
 class StackView:
     """One goroutine with the frames that Go's own dumps show."""
 
@@ -135,8 +219,9 @@ class Snapshot:
     """What a program did at one time.
 
     ``ts`` is in seconds since 1970, ``seconds`` the time since the last snapshot (0 in the first).
-    ``groups`` are those of the program's own goroutines, the largest first. ``waits`` and
-    ``functions`` are None while they are not attached.
+    ``groups`` are those of the program's own goroutines, the largest first. ``waits``,
+    ``functions``, ``requests`` and ``calls``, those of one function, are None while they are not
+    attached. ``requests_lost`` is how many requests are missing, since records were lost.
     """
 
     ts: float
@@ -145,3 +230,6 @@ class Snapshot:
     groups: Sequence[GroupRow]
     waits: Sequence[WaitGroupRow] | None = None
     functions: Sequence[FunctionRow] | None = None
+    requests: Sequence[RequestRow] | None = None
+    requests_lost: int = 0
+    calls: FunctionCalls | None = None

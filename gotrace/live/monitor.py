@@ -20,6 +20,7 @@ from gotrace.target.usage import Usage, cpu_quota, usage_of
 
 if TYPE_CHECKING:  # loaded where something is attached
     from gotrace.live.attached import AcceptPrice, Functions, Waits
+    from gotrace.live.traced import Calls, Requests
 
 __all__ = ["Monitor"]
 
@@ -29,7 +30,7 @@ _NS = 1e9
 class Monitor:
     """One running program, looked at from outside; a context manager that detaches.
 
-    Nothing is attached to it until ``attach_waits`` or ``attach_functions`` is called.
+    Nothing is attached to it until ``attach_waits`` or another method of that name is called.
     """
 
     def __init__(self, target: Target) -> None:
@@ -55,6 +56,8 @@ class Monitor:
         #: What is attached, None where it is not.
         self.waits: Waits | None = None
         self.functions: Functions | None = None
+        self.requests: Requests | None = None
+        self.calls: Calls | None = None
 
     @property
     def pid(self) -> int:
@@ -66,6 +69,9 @@ class Monitor:
         # First what moves on while the rest is read.
         waits = self.waits.take() if self.waits is not None else None
         functions = self.functions.take() if self.functions is not None else None
+        requests = self.requests.take() if self.requests is not None else None
+        lost = self.requests.lost if self.requests is not None else 0
+        calls = self.calls.take() if self.calls is not None else None
         usage = usage_of(self._process)
         heap = self._heap.read() if self._heap is not None else None
         now = time.monotonic()
@@ -74,7 +80,8 @@ class Monitor:
         rows = tuple(self._row(group) for group in found if not group.is_system)
         head = self._head(usage, heap, seconds, found)
         self._before = now, usage, heap
-        return Snapshot(time.time(), seconds, head, rows, waits, functions)
+        attached = waits, functions, requests, lost, calls
+        return Snapshot(time.time(), seconds, head, rows, *attached)
 
     def head(self) -> Head:
         """Return the head without goroutines, which take the longest to read the first time."""
@@ -96,7 +103,7 @@ class Monitor:
                 pause = (heap.pause_ns - heap_before.pause_ns) / (seconds * _NS)
         version = self._goroutines.program.main.binary.go_version
         attached: list[Attachment] = []
-        for part in (self.waits, self.functions):
+        for part in (self.waits, self.functions, self.requests, self.calls):
             if part is not None:
                 attached.append(part.attachment)
         return Head(
@@ -165,6 +172,30 @@ class Monitor:
         self.detach_functions()
         self.functions = Functions(self._target, patterns, accept)
 
+    def attach_requests(self, root: str, accept: AcceptPrice | None = None) -> None:
+        """Trace requests of a root; ``accept`` is shown the price first. Raises GotraceError."""
+        from gotrace.live.traced import Requests
+
+        self.detach_requests()
+        self.requests = Requests(self._target, root, accept)
+
+    def attach_calls(
+        self, name: str, calls_s: float = 0.0, accept: AcceptPrice | None = None
+    ) -> None:
+        """Look at each call of a function, of which there are ``calls_s`` a second.
+
+        ``accept`` is shown the price first. Raises GotraceError.
+        """
+        from gotrace.live.traced import Calls
+
+        self.detach_calls()
+        self.calls = Calls(self._target, name, calls_s, accept)
+
+    def finish(self) -> None:
+        """End what is traced; the next snapshot has all requests, also those not whole yet."""
+        if self.requests is not None:
+            self.requests.finish()
+
     def detach_waits(self) -> None:
         """Detach what adds waits up."""
         waits, self.waits = self.waits, None
@@ -177,15 +208,26 @@ class Monitor:
         if functions is not None:
             functions.close()
 
+    def detach_requests(self) -> None:
+        """Detach what traces requests."""
+        requests, self.requests = self.requests, None
+        if requests is not None:
+            requests.close()
+
+    def detach_calls(self) -> None:
+        """Detach what looks at the calls of one function."""
+        calls, self.calls = self.calls, None
+        if calls is not None:
+            calls.close()
+
     def close(self) -> None:
         """Detach, and close the memory; the target stays open."""
-        try:
-            self.detach_waits()
-        finally:
-            try:
-                self.detach_functions()
-            finally:
-                self._opened.close()
+        with ExitStack() as opened:
+            opened.push(self._opened)
+            opened.callback(self.detach_waits)
+            opened.callback(self.detach_functions)
+            opened.callback(self.detach_requests)
+            opened.callback(self.detach_calls)
 
     def __enter__(self) -> Monitor:
         return self

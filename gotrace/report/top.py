@@ -2,17 +2,26 @@
 """Write snapshots of a live program: lines of a width, for a screen and for batches, and as JSON.
 
 JSON: an object of kind ``program`` for each snapshot, then one of kind ``group`` for each group of
-goroutines. Waits and calls have the objects of gooffcpu and gofunclatency.
+goroutines. Waits and calls have the objects of gooffcpu and gofunclatency. Requests have one of
+kind ``requests`` for each root, then those of gotrace --tree for the slowest that are new.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gotrace.goroutines.model import Frame
 from gotrace.gotypes.symbols import short_name
-from gotrace.live.model import FunctionRow, GroupRow, Head, StackView, WaitGroupRow
+from gotrace.live.model import (
+    FunctionRow,
+    GroupRow,
+    Head,
+    RequestRow,
+    StackView,
+    WaitGroupRow,
+)
 from gotrace.report.durations import duration
 from gotrace.report.goroutines import frame_json, span, spoken, where
 from gotrace.report.output import JsonOutput
@@ -21,15 +30,19 @@ from gotrace.text import counted, printable
 __all__ = [
     "FUNCTION_ORDERS",
     "GROUP_ORDERS",
+    "LOST_REQUESTS",
+    "REQUEST_ORDERS",
     "WAIT_ORDERS",
     "Line",
     "function_lines",
     "goroutine_lines",
     "group_lines",
     "head_lines",
+    "root_lines",
     "spark",
     "stack_lines",
     "wait_lines",
+    "write_requests_json",
     "write_snapshot_json",
 ]
 
@@ -38,6 +51,8 @@ _TREND, _SHORT = 10, 6
 _LEAST_NAME = 12  # columns
 #: The mark of groups that leak.
 LEAK = "!"
+#: Of requests that are not shown: as ``gotrace --tree`` says it.
+LOST_REQUESTS = "{:,} request{s} not shown: records of calls were lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +150,11 @@ FUNCTION_ORDERS: Mapping[str, Callable[[FunctionRow], object]] = {
     "p99": lambda row: (-row.times.percentile(0.99), row.name),
     "errors": lambda row: (-(row.errors or 0), row.name),
 }
+REQUEST_ORDERS: Mapping[str, Callable[[RequestRow], object]] = {
+    "slowest": lambda row: (-row.times.maximum, row.name),
+    "count": lambda row: (-row.times.count, row.name),
+    "p99": lambda row: (-row.times.percentile(0.99), row.name),
+}
 
 
 def _named(frames: Sequence[Frame], room: int | None = None) -> str:
@@ -179,12 +199,12 @@ def wait_lines(rows: Sequence[WaitGroupRow], is_ascii: bool, width: int) -> tupl
     lines = []
     for row in rows:
         rate = f"{row.count / row.seconds:,.4g}"
-        time = duration(row.ns / row.seconds) if row.ns else ""
+        took = duration(row.ns / row.seconds) if row.ns else ""
         each = duration(row.ns / row.count) if row.count else ""
         waker = fitted(printable(spoken(row.waker)), wide) if row.waker else ""
         trend = spark(row.history, _SHORT, is_ascii)
         text = (
-            f"{rate:>7} {time:>7} {each:>7} {trend}  {row.reason:<14.14}"
+            f"{rate:>7} {took:>7} {each:>7} {trend}  {row.reason:<14.14}"
             f" {_named(row.frames, wide):<{wide}} {waker}"
         )
         lines.append(Line(text.rstrip()))
@@ -208,6 +228,30 @@ def function_lines(
         text = f"{rate:>8,.4g} {p50:>8} {p99:>8} {errors:>8} {trend}  "
         room = None if width is None else max(_LEAST_NAME, width - len(text))
         lines.append(Line(text + fitted(printable(spoken(row.name)), room), bool(row.errors)))
+    return head, lines
+
+
+def root_lines(
+    rows: Sequence[RequestRow], is_ascii: bool, width: int | None = None
+) -> tuple[str, list[Line]]:
+    """Return the heads of columns, and a line for each root, of that ``width`` at most."""
+    head = (
+        f"{'COUNT':>7} {'RATE/S':>7} {'P50':>7} {'P99':>7} {'SLOWEST':>7} {'AT':<8}"
+        f" {'TREND':<{_SHORT}}  ROOT"
+    )
+    lines = []
+    for row in rows:
+        times = row.times
+        p50, p99, most = (
+            duration(ns) if times.count else ""
+            for ns in (times.percentile(0.5), times.percentile(0.99), times.maximum)
+        )
+        at = time.strftime("%H:%M:%S", time.localtime(row.slowest[0].ended)) if row.slowest else ""
+        rate = times.count / row.seconds
+        trend = spark(row.history, _SHORT, is_ascii)
+        text = f"{times.count:>7,} {rate:>7,.4g} {p50:>7} {p99:>7} {most:>7} {at:<8} {trend}  "
+        room = None if width is None else max(_LEAST_NAME, width - len(text))
+        lines.append(Line(text + fitted(printable(spoken(row.name)), room)))
     return head, lines
 
 
@@ -298,4 +342,29 @@ def write_snapshot_json(
                 "stack": [frame_json(frame) for frame in row.frames],
             },
         )
+    output.out.flush()
+
+
+def write_requests_json(
+    output: JsonOutput, pid: int, rows: Sequence[RequestRow], lost: int, most: int | None
+) -> None:
+    """Write an object for each root, then its slowest requests, at most so many."""
+    for row in rows:
+        times = row.times
+        new = [one for one in row.new if not one.is_cut]
+        output.write(
+            "requests",
+            {
+                "pid": pid,
+                "func": row.name,
+                "seconds": row.seconds,
+                "count": times.count,
+                "p50_ns": times.percentile(0.5) if times.count else None,
+                "p99_ns": times.percentile(0.99) if times.count else None,
+                "max_ns": times.maximum if times.count else None,
+                "cut": len(row.new) - len(new),
+                "lost": lost,
+            },
+        )
+        output.out.writelines(one.request.to_json() for one in new[:most])
     output.out.flush()

@@ -9,11 +9,13 @@ part of the path. So the parts are of one time after the other, and add up to th
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from gotrace.profiles import execution
+from gotrace.profiles.execution import Change
 from gotrace.requests.belonging import Span, Task
 from gotrace.requests.edges import Edge, EdgeKind
 
@@ -23,6 +25,11 @@ RUNNABLE, RUNNING, WAITING = 1, 2, 4  # statuses of Go's runtime, all releases f
 
 #: The reason of a goroutine that has another one run in its place.
 _COROUTINE = -1
+_WORDS = {
+    RUNNABLE: execution.RUNNABLE,
+    RUNNING: execution.RUNNING,
+    WAITING: execution.WAITING,
+}
 #: Changes of a goroutine's state that are known, and goroutines that have ended.
 _MAX_CHANGES = 1 << 12
 _MAX_ENDED = 1 << 13
@@ -45,12 +52,18 @@ class Part:
 
 @dataclass(slots=True)
 class _Changes:
-    """When a goroutine's state has changed, to which one, why, and which goroutine has done so."""
+    """When a goroutine's state has changed, to which one, why, and who has done so on which thread.
+
+    ``created`` is when a ``go`` statement has made it, and of which goroutine; ``ended`` is when it
+    has ended. Both are None if that was not seen.
+    """
 
     times: list[int] = field(default_factory=list)
-    states: list[tuple[int, int, int]] = field(default_factory=list)
+    states: list[tuple[int, int, int, int]] = field(default_factory=list)
+    created: tuple[int, int] | None = None
+    ended: int | None = None
 
-    def add(self, at: int, state: tuple[int, int, int]) -> None:
+    def add(self, at: int, state: tuple[int, int, int, int]) -> None:
         self.times.append(at)
         self.states.append(state)
         if len(self.times) > _MAX_CHANGES:
@@ -67,7 +80,7 @@ class _Changes:
         by = self.states[row + 1][2] if ends else 0
         if row < 0:
             return no_earlier, RUNNING, 0, by
-        state, reason, _ = self.states[row]
+        state, reason, _, _ = self.states[row]
         return max(self.times[row], no_earlier), state, reason, by
 
 
@@ -78,27 +91,75 @@ class States:
         self._known: dict[Task, _Changes] = {}
         self._ended: OrderedDict[Task, _Changes] = OrderedDict()
 
-    def add(self, edge: Edge) -> None:
-        """Take an edge that changes states: the next one in the order of time."""
+    def add(self, edge: Edge, tid: int = 0) -> None:
+        """Take an edge that changes states, and its thread: the next one in the order of time."""
         task = (edge.tgid, edge.other)
         if edge.kind is EdgeKind.STATE:
-            self._change(task, edge.at, (edge.first, edge.second, edge.goid))
+            self._change(task, edge.at, (edge.first, edge.second, edge.goid, tid))
         elif edge.kind is EdgeKind.SWITCH:
-            self._change((edge.tgid, edge.goid), edge.at, (WAITING, _COROUTINE, 0))
-            self._change(task, edge.at, (RUNNING, 0, edge.goid))
+            self._change((edge.tgid, edge.goid), edge.at, (WAITING, _COROUTINE, 0, tid))
+            self._change(task, edge.at, (RUNNING, 0, edge.goid, tid))
+        elif edge.kind is EdgeKind.GO:
+            self._change(task, edge.at, (RUNNABLE, 0, edge.goid, tid))
+            if (changes := self._known.get(task)) is not None:
+                changes.created = edge.at, edge.goid
         elif edge.kind is EdgeKind.DEAD:
             task = (edge.tgid, edge.goid)
             if (changes := self._known.pop(task, None)) is not None:
+                changes.ended = edge.at
                 self._ended[task] = changes
                 if len(self._ended) > _MAX_ENDED:
                     self._ended.popitem(last=False)
 
-    def _change(self, task: Task, at: int, state: tuple[int, int, int]) -> None:
-        self._known.setdefault(task, _Changes()).add(at, state)
+    def _change(self, task: Task, at: int, state: tuple[int, int, int, int]) -> None:
+        # Up to Go 1.23 a new goroutine has the number of an ended one for a moment.
+        if task[1] and task not in self._ended:
+            self._known.setdefault(task, _Changes()).add(at, state)
 
     def of(self, task: Task) -> _Changes:
         """Return what a goroutine has done."""
         return self._known.get(task) or self._ended.get(task) or _NONE
+
+    def while_working(
+        self, spans: Iterable[Span], begin: int, end: int, reasons: Sequence[str]
+    ) -> Iterator[Change]:
+        """Yield what goroutines did in these spans, until ``end``; times are since ``begin``."""
+        times: dict[Task, list[tuple[int, int]]] = {}
+        for span in spans:
+            until = end if span.end is None else min(span.end, end)
+            if span.begin <= until:
+                times.setdefault(span.goroutine, []).append((span.begin, until))
+        for task, own in times.items():
+            own.sort()
+            low, high = own[0]
+            for start, stop in own[1:]:
+                if start > high:
+                    yield from self._between(task, low, high, begin, reasons)
+                    low = start
+                high = max(high, stop)
+            yield from self._between(task, low, high, begin, reasons)
+
+    def _between(
+        self, task: Task, low: int, high: int, begin: int, reasons: Sequence[str]
+    ) -> Iterator[Change]:
+        """Yield a goroutine's state at a time, and its changes up to another one."""
+        goid, changes = task[1], self.of(task)
+        row = bisect_right(changes.times, low)
+        created, ended = changes.created, changes.ended
+        if created is not None and low <= created[0] <= high:
+            yield Change(created[0] - begin, goid, execution.CREATED, "", created[1])
+            row = bisect_right(changes.times, created[0])
+        elif row == 0:
+            # As in ``before``: it is in a call that was seen.
+            yield Change(low - begin, goid, execution.RUNNING)
+        else:
+            yield _change(changes, row - 1, low - begin, goid, reasons)._replace(by=0)
+        for number in range(row, bisect_right(changes.times, high)):
+            yield _change(changes, number, changes.times[number] - begin, goid, reasons)
+        if ended is not None and ended <= high:
+            yield Change(ended - begin, goid, execution.ENDED)
+        else:
+            yield Change(high - begin, goid, execution.UNKNOWN)
 
     def forget(self) -> None:
         """Forget all."""
@@ -107,6 +168,18 @@ class States:
 
 
 _NONE = _Changes()
+
+
+def _change(changes: _Changes, row: int, at: int, goid: int, reasons: Sequence[str]) -> Change:
+    state, reason, by, tid = changes.states[row]
+    why = _reason(reason, reasons) if state == WAITING else ""
+    return Change(at, goid, _WORDS[state], why, by, tid)
+
+
+def _reason(number: int, reasons: Sequence[str]) -> str:
+    if number == _COROUTINE:
+        return "coroutine"
+    return reasons[number] if number < len(reasons) else "unknown"
 
 
 def critical_path(
@@ -151,9 +224,7 @@ def critical_path(
 
 def _what(state: int, reason: int, reasons: Sequence[str]) -> str:
     if state == WAITING:
-        if reason == _COROUTINE:
-            return "blocked: coroutine"
-        return f"blocked: {reasons[reason] if reason < len(reasons) else 'unknown'}"
+        return f"blocked: {_reason(reason, reasons)}"
     return "runnable" if state == RUNNABLE else "running"
 
 

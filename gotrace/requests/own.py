@@ -13,21 +13,26 @@ from gotrace.session.request import Asked
 from gotrace.session.run import open_run
 from gotrace.target.target import Target
 
-__all__ = ["OwnFunctions", "own_functions"]
+__all__ = ["CALL_NS", "OwnFunctions", "own_functions"]
 
 _MAIN = "main.*"
 _COUNTING = 0.3  # seconds
-#: Calls a second that are measured without a user's word: a fifth of a CPU at 11 us each, which an
-#: entry and a RET take (docs/performance.md).
+#: What the entry and the RET of a call take that is reported (docs/performance.md).
+CALL_NS = 11_000
+#: Calls a second that are measured without a user's word: a fifth of a CPU.
 _MAX_CALLS = 18_000
 
 
 @dataclass(frozen=True, slots=True)
 class OwnFunctions:
-    """Patterns of a program's own functions, and the names of those that are called too often."""
+    """Patterns of a program's own functions, and the names of those that are called too often.
+
+    ``calls`` is how often the others are called a second, as far as that was counted.
+    """
 
     patterns: tuple[str, ...]
     left_out: tuple[str, ...] = ()
+    calls: float = 0.0
 
 
 def own_functions(target: Target, kept: Collection[str]) -> OwnFunctions:
@@ -59,7 +64,7 @@ def own_functions(target: Target, kept: Collection[str]) -> OwnFunctions:
         if name not in kept:
             left_out.append(name)
             total -= rate
-    return OwnFunctions(patterns, tuple(left_out))
+    return OwnFunctions(patterns, tuple(left_out), total)
 
 
 def _patterns(target: Target) -> tuple[str, ...]:

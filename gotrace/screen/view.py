@@ -14,18 +14,29 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from gotrace.errors import GotraceError, UsageError
-from gotrace.live.model import FunctionRow, GroupRow, Snapshot, StackView, WaitGroupRow
+from gotrace.live.model import (
+    FunctionRow,
+    GroupRow,
+    RequestRow,
+    SlowRequest,
+    Snapshot,
+    StackView,
+    WaitGroupRow,
+)
 from gotrace.live.monitor import Monitor
 from gotrace.report.durations import PERCENTILES, duration, table
 from gotrace.report.top import (
     FUNCTION_ORDERS,
     GROUP_ORDERS,
+    LOST_REQUESTS,
+    REQUEST_ORDERS,
     WAIT_ORDERS,
     Line,
     function_lines,
     goroutine_lines,
     group_lines,
     head_lines,
+    root_lines,
     stack_lines,
     wait_lines,
 )
@@ -33,12 +44,15 @@ from gotrace.screen.terminal import Terminal
 from gotrace.session.undisturbed import Meanwhile
 from gotrace.target.process import ProcessError
 from gotrace.target.wait import Reason, SignalWaiter
+from gotrace.text import counted
 
 if TYPE_CHECKING:  # loaded where something is attached
     from gotrace.live.attached import AcceptPrice, Price
 
 __all__ = ["watch"]
 
+#: Snapshots that say how often a function is called.
+_RECENT = 10
 #: Goroutines of a group that can be looked at one by one.
 _MOST = 500
 #: Seconds between two looks at what is being attached.
@@ -50,8 +64,12 @@ g        goroutines, those alike together; ! marks groups that leak
 w        waits: says what that takes, and attaches if you agree
 f        functions: asks for a pattern, says what that takes, and attaches
 F        another pattern
+r        requests: asks for their root, says what that takes, and attaches
+R        another root
 d        detach what this pane has attached
-Enter    into a group, a goroutine, a stack of waits; Esc or Left goes back
+Enter    into a group, a goroutine, a stack of waits, a request; Esc or Left goes back
+Enter    on a function: its callers, what its time goes into, and its latest calls,
+         after it has said what that takes
 /        show only lines with a text; Enter with nothing shows all again
 s        sort by the next column
 Tab      the next process, if there are several
@@ -65,12 +83,14 @@ class _Pane(Enum):
     GROUPS = "goroutines"
     WAITS = "waits"
     FUNCTIONS = "functions"
+    REQUESTS = "roots of requests"
 
 
 _ORDERS: Mapping[_Pane, Mapping[str, Callable[[Any], Any]]] = {
     _Pane.GROUPS: GROUP_ORDERS,
     _Pane.WAITS: WAIT_ORDERS,
     _Pane.FUNCTIONS: FUNCTION_ORDERS,
+    _Pane.REQUESTS: REQUEST_ORDERS,
 }
 
 
@@ -103,14 +123,27 @@ class _Asking:
 
 @dataclass
 class _Level:
-    """What the user has gone into: a group's goroutines, or a stack; and the chosen line."""
+    """What the user has gone into, and the chosen line.
+
+    That is a group's goroutines, a root's requests, a function, or a stack or tree: lines. These
+    have their ``heading``, else ``title``, above them.
+    """
 
     title: str
+    heading: str | None = None
     group: int | None = None
+    root: str | None = None
+    function: str | None = None
     stack: list[Line] = field(default_factory=list)
     rows: list[StackView] = field(default_factory=list)
+    slow: Sequence[SlowRequest] = ()
     at: int = 0
     top: int = 0
+
+    @property
+    def has_choice(self) -> bool:
+        """Return whether Enter goes further."""
+        return self.group is not None or self.root is not None
 
 
 @dataclass
@@ -213,9 +246,26 @@ class _View:
                     one.has_ended = True
                 except GotraceError as error:
                     self._message = str(error)
-        level = self._levels[-1] if self._levels else None
-        if level is not None and level.group is not None and not self._current.has_ended:
+        if self._levels and not self._current.has_ended:
+            self._read_level(self._levels[-1])
+
+    def _read_level(self, level: _Level) -> None:
+        """Bring what the user has gone into up to date."""
+        snapshot = self._current.snapshot
+        if level.group is not None:
             self._read_group(level)
+        elif snapshot is not None and level.root is not None:
+            rows = {row.name: row for row in snapshot.requests or ()}
+            level.slow = rows[level.root].slowest if level.root in rows else ()
+        elif snapshot is not None and level.function is not None:
+            functions = {row.name: row for row in snapshot.functions or ()}
+            if level.function in functions:
+                level.stack = _function_detail(functions[level.function])
+            if snapshot.calls is not None and snapshot.calls.name == level.function:
+                from gotrace.report.top_calls import calls_lines
+
+                found = calls_lines(snapshot.calls, self._terminal.size[1])
+                level.stack = [*found, Line(""), *level.stack]
 
     def _read_group(self, level: _Level) -> None:
         assert level.group is not None
@@ -277,8 +327,12 @@ class _View:
     def _table(self) -> tuple[str, list[Line]]:
         if self._levels:
             level = self._levels[-1]
+            if level.root is not None:
+                from gotrace.report.top_calls import slow_lines
+
+                return slow_lines(level.slow, self._terminal.size[1])
             if level.group is None:
-                return level.title, level.stack
+                return level.heading or level.title, level.stack
             heading, lines = goroutine_lines(level.rows)
             return heading, lines
         snapshot, is_ascii = self._current.snapshot, self._terminal.is_ascii
@@ -289,6 +343,8 @@ class _View:
             return group_lines(rows, is_ascii, self._terminal.size[1])
         if self._pane is _Pane.WAITS:
             return wait_lines(rows, is_ascii, self._terminal.size[1])
+        if self._pane is _Pane.REQUESTS:
+            return root_lines(rows, is_ascii, self._terminal.size[1])
         return function_lines(rows, is_ascii, self._terminal.size[1])
 
     def _rows(self) -> list[Any]:
@@ -299,6 +355,7 @@ class _View:
             _Pane.GROUPS: snapshot.groups,
             _Pane.WAITS: snapshot.waits or (),
             _Pane.FUNCTIONS: snapshot.functions or (),
+            _Pane.REQUESTS: snapshot.requests or (),
         }[self._pane]
         if self._filter:
             rows = [row for row in rows if self._filter in _text(row)]
@@ -308,7 +365,8 @@ class _View:
         if self._filter and not self._levels:
             return f"nothing has {self._filter!r} in it"
         if self._levels:
-            return "its goroutines have gone on"
+            is_of_root = self._levels[-1].root is not None
+            return "no request in the last minute" if is_of_root else "its goroutines have gone on"
         monitor = self._current.monitor
         if self._pane is _Pane.WAITS:
             is_attached = monitor.waits is not None
@@ -316,17 +374,27 @@ class _View:
         if self._pane is _Pane.FUNCTIONS:
             is_attached = monitor.functions is not None
             return "no call has returned yet" if is_attached else "not attached: press f"
+        if self._pane is _Pane.REQUESTS:
+            is_attached = monitor.requests is not None
+            return "no request is whole yet" if is_attached else "not attached: press r"
         return ""
 
     def _bottom(self, count: int) -> str:
         order = self._orders[self._pane]
         shown = f"{count:,} {self._levels[-1].title if self._levels else self._pane.value}"
+        if not self._has_choice():
+            shown = self._levels[-1].title
+        snapshot = self._current.snapshot
+        if self._pane is _Pane.REQUESTS and snapshot is not None and snapshot.requests_lost:
+            shown = f"{counted(LOST_REQUESTS, snapshot.requests_lost)}; {shown}"
         by = "" if self._levels else f" by {order}"
+        if self._levels and self._levels[-1].function and self._current.monitor.calls is None:
+            by = "; Enter looks at each call"
         wanted = f", with {self._filter!r}" if self._filter else ""
         return f"{shown}{by}{wanted} -- h help, q leave"
 
     def _has_choice(self) -> bool:
-        return not (self._levels and self._levels[-1].group is None)
+        return not self._levels or self._levels[-1].has_choice
 
     def _scrolled(self, count: int, body: int) -> tuple[int, int]:
         """Return the chosen line, and the first that is shown, so that the former is."""
@@ -364,8 +432,7 @@ class _View:
         elif key in ("\n", "\r", "KEY_ENTER", "KEY_RIGHT"):
             self._enter()
         elif key in ("\x1b", "KEY_LEFT", "KEY_BACKSPACE", "\x7f", "\b"):
-            if self._levels:
-                self._levels.pop()
+            self._leave(1)
         else:
             action = {
                 "h": self._help,
@@ -374,6 +441,8 @@ class _View:
                 "w": self._waits,
                 "f": self._functions,
                 "F": self._ask_functions,
+                "r": self._requests,
+                "R": self._ask_requests,
                 "d": self._detach,
                 "/": self._ask_filter,
                 "s": self._sort,
@@ -393,12 +462,29 @@ class _View:
         else:
             self._at[self._pane] = max(0, self._at[self._pane] + by)
 
+    def _leave(self, levels: int) -> None:
+        """Go back, and detach what has been attached on the way in."""
+        for level in self._levels[-levels:]:
+            if level.function is not None:
+                self._current.monitor.detach_calls()
+        del self._levels[-levels:]
+
     def _enter(self) -> None:
         if self._current.snapshot is None:
             return
         if self._levels:
             level = self._levels[-1]
-            if level.group is not None and level.rows:
+            if level.function is not None:
+                self._attach_calls(level.function)
+            elif level.root is not None and level.slow:
+                from gotrace.report.top_calls import REQUEST_HEADING, tree_lines
+
+                slow = level.slow[min(level.at, len(level.slow) - 1)]
+                title = f"request of {duration(slow.duration_ns)}"
+                lines = tree_lines(slow, self._terminal.size[1])
+                heading = REQUEST_HEADING.rstrip()
+                self._levels.append(_Level(title, heading, stack=lines))
+            elif level.group is not None and level.rows:
                 view = level.rows[min(level.at, len(level.rows) - 1)]
                 title = f"goroutine {view.goroutine.goid} [{view.goroutine.status}]"
                 stack = stack_lines(view.frames, view.created_by)
@@ -415,12 +501,27 @@ class _View:
             self._levels.append(level)
         elif isinstance(row, WaitGroupRow):
             self._levels.append(_Level(f"[{row.reason}]", stack=stack_lines(row.frames, None)))
+        elif isinstance(row, RequestRow):
+            self._levels.append(_Level("requests", root=row.name, slow=row.slowest))
         else:
-            self._levels.append(_Level(row.name, stack=_function_detail(row)))
+            level = _Level(row.name, function=row.name)
+            self._levels.append(level)
+            self._read_level(level)
+            self._attach_calls(row.name)
+
+    def _attach_calls(self, name: str) -> None:
+        """Look at each call of a function, if that is not done already."""
+        monitor, snapshot = self._current.monitor, self._current.snapshot
+        if monitor.calls is not None or snapshot is None:
+            return
+        row = next((row for row in snapshot.functions or () if row.name == name), None)
+        latest = row.history[-_RECENT:] if row is not None else ()
+        calls_s = sum(latest) / (len(latest) * row.seconds) if row is not None and latest else 0.0
+        self._attach(lambda accept: monitor.attach_calls(name, calls_s, accept))
 
     def _show(self, pane: _Pane) -> None:
         self._pane = pane
-        self._levels.clear()
+        self._leave(len(self._levels))
 
     def _help(self) -> None:
         self._shows_help = True
@@ -434,9 +535,9 @@ class _View:
         self._orders[self._pane] = names[(at + 1) % len(names)]
 
     def _next(self) -> None:
+        self._leave(len(self._levels))
         at = self._processes.index(self._current)
         self._current = self._processes[(at + 1) % len(self._processes)]
-        self._levels.clear()
 
     def _ask_filter(self) -> None:
         text = self._ask("show only lines with: ")
@@ -461,12 +562,28 @@ class _View:
             monitor, patterns = self._current.monitor, text.split()
             self._attach(lambda accept: monitor.attach_functions(patterns, accept))
 
+    def _requests(self) -> None:
+        self._show(_Pane.REQUESTS)
+        if self._current.monitor.requests is None:
+            self._ask_requests()
+
+    def _ask_requests(self) -> None:
+        self._show(_Pane.REQUESTS)
+        root = self._ask("root of requests, such as main.handle: ")
+        if root:
+            monitor = self._current.monitor
+            self._attach(lambda accept: monitor.attach_requests(root, accept))
+
     def _detach(self) -> None:
         monitor = self._current.monitor
-        if self._pane is _Pane.WAITS:
+        if monitor.calls is not None:
+            monitor.detach_calls()
+        elif self._pane is _Pane.WAITS:
             monitor.detach_waits()
         elif self._pane is _Pane.FUNCTIONS:
             monitor.detach_functions()
+        elif self._pane is _Pane.REQUESTS:
+            monitor.detach_requests()
         self._look()
 
     def _attach(self, action: Callable[[AcceptPrice], None]) -> None:
@@ -581,9 +698,9 @@ _MOVES: Mapping[str, int | str] = {
 }
 
 
-def _text(row: GroupRow | WaitGroupRow | FunctionRow) -> str:
+def _text(row: GroupRow | WaitGroupRow | FunctionRow | RequestRow) -> str:
     """Return what a filter looks at: all names of a row."""
-    if isinstance(row, FunctionRow):
+    if isinstance(row, FunctionRow | RequestRow):
         return row.name
     names = [frame.function for frame in row.frames]
     if isinstance(row, GroupRow):

@@ -79,6 +79,40 @@ def default_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
+class Family:
+    """What a process and all that it forks hold as long as they live: a lock."""
+
+    def __init__(self) -> None:
+        # Locked for as long as any process has it open that was forked from this one.
+        self._lock = tempfile.TemporaryFile()  # noqa: SIM115
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+
+    @property
+    def descriptor(self) -> int:
+        """Return what the process is to inherit."""
+        return self._lock.fileno()
+
+    def wait(self) -> None:
+        """Wait until the processes that were forked have ended, too."""
+        ours = os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDWR)
+        self._lock.close()  # ours of the lock
+        try:
+            patience = time.monotonic() + _HANGS
+            pause = threading.Event()
+            while True:
+                try:
+                    return fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    assert time.monotonic() < patience, "a keeper hangs"
+                    pause.wait(0.02)
+        finally:
+            os.close(ours)
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        self._lock.close()
+
+
 class Process:
     """A process with pipes, killed when it hangs; a context manager that ends it.
 
@@ -87,19 +121,17 @@ class Process:
 
     def __init__(self, command: Words, patience: float = _HANGS, **options: Any) -> None:
         self.errors = ""
-        # Locked for as long as any process has it open that was forked from this one.
-        self._family = tempfile.TemporaryFile()  # noqa: SIM115
-        fcntl.flock(self._family, fcntl.LOCK_EX)
+        self._family = Family()
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         self._process: subprocess.Popen[str] | Warm
         if can_be_warm(command, options):
-            self._process = Warm(command, self._family.fileno(), **{**pipes, **options})
+            self._process = Warm(command, self._family.descriptor, **{**pipes, **options})
         else:
             self._process = subprocess.Popen(
                 [str(word) for word in command],
                 **{
                     **pipes,
-                    "pass_fds": (self._family.fileno(),),
+                    "pass_fds": (self._family.descriptor,),
                     "preexec_fn": default_signals,
                     "text": True,
                     "errors": "surrogateescape",
@@ -173,19 +205,7 @@ class Process:
 
     def wait_for_keepers(self) -> None:
         """Wait until the processes that the tool has forked have ended, too."""
-        ours = os.open(f"/proc/self/fd/{self._family.fileno()}", os.O_RDWR)
-        self._family.close()  # ours of the lock
-        try:
-            patience = time.monotonic() + _HANGS
-            pause = threading.Event()
-            while True:
-                try:
-                    return fcntl.flock(ours, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    assert time.monotonic() < patience, "a keeper hangs"
-                    pause.wait(0.02)
-        finally:
-            os.close(ours)
+        self._family.wait()
 
     def __enter__(self) -> Process:
         return self

@@ -17,10 +17,13 @@ from contextlib import suppress
 
 import pyte
 
+from tests.tools.harness import Family
+
 __all__ = ["Screen"]
 
 _HANGS = float(os.environ.get("GOTRACE_PATIENCE", "100"))
 _ENTERS, _LEAVES = b"\x1b[?1049h", b"\x1b[?1049l"
+_CLEARS = b"\x1b[2J"  # what curses writes for clear()
 
 
 class Screen:
@@ -39,6 +42,7 @@ class Screen:
         self.resize(lines, columns)
         self.before = termios.tcgetattr(self._theirs)
         self.raw = b""
+        self._family = Family()
         environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **(env or {})}
         self.process = subprocess.Popen(
             command,
@@ -47,6 +51,7 @@ class Screen:
             stderr=self._theirs,
             env=environment,
             start_new_session=True,
+            pass_fds=(self._family.descriptor,),
             preexec_fn=self._controlled,
         )
 
@@ -59,6 +64,26 @@ class Screen:
         """Make the terminal as large; its programs are told by SIGWINCH."""
         fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
         self._screen.resize(lines, columns)
+
+    def redrawn(self, lines: int, columns: int) -> None:
+        """Make the terminal as large; wait until it has been drawn at that size, and once more.
+
+        A program clears the screen for each SIGWINCH, of which there is one at a time.
+        """
+        before = len(self.raw)
+        self.resize(lines, columns)  # which sends one
+        self._until_cleared(before)
+        self.press("\x1bOB")
+        before = len(self.raw)
+        self.process.send_signal(signal.SIGWINCH)
+        self._until_cleared(before)
+
+    def _until_cleared(self, before: int) -> None:
+        patience = time.monotonic() + _HANGS
+        while _CLEARS not in self.raw[before:]:
+            assert time.monotonic() < patience, f"never drawn:\n{self.text}"
+            assert self.process.poll() is None or self._read(0), f"ended:\n{self.text}"
+            self._read(0.05)
 
     def press(self, keys: str) -> None:
         """Type."""
@@ -99,6 +124,10 @@ class Screen:
             pass
         return self.process.returncode
 
+    def wait_for_keepers(self) -> None:
+        """Wait until the processes that the command has forked have ended, too."""
+        self._family.wait()
+
     def hang_up(self) -> int:
         """Take the terminal away; return the command's exit status."""
         os.close(self._ours)
@@ -121,6 +150,7 @@ class Screen:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
+        self._family.close()
         if self._ours >= 0:
             os.close(self._ours)
         os.close(self._theirs)

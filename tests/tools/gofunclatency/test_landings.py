@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -16,13 +17,14 @@ import pytest
 
 import gotrace
 from tests.toolchains import BUILD_MODES, FIXTURES, build, newest, toolchains
-from tests.tools.harness import Fixture, Result, Running, of_kind, run_tool, tool
+from tests.tools.harness import Fixture, Result, Running, code_of, of_kind, run_tool, tool
 from tests.tools.latency import MEASURED, assert_within, histograms, program, summary
 
 pytestmark = pytest.mark.live
 
 Json = dict[str, Any]
 
+_HANGS = float(os.environ.get("GOTRACE_PATIENCE", "100"))
 KINDS = (
     *("direct", "other", "value", "closure", "method", "interface", "wrapper", "tail", "reflect"),
     *("go", "defer", "thrown", "fault", "goexit"),
@@ -188,7 +190,7 @@ def test_a_target_that_ends_while_functions_move_ends_the_run() -> None:
         with Callers([callers()]) as fixture:
             with measuring(fixture, "main.*") as running:
                 fixture.order("direct", 20)
-                time.sleep(pause)  # somewhere in the moves
+                time.sleep(pause)  # the moment is the test: of a move only the end is said
                 os.kill(fixture.ready, signal.SIGKILL)
                 result = running.result()
             fixture.wait()
@@ -239,13 +241,41 @@ def test_records_have_results() -> None:
     assert all(row["results"]["$ret"] == 3 * row["args"]["n"] + 1 for row in shown)
 
 
-def test_list_says_where_functions_are_called() -> None:
-    words = ("-l", "--json", f"{callers()}:main.target", "main.leaf")
-    rows = {
-        row["func"]: row["callers"]
-        for row in of_kind(run_tool("gofunclatency", *words), "function")
+def test_records_of_frequent_calls_move_if_all_callers_are_known() -> None:
+    """main.target has others: it stays at its RETs, and each call is shown."""
+    with Callers([callers()]) as fixture:
+        words = ("main.leaf (n % 1000 == 0)", "main.target (n % 1000 == 1)")
+        with tool("gotrace", "--json", "-p", str(fixture.ready), *words) as running:
+            fixture.order("direct", 60_000)
+            fixture.order("many", 128)
+            moves = [json.loads('{"kind":"moved"' + move) for move in wait_for_moves(running, 2)]
+            fixture.order("value", 20_000)
+            result = running.end()
+        fixture.truth()
+        assert fixture.finish() == 0
+    assert {move["func"]: move["returns"] for move in moves} == {
+        "main.leaf": "landing",
+        "main.target": "ret",
     }
+    shown = of_kind(result, "call")
+    assert sum(row["func"] == "main.target" for row in shown) == 80 + 1
+    leaves = [row for row in shown if row["func"] == "main.leaf"]
+    assert len(leaves) == 80 + 1
+    assert all(row["results"]["$ret"] == 3 * row["args"]["n"] for row in leaves)
+    assert not of_kind(result, "lost")
+
+
+def test_list_says_where_functions_are_called() -> None:
+    words = ("-l", "--json", f"{callers()}:main.target", f"{callers()}:main.leaf")
+    functions = of_kind(run_tool("gofunclatency", *words), "function")
+    rows = {row["func"]: row["callers"] for row in functions}
+    closed = {row["func"]: row["closed"] for row in functions}
     assert rows["main.target"]["direct"] >= 128 + 6
+    assert closed == {"main.target": False, "main.leaf": True}
+    text = "".join(run_tool("gotrace", "-l", *words[2:]).lines)
+    for name, row in rows.items():
+        others = "" if closed[name] else ", and others"
+        assert f" {row['direct']} ({row['emulated']} landings){others}  " in text
     for row in rows.values():
         assert 0 < row["emulated"] + row["stepped"] <= row["direct"]
 
@@ -268,12 +298,18 @@ def test_the_library_says_where_returns_are_seen() -> None:
         ready = threading.Event()
         with ThreadPoolExecutor(1) as pool:
             found = pool.submit(
-                lambda: go.latency("main.target", seconds=4, returns="landing", ready=ready.set)
+                lambda: go.latency("main.target", returns="landing", ready=ready.set)
             )
-            ready.wait()
-            for _ in range(20):
-                fixture.order("direct", 1000)
-                time.sleep(0.1)  # else all are made before the function can have moved
+            assert ready.wait(_HANGS)
+            code = code_of(fixture.ready)
+            fixture.order("direct", 10_000)
+            patience = time.monotonic() + _HANGS
+            pause = threading.Event()
+            while code_of(fixture.ready) == code:  # it moves once its callers are known
+                assert time.monotonic() < patience and not found.done(), "it does not move"
+                pause.wait(0.02)
+            fixture.order("direct", 10_000)
+            go.stop()
             histogram = found.result()["main.target"]
         assert histogram.count == 20_000
         fixture.truth()

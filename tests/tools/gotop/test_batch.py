@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of gotop: the same numbers as gostacks, gooffcpu and gofunclatency print."""
+"""Batches of gotop: the same numbers as gostacks, gooffcpu, gofunclatency and gotrace print."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tests.toolchains import FIXTURES, Toolchain, build, each_toolchain, newest
 from tests.tools.harness import Fixture, Json, of_kind, run_tool, tool
 
 TOP = FIXTURES / "live_top"
+REQUESTS = FIXTURES / "live_requests"
 
 
 def created(row: Json) -> str:
@@ -71,6 +72,66 @@ def test_waits_and_calls_are_those_of_the_commands() -> None:
     mine_slept, theirs_slept = slept(of_kind(result, "wait")), slept(of_kind(waited, "wait"))
     assert mine_slept == theirs_slept == [("sleep", 30, "timer")]
     assert of_kind(result, "waits")[0].keys() == of_kind(waited, "waits")[0].keys()
+
+
+def tree(node: Json) -> Json:
+    """Return what two tools see alike of a call and those below it: all but their times."""
+    call = node["call"]
+    return {
+        "call": [call[name] for name in ("func", "goid", "args", "results")],
+        "edge": node["edge"],
+        "children": [tree(child) for child in node["children"]],
+    }
+
+
+@pytest.mark.live
+def test_requests_are_those_of_gotrace() -> None:
+    with Fixture([build(REQUESTS, newest())]) as fixture:
+        pid = str(fixture.ready)
+        words = ("-b", "-d", "1000", "--json", "-r", "main.handle", "-p", pid)
+        theirs = ("--tree", "main.handle", "--critical", "--json", "-p", pid)
+        with tool("gotop", *words) as top, tool("gotrace", *theirs) as tracing:
+            truth = {kind: fixture.work(f"{kind} 5") for kind in ("fan-out", "pipeline", "pulled")}
+            traced, result = tracing.end(), top.end()
+        assert fixture.finish() == 0
+    assert result.status == traced.status == 0, result.errors
+    mine, others = (
+        {row["root"]["call"]["args"]["id"]: row for row in of_kind(one, "request")}
+        for one in (result, traced)
+    )
+    assert len(mine) == sum(kind["requests"] for kind in truth.values()) == 15
+    assert {number: tree(row["root"]) for number, row in mine.items()} == {
+        number: tree(row["root"]) for number, row in others.items()
+    }
+    for row in mine.values():
+        took = row["root"]["call"]["duration_ns"]
+        assert sum(part["ns"] for part in row["critical"]) == took
+        assert row.keys() == others[1].keys() and row["unfinished"] == 0
+    (requests,) = of_kind(result, "requests")
+    longest = sorted(row["root"]["call"]["duration_ns"] for row in mine.values())
+    assert (requests["func"], requests["count"]) == ("main.handle", 15)
+    assert requests["max_ns"] == longest[-1] and requests["lost"] == requests["cut"] == 0
+    assert abs(requests["p50_ns"] / longest[7] - 1) <= 1 / 16
+    slowest = [row["root"]["call"]["duration_ns"] for row in of_kind(result, "request")]
+    assert slowest == longest[::-1]
+
+
+@pytest.mark.live
+def test_requests_have_a_table() -> None:
+    with Fixture([build(REQUESTS, newest())]) as fixture:
+        words = ("-b", "-d", "1000", "-r", "main.handle", "-p", str(fixture.ready))
+        with tool("gotop", *words) as top:
+            fixture.work("fan-out 5")
+            result = top.end()
+        refused = run_tool("gotop", "-b", "-r", " ", "-p", str(fixture.ready))
+        assert fixture.finish() == 0
+    assert refused.status == 2 and "no root was given" in refused.errors
+    text = "".join(result.lines)
+    assert "attached: requests of main.handle (about " in text
+    heads, row = text.splitlines()[-3:-1]
+    assert heads.split() == ["COUNT", "RATE/S", "P50", "P99", "SLOWEST", "AT", "TREND", "ROOT"]
+    assert row.split()[0] == "5" and row.endswith("main.handle")
+    assert "hands work on, or waits for it, 0 times a second" in result.errors
 
 
 @pytest.mark.live

@@ -18,6 +18,7 @@ from tests.tools.screens import Screen
 pytestmark = pytest.mark.live
 
 TOP = FIXTURES / "live_top"
+REQUESTS = FIXTURES / "live_requests"
 ENDS = (
     signal.SIGINT,
     signal.SIGTERM,
@@ -168,11 +169,89 @@ def test_functions_have_calls_and_errors() -> None:
         assert fixture.finish() == 0
 
 
+def test_a_function_has_callers_parts_and_calls() -> None:
+    with program() as fixture:
+        code = code_of(fixture.ready)
+        with gotop("-d", "0.1", "-f", "main.work", "-p", fixture.ready, lines=50) as screen:
+            screen.until(r"^attached: calls of main\.work")
+            screen.press("f")
+            fixture.work("call 20")
+            screen.until(r"^ .* main\.work$")
+            screen.press("\r")
+            price = r"main\.work is called [\d,]+ times a\s+second, and this program changes"
+            screen.until(price)
+            screen.until(r"nsecs +: count|no call has returned since")  # which was there before
+            screen.press("n")
+            screen.until(r"^not attached$")
+            screen.press("\r")
+            screen.until(price)
+            screen.press("y")
+            screen.until(r"^attached: .*each call of main\.work")
+            fixture.work("call 30")
+            screen.until(r"^30 calls looked at in \d+s$")
+            screen.until(r"^ +\S+s +\d\d\.\d%  blocked: sleep +\*{12}")
+            screen.until(r"^ +30 100\.0%  main\.main at ")
+            screen.until(r"^\d\d:\d\d:\d\d\.\d{6} \S+s +1 +\(sleep .*main\.work\(n=29\)")
+            screen.press("\x1b")
+            screen.until(r"^attached: calls of main\.work \(about \S+ of one CPU\)$")
+            screen.press("d")
+            screen.until(r"^nothing is attached")
+            screen.press("q")
+            assert screen.wait() == 0
+            screen.check_restored()
+            screen.wait_for_keepers()
+        assert code_of(fixture.ready) == code
+        assert fixture.finish() == 0
+
+
+def test_requests_down_to_a_tree() -> None:
+    with Fixture([build(REQUESTS, newest())]) as fixture:
+        code = code_of(fixture.ready)
+        with gotop("-d", "0.1", "-p", fixture.ready, lines=60, columns=120) as screen:
+            screen.until(r"^ +COUNT")
+            screen.press("r")
+            screen.until(r"^root of requests, such as main\.handle: _")
+            screen.press("\x1b")
+            screen.until(r"^not attached: press r")
+            screen.press("rmain.absent\r")
+            screen.until(r"main\.absent")
+            screen.press("Rmain.handle\r")
+            screen.until(r"hands work on, or waits for it, 0 times a second, and calls functions")
+            screen.press("n")
+            screen.until(r"^not attached$")
+            assert code_of(fixture.ready) == code
+            screen.press("rmain.handle\r")
+            screen.until(r"Attach\?\s\(y/n\)")
+            screen.press("y")
+            screen.until(r"^attached: requests of main\.handle \(about ")
+            screen.until(r"^no request is whole yet")
+            fixture.work("fan-out 6")
+            screen.until(r"^ +6 +\S+ +\S+s +\S+s +\S+s +\d\d:\d\d:\d\d .* main\.handle$")
+            screen.press("s")
+            screen.until(r"requests by count")
+            screen.press("\r")
+            screen.until(r"^ DURATION AT +CALLS GOROUTINES  REQUEST")
+            screen.until(r"^ +\S+s \d\d:\d\d:\d\d\.\d{3} +25 +9  main\.handle\(id=\d")
+            screen.press("\r")
+            screen.until(r"^DURATION +SELF +GOID +CALL")
+            screen.until(r"process \d+: 25 calls in 9 goroutines$")
+            screen.until(r"go: main\.fanOut\.func1|go: main\.job\(id=\d, name=\"fan\"\)")
+            screen.until(r"^critical path:$")
+            screen.press("\x1b\x1bd")
+            screen.until(r"^nothing is attached")
+            screen.press("q")
+            assert screen.wait() == 0
+            screen.check_restored()
+            screen.wait_for_keepers()
+        assert code_of(fixture.ready) == code
+        assert fixture.finish() == 0
+
+
 def test_options_attach_at_the_start() -> None:
     with program() as fixture:
-        words = ("-d", "0.1", "-w", "-f", "main.work", "-p", fixture.ready)
-        with gotop(*words) as screen:
-            screen.until(r"^attached: waits .* calls of main\.work")
+        words = ("-d", "0.1", "-w", "-f", "main.work", "-r", "main.work", "-p", fixture.ready)
+        with gotop(*words, columns=200) as screen:
+            screen.until(r"^attached: waits .* calls of main\.work .* requests of main\.work")
             screen.press("q")
             assert screen.wait() == 0
         assert fixture.finish() == 0
@@ -184,11 +263,7 @@ def test_other_sizes() -> None:
         with gotop("-d", "0.1", "-p", fixture.ready) as screen:
             screen.until(r"main\.forget")
             for lines, columns in ((50, 200), (10, 40), (3, 10), (1, 1), (24, 80)):
-                screen.resize(lines, columns)
-                screen.process.send_signal(signal.SIGWINCH)
-                screen.press("\x1bOB")
-                time.sleep(0.3)  # some looks at that size, none of which may fail
-                assert screen.process.poll() is None
+                screen.redrawn(lines, columns)
             screen.press("g")
             screen.until(r"^ +40 .*main\.forget")
             screen.until(r"q leave$")
@@ -247,12 +322,16 @@ def test_several_processes() -> None:
             assert f"process {one.ready} has ended" in screen.raw.decode()
 
 
-@pytest.mark.parametrize("attached", [(), ("-w", "-f", "main.*")], ids=["free", "attached"])
+@pytest.mark.parametrize(
+    "attached",
+    [(), ("-w", "-f", "main.*", "-r", "main.serve")],
+    ids=["free", "attached"],
+)
 def test_a_target_that_is_killed(attached: tuple[str, ...]) -> None:
     with program() as fixture:
         fixture.work("steady 5")
-        with gotop("-d", "0.05", *attached, "-p", fixture.ready) as screen:
-            screen.until(r"^attached: waits" if attached else r"^ +COUNT")
+        with gotop("-d", "0.05", *attached, "-p", fixture.ready, columns=200) as screen:
+            screen.until(r"^attached: waits.*requests" if attached else r"^ +COUNT")
             fixture.signal(signal.SIGKILL)
             assert screen.wait() == 0
             screen.check_restored()
@@ -270,16 +349,19 @@ def test_whatever_ends_it_the_terminal_is_as_it_was(seed: int) -> None:
         with gotop("-d", "0.05", "-p", fixture.ready) as screen:
             if seed % 5:
                 screen.until(r"^ +COUNT")
-                keys = chance.choice(["", "h", "/for", "wy", "w", "fmain.work\ry", "\r", "p"])
+                keys = chance.choice(
+                    [
+                        *("", "h", "/for", "wy", "w", "\r", "p", "rmain.work\ry"),
+                        *("fmain.work\ry", "fmain.s*\ry\r", "fmain.s*\ry\ry"),
+                    ]
+                )
                 screen.press(keys)
             time.sleep(chance.uniform(0, 1.5 if seed % 5 else 0.5))  # the moment is the test
             screen.process.send_signal(number)
             status = screen.wait()
             screen.check_restored()
             assert status in (0, 130, -number)
-        patience = time.monotonic() + 30
-        while code_of(fixture.ready) != code and time.monotonic() < patience:
-            time.sleep(0.05)  # the kernel removes them
+            screen.wait_for_keepers()
         assert code_of(fixture.ready) == code
         fixture.finish()
 
