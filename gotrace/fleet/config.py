@@ -273,6 +273,15 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanningSpec:
+    """What reading a program may take: bytes, seconds of CPU time, bytes of a packed section."""
+
+    memory: int = 256 << 20
+    seconds: int = 30
+    section: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """A whole configuration; ``budget`` is the part of one CPU that each target may pay.
 
@@ -295,6 +304,7 @@ class Config:
     max_series: int = _MAX_SERIES
     web: WebSpec = field(default_factory=WebSpec)
     privacy: Privacy = _AS_USUAL
+    planning: PlanningSpec = field(default_factory=PlanningSpec)
     limits: tuple[Limit, ...] = ()
 
 
@@ -414,6 +424,15 @@ class _Reader:
             data.get("max_series", _MAX_SERIES),
             self._web(data),
             self.privacy,
+            self._planning(data.get("planning", {})),
+        )
+
+    def _planning(self, row: Mapping[str, int]) -> PlanningSpec:
+        usual = PlanningSpec()
+        return PlanningSpec(
+            row.get("memory", usual.memory >> 20) << 20,
+            row.get("seconds", usual.seconds),
+            row.get("section", usual.section >> 20) << 20,
         )
 
     def beside(self, base: Config) -> Config:

@@ -49,6 +49,10 @@ SCHEMA: Final[dict[str, Any]] = {
         hash_key=_TEXT,
         idle=_AMOUNT,
         max_series=_MOST,
+        planning={
+            **_record([], memory=_MOST, seconds=_MOST, section=_MOST),
+            "minProperties": 1,
+        },
         targets=_rows(
             _record(
                 ["name"],
