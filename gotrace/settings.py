@@ -224,6 +224,9 @@ class EdgeSettings(_Settings):
     edge_receive: int = _value()
     edge_select: int = _value()
     edge_cond: int = _value()
+    edge_sleep: int = _value()
+    edge_network: int = _value()
+    edge_join: int = _value()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

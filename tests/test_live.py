@@ -228,14 +228,15 @@ def test_the_library_yields_requests() -> None:
 
 
 @pytest.mark.live
-@pytest.mark.parametrize(("calls", "whole"), [(25 * 6, 6), (25 * 6 - 1, 5), (25 * 2, 1)])
+@pytest.mark.parametrize(("calls", "whole"), [(134, 6), (133, 5), (50, 2)])
 def test_trees_are_cut_if_they_have_too_many_calls(
     calls: int, whole: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Once they have an eighth more: each has 25."""
     monkeypatch.setattr(traced, "_MAX_CALLS", calls)
     row = requests_of("fan-out 6")
     assert row.times.count == len(row.slowest) == 6
-    assert [one.is_cut for one in row.slowest] == [False] * whole + [True] * (6 - whole)
+    assert sum(not one.is_cut for one in row.slowest) == whole and not row.slowest[0].is_cut
     assert all(one.calls == 25 for one in row.slowest)
     assert [len(list(one.request.nodes())) for one in row.slowest] == [
         1 if one.is_cut else 25 for one in row.slowest

@@ -300,6 +300,8 @@ _COMPLETERS = {
     "returns": _returns,
     "inside": _inside,
     "functions": _inside,
+    "requests": _inside,
+    "tree": _inside,
     "sort": _orders,
     "state": _states,
 }

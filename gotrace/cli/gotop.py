@@ -159,7 +159,7 @@ def _attach(options: argparse.Namespace, monitor: Monitor, accept: AcceptPrice) 
     if options.functions:
         monitor.attach_functions(options.functions, accept)
     if options.requests is not None:
-        monitor.attach_requests(options.requests, accept)
+        monitor.attach_requests(options.requests, accept, brief=not options.batch)
 
 
 def _accepting(options: argparse.Namespace, output: Output | None) -> AcceptPrice:

@@ -172,12 +172,17 @@ class Monitor:
         self.detach_functions()
         self.functions = Functions(self._target, patterns, accept)
 
-    def attach_requests(self, root: str, accept: AcceptPrice | None = None) -> None:
-        """Trace requests of a root; ``accept`` is shown the price first. Raises GotraceError."""
+    def attach_requests(
+        self, root: str, accept: AcceptPrice | None = None, brief: bool = False
+    ) -> None:
+        """Trace requests of a root; ``accept`` is shown the price first.
+
+        ``brief``: values are those that a line has room for. Raises GotraceError.
+        """
         from gotrace.live.traced import Requests
 
         self.detach_requests()
-        self.requests = Requests(self._target, root, accept)
+        self.requests = Requests(self._target, root, accept, brief)
 
     def attach_calls(
         self, name: str, calls_s: float = 0.0, accept: AcceptPrice | None = None

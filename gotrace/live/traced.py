@@ -29,7 +29,7 @@ from gotrace.session.request import Accept, Asked
 from gotrace.session.run import open_run
 from gotrace.session.scheduler import SchedulerProbes
 from gotrace.session.symbols import Symbolizer
-from gotrace.session.trace import TraceOptions, TraceRequest
+from gotrace.session.trace import TraceOptions, TraceRequest, buffer_pages
 from gotrace.session.trace_plan import TraceChoices
 from gotrace.session.why.parts import UNKNOWN, call_parts, largest_first
 from gotrace.session.why.price import price_of
@@ -41,18 +41,25 @@ __all__ = ["Calls", "Requests"]
 _NS = 1_000_000_000
 _POLL, _READING = 0.025, 0.02  # seconds
 _LAST = 2.0  # seconds in which what has been reported is taken at the end
+#: Pages of each CPU's event buffer, 4 MB: a screen is to take little memory.
+_PAGES = 1 << 10
 #: Seconds that requests are kept.
 _WINDOW = 60
 #: Requests of a root that are kept of each second, the slowest, and how many there can be.
 _KEPT_A_SECOND = 20
-_MAX_KEPT = 2_000
-#: Calls of all requests that are kept, some 1.5 KB each: of others the root's alone is.
-_MAX_CALLS = 10_000
+_MAX_KEPT = 500
+#: Calls of all requests that are kept, 6 KB each for an HTTP server's handlers: of others the
+#: root's alone is.
+_MAX_CALLS = 5_000
 #: Functions whose calls begin requests.
 _MAX_ROOTS = 200
 #: Calls that are shown of a function, and places that it is called from.
 _LATEST = 20
 _MAX_CALLERS = 1_000
+
+
+def _pages() -> int:
+    return min(_PAGES, buffer_pages())
 
 
 class _Traced:
@@ -128,9 +135,12 @@ class _Second:
 class Requests(_Traced):
     """Requests of the last minute, from when this is made on; a context manager that detaches."""
 
-    def __init__(self, target: Target, root: str, accept: AcceptPrice | None) -> None:
+    def __init__(
+        self, target: Target, root: str, accept: AcceptPrice | None, brief: bool = False
+    ) -> None:
         """Attach to a root, which is a probe, and to the program's own functions.
 
+        ``brief``: values are those that a line has room for, which take less.
         Raises GotraceError, NoMatchError among these.
         """
         if not root.strip():
@@ -156,8 +166,8 @@ class Requests(_Traced):
             target=target,
             asked=asked,
             probes=probes,
-            choices=TraceChoices.of(None, None, False, True),
-            options=TraceOptions(roots=roots, states=True),
+            choices=TraceChoices.of(None, None, False, True, brief=brief),
+            options=TraceOptions(pages=_pages(), roots=roots, states=True),
         )
         super().__init__(request, accept_probes)
         begins = {id(probe) for probe in roots}
@@ -179,6 +189,7 @@ class Requests(_Traced):
         self._number = self._reported = 0
         self._calls = self._kept = 0
         self._is_last = False
+        self._lost: int | None = None
         self._thread.start()
 
     @property
@@ -189,10 +200,11 @@ class Requests(_Traced):
     @property
     def lost(self) -> int:
         """Return how many requests are missing, since records were lost."""
-        return self._assembler.tally.lost
+        return self._assembler.tally.lost if self._lost is None else self._lost
 
     def finish(self) -> None:
         super().finish()
+        self._lost = self.lost  # those that have not ended by now are not
         self._is_last = True
         with self._lock:
             self._add(())
@@ -224,7 +236,8 @@ class Requests(_Traced):
         kept.insert(at, slow)
         self._kept += 1
         self._calls += slow.calls
-        if self._kept > _MAX_KEPT or self._calls > _MAX_CALLS:
+        # Not for each request that comes: looking at all of them takes its time.
+        if self._kept > _MAX_KEPT * 9 // 8 or self._calls > _MAX_CALLS * 9 // 8:
             self._make_room()
 
     def _forget(self, slow: SlowRequest) -> None:
@@ -315,7 +328,7 @@ class Calls(_Traced):
             target=target,
             asked=Asked([name]),
             choices=TraceChoices.of(None, None, False, True, brief=True),
-            options=TraceOptions(user_stack=1),
+            options=TraceOptions(user_stack=1, pages=_pages()),
             why=WhyOptions(callers=True),
         )
         try:

@@ -9,6 +9,7 @@ part of the path. So the parts are of one time after the other, and add up to th
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,6 +24,8 @@ __all__ = ["Part", "States", "critical_path"]
 
 RUNNABLE, RUNNING, WAITING = 1, 2, 4  # statuses of Go's runtime, all releases from 1.19 to 1.27
 
+#: Where a change has its reason, above its state.
+_REASON, _STATE = 32, (1 << 32) - 1
 #: The reason of a goroutine that has another one run in its place.
 _COROUTINE = -1
 _WORDS = {
@@ -33,6 +36,10 @@ _WORDS = {
 #: Changes of a goroutine's state that are known, and goroutines that have ended.
 _MAX_CHANGES = 1 << 12
 _MAX_ENDED = 1 << 13
+#: Changes of all goroutines, 24 bytes each: beyond, each loses the first half of what it has more
+#: than some.
+_MAX_KNOWN = 1 << 20
+_SOME = 16
 #: Steps of one path: more than any has that is whole.
 _MAX_STEPS = 1 << 16
 
@@ -58,16 +65,24 @@ class _Changes:
     has ended. Both are None if that was not seen.
     """
 
-    times: list[int] = field(default_factory=list)
-    states: list[tuple[int, int, int, int]] = field(default_factory=list)
+    # Not tuples: there are a million changes.
+    times: array[int] = field(default_factory=lambda: array("Q"))
+    #: The state, and the reason above it.
+    states: array[int] = field(default_factory=lambda: array("q"))
+    by: array[int] = field(default_factory=lambda: array("Q"))
+    tids: array[int] = field(default_factory=lambda: array("I"))
     created: tuple[int, int] | None = None
     ended: int | None = None
 
-    def add(self, at: int, state: tuple[int, int, int, int]) -> None:
+    def add(self, at: int, state: int, reason: int, by: int, tid: int) -> None:
         self.times.append(at)
-        self.states.append(state)
-        if len(self.times) > _MAX_CHANGES:
-            del self.times[: _MAX_CHANGES // 2], self.states[: _MAX_CHANGES // 2]
+        self.states.append(reason << _REASON | state)
+        self.by.append(by)
+        self.tids.append(tid)
+
+    def forget(self, changes: int) -> None:
+        """Forget the first ones."""
+        del self.times[:changes], self.states[:changes], self.by[:changes], self.tids[:changes]
 
     def before(self, moment: int, no_earlier: int) -> tuple[int, int, int, int]:
         """Return the state that ends at a moment or contains it.
@@ -77,11 +92,11 @@ class _Changes:
         """
         row = bisect_left(self.times, moment) - 1
         ends = row + 1 < len(self.times) and self.times[row + 1] == moment
-        by = self.states[row + 1][2] if ends else 0
+        by = self.by[row + 1] if ends else 0
         if row < 0:
             return no_earlier, RUNNING, 0, by
-        state, reason, _, _ = self.states[row]
-        return max(self.times[row], no_earlier), state, reason, by
+        state = self.states[row]
+        return max(self.times[row], no_earlier), state & _STATE, state >> _REASON, by
 
 
 class States:
@@ -90,17 +105,18 @@ class States:
     def __init__(self) -> None:
         self._known: dict[Task, _Changes] = {}
         self._ended: OrderedDict[Task, _Changes] = OrderedDict()
+        self._count = 0
 
     def add(self, edge: Edge, tid: int = 0) -> None:
         """Take an edge that changes states, and its thread: the next one in the order of time."""
         task = (edge.tgid, edge.other)
         if edge.kind is EdgeKind.STATE:
-            self._change(task, edge.at, (edge.first, edge.second, edge.goid, tid))
+            self._change(task, edge.at, edge.first, edge.second, edge.goid, tid)
         elif edge.kind is EdgeKind.SWITCH:
-            self._change((edge.tgid, edge.goid), edge.at, (WAITING, _COROUTINE, 0, tid))
-            self._change(task, edge.at, (RUNNING, 0, edge.goid, tid))
+            self._change((edge.tgid, edge.goid), edge.at, WAITING, _COROUTINE, 0, tid)
+            self._change(task, edge.at, RUNNING, 0, edge.goid, tid)
         elif edge.kind is EdgeKind.GO:
-            self._change(task, edge.at, (RUNNABLE, 0, edge.goid, tid))
+            self._change(task, edge.at, RUNNABLE, 0, edge.goid, tid)
             if (changes := self._known.get(task)) is not None:
                 changes.created = edge.at, edge.goid
         elif edge.kind is EdgeKind.DEAD:
@@ -109,12 +125,29 @@ class States:
                 changes.ended = edge.at
                 self._ended[task] = changes
                 if len(self._ended) > _MAX_ENDED:
-                    self._ended.popitem(last=False)
+                    _, oldest = self._ended.popitem(last=False)
+                    self._count -= len(oldest.times)
 
-    def _change(self, task: Task, at: int, state: tuple[int, int, int, int]) -> None:
+    def _change(self, task: Task, at: int, state: int, reason: int, by: int, tid: int) -> None:
         # Up to Go 1.23 a new goroutine has the number of an ended one for a moment.
-        if task[1] and task not in self._ended:
-            self._known.setdefault(task, _Changes()).add(at, state)
+        if not task[1] or task in self._ended:
+            return
+        changes = self._known.get(task)
+        if changes is None:
+            changes = self._known[task] = _Changes()
+        changes.add(at, state, reason, by, tid)
+        self._count += 1
+        if len(changes.times) > _MAX_CHANGES:
+            self._halve(changes)
+        if self._count > _MAX_KNOWN:
+            for each in (*self._known.values(), *self._ended.values()):
+                self._halve(each)
+
+    def _halve(self, changes: _Changes) -> None:
+        over = max(len(changes.times) - _SOME, 0)
+        first = -(-over // 2)
+        changes.forget(first)
+        self._count -= first
 
     def of(self, task: Task) -> _Changes:
         """Return what a goroutine has done."""
@@ -165,13 +198,15 @@ class States:
         """Forget all."""
         self._known.clear()
         self._ended.clear()
+        self._count = 0
 
 
 _NONE = _Changes()
 
 
 def _change(changes: _Changes, row: int, at: int, goid: int, reasons: Sequence[str]) -> Change:
-    state, reason, by, tid = changes.states[row]
+    state, reason = changes.states[row] & _STATE, changes.states[row] >> _REASON
+    by, tid = changes.by[row], changes.tids[row]
     why = _reason(reason, reasons) if state == WAITING else ""
     return Change(at, goid, _WORDS[state], why, by, tid)
 

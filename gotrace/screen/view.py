@@ -572,7 +572,7 @@ class _View:
         root = self._ask("root of requests, such as main.handle: ")
         if root:
             monitor = self._current.monitor
-            self._attach(lambda accept: monitor.attach_requests(root, accept))
+            self._attach(lambda accept: monitor.attach_requests(root, accept, brief=True))
 
     def _detach(self) -> None:
         monitor = self._current.monitor
