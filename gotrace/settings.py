@@ -393,6 +393,7 @@ class TraceSettings(_PairingSettings):
     arithmetic: bool | None = _shape(None)
     saved_words: bool | None = _shape(None)
     saved_blocks: bool | None = _shape(None)
+    labels: bool | None = _shape(None)
     contexts: int | None = _size(None, context_types=1)
     has_stacks: bool = _shape(False)
     nested: int | None = _size(None, starts=1)

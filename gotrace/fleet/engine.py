@@ -77,6 +77,18 @@ class _Place:
     program: ProgramKey
 
 
+@dataclass(frozen=True, slots=True)
+class _Holds:
+    """Which places a budget holds: those of a target, or of some jobs, or all."""
+
+    target: str | None = None
+    jobs: frozenset[str] | None = None
+
+    def __contains__(self, place: _Place) -> bool:
+        is_target = self.target is None or self.target == place.program.target
+        return is_target and (self.jobs is None or place.job in self.jobs)
+
+
 class State(Enum):
     """What a probe does; the values are those of the label ``state``."""
 
@@ -183,6 +195,7 @@ class Engine:
             self.config = config
             self._jobs = jobs
             self._budgets = {target.name: Budget(config.budget) for target in config.targets}
+            self._limits = [Budget[_Place](limit.share) for limit in config.limits]
             share = config.host_budget
             self._host_budget = None if share is None else Budget(share)
             for job in jobs.values():
@@ -386,21 +399,30 @@ class Engine:
             self._said[place] = bare
             log.error("%s", printable(text))
 
+    def problems(self, job: str) -> list[str]:
+        """Return what keeps a job from being attached, for each program, as the log has it."""
+        return [text for place, text in self._said.items() if place.job == job]
+
     def _mind_budget(self, now: float) -> None:
-        by_target: dict[str, dict[_Place, int]] = {name: {} for name in self._budgets}
+        spent: dict[_Place, int] = {}
         for place, probe in self._probes():
             with suppress(OSError):
-                by_target[place.program.target][place] = probe.spent().ns
-        for target, spent in by_target.items():
-            exceeding = self._budgets[target].exceeding(now, spent)
-            for place, share in exceeding.items():
-                self._lessen(place, share, "all", self.config.budget, now)
-        if self._host_budget is None:
-            return
-        together = {place: ns for spent in by_target.values() for place, ns in spent.items()}
-        for place, share in self._host_budget.exceeding(now, together).items():
-            if place.job in self._running[place.program].probes:
-                self._lessen(place, share, "the host", self._host_budget.share, now)
+                spent[place] = probe.spent().ns
+        for whose, holds, budget in self._all_budgets():
+            for place, share in budget.exceeding(
+                now, {place: ns for place, ns in spent.items() if place in holds}
+            ).items():
+                if place.job in self._running[place.program].probes:
+                    self._lessen(place, share, whose, budget.share, now)
+
+    def _all_budgets(self) -> Iterator[tuple[str, _Holds, Budget[_Place]]]:
+        """Yield budgets, the narrowest first, with whose they are and what they hold."""
+        for limit, budget in zip(self.config.limits, self._limits, strict=True):
+            yield limit.name, _Holds(jobs=limit.jobs), budget
+        for target, budget in self._budgets.items():
+            yield "all", _Holds(target=target), budget
+        if self._host_budget is not None:
+            yield "the host", _Holds(), self._host_budget
 
     def _lessen(self, place: _Place, share: float, whose: str, budget: float, now: float) -> None:
         """Have a probe cost less: its calls are counted alone, or it is detached."""
@@ -426,9 +448,9 @@ class Engine:
                 self._detach(place)  # it is attached as a whole in the next turn
             elif probe.settle():
                 spent = probe.spent().ns
-                self._budgets[place.program.target].forgive(place, spent)
-                if self._host_budget is not None:
-                    self._host_budget.forgive(place, spent)
+                for _, holds, budget in self._all_budgets():
+                    if place in holds:
+                        budget.forgive(place, spent)
         for key, running in self._running.items():
             self._rest(running)
             for job in self._jobs.values():
@@ -587,7 +609,7 @@ class Engine:
         self._set_jobs(config, jobs)
         self._said.clear()
         self._pauses = Pauses()
-        self._next_look = 0.0
+        self._next_look = self._next_turn = 0.0
 
     def collect(self) -> list[Metric]:
         """Read what has come, and return all metrics. May be called in any thread."""
