@@ -516,6 +516,7 @@ def test_requests_of_a_program(tmp_path: Path) -> None:
 
 
 @pytest.mark.live
+@pytest.mark.slow
 def test_after_a_loss_requests_are_in_the_next_file(tmp_path: Path) -> None:
     """The tool is stopped while more comes than fits in its buffers."""
 
