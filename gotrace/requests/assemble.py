@@ -257,9 +257,9 @@ class Assembler:
         if is_unwanted and work is None:
             return
         given = self._given_work(entry, task) if entry.function in self._given else None
-        if given is not None and span is None:
+        if given is not None and span is None and belonging.left(task) in (None, given[0]):
             self._take_over(entry, task, *given)
-        elif given and span and span.work is not given[0] and span.link is not Link.CALL:
+        elif given and (span is None or (span.work is not given[0] and span.link is not Link.CALL)):
             # One of the two edges is wrong: a context may be of several requests, one by one.
             self.tally.unattributed += 1
         elif span is None:

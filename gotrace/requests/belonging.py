@@ -147,12 +147,14 @@ class _Goroutine:
     which it has received another one then, or in another statement. ``queue`` is the channel from
     which it has had its work last. ``is_answered``: the next end of a wait is that of one which an
     item has ended, or that has sent one. ``taken`` is what it has had from a channel without
-    sending to that, by channel. ``left`` is what it was started for, if it works for nobody since.
+    sending to that, by channel. ``left`` is what it was started for, if it works for nobody since;
+    it ``has_rested`` if only a sleep or the network says so.
     """
 
     roots: list[_Root] = field(default_factory=list)
     work: Span | None = None
     left: Span | None = None
+    has_rested: bool = False
     mode: _Mode | None = None
     channel: int = 0
     depth: int = 0
@@ -394,6 +396,12 @@ class Belonging:
         if goroutine is not None and begun >= goroutine.received:
             goroutine.is_idle = False
 
+    def left(self, task: Task) -> Work | None:
+        """Return what a goroutine may still work for, which has only rested since its end."""
+        goroutine = self._goroutines.get(task)
+        has_rested = goroutine is not None and goroutine.has_rested
+        return goroutine.left.work if goroutine and has_rested and goroutine.left else None
+
     def forget(self, at: int) -> None:
         """Forget all: edges are missing, and what follows from the others may be wrong."""
         goroutines = list(self._goroutines.values())
@@ -429,6 +437,7 @@ class Belonging:
         self, task: Task, goroutine: _Goroutine, at: int, mode: _Mode | None, span: Span | None
     ) -> None:
         before, goroutine.work, goroutine.mode = goroutine.work, span, mode
+        goroutine.has_rested = False
         goroutine.left = before if span is None and before and before.link is Link.GO else None
         goroutine.changed(at)
         if before is not None:
@@ -690,6 +699,7 @@ class Belonging:
                 self._answered(work.work, self._doubtful((edge.tgid, edge.goid)), edge.at)
         elif goroutine.mode is _Mode.STARTED and not edge.first and not work.work.is_open:
             self._set(task, goroutine, edge.at, None, None)
+            goroutine.has_rested = True
 
     def _freed(self, edge: Edge) -> None:
         self.contexts.freed(edge.tgid)

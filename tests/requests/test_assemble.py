@@ -255,6 +255,23 @@ def test_a_context_that_contradicts_another_edge_says_nothing(played: Assembler)
     assert played.tally.unattributed == 1
 
 
+def test_a_context_that_contradicts_what_a_goroutine_has_left_says_nothing(
+    played: Assembler,
+) -> None:
+    """Several requests, one after the other, may be given a connection's context."""
+    begin(played, 8)
+    for goid in (20, 21):
+        played.add(edge(EdgeKind.GO, 1, 200, goid))
+    end(played, 1)
+    for goid in (20, 21):
+        played.add(edge(EdgeKind.REST, 0, 9500, goid))
+    played.add(given(20, 9600, 9700, CONTEXTS + 2))
+    played.add(given(21, 9600, 9700, CONTEXTS + 1))
+    end(played, 2)
+    assert nodes(played) == {1: [("context", 21)], 2: []}
+    assert played.tally.unattributed == 1
+
+
 def test_what_answers_another_request_is_of_nobody(played: Assembler) -> None:
     """Its calls up to then are not shown, and neither are those that it has handed on."""
     begin(played, 8)
